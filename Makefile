@@ -1,0 +1,48 @@
+# The commands of the project. Each installs what it needs first; a second call installs nothing.
+#   make serve    build and serve the demo model on port 8000 (MODEL=folder for another, PORT=n)
+#   make test     build and run all tests: release, then address+undefined and thread sanitizers
+#   make build    the binary, build/release/troupe
+#   make bench    the benchmarks
+#   make check    format, includes, clang-tidy
+#   make fuzz     every fuzz target for FUZZ_SECONDS each
+
+PORT ?= 8000
+FUZZ_SECONDS ?= 600
+JOBS ?= $(shell nproc)
+
+.PHONY: serve test build bench check fuzz clean setup setup-test release asan tsan
+
+setup:
+	@tools/setup.sh build
+setup-test:
+	@tools/setup.sh test
+
+release asan tsan:
+	@cmake --preset $@ > /dev/null
+	@cmake --build --preset $@ -j $(JOBS)
+
+build: setup
+	@cmake --preset release > /dev/null
+	@cmake --build --preset release -j $(JOBS) --target troupe
+
+serve: build
+	@build/release/troupe serve $(MODEL) --port $(PORT)
+
+test: setup-test release
+	ctest --test-dir build/release --output-on-failure -j $(JOBS)
+	@$(MAKE) --no-print-directory asan
+	ctest --test-dir build/asan --output-on-failure -j $(JOBS)
+	@$(MAKE) --no-print-directory tsan
+	ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
+
+bench: setup-test release
+	@tools/bench.sh
+
+check: setup-test
+	@tools/check.sh
+
+fuzz: setup-test
+	@tools/fuzz.sh $(FUZZ_SECONDS)
+
+clean:
+	rm -rf build

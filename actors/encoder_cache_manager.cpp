@@ -1,0 +1,34 @@
+// The EncoderCacheManager: carries each question to the core and its answer back.
+#include "runtime/cache/encoder_cache_manager.hpp"
+
+#include "actors/spawn.hpp"
+
+namespace troupe {
+namespace {
+
+struct EncoderCacheManagerState {
+  EncoderCacheManagerState() = default;
+  static inline const char* name = "encoder_cache_manager";
+  std::unique_ptr<EncoderCacheManager> core;
+};
+
+EncoderCacheManagerActor::behavior_type encoder_cache_manager_behavior(
+    EncoderCacheManagerActor::stateful_pointer<EncoderCacheManagerState> self,
+    std::int32_t capacity_embeds) {
+  state(self).core = std::make_unique<EncoderCacheManager>(capacity_embeds);
+  EncoderCacheManager& core = *state(self).core;
+  return {
+      [&core](const EncoderCacheUpdates& updates) { core.apply(updates); },
+      [&core](const PlanEncoderInputs& question) { return core.plan(question); },
+      [&core](const TakeFreedEncoderOutputs& question) { return core.take_freed(question); },
+  };
+}
+
+}  // namespace
+
+EncoderCacheManagerActor spawn_encoder_cache_manager(caf::actor_system& system,
+                                                     std::int32_t capacity_embeds) {
+  return system.spawn(encoder_cache_manager_behavior, capacity_embeds);
+}
+
+}  // namespace troupe

@@ -1,0 +1,74 @@
+// The InputProcessor, one of a pool: prepares requests, and tells the OutputProcessor of each
+// before the Scheduler.
+#include "runtime/processors/input_processor.hpp"
+
+#include <unordered_map>
+
+#include "actors/spawn.hpp"
+#include "runtime/base/log.hpp"
+
+namespace troupe {
+namespace {
+
+struct InputProcessorState {
+  InputProcessorState() = default;
+  static inline const char* name = "input_processor";
+  /// Prepared, not yet known to the OutputProcessor. An abort takes a request out.
+  std::unordered_map<RequestId, std::vector<EngineCoreRequest>> registering;
+};
+
+using Self = InputProcessorActor::stateful_pointer<InputProcessorState>;
+
+void refuse(Self self, const FrontendActor& frontend, RequestId id, Error error) {
+  RequestOutputs outputs;
+  outputs.outputs.push_back({.id = id, .finished = true, .error = std::move(error)});
+  send(self, frontend, std::move(outputs));
+}
+
+InputProcessorActor::behavior_type input_processor_behavior(
+    Self self, const std::shared_ptr<const InputProcessor>& core,
+    const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
+  return {
+      [=](GenerateRequest& request) {
+        const auto frontend = caf::actor_cast<FrontendActor>(self->current_sender());
+        const RequestId id = request.id;
+        auto processed = core->process(std::move(request), {.clock = ChatClock::now()});
+        if (!processed.ok()) return refuse(self, frontend, id, processed.error());
+        state(self).registering.emplace(id, std::move(processed->samples));
+        ask(self, output_processor, std::move(processed->output))
+            .then(
+                [=](const Status&) {
+                  auto ready = state(self).registering.extract(id);
+                  if (ready.empty()) return;  // aborted meanwhile
+                  for (EngineCoreRequest& sample : ready.mapped())
+                    send(self, scheduler, std::move(sample));
+                },
+                [=](const caf::error& error) {
+                  state(self).registering.erase(id);
+                  refuse(self, frontend, id,
+                         {ErrorCode::kUnavailable,
+                          "the output processor is gone: " + to_text(error, self->system())});
+                });
+      },
+      [=](const AbortRequests& abort) {
+        for (const RequestId id : abort.ids) state(self).registering.erase(id);
+        send(self, output_processor, abort);
+        send(self, scheduler, abort);
+      },
+      [=](const RenderRequest& request) {
+        return core->render(request, {.clock = ChatClock::now()});
+      },
+  };
+}
+
+}  // namespace
+
+InputProcessorActor spawn_input_processor(caf::actor_system& system,
+                                          std::shared_ptr<const InputProcessor> core,
+                                          OutputProcessorActor output_processor,
+                                          SchedulerActor scheduler) {
+  return system.spawn<caf::detached>(input_processor_behavior, std::move(core),
+                                     std::move(output_processor), std::move(scheduler));
+}
+
+}  // namespace troupe

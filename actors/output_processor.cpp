@@ -1,0 +1,55 @@
+// The OutputProcessor: tokens in, text out, one message per step each way.
+#include "runtime/processors/output_processor.hpp"
+
+#include "actors/spawn.hpp"
+
+namespace troupe {
+namespace {
+
+struct OutputProcessorState {
+  OutputProcessorState() = default;
+  static inline const char* name = "output_processor";
+  std::unique_ptr<OutputProcessor> core;
+  FrontendActor frontend;  ///< who subscribed last
+};
+
+using Self = OutputProcessorActor::stateful_pointer<OutputProcessorState>;
+
+void hand_out(Self self, RequestOutputs outputs) {
+  if (state(self).frontend) send(self, state(self).frontend, std::move(outputs));
+}
+
+OutputProcessorActor::behavior_type output_processor_behavior(
+    Self self, const std::shared_ptr<const Tokenizer>& tokenizer) {
+  state(self).core = std::make_unique<OutputProcessor>(tokenizer);
+  return {
+      [self](const Subscribe&) {
+        state(self).frontend = caf::actor_cast<FrontendActor>(self->current_sender());
+      },
+      [self](OutputRequest& request) {
+        state(self).core->add(std::move(request));
+        return Status{};
+      },
+      [self](const EngineCoreOutputs& outputs) {
+        ProcessedOutputs processed = state(self).core->process(outputs);
+        if (!processed.to_abort.empty()) {
+          const auto scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
+          send(self, scheduler, AbortRequests{std::move(processed.to_abort)});
+        }
+        hand_out(self, std::move(processed.to_frontend));
+      },
+      [self](const AbortRequests& abort) {
+        // The Scheduler hears of it from the InputProcessor, behind the requests themselves.
+        hand_out(self, state(self).core->abort(abort.ids).to_frontend);
+      },
+  };
+}
+
+}  // namespace
+
+OutputProcessorActor spawn_output_processor(caf::actor_system& system,
+                                            std::shared_ptr<const Tokenizer> tokenizer) {
+  return system.spawn(output_processor_behavior, std::move(tokenizer));
+}
+
+}  // namespace troupe

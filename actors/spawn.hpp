@@ -1,0 +1,66 @@
+#pragma once
+// One factory per actor. Clients see the interfaces and these functions; what an actor is made of
+// stays in its .cpp.
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "messages/actor_interfaces.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+class InputProcessor;
+class Tokenizer;
+struct KVCacheSettings;
+struct SchedulerConfig;
+struct ServerConfig;
+struct StartOptions;
+struct EngineHandles;
+
+/// Detached: its steps compute.
+[[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank);
+
+[[nodiscard]] ExecutorActor spawn_executor(caf::actor_system& system,
+                                           std::vector<WorkerActor> workers);
+
+[[nodiscard]] KVCacheManagerActor spawn_kv_cache_manager(caf::actor_system& system,
+                                                         const KVCacheSettings& settings);
+
+[[nodiscard]] EncoderCacheManagerActor spawn_encoder_cache_manager(caf::actor_system& system,
+                                                                   std::int32_t capacity_embeds);
+
+/// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only.
+struct SchedulerPeers {
+  KVCacheManagerActor kv_cache_manager;
+  EncoderCacheManagerActor encoder_cache_manager;
+  ExecutorActor executor;
+  OutputProcessorActor output_processor;
+};
+[[nodiscard]] SchedulerActor spawn_scheduler(caf::actor_system& system,
+                                             const SchedulerConfig& config,
+                                             const SchedulerPeers& peers);
+
+[[nodiscard]] OutputProcessorActor spawn_output_processor(
+    caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer);
+
+/// Detached: tokenising a long prompt takes milliseconds. `core` is constant and shared by the
+/// pool.
+[[nodiscard]] InputProcessorActor spawn_input_processor(caf::actor_system& system,
+                                                        std::shared_ptr<const InputProcessor> core,
+                                                        OutputProcessorActor output_processor,
+                                                        SchedulerActor scheduler);
+
+/// `seed` starts the keys of the draws of requests that bring no seed of their own.
+[[nodiscard]] FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
+                                           std::vector<InputProcessorActor> input_processors,
+                                           OutputProcessorActor output_processor,
+                                           std::uint64_t seed);
+
+/// Detached: it reads files while the engine starts. Fills `handles` before it answers Start.
+[[nodiscard]] SupervisorActor spawn_supervisor(caf::actor_system& system,
+                                               const StartOptions& options,
+                                               std::shared_ptr<EngineHandles> handles);
+
+}  // namespace troupe

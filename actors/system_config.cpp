@@ -1,0 +1,30 @@
+#include "actors/system_config.hpp"
+
+#include <sstream>
+
+#include "messages/type_ids.hpp"
+
+namespace troupe {
+
+void configure(caf::actor_system_config& config) {
+  add_message_types<caf::id_block::troupe>(config);
+  tune(config);
+}
+
+SystemConfig::SystemConfig() { configure(*this); }
+
+Result<void> SystemConfig::apply(std::span<const ConfigEntry> entries) {
+  for (const ConfigEntry& entry : entries) {
+    const std::string argument = "--" + entry.section + "." + entry.key + "=" + entry.value;
+    std::istringstream no_file;
+    if (parse(std::vector<std::string>{argument}, no_file) || !remainder.empty()) {
+      return invalid_argument("line " + std::to_string(entry.line) + ": CAF takes no '" +
+                                  entry.section + "." + entry.key + "' with value '" + entry.value +
+                                  "'",
+                              entry.key);
+    }
+  }
+  return {};
+}
+
+}  // namespace troupe

@@ -1,0 +1,63 @@
+// The Worker: one device's ModelRunner behind messages.
+#include "actors/spawn.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/worker/model_runner.hpp"
+
+namespace troupe {
+namespace {
+
+struct WorkerState {
+  WorkerState() = default;
+  static inline const char* name = "worker";
+  std::unique_ptr<ModelRunner> runner;
+};
+
+/// A failure of ours (a CHECK, no memory) fails the step; the Scheduler tries again, the Supervisor
+/// watches.
+template <class Function>
+auto guarded(Function&& f) -> decltype(f()) {
+  try {
+    return f();
+  } catch (const std::exception& exception) {
+    return Error{ErrorCode::kInternal, exception.what()};
+  }
+}
+
+WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerState> self,
+                                           std::int32_t rank) {
+  return {
+      [self, rank](const LoadModel& load) -> ModelLoaded {
+        const auto asker = caf::actor_cast<SupervisorActor>(self->current_sender());
+        const auto progress = [&](double fraction, std::string_view what) {
+          send(self, asker, LoadProgress{rank, fraction, std::string(what)});
+        };
+        auto runner = guarded([&] { return ModelRunner::load(load.options, progress); });
+        if (!runner.ok()) return {.error = runner.error()};
+        state(self).runner = std::move(runner).value();
+        return state(self).runner->describe();
+      },
+      [self](const InitializeKVCache& initialize) -> Status {
+        CHECK(state(self).runner != nullptr);
+        auto done =
+            guarded([&] { return state(self).runner->initialize_kv_cache(initialize.config); });
+        return {done.ok() ? std::nullopt : std::optional(done.error())};
+      },
+      [self](const SchedulerOutput& step) {
+        const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+        auto result = guarded([&] { return state(self).runner->execute(step); });
+        if (result.ok()) {
+          send(self, executor, std::move(result).value());
+        } else {
+          send(self, executor, StepFailed{step.step, result.error()});
+        }
+      },
+  };
+}
+
+}  // namespace
+
+WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank) {
+  return system.spawn<caf::detached>(worker_behavior, rank);
+}
+
+}  // namespace troupe

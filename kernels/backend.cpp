@@ -1,0 +1,165 @@
+#include "kernels/backend.hpp"
+
+#if defined(TROUPE_X86_KERNELS)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace troupe {
+
+namespace scalar {
+const OpTable& op_table() noexcept;
+}
+#if defined(TROUPE_X86_KERNELS)
+namespace avx2 {
+const OpTable& op_table() noexcept;
+}
+namespace avx512 {
+const OpTable& op_table() noexcept;
+}
+namespace avx512_bf16 {
+const OpTable& op_table() noexcept;
+}
+namespace amx {
+const OpTable& op_table() noexcept;
+}
+#endif
+
+namespace {
+
+constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
+
+#if defined(TROUPE_X86_KERNELS)
+
+struct Registers {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+};
+
+Registers cpuid(unsigned leaf, unsigned subleaf) {
+  Registers r;
+  if (__get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx) == 0) return {};
+  return r;
+}
+
+/// The register states that the operating system saves (XCR0); 0 without XSAVE.
+std::uint64_t saved_states() {
+  if ((cpuid(1, 0).ecx & (1u << 27)) == 0) return 0;
+  unsigned low = 0;
+  unsigned high = 0;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (std::uint64_t{high} << 32) | low;
+}
+
+constexpr std::uint64_t kAvxStates = 0x6;
+constexpr std::uint64_t kAvx512States = 0xe6;
+constexpr std::uint64_t kTileStates = 0x60000;
+
+bool has_bit(unsigned bits, int index) { return ((bits >> index) & 1u) != 0; }
+bool has_avx512_bf16() { return has_bit(cpuid(7, 1).eax, 5); }
+
+/// Tile data is off for a process until it asks (Linux, since the state is large).
+bool may_use_tiles() {
+  constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
+  constexpr long kTileData = 18;
+  static const bool kGranted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return kGranted;
+}
+
+std::string why_unavailable_here(Isa isa) {
+  const Registers leaf1 = cpuid(1, 0);
+  const Registers leaf7 = cpuid(7, 0);
+  const std::uint64_t states = saved_states();
+  if (!has_bit(leaf7.ebx, 5)) return "the CPU has no AVX2";
+  if (!has_bit(leaf1.ecx, 12)) return "the CPU has no FMA";
+  if (!has_bit(leaf1.ecx, 29)) return "the CPU has no F16C";
+  if ((states & kAvxStates) != kAvxStates)
+    return "the operating system does not save AVX registers";
+  if (isa == Isa::kAvx2) return {};
+  if (!has_bit(leaf7.ebx, 16)) return "the CPU has no AVX512F";
+  if (!has_bit(leaf7.ebx, 30)) return "the CPU has no AVX512BW";
+  if (!has_bit(leaf7.ebx, 17)) return "the CPU has no AVX512DQ";
+  if (!has_bit(leaf7.ebx, 31)) return "the CPU has no AVX512VL";
+  if (!has_bit(leaf7.ecx, 11)) return "the CPU has no AVX512_VNNI";
+  if ((states & kAvx512States) != kAvx512States) {
+    return "the operating system does not save AVX-512 registers";
+  }
+  if (isa == Isa::kAvx512) return {};
+  if (!has_avx512_bf16()) return "the CPU has no AVX512_BF16";
+  if (!has_bit(leaf7.edx, 24)) return "the CPU has no AMX_TILE";
+  if (!has_bit(leaf7.edx, 22)) return "the CPU has no AMX_BF16";
+  if ((states & kTileStates) != kTileStates) return "the operating system does not save AMX tiles";
+  if (!may_use_tiles()) return "the operating system does not let this process use AMX tiles";
+  return {};
+}
+
+#else
+
+std::string why_unavailable_here(Isa) { return "this build has no x86 kernels"; }
+
+#endif
+
+}  // namespace
+
+std::string_view to_string(Isa isa) noexcept {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAmx:
+      return "amx";
+  }
+  return "unknown";
+}
+
+std::string why_unavailable(Isa isa) {
+  return isa == Isa::kScalar ? std::string() : why_unavailable_here(isa);
+}
+
+Isa detect_isa() noexcept {
+  Isa best = Isa::kScalar;
+  for (const Isa isa : kAllIsas) {
+    if (why_unavailable(isa).empty()) best = isa;
+  }
+  return best;
+}
+
+IsaChoice choose_isa(std::string_view name) {
+  if (name.empty() || name == "auto") return {.isa = detect_isa(), .error = {}};
+  for (const Isa isa : kAllIsas) {
+    if (name != to_string(isa)) continue;
+    const std::string reason = why_unavailable(isa);
+    if (reason.empty()) return {.isa = isa, .error = {}};
+    return {.error = "instruction set " + std::string(name) + " cannot be used: " + reason};
+  }
+  return {.error = "unknown instruction set '" + std::string(name) +
+                   "', expected auto, scalar, avx2, avx512 or amx"};
+}
+
+const OpTable* cpu_ops(Isa isa) noexcept {
+#if defined(TROUPE_X86_KERNELS)
+  switch (isa) {
+    case Isa::kAmx:
+      return &amx::op_table();
+    case Isa::kAvx512:
+      return has_avx512_bf16() ? &avx512_bf16::op_table() : &avx512::op_table();
+    case Isa::kAvx2:
+      return &avx2::op_table();
+    case Isa::kScalar:
+      break;
+  }
+#endif
+  static_cast<void>(isa);
+  return &scalar::op_table();
+}
+
+#if !defined(TROUPE_CUDA_KERNELS)
+std::string why_cuda_unavailable() { return "this build has no CUDA kernels"; }
+
+const OpTable* cuda_ops() noexcept { return nullptr; }
+#endif
+
+}  // namespace troupe

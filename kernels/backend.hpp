@@ -1,0 +1,55 @@
+#pragma once
+// Which operations to run: the CPU's instruction sets, and what a model holds to call kernels.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "kernels/ops.hpp"
+
+namespace troupe {
+
+/// Instruction sets with kernels of their own, each a superset of those before it.
+enum class Isa : std::uint8_t {
+  kScalar,  ///< plain C++: the reference
+  kAvx2,    ///< AVX2, FMA, F16C
+  kAvx512,  ///< AVX-512 F, BW, DQ, VL, VNNI; in ComputeMode::kBF16 also AVX512_BF16 where present
+  kAmx,     ///< kAvx512 with AVX512_BF16, and AMX tiles (bf16) for ComputeMode::kBF16
+};
+
+/// "scalar", "avx2", "avx512", "amx".
+[[nodiscard]] std::string_view to_string(Isa isa) noexcept;
+
+/// The largest set that this CPU has and the operating system lets us use.
+[[nodiscard]] Isa detect_isa() noexcept;
+
+/// Why the set cannot be used here ("the CPU has no AVX512_VNNI"); empty when it can.
+[[nodiscard]] std::string why_unavailable(Isa isa);
+
+struct IsaChoice {
+  Isa isa = Isa::kScalar;
+  std::string error;  ///< not empty: the name is unknown or the set cannot be used, and why
+};
+
+/// The set of that name; "" and "auto" mean detect_isa().
+[[nodiscard]] IsaChoice choose_isa(std::string_view name);
+
+/// The kernels for an instruction set. Pre: why_unavailable(isa) is empty.
+[[nodiscard]] const OpTable* cpu_ops(Isa isa) noexcept;
+
+/// Why no NVIDIA GPU can be used here ("no CUDA-capable device is detected"); empty when the
+/// current device can.
+[[nodiscard]] std::string why_cuda_unavailable();
+
+/// The kernels for NVIDIA GPUs; kernels/cuda/cuda_ops.hpp says what they expect beyond ops.hpp.
+/// Null in a build without them (TROUPE_CUDA). Nothing but packing runs unless
+/// why_cuda_unavailable() is empty.
+[[nodiscard]] const OpTable* cuda_ops() noexcept;
+
+/// What a model runs on: backend.ops->rms_norm(backend.context, {...}).
+struct Backend {
+  const OpTable* ops = nullptr;
+  OpContext context;
+};
+
+}  // namespace troupe

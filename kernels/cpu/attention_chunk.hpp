@@ -1,0 +1,290 @@
+#pragma once
+// Attention of a few query rows to one chunk of a sequence's tokens.
+//
+// The tokens of a sequence are cut in chunks of kChunkTokens counted from position 0, whatever the
+// block size and however the queries come. A chunk's result is a softmax of its own (largest score,
+// sum of exponentials, weighted values); results of chunks are merged in order. So the bits of a
+// query's output depend on its position and its keys alone.
+
+#include "kernels/cpu/kv_layout.hpp"
+#include "kernels/cpu/math.hpp"
+#include "kernels/ops.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+inline constexpr std::int64_t kChunkTokens = 256;
+inline constexpr int kTileRows = 16;  ///< query rows (tokens x heads of a group) that share a pass
+
+/// The rows of a tile: num_rows consecutive (token, head of the group) pairs that read one KV head.
+struct QueryTile {
+  std::int64_t kv_head = 0;
+  const std::int32_t* block_table = nullptr;
+  int num_rows = 0;
+  const float* q[kTileRows];
+  float* out[kTileRows];
+  std::int64_t first_visible[kTileRows];  ///< position of the first key that the row sees
+  std::int64_t last_visible[kTileRows];   ///< its own position
+};
+
+/// Softmax of a stretch of tokens: `out` is not yet divided by `sum`.
+struct SoftmaxState {
+  float* max;  ///< [rows]
+  float* sum;  ///< [rows]
+  float* out;  ///< [rows, head_dim]
+};
+
+/// What attend_chunk computes with; large, so one per running tile.
+struct ChunkScratch {
+  alignas(64) float scores[kTileRows][kChunkTokens];
+  alignas(64) std::byte staged_keys[kMaxHeadDim * kLanes * 4];
+  const std::byte* values[kChunkTokens];
+};
+
+/// scores[r][v * kLanes ...] = q[r] . keys, summed over d in order; keys[v] are kLanes tokens whose
+/// element d lies at d * key_stride numbers.
+template <ElementType kType, int kRows, int kVectors>
+TROUPE_INLINE void score_keys(const float* const* q, const std::byte* const* keys,
+                              std::int64_t key_stride, std::int64_t head_dim,
+                              float (*scores)[kChunkTokens], std::int64_t first_score) {
+  Vec acc[kRows][kVectors];
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
+  }
+  for (std::int64_t d = 0; d < head_dim; ++d) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec k = load_as<kType>(keys[v], d * key_stride);
+      TROUPE_UNROLL
+      for (int r = 0; r < kRows; ++r) acc[r][v] = fma(broadcast(q[r][d]), k, acc[r][v]);
+    }
+  }
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(&scores[r][first_score + v * kLanes], acc[r][v]);
+  }
+}
+
+/// The rows of a tile in groups of 4, 2 and 1: f(first row, number of rows as a constant).
+template <int kRows>
+struct RowCount {
+  static constexpr int value = kRows;
+};
+template <class F>
+TROUPE_INLINE void for_each_row_group(int num_rows, const F& f) {
+  int row = 0;
+  for (; row + 4 <= num_rows; row += 4) f(row, RowCount<4>{});
+  if (row + 2 <= num_rows) {
+    f(row, RowCount<2>{});
+    row += 2;
+  }
+  if (row < num_rows) f(row, RowCount<1>{});
+}
+
+/// Scores of all rows for the chunk's tokens in [first, last] (positions in the chunk), unscaled.
+template <ElementType kType>
+TROUPE_INLINE void score_chunk(const QueryTile& tile, const KvCacheView& cache,
+                               std::int64_t chunk_start, std::int64_t first, std::int64_t last,
+                               ChunkScratch& scratch) {
+  constexpr std::int64_t kNumberBytes = kType == ElementType::kF32 ? 4 : 2;
+  const bool blocks_hold_vectors = cache.block_size % kLanes == 0;
+  const std::int64_t stride = blocks_hold_vectors ? cache.block_size : kLanes;
+  // The kLanes tokens from position `group * kLanes` of the chunk on.
+  const auto keys_of_group = [&](std::int64_t group) -> const std::byte* {
+    const std::int64_t position = chunk_start + group * kLanes;
+    if (blocks_hold_vectors) {
+      return key_block(cache, tile.block_table[position / cache.block_size], tile.kv_head) +
+             position % cache.block_size * kNumberBytes;
+    }
+    for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+      // Lanes outside of the range repeat a token of it: their scores are not used.
+      const std::int64_t in_chunk = max_of(first, min_of(last, group * kLanes + lane));
+      const std::int64_t token = chunk_start + in_chunk;
+      const std::byte* keys =
+          key_block(cache, tile.block_table[token / cache.block_size], tile.kv_head);
+      for (std::int64_t d = 0; d < cache.head_dim; ++d) {
+        std::memcpy(scratch.staged_keys + (d * kLanes + lane) * kNumberBytes,
+                    keys + (d * cache.block_size + token % cache.block_size) * kNumberBytes,
+                    kNumberBytes);
+      }
+    }
+    return scratch.staged_keys;
+  };
+  constexpr int kVectors = 4;
+  std::int64_t group = first / kLanes;
+  const std::int64_t end_group = last / kLanes + 1;
+  while (group < end_group) {
+    if (blocks_hold_vectors && group + kVectors <= end_group) {
+      const std::byte* keys[kVectors];
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; ++v) keys[v] = keys_of_group(group + v);
+      for_each_row_group(tile.num_rows, [&](int row, auto rows) {
+        score_keys<kType, decltype(rows)::value, kVectors>(
+            tile.q + row, keys, stride, cache.head_dim, scratch.scores + row, group * kLanes);
+      });
+      group += kVectors;
+    } else {
+      const std::byte* keys = keys_of_group(group);
+      for_each_row_group(tile.num_rows, [&](int row, auto rows) {
+        score_keys<kType, decltype(rows)::value, 1>(tile.q + row, &keys, stride, cache.head_dim,
+                                                    scratch.scores + row, group * kLanes);
+      });
+      ++group;
+    }
+  }
+}
+
+/// Turns the scores of positions [first, last] into exp(score - max); returns max and sum. Lanes of
+/// the outer vectors that are not in the range become 0.
+TROUPE_INLINE void softmax_scores(const AttentionArgs& args, float* scores, std::int64_t first,
+                                  std::int64_t last, float* max_out, float* sum_out) {
+  const std::int64_t begin = first / kLanes * kLanes;
+  const Vec factor = broadcast(args.scale);
+  const Vec first_lane = broadcast(static_cast<float>(first));
+  const Vec end_lane = broadcast(static_cast<float>(last + 1));
+  Vec largest = broadcast(-kInfinity);
+  for (std::int64_t i = begin; i <= last; i += kLanes) {
+    Vec score = load(scores + i) * factor;
+    if (args.logit_softcap > 0.0f) {
+      score = broadcast(args.logit_softcap) * tanh(score / broadcast(args.logit_softcap));
+    }
+    const Vec position = broadcast(static_cast<float>(i)) + lane_numbers();
+    const Mask visible = greater_equal(position, first_lane) & less(position, end_lane);
+    score = select(visible, score, broadcast(-kInfinity));
+    store(scores + i, score);
+    largest = max(largest, score);
+  }
+  const float row_max = max_of_lanes(largest);
+  Vec sum = zero();
+  for (std::int64_t i = begin; i <= last; i += kLanes) {
+    const Vec weight = exp(load(scores + i) - broadcast(row_max));
+    store(scores + i, weight);
+    sum = sum + weight;
+  }
+  *max_out = row_max;
+  *sum_out = sum_of_lanes(sum);
+}
+
+/// out[r][d ...] += weights[r][j] * values[j][d ...] for j in [first, last], in order.
+template <ElementType kType, int kRows, int kVectors>
+TROUPE_INLINE void weigh_values(const float (*weights)[kChunkTokens],
+                                const std::byte* const* values, std::int64_t first,
+                                std::int64_t last, std::int64_t d, float* out,
+                                std::int64_t out_stride) {
+  Vec acc[kRows][kVectors];
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = load(out + r * out_stride + d + v * kLanes);
+  }
+  for (std::int64_t j = first; j <= last; ++j) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec value = load_as<kType>(values[j], d + v * kLanes);
+      TROUPE_UNROLL
+      for (int r = 0; r < kRows; ++r) acc[r][v] = fma(broadcast(weights[r][j]), value, acc[r][v]);
+    }
+  }
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(out + r * out_stride + d + v * kLanes, acc[r][v]);
+  }
+}
+
+/// weigh_values over the whole head_dim.
+template <ElementType kType, int kRows>
+TROUPE_INLINE void weigh_values_of_rows(const float (*weights)[kChunkTokens],
+                                        const std::byte* const* values, std::int64_t first,
+                                        std::int64_t last, std::int64_t head_dim, float* out) {
+  if (first > last) return;
+  std::int64_t d = 0;
+  for (; d + 4 * kLanes <= head_dim; d += 4 * kLanes) {
+    weigh_values<kType, kRows, 4>(weights, values, first, last, d, out, head_dim);
+  }
+  for (; d + kLanes <= head_dim; d += kLanes) {
+    weigh_values<kType, kRows, 1>(weights, values, first, last, d, out, head_dim);
+  }
+  if (d == head_dim) return;
+  const std::int64_t rest = head_dim - d;
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    Vec acc = load_first(out + r * head_dim + d, rest);
+    for (std::int64_t j = first; j <= last; ++j) {
+      acc = fma(broadcast(weights[r][j]), load_first_as<kType>(values[j], d, rest), acc);
+    }
+    store_first(out + r * head_dim + d, acc, rest);
+  }
+}
+
+/// Whether the row sees any token of the chunk.
+TROUPE_INLINE bool sees_chunk(const QueryTile& tile, int row, std::int64_t chunk) {
+  return tile.first_visible[row] < (chunk + 1) * kChunkTokens &&
+         tile.last_visible[row] >= chunk * kChunkTokens;
+}
+
+/// The softmax of each row over the chunk. Rows that do not see it are left as they are. A row
+/// touches no value outside of its own range, so what is wrong in a later token cannot reach an
+/// earlier one.
+template <ElementType kType>
+void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
+                  ChunkScratch& scratch, const SoftmaxState& state) {
+  const KvCacheView& cache = args.cache;
+  const std::int64_t chunk_start = chunk * kChunkTokens;
+  const std::int64_t head_dim = cache.head_dim;
+  std::int64_t first[kTileRows];
+  std::int64_t last[kTileRows];
+  std::int64_t tile_first = kChunkTokens;
+  std::int64_t tile_last = -1;
+  for (int row = 0; row < tile.num_rows; ++row) {
+    first[row] = max_of(0, tile.first_visible[row] - chunk_start);
+    last[row] = min_of(kChunkTokens - 1, tile.last_visible[row] - chunk_start);
+    if (!sees_chunk(tile, row, chunk)) continue;
+    tile_first = min_of(tile_first, first[row]);
+    tile_last = max_of(tile_last, last[row]);
+  }
+  if (tile_last < tile_first) return;
+
+  score_chunk<kType>(tile, cache, chunk_start, tile_first, tile_last, scratch);
+  for (int row = 0; row < tile.num_rows; ++row) {
+    if (!sees_chunk(tile, row, chunk)) continue;
+    softmax_scores(args, scratch.scores[row], first[row], last[row], &state.max[row],
+                   &state.sum[row]);
+    std::memset(state.out + row * head_dim, 0, static_cast<std::size_t>(head_dim) * sizeof(float));
+  }
+
+  for (std::int64_t j = tile_first; j <= tile_last; ++j) {
+    const std::int64_t position = chunk_start + j;
+    scratch.values[j] =
+        value_block(cache, tile.block_table[position / cache.block_size], tile.kv_head) +
+        position % cache.block_size * head_dim * element_bytes(kType);
+  }
+  for_each_row_group(tile.num_rows, [&](int row, auto rows) {
+    constexpr int kRows = decltype(rows)::value;
+    // Each row reads its range in order: alone, then with the others of the group, then alone.
+    std::int64_t common_first = 0;
+    std::int64_t common_last = kChunkTokens - 1;
+    for (int r = row; r < row + kRows; ++r) {
+      common_first = max_of(common_first, first[r]);
+      common_last = min_of(common_last, last[r]);
+    }
+    const bool overlap = common_first <= common_last;
+    for (int r = row; r < row + kRows; ++r) {
+      if (!sees_chunk(tile, r, chunk)) continue;
+      weigh_values_of_rows<kType, 1>(scratch.scores + r, scratch.values, first[r],
+                                     overlap ? common_first - 1 : last[r], head_dim,
+                                     state.out + r * head_dim);
+    }
+    if (!overlap) return;
+    weigh_values_of_rows<kType, kRows>(scratch.scores + row, scratch.values, common_first,
+                                       common_last, head_dim, state.out + row * head_dim);
+    for (int r = row; r < row + kRows; ++r) {
+      weigh_values_of_rows<kType, 1>(scratch.scores + r, scratch.values, common_last + 1, last[r],
+                                     head_dim, state.out + r * head_dim);
+    }
+  });
+}
+
+}  // namespace troupe::TROUPE_ISA

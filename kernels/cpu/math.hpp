@@ -1,0 +1,54 @@
+#pragma once
+// exp, tanh and what is made of them, for vectors: accurate to a few units in the last place over
+// the whole range, the same in every lane.
+
+#include "kernels/cpu/simd.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+/// exp(x): x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for exp(r) (coefficients of Cephes'
+/// expf), times 2^n. Below -104 the result is 0, above 89 infinity; NaN stays NaN; exp(0) is
+/// exactly 1.
+TROUPE_INLINE Vec exp(Vec x) {
+  x = max(broadcast(-104.0f), min(broadcast(89.0f), x));
+  const Vec n = round(x * broadcast(1.44269504088896341f));
+  Vec r = fma(n, broadcast(-0.693359375f), x);
+  r = fma(n, broadcast(2.12194440e-4f), r);
+  Vec p = broadcast(1.9875691500e-4f);
+  p = fma(p, r, broadcast(1.3981999507e-3f));
+  p = fma(p, r, broadcast(8.3334519073e-3f));
+  p = fma(p, r, broadcast(4.1665795894e-2f));
+  p = fma(p, r, broadcast(1.6666665459e-1f));
+  p = fma(p, r, broadcast(5.0000001201e-1f));
+  const Vec y = fma(p, r * r, r) + broadcast(1.0f);
+  return scale_by_power_of_2(y, n);
+}
+
+/// tanh(x): near zero an odd polynomial (coefficients of Cephes' tanhf), else 1 - 2 / (exp(2|x|) +
+/// 1) with the sign of x.
+TROUPE_INLINE Vec tanh(Vec x) {
+  const Vec z = x * x;
+  Vec p = broadcast(-5.70498872745e-3f);
+  p = fma(p, z, broadcast(2.06390887954e-2f));
+  p = fma(p, z, broadcast(-5.37397155531e-2f));
+  p = fma(p, z, broadcast(1.33314422036e-1f));
+  p = fma(p, z, broadcast(-3.33332819422e-1f));
+  const Vec near_zero = fma(p * z, x, x);
+  const Vec one = broadcast(1.0f);
+  const Vec size = abs(x);
+  const Vec far = one - broadcast(2.0f) / (exp(size + size) + one);
+  const Vec signed_far = select(less(x, zero()), zero() - far, far);
+  return select(less(size, broadcast(0.625f)), near_zero, signed_far);
+}
+
+/// x / (1 + exp(-x)).
+TROUPE_INLINE Vec silu(Vec x) { return x / (broadcast(1.0f) + exp(zero() - x)); }
+
+/// x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+TROUPE_INLINE Vec gelu_tanh(Vec x) {
+  const Vec cubic = broadcast(0.044715f) * (x * x) * x;
+  const Vec inner = broadcast(0.79788456080286536f) * (x + cubic);
+  return broadcast(0.5f) * x * (broadcast(1.0f) + tanh(inner));
+}
+
+}  // namespace troupe::TROUPE_ISA

@@ -1,0 +1,81 @@
+#pragma once
+// The inner product in f32: a block of rows times one shard of a panel.
+
+#include "kernels/cpu/matmul_layout.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+// Rows in a block: its sums, a number of each row and a vector of weights fit the registers.
+#if defined(__AVX512F__)
+inline constexpr int kF32Rows = 6;
+#elif defined(__AVX2__)
+inline constexpr int kF32Rows = 4;
+#else
+inline constexpr int kF32Rows = 1;
+#endif
+
+/// sums[r, n] = sum over k = 0, 1, ... of x[r, k] * panel[k, n], in this order, one fused
+/// multiply-add each. sums: [kRows, kPanelCols].
+template <ElementType kType, int kRows>
+void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard, std::int64_t depth,
+                  float* sums) {
+  constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
+  Vec acc[kRows][kVectors];
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = zero();
+  }
+  const auto accumulate = [&](std::int64_t k, int v, Vec w) __attribute__((always_inline)) {
+    TROUPE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      acc[r][v] = fma(broadcast(x[r * x_stride + k]), w, acc[r][v]);
+    }
+  };
+  if constexpr (kType == ElementType::kBF16) {
+    for (std::int64_t k = 0; k + 1 < depth; k += 2) {
+      const std::byte* row = shard + k * kPanelCols * 2;
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        accumulate(k, v, even(load_bf16_pairs(row + v * kLanes * 4)));
+      }
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        accumulate(k + 1, v, odd(load_bf16_pairs(row + v * kLanes * 4)));
+      }
+    }
+    if (depth % 2 != 0) {
+      const std::byte* row = shard + (depth - 1) * kPanelCols * 2;
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        accumulate(depth - 1, v, even(load_bf16_pairs(row + v * kLanes * 4)));
+      }
+    }
+  } else {
+    for (std::int64_t k = 0; k < depth; ++k) {
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        accumulate(k, v, load_as<kType>(shard, k * kPanelCols + v * kLanes));
+      }
+    }
+  }
+  TROUPE_UNROLL
+  for (int r = 0; r < kRows; ++r) {
+    TROUPE_UNROLL
+    for (int v = 0; v < kVectors; ++v) store(sums + r * kPanelCols + v * kLanes, acc[r][v]);
+  }
+}
+
+/// multiply_f32 for 1 to kF32Rows rows.
+template <ElementType kType, int kRows = kF32Rows>
+TROUPE_INLINE void multiply_rows_f32(int num_rows, const float* x, std::int64_t x_stride,
+                                     const std::byte* shard, std::int64_t depth, float* sums) {
+  if constexpr (kRows > 1) {
+    if (num_rows < kRows) {
+      return multiply_rows_f32<kType, kRows - 1>(num_rows, x, x_stride, shard, depth, sums);
+    }
+  }
+  multiply_f32<kType, kRows>(x, x_stride, shard, depth, sums);
+}
+
+}  // namespace troupe::TROUPE_ISA

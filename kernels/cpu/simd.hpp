@@ -1,0 +1,87 @@
+#pragma once
+// One vector of f32 in the instruction set that this translation unit is compiled for: 16 lanes
+// with AVX-512, 8 with AVX2, 1 in plain C++. Everything lives in the namespace of the set
+// (TROUPE_ISA) and nothing here comes from a std template, so that no code of one set can be linked
+// into another.
+
+#include <cstdint>
+
+#include "kernels/cpu/convert.hpp"
+
+// Before a loop with a constant number of rounds over vectors: they must become registers.
+#if defined(__clang__)
+#define TROUPE_UNROLL _Pragma("unroll")
+#else
+#define TROUPE_UNROLL _Pragma("GCC unroll 32")
+#endif
+
+#if defined(__AVX512F__)
+#include "kernels/cpu/simd_avx512.hpp"
+#elif defined(__AVX2__)
+#include "kernels/cpu/simd_avx2.hpp"
+#else
+#include "kernels/cpu/simd_scalar.hpp"
+#endif
+
+namespace troupe::TROUPE_ISA {
+
+TROUPE_INLINE std::int64_t min_of(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
+TROUPE_INLINE std::int64_t max_of(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
+TROUPE_INLINE std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+TROUPE_INLINE std::int64_t round_up(std::int64_t a, std::int64_t b) { return ceil_div(a, b) * b; }
+
+inline constexpr float kInfinity = __builtin_inff();
+
+/// kLanes elements from element i on, widened.
+template <ElementType kType>
+TROUPE_INLINE Vec load_as(const void* array, std::int64_t i) {
+  const char* first = static_cast<const char*>(array) + i * (kType == ElementType::kF32 ? 4 : 2);
+  if constexpr (kType == ElementType::kF32) return load(reinterpret_cast<const float*>(first));
+  if constexpr (kType == ElementType::kBF16) return load_bf16(first);
+  if constexpr (kType == ElementType::kF16) return load_f16(first);
+}
+
+/// The first n < kLanes elements from element i on, widened; the other lanes are zero. Reads no
+/// further.
+template <ElementType kType>
+TROUPE_INLINE Vec load_first_as(const void* array, std::int64_t i, std::int64_t n) {
+  alignas(64) float lanes[kLanes] = {};
+  for (std::int64_t lane = 0; lane < n; ++lane) lanes[lane] = load_element<kType>(array, i + lane);
+  return load(lanes);
+}
+
+/// Calls f(ElementType constant) for the run-time type, so that loops are compiled per type.
+template <ElementType kType>
+struct ElementConstant {
+  static constexpr ElementType value = kType;
+};
+template <class F>
+TROUPE_INLINE void with_element_type(ElementType type, const F& f) {
+  switch (type) {
+    case ElementType::kF32:
+      return f(ElementConstant<ElementType::kF32>{});
+    case ElementType::kBF16:
+      return f(ElementConstant<ElementType::kBF16>{});
+    case ElementType::kF16:
+      return f(ElementConstant<ElementType::kF16>{});
+  }
+}
+
+/// f(offset, load, store) over [0, n) in vectors: `load(p)` and `store(p, v)` touch the lanes that
+/// exist. The last vector may be partial; its lanes compute what they would anywhere else.
+template <class F>
+TROUPE_INLINE void for_each_vector(std::int64_t n, const F& f) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    f(
+        i, [](const float* p) { return load(p); }, [](float* p, Vec v) { store(p, v); });
+  }
+  if (i < n) {
+    const std::int64_t rest = n - i;
+    f(
+        i, [rest](const float* p) { return load_first(p, rest); },
+        [rest](float* p, Vec v) { store_first(p, v, rest); });
+  }
+}
+
+}  // namespace troupe::TROUPE_ISA

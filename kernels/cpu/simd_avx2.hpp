@@ -1,0 +1,103 @@
+#pragma once
+// The vector of simd.hpp with AVX2, FMA and F16C.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/tensor.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+struct Vec {
+  __m256 v;
+};
+struct Mask {
+  __m256 m;
+};
+inline constexpr std::int64_t kLanes = 8;
+
+TROUPE_INLINE Vec zero() { return {_mm256_setzero_ps()}; }
+TROUPE_INLINE Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
+TROUPE_INLINE Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+TROUPE_INLINE void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
+TROUPE_INLINE __m256i first_lanes(std::int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
+                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+/// 0 <= n < kLanes lanes from p; the others are zero.
+TROUPE_INLINE Vec load_first(const float* p, std::int64_t n) {
+  return {_mm256_maskload_ps(p, first_lanes(n))};
+}
+TROUPE_INLINE void store_first(float* p, Vec a, std::int64_t n) {
+  _mm256_maskstore_ps(p, first_lanes(n), a.v);
+}
+TROUPE_INLINE Vec load_bf16(const void* p) {
+  const __m128i halves = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(halves), 16))};
+}
+TROUPE_INLINE Vec load_f16(const void* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
+}
+
+/// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
+struct Bf16Pairs {
+  __m256i v;
+};
+TROUPE_INLINE Bf16Pairs load_bf16_pairs(const void* p) {
+  return {_mm256_loadu_si256(static_cast<const __m256i*>(p))};
+}
+TROUPE_INLINE Vec even(Bf16Pairs a) { return {_mm256_castsi256_ps(_mm256_slli_epi32(a.v, 16))}; }
+TROUPE_INLINE Vec odd(Bf16Pairs a) {
+  return {
+      _mm256_castsi256_ps(_mm256_and_si256(a.v, _mm256_set1_epi32(static_cast<int>(0xffff0000u))))};
+}
+
+TROUPE_INLINE Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
+TROUPE_INLINE Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
+TROUPE_INLINE Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
+TROUPE_INLINE Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
+/// a * b + c, rounded once (in plain C++ twice).
+TROUPE_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+/// If either is NaN, b.
+TROUPE_INLINE Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
+TROUPE_INLINE Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
+TROUPE_INLINE Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
+/// To the nearest integer, ties to even.
+TROUPE_INLINE Vec round(Vec a) {
+  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+/// a * 2^n; n is a whole number in [-160, 160], or NaN where a is NaN. In two steps, since 2^n
+/// itself may not be a normal number.
+TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {
+  const __m256i whole = _mm256_cvtps_epi32(n.v);
+  const __m256i half = _mm256_srai_epi32(whole, 1);
+  const auto power = [](__m256i exponent) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23));
+  };
+  return {_mm256_mul_ps(_mm256_mul_ps(a.v, power(half)), power(_mm256_sub_epi32(whole, half)))};
+}
+TROUPE_INLINE Mask less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
+TROUPE_INLINE Mask greater_equal(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)}; }
+TROUPE_INLINE Mask operator&(Mask a, Mask b) { return {_mm256_and_ps(a.m, b.m)}; }
+/// a where the mask is set, else b.
+TROUPE_INLINE Vec select(Mask mask, Vec a, Vec b) { return {_mm256_blendv_ps(b.v, a.v, mask.m)}; }
+TROUPE_INLINE std::int64_t count(Mask mask) {
+  return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(mask.m)));
+}
+TROUPE_INLINE Vec lane_numbers() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7)}; }
+
+/// The sum of the lanes: halves folded onto each other.
+TROUPE_INLINE float sum_of_lanes(Vec a) {
+  __m128 y = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  y = _mm_add_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_add_ss(y, _mm_movehdup_ps(y)));
+}
+TROUPE_INLINE float max_of_lanes(Vec a) {
+  __m128 y = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  y = _mm_max_ps(y, _mm_movehl_ps(y, y));
+  return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
+}
+
+}  // namespace troupe::TROUPE_ISA

@@ -1,0 +1,64 @@
+#pragma once
+// The vector of simd.hpp in plain C++: one lane. It is the reference for the others and runs
+// anywhere.
+
+#include <cstdint>
+
+#include "kernels/cpu/convert.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+struct Vec {
+  float v;
+};
+struct Mask {
+  bool m;
+};
+inline constexpr std::int64_t kLanes = 1;
+
+TROUPE_INLINE Vec zero() { return {0.0f}; }
+TROUPE_INLINE Vec broadcast(float x) { return {x}; }
+TROUPE_INLINE Vec load(const float* p) { return {*p}; }
+TROUPE_INLINE void store(float* p, Vec a) { *p = a.v; }
+/// 0 <= n < kLanes lanes from p; the others are zero.
+TROUPE_INLINE Vec load_first(const float*, std::int64_t) { return zero(); }
+TROUPE_INLINE void store_first(float*, Vec, std::int64_t) {}
+TROUPE_INLINE Vec load_bf16(const void* p) { return {load_element<ElementType::kBF16>(p, 0)}; }
+TROUPE_INLINE Vec load_f16(const void* p) { return {load_element<ElementType::kF16>(p, 0)}; }
+
+/// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
+struct Bf16Pairs {
+  const char* pair;
+};
+TROUPE_INLINE Bf16Pairs load_bf16_pairs(const void* p) { return {static_cast<const char*>(p)}; }
+TROUPE_INLINE Vec even(Bf16Pairs a) { return load_bf16(a.pair); }
+TROUPE_INLINE Vec odd(Bf16Pairs a) { return load_bf16(a.pair + 2); }
+
+TROUPE_INLINE Vec operator+(Vec a, Vec b) { return {a.v + b.v}; }
+TROUPE_INLINE Vec operator-(Vec a, Vec b) { return {a.v - b.v}; }
+TROUPE_INLINE Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
+TROUPE_INLINE Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
+/// a * b + c, rounded twice: a fused multiply-add in software would be far slower.
+TROUPE_INLINE Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
+/// If either is NaN, b.
+TROUPE_INLINE Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
+TROUPE_INLINE Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
+TROUPE_INLINE Vec abs(Vec a) { return {__builtin_fabsf(a.v)}; }
+/// To the nearest integer, ties to even.
+TROUPE_INLINE Vec round(Vec a) { return {__builtin_rintf(a.v)}; }
+/// a * 2^n; n is a whole number in [-160, 160], or NaN where a is NaN.
+TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {
+  return {n.v == n.v ? __builtin_ldexpf(a.v, static_cast<int>(n.v)) : a.v};
+}
+TROUPE_INLINE Mask less(Vec a, Vec b) { return {a.v < b.v}; }
+TROUPE_INLINE Mask greater_equal(Vec a, Vec b) { return {a.v >= b.v}; }
+TROUPE_INLINE Mask operator&(Mask a, Mask b) { return {a.m && b.m}; }
+/// a where the mask is set, else b.
+TROUPE_INLINE Vec select(Mask mask, Vec a, Vec b) { return mask.m ? a : b; }
+TROUPE_INLINE std::int64_t count(Mask mask) { return mask.m; }
+TROUPE_INLINE Vec lane_numbers() { return {0.0f}; }
+
+TROUPE_INLINE float sum_of_lanes(Vec a) { return a.v; }
+TROUPE_INLINE float max_of_lanes(Vec a) { return a.v; }
+
+}  // namespace troupe::TROUPE_ISA

@@ -1,0 +1,38 @@
+// The OpTable of one instruction set.
+
+#include "kernels/cpu/cpu_ops.hpp"
+
+#define TROUPE_STRINGIFY_(name) #name
+#define TROUPE_STRINGIFY(name) TROUPE_STRINGIFY_(name)
+
+namespace troupe::TROUPE_ISA {
+
+const OpTable& op_table() noexcept {
+  static constexpr OpTable kTable = {
+      .name = TROUPE_STRINGIFY(TROUPE_ISA),
+      .packed_bytes = packed_bytes,
+      .pack_rows = pack_rows,
+      .matmul_workspace_bytes = matmul_workspace_bytes,
+      .matmul = matmul,
+      .embedding = embedding,
+      .rms_norm = rms_norm,
+      .add_rms_norm = add_rms_norm,
+      .layer_norm = layer_norm,
+      .rope = rope,
+      .write_kv = write_kv,
+      .attention_workspace_bytes = attention_workspace_bytes,
+      .attention = attention,
+      .silu_and_mul = silu_and_mul,
+      .gelu_tanh_and_mul = gelu_tanh_and_mul,
+      .gelu_tanh = gelu_tanh,
+      .add = add,
+      .scale = scale,
+      .gather_rows = gather_rows,
+      .log_softmax = log_softmax,
+      .token_ranks = token_ranks,
+      .argmax = argmax,
+  };
+  return kTable;
+}
+
+}  // namespace troupe::TROUPE_ISA

@@ -1,0 +1,104 @@
+#pragma once
+// The AMX tile instructions that the matmul uses, or, for tests on CPUs without them, the same in
+// plain memory (TROUPE_EMULATE_TILES).
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/cpu/convert.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+/// The operand of LDTILECFG (Intel 64 manual, volume 1, 18.3).
+struct alignas(64) TileConfig {
+  std::uint8_t palette = 1;
+  std::uint8_t start_row = 0;
+  std::uint8_t reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t num_rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+#if !defined(TROUPE_EMULATE_TILES)
+
+TROUPE_INLINE void load_tile_config(const TileConfig& config) {
+  // GCC 12 takes the intrinsic to read only the first 8 bytes of the config and may leave out the
+  // stores to the others.
+  asm volatile("" ::"r"(&config) : "memory");
+  _tile_loadconfig(&config);
+}
+TROUPE_INLINE void release_tiles() { _tile_release(); }
+// Macros, since GCC writes the number of a tile into the instruction's text.
+#define TROUPE_TILE_ZERO(tile) _tile_zero(tile)
+#define TROUPE_TILE_LOAD(tile, base, stride_bytes) _tile_loadd(tile, base, stride_bytes)
+#define TROUPE_TILE_STORE(tile, base, stride_bytes) _tile_stored(tile, base, stride_bytes)
+#define TROUPE_TILE_DOT(sums, a, b) _tile_dpbf16ps(sums, a, b)
+
+#else
+
+struct EmulatedTiles {
+  TileConfig config;
+  std::uint8_t bytes[8][16][64] = {};
+};
+inline thread_local EmulatedTiles emulated_tiles;
+
+inline void load_tile_config(const TileConfig& config) {
+  emulated_tiles = {};
+  emulated_tiles.config = config;
+}
+inline void release_tiles() { emulated_tiles = {}; }
+template <int kTile>
+void zero_tile() {
+  std::memset(emulated_tiles.bytes[kTile], 0, sizeof emulated_tiles.bytes[kTile]);
+}
+template <int kTile>
+void load_tile(const void* base, std::int64_t stride_bytes) {
+  zero_tile<kTile>();
+  for (int row = 0; row < emulated_tiles.config.num_rows[kTile]; ++row) {
+    std::memcpy(emulated_tiles.bytes[kTile][row],
+                static_cast<const char*>(base) + row * stride_bytes,
+                emulated_tiles.config.row_bytes[kTile]);
+  }
+}
+template <int kTile>
+void store_tile(void* base, std::int64_t stride_bytes) {
+  for (int row = 0; row < emulated_tiles.config.num_rows[kTile]; ++row) {
+    std::memcpy(static_cast<char*>(base) + row * stride_bytes, emulated_tiles.bytes[kTile][row],
+                emulated_tiles.config.row_bytes[kTile]);
+  }
+}
+/// TDPBF16PS: for each row of A and each pair of it, both products are added to the row's sums. A
+/// config whose shapes do not fit, which the CPU would fault on, gives NaN.
+template <int kSums, int kA, int kB>
+void dot_tiles() {
+  const TileConfig& config = emulated_tiles.config;
+  const int num_cols = config.row_bytes[kSums] / 4;
+  const int num_pairs = config.row_bytes[kA] / 4;
+  const bool shapes_fit = config.palette == 1 && config.num_rows[kSums] == config.num_rows[kA] &&
+                          config.num_rows[kB] == num_pairs &&
+                          config.row_bytes[kB] == config.row_bytes[kSums];
+  for (int m = 0; m < config.num_rows[kSums]; ++m) {
+    for (int n = 0; n < num_cols; ++n) {
+      float sum = load_element<ElementType::kF32>(emulated_tiles.bytes[kSums][m], n);
+      for (int k = 0; k < num_pairs; ++k) {
+        for (int i = 0; i < 2; ++i) {
+          sum += load_element<ElementType::kBF16>(emulated_tiles.bytes[kA][m], 2 * k + i) *
+                 load_element<ElementType::kBF16>(emulated_tiles.bytes[kB][k], 2 * n + i);
+        }
+      }
+      store_element<ElementType::kF32>(emulated_tiles.bytes[kSums][m], n,
+                                       shapes_fit ? sum : __builtin_nanf(""));
+    }
+  }
+}
+
+#define TROUPE_TILE_ZERO(tile) zero_tile<tile>()
+#define TROUPE_TILE_LOAD(tile, base, stride_bytes) load_tile<tile>(base, stride_bytes)
+#define TROUPE_TILE_STORE(tile, base, stride_bytes) store_tile<tile>(base, stride_bytes)
+#define TROUPE_TILE_DOT(sums, a, b) dot_tiles<sums, a, b>()
+
+#endif
+
+}  // namespace troupe::TROUPE_ISA

@@ -1,0 +1,163 @@
+// Attention over paged keys and values.
+//
+// The tokens of a sequence are cut in chunks of kChunkTokens counted from position 0, whatever the
+// block size and however the queries come. A chunk's result is a softmax of its own (largest score,
+// sum of exponentials, weighted values), and the chunks are merged in order. So the bits of a
+// query's output depend on its position and its keys alone.
+
+#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/cuda_ops.hpp"
+#include "kernels/cuda/kv_layout.cuh"
+#include "kernels/cuda/launch.cuh"
+
+namespace troupe::cuda {
+namespace {
+
+constexpr std::int64_t kChunkTokens = 256;
+static_assert(kChunkTokens == kBlockThreads, "a thread scores one token of a chunk");
+
+/// Elements of the output that a thread sums: threadIdx.x and every kBlockThreads further.
+constexpr int kThreadElements = static_cast<int>(kMaxHeadDim) / kBlockThreads;
+
+/// What one query head of one token sees.
+struct Query {
+  const float* q;
+  const std::int32_t* block_table;
+  std::int64_t kv_head;
+  std::int64_t first_visible;  ///< position of the first key
+  std::int64_t last_visible;   ///< its own position
+};
+
+/// The sequence that a row of q belongs to: the last one that starts at or before it, since
+/// sequences without queries start where the next one does.
+__device__ std::int64_t sequence_of(const AttentionArgs& args, std::int64_t token) {
+  std::int64_t low = 0;
+  std::int64_t high = args.num_seqs;
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    (args.query_start_loc[middle] <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+__device__ Query make_query(const AttentionArgs& args, std::int64_t token, std::int64_t head) {
+  const std::int64_t seq = sequence_of(args, token);
+  const std::int64_t tokens_after = args.query_start_loc[seq + 1] - 1 - token;
+  Query query;
+  query.q = args.q.row(token, head);
+  query.block_table = args.block_tables + seq * args.block_table_stride;
+  query.kv_head = head / (args.q.num_heads / args.cache.num_kv_heads);
+  query.last_visible = args.seq_lens[seq] - 1 - tokens_after;
+  query.first_visible = 0;
+  if (args.sliding_window > 0 && query.last_visible >= args.sliding_window) {
+    query.first_visible = query.last_visible - args.sliding_window + 1;
+  }
+  return query;
+}
+
+/// The score of the key at a position.
+template <class T>
+__device__ float score_key(const AttentionArgs& args, const Query& query, const float* q,
+                           std::int64_t position) {
+  const std::int64_t block_size = args.cache.block_size;
+  const T* keys =
+      key_block<T>(args.cache, query.block_table[position / block_size], query.kv_head) +
+      position % block_size;
+  float score = 0.0f;
+  for (std::int64_t d = 0; d < args.cache.head_dim; ++d) {
+    score = __fmaf_rn(q[d], to_float(keys[d * block_size]), score);
+  }
+  score *= args.scale;
+  return args.logit_softcap > 0.0f ? args.logit_softcap * tanhf(score / args.logit_softcap) : score;
+}
+
+/// Softmax over the positions so far: `out` is not yet divided by `sum`. All threads of a block
+/// hold the same max and sum, and each its own elements of out.
+struct SoftmaxState {
+  float max = -kInfinity;
+  float sum = 0.0f;
+  float out[kThreadElements] = {};
+};
+
+/// The softmax over the chunk's visible positions [first, last]; nothing outside of them is read.
+template <class T>
+__device__ SoftmaxState attend_chunk(const AttentionArgs& args, const Query& query, const float* q,
+                                     std::int64_t chunk_start, std::int64_t first,
+                                     std::int64_t last) {
+  __shared__ float weights[kChunkTokens];
+  const std::int64_t position = chunk_start + threadIdx.x;
+  const bool visible = position >= first && position <= last;
+  const float score = visible ? score_key<T>(args, query, q, position) : -kInfinity;
+  SoftmaxState state;
+  state.max = reduce_block(score, Max{});
+  const float weight = visible ? expf(score - state.max) : 0.0f;
+  state.sum = reduce_block(weight, Sum{});
+  weights[threadIdx.x] = weight;
+  __syncthreads();
+  const std::int64_t block_size = args.cache.block_size;
+  const std::int64_t head_dim = args.cache.head_dim;
+  for (std::int64_t j = first; j <= last; ++j) {
+    const T* values = value_block<T>(args.cache, query.block_table[j / block_size], query.kv_head) +
+                      j % block_size * head_dim;
+    for (int e = 0; e < kThreadElements; ++e) {
+      const std::int64_t d = threadIdx.x + e * kBlockThreads;
+      if (d < head_dim) {
+        state.out[e] = __fmaf_rn(weights[j - chunk_start], to_float(values[d]), state.out[e]);
+      }
+    }
+  }
+  __syncthreads();  // The next chunk writes weights again.
+  return state;
+}
+
+__device__ void merge(const SoftmaxState& part, SoftmaxState& total) {
+  const float max = fmaxf(total.max, part.max);
+  const float total_factor = expf(total.max - max);
+  const float part_factor = expf(part.max - max);
+  total.max = max;
+  total.sum = total.sum * total_factor + part.sum * part_factor;
+  for (int e = 0; e < kThreadElements; ++e) {
+    total.out[e] = total.out[e] * total_factor + part.out[e] * part_factor;
+  }
+}
+
+/// A block computes one head of one token.
+template <class T>
+__device__ void attend(const AttentionArgs& args, std::int64_t token, std::int64_t head) {
+  __shared__ float q[kMaxHeadDim];
+  const std::int64_t head_dim = args.cache.head_dim;
+  const Query query = make_query(args, token, head);
+  for_each_of_block(head_dim, [&](std::int64_t d) { q[d] = query.q[d]; });
+  __syncthreads();
+  SoftmaxState total;
+  const std::int64_t first_chunk_start = query.first_visible / kChunkTokens * kChunkTokens;
+  for (std::int64_t start = first_chunk_start; start <= query.last_visible; start += kChunkTokens) {
+    const std::int64_t first = max(query.first_visible, start);
+    const std::int64_t last = min(query.last_visible, start + kChunkTokens - 1);
+    merge(attend_chunk<T>(args, query, q, start, first, last), total);
+  }
+  float* out = args.out.row(token, head);
+  for (int e = 0; e < kThreadElements; ++e) {
+    const std::int64_t d = threadIdx.x + e * kBlockThreads;
+    if (d < head_dim) out[d] = total.out[e] / total.sum;
+  }
+}
+
+template <class T>
+void attention_over(const OpContext& context, const AttentionArgs& args) {
+  const std::int64_t num_heads = args.q.num_heads;
+  for_each_row(context, args.q.num_tokens * num_heads, [=] __device__(std::int64_t row) {
+    attend<T>(args, row / num_heads, row % num_heads);
+  });
+}
+
+}  // namespace
+
+std::int64_t attention_workspace_bytes(const AttentionShape&, int) noexcept { return 0; }
+
+void attention(const OpContext& context, const AttentionArgs& args) noexcept {
+  with_element_type(args.cache.type,
+                    [&](auto zero) { attention_over<decltype(zero)>(context, args); });
+}
+
+}  // namespace troupe::cuda

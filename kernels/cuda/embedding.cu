@@ -1,0 +1,37 @@
+// Rows taken from tables.
+
+#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/cuda_ops.hpp"
+#include "kernels/cuda/launch.cuh"
+
+namespace troupe::cuda {
+namespace {
+
+template <class T>
+void embedding_of(const OpContext& context, const EmbeddingArgs& args) {
+  const std::int64_t num_cols = args.table.num_cols;
+  const T* table = static_cast<const T*>(args.table.data);
+  for_each_element(context, args.out.num_rows * num_cols, [=] __device__(std::int64_t i) {
+    const std::int64_t token = i / num_cols;
+    const std::int64_t col = i % num_cols;
+    args.out.row(token)[col] = to_float(table[args.ids[token] * num_cols + col]) * args.scale;
+  });
+}
+
+}  // namespace
+
+void embedding(const OpContext& context, const EmbeddingArgs& args) noexcept {
+  with_element_type(args.table.type,
+                    [&](auto zero) { embedding_of<decltype(zero)>(context, args); });
+}
+
+void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept {
+  const std::int64_t num_cols = args.x.num_cols;
+  for_each_element(context, args.out.num_rows * num_cols, [=] __device__(std::int64_t i) {
+    const std::int64_t row = i / num_cols;
+    const std::int64_t col = i % num_cols;
+    args.out.row(row)[col] = args.x.row(args.rows[row])[col];
+  });
+}
+
+}  // namespace troupe::cuda

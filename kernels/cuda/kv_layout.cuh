@@ -1,0 +1,23 @@
+#pragma once
+// Inside a KV page, as on the CPU: keys [num_kv_heads, head_dim, block_size], then values
+// [num_kv_heads, block_size, head_dim]. Neighbouring threads score neighbouring tokens and sum
+// neighbouring elements of the values, so both read consecutive addresses.
+
+#include "kernels/tensor.hpp"
+
+namespace troupe::cuda {
+
+/// The keys of one head in one block; token t's element d is number d * block_size + t.
+template <class T>
+__device__ T* key_block(const KvCacheView& cache, std::int64_t block, std::int64_t head) {
+  const std::int64_t head_size = cache.head_dim * cache.block_size;
+  return static_cast<T*>(cache.data) + (block * 2 * cache.num_kv_heads + head) * head_size;
+}
+
+/// The values of one head in one block; token t's element d is number t * head_dim + d.
+template <class T>
+__device__ T* value_block(const KvCacheView& cache, std::int64_t block, std::int64_t head) {
+  return key_block<T>(cache, block, cache.num_kv_heads + head);
+}
+
+}  // namespace troupe::cuda

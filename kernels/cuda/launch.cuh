@@ -1,0 +1,94 @@
+#pragma once
+// The two ways work is spread: a thread for each element, or a block for each row. Blocks have
+// kBlockThreads threads whatever the shape, and sums over a row are taken in one order that depends
+// on its length alone; so a row's bits do not depend on the rows beside it.
+
+#include <cstdint>
+
+#include "kernels/ops.hpp"
+
+namespace troupe::cuda {
+
+inline constexpr int kWarpThreads = 32;
+inline constexpr int kBlockThreads = 256;
+inline constexpr int kBlockWarps = kBlockThreads / kWarpThreads;
+
+inline constexpr float kInfinity = __builtin_huge_valf();
+
+__host__ __device__ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+inline cudaStream_t stream_of(const OpContext& context) {
+  return static_cast<cudaStream_t>(context.stream);
+}
+
+template <class F>
+__global__ void __launch_bounds__(kBlockThreads) element_kernel(std::int64_t num_elements, F f) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
+  if (i < num_elements) f(i);
+}
+
+/// f(i) for each i in [0, num_elements), each on a thread of its own.
+template <class F>
+void for_each_element(const OpContext& context, std::int64_t num_elements, const F& f) {
+  if (num_elements == 0) return;  // CUDA refuses an empty grid.
+  const auto num_blocks = static_cast<unsigned>(ceil_div(num_elements, kBlockThreads));
+  element_kernel<<<num_blocks, kBlockThreads, 0, stream_of(context)>>>(num_elements, f);
+}
+
+template <class F>
+__global__ void __launch_bounds__(kBlockThreads) row_kernel(F f) {
+  f(static_cast<std::int64_t>(blockIdx.x));
+}
+
+/// f(row) for each row, on all threads of a block of its own.
+template <class F>
+void for_each_row(const OpContext& context, std::int64_t num_rows, const F& f) {
+  if (num_rows == 0) return;
+  row_kernel<<<static_cast<unsigned>(num_rows), kBlockThreads, 0, stream_of(context)>>>(f);
+}
+
+/// f(i) for each i in [0, n), spread over the threads of the block.
+template <class F>
+__device__ void for_each_of_block(std::int64_t n, const F& f) {
+  for (std::int64_t i = threadIdx.x; i < n; i += kBlockThreads) f(i);
+}
+
+struct Sum {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+
+/// The larger one; a NaN only if both are.
+struct Max {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+/// The threads' values as one, combined in a fixed tree; every thread of the block calls this and
+/// gets the result.
+template <class T, class Combine>
+__device__ T reduce_block(T value, const Combine& combine) {
+  __shared__ T of_warp[kBlockWarps];
+  for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
+    value = combine(value, __shfl_down_sync(0xffffffffu, value, distance));
+  }
+  if (threadIdx.x % kWarpThreads == 0) of_warp[threadIdx.x / kWarpThreads] = value;
+  __syncthreads();
+  T result = of_warp[0];
+  for (int warp = 1; warp < kBlockWarps; ++warp) result = combine(result, of_warp[warp]);
+  __syncthreads();  // The next call writes of_warp again.
+  return result;
+}
+
+/// The sum of term(i) for i in [0, n): each thread's own in order, then reduce_block.
+template <class T, class Term>
+__device__ T sum_over(std::int64_t n, const Term& term) {
+  T sum = 0;
+  for_each_of_block(n, [&](std::int64_t i) { sum += term(i); });
+  return reduce_block(sum, Sum{});
+}
+
+}  // namespace troupe::cuda

@@ -1,0 +1,54 @@
+// Device memory, streams and copies.
+
+#include <utility>
+
+#include "kernels/cuda/memory.hpp"
+
+namespace troupe::cuda {
+
+DeviceMemory::DeviceMemory(std::int64_t num_bytes) noexcept {
+  void* data = nullptr;
+  if (cudaMalloc(&data, static_cast<std::size_t>(num_bytes)) == cudaSuccess) {
+    data_ = static_cast<std::byte*>(data);
+  } else {
+    cudaGetLastError();  // Told by data(); synchronize need not tell it again.
+  }
+}
+
+DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)) {}
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  return *this;
+}
+
+DeviceMemory::~DeviceMemory() { cudaFree(data_); }
+
+void* create_stream() noexcept {
+  cudaStream_t stream = nullptr;
+  if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) return stream;
+  cudaGetLastError();
+  return nullptr;
+}
+
+void destroy_stream(void* stream) noexcept { cudaStreamDestroy(static_cast<cudaStream_t>(stream)); }
+
+void copy_to_device(void* stream, void* device, const void* host, std::int64_t num_bytes) noexcept {
+  cudaMemcpyAsync(device, host, static_cast<std::size_t>(num_bytes), cudaMemcpyHostToDevice,
+                  static_cast<cudaStream_t>(stream));
+}
+
+void copy_to_host(void* stream, void* host, const void* device, std::int64_t num_bytes) noexcept {
+  cudaMemcpyAsync(host, device, static_cast<std::size_t>(num_bytes), cudaMemcpyDeviceToHost,
+                  static_cast<cudaStream_t>(stream));
+}
+
+std::string synchronize(void* stream) {
+  cudaError_t status = cudaStreamSynchronize(static_cast<cudaStream_t>(stream));
+  const cudaError_t earlier = cudaGetLastError();
+  if (status == cudaSuccess) status = earlier;
+  return status == cudaSuccess ? std::string() : cudaGetErrorString(status);
+}
+
+}  // namespace troupe::cuda

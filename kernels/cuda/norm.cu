@@ -1,0 +1,60 @@
+// Normalisation of rows.
+
+#include "kernels/cuda/cuda_ops.hpp"
+#include "kernels/cuda/launch.cuh"
+
+namespace troupe::cuda {
+namespace {
+
+/// By all threads of a block; out may be x.
+__device__ void rms_norm_row(const float* x, const float* weight, float weight_offset, float eps,
+                             std::int64_t n, float* out) {
+  const float squares = sum_over<float>(n, [=](std::int64_t i) { return x[i] * x[i]; });
+  const float factor = 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
+  for_each_of_block(n,
+                    [=](std::int64_t i) { out[i] = x[i] * factor * (weight[i] + weight_offset); });
+}
+
+}  // namespace
+
+void rms_norm(const OpContext& context, const RmsNormArgs& args) noexcept {
+  const std::int64_t num_heads = args.x.num_heads;
+  for_each_row(context, args.x.num_tokens * num_heads, [=] __device__(std::int64_t row) {
+    const std::int64_t token = row / num_heads;
+    const std::int64_t head = row % num_heads;
+    rms_norm_row(args.x.row(token, head), args.weight, args.weight_offset, args.eps,
+                 args.x.head_dim, args.out.row(token, head));
+  });
+}
+
+void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept {
+  for_each_row(context, args.x.num_rows, [=] __device__(std::int64_t row) {
+    const float* x = args.x.row(row);
+    float* residual = args.residual.row(row);
+    // Each thread goes on to read only what it wrote itself.
+    for_each_of_block(args.x.num_cols, [=](std::int64_t i) { residual[i] += x[i]; });
+    rms_norm_row(residual, args.weight, args.weight_offset, args.eps, args.x.num_cols,
+                 args.out.row(row));
+  });
+}
+
+void layer_norm(const OpContext& context, const LayerNormArgs& args) noexcept {
+  for_each_row(context, args.x.num_rows, [=] __device__(std::int64_t row) {
+    const std::int64_t n = args.x.num_cols;
+    const float* x = args.x.row(row);
+    float* out = args.out.row(row);
+    const float mean =
+        sum_over<float>(n, [=](std::int64_t i) { return x[i]; }) / static_cast<float>(n);
+    const float squares = sum_over<float>(n, [=](std::int64_t i) {
+      const float deviation = x[i] - mean;
+      return deviation * deviation;
+    });
+    const float factor = 1.0f / sqrtf(squares / static_cast<float>(n) + args.eps);
+    for_each_of_block(n, [=](std::int64_t i) {
+      const float scaled = (x[i] - mean) * factor * args.weight[i];
+      out[i] = args.bias == nullptr ? scaled : scaled + args.bias[i];
+    });
+  });
+}
+
+}  // namespace troupe::cuda

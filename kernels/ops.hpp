@@ -1,0 +1,254 @@
+#pragma once
+// OpTable: what a device must be able to do to run our models. Porting to a new device means
+// filling one of these.
+//
+// Rules that every backend keeps:
+// - Batch invariance. A row of a result depends on that row's inputs only, bit for bit: not on how
+//   many rows are computed with it, on where it stands among them, or on the number of threads.
+// - Nothing is allocated. Scratch memory comes from OpContext::workspace.
+// - Outputs do not overlap inputs unless "in place" is said.
+// - Arguments are trusted: shapes were checked when the model was loaded and the batch was built.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "kernels/tensor.hpp"
+
+namespace troupe {
+
+class ThreadPool;
+
+/// What an operation runs with. The workspace is scratch: it is aligned to 64 bytes, holds nothing
+/// between operations, and has at least the bytes that the operation's *_workspace_bytes names.
+struct OpContext {
+  ThreadPool* pool = nullptr;
+  std::span<std::byte> workspace;
+  void* stream = nullptr;  ///< a cudaStream_t: where the operations of a GPU are launched in order
+};
+
+enum class ComputeMode : std::uint8_t {
+  kF32,   ///< weights widened exactly, f32 multiply and add
+  kBF16,  ///< as kF32, but bf16 weights use a bf16 matrix unit where the backend has one:
+          ///< activations are rounded to bf16 on their way into it, sums stay f32
+};
+
+/// Shape and numbers of a weight matrix in the backend's own layout.
+struct WeightSpec {
+  std::int64_t num_rows = 0;             ///< outputs (N)
+  std::int64_t num_cols = 0;             ///< inputs (K)
+  ElementType type = ElementType::kF32;  ///< as kept in memory; the checkpoint's may differ
+  ComputeMode mode = ComputeMode::kF32;
+  /// 1, 2 or 4, divides num_cols. The inputs are cut into so many equal parts, each is reduced
+  /// alone, and the partial sums are added as a tree: ((s0 + s1) + (s2 + s3)). Row-parallel layers
+  /// use 4, so that 1, 2 and 4 tensor-parallel workers add the same numbers in the same order: a
+  /// worker that holds 4 / T of the parts computes one subtree.
+  std::int32_t k_shards = 1;
+};
+
+/// A weight matrix after pack_rows; `data` has packed_bytes(spec) bytes and is aligned to 64.
+struct PackedWeight {
+  WeightSpec spec;
+  const std::byte* data = nullptr;
+};
+
+/// out[m, n] = sum_k x[m, k] w[n, k] + bias[n].
+struct MatmulArgs {
+  ConstMatrix x;                ///< [M, K of the shards in use]
+  PackedWeight weight;          ///< [N, K]
+  const float* bias = nullptr;  ///< [N], or none
+  Matrix out;                   ///< [M, N]
+  /// Only these parts of K: the partial sum of a subtree. num_shards 0 means all; otherwise 1, 2 or
+  /// 4, and first_shard is a multiple of it. x then has the columns of these parts only.
+  std::int32_t first_shard = 0;
+  std::int32_t num_shards = 0;
+};
+
+/// out[t] = table[ids[t]] * scale. ids: [num_tokens], each in [0, table.num_rows).
+struct EmbeddingArgs {
+  StoredMatrix table;
+  const std::int32_t* ids = nullptr;
+  float scale = 1.0f;
+  Matrix out;
+};
+
+/// out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset), over the last dimension (RMSNorm,
+/// arXiv 1910.07467). weight: [head_dim]. In place allowed. Gemma stores weight - 1: offset 1.
+struct RmsNormArgs {
+  ConstHeads x;
+  const float* weight = nullptr;
+  float weight_offset = 0.0f;
+  float eps = 1e-6f;
+  Heads out;
+};
+
+/// residual += x, then out = RmsNorm(residual). All [M, C].
+struct AddRmsNormArgs {
+  ConstMatrix x;
+  Matrix residual;  ///< in place
+  const float* weight = nullptr;
+  float weight_offset = 0.0f;
+  float eps = 1e-6f;
+  Matrix out;
+};
+
+/// out = (x - mean) / sqrt(variance + eps) * weight + bias. bias may be null. In place allowed.
+struct LayerNormArgs {
+  ConstMatrix x;
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float eps = 1e-5f;
+  Matrix out;
+};
+
+enum class RopeStyle : std::uint8_t {
+  kHalves,      ///< pairs (i, i + rotary_dim / 2): Llama as published by Hugging Face, GPT-NeoX
+  kNeighbours,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
+};
+
+/// Rotates each pair (a, b) of the first rotary_dim elements of every head by its position's angle:
+/// (a cos - b sin, b cos + a sin) (RoPE, arXiv 2104.09864). In place on q and k; k may be empty.
+struct RopeArgs {
+  Heads q;
+  Heads k;
+  const std::int32_t* positions = nullptr;  ///< [num_tokens], each in [0, max_position)
+  const float* cos = nullptr;               ///< [max_position, rotary_dim / 2]
+  const float* sin = nullptr;               ///< [max_position, rotary_dim / 2]
+  std::int64_t rotary_dim = 0;              ///< even, at most head_dim
+  RopeStyle style = RopeStyle::kHalves;
+};
+
+/// Stores k[t] and v[t] ([num_tokens, num_kv_heads, head_dim]) in slot slots[t] =
+/// block * block_size + offset in block; a negative slot is passed over.
+struct WriteKvArgs {
+  ConstHeads k;
+  ConstHeads v;
+  const std::int64_t* slots = nullptr;
+  KvCacheView cache;
+};
+
+/// out[t] = softmax(q[t] k^T * scale) v over the pages of t's sequence (PagedAttention, arXiv
+/// 2309.06180, section 4.1), causal, for a batch that mixes prefill and decode.
+/// The queries of sequence s are rows query_start_loc[s] .. query_start_loc[s + 1] - 1 of q and are
+/// its last tokens: the last one is at position seq_lens[s] - 1. KV head h serves the query heads
+/// h * G .. h * G + G - 1, G = num_heads / num_kv_heads.
+/// Pre: this step's K and V are written; head_dim <= kMaxHeadDim.
+struct AttentionArgs {
+  ConstHeads q;  ///< [num_tokens, num_heads, head_dim]
+  KvCacheView cache;
+  const std::int32_t* query_start_loc = nullptr;  ///< [num_seqs + 1], from 0
+  const std::int32_t* seq_lens = nullptr;         ///< [num_seqs], this step's tokens included
+  const std::int32_t* block_tables = nullptr;     ///< [num_seqs, max_blocks]: block of each
+                                                  ///< block_size tokens; not read before the window
+  std::int64_t block_table_stride = 0;
+  std::int64_t num_seqs = 0;
+  float scale = 1.0f;
+  std::int32_t sliding_window = 0;  ///< w > 0: a token sees itself and the w - 1 before it
+  float logit_softcap = 0.0f;       ///< c > 0: scores become c tanh(score / c)
+  Heads out;                        ///< [num_tokens, num_heads, head_dim]
+};
+inline constexpr std::int64_t kMaxHeadDim = 512;
+
+/// What a workspace for attention depends on.
+struct AttentionShape {
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t max_seq_len = 0;
+};
+
+/// out[t, i] = act(x[t, i]) * x[t, C + i]: the gate's columns come first, then those of `up`.
+struct GatedArgs {
+  ConstMatrix x;  ///< [M, 2 C]
+  Matrix out;     ///< [M, C]
+};
+
+/// out = f(x), element by element. In place allowed.
+struct UnaryArgs {
+  ConstMatrix x;
+  Matrix out;
+};
+
+/// out = a + b. In place allowed.
+struct AddArgs {
+  ConstMatrix a;
+  ConstMatrix b;
+  Matrix out;
+};
+
+/// out = x * factor. In place allowed.
+struct ScaleArgs {
+  ConstMatrix x;
+  float factor = 1.0f;
+  Matrix out;
+};
+
+/// out[i] = x[rows[i]]. rows: [out.num_rows].
+struct GatherRowsArgs {
+  ConstMatrix x;
+  const std::int32_t* rows = nullptr;
+  Matrix out;
+};
+
+/// out = x - log(sum(exp(x))) per row. In place allowed. -inf stays -inf.
+struct LogSoftmaxArgs {
+  ConstMatrix x;
+  Matrix out;
+};
+
+/// ranks[m] = how many values of row m are >= x[m, tokens[m]] (1 = best, as vLLM reports it).
+struct TokenRanksArgs {
+  ConstMatrix x;
+  const std::int32_t* tokens = nullptr;
+  std::int32_t* ranks = nullptr;
+};
+
+/// indices[m] = the lowest index of the largest value of row m; NaN is never the largest, and a row
+/// of nothing but NaN gives -1.
+struct ArgmaxArgs {
+  ConstMatrix x;
+  std::int32_t* indices = nullptr;
+};
+
+/// The operations of one backend. No pointer is null.
+struct OpTable {
+  const char* name = nullptr;
+
+  /// Bytes of a matrix in this backend's layout, a multiple of 64.
+  std::int64_t (*packed_bytes)(const WeightSpec& spec) noexcept = nullptr;
+  /// Puts the rows of `part` at rows first_row, first_row + 1, ... of the packed matrix, converting
+  /// to spec.type (round to nearest even). Several checkpoint tensors (q, k, v) become one matrix
+  /// by packing each at its offset; disjoint rows may be packed at the
+  /// same time. Pre: part.num_cols == spec.num_cols; `packed` was zero filled.
+  void (*pack_rows)(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
+                    std::byte* packed) noexcept = nullptr;
+  /// Workspace of matmul with at most max_rows rows of x.
+  std::int64_t (*matmul_workspace_bytes)(const WeightSpec& spec,
+                                         std::int64_t max_rows) noexcept = nullptr;
+  void (*matmul)(const OpContext& context, const MatmulArgs& args) noexcept = nullptr;
+
+  void (*embedding)(const OpContext& context, const EmbeddingArgs& args) noexcept = nullptr;
+  void (*rms_norm)(const OpContext& context, const RmsNormArgs& args) noexcept = nullptr;
+  void (*add_rms_norm)(const OpContext& context, const AddRmsNormArgs& args) noexcept = nullptr;
+  void (*layer_norm)(const OpContext& context, const LayerNormArgs& args) noexcept = nullptr;
+  void (*rope)(const OpContext& context, const RopeArgs& args) noexcept = nullptr;
+
+  void (*write_kv)(const OpContext& context, const WriteKvArgs& args) noexcept = nullptr;
+  /// Workspace with which attention can spread long sequences over num_threads threads.
+  std::int64_t (*attention_workspace_bytes)(const AttentionShape& shape,
+                                            int num_threads) noexcept = nullptr;
+  void (*attention)(const OpContext& context, const AttentionArgs& args) noexcept = nullptr;
+
+  void (*silu_and_mul)(const OpContext& context, const GatedArgs& args) noexcept = nullptr;
+  /// act(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+  void (*gelu_tanh_and_mul)(const OpContext& context, const GatedArgs& args) noexcept = nullptr;
+  void (*gelu_tanh)(const OpContext& context, const UnaryArgs& args) noexcept = nullptr;
+  void (*add)(const OpContext& context, const AddArgs& args) noexcept = nullptr;
+  void (*scale)(const OpContext& context, const ScaleArgs& args) noexcept = nullptr;
+  void (*gather_rows)(const OpContext& context, const GatherRowsArgs& args) noexcept = nullptr;
+  void (*log_softmax)(const OpContext& context, const LogSoftmaxArgs& args) noexcept = nullptr;
+  void (*token_ranks)(const OpContext& context, const TokenRanksArgs& args) noexcept = nullptr;
+  void (*argmax)(const OpContext& context, const ArgmaxArgs& args) noexcept = nullptr;
+};
+
+}  // namespace troupe

@@ -1,0 +1,105 @@
+#pragma once
+// Non-owning views of the memory that kernels read and write. Activations are always f32; weights
+// and the KV cache are stored in any ElementType.
+
+#include <cstddef>
+#include <cstdint>
+
+// Views are used by code that is compiled once per instruction set. Their members must never be
+// emitted as shared functions: the linker would keep one copy, perhaps of a set the CPU lacks.
+#if defined(__CUDACC__)
+#define TROUPE_INLINE __host__ __device__ inline
+#else
+#define TROUPE_INLINE [[gnu::always_inline]] inline
+#endif
+
+namespace troupe {
+
+/// How numbers are stored.
+enum class ElementType : std::uint8_t { kF32, kBF16, kF16 };
+
+[[nodiscard]] constexpr std::int64_t element_bytes(ElementType type) noexcept {
+  return type == ElementType::kF32 ? 4 : 2;
+}
+
+/// [num_rows, num_cols] of T; row i starts at data + i * row_stride (in elements).
+template <class T>
+struct MatrixView {
+  T* data = nullptr;
+  std::int64_t num_rows = 0;
+  std::int64_t num_cols = 0;
+  std::int64_t row_stride = 0;
+
+  constexpr MatrixView() = default;
+  constexpr MatrixView(T* data_in, std::int64_t rows, std::int64_t cols)
+      : MatrixView(data_in, rows, cols, cols) {}
+  constexpr MatrixView(T* data_in, std::int64_t rows, std::int64_t cols, std::int64_t stride)
+      : data(data_in), num_rows(rows), num_cols(cols), row_stride(stride) {}
+
+  [[nodiscard]] TROUPE_INLINE T* row(std::int64_t i) const noexcept {
+    return data + i * row_stride;
+  }
+  /// Every writable view is also a readable one.
+  TROUPE_INLINE operator MatrixView<const T>() const noexcept {
+    return {data, num_rows, num_cols, row_stride};
+  }
+};
+using Matrix = MatrixView<float>;
+using ConstMatrix = MatrixView<const float>;
+
+/// [num_tokens, num_heads, head_dim] of T; the heads of a token lie side by side, tokens are
+/// token_stride elements apart. So q, k and v are views into one [num_tokens, q + k + v] buffer. A
+/// matrix is the case of one head.
+template <class T>
+struct HeadsView {
+  T* data = nullptr;
+  std::int64_t num_tokens = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t token_stride = 0;
+
+  constexpr HeadsView() = default;
+  constexpr HeadsView(T* data_in, std::int64_t tokens, std::int64_t heads, std::int64_t dim,
+                      std::int64_t stride)
+      : data(data_in), num_tokens(tokens), num_heads(heads), head_dim(dim), token_stride(stride) {}
+  /// The rows of a matrix as tokens of one head.
+  constexpr HeadsView(MatrixView<T> matrix)
+      : HeadsView(matrix.data, matrix.num_rows, 1, matrix.num_cols, matrix.row_stride) {}
+
+  [[nodiscard]] TROUPE_INLINE T* row(std::int64_t token, std::int64_t head) const noexcept {
+    return data + token * token_stride + head * head_dim;
+  }
+  TROUPE_INLINE operator HeadsView<const T>() const noexcept {
+    return {data, num_tokens, num_heads, head_dim, token_stride};
+  }
+};
+using Heads = HeadsView<float>;
+using ConstHeads = HeadsView<const float>;
+
+/// A weight as a checkpoint stores it: [num_rows, num_cols] = [outputs, inputs], dense, row major.
+/// The memory may be a mapped file and needs no alignment beyond that of its elements.
+struct StoredMatrix {
+  const void* data = nullptr;
+  ElementType type = ElementType::kF32;
+  std::int64_t num_rows = 0;
+  std::int64_t num_cols = 0;
+};
+
+/// The KV pages of one layer: num_blocks pages of block_bytes() each, page b at
+/// data + b * block_bytes(). A page holds keys and values of block_size tokens for all KV heads;
+/// how it is laid out inside belongs to write_kv and attention. Copying a page as bytes copies its
+/// tokens. Pages need no initial value: attention reads only slots that were written.
+struct KvCacheView {
+  void* data = nullptr;
+  ElementType type = ElementType::kF32;
+  std::int64_t num_blocks = 0;
+  std::int64_t block_size = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+
+  [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept {
+    return 2 * num_kv_heads * block_size * head_dim * element_bytes(type);
+  }
+};
+
+}  // namespace troupe

@@ -1,0 +1,74 @@
+#pragma once
+// Every actor's interface, one sentence per message. The README draws a request's way through them.
+
+#include "messages/type_ids.hpp"
+
+// clang-format off
+namespace troupe {
+
+/// One per device: holds the weights and the KV cache, runs the model.
+using WorkerActor = ActorOf<
+    ModelLoaded(LoadModel),            // Load the weights; LoadProgress goes to the asker meanwhile.
+    Status(InitializeKVCache),         // Take the memory of the KV cache.
+    void(SchedulerOutput)>;            // Run a step; ModelRunnerOutput or StepFailed goes to the sender.
+
+/// The group of workers of one engine.
+using ExecutorActor = ActorOf<
+    void(SchedulerOutput),             // Run a step on every worker; the result goes to the sender.
+    void(ModelRunnerOutput),           // A worker's result.
+    void(StepFailed)>;                 // A worker's failure.
+
+/// Decides what runs: schedule, execute, update, and again.
+using SchedulerActor = ActorOf<
+    void(EngineCoreRequest),           // Queue a request.
+    void(AbortRequests),               // End these wherever they are.
+    void(ModelRunnerOutput),           // The result of the step in flight.
+    void(StepFailed)>;                 // The step in flight gave no result.
+
+/// Which blocks of the KV cache each request holds, and which hold what another is about to compute.
+using KVCacheManagerActor = ActorOf<
+    void(KVCacheUpdates),              // What happened to requests.
+    SlotsAllocated(AllocateSlots),     // Blocks for running requests, in order, until one does not fit.
+    PrefixHit(LookupPrefix),           // How much of a waiting request is cached?
+    RequestAdmitted(AdmitRequest),     // Take a waiting request in.
+    BlockWork(TakeBlockWork),          // What must be done to blocks before the step computes?
+    PrefixCacheReset(ResetPrefixCache)>;  // Forget what is cached.
+
+/// Which outputs of the multimodal encoder are kept, and for whom.
+using EncoderCacheManagerActor = ActorOf<
+    void(EncoderCacheUpdates),         // What happened to requests.
+    EncoderInputsPlanned(PlanEncoderInputs),        // Which items does this piece of a prompt need encoded?
+    FreedEncoderOutputs(TakeFreedEncoderOutputs)>;  // Which outputs may the workers forget?
+
+/// Tokens to text; joins the samples of a request.
+using OutputProcessorActor = ActorOf<
+    void(Subscribe),                   // Send the RequestOutputs of every step to the sender.
+    Status(OutputRequest),             // Expect outputs of this request; answered before the Scheduler hears of it.
+    void(EngineCoreOutputs),           // What a step produced; the sender is told of requests that a stop string ended.
+    void(AbortRequests)>;              // The client is gone: finish these without it.
+
+/// Text to tokens; checks what a client asks for.
+using InputProcessorActor = ActorOf<
+    void(GenerateRequest),             // Prepare a request and start it; an error goes to the sender as RequestOutputs.
+    void(AbortRequests),               // The client is gone: end these in every actor behind.
+    RenderReply(RenderRequest)>;       // What would this prompt become?
+
+/// The client side of the engine: the HTTP server, or a program that generates offline.
+using FrontendActor = ActorOf<
+    Listening(Listen),                 // Open the port.
+    void(GenerateRequest),             // A client's request, from the server's threads.
+    void(AbortRequests),               // Clients that are gone, from the server's threads.
+    void(RequestOutputs),              // What a step produced, as text.
+    void(EngineHealth),                // Whether the engine makes progress.
+    Drained(Drain),                    // Refuse new requests, wait for those that run.
+    void(DrainProgress),               // To itself: idle, or out of time.
+    void(LogStats)>;                   // To itself: a line of statistics is due.
+
+/// The root: spawns all of them in order, watches them, stops them in reverse order.
+using SupervisorActor = ActorOf<
+    Started(Start),                    // Load the model and start the engine.
+    Stopped(Stop),                     // Drain, then end every actor.
+    void(LoadProgress)>;               // A worker is still loading.
+
+}  // namespace troupe
+// clang-format on

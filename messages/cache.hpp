@@ -1,0 +1,263 @@
+#pragma once
+// The KV cache: what each layer needs, how layers share blocks, and what Scheduler and
+// KVCacheManager say to each other in a step.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/ids.hpp"
+#include "messages/reflect.hpp"
+#include "messages/request.hpp"
+
+namespace troupe {
+
+enum class KVCacheKind : std::uint8_t {
+  kFullAttention,
+  kSlidingWindow,
+  kChunkedLocal,
+  kMamba,
+  kCrossAttention,
+  kMla,
+  kSinkFullAttention
+};
+
+enum class DType : std::uint8_t { kF32, kBF16, kF16, kI8, kI32, kU8 };
+
+[[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kF32:
+    case DType::kI32:
+      return 4;
+    case DType::kBF16:
+    case DType::kF16:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+/// How a Mamba group keeps its states: one running state per request, or states at block boundaries
+/// that later requests can start from.
+enum class MambaMode : std::uint8_t { kNone, kAlign };
+
+/// What one layer needs of the cache. Two layers with equal specs may share a group.
+struct KVCacheSpec {
+  KVCacheKind kind = KVCacheKind::kFullAttention;
+  std::int32_t block_size = 16;  ///< tokens in a block
+  std::int32_t num_kv_heads = 0;
+  std::int32_t head_dim = 0;
+  DType dtype = DType::kF32;
+  std::int32_t sliding_window = 0;         ///< kSlidingWindow: tokens a query sees, itself included
+  std::int32_t attention_chunk_size = 0;   ///< kChunkedLocal
+  std::int32_t extra_retained_tokens = 0;  ///< kSlidingWindow: kept below the window
+  MambaMode mamba_mode = MambaMode::kNone;
+  std::int32_t num_speculative_blocks = 0;         ///< kMamba
+  std::int32_t num_prefill_checkpoint_blocks = 0;  ///< kMamba: 0 or 1
+  std::int32_t prefill_checkpoint_alignment = 0;   ///< kMamba: tokens; 0: no checkpoints
+  std::int64_t padded_page_bytes = 0;              ///< a page takes this much; 0: page_bytes
+  std::int64_t state_bytes = 0;                    ///< kMamba: of one state
+
+  /// Bytes of one block of one layer, keys and values (or the latent, or the state) together.
+  [[nodiscard]] std::int64_t page_bytes() const noexcept {
+    if (padded_page_bytes != 0) return padded_page_bytes;
+    if (kind == KVCacheKind::kMamba) return state_bytes;
+    const std::int64_t num_vectors = kind == KVCacheKind::kMla ? 1 : 2;
+    return num_vectors * num_kv_heads * head_dim * block_size * dtype_bytes(dtype);
+  }
+  bool operator==(const KVCacheSpec&) const = default;
+};
+TROUPE_MESSAGE(KVCacheSpec, kind, block_size, num_kv_heads, head_dim, dtype, sliding_window,
+               attention_chunk_size, extra_retained_tokens, mamba_mode, num_speculative_blocks,
+               num_prefill_checkpoint_blocks, prefill_checkpoint_alignment, padded_page_bytes,
+               state_bytes)
+
+/// Layers that share one block table. Layer `layers[i]` keeps its pages in tensor i of the pool.
+struct KVCacheGroup {
+  KVCacheSpec spec;
+  std::vector<std::int32_t> layers;  ///< indices of the model's attention layers
+  bool eagle = false;                ///< holds layers of an EAGLE-like drafter
+  bool operator==(const KVCacheGroup&) const = default;
+};
+TROUPE_MESSAGE(KVCacheGroup, spec, layers, eagle)
+
+/// One pool of `num_blocks` blocks for all groups: a block id belongs to one group at a time. The
+/// worker keeps `num_tensors` tensors of `num_blocks` pages; in every group layer i uses tensor i.
+struct KVCacheConfig {
+  std::int32_t num_blocks = 0;   ///< the null block included
+  std::int32_t num_tensors = 0;  ///< layers of the largest group
+  std::int64_t page_bytes = 0;   ///< of one block in one tensor
+  std::vector<KVCacheGroup> groups;
+  bool operator==(const KVCacheConfig&) const = default;
+};
+TROUPE_MESSAGE(KVCacheConfig, num_blocks, num_tensors, page_bytes, groups)
+
+// ---- Scheduler -> KVCacheManager, one-way
+// --------------------------------------------------------
+
+/// What the KVCacheManager must know of a request to name its blocks: all that enters their hashes.
+struct KVCacheRequest {
+  RequestId id{};
+  std::vector<TokenId> token_ids;  ///< the prompt, and outputs generated before
+  std::int32_t num_prompt_tokens = 0;
+  std::vector<MultiModalFeature> mm_features;  ///< without data
+  std::optional<LoraRequest> lora;
+  std::string cache_salt;
+  bool skip_reading_prefix_cache = false;
+  bool report_all_hits = false;  ///< a hit is reported as stored blocks again
+  std::string session_id;        ///< only copied into events
+  bool operator==(const KVCacheRequest&) const = default;
+};
+TROUPE_MESSAGE(KVCacheRequest, id, token_ids, num_prompt_tokens, mm_features, lora, cache_salt,
+               skip_reading_prefix_cache, report_all_hits, session_id)
+
+enum class KVCacheCommandKind : std::uint8_t {
+  kAppendTokens,   ///< `count` tokens, the next ones of KVCacheUpdates::token_ids
+  kCacheBlocks,    ///< put the full blocks of the first `count` tokens into the prefix cache
+  kFreeBlocks,     ///< give all blocks back; the request stays known
+  kForgetRequest,  ///< give all blocks back and forget the request
+  kTruncate,       ///< keep `count` tokens; these are the prompt now
+  kExtendPrompt,   ///< as kAppendTokens, but they belong to the prompt
+};
+
+struct KVCacheCommand {
+  KVCacheCommandKind kind{};
+  RequestId id{};
+  std::int32_t count = 0;
+  bool operator==(const KVCacheCommand&) const = default;
+};
+TROUPE_MESSAGE(KVCacheCommand, kind, id, count)
+
+/// What happened since the previous message: first the new requests, then the commands in order.
+/// Rides along with the next question of a step, so that a plain decode step is one round trip.
+struct KVCacheUpdates {
+  std::vector<KVCacheRequest> new_requests;
+  std::vector<KVCacheCommand> commands;
+  std::vector<TokenId> token_ids;  ///< of all kAppendTokens and kExtendPrompt, in order
+  std::vector<std::pair<RequestId, MultiModalFeature>> new_mm_features;  ///< of kExtendPrompt
+  [[nodiscard]] bool empty() const noexcept {
+    return new_requests.empty() && commands.empty() && new_mm_features.empty();
+  }
+  void clear() noexcept {
+    new_requests.clear(), commands.clear(), token_ids.clear(), new_mm_features.clear();
+  }
+  bool operator==(const KVCacheUpdates&) const = default;
+};
+TROUPE_MESSAGE(KVCacheUpdates, new_requests, commands, token_ids, new_mm_features)
+
+// ---- Scheduler asks, KVCacheManager answers
+// ------------------------------------------------------
+
+/// One running request that wants to compute num_new_tokens more.
+struct SlotDemand {
+  RequestId id{};
+  std::int32_t num_new_tokens = 0;
+  std::int32_t num_computed_tokens = 0;
+  std::int32_t num_in_flight_tokens = 0;  ///< scheduled, result not yet processed
+  bool operator==(const SlotDemand&) const = default;
+};
+TROUPE_MESSAGE(SlotDemand, id, num_new_tokens, num_computed_tokens, num_in_flight_tokens)
+
+/// Allocate in this order, stop at the first that does not fit.
+struct AllocateSlots {
+  KVCacheUpdates updates;
+  std::int32_t num_lookahead_tokens = 0;
+  std::vector<SlotDemand> demands;
+  bool operator==(const AllocateSlots&) const = default;
+};
+TROUPE_MESSAGE(AllocateSlots, updates, num_lookahead_tokens, demands)
+
+struct SlotsAllocated {
+  std::int32_t num_allocated = 0;  ///< demands that fit; fewer than asked: the next one does not
+  /// New blocks, flat: demand i, group g got block_counts[i * num_groups + g] of them.
+  std::vector<BlockId> block_ids;
+  std::vector<std::int32_t> block_counts;  ///< empty if no demand got a block
+  /// Per demand: tokens of the longest prefix of the request that is in the prefix cache; -1 if its
+  /// prompt was done before. Empty if all are -1.
+  std::vector<std::int32_t> num_cached_tokens;
+  std::int32_t num_free_blocks = 0;
+  bool operator==(const SlotsAllocated&) const = default;
+};
+TROUPE_MESSAGE(SlotsAllocated, num_allocated, block_ids, block_counts, num_cached_tokens,
+               num_free_blocks)
+
+/// How much of this request is cached? The hit is remembered until the next question.
+struct LookupPrefix {
+  KVCacheUpdates updates;
+  RequestId id{};
+  bool operator==(const LookupPrefix&) const = default;
+};
+TROUPE_MESSAGE(LookupPrefix, updates, id)
+
+struct PrefixHit {
+  std::int32_t num_tokens = 0;
+  /// Where the request leaves what others have computed, if some attention kinds no longer hold it.
+  std::int32_t shared_prefix_boundary = 0;
+  std::int32_t num_free_blocks = 0;
+  bool operator==(const PrefixHit&) const = default;
+};
+TROUPE_MESSAGE(PrefixHit, num_tokens, shared_prefix_boundary, num_free_blocks)
+
+/// Take a waiting request in: adopt the hit of the last LookupPrefix and allocate the rest.
+struct AdmitRequest {
+  KVCacheUpdates updates;
+  RequestId id{};
+  std::int32_t num_computed_tokens = 0;  ///< before the hit
+  std::int32_t num_in_flight_tokens = 0;
+  std::int32_t num_hit_tokens = 0;  ///< > 0 or use_hit: adopt the hit
+  bool use_hit = false;
+  std::int32_t num_external_tokens = 0;
+  std::int32_t num_new_tokens = 0;
+  std::int32_t num_lookahead_tokens = 0;
+  bool delay_caching = false;  ///< the external tokens arrive later
+  bool full_sequence_must_fit = false;
+  bool keep_watermark = false;  ///< leave the watermark's blocks free
+  std::int32_t num_reserved_blocks = 0;
+  bool operator==(const AdmitRequest&) const = default;
+};
+TROUPE_MESSAGE(AdmitRequest, updates, id, num_computed_tokens, num_in_flight_tokens, num_hit_tokens,
+               use_hit, num_external_tokens, num_new_tokens, num_lookahead_tokens, delay_caching,
+               full_sequence_must_fit, keep_watermark, num_reserved_blocks)
+
+struct RequestAdmitted {
+  bool fits = false;
+  std::vector<BlockId> block_ids;          ///< the whole block table, group after group
+  std::vector<std::int32_t> block_counts;  ///< per group
+  std::int32_t num_cached_tokens = 0;      ///< as in SlotsAllocated
+  std::int32_t num_free_blocks = 0;
+  bool operator==(const RequestAdmitted&) const = default;
+};
+TROUPE_MESSAGE(RequestAdmitted, fits, block_ids, block_counts, num_cached_tokens, num_free_blocks)
+
+/// What the workers must do to the blocks before they compute; asked once per step, only when there
+/// are Mamba groups.
+struct TakeBlockWork {
+  KVCacheUpdates updates;
+  bool operator==(const TakeBlockWork&) const = default;
+};
+TROUPE_MESSAGE(TakeBlockWork, updates)
+
+struct BlockWork {
+  std::vector<BlockId> blocks_to_zero;
+  std::vector<std::pair<BlockId, BlockId>> block_copies;  ///< source, destination
+  std::int32_t num_free_blocks = 0;
+  bool operator==(const BlockWork&) const = default;
+};
+TROUPE_MESSAGE(BlockWork, blocks_to_zero, block_copies, num_free_blocks)
+
+struct ResetPrefixCache {
+  KVCacheUpdates updates;
+  bool operator==(const ResetPrefixCache&) const = default;
+};
+TROUPE_MESSAGE(ResetPrefixCache, updates)
+
+struct PrefixCacheReset {
+  bool ok = false;  ///< false: blocks are in use, nothing was done
+  std::int32_t num_free_blocks = 0;
+  bool operator==(const PrefixCacheReset&) const = default;
+};
+TROUPE_MESSAGE(PrefixCacheReset, ok, num_free_blocks)
+
+}  // namespace troupe

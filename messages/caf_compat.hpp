@@ -1,0 +1,143 @@
+#pragma once
+// The one place that knows which generation of CAF we compile against: 0.17 (Debian's) or 0.18 and
+// later (an embedding application's own). What differs between them is wrapped here; no other file
+// asks for the version.
+
+#include <caf/all.hpp>
+#include <caf/config.hpp>
+#include <chrono>
+#include <utility>
+
+// CAF 1.1 ships a CAF_VERSION that reads 0100; the major number is right.
+#if defined(CAF_VERSION_MAJOR) || CAF_VERSION >= 1800
+#define TROUPE_CAF_TYPE_IDS 1
+#else
+#define TROUPE_CAF_TYPE_IDS 0
+#endif
+#if defined(CAF_VERSION_MAJOR) && CAF_VERSION_MAJOR >= 1
+#define TROUPE_CAF_MAIL 1
+#else
+#define TROUPE_CAF_MAIL 0
+#endif
+
+namespace troupe {
+
+namespace internal {
+template <class Signature>
+struct ActorSignature;
+template <class Result, class... Arguments>
+struct ActorSignature<Result(Arguments...)> {
+#if TROUPE_CAF_TYPE_IDS
+  using type = caf::result<Result>(Arguments...);
+#else
+  using type = typename caf::replies_to<Arguments...>::template with<Result>;
+#endif
+};
+}  // namespace internal
+
+/// A typed actor handle from plain signatures: ActorOf<Reply(Ask), void(OneWay)>.
+template <class... Signatures>
+using ActorOf = caf::typed_actor<typename internal::ActorSignature<Signatures>::type...>;
+
+/// One-way, from an actor.
+template <class Self, class Handle, class Message>
+void send(Self* self, const Handle& to, Message&& message) {
+#if TROUPE_CAF_MAIL
+  self->mail(std::forward<Message>(message)).send(to);
+#else
+  self->send(to, std::forward<Message>(message));
+#endif
+}
+
+/// One message to several actors without a copy for each. Pre: the actor takes such a message.
+template <class Self, class Handle>
+void send_shared(Self* self, const Handle& to, const caf::message& message) {
+#if TROUPE_CAF_MAIL
+  self->mail(message).send(caf::actor_cast<caf::actor>(to));
+#else
+  caf::unsafe_send_as(self, to, message);
+#endif
+}
+
+/// One-way, from any thread.
+template <class Handle, class Message>
+void post(const Handle& to, Message&& message) {
+#if TROUPE_CAF_MAIL
+  caf::anon_mail(std::forward<Message>(message)).send(to);
+#else
+  caf::anon_send(to, std::forward<Message>(message));
+#endif
+}
+
+template <class Self, class Handle, class Message>
+void send_after(Self* self, std::chrono::nanoseconds delay, const Handle& to, Message&& message) {
+#if TROUPE_CAF_MAIL
+  self->mail(std::forward<Message>(message)).delay(delay).send(to);
+#else
+  self->delayed_send(to, delay, std::forward<Message>(message));
+#endif
+}
+
+/// Ask with a deadline; an answer that does not come is a request_timeout error. Not for the token
+/// path: each deadline costs a timer that the answer does not cancel.
+template <class Self, class Handle, class Message>
+auto ask(Self* self, const Handle& to, std::chrono::nanoseconds deadline, Message&& message) {
+#if TROUPE_CAF_MAIL
+  return self->mail(std::forward<Message>(message)).request(to, deadline);
+#else
+  return self->request(to, deadline, std::forward<Message>(message));
+#endif
+}
+
+/// Ask an actor that `self` also watches, on the token path: no timer, its DOWN message is the
+/// error.
+template <class Self, class Handle, class Message>
+auto ask(Self* self, const Handle& to, Message&& message) {
+#if TROUPE_CAF_MAIL
+  return self->mail(std::forward<Message>(message)).request(to, caf::infinite);
+#else
+  return self->request(to, caf::infinite, std::forward<Message>(message));
+#endif
+}
+
+template <class Self>
+decltype(auto) state(Self* self) {
+#if TROUPE_CAF_MAIL
+  return self->state();
+#else
+  return (self->state);
+#endif
+}
+
+[[nodiscard]] inline std::string to_text(const caf::error& error, const caf::actor_system& system) {
+#if TROUPE_CAF_TYPE_IDS
+  static_cast<void>(system);
+  return to_string(error);
+#else
+  return system.render(error);
+#endif
+}
+
+template <class Block>
+void add_message_types(caf::actor_system_config& config) {
+#if TROUPE_CAF_TYPE_IDS
+  static_cast<void>(config);
+  caf::init_global_meta_objects<Block>();
+#else
+  config.add_message_types<Block>();
+#endif
+}
+
+/// The settings that CAF needs to serve tokens: no work stealing (its workers sleep between polls),
+/// no extra threads between the network and the actors.
+inline void tune(caf::actor_system_config& config) {
+#if TROUPE_CAF_TYPE_IDS
+  config.set("caf.scheduler.policy", "sharing");
+  config.set("caf.middleman.workers", 0);
+#else
+  config.set("scheduler.policy", caf::atom("sharing"));
+  config.set("middleman.workers", std::size_t{0});
+#endif
+}
+
+}  // namespace troupe

@@ -1,0 +1,98 @@
+#pragma once
+// The Supervisor's vocabulary: start, watch, drain, stop.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "messages/error.hpp"
+#include "messages/worker.hpp"
+
+namespace troupe {
+
+/// Frontend -> OutputProcessor: the outputs are for the sender.
+struct Subscribe {
+  std::uint32_t client_index = 0;
+  bool operator==(const Subscribe&) const = default;
+};
+TROUPE_MESSAGE(Subscribe, client_index)
+
+/// -> Supervisor: bring the system up. Answered with Started once requests can come.
+struct Start {
+  bool operator==(const Start&) const = default;
+};
+TROUPE_MESSAGE(Start)
+
+struct Started {
+  ModelLoaded model;
+  std::int32_t num_blocks = 0;
+  std::uint16_t port = 0;      ///< of the HTTP server, if there is one
+  std::optional<Error> error;  ///< nothing runs then
+  bool operator==(const Started&) const = default;
+};
+TROUPE_MESSAGE(Started, model, num_blocks, port, error)
+
+/// -> Supervisor: refuse new requests, give running ones this long, abort the rest, then end every
+/// actor, last spawned first.
+struct Stop {
+  double drain_timeout_s = 0;
+  bool operator==(const Stop&) const = default;
+};
+TROUPE_MESSAGE(Stop, drain_timeout_s)
+
+struct Stopped {
+  bool clean = true;  ///< false: some actor had died before
+  bool operator==(const Stopped&) const = default;
+};
+TROUPE_MESSAGE(Stopped, clean)
+
+/// Supervisor -> Frontend: open the port. Answered with Listening.
+struct Listen {
+  bool operator==(const Listen&) const = default;
+};
+TROUPE_MESSAGE(Listen)
+
+struct Listening {
+  std::uint16_t port = 0;
+  std::optional<Error> error;
+  bool operator==(const Listening&) const = default;
+};
+TROUPE_MESSAGE(Listening, port, error)
+
+/// Supervisor -> Frontend: refuse new requests; answered with Drained when none is left. Those that
+/// run longer than the timeout are aborted.
+struct Drain {
+  double timeout_s = 0;
+  bool operator==(const Drain&) const = default;
+};
+TROUPE_MESSAGE(Drain, timeout_s)
+
+struct Drained {
+  std::int32_t num_aborted = 0;
+  bool operator==(const Drained&) const = default;
+};
+TROUPE_MESSAGE(Drained, num_aborted)
+
+/// The Frontend to itself while it drains: the last request has been answered, or the time is up.
+enum class DrainEvent : std::uint8_t { kIdle, kTimeout };
+struct DrainProgress {
+  DrainEvent event{};
+  bool operator==(const DrainProgress&) const = default;
+};
+TROUPE_MESSAGE(DrainProgress, event)
+
+/// The Frontend to itself: the time of the next line of statistics has come.
+struct LogStats {
+  bool operator==(const LogStats&) const = default;
+};
+TROUPE_MESSAGE(LogStats)
+
+/// Supervisor -> Frontend: whether the engine makes progress, and if not, why.
+struct EngineHealth {
+  bool healthy = true;
+  std::string reason;
+  bool operator==(const EngineHealth&) const = default;
+};
+TROUPE_MESSAGE(EngineHealth, healthy, reason)
+
+}  // namespace troupe

@@ -1,0 +1,85 @@
+#pragma once
+// The cache of encoder outputs (pictures): what Scheduler and EncoderCacheManager say to each
+// other.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/ids.hpp"
+#include "messages/reflect.hpp"
+#include "messages/request.hpp"
+
+namespace troupe {
+
+enum class EncoderCacheCommandKind : std::uint8_t {
+  kAllocate,  ///< item `value` is encoded in this step (or was already): the request refers to it
+  kFreeComputed,  ///< drop the references to items that end at or before token `value`
+  kFreeAll,       ///< drop all references; the request stays known
+  kForget,        ///< drop all references and forget the request
+  kReset,         ///< drop everything
+};
+
+struct EncoderCacheCommand {
+  EncoderCacheCommandKind kind{};
+  RequestId id{};
+  std::int32_t value = 0;
+  bool operator==(const EncoderCacheCommand&) const = default;
+};
+TROUPE_MESSAGE(EncoderCacheCommand, kind, id, value)
+
+/// The items of a request, in the order of their offsets; sent again, they replace the old ones.
+struct EncoderCacheRequest {
+  RequestId id{};
+  std::vector<MultiModalFeature> items;  ///< without data
+  bool operator==(const EncoderCacheRequest&) const = default;
+};
+TROUPE_MESSAGE(EncoderCacheRequest, id, items)
+
+/// One-way; rides along with the next question.
+struct EncoderCacheUpdates {
+  std::vector<EncoderCacheRequest> requests;
+  std::vector<EncoderCacheCommand> commands;
+  [[nodiscard]] bool empty() const noexcept { return requests.empty() && commands.empty(); }
+  bool operator==(const EncoderCacheUpdates&) const = default;
+};
+TROUPE_MESSAGE(EncoderCacheUpdates, requests, commands)
+
+/// Which items must be encoded so that tokens [num_computed_tokens, + num_new_tokens + shift) can
+/// be computed?
+struct PlanEncoderInputs {
+  EncoderCacheUpdates updates;
+  RequestId id{};
+  std::int32_t num_computed_tokens = 0;
+  std::int32_t num_new_tokens = 0;
+  std::int32_t shift = 0;
+  std::int32_t budget = 0;  ///< embeddings that may still be computed in this step
+  bool operator==(const PlanEncoderInputs&) const = default;
+};
+TROUPE_MESSAGE(PlanEncoderInputs, updates, id, num_computed_tokens, num_new_tokens, shift, budget)
+
+struct EncoderInputsPlanned {
+  std::int32_t num_new_tokens = 0;       ///< fewer than asked where an item does not fit
+  std::vector<std::int32_t> items;       ///< to encode
+  std::vector<std::int32_t> duplicates;  ///< same content as one of `items`
+  std::int32_t num_embeds = 0;           ///< of `items`
+  bool mismatch = false;                 ///< an identifier stands for items of different sizes
+  bool operator==(const EncoderInputsPlanned&) const = default;
+};
+TROUPE_MESSAGE(EncoderInputsPlanned, num_new_tokens, items, duplicates, num_embeds, mismatch)
+
+/// Which outputs have been evicted since the last such question (and are not cached again)?
+struct TakeFreedEncoderOutputs {
+  EncoderCacheUpdates updates;
+  bool operator==(const TakeFreedEncoderOutputs&) const = default;
+};
+TROUPE_MESSAGE(TakeFreedEncoderOutputs, updates)
+
+struct FreedEncoderOutputs {
+  std::vector<std::string> identifiers;
+  bool operator==(const FreedEncoderOutputs&) const = default;
+};
+TROUPE_MESSAGE(FreedEncoderOutputs, identifiers)
+
+}  // namespace troupe

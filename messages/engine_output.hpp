@@ -1,0 +1,203 @@
+#pragma once
+// A request on its way out: from the Scheduler to the OutputProcessor (tokens), and from there to
+// the Frontend (text).
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "messages/error.hpp"
+#include "messages/ids.hpp"
+#include "messages/model_runner_output.hpp"
+
+namespace troupe {
+
+enum class FinishReason : std::uint8_t {
+  kStop = 0,
+  kLength = 1,
+  kAbort = 2,
+  kError = 3,
+  kRepetition = 4
+};
+[[nodiscard]] constexpr const char* to_string(FinishReason reason) noexcept {
+  constexpr const char* kNames[] = {"stop", "length", "abort", "error", "repetition"};
+  return kNames[static_cast<std::size_t>(reason)];
+}
+
+/// Why a request stopped: nothing (eos, length), the stop token's id, or the stop string.
+using StopReason = std::variant<std::monostate, TokenId, std::string>;
+
+/// Times are seconds of the engine's monotonic clock.
+enum class EngineEventKind : std::uint8_t { kQueued = 1, kScheduled = 2, kPreempted = 3 };
+struct EngineEvent {
+  EngineEventKind kind{};
+  double time = 0;
+  bool operator==(const EngineEvent&) const = default;
+};
+TROUPE_MESSAGE(EngineEvent, kind, time)
+
+/// How the prompt was computed; sent once, with a request's first output.
+struct PrefillStats {
+  std::int32_t num_prompt_tokens = 0;
+  std::int32_t num_computed_tokens = 0;
+  std::int32_t num_cached_tokens = 0;
+  std::int32_t num_local_cached_tokens = 0;
+  std::int32_t num_external_cached_tokens = 0;
+  std::int32_t num_cache_creation_tokens = 0;
+  bool operator==(const PrefillStats&) const = default;
+};
+TROUPE_MESSAGE(PrefillStats, num_prompt_tokens, num_computed_tokens, num_cached_tokens,
+               num_local_cached_tokens, num_external_cached_tokens, num_cache_creation_tokens)
+
+struct EngineCoreOutput {
+  RequestId id{};
+  std::vector<TokenId> new_token_ids;
+  LogprobRows new_logprobs;  ///< a row per new token, if asked for
+  std::optional<PromptLogprobs> new_prompt_logprobs;
+  std::optional<FinishReason> finish_reason;
+  StopReason stop_reason;
+  std::vector<EngineEvent> events;
+  std::optional<PrefillStats> prefill_stats;
+  std::optional<Error> error;
+  std::uint32_t client_index = 0;
+  std::optional<std::vector<float>> pooling_output;
+  bool operator==(const EngineCoreOutput&) const = default;
+};
+TROUPE_MESSAGE(EngineCoreOutput, id, new_token_ids, new_logprobs, new_prompt_logprobs,
+               finish_reason, stop_reason, events, prefill_stats, error, client_index,
+               pooling_output)
+
+/// Since the previous report.
+struct PrefixCacheStats {
+  std::uint64_t requests = 0;
+  std::uint64_t queries = 0;  ///< tokens
+  std::uint64_t hits = 0;     ///< tokens
+  std::uint64_t preempted_requests = 0, preempted_queries = 0, preempted_hits = 0;
+  bool reset = false;  ///< the cache was emptied
+  bool operator==(const PrefixCacheStats&) const = default;
+};
+TROUPE_MESSAGE(PrefixCacheStats, requests, queries, hits, preempted_requests, preempted_queries,
+               preempted_hits, reset)
+
+/// Of one step.
+struct SpecDecodingStats {
+  std::int32_t num_requests = 0;  ///< with drafts
+  std::int32_t num_draft_tokens = 0;
+  std::int32_t num_accepted_tokens = 0;
+  std::vector<std::int32_t> num_accepted_per_position;
+  std::vector<std::int32_t> num_drafted_per_position;
+  bool operator==(const SpecDecodingStats&) const = default;
+};
+TROUPE_MESSAGE(SpecDecodingStats, num_requests, num_draft_tokens, num_accepted_tokens,
+               num_accepted_per_position, num_drafted_per_position)
+
+struct SchedulerStats {
+  std::int32_t num_running_reqs = 0;
+  std::int32_t num_waiting_reqs = 0;  ///< without the deferred ones
+  std::int32_t num_deferred_reqs = 0;
+  double kv_cache_usage = 0;  ///< 0..1
+  std::int32_t num_free_blocks = 0;
+  std::int32_t num_scheduled_tokens = 0;  ///< of the step that this report ends
+  PrefixCacheStats prefix_cache;
+  SpecDecodingStats spec_decoding;
+  bool operator==(const SchedulerStats&) const = default;
+};
+TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
+               kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding)
+
+/// Scheduler -> OutputProcessor, one per step.
+struct EngineCoreOutputs {
+  std::uint32_t engine_index = 0;
+  double time = 0;  ///< engine clock at creation
+  std::vector<EngineCoreOutput> outputs;
+  SchedulerStats stats;
+  /// Client and request, if the Scheduler is told to list them: ended since the last message.
+  std::vector<std::pair<std::uint32_t, RequestId>> finished_requests;
+  bool operator==(const EngineCoreOutputs&) const = default;
+};
+TROUPE_MESSAGE(EngineCoreOutputs, engine_index, time, outputs, stats, finished_requests)
+
+struct Logprob {
+  TokenId token_id = 0;
+  float logprob = 0;
+  std::int32_t rank = 0;
+  std::string
+      token;  ///< decoded; bytes that are not yet a character are left out (see OutputProcessor)
+  bool operator==(const Logprob&) const = default;
+};
+TROUPE_MESSAGE(Logprob, token_id, logprob, rank, token)
+
+/// The position's own token first, then the best ones by rank.
+using PositionLogprobs = std::vector<Logprob>;
+
+/// What is new (or all, by OutputKind) of one sample.
+struct CompletionOutput {
+  std::int32_t index = 0;
+  std::string text;
+  std::vector<TokenId> token_ids;
+  std::vector<PositionLogprobs> logprobs;
+  double cumulative_logprob = 0;
+  std::optional<FinishReason> finish_reason;
+  StopReason stop_reason;
+  bool operator==(const CompletionOutput&) const = default;
+};
+TROUPE_MESSAGE(CompletionOutput, index, text, token_ids, logprobs, cumulative_logprob,
+               finish_reason, stop_reason)
+
+/// Seconds; what the per-request histograms need. Sent with the final output of each sample.
+struct RequestTimes {
+  double queued = 0;  ///< engine clock
+  double scheduled = 0;
+  double first_token = 0;
+  double last_token = 0;
+  std::int32_t num_generation_tokens = 0;
+  std::int32_t num_preemptions = 0;
+  bool operator==(const RequestTimes&) const = default;
+};
+TROUPE_MESSAGE(RequestTimes, queued, scheduled, first_token, last_token, num_generation_tokens,
+               num_preemptions)
+
+/// OutputProcessor (or InputProcessor, for an error) -> Frontend. Exactly one output of a request
+/// has `finished` set.
+struct RequestOutput {
+  RequestId id{};                                 ///< of the GenerateRequest
+  std::vector<TokenId> prompt_token_ids;          ///< with the first output only
+  std::string prompt_text;                        ///< with the first output only, if asked for
+  std::vector<PositionLogprobs> prompt_logprobs;  ///< with the first output only; entry 0 is empty
+  std::vector<CompletionOutput> outputs;
+  bool finished = false;
+  std::int32_t num_cached_tokens = 0;
+  std::optional<PrefillStats> prefill_stats;
+  std::vector<RequestTimes> finished_times;
+  std::optional<Error> error;
+  bool operator==(const RequestOutput&) const = default;
+};
+TROUPE_MESSAGE(RequestOutput, id, prompt_token_ids, prompt_text, prompt_logprobs, outputs, finished,
+               num_cached_tokens, prefill_stats, finished_times, error)
+
+/// What the metrics of one step need beside the outputs.
+struct IterationStats {
+  std::uint32_t engine_index = 0;
+  double time = 0;  ///< engine clock
+  std::int32_t num_generation_tokens = 0;
+  std::int32_t num_prompt_tokens = 0;  ///< of requests whose prefill ended in this step
+  std::int32_t num_preemptions = 0;
+  std::vector<double> inter_token_latencies;  ///< seconds, engine clock
+  SchedulerStats scheduler;
+  bool operator==(const IterationStats&) const = default;
+};
+TROUPE_MESSAGE(IterationStats, engine_index, time, num_generation_tokens, num_prompt_tokens,
+               num_preemptions, inter_token_latencies, scheduler)
+
+/// OutputProcessor -> Frontend, one per step.
+struct RequestOutputs {
+  std::vector<RequestOutput> outputs;
+  IterationStats stats;
+  bool operator==(const RequestOutputs&) const = default;
+};
+TROUPE_MESSAGE(RequestOutputs, outputs, stats)
+
+}  // namespace troupe

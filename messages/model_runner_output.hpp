@@ -1,0 +1,53 @@
+#pragma once
+// Worker -> Executor -> Scheduler: what one step produced.
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "messages/error.hpp"
+#include "messages/ids.hpp"
+
+namespace troupe {
+
+/// Log-probabilities of some rows (positions). Row r has its own number of entries: the token of
+/// the position first, then the best ones by rank. Flat, in row order.
+struct LogprobRows {
+  std::vector<std::int32_t> row_sizes;
+  std::vector<TokenId> token_ids;
+  std::vector<float> logprobs;
+  std::vector<std::int32_t> ranks;  ///< 1 = most likely; ties count as before it
+  bool operator==(const LogprobRows&) const = default;
+};
+TROUPE_MESSAGE(LogprobRows, row_sizes, token_ids, logprobs, ranks)
+
+/// Prompt log-probabilities of one request, for prompt positions first .. first + rows - 1
+/// (position 0 has none).
+struct PromptLogprobs {
+  RequestId id{};
+  std::int32_t first_position = 0;
+  LogprobRows rows;
+  bool operator==(const PromptLogprobs&) const = default;
+};
+TROUPE_MESSAGE(PromptLogprobs, id, first_position, rows)
+
+struct ModelRunnerOutput {
+  std::uint64_t step = 0;
+  std::vector<RequestId> ids;  ///< the step's batch
+  /// Flat; request i sampled num_sampled[i] tokens (0: its prefill goes on).
+  std::vector<TokenId> sampled_token_ids;
+  std::vector<std::int32_t> num_sampled;
+  LogprobRows logprobs;  ///< rows of the requests that asked, in batch order, one row per token
+  std::vector<std::int32_t> num_logprob_rows;  ///< parallel to ids; empty if nobody asked
+  std::vector<PromptLogprobs> prompt_logprobs;
+  std::vector<std::pair<RequestId, std::vector<TokenId>>> draft_token_ids;  ///< for the next step
+  /// Requests whose step failed through their own fault; the others are not affected.
+  std::vector<std::pair<RequestId, Error>> request_errors;
+  std::vector<std::pair<RequestId, std::vector<float>>> pooling_outputs;
+  bool operator==(const ModelRunnerOutput&) const = default;
+};
+TROUPE_MESSAGE(ModelRunnerOutput, step, ids, sampled_token_ids, num_sampled, logprobs,
+               num_logprob_rows, prompt_logprobs, draft_token_ids, request_errors, pooling_outputs)
+
+}  // namespace troupe

@@ -1,0 +1,163 @@
+#pragma once
+// A request on its way in: from the Frontend to the InputProcessor, and from there to Scheduler and
+// OutputProcessor.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "messages/error.hpp"
+#include "messages/ids.hpp"
+#include "messages/sampling_params.hpp"
+
+namespace troupe {
+
+/// Text to be tokenised.
+struct TextPrompt {
+  std::string text;
+  bool add_special_tokens = true;
+  bool operator==(const TextPrompt&) const = default;
+};
+TROUPE_MESSAGE(TextPrompt, text, add_special_tokens)
+
+/// Token ids, taken as they are.
+struct TokensPrompt {
+  std::vector<TokenId> token_ids;
+  bool operator==(const TokensPrompt&) const = default;
+};
+TROUPE_MESSAGE(TokensPrompt, token_ids)
+
+/// A conversation to be rendered by the chat template. JSON texts are as the client sent them,
+/// already checked for form.
+struct ChatPrompt {
+  std::string messages_json;         ///< array of messages
+  std::string tools_json;            ///< array, or empty
+  std::string documents_json;        ///< array, or empty
+  std::string template_kwargs_json;  ///< object, or empty
+  std::string chat_template;         ///< replaces the model's, empty: the model's
+  bool add_generation_prompt = true;
+  bool continue_final_message = false;
+  bool add_special_tokens = false;
+  bool operator==(const ChatPrompt&) const = default;
+};
+TROUPE_MESSAGE(ChatPrompt, messages_json, tools_json, documents_json, template_kwargs_json,
+               chat_template, add_generation_prompt, continue_final_message, add_special_tokens)
+
+using Prompt = std::variant<TextPrompt, TokensPrompt, ChatPrompt>;
+
+/// Frontend -> InputProcessor. `id` is the first of `params.n` consecutive ids, one for each
+/// sample.
+struct GenerateRequest {
+  RequestId id{};
+  std::string external_id;
+  Prompt prompt;
+  SamplingParams params;
+  std::optional<std::int32_t>
+      truncate_prompt_tokens;  ///< keep the last n tokens; -1: as many as fit
+  std::string cache_salt;
+  std::int32_t priority = 0;
+  double arrival_time = 0;  ///< seconds, wall clock
+  bool return_prompt_text =
+      false;  ///< the rendered or given prompt comes back with the first output
+  std::vector<TokenId>
+      emitted_token_ids;  ///< a resubmitted request: what its client has already been given
+  bool operator==(const GenerateRequest&) const = default;
+};
+TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, truncate_prompt_tokens, cache_salt,
+               priority, arrival_time, return_prompt_text, emitted_token_ids)
+
+struct LoraRequest {
+  std::string name;
+  std::int32_t int_id = 0;
+  std::string path;
+  bool operator==(const LoraRequest& other) const { return name == other.name; }
+};
+TROUPE_MESSAGE(LoraRequest, name, int_id, path)
+
+/// One picture (or other item) of a prompt: where its embeddings go, and the key of its encoder
+/// output.
+struct MultiModalFeature {
+  std::string modality;
+  std::string identifier;
+  std::int32_t offset = 0;             ///< first placeholder token
+  std::int32_t length = 0;             ///< placeholder tokens
+  std::vector<std::uint8_t> is_embed;  ///< per placeholder token; empty: all are embeddings
+  std::shared_ptr<const std::vector<char>> data;
+  bool operator==(const MultiModalFeature&) const = default;
+};
+TROUPE_MESSAGE(MultiModalFeature, modality, identifier, offset, length, is_embed, data)
+
+/// InputProcessor -> Scheduler: one sample of a request, ready to run.
+struct EngineCoreRequest {
+  RequestId id{};
+  std::string external_id;
+  std::uint32_t client_index = 0;
+  std::vector<TokenId> prompt_token_ids;
+  std::vector<MultiModalFeature> mm_features;
+  SamplingParams params;
+  bool pooling = false;
+  double arrival_time = 0;
+  std::int32_t priority = 0;
+  std::optional<LoraRequest> lora;
+  std::string cache_salt;
+  bool resumable = false;  ///< a session: later requests with the same id continue it
+  std::vector<TokenId>
+      output_token_ids;  ///< generated before (a resubmitted request): continued, not repeated
+  bool report_all_cache_hits = false;  ///< KV events: reused blocks are reported as stored again
+  std::string session_id;              ///< only copied into KV events
+  bool operator==(const EngineCoreRequest&) const = default;
+};
+TROUPE_MESSAGE(EngineCoreRequest, id, external_id, client_index, prompt_token_ids, mm_features,
+               params, pooling, arrival_time, priority, lora, cache_salt, resumable,
+               output_token_ids, report_all_cache_hits, session_id)
+
+/// InputProcessor -> OutputProcessor, before the Scheduler hears of the request: all samples of one
+/// GenerateRequest.
+struct OutputRequest {
+  RequestId id{};  ///< of sample 0; sample i has id + i
+  std::string external_id;
+  std::vector<TokenId> prompt_token_ids;
+  std::string prompt_text;  ///< only if asked for
+  SamplingParams params;
+  double arrival_time = 0;
+  std::vector<TokenId> emitted_token_ids;
+  bool operator==(const OutputRequest&) const = default;
+};
+TROUPE_MESSAGE(OutputRequest, id, external_id, prompt_token_ids, prompt_text, params, arrival_time,
+               emitted_token_ids)
+
+/// What the InputProcessor makes of a GenerateRequest.
+struct ProcessedRequest {
+  OutputRequest output;
+  std::vector<EngineCoreRequest> samples;
+  bool operator==(const ProcessedRequest&) const = default;
+};
+TROUPE_MESSAGE(ProcessedRequest, output, samples)
+
+struct AbortRequests {
+  std::vector<RequestId> ids;
+  bool operator==(const AbortRequests&) const = default;
+};
+TROUPE_MESSAGE(AbortRequests, ids)
+
+/// Frontend -> InputProcessor: what would a prompt become? (/tokenize, /detokenize)
+struct RenderRequest {
+  Prompt prompt;
+  bool return_token_strings = false;
+  bool operator==(const RenderRequest&) const = default;
+};
+TROUPE_MESSAGE(RenderRequest, prompt, return_token_strings)
+
+struct RenderReply {
+  std::vector<TokenId> token_ids;
+  std::vector<std::string> token_strings;
+  std::string text;  ///< the rendered prompt; for a TokensPrompt, its decoded text
+  std::optional<Error> error;
+  bool operator==(const RenderReply&) const = default;
+};
+TROUPE_MESSAGE(RenderReply, token_ids, token_strings, text, error)
+
+}  // namespace troupe

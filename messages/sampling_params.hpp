@@ -1,0 +1,79 @@
+#pragma once
+// What a client may ask of the sampler and of the text that comes back. Names, defaults and ranges
+// are vLLM's.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/ids.hpp"
+#include "messages/reflect.hpp"
+
+namespace troupe {
+
+inline constexpr float kGreedyTemperature = 1e-5f;  ///< below it: greedy
+inline constexpr float kMinTemperature =
+    0.01f;  ///< smaller ones that are not greedy are raised to it
+inline constexpr std::int32_t kAllLogprobs = -1;  ///< logprobs of the whole vocabulary
+
+enum class OutputKind : std::uint8_t { kCumulative = 0, kDelta = 1, kFinalOnly = 2 };
+
+struct RepetitionDetection {
+  std::int32_t max_pattern_size = 0;
+  std::int32_t min_pattern_size = 0;
+  std::int32_t min_count = 0;
+  bool operator==(const RepetitionDetection&) const = default;
+};
+TROUPE_MESSAGE(RepetitionDetection, max_pattern_size, min_pattern_size, min_count)
+
+struct SamplingParams {
+  std::int32_t n = 1;
+  float presence_penalty = 0;
+  float frequency_penalty = 0;
+  float repetition_penalty = 1;
+  float temperature = 1;
+  float top_p = 1;
+  std::int32_t top_k = 0;  ///< 0 and -1: off
+  float min_p = 0;
+  std::optional<std::int64_t> seed;
+  std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
+  bool ignore_eos = false;
+  std::optional<std::int32_t> max_tokens =
+      16;  ///< none: as many as fit; always set behind the InputProcessor
+  std::int32_t min_tokens = 0;
+  std::optional<std::int32_t> logprobs;
+  std::optional<std::int32_t> prompt_logprobs;
+  bool detokenize = true;
+  bool skip_special_tokens = true;
+  bool spaces_between_special_tokens = true;
+  bool include_stop_str_in_output = false;
+  OutputKind output_kind = OutputKind::kCumulative;
+  std::int32_t stream_interval = 1;
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  std::vector<TokenId> allowed_token_ids;
+  std::vector<std::string> bad_words;
+  bool skip_reading_prefix_cache = false;
+  std::optional<RepetitionDetection> repetition_detection;
+
+  // Filled by the InputProcessor from the tokenizer and the model's generation config.
+  std::optional<TokenId> eos_token_id;      ///< none if ignore_eos
+  std::vector<TokenId> all_stop_token_ids;  ///< stop ids and every eos id: what min_tokens masks
+  std::vector<std::vector<TokenId>> bad_words_token_ids;
+  std::uint64_t philox_key =
+      0;  ///< the seed of the draws: `seed`, or one that the Frontend drew once for the request
+
+  [[nodiscard]] bool greedy() const noexcept { return temperature < kGreedyTemperature; }
+  bool operator==(const SamplingParams&) const = default;
+};
+TROUPE_MESSAGE(SamplingParams, n, presence_penalty, frequency_penalty, repetition_penalty,
+               temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, ignore_eos, max_tokens,
+               min_tokens, logprobs, prompt_logprobs, detokenize, skip_special_tokens,
+               spaces_between_special_tokens, include_stop_str_in_output, output_kind,
+               stream_interval, logit_bias, allowed_token_ids, bad_words, skip_reading_prefix_cache,
+               repetition_detection, eos_token_id, all_stop_token_ids, bad_words_token_ids,
+               philox_key)
+
+}  // namespace troupe

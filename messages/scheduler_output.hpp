@@ -1,0 +1,75 @@
+#pragma once
+// Scheduler -> Executor -> Workers: what to compute in one step. New requests travel in full, known
+// ones as differences, as a struct of arrays.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "messages/ids.hpp"
+#include "messages/request.hpp"
+
+namespace troupe {
+
+/// One list of block ids per KV-cache group.
+using BlockTable = std::vector<std::vector<BlockId>>;
+
+/// A request that the workers do not know (or have forgotten): everything they need.
+struct NewRequestData {
+  RequestId id{};
+  std::vector<TokenId>
+      token_ids;  ///< all known tokens: the prompt and, when resumed, what was generated
+  std::int32_t num_prompt_tokens = 0;
+  SamplingParams params;
+  BlockTable block_ids;
+  std::int32_t num_computed_tokens = 0;
+  std::vector<MultiModalFeature> mm_features;
+  std::optional<LoraRequest> lora;
+  bool operator==(const NewRequestData&) const = default;
+};
+TROUPE_MESSAGE(NewRequestData, id, token_ids, num_prompt_tokens, params, block_ids,
+               num_computed_tokens, mm_features, lora)
+
+/// Requests that the workers know, in scheduling order. The tokens they sampled themselves are not
+/// sent back to them.
+struct CachedRequestData {
+  std::vector<RequestId> ids;
+  std::vector<std::int32_t> num_computed_tokens;  ///< before this step
+  std::vector<std::int32_t> num_output_tokens;
+  /// New blocks, flat: request i, group g has new_block_counts[i * num_groups + g] of them, in this
+  /// order.
+  std::vector<BlockId> new_block_ids;
+  std::vector<std::int32_t> new_block_counts;  ///< empty if no request got a block
+  bool operator==(const CachedRequestData&) const = default;
+};
+TROUPE_MESSAGE(CachedRequestData, ids, num_computed_tokens, num_output_tokens, new_block_ids,
+               new_block_counts)
+
+struct SchedulerOutput {
+  std::uint64_t step = 0;
+  std::vector<NewRequestData> new_requests;  ///< admitted, and resumed after a preemption
+  CachedRequestData cached_requests;
+  /// The batch in scheduling order: running requests first, then admitted ones.
+  std::vector<RequestId> scheduled_ids;
+  std::vector<std::int32_t> num_scheduled_tokens;  ///< parallel to scheduled_ids
+  std::int32_t total_num_scheduled_tokens = 0;
+  /// Draft tokens to verify, flat; num_draft_tokens is parallel to scheduled_ids, or empty if there
+  /// are none.
+  std::vector<TokenId> draft_token_ids;
+  std::vector<std::int32_t> num_draft_tokens;
+  std::vector<RequestId> finished_ids;   ///< ended since the previous step: forget them
+  std::vector<RequestId> preempted_ids;  ///< lost their blocks: forget them, they come back as new
+  std::vector<std::pair<RequestId, std::int32_t>> scheduled_encoder_inputs;  ///< request, item
+  std::vector<std::string> free_encoder_identifiers;
+  std::vector<std::pair<BlockId, BlockId>> block_copies;  ///< source, destination
+  std::vector<BlockId> blocks_to_zero;
+  std::int32_t num_resumed_requests = 0;  ///< of new_requests, the last ones: they ran before
+  std::int32_t num_drafts_to_make = 0;    ///< per request, after this step
+  bool operator==(const SchedulerOutput&) const = default;
+};
+TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_ids,
+               num_scheduled_tokens, total_num_scheduled_tokens, draft_token_ids, num_draft_tokens,
+               finished_ids, preempted_ids, scheduled_encoder_inputs, free_encoder_identifiers,
+               block_copies, blocks_to_zero, num_resumed_requests, num_drafts_to_make)
+
+}  // namespace troupe

@@ -1,0 +1,122 @@
+#pragma once
+// Every type that travels between actors, in CAF's type-id block, and the one `inspect` that
+// serialises them: CAF sees a message as one string of bytes in our wire format, because its own
+// format distorts floats and copies arrays element by element.
+
+#include <caf/all.hpp>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/caf_compat.hpp"
+#include "messages/control.hpp"
+#include "messages/encoder_cache.hpp"
+#include "messages/engine_output.hpp"
+#include "messages/error.hpp"
+#include "messages/model_runner_output.hpp"
+#include "messages/request.hpp"
+#include "messages/scheduler_output.hpp"
+#include "messages/wire.hpp"
+#include "messages/worker.hpp"
+
+namespace troupe {
+
+inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 31;
+
+#if TROUPE_CAF_TYPE_IDS
+
+template <class Inspector, Reflected T>
+bool inspect(Inspector& f, T& message) {
+  std::vector<std::byte> bytes;
+  if constexpr (Inspector::is_loading) {
+    if (!f.apply(bytes)) return false;
+    return wire::decode(reinterpret_cast<const char*>(bytes.data()), bytes.size(), message);
+  } else {
+    std::vector<char> encoded;
+    wire::encode(message, encoded);
+    const auto* data = reinterpret_cast<const std::byte*>(encoded.data());
+    bytes.assign(data, data + encoded.size());
+    return f.apply(bytes);
+  }
+}
+
+#else
+
+template <class Inspector, Reflected T>
+typename Inspector::result_type inspect(Inspector& f, T& message) {
+  if constexpr (requires { f.apply_raw(std::size_t{}, static_cast<void*>(nullptr)); }) {
+    static thread_local std::vector<char> bytes;
+    if constexpr (Inspector::reads_state) {
+      wire::encode(message, bytes);
+      if (bytes.size() > kMaxMessageBytes) return caf::sec::invalid_argument;
+      auto size = static_cast<std::uint32_t>(bytes.size());
+      if (auto error = f(size)) return error;
+      return size == 0 ? caf::error{} : f.apply_raw(size, bytes.data());
+    } else {
+      std::uint32_t size = 0;
+      if (auto error = f(size)) return error;
+      if (size > kMaxMessageBytes) return caf::sec::invalid_argument;
+      bytes.resize(size);
+      if (size != 0) {
+        if (auto error = f.apply_raw(size, bytes.data())) return error;
+      }
+      if (!wire::decode(bytes.data(), bytes.size(), message)) return caf::sec::invalid_argument;
+      return caf::error{};
+    }
+  } else {
+    std::size_t num_fields =
+        std::tuple_size_v<decltype(fields_of<T>())>;  // CAF's printer, for its own diagnostics
+    return f(num_fields);
+  }
+}
+
+#endif
+
+}  // namespace troupe
+
+CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
+CAF_ADD_TYPE_ID(troupe, (troupe::Error))
+CAF_ADD_TYPE_ID(troupe, (troupe::GenerateRequest))
+CAF_ADD_TYPE_ID(troupe, (troupe::EngineCoreRequest))
+CAF_ADD_TYPE_ID(troupe, (troupe::OutputRequest))
+CAF_ADD_TYPE_ID(troupe, (troupe::AbortRequests))
+CAF_ADD_TYPE_ID(troupe, (troupe::RenderRequest))
+CAF_ADD_TYPE_ID(troupe, (troupe::RenderReply))
+CAF_ADD_TYPE_ID(troupe, (troupe::KVCacheUpdates))
+CAF_ADD_TYPE_ID(troupe, (troupe::AllocateSlots))
+CAF_ADD_TYPE_ID(troupe, (troupe::SlotsAllocated))
+CAF_ADD_TYPE_ID(troupe, (troupe::LookupPrefix))
+CAF_ADD_TYPE_ID(troupe, (troupe::PrefixHit))
+CAF_ADD_TYPE_ID(troupe, (troupe::AdmitRequest))
+CAF_ADD_TYPE_ID(troupe, (troupe::RequestAdmitted))
+CAF_ADD_TYPE_ID(troupe, (troupe::TakeBlockWork))
+CAF_ADD_TYPE_ID(troupe, (troupe::BlockWork))
+CAF_ADD_TYPE_ID(troupe, (troupe::ResetPrefixCache))
+CAF_ADD_TYPE_ID(troupe, (troupe::PrefixCacheReset))
+CAF_ADD_TYPE_ID(troupe, (troupe::EncoderCacheUpdates))
+CAF_ADD_TYPE_ID(troupe, (troupe::PlanEncoderInputs))
+CAF_ADD_TYPE_ID(troupe, (troupe::EncoderInputsPlanned))
+CAF_ADD_TYPE_ID(troupe, (troupe::TakeFreedEncoderOutputs))
+CAF_ADD_TYPE_ID(troupe, (troupe::FreedEncoderOutputs))
+CAF_ADD_TYPE_ID(troupe, (troupe::SchedulerOutput))
+CAF_ADD_TYPE_ID(troupe, (troupe::ModelRunnerOutput))
+CAF_ADD_TYPE_ID(troupe, (troupe::EngineCoreOutputs))
+CAF_ADD_TYPE_ID(troupe, (troupe::RequestOutputs))
+CAF_ADD_TYPE_ID(troupe, (troupe::LoadModel))
+CAF_ADD_TYPE_ID(troupe, (troupe::LoadProgress))
+CAF_ADD_TYPE_ID(troupe, (troupe::ModelLoaded))
+CAF_ADD_TYPE_ID(troupe, (troupe::InitializeKVCache))
+CAF_ADD_TYPE_ID(troupe, (troupe::Status))
+CAF_ADD_TYPE_ID(troupe, (troupe::StepFailed))
+CAF_ADD_TYPE_ID(troupe, (troupe::Subscribe))
+CAF_ADD_TYPE_ID(troupe, (troupe::Start))
+CAF_ADD_TYPE_ID(troupe, (troupe::Started))
+CAF_ADD_TYPE_ID(troupe, (troupe::Stop))
+CAF_ADD_TYPE_ID(troupe, (troupe::Stopped))
+CAF_ADD_TYPE_ID(troupe, (troupe::Listen))
+CAF_ADD_TYPE_ID(troupe, (troupe::Listening))
+CAF_ADD_TYPE_ID(troupe, (troupe::Drain))
+CAF_ADD_TYPE_ID(troupe, (troupe::Drained))
+CAF_ADD_TYPE_ID(troupe, (troupe::DrainProgress))
+CAF_ADD_TYPE_ID(troupe, (troupe::LogStats))
+CAF_ADD_TYPE_ID(troupe, (troupe::EngineHealth))
+CAF_END_TYPE_ID_BLOCK(troupe)

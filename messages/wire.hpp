@@ -1,0 +1,260 @@
+#pragma once
+// The binary form of messages between actors: little-endian, lengths as LEB128, floats bit for bit
+// (infinities and NaN survive), arrays of numbers as one copy. A reader never allocates more than
+// its input could hold, and fields that an older writer did not send keep their defaults.
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "messages/reflect.hpp"
+
+namespace troupe::wire {
+
+static_assert(std::endian::native == std::endian::little);
+
+/// Elements that travel as one block of memory.
+template <class T>
+concept Plain = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
+
+class Writer {
+ public:
+  explicit Writer(std::vector<char>& out) : out_(out) {}
+
+  void raw(const void* data, std::size_t size) {
+    const std::size_t end = out_.size();
+    out_.resize(end + size);
+    if (size != 0) std::memcpy(out_.data() + end, data, size);
+  }
+  void length(std::uint64_t n) {
+    for (; n > 0x7f; n >>= 7) out_.push_back(static_cast<char>(n | 0x80));
+    out_.push_back(static_cast<char>(n));
+  }
+
+  void put(bool x) { out_.push_back(x ? 1 : 0); }
+  template <Plain T>
+  void put(T x) {
+    raw(&x, sizeof x);
+  }
+  void put(const std::string& x) { length(x.size()), raw(x.data(), x.size()); }
+  template <Reflected T>
+  void put(const T& x) {
+    for_each_field(x, [this](const char*, const auto& field) { put(field); });
+  }
+  template <class T>
+  void put(const std::vector<T>& x) {
+    length(x.size());
+    if constexpr (Plain<T>) {
+      if (!x.empty()) raw(x.data(), x.size() * sizeof(T));
+    } else {
+      for (const T& element : x) put(element);
+    }
+  }
+  template <class T, std::size_t n>
+  void put(const std::array<T, n>& x) {
+    for (const T& element : x) put(element);
+  }
+  template <class T>
+  void put(const std::optional<T>& x) {
+    put(x.has_value());
+    if (x) put(*x);
+  }
+  template <class T>
+  void put(const std::shared_ptr<const T>& x) {
+    put(x != nullptr);
+    if (x) put(*x);
+  }
+  template <class A, class B>
+  void put(const std::pair<A, B>& x) {
+    put(x.first), put(x.second);
+  }
+  template <class K, class V, class... R>
+  void put(const std::map<K, V, R...>& x) {
+    put_map(x);
+  }
+  template <class K, class V, class... R>
+  void put(const std::unordered_map<K, V, R...>& x) {
+    put_map(x);
+  }
+  template <class... Ts>
+  void put(const std::variant<Ts...>& x) {
+    put(static_cast<std::uint8_t>(x.index()));
+    std::visit([this](const auto& alternative) { put(alternative); }, x);
+  }
+  void put(std::monostate) {}
+
+ private:
+  template <class M>
+  void put_map(const M& x) {
+    length(x.size());
+    for (const auto& [key, value] : x) put(key), put(value);
+  }
+  std::vector<char>& out_;
+};
+
+/// After a malformed input ok() is false for good, every further get leaves its argument as it is,
+/// and nothing throws.
+class Reader {
+ public:
+  Reader(const char* data, std::size_t size) : next_(data), end_(data + size) {}
+
+  [[nodiscard]] bool ok() const noexcept { return ok_; }
+  [[nodiscard]] bool done() const noexcept { return next_ == end_; }
+
+  void raw(void* data, std::size_t size) {
+    if (!ok_ || size > remaining()) {
+      ok_ = false;
+      return;
+    }
+    if (size != 0) std::memcpy(data, next_, size);
+    next_ += size;
+  }
+  /// A count of elements that take at least min_bytes each: more than the rest of the input could
+  /// hold is malformed.
+  std::size_t length(std::size_t min_bytes) {
+    std::uint64_t n = 0;
+    for (unsigned shift = 0; ok_; shift += 7) {
+      if (next_ == end_ || shift > 56) {
+        ok_ = false;
+        break;
+      }
+      const auto byte = static_cast<std::uint8_t>(*next_++);
+      n |= std::uint64_t{byte & 0x7fu} << shift;
+      if ((byte & 0x80) == 0) break;
+    }
+    if (n > remaining() / (min_bytes == 0 ? 1 : min_bytes)) ok_ = false;
+    return ok_ ? static_cast<std::size_t>(n) : 0;
+  }
+
+  void get(bool& x) {
+    std::uint8_t byte = 0;
+    raw(&byte, 1);
+    if (byte > 1) ok_ = false;
+    x = byte == 1;
+  }
+  template <Plain T>
+  void get(T& x) {
+    raw(&x, sizeof x);
+  }
+  void get(std::string& x) {
+    const std::size_t n = length(1);
+    x.assign(next_, n);
+    next_ += n;
+  }
+  template <Reflected T>
+  void get(T& x) {
+    for_each_field(x, [this](const char*, auto& field) {
+      if (ok_ && !done()) get(field);
+    });
+  }
+  template <class T>
+  void get(std::vector<T>& x) {
+    if constexpr (Plain<T>) {
+      x.resize(length(sizeof(T)));
+      if (!x.empty()) raw(x.data(), x.size() * sizeof(T));
+    } else {
+      const std::size_t n = length(1);
+      x.clear();
+      x.reserve(n);
+      for (std::size_t i = 0; i < n && ok_; ++i) get(x.emplace_back());
+    }
+  }
+  template <class T, std::size_t n>
+  void get(std::array<T, n>& x) {
+    for (T& element : x) get(element);
+  }
+  template <class T>
+  void get(std::optional<T>& x) {
+    bool present = false;
+    get(present);
+    if (present)
+      get(x.emplace());
+    else
+      x.reset();
+  }
+  template <class T>
+  void get(std::shared_ptr<const T>& x) {
+    bool present = false;
+    get(present);
+    if (!present) {
+      x.reset();
+      return;
+    }
+    auto value = std::make_shared<T>();
+    get(*value);
+    x = std::move(value);
+  }
+  template <class A, class B>
+  void get(std::pair<A, B>& x) {
+    get(x.first), get(x.second);
+  }
+  template <class K, class V, class... R>
+  void get(std::map<K, V, R...>& x) {
+    get_map(x);
+  }
+  template <class K, class V, class... R>
+  void get(std::unordered_map<K, V, R...>& x) {
+    get_map(x);
+  }
+  template <class... Ts>
+  void get(std::variant<Ts...>& x) {
+    std::uint8_t index = 0;
+    get(index);
+    get_alternative<0>(x, index);
+  }
+  void get(std::monostate&) {}
+
+ private:
+  [[nodiscard]] std::size_t remaining() const noexcept {
+    return static_cast<std::size_t>(end_ - next_);
+  }
+  template <class M>
+  void get_map(M& x) {
+    const std::size_t n = length(1);
+    x.clear();
+    for (std::size_t i = 0; i < n && ok_; ++i) {
+      typename M::key_type key{};
+      typename M::mapped_type value{};
+      get(key), get(value);
+      x.emplace(std::move(key), std::move(value));
+    }
+  }
+  template <std::size_t i, class V>
+  void get_alternative(V& x, std::size_t index) {
+    if constexpr (i == std::variant_size_v<V>) {
+      ok_ = false;
+    } else {
+      if (i != index) return get_alternative<i + 1>(x, index);
+      get(x.template emplace<i>());
+    }
+  }
+  const char* next_;
+  const char* end_;
+  bool ok_ = true;
+};
+
+template <Reflected T>
+void encode(const T& message, std::vector<char>& out) {
+  out.clear();
+  Writer(out).put(message);
+}
+
+/// False if the bytes are not a T; message is then in some valid state.
+template <Reflected T>
+[[nodiscard]] bool decode(const char* data, std::size_t size, T& message) {
+  Reader reader(data, size);
+  reader.get(message);
+  return reader.ok();
+}
+
+}  // namespace troupe::wire

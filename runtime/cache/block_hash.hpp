@@ -1,0 +1,54 @@
+#pragma once
+// The names of KV-cache blocks: a hash over everything that decides a block's content, chained over
+// the blocks before it. Byte for byte vLLM's, so that events, remote stores and routers agree.
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+/// 32 bytes for the SHA-256 algorithms; 16 bytes, then zeros, for the XXH3 ones.
+struct BlockHash {
+  std::array<std::uint8_t, 32> bytes{};
+  bool operator==(const BlockHash&) const = default;
+};
+
+enum class BlockHashAlgorithm : std::uint8_t { kSha256Cbor, kXxhashCbor, kSha256, kXxhash };
+/// "sha256", "sha256_cbor", "xxhash", "xxhash_cbor".
+[[nodiscard]] Result<BlockHashAlgorithm> parse_block_hash_algorithm(std::string_view name);
+
+/// Hashes units of `unit` tokens. Immutable after construction.
+class BlockHasher {
+ public:
+  static constexpr std::string_view kDefaultSeed = "vllm-none-hash";
+
+  /// `seed` makes the parent of every first unit.
+  BlockHasher(BlockHashAlgorithm algorithm, std::int32_t unit,
+              std::string_view seed = kDefaultSeed);
+
+  /// Appends to `hashes` those of all full units of request.token_ids that it does not have yet:
+  /// H(parent, tokens of the unit, extra keys).
+  void extend(const KVCacheRequest& request, std::vector<BlockHash>& hashes) const;
+
+  [[nodiscard]] const BlockHash& none_hash() const noexcept { return none_hash_; }
+  [[nodiscard]] std::int32_t unit() const noexcept { return unit_; }
+  [[nodiscard]] std::size_t hash_size() const noexcept { return hash_size_; }
+
+ private:
+  [[nodiscard]] BlockHash digest(std::span<const std::uint8_t> bytes) const;
+
+  BlockHashAlgorithm algorithm_;
+  std::int32_t unit_;
+  std::size_t hash_size_;
+  BlockHash none_hash_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,86 @@
+#pragma once
+// The blocks of the KV cache: which are free, who holds the others, and what they contain.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "messages/ids.hpp"
+#include "runtime/cache/kv_events.hpp"
+#include "runtime/cache/prefix_map.hpp"
+
+namespace troupe {
+
+/// Owns the blocks 0 .. num_blocks-1 of all groups. Block 0 is the null block: never free, never
+/// given out, its references are not counted.
+///
+/// Invariants: a block is in the free queue exactly when it has no references; a free block keeps
+/// its content (and may be hit) until it is given out. The queue's head is given out first, so its
+/// order is the order of eviction.
+class BlockPool {
+ public:
+  BlockPool(std::int32_t num_blocks, bool record_events);
+
+  [[nodiscard]] std::int32_t num_blocks() const noexcept { return num_blocks_; }
+  [[nodiscard]] std::int32_t num_free_blocks() const noexcept { return num_free_; }
+  /// Share of the usable blocks that are held, 0..1.
+  [[nodiscard]] double usage() const noexcept;
+
+  /// Takes n blocks from the head of the queue, with one reference each and without content;
+  /// appends them to `blocks`. Pre: n <= num_free_blocks().
+  void take(std::int32_t n, std::vector<BlockId>& blocks);
+  /// One more reference; a free block leaves the queue.
+  void touch(BlockId block);
+  /// Drops one reference each. Blocks that become free go to the queue in this order: those without
+  /// content in front of it, those with content to its end. Null blocks are passed over.
+  void free(std::span<const BlockId> blocks);
+
+  [[nodiscard]] std::int32_t num_references(BlockId block) const { return at(block).references; }
+  [[nodiscard]] const PrefixMap& prefix_map() const noexcept { return map_; }
+  /// PrefixMap::kNotFound if no block holds it.
+  [[nodiscard]] BlockId find(const BlockHash& hash, std::int32_t group) const {
+    return map_.find({hash, group});
+  }
+  /// The block now holds the prefix of num_tokens named by `key`.
+  void set_content(BlockId block, const BlockKey& key, std::int32_t num_tokens) {
+    map_.insert(key, block, num_tokens);
+  }
+  /// Forgets the block's content, with an event for each key.
+  void drop_content(BlockId block);
+  void move_content(BlockId from, BlockId to) { map_.move_entries(from, to); }
+  /// Forgets all content. False, and nothing done, if a block is held.
+  bool reset();
+
+  [[nodiscard]] bool records_events() const noexcept { return record_events_; }
+  template <class Event>
+  void record(Event event) {
+    events_.emplace_back(std::in_place_type<Event>, std::move(event));
+  }
+  [[nodiscard]] std::vector<KVCacheEvent> take_events() { return std::exchange(events_, {}); }
+
+  /// From head to tail.
+  [[nodiscard]] std::vector<BlockId> free_queue() const;
+
+ private:
+  struct Block {
+    BlockId previous = 0;  ///< in the free queue
+    BlockId next = 0;
+    std::int32_t references = 0;
+  };
+  Block& at(BlockId block) { return blocks_[static_cast<std::size_t>(block)]; }
+  [[nodiscard]] const Block& at(BlockId block) const {
+    return blocks_[static_cast<std::size_t>(block)];
+  }
+  void insert_before(BlockId position, BlockId block);
+  void remove_from_queue(BlockId block);
+
+  std::int32_t num_blocks_;
+  std::int32_t num_free_ = 0;
+  bool record_events_;
+  std::vector<Block> blocks_;  ///< one more than blocks: the queue's ring closes in the last one
+  PrefixMap map_;
+  std::vector<KVCacheEvent> events_;
+  std::vector<BlockId> without_content_;  ///< scratch of free()
+};
+
+}  // namespace troupe

@@ -1,0 +1,177 @@
+#include "runtime/cache/cache_coordinator.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+namespace {
+
+bool looks_at_everything(const KVCacheSpec& spec) {
+  return spec.kind == KVCacheKind::kFullAttention || spec.kind == KVCacheKind::kMla ||
+         spec.kind == KVCacheKind::kSinkFullAttention;
+}
+
+}  // namespace
+
+CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool)
+    : settings_(settings),
+      context_{pool, settings, settings.hash_block_size(), settings.scheduler_block_size()} {
+  const bool some_flagged = std::any_of(settings.groups.begin(), settings.groups.end(),
+                                        [](const KVCacheGroup& group) { return group.eagle; });
+  // Old content of an attention page could reach a state through the tokens that pad a batch.
+  const bool has_states =
+      std::any_of(settings.groups.begin(), settings.groups.end(),
+                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+  for (std::size_t id = 0; id < settings.groups.size(); ++id) {
+    const KVCacheGroup& group = settings.groups[id];
+    const bool eagle = settings.eagle_block_drop && (group.eagle || !some_flagged);
+    context_.zero_new_blocks = has_states && group.spec.kind != KVCacheKind::kMamba;
+    managers_.push_back(make_group_manager(context_, group, static_cast<std::int32_t>(id), eagle));
+    GroupManager* manager = managers_.back().get();
+    const auto same =
+        std::find_if(lookup_order_.begin(), lookup_order_.end(), [&](const SpecGroups& other) {
+          return other.manager->spec() == group.spec && other.manager->eagle() == eagle;
+        });
+    if (same != lookup_order_.end())
+      same->ids.push_back(manager->group());
+    else
+      lookup_order_.push_back({manager, {manager->group()}});
+  }
+  std::stable_partition(lookup_order_.begin(), lookup_order_.end(), [](const SpecGroups& groups) {
+    return looks_at_everything(groups.manager->spec());
+  });
+}
+
+CacheHit CacheCoordinator::find_longest_hit(const CachedRequest& request,
+                                            std::int32_t max_tokens) const {
+  if (managers_.size() > 1) return find_common_hit(request, max_tokens);
+  CacheHit hit;
+  hit.blocks.resize(1);
+  const SpecGroups& only = lookup_order_[0];
+  only.manager->find_hit(request.hashes, max_tokens, only.ids, only.manager->eagle(), hit.blocks);
+  hit.num_tokens = static_cast<std::int32_t>(hit.blocks[0].size()) * only.manager->block_size();
+  return hit;
+}
+
+CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
+                                           std::int32_t max_tokens) const {
+  CacheHit hit;
+  hit.blocks.resize(managers_.size());
+  std::vector<std::vector<BlockId>> found;
+  std::vector<bool> drop_done(lookup_order_.size(), false);
+  const bool one_pass =
+      lookup_order_.size() == 2 && looks_at_everything(lookup_order_[0].manager->spec());
+  std::int32_t candidate = max_tokens;
+  std::int32_t longest = 0;
+  bool full_is_known = false;
+  while (true) {
+    std::int32_t length = candidate;
+    for (std::size_t i = 0; i < lookup_order_.size(); ++i) {
+      const SpecGroups& groups = lookup_order_[i];
+      const std::int32_t block_size = groups.manager->block_size();
+      const bool full = looks_at_everything(groups.manager->spec());
+      if (full && full_is_known) {
+        // A prefix of a hit of full attention is a hit.
+        length = round_down(length, block_size);
+        continue;
+      }
+      const bool eagle = groups.manager->eagle();
+      const bool drop = eagle && !drop_done[i];
+      const std::int32_t limit = drop ? std::min(length + block_size, max_tokens) : length;
+      found.assign(groups.ids.size(), {});
+      groups.manager->find_hit(request.hashes, limit, groups.ids, drop, found);
+      const auto found_length = static_cast<std::int32_t>(found[0].size()) * block_size;
+      if (drop)
+        drop_done[i] = true;
+      else if (found_length < length)
+        std::fill(drop_done.begin(), drop_done.end(), false);
+      length = found_length;
+      longest = std::max(longest, length);
+      for (std::size_t g = 0; g < groups.ids.size(); ++g)
+        hit.blocks[static_cast<std::size_t>(groups.ids[g])] = std::move(found[g]);
+    }
+    full_is_known = true;
+    const bool settled = length >= candidate;
+    candidate = length;
+    if (settled || one_pass) break;
+  }
+  for (const SpecGroups& groups : lookup_order_) {
+    if (!looks_at_everything(groups.manager->spec())) continue;
+    const auto size = static_cast<std::size_t>(ceil_div(candidate, groups.manager->block_size()));
+    for (const std::int32_t id : groups.ids) hit.blocks[static_cast<std::size_t>(id)].resize(size);
+  }
+  hit.num_tokens = candidate;
+  hit.shared_prefix_boundary = longest > candidate ? longest : 0;
+  return hit;
+}
+
+void CacheCoordinator::report_hit(const CachedRequest& request, const CacheHit& hit) const {
+  for (const auto& manager : managers_) manager->report_hit(request, hit.num_tokens);
+}
+
+std::int32_t CacheCoordinator::num_blocks_needed(const CachedRequest& request,
+                                                 const Need& need) const {
+  std::int32_t num_needed = 0;
+  for (std::size_t id = 0; id < managers_.size(); ++id) {
+    GroupManager::Need of_group{.num_tokens = need.num_tokens,
+                                .num_computed_tokens = need.num_computed_tokens,
+                                .capped = need.capped};
+    if (need.hit != nullptr) of_group.hit = need.hit->blocks[id];
+    num_needed += managers_[id]->num_blocks_needed(request, of_group);
+  }
+  return num_needed;
+}
+
+void CacheCoordinator::adopt(CachedRequest& request, const CacheHit* hit, std::int32_t num_computed,
+                             std::int32_t num_external) {
+  for (std::size_t id = 0; id < managers_.size(); ++id)
+    managers_[id]->adopt(request,
+                         hit == nullptr ? std::span<const BlockId>() : std::span(hit->blocks[id]),
+                         num_computed);
+  if (num_external > 0)
+    for (const auto& manager : managers_) manager->extend(request, num_computed, nullptr);
+}
+
+void CacheCoordinator::extend(CachedRequest& request, std::int32_t num_tokens, BlockTable* taken) {
+  for (std::size_t id = 0; id < managers_.size(); ++id)
+    managers_[id]->extend(request, num_tokens, taken == nullptr ? nullptr : &(*taken)[id]);
+}
+
+void CacheCoordinator::cache(CachedRequest& request, std::int32_t num_tokens) {
+  const std::int32_t num_final = num_tokens - std::max(0, settings_.num_prefill_lookahead - 1);
+  for (const auto& manager : managers_) {
+    std::int32_t num_cacheable = num_final;
+    if (managers_.size() > 1 && !settings_.partial_hash_hits()) {
+      num_cacheable = round_down(num_final, context_.alignment);
+      // The drafter's groups are asked for one block beyond a hit.
+      if (manager->eagle() && num_cacheable > 0)
+        num_cacheable = std::min(num_cacheable + manager->block_size(), num_final);
+    }
+    manager->cache(request, num_cacheable);
+  }
+}
+
+void CacheCoordinator::remove_skipped(CachedRequest& request, std::int32_t num_processed) {
+  for (const auto& manager : managers_) manager->remove_skipped(request, num_processed);
+}
+
+void CacheCoordinator::free(CachedRequest& request) {
+  for (const auto& manager : managers_) manager->free(request);
+}
+
+std::int32_t CacheCoordinator::estimate_cached_tokens(const CachedRequest& request) const {
+  std::int32_t estimate = std::numeric_limits<std::int32_t>::max();
+  for (const auto& manager : managers_)
+    estimate = std::min(estimate, manager->estimate_cached_tokens(request));
+  return estimate;
+}
+
+std::vector<BlockId> CacheCoordinator::take_new_blocks() {
+  std::vector<BlockId> blocks;
+  for (const auto& manager : managers_) manager->take_new_blocks(blocks);
+  return blocks;
+}
+
+}  // namespace troupe

@@ -1,0 +1,65 @@
+#pragma once
+// The groups of a model together: a request's blocks are taken, cached and given back in all of
+// them, and a hit must hold in all of them.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/cache/group_manager.hpp"
+
+namespace troupe {
+
+/// Owns the group managers.
+class CacheCoordinator {
+ public:
+  CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool);
+
+  [[nodiscard]] std::size_t num_groups() const noexcept { return managers_.size(); }
+  [[nodiscard]] GroupManager& group(std::size_t id) { return *managers_[id]; }
+  [[nodiscard]] const std::vector<std::unique_ptr<GroupManager>>& groups() const noexcept {
+    return managers_;
+  }
+
+  /// The longest prefix of at most max_tokens that every group has.
+  [[nodiscard]] CacheHit find_longest_hit(const CachedRequest& request,
+                                          std::int32_t max_tokens) const;
+
+  /// Records the hit's blocks as stored once more, for consumers that may not know them.
+  void report_hit(const CachedRequest& request, const CacheHit& hit) const;
+
+  struct Need {
+    std::int32_t num_tokens = 0;
+    const CacheHit* hit = nullptr;  ///< null: none
+    std::int32_t num_computed_tokens = 0;
+    bool capped = false;
+  };
+  [[nodiscard]] std::int32_t num_blocks_needed(const CachedRequest& request,
+                                               const Need& need) const;
+  /// Pre: the request holds nothing yet. Blocks for external tokens are taken here.
+  void adopt(CachedRequest& request, const CacheHit* hit, std::int32_t num_computed,
+             std::int32_t num_external);
+  void extend(CachedRequest& request, std::int32_t num_tokens, BlockTable* taken);
+  void cache(CachedRequest& request, std::int32_t num_tokens);
+  void remove_skipped(CachedRequest& request, std::int32_t num_processed);
+  void free(CachedRequest& request);
+  [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
+  /// Blocks taken since the last call whose old content must not be seen: group after group.
+  [[nodiscard]] std::vector<BlockId> take_new_blocks();
+
+ private:
+  /// Groups with equal specs, looked up together.
+  struct SpecGroups {
+    GroupManager* manager = nullptr;
+    std::vector<std::int32_t> ids;
+  };
+  [[nodiscard]] CacheHit find_common_hit(const CachedRequest& request,
+                                         std::int32_t max_tokens) const;
+
+  const KVCacheSettings& settings_;
+  CacheContext context_;
+  std::vector<std::unique_ptr<GroupManager>> managers_;  ///< by group id
+  std::vector<SpecGroups> lookup_order_;                 ///< full attention first
+};
+
+}  // namespace troupe

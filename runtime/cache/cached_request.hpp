@@ -1,0 +1,48 @@
+#pragma once
+// A request as the KVCacheManager sees it.
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/scheduler_output.hpp"
+#include "runtime/cache/block_hash.hpp"
+
+namespace troupe {
+
+/// What a request holds of one group. Block i covers tokens [i * block_size, (i + 1) * block_size);
+/// the null block stands where nothing is held.
+struct GroupBlocks {
+  std::vector<BlockId> blocks;
+  /// Leading blocks that need no more caching; none until the request has adopted or cached some.
+  std::optional<std::int32_t> num_cached_blocks;
+};
+
+struct CachedRequest {
+  KVCacheRequest info;
+  std::vector<BlockHash> hashes;  ///< one per full hash unit of info.token_ids
+  std::vector<GroupBlocks> groups;
+  std::int32_t shared_prefix_boundary = 0;
+
+  [[nodiscard]] std::int32_t num_tokens() const noexcept {
+    return static_cast<std::int32_t>(info.token_ids.size());
+  }
+};
+
+/// Cached blocks that a request could start from.
+struct CacheHit {
+  BlockTable blocks;            ///< per group
+  std::int32_t num_tokens = 0;  ///< that they save
+  /// Where the request leaves a prefix that others have computed but of which some group keeps no
+  /// blocks any more; 0: nowhere.
+  std::int32_t shared_prefix_boundary = 0;
+
+  [[nodiscard]] bool has_blocks() const {
+    for (const auto& group : blocks)
+      if (!group.empty()) return true;
+    return false;
+  }
+};
+
+}  // namespace troupe

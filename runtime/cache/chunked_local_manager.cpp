@@ -1,0 +1,42 @@
+// Chunked local attention: a token looks back to the beginning of its chunk.
+
+#include <algorithm>
+
+#include "runtime/cache/group_manager.hpp"
+
+namespace troupe {
+namespace {
+
+class ChunkedLocalManager final : public GroupManager {
+ public:
+  using GroupManager::GroupManager;
+
+  std::int32_t num_skipped_tokens(std::int32_t num_computed) const override {
+    return round_down(num_computed, spec_.attention_chunk_size);
+  }
+
+  std::int32_t max_admission_blocks() const override {
+    const std::int32_t tokens = spec_.attention_chunk_size + context_.settings.max_in_flight_tokens;
+    return ceil_div(std::min(tokens, context_.settings.max_model_len), block_size());
+  }
+
+  /// What is before the last chunk is a hit without any blocks: nobody will look at it.
+  void find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
+                std::span<const std::int32_t> groups, bool /*drop_last*/,
+                std::vector<std::vector<BlockId>>& hit) const override {
+    const std::int32_t first = round_down(max_tokens, spec_.attention_chunk_size) / block_size();
+    for (auto& blocks : hit) blocks.assign(static_cast<std::size_t>(first), kNullBlock);
+    const std::int32_t max_blocks = max_tokens / block_size();
+    for (std::int32_t i = first; i < max_blocks && append_cached(hashes, i, groups, hit);) ++i;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<GroupManager> make_chunked_local_manager(const CacheContext& context,
+                                                         const KVCacheSpec& spec, std::int32_t id,
+                                                         bool eagle) {
+  return std::make_unique<ChunkedLocalManager>(context, spec, id, eagle);
+}
+
+}  // namespace troupe

@@ -1,0 +1,216 @@
+#include "runtime/cache/encoder_cache_manager.hpp"
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+
+EncoderCacheManager::EncoderCacheManager(std::int32_t capacity, bool split_items)
+    : capacity_(capacity),
+      split_items_(split_items),
+      num_free_(capacity),
+      num_freeable_(capacity) {}
+
+void EncoderCacheManager::set_request(RequestId id, std::vector<MultiModalFeature> items) {
+  requests_[id].items = std::move(items);
+}
+
+const MultiModalFeature& EncoderCacheManager::item_of(RequestId id, std::int32_t item) const {
+  const auto known = requests_.find(id);
+  CHECK(known != requests_.end(), value(id));
+  return known->second.items.at(static_cast<std::size_t>(item));
+}
+
+std::int32_t EncoderCacheManager::num_embeds(const MultiModalFeature& item) {
+  if (item.is_embed.empty()) return item.length;
+  return static_cast<std::int32_t>(
+      std::count_if(item.is_embed.begin(), item.is_embed.end(), [](auto x) { return x != 0; }));
+}
+
+std::int32_t EncoderCacheManager::cached_embeds(RequestId id, std::int32_t item) const {
+  const auto found = cached_.find(item_of(id, item).identifier);
+  return found == cached_.end() ? -1 : found->second.num_embeds;
+}
+
+bool EncoderCacheManager::check_and_reference(RequestId id, std::int32_t item) {
+  const std::string& identifier = item_of(id, item).identifier;
+  const auto found = cached_.find(identifier);
+  if (found == cached_.end()) return false;
+  if (found->second.users.empty()) {
+    std::erase(evictable_, identifier);
+    num_freeable_ -= found->second.num_embeds;
+  }
+  found->second.users.insert(id);
+  requests_[id].referenced.insert(item);
+  return true;
+}
+
+bool EncoderCacheManager::can_allocate(RequestId id, std::int32_t item, std::int32_t budget,
+                                       std::int32_t num_planned) {
+  const std::int32_t n = num_embeds(item_of(id, item));
+  if (n > budget) return false;
+  const std::int32_t needed = n + num_planned;
+  if (needed <= num_free_) return true;
+  if (needed > num_freeable_) return false;
+  while (needed > num_free_) {
+    const std::string identifier = std::move(evictable_.front());
+    evictable_.pop_front();
+    const auto evicted = cached_.find(identifier);
+    num_free_ += evicted->second.num_embeds;
+    cached_.erase(evicted);
+    freed_.push_back(identifier);
+  }
+  return true;
+}
+
+void EncoderCacheManager::allocate(RequestId id, std::int32_t item) {
+  const MultiModalFeature& feature = item_of(id, item);
+  const auto [place, is_new] = cached_.try_emplace(feature.identifier);
+  CHECK(is_new, feature.identifier);
+  Output& output = place->second;
+  output.num_embeds = num_embeds(feature);
+  output.users.insert(id);
+  num_free_ -= output.num_embeds;
+  num_freeable_ -= output.num_embeds;
+  CHECK(num_free_ >= 0, num_free_);
+  requests_[id].referenced.insert(item);
+}
+
+std::set<std::int32_t> EncoderCacheManager::referenced_items(RequestId id) const {
+  const auto known = requests_.find(id);
+  return known == requests_.end() ? std::set<std::int32_t>() : known->second.referenced;
+}
+
+void EncoderCacheManager::free_input(RequestId id, std::int32_t item) {
+  Request& request = requests_[id];
+  if (request.referenced.erase(item) == 0) return;
+  const std::string& identifier = item_of(id, item).identifier;
+  for (const std::int32_t other : request.referenced)
+    if (item_of(id, other).identifier == identifier) return;
+  const auto found = cached_.find(identifier);
+  if (found == cached_.end() || found->second.users.erase(id) == 0) return;
+  if (found->second.users.empty()) {
+    evictable_.push_back(identifier);
+    num_freeable_ += found->second.num_embeds;
+  }
+}
+
+void EncoderCacheManager::free(RequestId id) {
+  for (const std::int32_t item : referenced_items(id)) free_input(id, item);
+}
+
+std::vector<std::string> EncoderCacheManager::take_freed_identifiers() {
+  std::vector<std::string> freed = std::exchange(freed_, {});
+  std::erase_if(freed,
+                [this](const std::string& identifier) { return cached_.contains(identifier); });
+  return freed;
+}
+
+void EncoderCacheManager::reset() {
+  cached_.clear();
+  evictable_.clear();
+  freed_.clear();
+  for (auto& [id, request] : requests_) request.referenced.clear();
+  num_free_ = num_freeable_ = capacity_;
+}
+
+// ---- messages -----------------------------------------------------------------------------------
+
+void EncoderCacheManager::apply(const EncoderCacheUpdates& updates) {
+  for (const EncoderCacheRequest& request : updates.requests)
+    set_request(request.id, request.items);
+  for (const EncoderCacheCommand& command : updates.commands) {
+    switch (command.kind) {
+      case EncoderCacheCommandKind::kAllocate:
+        if (!check_and_reference(command.id, command.value)) allocate(command.id, command.value);
+        break;
+      case EncoderCacheCommandKind::kFreeComputed:
+        for (const std::int32_t item : referenced_items(command.id)) {
+          const MultiModalFeature& feature = item_of(command.id, item);
+          if (feature.offset + feature.length <= command.value) free_input(command.id, item);
+        }
+        break;
+      case EncoderCacheCommandKind::kFreeAll:
+        free(command.id);
+        break;
+      case EncoderCacheCommandKind::kForget:
+        free(command.id);
+        requests_.erase(command.id);
+        break;
+      case EncoderCacheCommandKind::kReset:
+        reset();
+        break;
+    }
+  }
+}
+
+EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question) {
+  apply(question.updates);
+  const RequestId id = question.id;
+  EncoderInputsPlanned answer{.num_new_tokens = question.num_new_tokens};
+  const std::int32_t begin = question.num_computed_tokens;
+  const auto& items = requests_[id].items;
+  std::int32_t budget = question.budget;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const MultiModalFeature& item = items[i];
+    const auto index = static_cast<std::int32_t>(i);
+    const std::int32_t end = begin + answer.num_new_tokens + question.shift;
+    if (item.offset + item.length <= begin) continue;
+    if (item.offset >= end) break;
+    const std::int32_t before_item = std::max(item.offset - (begin + question.shift), 0);
+    if (!split_items_ && begin < item.offset &&
+        begin + answer.num_new_tokens < item.offset + item.length) {
+      answer.num_new_tokens = before_item;
+      break;
+    }
+    const std::int32_t n = num_embeds(item);
+    const auto same = std::find_if(answer.items.begin(), answer.items.end(), [&](auto other) {
+      return items[static_cast<std::size_t>(other)].identifier == item.identifier;
+    });
+    if (same != answer.items.end()) {
+      if (num_embeds(items[static_cast<std::size_t>(*same)]) != n) {
+        answer.mismatch = true;
+        answer.num_new_tokens = 0;
+        break;
+      }
+      answer.duplicates.push_back(index);
+      continue;
+    }
+    if (const std::int32_t cached = cached_embeds(id, index); cached >= 0) {
+      if (cached != n) {
+        answer.mismatch = true;
+        answer.num_new_tokens = 0;
+        break;
+      }
+      check_and_reference(id, index);
+      continue;
+    }
+    if (!can_allocate(id, index, budget, answer.num_embeds)) {
+      answer.num_new_tokens = before_item;
+      break;
+    }
+    const std::int32_t first = std::max(begin - item.offset, 0);
+    const std::int32_t last = std::min(end - item.offset, item.length);
+    const bool has_embeds = item.is_embed.empty() ? first < last
+                                                  : std::any_of(item.is_embed.begin() + first,
+                                                                item.is_embed.begin() + last,
+                                                                [](auto x) { return x != 0; });
+    if (!has_embeds) continue;
+    budget -= n;
+    answer.num_embeds += n;
+    answer.items.push_back(index);
+  }
+  if (answer.mismatch || answer.num_new_tokens == 0) {
+    answer.items.clear(), answer.duplicates.clear();
+    answer.num_embeds = 0;
+  }
+  return answer;
+}
+
+FreedEncoderOutputs EncoderCacheManager::take_freed(const TakeFreedEncoderOutputs& question) {
+  apply(question.updates);
+  return {take_freed_identifiers()};
+}
+
+}  // namespace troupe

@@ -1,0 +1,82 @@
+#pragma once
+// The EncoderCacheManager: which encoder outputs (of pictures) the workers keep, and who needs
+// them.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "messages/encoder_cache.hpp"
+#include "messages/ids.hpp"
+
+namespace troupe {
+
+/// Owns the accounting of the encoder cache, in embeddings. An output is shared by all items with
+/// the same identifier. One that nobody refers to stays until its room is needed; the one released
+/// first goes first.
+///
+/// Invariants: free + sizes of all cached outputs = capacity; freeable = free + sizes of those
+/// without users.
+class EncoderCacheManager {
+ public:
+  /// `split_items`: a step may compute a part of an item's tokens.
+  explicit EncoderCacheManager(std::int32_t capacity, bool split_items = true);
+
+  // ---- messages ----
+  void apply(const EncoderCacheUpdates& updates);
+  [[nodiscard]] EncoderInputsPlanned plan(const PlanEncoderInputs& question);
+  [[nodiscard]] FreedEncoderOutputs take_freed(const TakeFreedEncoderOutputs& question);
+
+  // ---- operations ----
+  void set_request(RequestId id, std::vector<MultiModalFeature> items);
+  [[nodiscard]] static std::int32_t num_embeds(const MultiModalFeature& item);
+  /// Embeddings of the cached output with the item's identifier, or -1.
+  [[nodiscard]] std::int32_t cached_embeds(RequestId id, std::int32_t item) const;
+  /// Takes a reference if the output is cached.
+  bool check_and_reference(RequestId id, std::int32_t item);
+  /// There is room beside `num_planned` embeddings, perhaps after evictions, and in the budget.
+  bool can_allocate(RequestId id, std::int32_t item, std::int32_t budget, std::int32_t num_planned);
+  /// Pre: can_allocate said so.
+  void allocate(RequestId id, std::int32_t item);
+  /// Items that the request refers to.
+  [[nodiscard]] std::set<std::int32_t> referenced_items(RequestId id) const;
+  void free_input(RequestId id, std::int32_t item);
+  void free(RequestId id);
+  [[nodiscard]] std::vector<std::string> take_freed_identifiers();
+  void reset();
+
+  struct Output {
+    std::int32_t num_embeds = 0;
+    std::set<RequestId> users;
+  };
+  [[nodiscard]] std::int32_t num_free() const noexcept { return num_free_; }
+  [[nodiscard]] std::int32_t num_freeable() const noexcept { return num_freeable_; }
+  [[nodiscard]] const std::unordered_map<std::string, Output>& cached() const noexcept {
+    return cached_;
+  }
+  /// Without users, the first to be evicted first.
+  [[nodiscard]] const std::deque<std::string>& evictable() const noexcept { return evictable_; }
+  [[nodiscard]] const std::vector<std::string>& freed() const noexcept { return freed_; }
+
+ private:
+  struct Request {
+    std::vector<MultiModalFeature> items;
+    std::set<std::int32_t> referenced;
+  };
+  [[nodiscard]] const MultiModalFeature& item_of(RequestId id, std::int32_t item) const;
+
+  std::int32_t capacity_;
+  bool split_items_;
+  std::int32_t num_free_;
+  std::int32_t num_freeable_;
+  std::unordered_map<std::string, Output> cached_;
+  std::deque<std::string> evictable_;
+  std::vector<std::string> freed_;  ///< evicted since the last take
+  std::unordered_map<RequestId, Request> requests_;
+};
+
+}  // namespace troupe

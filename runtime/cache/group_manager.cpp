@@ -1,0 +1,202 @@
+#include "runtime/cache/group_manager.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+
+std::int32_t GroupManager::num_skipped_tokens(std::int32_t) const { return 0; }
+
+std::int32_t GroupManager::max_admission_blocks() const {
+  return std::numeric_limits<std::int32_t>::max();
+}
+
+std::int32_t GroupManager::num_blocks_needed(const CachedRequest& request, const Need& need) const {
+  const GroupBlocks& own = blocks_of(request);
+  const auto have = static_cast<std::int32_t>(own.blocks.size());
+  std::int32_t required = ceil_div(need.num_tokens, block_size());
+  if (need.capped) required = std::min(required, max_admission_blocks());
+  if (own.num_cached_blocks) return std::max(required - have, 0);
+
+  const auto num_hits = static_cast<std::int32_t>(need.hit.size());
+  const std::int32_t num_skipped = num_skipped_tokens(need.num_computed_tokens) / block_size();
+  std::int32_t num_needed = std::max(required - std::max(num_skipped, num_hits + have), 0);
+  // A hit block that nobody holds is free now and would be so no longer.
+  for (std::int32_t i = num_skipped; i < num_hits; ++i) {
+    const BlockId block = need.hit[static_cast<std::size_t>(i)];
+    if (block != kNullBlock && context_.pool.num_references(block) == 0) ++num_needed;
+  }
+  return num_needed;
+}
+
+void GroupManager::adopt(CachedRequest& request, std::span<const BlockId> hit,
+                         std::int32_t num_computed) {
+  GroupBlocks& own = blocks_of(request);
+  const std::int32_t num_skipped = num_skipped_tokens(num_computed) / block_size();
+  if (num_skipped > 0) {
+    own.blocks.assign(static_cast<std::size_t>(num_skipped), kNullBlock);
+    hit = hit.subspan(std::min(static_cast<std::size_t>(num_skipped), hit.size()));
+  }
+  for (const BlockId block : hit) {
+    context_.pool.touch(block);
+    own.blocks.push_back(block);
+  }
+  own.num_cached_blocks = static_cast<std::int32_t>(own.blocks.size());
+}
+
+void GroupManager::extend(CachedRequest& request, std::int32_t num_tokens,
+                          std::vector<BlockId>* taken) {
+  std::vector<BlockId>& blocks = blocks_of(request).blocks;
+  const std::size_t had = blocks.size();
+  const std::int32_t num_new =
+      ceil_div(num_tokens, block_size()) - static_cast<std::int32_t>(blocks.size());
+  if (num_new <= 0) return;
+  context_.pool.take(num_new, blocks);
+  const auto first = blocks.begin() + static_cast<std::ptrdiff_t>(had);
+  if (taken != nullptr) taken->insert(taken->end(), first, blocks.end());
+  if (context_.zero_new_blocks) new_blocks_.insert(new_blocks_.end(), first, blocks.end());
+}
+
+void GroupManager::take_new_blocks(std::vector<BlockId>& blocks) {
+  blocks.insert(blocks.end(), new_blocks_.begin(), new_blocks_.end());
+  new_blocks_.clear();
+}
+
+const BlockHash& GroupManager::block_hash(std::span<const BlockHash> hashes,
+                                          std::int32_t index) const {
+  const auto last_unit =
+      static_cast<std::size_t>((index + 1) * (block_size() / context_.hash_unit)) - 1;
+  CHECK(last_unit < hashes.size(), index, hashes.size());
+  return hashes[last_unit];
+}
+
+bool GroupManager::worth_caching(const CachedRequest&, std::int32_t) const { return true; }
+
+void GroupManager::cache(CachedRequest& request, std::int32_t num_tokens) {
+  GroupBlocks& own = blocks_of(request);
+  const std::int32_t begin = own.num_cached_blocks.value_or(0);
+  const std::int32_t end = num_tokens / block_size();
+  if (begin >= end) return;
+  std::vector<std::int32_t> stored_ends;
+  for (std::int32_t i = begin; i < end; ++i) {
+    const BlockId block = own.blocks[static_cast<std::size_t>(i)];
+    if (block == kNullBlock || !worth_caching(request, i)) continue;
+    const std::int32_t end_token = (i + 1) * block_size();
+    if (context_.pool.prefix_map().has_entry(block)) {
+      // It holds a shorter prefix, from when the block was not yet full.
+      if (context_.pool.prefix_map().num_tokens(block) >= end_token) continue;
+      context_.pool.drop_content(block);
+    }
+    context_.pool.set_content(block, {block_hash(request.hashes, i), group_}, end_token);
+    if (context_.pool.records_events()) stored_ends.push_back(end_token);
+  }
+  own.num_cached_blocks = end;
+  record_stored(request, begin * block_size(), end * block_size(), block_size(),
+                std::move(stored_ends));
+}
+
+void GroupManager::remove_skipped(CachedRequest& request, std::int32_t num_processed) {
+  std::vector<BlockId>& blocks = blocks_of(request).blocks;
+  const std::int32_t num_skipped = std::min(num_skipped_tokens(num_processed) / block_size(),
+                                            static_cast<std::int32_t>(blocks.size()));
+  std::vector<BlockId> released;
+  for (std::int32_t i = num_skipped - 1; i >= 0; --i) {
+    BlockId& block = blocks[static_cast<std::size_t>(i)];
+    if (block == kNullBlock) break;  // what is before it has been released earlier
+    released.push_back(block);
+    block = kNullBlock;
+  }
+  if (!released.empty()) context_.pool.free(released);
+}
+
+void GroupManager::free(CachedRequest& request) {
+  GroupBlocks& own = blocks_of(request);
+  // The end of a chain is evicted before its beginning.
+  std::reverse(own.blocks.begin(), own.blocks.end());
+  context_.pool.free(own.blocks);
+  own.blocks.clear();
+  own.num_cached_blocks.reset();
+}
+
+std::int32_t GroupManager::estimate_cached_tokens(const CachedRequest& request) const {
+  const GroupBlocks& own = blocks_of(request);
+  for (std::size_t i = own.blocks.size(); i-- > 0;) {
+    const BlockId block = own.blocks[i];
+    if (block != kNullBlock && context_.pool.prefix_map().has_entry(block))
+      return context_.pool.prefix_map().num_tokens(block);
+  }
+  return 0;
+}
+
+bool GroupManager::append_cached(std::span<const BlockHash> hashes, std::int32_t index,
+                                 std::span<const std::int32_t> groups,
+                                 std::vector<std::vector<BlockId>>& hit) const {
+  const BlockHash& hash = block_hash(hashes, index);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const BlockId block = context_.pool.find(hash, groups[g]);
+    if (block == PrefixMap::kNotFound) {
+      for (std::size_t done = 0; done < g; ++done) hit[done].pop_back();
+      return false;
+    }
+    hit[g].push_back(block);
+  }
+  return true;
+}
+
+void GroupManager::align(std::vector<std::vector<BlockId>>& hit) const {
+  while (!hit[0].empty() &&
+         static_cast<std::int32_t>(hit[0].size()) * block_size() % context_.alignment != 0)
+    for (auto& blocks : hit) blocks.pop_back();
+}
+
+void GroupManager::record_stored(const CachedRequest& request, std::int32_t begin_token,
+                                 std::int32_t end_token, std::int32_t stored_block_size,
+                                 std::vector<std::int32_t> stored_ends) const {
+  if (!context_.pool.records_events()) return;
+  const auto unit = context_.hash_unit;
+  BlocksStored event;
+  if (begin_token > 0)
+    event.parent = request.hashes[static_cast<std::size_t>(begin_token / unit) - 1];
+  event.token_ids.assign(request.info.token_ids.begin() + begin_token,
+                         request.info.token_ids.begin() + end_token);
+  event.block_size = stored_block_size;
+  event.lora = request.info.lora;
+  event.group = group_;
+  event.kind = spec_.kind;
+  event.sliding_window = spec_.sliding_window;
+  event.session_id = request.info.session_id;
+  for (const std::int32_t end : stored_ends) {
+    event.hashes.push_back(request.hashes[static_cast<std::size_t>(end / unit) - 1]);
+    event.extra_keys.push_back(
+        extra_keys(request.info, round_down(end - 1, stored_block_size), end));
+  }
+  context_.pool.record(std::move(event));
+}
+
+void GroupManager::report_hit(const CachedRequest& request, std::int32_t num_tokens) const {
+  std::vector<std::int32_t> ends;
+  for (std::int32_t end = block_size(); end <= num_tokens; end += block_size()) ends.push_back(end);
+  record_stored(request, 0, round_down(num_tokens, block_size()), block_size(), std::move(ends));
+}
+
+std::unique_ptr<GroupManager> make_group_manager(const CacheContext& context,
+                                                 const KVCacheGroup& group, std::int32_t id,
+                                                 bool eagle) {
+  switch (group.spec.kind) {
+    case KVCacheKind::kSlidingWindow:
+      return make_sliding_window_manager(context, group.spec, id, eagle);
+    case KVCacheKind::kChunkedLocal:
+      return make_chunked_local_manager(context, group.spec, id, eagle);
+    case KVCacheKind::kMamba:
+      return make_mamba_manager(context, group.spec, id, eagle);
+    case KVCacheKind::kCrossAttention:
+      CHECK(false, "cross attention has no manager");
+      [[fallthrough]];
+    default:
+      return make_full_attention_manager(context, group.spec, id, eagle);
+  }
+}
+
+}  // namespace troupe

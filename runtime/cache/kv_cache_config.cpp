@@ -1,0 +1,184 @@
+#include "runtime/cache/kv_cache_config.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <limits>
+#include <string>
+
+#include "runtime/cache/group_manager.hpp"
+
+namespace troupe {
+namespace {
+
+using Specs = std::vector<KVCacheSpec>;
+
+bool all_equal(const Specs& specs) {
+  return std::all_of(specs.begin(), specs.end(),
+                     [&](const KVCacheSpec& spec) { return spec == specs.front(); });
+}
+
+/// Every layer keeps all its tokens.
+void as_full_attention(Specs& specs) {
+  for (KVCacheSpec& spec : specs) {
+    if (spec.kind != KVCacheKind::kSlidingWindow && spec.kind != KVCacheKind::kChunkedLocal)
+      continue;
+    spec.kind = KVCacheKind::kFullAttention;
+    spec.sliding_window = spec.attention_chunk_size = spec.extra_retained_tokens = 0;
+  }
+}
+
+Result<void> unify_page_sizes(Specs& specs) {
+  std::int64_t largest = 0;
+  for (const KVCacheSpec& spec : specs) largest = std::max(largest, spec.page_bytes());
+  for (KVCacheSpec& spec : specs) {
+    const std::int64_t page = spec.page_bytes();
+    if (page == largest) continue;
+    const bool is_mla = spec.kind == KVCacheKind::kMla;
+    if (spec.kind != KVCacheKind::kMamba && page > 0 && largest % page == 0) {
+      spec.block_size *= static_cast<std::int32_t>(largest / page);
+    } else if (!is_mla) {
+      spec.padded_page_bytes = largest;
+    } else {
+      return Error{ErrorCode::kUnsupported,
+                   "a layer's KV page of " + std::to_string(page) +
+                       " bytes cannot be made equal to another layer's of " +
+                       std::to_string(largest) + " bytes"};
+    }
+  }
+  return {};
+}
+
+std::int32_t max_request_blocks(const KVCacheSpec& spec, std::int32_t num_tokens,
+                                std::int32_t max_in_flight_tokens) {
+  switch (spec.kind) {
+    case KVCacheKind::kSlidingWindow: {
+      const std::int32_t held =
+          spec.sliding_window - 1 + spec.extra_retained_tokens + max_in_flight_tokens;
+      return ceil_div(std::min(held, num_tokens), spec.block_size) + 1;
+    }
+    case KVCacheKind::kChunkedLocal:
+      return ceil_div(std::min(spec.attention_chunk_size + max_in_flight_tokens, num_tokens),
+                      spec.block_size);
+    case KVCacheKind::kMamba:
+      return spec.mamba_mode == MambaMode::kAlign
+                 ? 2 + spec.num_speculative_blocks + spec.num_prefill_checkpoint_blocks
+                 : 1 + spec.num_speculative_blocks;
+    default:
+      return ceil_div(num_tokens, spec.block_size);
+  }
+}
+
+/// In the largest unit of which there is at least one, with two decimals: "1.50 GiB", "300 bytes".
+std::string size_text(std::int64_t bytes) {
+  constexpr std::array<const char*, 3> kUnits = {" KiB", " MiB", " GiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " bytes";
+  std::size_t unit = 0;
+  double size = static_cast<double>(bytes) / 1024;
+  for (; size >= 1024 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f", size);
+  return std::string(text.data()) + kUnits[unit];
+}
+
+}  // namespace
+
+Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> layers,
+                                               bool hybrid_groups) {
+  Specs specs(layers.begin(), layers.end());
+  if (!hybrid_groups && !specs.empty() && !all_equal(specs)) as_full_attention(specs);
+  RETURN_IF_ERROR(unify_page_sizes(specs));
+
+  std::vector<KVCacheGroup> buckets;
+  for (std::size_t layer = 0; layer < specs.size(); ++layer) {
+    auto bucket = std::find_if(buckets.begin(), buckets.end(), [&](const KVCacheGroup& other) {
+      return other.spec == specs[layer];
+    });
+    if (bucket == buckets.end()) bucket = buckets.insert(bucket, {specs[layer], {}});
+    bucket->layers.push_back(static_cast<std::int32_t>(layer));
+  }
+
+  std::size_t smallest = std::numeric_limits<std::size_t>::max(), largest = 0;
+  for (const KVCacheGroup& bucket : buckets) {
+    smallest = std::min(smallest, bucket.layers.size());
+    largest = std::max(largest, bucket.layers.size());
+  }
+  // Buckets of about the same size: a little padding is better than many groups.
+  const std::size_t group_size = 2 * largest < 3 * smallest ? largest : smallest;
+  std::vector<KVCacheGroup> groups;
+  for (const KVCacheGroup& bucket : buckets) {
+    const std::size_t num_groups = (bucket.layers.size() + group_size - 1) / group_size;
+    for (std::size_t first = 0; first < num_groups; ++first) {
+      KVCacheGroup& group = groups.emplace_back(KVCacheGroup{bucket.spec, {}});
+      for (std::size_t i = first; i < bucket.layers.size(); i += num_groups)
+        group.layers.push_back(bucket.layers[i]);
+    }
+  }
+  return groups;
+}
+
+std::int64_t bytes_per_block(std::span<const KVCacheGroup> groups) {
+  std::int64_t bytes = 0;
+  for (const KVCacheGroup& group : groups)
+    bytes =
+        std::max(bytes, group.spec.page_bytes() * static_cast<std::int64_t>(group.layers.size()));
+  return bytes;
+}
+
+std::int64_t max_request_bytes(std::span<const KVCacheGroup> groups, std::int32_t num_tokens,
+                               std::int32_t max_in_flight_tokens) {
+  std::int64_t num_blocks = 0;
+  for (const KVCacheGroup& group : groups)
+    num_blocks += max_request_blocks(group.spec, num_tokens, max_in_flight_tokens);
+  return num_blocks * bytes_per_block(groups);
+}
+
+Result<KVCacheConfig> make_kv_cache_config(std::span<const KVCacheSpec> layers,
+                                           const KVCacheLimits& limits) {
+  for (const KVCacheSpec& spec : layers)
+    if (spec.kind == KVCacheKind::kCrossAttention ||
+        (spec.kind == KVCacheKind::kMamba && spec.mamba_mode != MambaMode::kNone))
+      return Error{ErrorCode::kUnsupported,
+                   "a layer needs a KV cache of a kind that is not offered (cross attention, or "
+                   "Mamba with cached states)"};
+  KVCacheConfig config;
+  ASSIGN_OR_RETURN(config.groups, group_layers(layers, limits.hybrid_groups));
+  if (config.groups.empty()) {
+    config.num_blocks = 1;
+    return config;
+  }
+  const std::int64_t block_bytes = bytes_per_block(config.groups);
+  const std::int64_t num_blocks = limits.num_blocks_override
+                                      ? std::int64_t{*limits.num_blocks_override}
+                                      : limits.available_bytes / block_bytes;
+  config.num_blocks = static_cast<std::int32_t>(
+      std::min<std::int64_t>(num_blocks, std::numeric_limits<std::int32_t>::max() - 1));
+  config.page_bytes = config.groups[0].spec.page_bytes();
+  for (const KVCacheGroup& group : config.groups)
+    config.num_tensors =
+        std::max(config.num_tensors, static_cast<std::int32_t>(group.layers.size()));
+
+  // The null block holds nothing.
+  const std::int64_t usable = (std::int64_t{config.num_blocks} - 1) * block_bytes;
+  const auto fits = [&](std::int32_t num_tokens) {
+    return max_request_bytes(config.groups, num_tokens, limits.max_in_flight_tokens) <= usable;
+  };
+  if (fits(limits.max_model_len)) return config;
+  std::int32_t longest = 0, too_long = limits.max_model_len;
+  while (too_long - longest > 1) {
+    const std::int32_t middle = longest + (too_long - longest) / 2;
+    (fits(middle) ? longest : too_long) = middle;
+  }
+  const std::int64_t needed =
+      max_request_bytes(config.groups, limits.max_model_len, limits.max_in_flight_tokens);
+  return Error{ErrorCode::kInvalidArgument,
+               "one request of max_model_len " + std::to_string(limits.max_model_len) +
+                   " tokens needs " + size_text(needed) + " of KV cache, but " +
+                   size_text(std::max<std::int64_t>(usable, 0)) + " are available (" +
+                   std::to_string(config.num_blocks) + " blocks); the estimated maximum is " +
+                   std::to_string(longest) +
+                   " tokens: lower max_model_len or give the KV cache more memory",
+               "max_model_len"};
+}
+
+}  // namespace troupe

@@ -1,0 +1,44 @@
+#pragma once
+// From what the model's layers need to the shape of the KV cache: which layers share a block table,
+// and how many blocks fit.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+struct KVCacheLimits {
+  std::int64_t available_bytes = 0;
+  std::int32_t max_model_len = 0;         ///< tokens
+  std::int32_t max_in_flight_tokens = 0;  ///< as in KVCacheSettings
+  std::optional<std::int32_t> num_blocks_override;
+  /// Off: sliding-window and chunked layers of a mixed model get blocks as full attention does;
+  /// what they compute is the same.
+  bool hybrid_groups = true;
+};
+
+/// Layers with equal specs are dealt out to groups of equal size, so that all groups can use the
+/// same memory; pages of different sizes are made equal by larger blocks, or else by padding.
+/// `layers[i]` is the need of attention layer i. Error: page sizes that cannot be made equal.
+[[nodiscard]] Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> layers,
+                                                             bool hybrid_groups);
+
+/// Bytes of one block over all tensors of the pool.
+[[nodiscard]] std::int64_t bytes_per_block(std::span<const KVCacheGroup> groups);
+
+/// Bytes that one request of num_tokens holds at most, all groups together.
+[[nodiscard]] std::int64_t max_request_bytes(std::span<const KVCacheGroup> groups,
+                                             std::int32_t num_tokens,
+                                             std::int32_t max_in_flight_tokens);
+
+/// Error: a request of max_model_len tokens does not fit beside the null block; the text names the
+/// longest one that would.
+[[nodiscard]] Result<KVCacheConfig> make_kv_cache_config(std::span<const KVCacheSpec> layers,
+                                                         const KVCacheLimits& limits);
+
+}  // namespace troupe

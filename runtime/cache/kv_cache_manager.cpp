@@ -1,0 +1,256 @@
+#include "runtime/cache/kv_cache_manager.hpp"
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+
+KVCacheManager::KVCacheManager(const KVCacheSettings& settings)
+    : settings_(settings),
+      hasher_(settings.hash_algorithm, settings.hash_block_size(), settings.hash_seed),
+      pool_(settings.num_blocks, settings.events),
+      coordinator_(settings_, pool_),
+      watermark_blocks_(static_cast<std::int32_t>(settings.watermark * settings.num_blocks)) {}
+
+// ---- operations on one request ------------------------------------------------------------------
+
+CachedRequest& KVCacheManager::add_request(KVCacheRequest info) {
+  const RequestId id = info.id;
+  auto added = std::make_unique<CachedRequest>();
+  added->info = std::move(info);
+  added->groups.resize(coordinator_.num_groups());
+  if (settings_.prefix_caching) hasher_.extend(added->info, added->hashes);
+  const auto [place, is_new] = requests_.emplace(id, std::move(added));
+  CHECK(is_new, value(id));
+  return *place->second;
+}
+
+CachedRequest& KVCacheManager::request(RequestId id) {
+  const auto found = requests_.find(id);
+  CHECK(found != requests_.end(), value(id));
+  return *found->second;
+}
+
+void KVCacheManager::append_tokens(CachedRequest& request, std::span<const TokenId> token_ids) {
+  request.info.token_ids.insert(request.info.token_ids.end(), token_ids.begin(), token_ids.end());
+  if (settings_.prefix_caching) hasher_.extend(request.info, request.hashes);
+}
+
+CacheHit KVCacheManager::get_computed_blocks(const CachedRequest& request) {
+  CacheHit hit;
+  hit.blocks.resize(coordinator_.num_groups());
+  if (!settings_.prefix_caching || request.info.skip_reading_prefix_cache) return hit;
+  // The last token is always computed: its logits are needed.
+  hit = coordinator_.find_longest_hit(request, request.num_tokens() - 1);
+  if (hit.num_tokens > 0 && request.info.report_all_hits) coordinator_.report_hit(request, hit);
+  return hit;
+}
+
+bool KVCacheManager::allocate_slots(CachedRequest& request, const Slots& slots,
+                                    BlockTable* new_blocks) {
+  CHECK(slots.num_new_tokens + slots.num_external_tokens > 0, value(request.info.id));
+  const std::int32_t max_len = settings_.max_model_len;
+  const std::int32_t num_local = slots.num_computed_tokens + slots.num_hit_tokens;
+  const std::int32_t num_computed = std::min(num_local + slots.num_external_tokens, max_len);
+
+  if (slots.full_sequence_must_fit) {
+    const std::int32_t num_needed = coordinator_.num_blocks_needed(
+        request, {.num_tokens = std::min(request.num_tokens(), max_len),
+                  .hit = slots.hit,
+                  .num_computed_tokens = num_computed,
+                  .capped = true});
+    if (num_needed + slots.num_watermark_blocks > pool_.num_free_blocks()) return false;
+  }
+
+  const std::int32_t num_tokens = num_computed + slots.num_new_tokens;
+  const std::int32_t num_slots = std::min(num_tokens + slots.num_lookahead_tokens, max_len);
+  // Before the free blocks are counted: what is released may be all that was missing.
+  remove_skipped_blocks(request, std::max(0, num_computed - slots.num_in_flight_tokens));
+  const std::int32_t num_needed = coordinator_.num_blocks_needed(
+      request, {.num_tokens = num_slots, .hit = slots.hit, .num_computed_tokens = num_computed});
+  if (num_needed + slots.num_watermark_blocks > pool_.num_free_blocks() - slots.num_reserved_blocks)
+    return false;
+
+  const bool adopts = slots.hit != nullptr && slots.hit->has_blocks();
+  if (adopts || slots.num_external_tokens > 0)
+    coordinator_.adopt(request, slots.hit, num_computed, slots.num_external_tokens);
+  coordinator_.extend(request, num_slots, new_blocks);
+  if (settings_.prefix_caching && !slots.delay_caching)
+    coordinator_.cache(request, std::min(num_tokens, request.num_tokens()));
+  return true;
+}
+
+void KVCacheManager::cache_blocks(CachedRequest& request, std::int32_t num_tokens) {
+  if (settings_.prefix_caching) coordinator_.cache(request, num_tokens);
+}
+
+void KVCacheManager::remove_skipped_blocks(CachedRequest& request,
+                                           std::int32_t num_processed_tokens) {
+  coordinator_.remove_skipped(request, num_processed_tokens);
+}
+
+void KVCacheManager::free(CachedRequest& request) { coordinator_.free(request); }
+
+void KVCacheManager::forget(RequestId id) {
+  free(request(id));
+  requests_.erase(id);
+}
+
+std::vector<BlockId> KVCacheManager::pop_blocks_for_free(RequestId id) {
+  std::vector<BlockId> blocks;
+  for (const GroupBlocks& group : request(id).groups)
+    blocks.insert(blocks.end(), group.blocks.begin(), group.blocks.end());
+  requests_.erase(id);
+  return blocks;
+}
+
+bool KVCacheManager::reset_prefix_cache() { return pool_.reset(); }
+
+std::int32_t KVCacheManager::estimate_cached_tokens(const CachedRequest& request) const {
+  return settings_.prefix_caching ? coordinator_.estimate_cached_tokens(request) : 0;
+}
+
+std::vector<std::pair<BlockId, BlockId>> KVCacheManager::take_block_copies() {
+  std::vector<std::pair<BlockId, BlockId>> copies = std::exchange(copies_, {});
+  std::vector<BlockId> both;
+  for (const auto& [source, destination] : copies) both.insert(both.end(), {source, destination});
+  pool_.free(both);
+  return copies;
+}
+
+BlockTable KVCacheManager::clipped_block_table(const CachedRequest& request,
+                                               std::int32_t num_tokens) const {
+  BlockTable table;
+  for (std::size_t g = 0; g < request.groups.size(); ++g) {
+    std::vector<BlockId>& blocks = table.emplace_back(request.groups[g].blocks);
+    const GroupManager& manager = *coordinator_.groups()[g];
+    if (manager.spec().kind == KVCacheKind::kMamba) continue;
+    const auto size = static_cast<std::size_t>(ceil_div(num_tokens, manager.block_size()));
+    blocks.resize(std::min(blocks.size(), size));
+  }
+  return table;
+}
+
+// ---- messages -----------------------------------------------------------------------------------
+
+void KVCacheManager::apply(const KVCacheUpdates& updates) {
+  for (const KVCacheRequest& added : updates.new_requests) add_request(added);
+  for (const auto& [id, item] : updates.new_mm_features)
+    request(id).info.mm_features.push_back(item);
+  std::size_t next_token = 0;
+  for (const KVCacheCommand& command : updates.commands) {
+    CachedRequest& known = request(command.id);
+    const auto count = static_cast<std::size_t>(command.count);
+    switch (command.kind) {
+      case KVCacheCommandKind::kExtendPrompt:
+        known.info.num_prompt_tokens += command.count;
+        [[fallthrough]];
+      case KVCacheCommandKind::kAppendTokens:
+        CHECK(next_token + count <= updates.token_ids.size(), count);
+        append_tokens(known, std::span(updates.token_ids).subspan(next_token, count));
+        next_token += count;
+        break;
+      case KVCacheCommandKind::kCacheBlocks:
+        cache_blocks(known, command.count);
+        break;
+      case KVCacheCommandKind::kFreeBlocks:
+        free(known);
+        break;
+      case KVCacheCommandKind::kForgetRequest:
+        forget(command.id);
+        break;
+      case KVCacheCommandKind::kTruncate:
+        CHECK(count <= known.info.token_ids.size(), count);
+        known.info.token_ids.resize(count);
+        known.info.num_prompt_tokens = command.count;
+        known.hashes.resize(
+            std::min(known.hashes.size(), count / static_cast<std::size_t>(hasher_.unit())));
+        break;
+    }
+  }
+}
+
+SlotsAllocated KVCacheManager::allocate(const AllocateSlots& question) {
+  apply(question.updates);
+  const std::size_t num_groups = coordinator_.num_groups();
+  SlotsAllocated answer;
+  bool any_blocks = false;
+  BlockTable taken(num_groups);
+  for (const SlotDemand& demand : question.demands) {
+    CachedRequest& known = request(demand.id);
+    const Slots slots{.num_computed_tokens = demand.num_computed_tokens,
+                      .num_in_flight_tokens = demand.num_in_flight_tokens,
+                      .num_new_tokens = demand.num_new_tokens,
+                      .num_lookahead_tokens = question.num_lookahead_tokens};
+    if (!allocate_slots(known, slots, &taken)) break;
+    for (std::vector<BlockId>& blocks : taken) {
+      any_blocks |= !blocks.empty();
+      answer.block_counts.push_back(static_cast<std::int32_t>(blocks.size()));
+      answer.block_ids.insert(answer.block_ids.end(), blocks.begin(), blocks.end());
+      blocks.clear();
+    }
+    if (demand.num_computed_tokens < known.info.num_prompt_tokens) {
+      answer.num_cached_tokens.resize(question.demands.size(), -1);
+      answer.num_cached_tokens[static_cast<std::size_t>(answer.num_allocated)] =
+          estimate_cached_tokens(known);
+    }
+    ++answer.num_allocated;
+  }
+  if (!any_blocks) answer.block_counts.clear();
+  answer.num_free_blocks = pool_.num_free_blocks();
+  return answer;
+}
+
+PrefixHit KVCacheManager::lookup(const LookupPrefix& question) {
+  apply(question.updates);
+  CachedRequest& known = request(question.id);
+  hit_ = get_computed_blocks(known);
+  hit_owner_ = question.id;
+  known.shared_prefix_boundary = hit_.shared_prefix_boundary;
+  return {hit_.num_tokens, hit_.shared_prefix_boundary, pool_.num_free_blocks()};
+}
+
+RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
+  apply(question.updates);
+  CHECK(!question.use_hit || hit_owner_ == question.id, value(question.id));
+  CachedRequest& known = request(question.id);
+  const Slots slots{.num_computed_tokens = question.num_computed_tokens,
+                    .num_in_flight_tokens = question.num_in_flight_tokens,
+                    .num_new_tokens = question.num_new_tokens,
+                    .num_hit_tokens = question.num_hit_tokens,
+                    .hit = question.use_hit ? &hit_ : nullptr,
+                    .num_external_tokens = question.num_external_tokens,
+                    .num_lookahead_tokens = question.num_lookahead_tokens,
+                    .delay_caching = question.delay_caching,
+                    .full_sequence_must_fit = question.full_sequence_must_fit,
+                    .num_watermark_blocks = question.keep_watermark ? watermark_blocks_ : 0,
+                    .num_reserved_blocks = question.num_reserved_blocks};
+  RequestAdmitted answer;
+  answer.fits = allocate_slots(known, slots, nullptr);
+  answer.num_free_blocks = pool_.num_free_blocks();
+  if (!answer.fits) return answer;
+  for (const GroupBlocks& group : known.groups) {
+    answer.block_counts.push_back(static_cast<std::int32_t>(group.blocks.size()));
+    answer.block_ids.insert(answer.block_ids.end(), group.blocks.begin(), group.blocks.end());
+  }
+  answer.num_cached_tokens = estimate_cached_tokens(known);
+  return answer;
+}
+
+BlockWork KVCacheManager::take_block_work(const TakeBlockWork& question) {
+  apply(question.updates);
+  BlockWork work{coordinator_.take_new_blocks(), take_block_copies()};
+  work.num_free_blocks = pool_.num_free_blocks();
+  return work;
+}
+
+PrefixCacheReset KVCacheManager::reset(const ResetPrefixCache& question) {
+  apply(question.updates);
+  const bool ok = reset_prefix_cache();
+  return {ok, pool_.num_free_blocks()};
+}
+
+std::vector<KVCacheEvent> KVCacheManager::take_events() { return pool_.take_events(); }
+
+}  // namespace troupe

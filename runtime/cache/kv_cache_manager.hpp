@@ -1,0 +1,100 @@
+#pragma once
+// The KVCacheManager: which blocks each request holds, and which blocks already hold what a request
+// is about to compute.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/scheduler_output.hpp"
+#include "runtime/cache/block_hash.hpp"
+#include "runtime/cache/block_pool.hpp"
+#include "runtime/cache/cache_coordinator.hpp"
+#include "runtime/cache/kv_cache_settings.hpp"
+
+namespace troupe {
+
+/// Owns the block pool, the prefix cache, and the block tables and hashes of all requests.
+///
+/// Two layers. The messages: apply(), allocate(), lookup(), admit(), take_block_work(), reset() are
+/// what the actor (or a test's port) calls, one per message. Beneath them the operations on one
+/// request, named as in vLLM.
+class KVCacheManager {
+ public:
+  explicit KVCacheManager(const KVCacheSettings& settings);
+
+  // ---- messages ----
+  void apply(const KVCacheUpdates& updates);
+  [[nodiscard]] SlotsAllocated allocate(const AllocateSlots& question);
+  [[nodiscard]] PrefixHit lookup(const LookupPrefix& question);
+  [[nodiscard]] RequestAdmitted admit(const AdmitRequest& question);
+  [[nodiscard]] BlockWork take_block_work(const TakeBlockWork& question);
+  [[nodiscard]] PrefixCacheReset reset(const ResetPrefixCache& question);
+  [[nodiscard]] std::vector<KVCacheEvent> take_events();
+
+  // ---- operations on one request ----
+  struct Slots {
+    std::int32_t num_computed_tokens = 0;
+    std::int32_t num_in_flight_tokens = 0;
+    std::int32_t num_new_tokens = 0;
+    std::int32_t num_hit_tokens = 0;  ///< of `hit`
+    const CacheHit* hit = nullptr;    ///< to adopt; null: none
+    std::int32_t num_external_tokens = 0;
+    std::int32_t num_lookahead_tokens = 0;
+    bool delay_caching = false;
+    bool full_sequence_must_fit = false;
+    std::int32_t num_watermark_blocks = 0;
+    std::int32_t num_reserved_blocks = 0;
+  };
+  CachedRequest& add_request(KVCacheRequest request);
+  /// Pre: the request is known.
+  [[nodiscard]] CachedRequest& request(RequestId id);
+  [[nodiscard]] const std::unordered_map<RequestId, std::unique_ptr<CachedRequest>>& requests()
+      const noexcept {
+    return requests_;
+  }
+  void append_tokens(CachedRequest& request, std::span<const TokenId> token_ids);
+  /// The longest cached prefix, at most all tokens but the last.
+  [[nodiscard]] CacheHit get_computed_blocks(const CachedRequest& request);
+  /// False: not enough free blocks; then nothing was taken (blocks out of the window have been
+  /// released all the same). Else the blocks taken for tokens to be computed are those that
+  /// `new_blocks` receives per group (null: not wanted).
+  [[nodiscard]] bool allocate_slots(CachedRequest& request, const Slots& slots,
+                                    BlockTable* new_blocks);
+  void cache_blocks(CachedRequest& request, std::int32_t num_tokens);
+  void remove_skipped_blocks(CachedRequest& request, std::int32_t num_processed_tokens);
+  void free(CachedRequest& request);
+  void forget(RequestId id);
+  [[nodiscard]] std::vector<BlockId> pop_blocks_for_free(RequestId id);
+  bool reset_prefix_cache();
+  [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
+
+  /// Source and destination; drops the references that both have kept until now.
+  [[nodiscard]] std::vector<std::pair<BlockId, BlockId>> take_block_copies();
+  /// The blocks that hold the first num_tokens tokens.
+  [[nodiscard]] BlockTable clipped_block_table(const CachedRequest& request,
+                                               std::int32_t num_tokens) const;
+
+  [[nodiscard]] BlockPool& pool() noexcept { return pool_; }
+  [[nodiscard]] const BlockPool& pool() const noexcept { return pool_; }
+  [[nodiscard]] CacheCoordinator& coordinator() noexcept { return coordinator_; }
+  [[nodiscard]] std::int32_t watermark_blocks() const noexcept { return watermark_blocks_; }
+  /// 0..1.
+  [[nodiscard]] double usage() const noexcept { return pool_.usage(); }
+
+ private:
+  KVCacheSettings settings_;
+  BlockHasher hasher_;
+  BlockPool pool_;
+  CacheCoordinator coordinator_;
+  std::unordered_map<RequestId, std::unique_ptr<CachedRequest>> requests_;
+  std::vector<std::pair<BlockId, BlockId>> copies_;  ///< to be made before the step computes
+  std::int32_t watermark_blocks_ = 0;
+  RequestId hit_owner_{};
+  CacheHit hit_;  ///< of the last lookup()
+};
+
+}  // namespace troupe

@@ -1,0 +1,42 @@
+#include "runtime/cache/kv_cache_settings.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace troupe {
+
+std::int32_t KVCacheSettings::scheduler_block_size() const {
+  std::int32_t size = 1;
+  for (const KVCacheGroup& group : groups) size = std::lcm(size, group.spec.block_size);
+  return size;
+}
+
+std::int32_t KVCacheSettings::hash_block_size() const {
+  if (groups.size() == 1) return groups[0].spec.block_size;
+  const bool unaligned_mamba = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
+    return group.spec.kind == KVCacheKind::kMamba && group.spec.mamba_mode == MambaMode::kNone;
+  });
+  if (!prefix_caching || unaligned_mamba) return scheduler_block_size();
+  if (prefix_match_unit) return *prefix_match_unit;
+  std::int32_t size = 0;
+  for (const KVCacheGroup& group : groups) size = std::gcd(size, group.spec.block_size);
+  return size;
+}
+
+bool KVCacheSettings::partial_hash_hits() const {
+  if (!prefix_caching || groups.size() < 2) return false;
+  const std::int32_t unit = hash_block_size();
+  bool mamba_ends_inside = false;
+  for (const KVCacheGroup& group : groups) {
+    const KVCacheSpec& spec = group.spec;
+    if (spec.kind == KVCacheKind::kMamba) {
+      mamba_ends_inside |= spec.mamba_mode == MambaMode::kAlign && spec.block_size > unit;
+    } else if (spec.kind != KVCacheKind::kFullAttention && spec.kind != KVCacheKind::kMla &&
+               spec.block_size != unit) {
+      return false;
+    }
+  }
+  return mamba_ends_inside;
+}
+
+}  // namespace troupe

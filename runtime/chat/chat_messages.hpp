@@ -1,0 +1,41 @@
+#pragma once
+// The messages of a chat request, brought into the form that a model's template expects.
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+#include "runtime/chat/chat_template.hpp"
+
+namespace troupe {
+
+/// A part of a message that is not text.
+struct MediaPart {
+  std::string modality;  ///< "image", "audio", "video"
+  std::string url;       ///< http(s) or data URL; input_audio becomes a data URL; may be empty
+  std::string uuid;      ///< the client's own name for the item, may be empty
+};
+
+struct NormalizedMessages {
+  std::string messages_json;
+  std::vector<MediaPart> media;  ///< in the order of the messages
+};
+
+struct NormalizeOptions {
+  ContentFormat content_format = ContentFormat::kString;
+  bool keep_developer_role = false;  ///< the template knows it; otherwise it becomes "system"
+  std::string image_placeholder;     ///< put before the text of a message in string content
+};
+
+/// - string content: text parts joined by newlines, placeholders of pictures in front;
+/// - openai content: a list of {"type": "text", "text"} and {"type": "image"} and the like;
+/// - developer messages become system messages, merged with the system messages they follow;
+/// - a tool message's list of texts is joined by newlines;
+/// - tool_calls[].function.arguments: JSON text becomes an object (one that is none, {}), an empty
+///   tool_calls goes.
+/// Errors: kInvalidArgument, param "messages", for a message that is no object, has no role, or a
+/// part of unknown type.
+Result<NormalizedMessages> normalize_messages(const std::string& messages_json,
+                                              const NormalizeOptions& options);
+
+}  // namespace troupe

@@ -1,0 +1,165 @@
+#include "runtime/chat/chat_renderer.hpp"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace troupe {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+/// The file as an object; an empty one if there is no such file.
+Result<Json> read_json(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return Json::object();
+  Json json = Json::parse(read_file(path), nullptr, false);
+  if (!json.is_object()) return Error{ErrorCode::kCorrupt, path.string() + " is no JSON object"};
+  return json;
+}
+
+/// "bos_token": "<s>" or {"content": "<s>", ...}.
+void add_special_token(const std::string& name, const Json& value,
+                       std::map<std::string, std::string>& tokens) {
+  if (value.is_string()) tokens[name] = value.get<std::string>();
+  if (value.is_object() && value.contains("content") && value["content"].is_string()) {
+    tokens[name] = value["content"].get<std::string>();
+  }
+}
+
+void add_special_tokens(const Json& config, std::map<std::string, std::string>& tokens) {
+  for (const auto& [name, value] : config.items()) {
+    if (name.ends_with("_token")) add_special_token(name, value, tokens);
+  }
+  // Models with further roles list them here ("image_token", ...).
+  const auto further = config.find("model_specific_special_tokens");
+  if (further == config.end() || !further->is_object()) return;
+  for (const auto& [name, value] : further->items()) add_special_token(name, value, tokens);
+}
+
+/// "chat_template": one source, or a list of {"name", "template"}.
+void add_templates(const Json& config, std::map<std::string, std::string>& templates) {
+  const auto found = config.find("chat_template");
+  if (found == config.end()) return;
+  if (found->is_string()) templates["default"] = found->get<std::string>();
+  if (!found->is_array()) return;
+  for (const Json& entry : *found) {
+    if (entry.is_object() && entry.contains("name") && entry["name"].is_string() &&
+        entry.contains("template") && entry["template"].is_string()) {
+      templates[entry["name"].get<std::string>()] = entry["template"].get<std::string>();
+    }
+  }
+}
+
+}  // namespace
+
+Result<ChatFiles> load_chat_files(const std::filesystem::path& folder) {
+  ChatFiles files;
+  ASSIGN_OR_RETURN(const Json special, read_json(folder / "special_tokens_map.json"));
+  ASSIGN_OR_RETURN(const Json config, read_json(folder / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(const Json processor, read_json(folder / "chat_template.json"));
+  add_special_tokens(special, files.special_tokens);
+  add_special_tokens(config, files.special_tokens);
+  // The later of these wins: files of their own over what is inside a configuration.
+  add_templates(config, files.templates);
+  add_templates(processor, files.templates);
+  if (std::filesystem::exists(folder / "chat_template.jinja")) {
+    files.templates["default"] = read_file(folder / "chat_template.jinja");
+  }
+  const std::filesystem::path more = folder / "additional_chat_templates";
+  if (std::filesystem::is_directory(more)) {
+    for (const auto& entry : std::filesystem::directory_iterator(more)) {
+      if (entry.path().extension() == ".jinja") {
+        files.templates[entry.path().stem().string()] = read_file(entry.path());
+      }
+    }
+  }
+  return files;
+}
+
+ChatRenderer::ChatRenderer(ChatFiles files, const ChatRendererOptions& options)
+    : options_(options), special_tokens_(std::move(files.special_tokens)) {}
+
+Result<std::unique_ptr<ChatRenderer>> ChatRenderer::create(ChatFiles files,
+                                                           const ChatRendererOptions& options) {
+  std::map<std::string, std::string> sources = std::move(files.templates);
+  if (!options.chat_template.empty()) sources = {{"default", options.chat_template}};
+  std::unique_ptr<ChatRenderer> renderer(new ChatRenderer(std::move(files), options));
+  for (const auto& [name, source] : sources) {
+    auto compiled = ChatTemplate::compile(source, options.limits);
+    if (!compiled.ok()) {
+      Error error = std::move(compiled).error();
+      error.message = "chat template '" + name + "': " + error.message;
+      return error;
+    }
+    renderer->templates_.emplace(name, *std::move(compiled));
+  }
+  return renderer;
+}
+
+Result<ChatRenderer::TemplatePtr> ChatRenderer::choose(const ChatPrompt& prompt) {
+  if (!prompt.chat_template.empty()) {
+    const auto named = templates_.find(prompt.chat_template);
+    return named != templates_.end() ? Result<TemplatePtr>(named->second)
+                                     : compile_cached(prompt.chat_template);
+  }
+  const bool has_tools =
+      !prompt.tools_json.empty() && prompt.tools_json != "[]" && prompt.tools_json != "null";
+  auto found = has_tools ? templates_.find("tool_use") : templates_.end();
+  if (found == templates_.end()) found = templates_.find("default");
+  if (found == templates_.end()) {
+    return invalid_argument(
+        "this model has no chat template; give one with the request or with --chat-template");
+  }
+  return found->second;
+}
+
+Result<ChatRenderer::TemplatePtr> ChatRenderer::compile_cached(const std::string& source) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = cache_index_.find(source); found != cache_index_.end()) {
+      cache_.splice(cache_.begin(), cache_, found->second);
+      return found->second->compiled;
+    }
+  }
+  ASSIGN_OR_RETURN(TemplatePtr compiled, ChatTemplate::compile(source, options_.limits));
+  const std::lock_guard lock(mutex_);
+  if (!cache_index_.contains(source)) {
+    cache_.push_front({source, compiled});
+    cache_index_.emplace(cache_.front().source, cache_.begin());
+    if (cache_.size() > options_.max_cached_templates) {
+      cache_index_.erase(cache_.back().source);
+      cache_.pop_back();
+    }
+  }
+  return compiled;
+}
+
+Result<RenderedChat> ChatRenderer::render(const ChatPrompt& prompt, const ChatClock& clock) {
+  ASSIGN_OR_RETURN(const TemplatePtr chosen, choose(prompt));
+  NormalizeOptions normalize;
+  normalize.content_format = options_.content_format.value_or(chosen->content_format());
+  normalize.keep_developer_role = chosen->mentions("developer");
+  normalize.image_placeholder = options_.image_placeholder;
+  ASSIGN_OR_RETURN(NormalizedMessages messages,
+                   normalize_messages(prompt.messages_json, normalize));
+  ChatTemplateInput input;
+  input.messages_json = std::move(messages.messages_json);
+  input.tools_json = prompt.tools_json;
+  input.documents_json = prompt.documents_json;
+  input.template_kwargs_json = prompt.template_kwargs_json;
+  input.add_generation_prompt = prompt.add_generation_prompt;
+  input.continue_final_message = prompt.continue_final_message;
+  input.special_tokens = special_tokens_;
+  input.clock = clock;
+  ASSIGN_OR_RETURN(RenderedPrompt rendered, chosen->render(input));
+  return RenderedChat{std::move(rendered.text), std::move(messages.media)};
+}
+
+}  // namespace troupe

@@ -1,0 +1,205 @@
+#include "runtime/chat/chat_template.hpp"
+
+#include <chrono>
+#include <ctime>
+
+#include "runtime/chat/content_format.hpp"
+#include "runtime/chat/jinja/template.hpp"
+#include "runtime/chat/jinja/unicode.hpp"
+
+namespace troupe {
+namespace {
+
+using jinja::Dict;
+using jinja::TemplateError;
+using jinja::Value;
+
+/// Stands behind the last message while it is rendered, to find where the prompt is to end. The
+/// space at its end tells whether the template trims.
+constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+Error to_error(const TemplateError& error) {
+  const bool is_own_words =
+      error.kind() == TemplateError::Kind::kRaised || error.kind() == TemplateError::Kind::kLimit;
+  return invalid_argument(is_own_words ? error.what()
+                                       : "chat template: " + std::string(error.what()));
+}
+
+Result<Value> parse(const std::string& json, const char* param) {
+  if (json.empty()) return Value();
+  try {
+    return jinja::parse_json(json);
+  } catch (const TemplateError& error) {
+    return invalid_argument(std::string(param) + ": " + error.what(), param);
+  }
+}
+
+/// A message as templates see it: no keys without value, and reasoning under both of its names.
+Value prepare_message(const Dict& message) {
+  Dict prepared;
+  for (const auto& [key, value] : message.entries()) {
+    if (!value.is_none()) prepared.set(*key.string(), value);
+  }
+  const Value* reasoning = prepared.find("reasoning_content");
+  const Value* thinking = prepared.find("thinking");
+  if (reasoning && !thinking) prepared.set("thinking", Value(*reasoning));
+  if (thinking && !reasoning) prepared.set("reasoning_content", Value(*thinking));
+  return Value::dict(std::move(prepared));
+}
+
+/// The last message with the end mark behind its (last) text.
+Result<Value> mark_end(const Value& message) {
+  const Value* content = message.dict()->find("content");
+  if (!content) {
+    return invalid_argument(
+        "continue_final_message is set but the final message has no content to continue",
+        "continue_final_message");
+  }
+  Dict marked = *message.dict();
+  if (const std::string* text = content->string()) {
+    marked.set("content", Value(*text + std::string(kEndMark)));
+    return Value::dict(std::move(marked));
+  }
+  if (const std::vector<Value>* parts = content->items()) {
+    std::vector<Value> copies = *parts;
+    for (auto part = copies.rbegin(); part != copies.rend(); ++part) {
+      const Value* text = part->dict() ? part->dict()->find("text") : nullptr;
+      if (!text || !text->is_string()) continue;
+      Dict copy = *part->dict();
+      copy.set("text", Value(*text->string() + std::string(kEndMark)));
+      *part = Value::dict(std::move(copy));
+      marked.set("content", Value::list(std::move(copies)));
+      return Value::dict(std::move(marked));
+    }
+  }
+  return invalid_argument(
+      "continue_final_message is set but the final message has no text to continue",
+      "continue_final_message");
+}
+
+Result<void> cut_at_end_mark(std::string& text) {
+  const std::string_view mark = jinja::strip(kEndMark);
+  const std::size_t end = text.rfind(mark);
+  if (end == std::string::npos) {
+    return invalid_argument(
+        "continue_final_message is set but the final message does not appear in the rendered chat",
+        "continue_final_message");
+  }
+  const bool is_trimmed = text.compare(end, kEndMark.size(), kEndMark) != 0;
+  text.resize(end);
+  if (is_trimmed) text.resize(jinja::strip(text, jinja::Side::kRight).size());
+  return {};
+}
+
+Result<Value> prepare_messages(const ChatTemplateInput& input) {
+  ASSIGN_OR_RETURN(const Value parsed, parse(input.messages_json, "messages"));
+  if (!parsed.is_list()) return invalid_argument("messages must be an array", "messages");
+  if (parsed.items()->empty()) {
+    return invalid_argument("messages is empty; provide at least one message", "messages");
+  }
+  std::vector<Value> messages;
+  for (const Value& message : *parsed.items()) {
+    if (!message.dict()) return invalid_argument("a message must be an object", "messages");
+    messages.push_back(prepare_message(*message.dict()));
+  }
+  if (input.continue_final_message) {
+    ASSIGN_OR_RETURN(messages.back(), mark_end(messages.back()));
+  }
+  return Value::list(std::move(messages));
+}
+
+Result<jinja::Variables> prepare_variables(const ChatTemplateInput& input) {
+  if (input.continue_final_message && input.add_generation_prompt) {
+    return invalid_argument("continue_final_message and add_generation_prompt cannot both be set",
+                            "continue_final_message");
+  }
+  ASSIGN_OR_RETURN(Value messages, prepare_messages(input));
+  ASSIGN_OR_RETURN(Value tools, parse(input.tools_json, "tools"));
+  ASSIGN_OR_RETURN(Value documents, parse(input.documents_json, "documents"));
+  ASSIGN_OR_RETURN(const Value kwargs, parse(input.template_kwargs_json, "chat_template_kwargs"));
+  jinja::Variables variables;
+  for (const auto& [name, text] : input.special_tokens) variables.emplace_back(name, Value(text));
+  if (kwargs.dict()) {
+    for (const auto& [name, value] : kwargs.dict()->entries()) {
+      variables.emplace_back(*name.string(), value);
+    }
+  } else if (!kwargs.is_none()) {
+    return invalid_argument("chat_template_kwargs must be an object", "chat_template_kwargs");
+  }
+  variables.emplace_back("messages", std::move(messages));
+  variables.emplace_back("tools", std::move(tools));
+  variables.emplace_back("documents", std::move(documents));
+  variables.emplace_back("add_generation_prompt", Value(input.add_generation_prompt));
+  return variables;
+}
+
+/// Byte spans as spans of code points, none behind the end of the text. Spans may nest.
+std::vector<TextSpan> to_code_points(const jinja::Rendering& rendering) {
+  const auto place = [&](std::size_t offset) {
+    return jinja::num_code_points(
+        std::string_view(rendering.text).substr(0, std::min(offset, rendering.text.size())));
+  };
+  std::vector<TextSpan> spans;
+  for (const auto& [start, end] : rendering.generation_spans) {
+    spans.push_back({place(start), place(end)});
+  }
+  return spans;
+}
+
+}  // namespace
+
+ChatClock ChatClock::now() {
+  const auto now = std::chrono::system_clock::now();
+  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
+  std::tm local{};
+  localtime_r(&seconds, &local);
+  return {.unix_us =
+              std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count(),
+          .utc_offset_s = static_cast<std::int32_t>(local.tm_gmtoff)};
+}
+
+ChatTemplate::ChatTemplate(std::shared_ptr<const jinja::Template> compiled, std::string source,
+                           const ChatTemplateLimits& limits)
+    : compiled_(std::move(compiled)),
+      source_(std::move(source)),
+      limits_(limits),
+      content_format_(detect_content_format(compiled_->body())) {}
+
+Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(
+    const std::string& source, const ChatTemplateLimits& limits) {
+  if (source.size() > limits.max_source_bytes) {
+    return Error{ErrorCode::kTooLarge, "the chat template has " + std::to_string(source.size()) +
+                                           " bytes, the limit is " +
+                                           std::to_string(limits.max_source_bytes)};
+  }
+  if (!jinja::is_valid_utf8(source)) return invalid_argument("the chat template is not UTF-8");
+  try {
+    auto compiled = std::make_shared<const jinja::Template>(source);
+    return std::shared_ptr<const ChatTemplate>(
+        new ChatTemplate(std::move(compiled), source, limits));
+  } catch (const TemplateError& error) {
+    return to_error(error);
+  }
+}
+
+Result<RenderedPrompt> ChatTemplate::render(const ChatTemplateInput& input) const {
+  try {
+    ASSIGN_OR_RETURN(const jinja::Variables variables, prepare_variables(input));
+    jinja::Rendering rendering =
+        compiled_->render(variables, {limits_.max_output_bytes, limits_.max_steps},
+                          {input.clock.unix_us, input.clock.utc_offset_s});
+    if (input.continue_final_message) RETURN_IF_ERROR(cut_at_end_mark(rendering.text));
+    RenderedPrompt prompt;
+    prompt.generation_spans = to_code_points(rendering);
+    prompt.text = std::move(rendering.text);
+    return prompt;
+  } catch (const TemplateError& error) {
+    return to_error(error);
+  }
+}
+
+bool ChatTemplate::mentions(const std::string& word) const {
+  return source_.find(word) != std::string::npos;
+}
+
+}  // namespace troupe

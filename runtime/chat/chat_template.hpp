@@ -1,0 +1,91 @@
+#pragma once
+// A model's chat template: a conversation in, the prompt's text out, equal to what Hugging Face's
+// apply_chat_template gives.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+namespace jinja {
+class Template;
+}
+
+/// How a template wants a message's content: as one string, or as OpenAI's list of typed parts.
+enum class ContentFormat { kString, kOpenAi };
+
+/// What bounds the work that one rendering may cause; a template may come from a client.
+struct ChatTemplateLimits {
+  std::size_t max_source_bytes = std::size_t{1} << 20;
+  std::size_t max_output_bytes = std::size_t{64} << 20;  ///< also of any string on the way
+  std::uint64_t max_steps = 32'000'000;  ///< one per evaluated node and per 16 bytes built
+};
+
+/// Wall-clock time for strftime_now: the template shows it in the server's time zone.
+struct ChatClock {
+  std::int64_t unix_us = 0;  ///< microseconds since 1970-01-01 UTC
+  std::int32_t utc_offset_s = 0;
+
+  /// The system's clock, in the system's time zone.
+  [[nodiscard]] static ChatClock now();
+};
+
+/// The variables of one rendering. JSON texts that are empty count as absent; tools and documents
+/// are then none in the template.
+struct ChatTemplateInput {
+  std::string messages_json;         ///< array of objects
+  std::string tools_json;            ///< array
+  std::string documents_json;        ///< array
+  std::string template_kwargs_json;  ///< object: further variables, they win over special_tokens
+  bool add_generation_prompt = false;
+  bool continue_final_message = false;                ///< the prompt ends inside the last message
+  std::map<std::string, std::string> special_tokens;  ///< "bos_token" -> "<s>"
+  ChatClock clock;
+};
+
+/// [start, end) in Unicode code points of the rendered text.
+struct TextSpan {
+  std::size_t start = 0;
+  std::size_t end = 0;
+  bool operator==(const TextSpan&) const = default;
+};
+
+struct RenderedPrompt {
+  std::string text;
+  std::vector<TextSpan> generation_spans;  ///< what {% generation %} blocks emitted
+};
+
+/// A compiled template. Immutable, so any number of threads may render with one at once.
+class ChatTemplate {
+ public:
+  /// Errors: kInvalidArgument with the line for a syntax error; kTooLarge for a source over
+  /// limits.max_source_bytes.
+  static Result<std::shared_ptr<const ChatTemplate>> compile(const std::string& source,
+                                                             const ChatTemplateLimits& limits = {});
+
+  /// Errors: kInvalidArgument with the text that the template gave to raise_exception, or saying
+  /// what the template did wrong, or which limit it ran into.
+  Result<RenderedPrompt> render(const ChatTemplateInput& input) const;
+
+  /// kOpenAi if some loop of the template goes over a message's content, else kString.
+  [[nodiscard]] ContentFormat content_format() const noexcept { return content_format_; }
+  /// Whether the template's text speaks of this role, so that messages may keep it.
+  [[nodiscard]] bool mentions(const std::string& word) const;
+
+ private:
+  ChatTemplate(std::shared_ptr<const jinja::Template> compiled, std::string source,
+               const ChatTemplateLimits& limits);
+
+  std::shared_ptr<const jinja::Template> compiled_;
+  std::string source_;
+  ChatTemplateLimits limits_;
+  ContentFormat content_format_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,34 @@
+#pragma once
+// Python's numbers: integers of any size (up to a bound), floats, and how they print.
+
+#include <compare>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/chat/jinja/value.hpp"
+
+namespace troupe::jinja {
+
+enum class Arithmetic { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower };
+
+/// Pre: both are numbers. Fails as Python does, and where a result has more than 16384 bits.
+[[nodiscard]] Value calculate(Arithmetic operation, const Value& left, const Value& right);
+[[nodiscard]] Value negate(const Value& number);
+[[nodiscard]] std::partial_ordering compare_numbers(const Value& left, const Value& right);
+[[nodiscard]] double to_double(const Value& number);
+/// An integer or a float as Python prints it; for a bool that is 1 or 0.
+[[nodiscard]] std::string number_text(const Value& number);
+[[nodiscard]] std::string float_repr(double number);
+/// int(text, base): spaces around, a sign, underscores between digits, a prefix that fits the base.
+[[nodiscard]] std::optional<Value> parse_integer(std::string_view text, int base = 10);
+/// float(text).
+[[nodiscard]] std::optional<double> parse_float(std::string_view text);
+/// int(number) of a finite float.
+[[nodiscard]] Value truncate(double number);
+/// round(number, num_digits): to the even neighbour where both are as near.
+[[nodiscard]] double round_half_even(double number, std::int64_t num_digits);
+/// `number` in base 2, 8, 10 or 16, without prefix.
+[[nodiscard]] std::string integer_digits(const Value& number, int base);
+
+}  // namespace troupe::jinja

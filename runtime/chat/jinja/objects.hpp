@@ -1,0 +1,65 @@
+#pragma once
+// Objects that the interpreter itself makes for templates.
+
+#include "runtime/chat/jinja/operations.hpp"
+
+namespace troupe::jinja {
+
+/// namespace(...): the one thing whose attributes a template can set. May be part of a cycle, so
+/// the rendering empties it at the end.
+class Namespace : public Object {
+ public:
+  [[nodiscard]] std::string type_name() const override { return "Namespace"; }
+  [[nodiscard]] std::string repr(Runtime& runtime) const override;
+  [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime&) override;
+  void set(std::string_view name, Value value);
+  void clear() { attributes_.clear(); }
+
+ private:
+  std::vector<std::pair<std::string, Value>> attributes_;
+};
+
+/// The variable `loop`: walks the row one ahead only when a template asks about what comes.
+class Loop : public Object, public std::enable_shared_from_this<Loop> {
+ public:
+  /// Renders the loop's body over other values: what loop(...) of a recursive loop does.
+  using Recurse = std::function<Value(const Value& iterable, int depth)>;
+
+  Loop(const Value& iterable, int depth, Recurse recurse, Runtime& runtime);
+
+  /// Moves on; nullopt at the end.
+  std::optional<Value> next();
+
+  [[nodiscard]] std::string type_name() const override { return "LoopContext"; }
+  [[nodiscard]] std::string repr(Runtime& runtime) const override;
+  [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime& runtime) override;
+  [[nodiscard]] bool is_callable() const override { return true; }
+  Value call(const Arguments& arguments, Runtime& runtime) override;
+  [[nodiscard]] bool changed(const std::vector<Value>& values, Runtime& runtime);
+  [[nodiscard]] Value cycle(const std::vector<Value>& values) const;
+
+ private:
+  const std::optional<Value>& peek();
+  std::size_t row_length();
+
+  StreamPtr stream_;
+  std::optional<std::size_t> length_;
+  std::int64_t index0_ = -1;
+  int depth_;
+  Recurse recurse_;
+  Runtime& runtime_;
+  std::optional<Value> previous_;
+  std::optional<Value> current_;
+  std::optional<Value> after_;
+  bool has_peeked_ = false;
+  std::optional<std::vector<Value>> last_changed_;
+};
+
+/// A function that is available under `name` in every template; nullptr if there is none.
+[[nodiscard]] const Value* find_global(std::string_view name);
+
+/// `format` as strftime would print it in the C locale, with Python's %f.
+[[nodiscard]] std::string format_time(std::string_view format, std::int64_t unix_us,
+                                      std::int32_t utc_offset_s);
+
+}  // namespace troupe::jinja

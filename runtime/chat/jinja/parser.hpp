@@ -1,0 +1,12 @@
+#pragma once
+// Tokens to a syntax tree: Jinja 3.1's grammar with loop controls and generation blocks.
+
+#include "runtime/chat/jinja/ast.hpp"
+
+namespace troupe::jinja {
+
+/// Fails (kSyntax) naming the line, also for filters and tests that do not exist, and for sources
+/// that are nested too deeply.
+[[nodiscard]] Body parse(std::string_view source);
+
+}  // namespace troupe::jinja

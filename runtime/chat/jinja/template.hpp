@@ -1,0 +1,40 @@
+#pragma once
+// A compiled template and its rendering: the interpreter's front door.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/chat/jinja/ast.hpp"
+
+namespace troupe::jinja {
+
+struct RenderLimits {
+  std::size_t max_output_bytes;
+  std::uint64_t max_steps;
+};
+struct RenderClock {
+  std::int64_t unix_us;
+  std::int32_t utc_offset_s;
+};
+/// Byte offsets into the text, of what generation blocks emitted.
+struct Rendering {
+  std::string text;
+  std::vector<std::pair<std::size_t, std::size_t>> generation_spans;
+};
+using Variables = std::vector<std::pair<std::string, Value>>;
+
+/// Immutable. Its functions fail with TemplateError.
+class Template {
+ public:
+  explicit Template(std::string_view source);
+  [[nodiscard]] const Body& body() const noexcept { return body_; }
+  /// A later variable of the same name hides an earlier one.
+  [[nodiscard]] Rendering render(const Variables& variables, const RenderLimits& limits,
+                                 const RenderClock& clock) const;
+
+ private:
+  Body body_;
+};
+
+}  // namespace troupe::jinja

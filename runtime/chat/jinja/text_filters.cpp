@@ -1,0 +1,268 @@
+// Filters over text.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "runtime/chat/jinja/filter_tables.hpp"
+#include "runtime/chat/jinja/format.hpp"
+#include "runtime/chat/jinja/methods.hpp"
+#include "runtime/chat/jinja/string_methods.hpp"
+#include "runtime/chat/jinja/unicode.hpp"
+
+namespace troupe::jinja {
+namespace {
+
+/// The result of a filter that Jinja computes on the input itself when that is Markup.
+Value like(const Value& input, std::string text) {
+  return input.is_markup() ? Value::markup(std::move(text)) : Value(std::move(text));
+}
+
+std::int64_t integer(const std::optional<Value>& value, std::int64_t missing) {
+  if (!value || value->is_none()) return missing;
+  const auto number = value->small_integer();
+  if (!number || *number > 1'000'000'000 || *number < -1'000'000'000) {
+    fail_type("a filter's argument must be a small integer, not " + type_name(*value));
+  }
+  return *number;
+}
+
+template <std::string (*map)(std::string_view)>
+Value mapped(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "filter", {});
+  return like(input, map(to_text(input, runtime)));
+}
+
+/// Words as the filter title splits them: at spaces, hyphens and opening brackets.
+std::string title_words(std::string_view text) {
+  std::string title;
+  bool is_start = true;
+  std::string word;
+  const auto flush = [&] {
+    if (word.empty()) return;
+    std::size_t first = 0;
+    decode_at(word, first);
+    title += to_upper(std::string_view(word).substr(0, first));
+    title += to_lower(std::string_view(word).substr(first));
+    word.clear();
+  };
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t start = i;
+    const char32_t c = decode_at(text, i);
+    const bool is_separator =
+        is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+    if (is_separator != is_start) flush();
+    is_start = is_separator;
+    word += text.substr(start, i - start);
+  }
+  flush();
+  return title;
+}
+
+Value trim(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "trim", {"chars"});
+  const std::string text = to_text(input, runtime);
+  if (!arguments[0] || arguments[0]->is_none()) return like(input, std::string(strip(text)));
+  if (!arguments[0]->is_string()) fail_type("strip arg must be None or str");
+  return like(input, std::string(strip(text, *arguments[0]->string())));
+}
+
+Value replace(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "replace", {"old", "new", "count"}, 2);
+  return Value(replace_all(to_text(input, runtime), to_text(*arguments[0], runtime),
+                           to_text(*arguments[1], runtime), integer(arguments[2], -1), runtime));
+}
+
+Value indent(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "indent", {"width", "first", "blank"});
+  if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
+  if (!input.is_string()) fail_type("'" + type_name(input) + "' object cannot be indented");
+  const std::string prefix = arguments[0] && arguments[0]->is_string()
+                                 ? *arguments[0]->string()
+                                 : std::string(static_cast<std::size_t>(std::clamp<std::int64_t>(
+                                                   integer(arguments[0], 4), 0, 1'000'000)),
+                                               ' ');
+  const bool indents_first = arguments[1] && is_true(*arguments[1]);
+  const bool indents_blank = arguments[2] && is_true(*arguments[2]);
+  // A final newline counts as a line of its own, so that it is kept.
+  const Value text(*input.string() + "\n");
+  const Value lines = find_string_method("splitlines")(text, {}, runtime);
+  std::string indented;
+  bool is_first = true;
+  for (const Value& line : *lines.items()) {
+    const std::string& content = *line.string();
+    runtime.budget.charge_text(prefix.size() + content.size());
+    runtime.budget.check_text_size(indented.size() + prefix.size() + content.size());
+    if (!is_first) indented += '\n';
+    if (is_first ? indents_first : (indents_blank || !content.empty())) indented += prefix;
+    indented += content;
+    is_first = false;
+  }
+  return like(input, std::move(indented));
+}
+
+Value format_filter(const Value& input, const Arguments& call, Runtime& runtime) {
+  if (!call.positional.empty() && !call.named.empty()) {
+    fail_type("can't handle positional and keyword arguments at the same time");
+  }
+  const Value format = input.is_string() ? input : Value(to_text(input, runtime));
+  if (call.named.empty()) return printf_format(format, Value::tuple(call.positional), runtime);
+  Dict values;
+  for (const auto& [name, value] : call.named) values.set(name, value);
+  return printf_format(format, Value::dict(std::move(values)), runtime);
+}
+
+Value center(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "center", {"width"});
+  const Value width(integer(arguments[0], 80));
+  return find_string_method("center")(Value(to_text(input, runtime)), {{width}, {}}, runtime);
+}
+
+Value escape(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "escape", {});
+  if (input.is_markup()) return input;
+  return Value::markup(escape_html(to_text(input, runtime)));
+}
+Value force_escape(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "forceescape", {});
+  return Value::markup(escape_html(to_text(input, runtime)));
+}
+Value safe(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "safe", {});
+  return Value::markup(to_text(input, runtime));
+}
+
+std::string url_quote(std::string_view text, bool is_query) {
+  std::string quoted;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    const bool is_plain =
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+        std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !is_query);
+    if (is_plain) {
+      quoted += c;
+    } else if (c == ' ' && is_query) {
+      quoted += '+';
+    } else {
+      std::array<char, 4> buffer;
+      std::snprintf(buffer.data(), buffer.size(), "%%%02X", byte);
+      quoted += buffer.data();
+    }
+  }
+  return quoted;
+}
+
+Value url_encode(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "urlencode", {});
+  if (input.is_string() || !is_iterable(input, runtime) || input.is_undefined()) {
+    return Value(url_quote(to_text(input, runtime), false));
+  }
+  const Value pairs = input.dict() ? dict_view(input, DictPart::kItems) : input;
+  std::string query;
+  for (const Value& pair : to_vector(pairs, runtime)) {
+    const std::vector<Value> parts = to_vector(pair, runtime);
+    if (parts.size() != 2) fail_value("urlencode needs pairs");
+    if (!query.empty()) query += '&';
+    query += url_quote(to_text(parts[0], runtime), true) + "=" +
+             url_quote(to_text(parts[1], runtime), true);
+    runtime.budget.check_text_size(query.size());
+  }
+  return Value(std::move(query));
+}
+
+Value truncate_text(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "truncate", {"length", "killwords", "end", "leeway"});
+  const std::int64_t length = integer(arguments[0], 255);
+  const std::string end = arguments[2] ? to_text(*arguments[2], runtime) : "...";
+  const std::int64_t leeway = integer(arguments[3], 5);
+  const auto end_size = static_cast<std::int64_t>(num_code_points(end));
+  if (length < end_size || leeway < 0) fail_value("truncate's length is shorter than its end");
+  const std::optional<std::size_t> size = jinja::length(input);
+  if (!size) fail_type("object of type '" + type_name(input) + "' has no len()");
+  if (static_cast<std::int64_t>(*size) <= length + leeway) return input;
+  if (!input.is_string()) fail_type("'" + type_name(input) + "' object cannot be truncated");
+  const std::string& text = *input.string();
+  std::string cut = text.substr(0, byte_offset(text, static_cast<std::size_t>(length - end_size)));
+  const bool kills_words = arguments[1] && is_true(*arguments[1]);
+  if (!kills_words) {
+    const std::size_t space = cut.rfind(' ');
+    if (space != std::string::npos) cut.resize(space);
+  }
+  return Value(cut + end);
+}
+
+Value word_count(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "wordcount", {});
+  const std::string text = to_text(input, runtime);
+  std::int64_t count = 0;
+  bool in_word = false;
+  for (std::size_t i = 0; i < text.size();) {
+    const char32_t c = decode_at(text, i);
+    const bool is_word = c == '_' || is_alpha(c) || is_decimal(c) || is_digit(c) || is_numeric(c);
+    count += is_word && !in_word;
+    in_word = is_word;
+  }
+  return Value(count);
+}
+
+std::string unescape_html(const std::string& text) {
+  static constexpr std::pair<std::string_view, std::string_view> kEntities[] = {
+      {"&amp;", "&"}, {"&lt;", "<"},    {"&gt;", ">"},   {"&#34;", "\""},
+      {"&#39;", "'"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\u00a0"}};
+  std::string plain;
+  for (std::size_t i = 0; i < text.size();) {
+    const auto* entity = std::find_if(
+        std::begin(kEntities), std::end(kEntities),
+        [&](const auto& entry) { return text.compare(i, entry.first.size(), entry.first) == 0; });
+    if (entity == std::end(kEntities)) {
+      plain += text[i++];
+    } else {
+      plain += entity->second;
+      i += entity->first.size();
+    }
+  }
+  return plain;
+}
+
+Value strip_tags(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "striptags", {});
+  std::string text = to_text(input, runtime);
+  for (const auto& [open, close] : {std::pair{"<!--", "-->"}, std::pair{"<", ">"}}) {
+    std::string kept;
+    std::size_t position = 0;
+    while (true) {
+      const std::size_t start = text.find(open, position);
+      const std::size_t end = start == std::string::npos ? start : text.find(close, start);
+      if (end == std::string::npos) break;
+      kept += text.substr(position, start - position);
+      position = end + std::string_view(close).size();
+    }
+    text = kept + text.substr(position);
+  }
+  const Value words = find_string_method("split")(Value(text), {}, runtime);
+  const Value joined = find_string_method("join")(Value(" "), {{words}, {}}, runtime);
+  return Value(unescape_html(*joined.string()));
+}
+
+constexpr FilterEntry kFilters[] = {{"capitalize", mapped<capitalize>},
+                                    {"center", center},
+                                    {"e", escape},
+                                    {"escape", escape},
+                                    {"forceescape", force_escape},
+                                    {"format", format_filter},
+                                    {"indent", indent},
+                                    {"lower", mapped<to_lower>},
+                                    {"replace", replace},
+                                    {"safe", safe},
+                                    {"striptags", strip_tags},
+                                    {"title", mapped<title_words>},
+                                    {"trim", trim},
+                                    {"truncate", truncate_text},
+                                    {"upper", mapped<to_upper>},
+                                    {"urlencode", url_encode},
+                                    {"wordcount", word_count}};
+
+}  // namespace
+
+std::span<const FilterEntry> text_filters() { return kFilters; }
+
+}  // namespace troupe::jinja

@@ -1,0 +1,94 @@
+#pragma once
+// The option table: what can be set, where each value came from, and how to read it from a
+// configuration file, the environment and the command line (the later wins over the earlier). A
+// program binds its options to plain struct members once; --help, `troupe config` and all three
+// readers come from that one list.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+enum class OptionSource : std::uint8_t { kDefault, kFile, kEnvironment, kCommandLine };
+[[nodiscard]] std::string_view to_string(OptionSource source) noexcept;
+
+/// One `section.key = value` of a configuration file, with its line for error messages.
+struct ConfigEntry {
+  std::string section;
+  std::string key;
+  std::string value;              ///< unquoted
+  std::vector<std::string> list;  ///< the elements, if the value is a list
+  bool is_list = false;
+  int line = 0;
+};
+
+/// Owns nothing but the list: targets are members of structs that outlive it. Names are unique.
+class OptionSet {
+ public:
+  struct Option {
+    std::string section;  ///< of the configuration file, and the heading in --help
+    std::string name;     ///< as on the command line, without the dashes
+    std::string type;     ///< as shown: INT, FLOAT, TEXT, LIST, or empty for a flag
+    std::string help;
+    std::vector<std::string> choices;  ///< empty: anything
+    std::function<Result<void>(const std::string&)> set;
+    std::function<void()> clear;  ///< lists only: drop what a weaker source gave
+    std::function<std::string()> get;
+    OptionSource source = OptionSource::kDefault;
+    bool is_flag = false;
+    bool is_list = false;
+    std::optional<std::string> default_text;
+  };
+
+  /// Options added from here on belong to this section.
+  OptionSet& section(std::string name);
+  OptionSet& add(std::string name, bool& target, std::string help);
+  /// Integers may end in k, m, g (powers of 1000) or K, M, G (of 1024). A value outside [min, max]
+  /// is an error.
+  OptionSet& add(std::string name, std::int64_t& target, std::string help,
+                 std::int64_t min = INT64_MIN, std::int64_t max = INT64_MAX);
+  OptionSet& add(std::string name, double& target, std::string help, double min = -1e300,
+                 double max = 1e300);
+  OptionSet& add(std::string name, std::string& target, std::string help,
+                 std::vector<std::string> choices = {});
+  /// May be given several times; in a file as a list.
+  OptionSet& add(std::string name, std::vector<std::string>& target, std::string help);
+
+  /// Entries of foreign sections (those listed) are left alone; any other unknown section or key is
+  /// an error.
+  [[nodiscard]] Result<void> read_file(std::span<const ConfigEntry> entries,
+                                       std::string_view file_name,
+                                       std::span<const std::string_view> foreign_sections);
+  /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them).
+  /// Unknown ones are errors.
+  [[nodiscard]] Result<void> read_environment(std::span<const std::string> environment,
+                                              std::string_view prefix);
+  /// --name value, --name=value, --flag, --no-flag. What is not an option is returned in order;
+  /// `--` ends the options.
+  [[nodiscard]] Result<std::vector<std::string>> read_command_line(
+      std::span<const std::string> arguments);
+
+  /// All options by section, with types, defaults and choices.
+  [[nodiscard]] std::string help() const;
+  /// One line per option: `section.name = value  (source)`.
+  [[nodiscard]] std::string dump() const;
+  [[nodiscard]] const std::vector<Option>& options() const noexcept { return options_; }
+
+ private:
+  Option& append(std::string name, std::string type, std::string help);
+  Option* find(std::string_view name);
+  Result<void> assign(Option& option, const std::string& text, OptionSource source,
+                      const std::string& where);
+
+  std::vector<Option> options_;
+  std::string section_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,160 @@
+#include "runtime/config/options.hpp"
+
+#include "runtime/config/config_file.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::string_view kEnvironmentPrefix = "TROUPE_";
+constexpr std::string_view kConfigFileFlag = "--config-file";
+constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
+
+}  // namespace
+
+void bind_options(OptionSet& set, Options& options) {
+  ModelOptions& model = options.model;
+  set.section("model")
+      .add("model", model.model, "folder of a Hugging Face model; none: the demo model")
+      .add("served-model-name", model.served_model_name,
+           "name in the API; none: the folder as given")
+      .add("dtype", model.dtype, "arithmetic", {"auto", "bfloat16", "float32"})
+      .add("max-model-len", model.max_model_len,
+           "most tokens of prompt and output together; 0: the model's own", 0, kMaxCount)
+      .add("chat-template", model.chat_template,
+           "file with a chat template that replaces the model's")
+      .add("chat-template-content-format", model.chat_template_content_format,
+           "how message contents reach the template", {"auto", "string", "openai"})
+      .add("generation-config", model.generation_config,
+           "sampling defaults: auto reads the model's generation_config.json, vllm uses none of it",
+           {"auto", "vllm"})
+      .add("override-generation-config", model.override_generation_config,
+           "JSON object laid over the generation config")
+      .add("seed", model.seed,
+           "seeds the draws of requests that bring no seed; 0: from the system");
+
+  EngineOptions& engine = options.engine;
+  set.section("engine")
+      .add("block-size", engine.block_size, "tokens in a KV cache block", 1, 1024)
+      .add("max-num-seqs", engine.max_num_seqs, "most requests that run at once", 1, 1 << 16)
+      .add("max-num-batched-tokens", engine.max_num_batched_tokens, "most tokens in a step", 1,
+           kMaxCount)
+      .add("max-num-scheduled-tokens", engine.max_num_scheduled_tokens,
+           "token budget of the scheduler; 0: max-num-batched-tokens", 0, kMaxCount)
+      .add("long-prefill-token-threshold", engine.long_prefill_token_threshold,
+           "longest piece of a prompt in a step while others run; 0: no limit", 0, kMaxCount)
+      .add("enable-chunked-prefill", engine.enable_chunked_prefill, "split long prompts over steps")
+      .add("enable-prefix-caching", engine.enable_prefix_caching,
+           "reuse the KV cache of equal prefixes")
+      .add("prefix-caching-hash-algo", engine.prefix_caching_hash_algo, "hash of cached blocks",
+           {"sha256", "sha256_cbor", "xxhash", "xxhash_cbor"})
+      .add("scheduling-policy", engine.scheduling_policy, "order of waiting requests",
+           {"fcfs", "priority"})
+      .add("watermark", engine.watermark,
+           "share of the blocks kept free when requests are admitted", 0, 1)
+      .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,
+           "KV cache blocks; 0: from the memory", 0, kMaxCount)
+      .add("kv-cache-memory-bytes", engine.kv_cache_memory_bytes,
+           "memory for the KV cache; 0: gpu-memory-utilization of what is free", 0)
+      .add(
+          "gpu-memory-utilization", engine.gpu_memory_utilization,
+          "share of the device's free memory that the KV cache may take; on CPU 4 GiB, or what one "
+          "request needs, are enough",
+          0.01, 1)
+      .add("kv-cache-dtype", engine.kv_cache_dtype, "KV cache elements; auto follows dtype",
+           {"auto", "bfloat16", "float32"})
+      .add("max-logprobs", engine.max_logprobs,
+           "most log-probabilities a request may ask for; -1: no limit", -1, kMaxCount)
+      .add("stream-interval", engine.stream_interval, "tokens between two chunks of a stream", 1,
+           1 << 16)
+      .add("threads", engine.threads, "threads that compute; 0: one per core", 0, 1024)
+      .add("cpu-isa", engine.cpu_isa, "instruction set",
+           {"auto", "scalar", "avx2", "avx512", "amx"})
+      .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64);
+
+  ServerOptions& server = options.server;
+  set.section("server")
+      .add("host", server.host, "address to listen on; 0.0.0.0 for all")
+      .add("port", server.port, "port to listen on; 0: any", 0, 65535)
+      .add("api-key", server.api_key, "key that clients must send as a bearer token")
+      .add("allowed-origins", server.allowed_origins, "origins for CORS")
+      .add("max-body-bytes", server.max_body_bytes, "largest request body", 1 << 10,
+           std::int64_t{4} << 30)
+      .add("max-header-bytes", server.max_header_bytes, "largest request header", 1 << 10, 16 << 20)
+      .add("max-connections", server.max_connections, "most open connections", 1, 1 << 20)
+      .add("idle-timeout-s", server.idle_timeout_s, "seconds until an idle connection is closed",
+           0.1, 86400)
+      .add("write-timeout-s", server.write_timeout_s, "seconds that a client may not read", 0.1,
+           86400)
+      .add("sse-keep-alive-interval", server.sse_keep_alive_interval,
+           "seconds between comment lines on a silent stream; 0: none", 0, 86400)
+      .add("shutdown-timeout", server.shutdown_timeout,
+           "seconds that running requests get to finish on shutdown", 0, 86400)
+      .add("max-num-queued-reqs", server.max_num_queued_reqs,
+           "requests in the engine before further ones get 503; 0: no limit", 0, kMaxCount)
+      .add("enable-request-id-headers", server.enable_request_id_headers, "send X-Request-Id back")
+      .add("enable-prompt-tokens-details", server.enable_prompt_tokens_details,
+           "report cached tokens in usage")
+      .add("enable-force-include-usage", server.enable_force_include_usage,
+           "streams end with usage unasked")
+      .add("trust-request-chat-template", server.trust_request_chat_template,
+           "requests may bring a chat template of their own")
+      .add("response-role", server.response_role, "role of the answers");
+
+  set.section("log")
+      .add("log-level", options.log.log_level, "what is logged",
+           {"trace", "debug", "info", "warning", "error", "off"})
+      .add("log-stats-interval-s", options.log.log_stats_interval_s,
+           "seconds between lines of statistics; 0: none", 0, 86400);
+}
+
+Result<void> validate(const Options& options) {
+  const EngineOptions& engine = options.engine;
+  if (engine.max_num_batched_tokens < engine.max_num_seqs) {
+    return invalid_argument(
+        "max-num-batched-tokens is " + std::to_string(engine.max_num_batched_tokens) +
+            ", it must be at least max-num-seqs, " + std::to_string(engine.max_num_seqs),
+        "max-num-batched-tokens");
+  }
+  if (!engine.enable_chunked_prefill &&
+      options.model.max_model_len > engine.max_num_batched_tokens) {
+    return invalid_argument("without chunked prefill max-num-batched-tokens, " +
+                                std::to_string(engine.max_num_batched_tokens) +
+                                ", must be at least max-model-len, " +
+                                std::to_string(options.model.max_model_len),
+                            "max-num-batched-tokens");
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> load_options(OptionSet& set,
+                                              std::span<const std::string> arguments,
+                                              std::span<const std::string> environment,
+                                              std::vector<ConfigEntry>& caf_entries) {
+  std::string file;
+  std::vector<std::string> rest;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == kConfigFileFlag) {
+      if (i + 1 == arguments.size())
+        return invalid_argument("--config-file needs a value", "config-file");
+      file = arguments[++i];
+    } else if (argument.starts_with(std::string(kConfigFileFlag) + "=")) {
+      file = argument.substr(kConfigFileFlag.size() + 1);
+    } else {
+      rest.push_back(argument);
+    }
+  }
+  if (!file.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<ConfigEntry> entries, read_config_file(file));
+    RETURN_IF_ERROR(set.read_file(entries, file, kCafSections));
+    for (const ConfigEntry& entry : entries) {
+      for (const std::string_view section : kCafSections) {
+        if (entry.section == section) caf_entries.push_back(entry);
+      }
+    }
+  }
+  RETURN_IF_ERROR(set.read_environment(environment, kEnvironmentPrefix));
+  return set.read_command_line(rest);
+}
+
+}  // namespace troupe

@@ -1,0 +1,95 @@
+#pragma once
+// Every option of the engine, by vLLM's flag names. The defaults are the members' initialisers; the
+// table in options.cpp gives each its section, range and help.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/config/option_set.hpp"
+
+namespace troupe {
+
+struct ModelOptions {
+  std::string model;  ///< folder; empty: the demo model
+  std::vector<std::string> served_model_name;
+  std::string dtype = "auto";
+  std::int64_t max_model_len = 0;  ///< 0: the model's own
+  std::string chat_template;
+  std::string chat_template_content_format = "auto";
+  std::string generation_config = "auto";
+  std::string override_generation_config;  ///< JSON object
+  std::int64_t seed = 0;
+};
+
+struct EngineOptions {
+  std::int64_t block_size = 16;
+  std::int64_t max_num_seqs = 128;
+  std::int64_t max_num_batched_tokens = 2048;
+  std::int64_t max_num_scheduled_tokens = 0;  ///< 0: as max_num_batched_tokens
+  std::int64_t long_prefill_token_threshold = 0;
+  bool enable_chunked_prefill = true;
+  bool enable_prefix_caching = true;
+  std::string prefix_caching_hash_algo = "sha256_cbor";
+  std::string scheduling_policy = "fcfs";
+  double watermark = 0;
+  std::int64_t num_gpu_blocks_override = 0;  ///< 0: from memory
+  std::int64_t kv_cache_memory_bytes = 0;    ///< 0: a share of what is free
+  double gpu_memory_utilization = 0.5;
+  std::string kv_cache_dtype = "auto";
+  std::int64_t max_logprobs = 20;
+  std::int64_t stream_interval = 1;
+  std::int64_t threads = 0;  ///< 0: one per core
+  std::string cpu_isa = "auto";
+  std::int64_t num_input_processors = 2;
+};
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  std::int64_t port = 8000;
+  std::vector<std::string> api_key;
+  std::vector<std::string> allowed_origins;
+  std::int64_t max_body_bytes = 32 << 20;
+  std::int64_t max_header_bytes = 64 << 10;
+  std::int64_t max_connections = 4096;
+  double idle_timeout_s = 60;
+  double write_timeout_s = 30;
+  double sse_keep_alive_interval = 0;
+  double shutdown_timeout = 0;
+  std::int64_t max_num_queued_reqs = 0;  ///< 0: no limit
+  bool enable_request_id_headers = false;
+  bool enable_prompt_tokens_details = false;
+  bool enable_force_include_usage = false;
+  bool trust_request_chat_template = false;
+  std::string response_role = "assistant";
+};
+
+struct LogOptions {
+  std::string log_level = "info";
+  double log_stats_interval_s = 10;
+};
+
+struct Options {
+  ModelOptions model;
+  EngineOptions engine;
+  ServerOptions server;
+  LogOptions log;
+};
+
+/// Binds every option; `options` must outlive the set.
+void bind_options(OptionSet& set, Options& options);
+
+/// Sections of a configuration file that CAF reads by itself.
+inline constexpr std::string_view kCafSections[] = {"scheduler", "middleman", "openssl", "logger"};
+
+/// Reads file (if any), then environment, then command line, and checks what only makes sense
+/// together. Returns the positional arguments. Errors: kInvalidArgument naming the key, kNotFound
+/// for the file.
+[[nodiscard]] Result<std::vector<std::string>> load_options(
+    OptionSet& set, std::span<const std::string> arguments,
+    std::span<const std::string> environment, std::vector<ConfigEntry>& caf_entries);
+/// What only makes sense together. Errors: kInvalidArgument naming the key, its value and the
+/// limit.
+[[nodiscard]] Result<void> validate(const Options& options);
+
+}  // namespace troupe

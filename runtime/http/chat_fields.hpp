@@ -1,0 +1,22 @@
+#pragma once
+// The fields that describe a conversation, shared by chat and /tokenize.
+
+#include <string>
+
+#include "messages/request.hpp"
+#include "runtime/http/json_fields.hpp"
+#include "runtime/http/openai_request.hpp"
+
+namespace troupe {
+
+/// The last message, as far as answers need it.
+struct LastMessage {
+  std::string role;
+  std::string text;  ///< empty if the content is not a string
+};
+
+/// Reads messages, tools, documents and template settings; what is wrong is noted in `fields`.
+ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defaults,
+                            LastMessage& last);
+
+}  // namespace troupe

@@ -1,0 +1,39 @@
+#pragma once
+// What the HTTP server needs of the engine behind it.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "messages/ids.hpp"
+#include "messages/request.hpp"
+
+namespace troupe {
+
+/// Implemented by the Frontend, called by the server's threads at any time and from any of them: an
+/// implementation must be thread-safe and must not block. Outputs travel the other way through
+/// Server::deliver.
+class EnginePort {
+ public:
+  virtual ~EnginePort() = default;
+
+  /// The first of `count` consecutive ids that have never been given out. Pre: count >= 1.
+  [[nodiscard]] virtual RequestId allocate_ids(std::int32_t count) = 0;
+
+  /// Starts a request; `request.id` comes from allocate_ids(request.params.n). Exactly one finished
+  /// RequestOutput (or one with an error) must be delivered for it, unless it is aborted.
+  /// `params.philox_key` is left to the implementation.
+  virtual void submit(GenerateRequest request) = 0;
+
+  /// Ends requests whose clients are gone; `ids` are those of GenerateRequests (each stands for all
+  /// its samples). Outputs still under way are dropped by the server.
+  virtual void abort(std::vector<RequestId> ids) = 0;
+
+  /// Tokenises, renders or decodes. `reply` is called once, from any thread.
+  virtual void render(RenderRequest request, std::function<void(RenderReply)> reply) = 0;
+
+  /// False while no engine is ready to serve; /health then says 503.
+  [[nodiscard]] virtual bool healthy() const noexcept = 0;
+};
+
+}  // namespace troupe

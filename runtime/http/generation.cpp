@@ -1,0 +1,250 @@
+#include "runtime/http/generation.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+namespace troupe {
+namespace {
+
+template <class T>
+void append(std::vector<T>& into, std::vector<T>&& from) {
+  if (into.empty()) {
+    into = std::move(from);
+  } else {
+    into.insert(into.end(), std::make_move_iterator(from.begin()),
+                std::make_move_iterator(from.end()));
+  }
+}
+
+/// Lays a later output of a request over an earlier one that has not been sent: new text goes to
+/// the end, states are replaced.
+void merge(std::vector<CompletionOutput>& into, std::vector<CompletionOutput>&& from) {
+  for (CompletionOutput& output : from) {
+    const auto same = std::find_if(into.begin(), into.end(), [&](const CompletionOutput& known) {
+      return known.index == output.index;
+    });
+    if (same == into.end()) {
+      into.push_back(std::move(output));
+      continue;
+    }
+    same->text += output.text;
+    append(same->token_ids, std::move(output.token_ids));
+    append(same->logprobs, std::move(output.logprobs));
+    same->cumulative_logprob = output.cumulative_logprob;
+    same->finish_reason = output.finish_reason;
+    same->stop_reason = std::move(output.stop_reason);
+  }
+}
+
+}  // namespace
+
+Generation::Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
+                       AnswerHead head, ChoiceFormat format)
+    : context_(context),
+      count_(context),
+      sink_(sink),
+      head_(std::move(head)),
+      format_(format),
+      stream_(fields.stream),
+      stream_options_{
+          fields.stream_options.include_usage || context.config.enable_force_include_usage,
+          fields.stream_options.continuous_usage_stats},
+      max_tokens_(fields.params.max_tokens),
+      num_samples_(fields.params.n),
+      arrival_(context.environment.steady_clock()) {}
+
+Generation::~Generation() { abandon(); }
+
+void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::string>& external_ids,
+                        const GenerationFields& fields, bool return_prompt_text) {
+  parts_.resize(prompts.size());
+  num_live_ = prompts.size();
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    parts_[i].id = context_.port.allocate_ids(num_samples_);
+    parts_[i].index = static_cast<std::int32_t>(i);
+    parts_[i].samples.resize(static_cast<std::size_t>(num_samples_));
+    context_.live.emplace(parts_[i].id, this);
+  }
+  const double arrival_time = context_.environment.wall_clock();
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    GenerateRequest request;
+    request.id = parts_[i].id;
+    request.external_id = external_ids[i];
+    request.prompt = std::move(prompts[i]);
+    request.params = fields.params;
+    request.truncate_prompt_tokens = fields.truncate_prompt_tokens;
+    request.cache_salt = fields.cache_salt;
+    request.priority = fields.priority;
+    request.arrival_time = arrival_time;
+    request.return_prompt_text = return_prompt_text;
+    context_.port.submit(std::move(request));
+  }
+}
+
+void Generation::deliver(RequestOutput output, std::uint32_t engine) {
+  const auto part = std::find_if(parts_.begin(), parts_.end(),
+                                 [&](const Part& known) { return known.id == output.id; });
+  CHECK(part != parts_.end() && !part->finished, value(output.id));
+  observe(*part, output, engine);
+  if (output.error) {
+    retire(*part);
+    return fail(*std::move(output.error));
+  }
+  const bool broken = std::any_of(output.outputs.begin(), output.outputs.end(), [](const auto& o) {
+    return o.finish_reason == FinishReason::kError;
+  });
+  if (broken) {
+    if (output.finished) retire(*part);
+    return fail({ErrorCode::kInternal, "the engine failed while it generated", ""});
+  }
+  if (!part->begun) take_first(*part, output);
+  for (const CompletionOutput& completion : output.outputs) {
+    sample(*part, completion).num_tokens += static_cast<std::int64_t>(completion.token_ids.size());
+  }
+  merge(part->pending.outputs, std::move(output.outputs));
+  part->has_pending = true;
+  if (output.finished) retire(*part);
+  if (stream_) {
+    flush();
+  } else if (num_live_ == 0) {
+    done_ = true;
+    sink_.respond({.status = 200, .content_type = "application/json", .body = final_json()});
+  }
+}
+
+void Generation::observe(Part& part, const RequestOutput& output, std::uint32_t engine) {
+  const double since_arrival = context_.environment.steady_clock() - arrival_;
+  EngineMetrics& metrics = context_.metrics;
+  if (output.prefill_stats) metrics.observe_prefill(engine, *output.prefill_stats);
+  if (stream_ && !part.begun && !output.error) metrics.observe_first_token(engine, since_arrival);
+  std::vector<FinishReason> reasons;
+  for (const CompletionOutput& completion : output.outputs) {
+    if (completion.finish_reason) reasons.push_back(*completion.finish_reason);
+  }
+  std::int32_t longest = 0;
+  for (std::size_t i = 0; i < output.finished_times.size(); ++i) {
+    const RequestTimes& times = output.finished_times[i];
+    longest = std::max(longest, times.num_generation_tokens);
+    // Without a stream the first output is the last: the engine's clock tells of the first token.
+    if (!stream_) metrics.observe_first_token(engine, times.first_token - times.queued);
+    const auto num_prompt_tokens = part.begun
+                                       ? part.num_prompt_tokens
+                                       : static_cast<std::int32_t>(output.prompt_token_ids.size());
+    metrics.observe_finished(
+        engine,
+        {.reason = i < reasons.size() ? reasons[i] : FinishReason::kAbort,
+         .times = times,
+         .e2e_seconds = since_arrival,
+         .num_prompt_tokens = num_prompt_tokens,
+         .num_cached_tokens = part.begun ? part.num_cached_tokens : output.num_cached_tokens,
+         .max_tokens = max_tokens_});
+  }
+  for (const Sample& sample : part.samples) {
+    longest = std::max(longest, static_cast<std::int32_t>(sample.num_tokens));
+  }
+  if (output.finished) metrics.observe_request(engine, num_samples_, longest);
+}
+
+void Generation::take_first(Part& part, RequestOutput& output) {
+  part.begun = true;
+  part.num_prompt_tokens = static_cast<std::int32_t>(output.prompt_token_ids.size());
+  part.num_cached_tokens = output.num_cached_tokens;
+  if (output.prefill_stats) {
+    part.num_prompt_tokens =
+        std::max(part.num_prompt_tokens, output.prefill_stats->num_prompt_tokens);
+    part.num_cache_creation_tokens = output.prefill_stats->num_cache_creation_tokens;
+  }
+  part.prompt_token_ids = std::move(output.prompt_token_ids);
+  part.prompt_text = std::move(output.prompt_text);
+  part.prompt_logprobs = std::move(output.prompt_logprobs);
+}
+
+void Generation::retire(Part& part) {
+  part.finished = true;
+  --num_live_;
+  context_.live.erase(part.id);
+  context_.counters.num_samples -= num_samples_;
+}
+
+void Generation::abandon() {
+  std::vector<RequestId> ids;
+  for (Part& part : parts_) {
+    if (part.finished) continue;
+    ids.push_back(part.id);
+    retire(part);
+  }
+  if (!ids.empty()) context_.port.abort(std::move(ids));
+}
+
+void Generation::fail(Error error) {
+  abandon();
+  error_ = std::move(error);
+  if (begun_) return flush();
+  done_ = true;
+  sink_.respond(error_response(*error_));
+}
+
+void Generation::begin() {
+  if (begun_) return;
+  begun_ = true;
+  sink_.begin({.status = 200,
+               .content_type = "text/event-stream; charset=utf-8",
+               .headers = {{"Cache-Control", "no-cache"}}});
+}
+
+void Generation::flush() {
+  if (done_ || !sink_.ready()) return;
+  events_.clear();
+  for (Part& part : parts_) {
+    if (!part.has_pending) continue;
+    append_events(events_, part);
+    part.has_pending = false;
+    part.pending = {};
+  }
+  const bool complete = num_live_ == 0;
+  if (error_) {
+    append_error_event(events_, *error_);
+  } else if (complete && stream_options_.include_usage) {
+    append_usage_event(events_, head_, stream_object(), usage());
+  }
+  if (complete) append_done_event(events_);
+  if (events_.empty()) return;
+  begin();
+  done_ = complete;
+  sink_.write(events_, complete);
+}
+
+void Generation::on_ready() {
+  if (stream_) flush();
+}
+
+void Generation::on_silence() {
+  if (!stream_ || done_ || !sink_.ready()) return;
+  begin();
+  sink_.write(kKeepAliveEvent, false);
+}
+
+Generation::Sample& Generation::sample(Part& part, const CompletionOutput& output) const {
+  CHECK(output.index >= 0 && output.index < num_samples_, output.index, num_samples_);
+  return part.samples[static_cast<std::size_t>(output.index)];
+}
+
+Usage Generation::usage() const {
+  Usage usage{.show_details = context_.config.enable_prompt_tokens_details};
+  for (const Part& part : parts_) {
+    usage.num_prompt_tokens += part.num_prompt_tokens;
+    usage.num_cached_tokens += part.num_cached_tokens;
+    usage.num_cache_creation_tokens += part.num_cache_creation_tokens;
+    for (const Sample& sample : part.samples) usage.num_completion_tokens += sample.num_tokens;
+  }
+  return usage;
+}
+
+std::optional<Usage> Generation::continuous_usage(const Part& part, const Sample& sample) const {
+  if (!stream_options_.continuous_usage_stats) return std::nullopt;
+  return Usage{.num_prompt_tokens = part.num_prompt_tokens,
+               .num_completion_tokens = sample.num_tokens};
+}
+
+}  // namespace troupe

@@ -1,0 +1,108 @@
+#pragma once
+// A completion or chat request while the engine works on it.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/http/openai_response.hpp"
+#include "runtime/http/service_context.hpp"
+
+namespace troupe {
+
+/// Owns the state of one request: a part per prompt, each one GenerateRequest with n samples. What
+/// the client has not yet taken is merged, so that a slow reader costs no more than the text
+/// itself. Created by the Service, fed by it, destroyed by the connection; a part is in the
+/// service's table from its submission until its last output or its abort.
+class Generation : public Exchange {
+ public:
+  ~Generation() override;
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  /// An output of one of the parts.
+  void deliver(RequestOutput output, std::uint32_t engine);
+  void on_ready() override;
+  void on_silence() override;
+
+ protected:
+  struct Sample {
+    std::int64_t num_tokens = 0;
+    std::size_t text_offset = 0;  ///< code points sent
+    bool begun = false;           ///< its first event has been written
+  };
+  struct Part {
+    RequestId id{};
+    std::int32_t index = 0;  ///< of the prompt
+    bool begun = false;      ///< its first output has come
+    bool finished = false;
+    bool has_pending = false;
+    RequestOutput pending;  ///< merged, not yet written
+    std::vector<Sample> samples;
+    // From the first output.
+    std::int32_t num_prompt_tokens = 0;
+    std::int32_t num_cached_tokens = 0;
+    std::int32_t num_cache_creation_tokens = 0;
+    std::vector<TokenId> prompt_token_ids;
+    std::string prompt_text;
+    std::vector<PositionLogprobs> prompt_logprobs;
+  };
+
+  Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
+             AnswerHead head, ChoiceFormat format);
+
+  /// Gives every prompt to the engine. `external_ids` is parallel to `prompts`.
+  void submit(std::vector<Prompt> prompts, const std::vector<std::string>& external_ids,
+              const GenerationFields& fields, bool return_prompt_text);
+
+  /// Appends the events of part.pending.
+  virtual void append_events(std::string& out, Part& part) = 0;
+  /// The whole answer; everything is in the parts' pending outputs.
+  virtual std::string final_json() = 0;
+  [[nodiscard]] virtual std::string_view stream_object() const = 0;
+
+  [[nodiscard]] Usage usage() const;
+  /// The usage of one sample, if the client wants it with every chunk.
+  [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
+  [[nodiscard]] Sample& sample(Part& part, const CompletionOutput& output) const;
+  [[nodiscard]] const AnswerHead& head() const noexcept { return head_; }
+  [[nodiscard]] const ChoiceFormat& format() const noexcept { return format_; }
+  [[nodiscard]] std::vector<Part>& parts() noexcept { return parts_; }
+
+ private:
+  void observe(Part& part, const RequestOutput& output, std::uint32_t engine);
+  void take_first(Part& part, RequestOutput& output);
+  void retire(Part& part);
+  void abandon();
+  void fail(Error error);
+  void begin();
+  void flush();
+
+  ServiceContext& context_;
+  const ExchangeCount count_;
+  ResponseSink& sink_;
+  const AnswerHead head_;
+  const ChoiceFormat format_;
+  const bool stream_;
+  const StreamOptions stream_options_;
+  const std::optional<std::int32_t> max_tokens_;
+  const std::int32_t num_samples_;  ///< of each part
+  const double arrival_;            ///< steady clock
+  std::vector<Part> parts_;
+  std::size_t num_live_ = 0;  ///< parts not yet retired
+  std::optional<Error> error_;
+  bool begun_ = false;  ///< the stream's head has been sent
+  bool done_ = false;   ///< the answer is complete
+  std::string events_;  ///< reused by flush
+};
+
+[[nodiscard]] std::unique_ptr<Exchange> start_completion(ServiceContext& context,
+                                                         ResponseSink& sink,
+                                                         CompletionRequest request,
+                                                         const std::string& base_id);
+[[nodiscard]] std::unique_ptr<Exchange> start_chat(ServiceContext& context, ResponseSink& sink,
+                                                   ChatRequest request, const std::string& base_id);
+
+}  // namespace troupe

@@ -1,0 +1,339 @@
+#include "runtime/http/generation_fields.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kMaxStopStrings = 4;
+constexpr std::size_t kMaxBadWords = 128;
+constexpr std::size_t kMaxCacheSaltBytes = 128;
+constexpr double kMaxSamples = 16384;
+constexpr float kMaxLogitBias = 100;
+constexpr double kMaxInt32 = kAnyInt32.max;
+
+struct FloatField {
+  std::string_view name;
+  float SamplingParams::*member;
+  Interval range;
+};
+constexpr FloatField kFloatFields[] = {
+    {"presence_penalty", &SamplingParams::presence_penalty, {-2, 2}},
+    {"frequency_penalty", &SamplingParams::frequency_penalty, {-2, 2}},
+    {"repetition_penalty", &SamplingParams::repetition_penalty, {0, 1e30, true}},
+    {"temperature", &SamplingParams::temperature, {0, 2}},
+    {"top_p", &SamplingParams::top_p, {0, 1, true}},
+    {"min_p", &SamplingParams::min_p, {0, 1}},
+};
+
+struct IntegerField {
+  std::string_view name;
+  std::int32_t SamplingParams::*member;
+  Interval range;
+};
+constexpr IntegerField kIntegerFields[] = {
+    {"n", &SamplingParams::n, {1, kMaxSamples}},
+    {"top_k", &SamplingParams::top_k, {-1, kMaxInt32}},
+    {"min_tokens", &SamplingParams::min_tokens, {0, kMaxInt32}},
+};
+
+struct BooleanField {
+  std::string_view name;
+  bool SamplingParams::*member;
+};
+constexpr BooleanField kBooleanFields[] = {
+    {"ignore_eos", &SamplingParams::ignore_eos},
+    {"skip_special_tokens", &SamplingParams::skip_special_tokens},
+    {"spaces_between_special_tokens", &SamplingParams::spaces_between_special_tokens},
+    {"include_stop_str_in_output", &SamplingParams::include_stop_str_in_output},
+};
+
+/// Fields that would change the answer and that no component implements: better refused than
+/// silently left out.
+constexpr std::string_view kUnsupportedFields[] = {"prompt_embeds", "logprob_token_ids",
+                                                   "structured_outputs", "thinking_token_budget",
+                                                   "watermarking"};
+/// Fields that are checked for their form only.
+constexpr std::string_view kIgnoredObjects[] = {"kv_transfer_params", "ec_transfer_params",
+                                                "vllm_xargs"};
+constexpr std::string_view kIgnoredTexts[] = {"user", "session_id"};
+
+Error unsupported(std::string_view name, std::string_view what) {
+  return {ErrorCode::kUnsupported, std::string(what) + " is not supported by this server",
+          std::string(name)};
+}
+
+SamplingParams params_from(const SamplingDefaults& defaults) {
+  SamplingParams params;
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+  return params;
+}
+
+void read_stop(const JsonFields& fields, const ServerDefaults& defaults, SamplingParams& params) {
+  if (auto stop = fields.texts("stop")) {
+    if (stop->size() > kMaxStopStrings) {
+      fields.wrong_value("stop", "stop has " + std::to_string(stop->size()) + " strings, at most " +
+                                     std::to_string(kMaxStopStrings) + " are allowed");
+    }
+    if (std::any_of(stop->begin(), stop->end(), [](const auto& text) { return text.empty(); })) {
+      fields.wrong_value("stop", "stop cannot contain an empty string");
+    }
+    params.stop = *std::move(stop);
+  }
+  if (auto ids = fields.tokens("stop_token_ids", defaults.vocab_size)) {
+    params.stop_token_ids = *std::move(ids);
+  }
+}
+
+void read_logit_bias(const JsonFields& fields, const ServerDefaults& defaults,
+                     SamplingParams& params) {
+  const auto biases = fields.numbers("logit_bias");
+  if (!biases) return;
+  for (const auto& [key, bias] : *biases) {
+    TokenId token = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc{} || end != key.data() + key.size() || token < 0 ||
+        token >= defaults.vocab_size) {
+      fields.wrong_value("logit_bias", "logit_bias has the key \"" + key.substr(0, 32) +
+                                           "\", keys must be token ids in [0, " +
+                                           std::to_string(defaults.vocab_size) + ")");
+      return;
+    }
+    params.logit_bias.emplace_back(
+        token, static_cast<float>(std::clamp<double>(bias, -kMaxLogitBias, kMaxLogitBias)));
+  }
+}
+
+void read_word_lists(const JsonFields& fields, const ServerDefaults& defaults,
+                     SamplingParams& params) {
+  if (auto ids = fields.tokens("allowed_token_ids", defaults.vocab_size)) {
+    if (ids->empty()) {
+      fields.wrong_value("allowed_token_ids", "allowed_token_ids must not be empty");
+    }
+    params.allowed_token_ids = *std::move(ids);
+  }
+  if (auto words = fields.texts("bad_words")) {
+    if (words->size() > kMaxBadWords) {
+      fields.wrong_value("bad_words", "bad_words has " + std::to_string(words->size()) +
+                                          " words, at most " + std::to_string(kMaxBadWords) +
+                                          " are allowed");
+    }
+    if (std::any_of(words->begin(), words->end(), [](const auto& word) { return word.empty(); })) {
+      fields.wrong_value("bad_words", "bad_words cannot contain an empty string");
+    }
+    params.bad_words = *std::move(words);
+  }
+}
+
+void read_repetition_detection(const JsonFields& fields, SamplingParams& params) {
+  const std::optional<JsonFields> object = fields.object("repetition_detection");
+  if (!object) return;
+  RepetitionDetection detection;
+  const auto read = [&](std::string_view name, const Interval& range, std::int32_t& target) {
+    if (const auto value = object->integer(name, range)) target = static_cast<std::int32_t>(*value);
+  };
+  read("max_pattern_size", {0, kMaxInt32}, detection.max_pattern_size);
+  read("min_pattern_size", {0, kMaxInt32}, detection.min_pattern_size);
+  read("min_count", {2, kMaxInt32}, detection.min_count);
+  if (detection.min_pattern_size > detection.max_pattern_size) {
+    object->wrong_value("min_pattern_size", "min_pattern_size must be at most max_pattern_size, " +
+                                                std::to_string(detection.max_pattern_size));
+  }
+  params.repetition_detection = detection;
+}
+
+void read_stream(const JsonFields& fields, const ServerDefaults& defaults,
+                 GenerationFields& request) {
+  request.stream = fields.boolean("stream").value_or(false);
+  request.params.output_kind = request.stream ? OutputKind::kDelta : OutputKind::kFinalOnly;
+  if (const std::optional<JsonFields> options = fields.object("stream_options")) {
+    if (!request.stream) {
+      fields.wrong_value("stream_options", "stream_options can only be set when stream is true");
+    }
+    request.stream_options.include_usage = options->boolean("include_usage").value_or(false);
+    request.stream_options.continuous_usage_stats =
+        options->boolean("continuous_usage_stats").value_or(false);
+  }
+  const auto interval = fields.integer("stream_interval", {1, kMaxInt32});
+  request.params.stream_interval =
+      std::max(defaults.stream_interval, static_cast<std::int32_t>(interval.value_or(1)));
+}
+
+void read_cache_salt(const JsonFields& fields, GenerationFields& request) {
+  const auto salt = fields.text("cache_salt");
+  if (!salt) return;
+  if (salt->empty() || salt->size() > kMaxCacheSaltBytes) {
+    fields.wrong_value("cache_salt", "cache_salt has " + std::to_string(salt->size()) +
+                                         " bytes, it must have 1 to " +
+                                         std::to_string(kMaxCacheSaltBytes));
+  } else if (salt->find_first_of(std::string_view("@/\\\0", 4)) != std::string::npos) {
+    fields.wrong_value("cache_salt", "cache_salt must not contain @, /, \\ or NUL");
+  }
+  request.cache_salt = *salt;
+}
+
+void read_response_format(const JsonFields& fields) {
+  const std::optional<JsonFields> format = fields.object("response_format");
+  if (!format) return;
+  format->require("type");
+  const std::string type = format->text("type").value_or("text");
+  if (type == "text") return;
+  if (type == "json_schema" && !format->has("json_schema")) {
+    fields.fail(invalid_argument(
+        "response_format of type json_schema must have the field json_schema", "response_format"));
+  } else if (type == "json_schema" || type == "json_object" || type == "structural_tag") {
+    fields.fail(unsupported("response_format", "response_format of type " + type));
+  } else {
+    format->wrong_value("type", "type must be text, json_object, json_schema or structural_tag");
+  }
+}
+
+void read_what_is_not_used(const JsonFields& fields) {
+  for (const std::string_view name : kUnsupportedFields) {
+    if (fields.has(name)) fields.fail(unsupported(name, name));
+  }
+  for (const std::string_view name : kIgnoredObjects) {
+    if (fields.has(name) && fields.kind(name) != JsonKind::kObject) {
+      fields.wrong_form(name, "an object");
+    }
+  }
+  for (const std::string_view name : kIgnoredTexts) fields.text(name);
+  fields.number("length_penalty");
+  fields.boolean("return_token_offsets");
+  if (fields.boolean("use_beam_search").value_or(false)) {
+    fields.fail(unsupported("use_beam_search", "beam search"));
+  }
+}
+
+}  // namespace
+
+void read_generation_fields(const JsonFields& fields, const ServerDefaults& defaults,
+                            GenerationFields& request) {
+  SamplingParams& params = request.params;
+  params = params_from(defaults.sampling);
+  for (const FloatField& field : kFloatFields) {
+    if (const auto value = fields.number(field.name, field.range)) {
+      params.*field.member = static_cast<float>(*value);
+    }
+  }
+  for (const IntegerField& field : kIntegerFields) {
+    if (const auto value = fields.integer(field.name, field.range)) {
+      params.*field.member = static_cast<std::int32_t>(*value);
+    }
+  }
+  for (const BooleanField& field : kBooleanFields) {
+    if (const auto value = fields.boolean(field.name)) params.*field.member = *value;
+  }
+  if (const auto seed = fields.integer("seed"); seed && *seed != -1) params.seed = *seed;
+  read_stream(fields, defaults, request);
+  read_stop(fields, defaults, params);
+  read_logit_bias(fields, defaults, params);
+  read_word_lists(fields, defaults, params);
+  read_repetition_detection(fields, params);
+  read_cache_salt(fields, request);
+  read_response_format(fields);
+  read_what_is_not_used(fields);
+
+  if (const auto count = fields.integer("prompt_logprobs", {kAllLogprobs, kMaxInt32})) {
+    if (request.stream) {
+      fields.wrong_value("prompt_logprobs", "prompt_logprobs are not available with stream");
+    }
+    check_num_logprobs(fields, "prompt_logprobs", defaults, *count);
+    params.prompt_logprobs = static_cast<std::int32_t>(*count);
+  }
+  if (const auto last = fields.integer("truncate_prompt_tokens",
+                                       {-1, static_cast<double>(defaults.max_model_len)})) {
+    request.truncate_prompt_tokens = static_cast<std::int32_t>(*last);
+  }
+  if (const auto side = fields.text("truncation_side"); side && *side != "left") {
+    if (*side == "right") {
+      fields.fail(unsupported("truncation_side", "truncation_side right"));
+    } else {
+      fields.wrong_value("truncation_side", "truncation_side must be left or right");
+    }
+  }
+  request.model = fields.text("model").value_or("");
+  request.echo = fields.boolean("echo").value_or(false);
+  request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
+  request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
+  request.priority = static_cast<std::int32_t>(fields.integer("priority", kAnyInt32).value_or(0));
+  request.request_id = fields.text("request_id").value_or("");
+}
+
+void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
+                            GenerationFields& request) {
+  SamplingParams& params = request.params;
+  if (params.greedy()) {
+    if (params.n > 1) {
+      fields.wrong_value("n", "n must be 1 when temperature is 0, got " + std::to_string(params.n));
+    }
+    params.top_p = 1;
+    params.top_k = 0;
+    params.min_p = 0;
+  } else {
+    params.temperature = std::max(params.temperature, kMinTemperature);
+  }
+  if (params.max_tokens && params.min_tokens > *params.max_tokens) {
+    fields.wrong_value("min_tokens", "min_tokens must be at most max_tokens, " +
+                                         std::to_string(*params.max_tokens));
+  }
+  if (params.min_tokens > defaults.max_model_len) {
+    fields.wrong_value("min_tokens", "min_tokens must be at most max_model_len, " +
+                                         std::to_string(defaults.max_model_len));
+  }
+  // Cached positions have no logits to take log-probabilities from.
+  params.skip_reading_prefix_cache = params.prompt_logprobs.has_value();
+}
+
+void check_num_logprobs(const JsonFields& fields, std::string_view name,
+                        const ServerDefaults& defaults, std::int64_t num_logprobs) {
+  if (defaults.max_logprobs == kAllLogprobs) return;
+  if (num_logprobs == kAllLogprobs) {
+    fields.wrong_value(name, std::string(name) + " of the whole vocabulary is more than the " +
+                                 std::to_string(defaults.max_logprobs) + " allowed");
+  } else if (num_logprobs > defaults.max_logprobs) {
+    fields.wrong_value(name, std::string(name) + " is " + std::to_string(num_logprobs) +
+                                 ", at most " + std::to_string(defaults.max_logprobs) +
+                                 " are allowed");
+  }
+}
+
+std::optional<std::int32_t> capped_max_tokens(std::optional<std::int64_t> requested,
+                                              const ServerDefaults& defaults) {
+  std::optional<std::int32_t> max_tokens = defaults.sampling.max_new_tokens;
+  if (requested) {
+    const auto asked = static_cast<std::int32_t>(*requested);
+    max_tokens = max_tokens ? std::min(*max_tokens, asked) : asked;
+  }
+  return max_tokens;
+}
+
+Result<SamplingDefaults> parse_sampling_defaults(std::string_view json,
+                                                 const SamplingDefaults& base) {
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(json));
+  SamplingDefaults defaults = base;
+  const auto read_float = [&](std::string_view name, const Interval& range,
+                              std::optional<float>& target) {
+    if (const auto value = fields.number(name, range)) target = static_cast<float>(*value);
+  };
+  const auto read_integer = [&](std::string_view name, const Interval& range,
+                                std::optional<std::int32_t>& target) {
+    if (const auto value = fields.integer(name, range)) target = static_cast<std::int32_t>(*value);
+  };
+  read_float("temperature", {0, 2}, defaults.temperature);
+  read_float("top_p", {0, 1, true}, defaults.top_p);
+  read_float("min_p", {0, 1}, defaults.min_p);
+  read_float("repetition_penalty", {0, 1e30, true}, defaults.repetition_penalty);
+  read_integer("top_k", {-1, kMaxInt32}, defaults.top_k);
+  read_integer("max_new_tokens", {1, kMaxInt32}, defaults.max_new_tokens);
+  RETURN_IF_ERROR(fields.result());
+  return defaults;
+}
+
+}  // namespace troupe

@@ -1,0 +1,41 @@
+#pragma once
+// Writing JSON straight into a string: the token path builds no tree.
+
+#include <charconv>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+void append_json_string(std::string& json, std::string_view text);
+
+/// Appends the shortest decimal that reads back as `value`, always as a JSON float. Pre: finite.
+void append_json_float(std::string& json, float value);
+void append_json_float(std::string& json, double value);
+
+template <std::integral T>
+void append_json_integer(std::string& json, T value) {
+  char digits[24];
+  json.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+}
+
+/// Appends `[f(0),...,f(size-1)]`, each element written by write(json, element).
+template <class Range, class Write>
+void append_json_array(std::string& json, const Range& range, Write&& write) {
+  json += '[';
+  bool first = true;
+  for (const auto& element : range) {
+    if (!first) json += ',';
+    first = false;
+    write(json, element);
+  }
+  json += ']';
+}
+
+/// Code points of UTF-8 text: what Python counts as its length.
+[[nodiscard]] std::size_t num_code_points(std::string_view text) noexcept;
+
+}  // namespace troupe

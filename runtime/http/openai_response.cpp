@@ -1,0 +1,441 @@
+#include "runtime/http/openai_response.hpp"
+
+#include <algorithm>
+#include <type_traits>
+#include <unordered_map>
+
+#include "runtime/http/json_text.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::string_view kChatObject = "chat.completion";
+constexpr float kMinLogprob = -9999;  // JSON has no infinity
+
+void append_logprob(std::string& json, float logprob) {
+  append_json_float(json, std::max(logprob, kMinLogprob));
+}
+
+void append_tokens(std::string& json, const std::vector<TokenId>* tokens) {
+  if (tokens == nullptr) {
+    json += "null";
+  } else {
+    append_json_array(json, *tokens,
+                      [](std::string& out, TokenId token) { append_json_integer(out, token); });
+  }
+}
+
+void append_optional_text(std::string& json, const std::string* text) {
+  if (text == nullptr) {
+    json += "null";
+  } else {
+    append_json_string(json, *text);
+  }
+}
+
+void append_finish(std::string& json, const CompletionOutput& output) {
+  json += ",\"finish_reason\":";
+  if (output.finish_reason) {
+    append_json_string(json, to_string(*output.finish_reason));
+  } else {
+    json += "null";
+  }
+}
+
+void append_stop_reason(std::string& json, const StopReason& reason) {
+  json += ",\"stop_reason\":";
+  if (const auto* token = std::get_if<TokenId>(&reason)) {
+    append_json_integer(json, *token);
+  } else if (const auto* text = std::get_if<std::string>(&reason)) {
+    append_json_string(json, *text);
+  } else {
+    json += "null";
+  }
+}
+
+void append_head(std::string& json, const AnswerHead& head, std::string_view object) {
+  json += "{\"id\":";
+  append_json_string(json, head.id);
+  json.append(",\"object\":\"").append(object).append("\",\"created\":");
+  append_json_integer(json, head.created);
+  json += ",\"model\":";
+  append_json_string(json, head.model);
+}
+
+/// `nulls`: whether fields without a value are written.
+void append_usage(std::string& json, const Usage& usage, bool nulls) {
+  json += "\"usage\":{\"prompt_tokens\":";
+  append_json_integer(json, usage.num_prompt_tokens);
+  json += ",\"total_tokens\":";
+  append_json_integer(json, usage.num_prompt_tokens + usage.num_completion_tokens);
+  json += ",\"completion_tokens\":";
+  append_json_integer(json, usage.num_completion_tokens);
+  if (usage.show_details) {
+    json += ",\"prompt_tokens_details\":{\"cached_tokens\":";
+    append_json_integer(json, usage.num_cached_tokens);
+    json += ",\"created_cache_tokens\":";
+    append_json_integer(json, usage.num_cache_creation_tokens);
+    json += nulls ? ",\"multimodal_tokens\":null}" : "}";
+  } else if (nulls) {
+    json += ",\"prompt_tokens_details\":null";
+  }
+  json += nulls ? ",\"completion_tokens_details\":null}" : "}";
+}
+
+std::string token_text(const Logprob& entry, const ChoiceFormat& format) {
+  return format.tokens_as_ids ? "token_id:" + std::to_string(entry.token_id) : entry.token;
+}
+
+/// The entries of one position, each token once: the position's own token may come again among the
+/// best ones.
+std::vector<const Logprob*> distinct(const PositionLogprobs& position) {
+  std::vector<const Logprob*> entries;
+  for (const Logprob& entry : position) {
+    if (entries.empty() || entry.token_id != position.front().token_id) entries.push_back(&entry);
+  }
+  return entries;
+}
+
+/// {"token":logprob,...}. Different tokens may have the same text: as in a Python dict it stands
+/// where it came first, with the value that came last.
+void append_top_logprobs(std::string& json, const PositionLogprobs& position,
+                         const ChoiceFormat& format) {
+  std::vector<const Logprob*> entries = distinct(position);
+  if (*format.num_logprobs >= 0) {
+    const auto limit = static_cast<std::size_t>(*format.num_logprobs) + 1;
+    if (entries.size() > limit) entries.resize(limit);
+  }
+  std::unordered_map<std::string, const Logprob*> last;
+  for (const Logprob* entry : entries) last[token_text(*entry, format)] = entry;
+  json += '{';
+  bool first = true;
+  for (const Logprob* entry : entries) {
+    const auto found = last.find(token_text(*entry, format));
+    if (found == last.end()) continue;
+    if (!first) json += ',';
+    first = false;
+    append_json_string(json, found->first);
+    json += ':';
+    append_logprob(json, found->second->logprob);
+    last.erase(found);
+  }
+  json += '}';
+}
+
+/// A position without log-probabilities (the first one of a prompt) gets nulls.
+void append_completion_logprobs(std::string& json, const CompletionChoice& choice,
+                                const ChoiceFormat& format) {
+  const std::vector<PositionLogprobs>& positions = choice.output.logprobs;
+  std::vector<std::string> texts;
+  for (const PositionLogprobs& position : positions) {
+    texts.push_back(position.empty() ? choice.first_token_text
+                                     : token_text(position.front(), format));
+  }
+  json += "{\"text_offset\":";
+  std::size_t offset = choice.text_offset;
+  append_json_array(json, texts, [&](std::string& out, const std::string& text) {
+    append_json_integer(out, offset);
+    offset += num_code_points(text);
+  });
+  json += ",\"token_logprobs\":";
+  append_json_array(json, positions, [](std::string& out, const PositionLogprobs& position) {
+    if (position.empty()) {
+      out += "null";
+    } else {
+      append_logprob(out, position.front().logprob);
+    }
+  });
+  json += ",\"tokens\":";
+  append_json_array(json, texts, [](std::string& out, const std::string& text) {
+    append_json_string(out, text);
+  });
+  json += ",\"top_logprobs\":";
+  append_json_array(json, positions, [&](std::string& out, const PositionLogprobs& position) {
+    if (position.empty()) {
+      out += "null";
+    } else {
+      append_top_logprobs(out, position, format);
+    }
+  });
+  json += '}';
+}
+
+void append_chat_token(std::string& json, const Logprob& entry, const ChoiceFormat& format) {
+  const std::string text = token_text(entry, format);
+  json += "{\"token\":";
+  append_json_string(json, text);
+  json += ",\"logprob\":";
+  append_logprob(json, entry.logprob);
+  json += ",\"bytes\":";
+  append_json_array(json, text, [](std::string& out, char byte) {
+    append_json_integer(out, static_cast<int>(static_cast<unsigned char>(byte)));
+  });
+}
+
+void append_chat_logprobs(std::string& json, const std::vector<PositionLogprobs>& positions,
+                          const ChoiceFormat& format) {
+  json += "{\"content\":";
+  append_json_array(json, positions, [&](std::string& out, const PositionLogprobs& position) {
+    if (position.empty()) {
+      out += "null";
+      return;
+    }
+    append_chat_token(out, position.front(), format);
+    std::vector<const Logprob*> entries = distinct(position);
+    if (*format.num_logprobs >= 0) {
+      entries.resize(std::min(entries.size(), static_cast<std::size_t>(*format.num_logprobs)));
+    }
+    out += ",\"top_logprobs\":";
+    append_json_array(out, entries, [&](std::string& inner, const Logprob* entry) {
+      append_chat_token(inner, *entry, format);
+      inner += '}';
+    });
+    out += '}';
+  });
+  json += '}';
+}
+
+/// [null, {"<id>":{"logprob":..,"rank":..,"decoded_token":".."}}, ...]
+void append_prompt_logprobs(std::string& json, const std::vector<PositionLogprobs>* positions) {
+  if (positions == nullptr) {
+    json += "null";
+    return;
+  }
+  append_json_array(json, *positions, [](std::string& out, const PositionLogprobs& position) {
+    if (position.empty()) {
+      out += "null";
+      return;
+    }
+    char separator = '{';
+    for (const Logprob* entry : distinct(position)) {
+      out += separator;
+      separator = ',';
+      out.append(1, '"').append(std::to_string(entry->token_id)).append("\":{\"logprob\":");
+      append_logprob(out, entry->logprob);
+      out += ",\"rank\":";
+      append_json_integer(out, entry->rank);
+      out += ",\"decoded_token\":";
+      append_json_string(out, entry->token);
+      out += '}';
+    }
+    out += '}';
+  });
+}
+
+void append_completion_choice(std::string& json, const CompletionChoice& choice,
+                              const ChoiceFormat& format) {
+  json += "{\"index\":";
+  append_json_integer(json, choice.output.index);
+  json += ",\"text\":";
+  append_json_string(json, choice.output.text);
+  json += ",\"logprobs\":";
+  if (format.num_logprobs) {
+    append_completion_logprobs(json, choice, format);
+  } else {
+    json += "null";
+  }
+  append_finish(json, choice.output);
+  append_stop_reason(json, choice.output.stop_reason);
+}
+
+const std::vector<TokenId>* shown_ids(const CompletionOutput& output, const ChoiceFormat& format) {
+  return format.show_token_ids ? &output.token_ids : nullptr;
+}
+
+void append_optional_usage(std::string& json, const Usage* usage) {
+  if (usage == nullptr) return;
+  json += ',';
+  append_usage(json, *usage, false);
+}
+
+}  // namespace
+
+std::string completion_json(const CompletionAnswer& answer, const ChoiceFormat& format) {
+  std::string json;
+  append_head(json, answer.head, kCompletionObject);
+  json += ",\"choices\":";
+  append_json_array(json, answer.choices, [&](std::string& out, const CompletionChoice& choice) {
+    append_completion_choice(out, choice, format);
+    out += ",\"token_ids\":";
+    append_tokens(out, shown_ids(choice.output, format));
+    out += ",\"prompt_logprobs\":";
+    append_prompt_logprobs(out, choice.prompt_logprobs);
+    out += ",\"prompt_token_ids\":";
+    append_tokens(out, choice.prompt_token_ids);
+    out += ",\"routed_experts\":null}";
+  });
+  json += ",\"service_tier\":null,\"system_fingerprint\":null,";
+  append_usage(json, answer.usage, true);
+  json += ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}";
+  return json;
+}
+
+void append_completion_event(std::string& out, const AnswerHead& head,
+                             const CompletionChoice& choice, const ChoiceFormat& format,
+                             const Usage* usage) {
+  out += "data: ";
+  append_head(out, head, kCompletionObject);
+  out += ",\"choices\":[";
+  append_completion_choice(out, choice, format);
+  out += ",\"prompt_token_ids\":";
+  append_tokens(out, choice.prompt_token_ids);
+  out += ",\"token_ids\":";
+  append_tokens(out, shown_ids(choice.output, format));
+  out += "}]";
+  append_optional_usage(out, usage);
+  out += "}\n\n";
+}
+
+std::string chat_json(const ChatAnswer& answer, const ChoiceFormat& format) {
+  std::string json;
+  append_head(json, answer.head, kChatObject);
+  json += ",\"choices\":";
+  append_json_array(json, answer.choices, [&](std::string& out, const CompletionOutput& output) {
+    out += "{\"index\":";
+    append_json_integer(out, output.index);
+    out += ",\"message\":{\"role\":";
+    append_json_string(out, answer.role);
+    out += ",\"content\":";
+    append_json_string(out, output.text);
+    out +=
+        ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,"
+        "\"reasoning\":null},\"logprobs\":";
+    if (format.num_logprobs) {
+      append_chat_logprobs(out, output.logprobs, format);
+    } else {
+      out += "null";
+    }
+    append_finish(out, output);
+    append_stop_reason(out, output.stop_reason);
+    out += ",\"token_ids\":";
+    append_tokens(out, shown_ids(output, format));
+    out += ",\"routed_experts\":null}";
+  });
+  json += ",\"service_tier\":null,\"system_fingerprint\":null,";
+  append_usage(json, answer.usage, true);
+  json += ",\"prompt_logprobs\":";
+  append_prompt_logprobs(json, answer.prompt_logprobs);
+  json += ",\"prompt_token_ids\":";
+  append_tokens(json, answer.prompt_token_ids);
+  json += ",\"prompt_text\":";
+  append_optional_text(json, answer.prompt_text);
+  json += ",\"kv_transfer_params\":null,\"ec_transfer_params\":null,\"metrics\":null}";
+  return json;
+}
+
+void append_chat_role_event(std::string& out, const AnswerHead& head, std::int32_t index,
+                            std::string_view role, const std::vector<TokenId>* prompt_token_ids,
+                            const std::string* prompt_text, const Usage* usage) {
+  out += "data: ";
+  append_head(out, head, kChatChunkObject);
+  out += ",\"choices\":[{\"index\":";
+  append_json_integer(out, index);
+  out += ",\"delta\":{\"role\":";
+  append_json_string(out, role);
+  out += ",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}],\"prompt_token_ids\":";
+  append_tokens(out, prompt_token_ids);
+  out += ",\"prompt_text\":";
+  append_optional_text(out, prompt_text);
+  append_optional_usage(out, usage);
+  out += "}\n\n";
+}
+
+void append_chat_event(std::string& out, const AnswerHead& head, const CompletionOutput& output,
+                       const ChoiceFormat& format, const Usage* usage) {
+  out += "data: ";
+  append_head(out, head, kChatChunkObject);
+  out += ",\"choices\":[{\"index\":";
+  append_json_integer(out, output.index);
+  out += ",\"delta\":{\"content\":";
+  append_json_string(out, output.text);
+  out += "},\"logprobs\":";
+  if (format.num_logprobs && !output.logprobs.empty()) {
+    append_chat_logprobs(out, output.logprobs, format);
+  } else {
+    out += "null";
+  }
+  append_finish(out, output);
+  if (output.finish_reason) append_stop_reason(out, output.stop_reason);
+  out += ",\"token_ids\":";
+  append_tokens(out, shown_ids(output, format));
+  out += "}]";
+  append_optional_usage(out, usage);
+  out += "}\n\n";
+}
+
+void append_usage_event(std::string& out, const AnswerHead& head, std::string_view object,
+                        const Usage& usage) {
+  out += "data: ";
+  append_head(out, head, object);
+  out += ",\"choices\":[]";
+  append_optional_usage(out, &usage);
+  out += "}\n\n";
+}
+
+void append_done_event(std::string& out) { out += "data: [DONE]\n\n"; }
+
+void append_error_event(std::string& out, const Error& error) {
+  out.append("data: ").append(error_json(error)).append("\n\n");
+}
+
+namespace {
+
+struct ErrorForm {
+  int status;
+  std::string_view type;
+};
+
+ErrorForm error_form(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return {400, "BadRequestError"};
+    case ErrorCode::kCorrupt:
+      return {400, "Bad Request"};
+    case ErrorCode::kUnauthorized:
+      return {401, "AuthenticationError"};
+    case ErrorCode::kNotFound:
+      return {404, "NotFoundError"};
+    case ErrorCode::kTooLarge:
+      return {413, "Payload Too Large"};
+    case ErrorCode::kUnprocessable:
+      return {422, "UnprocessableEntityError"};
+    case ErrorCode::kUnsupported:
+      return {501, "NotImplementedError"};
+    case ErrorCode::kOverloaded:
+      return {503, "Service Unavailable"};
+    case ErrorCode::kUnavailable:
+      return {503, "ServiceUnavailableError"};
+    case ErrorCode::kTimeout:
+      return {504, "Gateway Timeout"};
+    default:
+      return {500, "InternalServerError"};
+  }
+}
+
+}  // namespace
+
+int http_status(ErrorCode code) noexcept { return error_form(code).status; }
+
+std::string error_json(const Error& error) {
+  const ErrorForm form = error_form(error.code);
+  return error_json(form.status, form.type, error.message, error.param);
+}
+
+std::string error_json(int status, std::string_view type, std::string_view message,
+                       std::string_view param) {
+  std::string json = "{\"error\":{\"message\":";
+  append_json_string(json, message);
+  json += ",\"type\":";
+  append_json_string(json, type);
+  json += ",\"param\":";
+  if (param.empty()) {
+    json += "null";
+  } else {
+    append_json_string(json, param);
+  }
+  json += ",\"code\":";
+  append_json_integer(json, status);
+  return json + "}}";
+}
+
+}  // namespace troupe

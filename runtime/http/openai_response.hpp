@@ -1,0 +1,93 @@
+#pragma once
+// The answers of the OpenAI API as text: key order and nulls are vLLM's. Streams are
+// `text/event-stream`; every event function appends one whole event.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/engine_output.hpp"
+#include "messages/error.hpp"
+
+namespace troupe {
+
+/// What every object of one answer begins with.
+struct AnswerHead {
+  std::string id;
+  std::int64_t created = 0;  ///< seconds since 1970
+  std::string model;
+};
+
+/// Token counts of an answer, all prompts and samples together.
+struct Usage {
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_completion_tokens = 0;
+  bool show_details = false;
+  std::int64_t num_cached_tokens = 0;
+  std::int64_t num_cache_creation_tokens = 0;
+};
+
+/// How the samples of an answer are shown.
+struct ChoiceFormat {
+  std::optional<std::int32_t> num_logprobs;  ///< alternatives listed per token; none: null
+  bool show_token_ids = false;
+  bool tokens_as_ids = false;  ///< tokens in logprobs are shown as "token_id:<id>"
+};
+
+/// One sample of a completion. `output` includes the echoed prompt, if asked for.
+struct CompletionChoice {
+  CompletionOutput output;
+  std::size_t text_offset = 0;   ///< code points before `output.text`
+  std::string first_token_text;  ///< of a first position that has no log-probabilities
+  const std::vector<TokenId>* prompt_token_ids = nullptr;          ///< null: not shown
+  const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;  ///< null: not shown
+};
+
+struct CompletionAnswer {
+  AnswerHead head;
+  std::vector<CompletionChoice> choices;
+  Usage usage;
+};
+[[nodiscard]] std::string completion_json(const CompletionAnswer& answer,
+                                          const ChoiceFormat& format);
+/// `usage`: with the chunk, or null.
+void append_completion_event(std::string& out, const AnswerHead& head,
+                             const CompletionChoice& choice, const ChoiceFormat& format,
+                             const Usage* usage);
+
+struct ChatAnswer {
+  AnswerHead head;
+  std::string role;
+  std::vector<CompletionOutput> choices;  ///< texts include the echoed message, if asked for
+  Usage usage;
+  const std::vector<TokenId>* prompt_token_ids = nullptr;
+  const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;
+  const std::string* prompt_text = nullptr;
+};
+[[nodiscard]] std::string chat_json(const ChatAnswer& answer, const ChoiceFormat& format);
+/// The first event of a choice: its role.
+void append_chat_role_event(std::string& out, const AnswerHead& head, std::int32_t index,
+                            std::string_view role, const std::vector<TokenId>* prompt_token_ids,
+                            const std::string* prompt_text, const Usage* usage);
+void append_chat_event(std::string& out, const AnswerHead& head, const CompletionOutput& output,
+                       const ChoiceFormat& format, const Usage* usage);
+
+/// The event with usage only, which ends a stream that asked for it. `object` is the stream's.
+void append_usage_event(std::string& out, const AnswerHead& head, std::string_view object,
+                        const Usage& usage);
+void append_done_event(std::string& out);
+void append_error_event(std::string& out, const Error& error);
+
+inline constexpr std::string_view kCompletionObject = "text_completion";
+inline constexpr std::string_view kChatChunkObject = "chat.completion.chunk";
+inline constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
+
+[[nodiscard]] int http_status(ErrorCode code) noexcept;
+/// `{"error":{...}}`
+[[nodiscard]] std::string error_json(const Error& error);
+[[nodiscard]] std::string error_json(int status, std::string_view type, std::string_view message,
+                                     std::string_view param = {});
+
+}  // namespace troupe

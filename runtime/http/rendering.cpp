@@ -1,0 +1,54 @@
+#include "runtime/http/rendering.hpp"
+
+#include "runtime/http/json_text.hpp"
+
+namespace troupe {
+
+Rendering::Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, RenderRequest request)
+    : context_(context),
+      count_(context),
+      sink_(sink),
+      kind_(kind),
+      show_strings_(request.return_token_strings),
+      number_(context.next_rendering++) {
+  context_.renderings.emplace(number_, this);
+  // The reply comes on another thread, perhaps when this object is gone.
+  context_.port.render(std::move(request), [&context, number = number_,
+                                            post = context.environment.post](RenderReply reply) {
+    post([&context, number, reply = std::move(reply)] {
+      const auto waiting = context.renderings.find(number);
+      if (waiting != context.renderings.end()) waiting->second->answer(reply);
+    });
+  });
+}
+
+Rendering::~Rendering() { context_.renderings.erase(number_); }
+
+void Rendering::answer(const RenderReply& reply) {
+  if (reply.error) return sink_.respond(error_response(*reply.error));
+  std::string json;
+  if (kind_ == Kind::kDetokenize) {
+    json += "{\"prompt\":";
+    append_json_string(json, reply.text);
+  } else {
+    json += "{\"count\":";
+    append_json_integer(json, reply.token_ids.size());
+    json += ",\"max_model_len\":";
+    append_json_integer(json, context_.config.defaults.max_model_len);
+    json += ",\"tokens\":";
+    append_json_array(json, reply.token_ids,
+                      [](std::string& out, TokenId token) { append_json_integer(out, token); });
+    json += ",\"token_strs\":";
+    if (show_strings_) {
+      append_json_array(json, reply.token_strings, [](std::string& out, const std::string& text) {
+        append_json_string(out, text);
+      });
+    } else {
+      json += "null";
+    }
+  }
+  json += '}';
+  sink_.respond({.status = 200, .content_type = "application/json", .body = std::move(json)});
+}
+
+}  // namespace troupe

@@ -1,0 +1,31 @@
+#pragma once
+// A /tokenize or /detokenize request while an InputProcessor works on it.
+
+#include <cstdint>
+#include <memory>
+
+#include "runtime/http/service_context.hpp"
+
+namespace troupe {
+
+/// In the service's table for as long as it lives; a reply that comes later finds nobody.
+class Rendering : public Exchange {
+ public:
+  enum class Kind : std::uint8_t { kTokenize, kDetokenize };
+  Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, RenderRequest request);
+  ~Rendering() override;
+  Rendering(const Rendering&) = delete;
+  Rendering& operator=(const Rendering&) = delete;
+
+ private:
+  void answer(const RenderReply& reply);
+
+  ServiceContext& context_;
+  const ExchangeCount count_;
+  ResponseSink& sink_;
+  const Kind kind_;
+  const bool show_strings_;
+  const std::uint64_t number_;
+};
+
+}  // namespace troupe

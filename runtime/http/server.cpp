@@ -1,0 +1,408 @@
+#include "runtime/http/server.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <random>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "runtime/base/log.hpp"
+#include "runtime/http/session.hpp"
+
+namespace troupe {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+/// How long a client may take to read the last answer of a connection that is closed on it.
+constexpr double kLingerSeconds = 2;
+/// Connections over the limit that are told so; those beyond are closed at once.
+constexpr std::int64_t kMaxRefusedConnections = 128;
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr std::size_t kReadBytes = 64 << 10;
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+struct Timeouts {
+  double idle_s;
+  double write_s;
+  double silence_s;  ///< 0: no keep-alive comments
+  /// How often connections are looked at: a timeout may come late by that much.
+  [[nodiscard]] double tick_s() const {
+    const double shortest = std::min({idle_s, write_s, silence_s > 0 ? silence_s : idle_s});
+    return std::clamp(shortest / 4, 0.01, 1.0);
+  }
+};
+
+/// Owns a socket and the session that speaks through it. A read is always under way (unless enough
+/// is buffered), so that a client that leaves is noticed while its request runs.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(tcp::socket socket, Service& service, const HttpLimits& limits,
+             const Timeouts& timeouts, bool refuse, std::function<void(Connection&)> closed)
+      : socket_(std::move(socket)),
+        timeouts_(timeouts),
+        closed_(std::move(closed)),
+        session_(std::make_unique<HttpSession>(
+            service, limits, wall_seconds, [this] { start_write(); }, refuse)),
+        waiting_since_(steady_seconds()),
+        last_write_(waiting_since_) {
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+  }
+
+  void start() { start_read(); }
+
+  /// Ends everything at once; what runs is aborted.
+  void close() {
+    if (!session_) return;
+    session_.reset();
+    error_code ignored;
+    socket_.close(ignored);
+    const auto self = shared_from_this();
+    closed_(*this);
+  }
+
+  void tick(double now) {
+    if (lingering_ ? now - last_write_ > kLingerSeconds
+        : writing_ ? now - last_write_ > timeouts_.write_s
+                   : !session_->answering() && now - waiting_since_ > timeouts_.idle_s) {
+      return close();
+    }
+    if (timeouts_.silence_s > 0 && !writing_ && now - last_write_ > timeouts_.silence_s) {
+      session_->on_silence();
+    }
+  }
+
+ private:
+  void start_read() {
+    if (reading_ || !session_ || !(lingering_ || session_->wants_input())) return;
+    reading_ = true;
+    socket_.async_read_some(
+        asio::buffer(received_),
+        [self = shared_from_this()](const error_code& error, std::size_t num_bytes) {
+          self->reading_ = false;
+          self->on_read(error, num_bytes);
+        });
+  }
+
+  void on_read(const error_code& error, std::size_t num_bytes) {
+    if (!session_) return;
+    if (error) return close();
+    if (!lingering_) {
+      session_->receive({received_.data(), num_bytes});
+      // A head must come within the idle time, however slowly its bytes drip in.
+      if (session_->answering() || session_->reading_body()) waiting_since_ = steady_seconds();
+    }
+    start_read();
+  }
+
+  void start_write() {
+    if (writing_ || !session_->take_output(sending_)) return;
+    writing_ = true;
+    last_write_ = steady_seconds();
+    num_written_ = 0;
+    continue_write();
+  }
+
+  void continue_write() {
+    socket_.async_write_some(
+        asio::buffer(sending_.data() + num_written_, sending_.size() - num_written_),
+        [self = shared_from_this()](const error_code& error, std::size_t num_bytes) {
+          self->on_written(error, num_bytes);
+        });
+  }
+
+  void on_written(const error_code& error, std::size_t num_bytes) {
+    if (!session_) return;
+    if (error) return close();
+    last_write_ = steady_seconds();
+    num_written_ += num_bytes;
+    if (num_written_ < sending_.size()) return continue_write();
+    writing_ = false;
+    waiting_since_ = last_write_;
+    session_->sent();
+    if (session_->finished()) linger();
+    start_read();
+  }
+
+  /// Closing at once would take back an answer that the client has not read while it still sends.
+  void linger() {
+    if (lingering_) return;
+    lingering_ = true;
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  }
+
+  tcp::socket socket_;
+  const Timeouts timeouts_;
+  const std::function<void(Connection&)> closed_;
+  std::unique_ptr<HttpSession> session_;  ///< null: closed
+  std::array<char, kReadBytes> received_;
+  std::string sending_;
+  std::size_t num_written_ = 0;
+  bool reading_ = false;
+  bool writing_ = false;
+  bool lingering_ = false;
+  double waiting_since_;  ///< for the client's next move
+  double last_write_;
+};
+
+/// One I/O thread with its connections and their requests.
+struct Lane {
+  Lane(const ServerConfig& config, ServiceEnvironment environment, ServiceCounters& counters,
+       EnginePort& port, EngineMetrics& metrics, const Timeouts& timeouts)
+      : work(asio::make_work_guard(io)),
+        ticker(io),
+        tick(std::chrono::duration_cast<std::chrono::nanoseconds>(
+            std::chrono::duration<double>(timeouts.tick_s()))),
+        service(config.service, std::move(environment), counters, port, metrics) {}
+
+  void start_ticking() {
+    ticker.expires_after(tick);
+    ticker.async_wait([this](const error_code& error) {
+      if (error) return;
+      const double now = steady_seconds();
+      // A copy: a connection that closes leaves the set.
+      const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
+      for (const auto& connection : all) connection->tick(now);
+      start_ticking();
+    });
+  }
+
+  void run() {
+    for (;;) {
+      try {
+        io.run();
+        return;
+      } catch (const std::exception& failure) {
+        // One request went wrong through our fault; the others go on.
+        log_error("http handler failed", kv("what", std::string(failure.what())));
+      }
+    }
+  }
+
+  void close_all() {
+    ticker.cancel();
+    const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
+    for (const auto& connection : all) connection->close();
+  }
+
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work;
+  asio::steady_timer ticker;
+  const std::chrono::nanoseconds tick;
+  Service service;
+  std::unordered_set<std::shared_ptr<Connection>> connections;
+  std::thread thread;
+};
+
+}  // namespace
+
+class Server::Impl {
+ public:
+  Impl(ServerConfig config, EnginePort& port, EngineMetrics& metrics)
+      : config_(std::move(config)),
+        metrics_(metrics),
+        limits_{static_cast<std::uint64_t>(config_.options.max_body_bytes),
+                static_cast<std::uint32_t>(config_.options.max_header_bytes)},
+        timeouts_{config_.options.idle_timeout_s, config_.options.write_timeout_s,
+                  config_.options.sse_keep_alive_interval} {
+    CHECK(config_.num_io_threads >= 1, config_.num_io_threads);
+    for (int i = 0; i < config_.num_io_threads; ++i) add_lane(port);
+    acceptor_ = std::make_unique<tcp::acceptor>(lanes_.front()->io);
+    accept_pause_ = std::make_unique<asio::steady_timer>(lanes_.front()->io);
+  }
+
+  Result<void> listen() {
+    const std::string& host = config_.options.host;
+    const std::string port = std::to_string(config_.options.port);
+    error_code error;
+    tcp::resolver resolver(lanes_.front()->io);
+    const auto found = resolver.resolve(
+        host, port, tcp::resolver::passive | tcp::resolver::numeric_service, error);
+    if (error || found.empty()) {
+      return invalid_argument("cannot resolve host " + host + ": " + error.message(), "host");
+    }
+    const tcp::endpoint endpoint = found.begin()->endpoint();
+    acceptor_->open(endpoint.protocol(), error);
+    if (!error) acceptor_->set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_->bind(endpoint, error);
+    if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
+    if (!error) port_ = acceptor_->local_endpoint(error).port();
+    if (error) {
+      return Error{ErrorCode::kIo, "cannot listen on " + host + ":" + port + ": " + error.message(),
+                   "port"};
+    }
+    return {};
+  }
+
+  void run() {
+    for (const auto& lane : lanes_) {
+      lane->start_ticking();
+      lane->thread = std::thread([&lane = *lane] { lane.run(); });
+    }
+    asio::post(lanes_.front()->io, [this] { accept(); });
+  }
+
+  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+
+  void deliver(RequestOutputs outputs) {
+    metrics_.observe_step(outputs.stats);
+    if (outputs.outputs.empty()) return;
+    // Each lane takes the outputs of its own requests out of the one object that all see.
+    const auto shared = std::make_shared<RequestOutputs>(std::move(outputs));
+    for (const auto& lane : lanes_) {
+      asio::post(lane->io, [&lane = *lane, shared] { lane.service.deliver(*shared); });
+    }
+  }
+
+  void drain(std::function<void()> done) {
+    drained_ = std::move(done);
+    counters_.draining = true;
+    // A lane that has seen the flag starts nothing new: when all have, the count only falls.
+    const auto num_unaware = std::make_shared<std::atomic<std::size_t>>(lanes_.size());
+    for (const auto& lane : lanes_) {
+      asio::post(lane->io, [this, num_unaware] {
+        if (--*num_unaware > 0) return;
+        all_lanes_drain_ = true;
+        check_drained();
+      });
+    }
+  }
+
+  void stop() {
+    if (stopped_) return;
+    stopped_ = true;
+    for (const auto& lane : lanes_) {
+      asio::post(lane->io, [this, &lane = *lane] {
+        if (&lane == lanes_.front().get()) {
+          error_code ignored;
+          acceptor_->close(ignored);
+          accept_pause_->cancel();
+        }
+        lane.close_all();
+        lane.io.stop();
+      });
+    }
+    for (const auto& lane : lanes_) {
+      if (lane->thread.joinable()) lane->thread.join();
+    }
+    // A socket may have been on its way to a lane that was stopped first.
+    for (const auto& lane : lanes_) lane->close_all();
+    call_drained();
+  }
+
+ private:
+  void add_lane(EnginePort& port) {
+    // The engine may answer when the lane is gone.
+    const auto self = std::make_shared<std::weak_ptr<Lane>>();
+    ServiceEnvironment environment{
+        .wall_clock = wall_seconds,
+        .steady_clock = steady_seconds,
+        .random = [generator =
+                       std::mt19937_64(std::random_device{}())]() mutable { return generator(); },
+        .post =
+            [self](std::function<void()> function) {
+              if (const auto lane = self->lock()) asio::post(lane->io, std::move(function));
+            },
+        .exchange_ended = [this] { check_drained(); }};
+    const auto lane = std::make_shared<Lane>(config_, std::move(environment), counters_, port,
+                                             metrics_, timeouts_);
+    *self = lane;
+    lanes_.push_back(lane);
+  }
+
+  void accept() {
+    Lane& lane = *lanes_[next_lane_];
+    next_lane_ = (next_lane_ + 1) % lanes_.size();
+    acceptor_->async_accept(lane.io, [this, &lane](const error_code& error, tcp::socket socket) {
+      if (!acceptor_->is_open()) return;
+      if (error) {
+        log_warning("cannot accept a connection", kv("error", error.message()));
+        accept_pause_->expires_after(kAcceptPause);
+        accept_pause_->async_wait([this](const error_code& stopped) {
+          if (!stopped) accept();
+        });
+        return;
+      }
+      asio::post(lane.io, [this, &lane, socket = std::move(socket)]() mutable {
+        open(lane, std::move(socket));
+      });
+      accept();
+    });
+  }
+
+  void open(Lane& lane, tcp::socket socket) {
+    const std::int64_t limit = config_.options.max_connections;
+    const std::int64_t count = num_connections_.load();
+    if (count >= limit + kMaxRefusedConnections) return;
+    ++num_connections_;
+    const auto connection =
+        std::make_shared<Connection>(std::move(socket), lane.service, limits_, timeouts_,
+                                     count >= limit, [this, &lane](Connection& closed) {
+                                       --num_connections_;
+                                       lane.connections.erase(closed.shared_from_this());
+                                     });
+    lane.connections.insert(connection);
+    connection->start();
+  }
+
+  void check_drained() {
+    if (all_lanes_drain_ && counters_.num_exchanges == 0) call_drained();
+  }
+  void call_drained() {
+    if (!counters_.draining || drained_called_.exchange(true)) return;
+    if (drained_) drained_();
+  }
+
+  const ServerConfig config_;
+  EngineMetrics& metrics_;
+  const HttpLimits limits_;
+  const Timeouts timeouts_;
+  ServiceCounters counters_;
+  std::function<void()> drained_;  ///< set before counters_.draining
+  std::atomic<bool> all_lanes_drain_{false};
+  std::atomic<bool> drained_called_{false};
+  std::atomic<std::int64_t> num_connections_{0};
+  std::vector<std::shared_ptr<Lane>> lanes_;
+  std::unique_ptr<tcp::acceptor> acceptor_;  ///< on the first lane
+  std::unique_ptr<asio::steady_timer> accept_pause_;
+  std::size_t next_lane_ = 0;
+  std::uint16_t port_ = 0;
+  bool stopped_ = false;
+};
+
+Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& port,
+                                              EngineMetrics& metrics) {
+  auto impl = std::make_unique<Impl>(std::move(config), port, metrics);
+  RETURN_IF_ERROR(impl->listen());
+  impl->run();
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() { stop(); }
+
+std::uint16_t Server::port() const noexcept { return impl_->port(); }
+void Server::deliver(RequestOutputs outputs) { impl_->deliver(std::move(outputs)); }
+void Server::drain(std::function<void()> done) { impl_->drain(std::move(done)); }
+void Server::stop() { impl_->stop(); }
+
+}  // namespace troupe

@@ -1,0 +1,366 @@
+#include "runtime/http/service.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "runtime/http/generation.hpp"
+#include "runtime/http/json_text.hpp"
+#include "runtime/http/rendering.hpp"
+#include "runtime/http/service_context.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kGuardedPrefixes[] = {"/v1", "/v2", "/inference", "/cohere"};
+constexpr std::string_view kRetryAfterSeconds = "1";
+constexpr std::string_view kPreflightSeconds = "600";
+
+bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [&](char x, char y) { return lower(x) == lower(y); });
+}
+
+/// "application/json; charset=utf-8" -> "application/json"
+std::string_view media_type(std::string_view content_type) noexcept {
+  content_type = content_type.substr(0, content_type.find(';'));
+  while (content_type.ends_with(' ')) content_type.remove_suffix(1);
+  return content_type;
+}
+
+HttpResponse json_response(std::string body) {
+  return {.status = 200, .content_type = std::string(kJson), .body = std::move(body)};
+}
+
+// ---- The endpoints. Each answers at once through the sink, or returns the exchange that will.
+// ----
+
+using Answer = std::unique_ptr<Exchange>;
+
+Answer answer_health(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  if (context.counters.draining) {
+    sink.respond(error_response({ErrorCode::kOverloaded, "the server is shutting down", ""}));
+  } else if (!context.port.healthy()) {
+    sink.respond(error_response({ErrorCode::kUnavailable, "the engine is not ready", ""}));
+  } else {
+    sink.respond({});
+  }
+  return nullptr;
+}
+
+Answer answer_version(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  std::string json = "{\"version\":";
+  append_json_string(json, context.config.version);
+  sink.respond(json_response(json + "}"));
+  return nullptr;
+}
+
+Answer answer_load(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  std::string json = "{\"server_load\":";
+  append_json_integer(json, context.counters.num_exchanges.load());
+  sink.respond(json_response(json + "}"));
+  return nullptr;
+}
+
+Answer answer_metrics(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  sink.respond({.status = 200,
+                .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                .body = context.metrics.prometheus_text()});
+  return nullptr;
+}
+
+Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  const auto created = static_cast<std::int64_t>(context.environment.wall_clock());
+  std::string json = "{\"object\":\"list\",\"data\":";
+  append_json_array(
+      json, context.config.model_names, [&](std::string& out, const std::string& name) {
+        out += "{\"id\":";
+        append_json_string(out, name);
+        out += ",\"object\":\"model\",\"created\":";
+        append_json_integer(out, created);
+        out += ",\"owned_by\":\"vllm\",\"root\":";
+        append_json_string(out, context.config.model_root);
+        out += ",\"parent\":null,\"max_model_len\":";
+        append_json_integer(out, context.config.defaults.max_model_len);
+        out.append(",\"permission\":[{\"id\":\"modelperm-").append(context.random_hex());
+        out += "\",\"object\":\"model_permission\",\"created\":";
+        append_json_integer(out, created);
+        out +=
+            ",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,"
+            "\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,"
+            "\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}";
+      });
+  sink.respond(json_response(json + "}"));
+  return nullptr;
+}
+
+/// Counts `num_samples` as queued; an error if that is more than the server takes.
+Result<void> admit(ServiceContext& context, std::int64_t num_samples) {
+  const std::int64_t limit = context.config.max_num_queued_reqs;
+  const std::int64_t before = context.counters.num_samples.fetch_add(num_samples);
+  if (limit == 0 || before + num_samples <= limit) return {};
+  context.counters.num_samples -= num_samples;
+  context.metrics.observe_rejection();
+  return Error{ErrorCode::kOverloaded,
+               "request has " + std::to_string(num_samples) + " samples and " +
+                   std::to_string(before) + " are queued, max_num_queued_reqs is " +
+                   std::to_string(limit),
+               ""};
+}
+
+std::string base_id(const ServiceContext& context, const HttpRequest& http,
+                    const GenerationFields& fields) {
+  const std::string_view header = http.header("X-Request-Id");
+  if (!header.empty()) return std::string(header);
+  return fields.request_id.empty() ? context.random_hex() : fields.request_id;
+}
+
+template <class Request>
+using Parse = Result<Request> (*)(std::string_view body, const ServerDefaults& defaults);
+template <class Request>
+using Start = Answer (*)(ServiceContext& context, ResponseSink& sink, Request request,
+                         const std::string& base_id);
+
+template <class Request, Parse<Request> parse, Start<Request> start>
+Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
+  ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
+  std::int64_t num_samples = request.params.n;
+  if constexpr (std::is_same_v<Request, CompletionRequest>) {
+    num_samples *= static_cast<std::int64_t>(request.prompts.size());
+  }
+  RETURN_IF_ERROR(admit(context, num_samples));
+  const std::string id = base_id(context, http, request);
+  return start(context, sink, std::move(request), id);
+}
+
+template <class Request, Parse<Request> parse, Rendering::Kind kind>
+Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
+  ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
+  return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
+}
+
+/// An endpoint from a function that may fail.
+template <Result<Answer> (*attempt)(ServiceContext&, const HttpRequest&, ResponseSink&)>
+Answer answer_or_refuse(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  Result<Answer> answer = attempt(context, http, sink);
+  if (answer.ok()) return *std::move(answer);
+  sink.respond(error_response(answer.error()));
+  return nullptr;
+}
+
+constexpr auto answer_completion =
+    answer_or_refuse<try_generate<CompletionRequest, parse_completion_request, start_completion>>;
+constexpr auto answer_chat =
+    answer_or_refuse<try_generate<ChatRequest, parse_chat_request, start_chat>>;
+constexpr auto answer_tokenize = answer_or_refuse<
+    try_render<TokenizeRequest, parse_tokenize_request, Rendering::Kind::kTokenize>>;
+constexpr auto answer_detokenize = answer_or_refuse<
+    try_render<DetokenizeRequest, parse_detokenize_request, Rendering::Kind::kDetokenize>>;
+
+struct Route {
+  std::string_view method;
+  std::string_view path;
+  Answer (*answer)(ServiceContext&, const HttpRequest&, ResponseSink&);
+  bool takes_json = false;  ///< and gives work to the engine: refused while draining
+};
+constexpr Route kRoutes[] = {
+    {"GET", "/health", answer_health},
+    {"GET", "/ping", answer_health},
+    {"POST", "/ping", answer_health},
+    {"GET", "/version", answer_version},
+    {"GET", "/load", answer_load},
+    {"GET", "/metrics", answer_metrics},
+    {"GET", "/v1/models", answer_models},
+    {"POST", "/v1/completions", answer_completion, true},
+    {"POST", "/v1/chat/completions", answer_chat, true},
+    {"POST", "/tokenize", answer_tokenize, true},
+    {"POST", "/detokenize", answer_detokenize, true},
+};
+
+/// Null if there is none. HEAD is a GET without a body.
+const Route* find_route(std::string_view method, std::string_view path) {
+  if (method == "HEAD") method = "GET";
+  for (const Route& route : kRoutes) {
+    if (route.path == path && route.method == method) return &route;
+  }
+  return nullptr;
+}
+
+/// The methods of a path, as the Allow header lists them; empty if there is no such path.
+std::string allowed_methods(std::string_view path) {
+  std::string methods;
+  for (const Route& route : kRoutes) {
+    if (route.path != path) continue;
+    if (!methods.empty()) methods += ", ";
+    methods += route.method;
+    if (route.method == "GET") methods += ", HEAD";
+  }
+  return methods.empty() ? methods : methods + ", OPTIONS";
+}
+
+bool guarded(std::string_view path) {
+  return std::any_of(std::begin(kGuardedPrefixes), std::end(kGuardedPrefixes),
+                     [&](std::string_view prefix) { return path.starts_with(prefix); });
+}
+
+}  // namespace
+
+std::string_view HttpRequest::header(std::string_view name) const noexcept {
+  for (const auto& [known, value] : headers) {
+    if (equal_ignoring_case(known, name)) return value;
+  }
+  return {};
+}
+
+std::string_view HttpRequest::path() const noexcept {
+  return std::string_view(target).substr(0, target.find('?'));
+}
+
+HttpResponse error_response(const Error& error) {
+  HttpResponse response{.status = http_status(error.code),
+                        .content_type = std::string(kJson),
+                        .body = error_json(error)};
+  if (response.status == 503) response.headers.emplace_back("Retry-After", kRetryAfterSeconds);
+  return response;
+}
+
+HttpResponse error_response(int status, std::string_view type, std::string_view message) {
+  return {.status = status,
+          .content_type = std::string(kJson),
+          .body = error_json(status, type, message)};
+}
+
+std::string ServiceContext::random_hex() const {
+  constexpr char kHex[] = "0123456789abcdef";
+  std::uint64_t bits = environment.random();
+  std::string text(16, '0');
+  for (char& digit : text) {
+    digit = kHex[bits & 15];
+    bits >>= 4;
+  }
+  return text;
+}
+
+Result<std::string> ServiceContext::resolve_model(const std::string& model) const {
+  if (model.empty()) return config.model_names.front();
+  std::string served;
+  for (const std::string& name : config.model_names) {
+    if (name == model) return name;
+    served += (served.empty() ? "" : ", ") + name;
+  }
+  return Error{ErrorCode::kNotFound,
+               "The model `" + model.substr(0, 256) + "` does not exist. Served: " + served,
+               "model"};
+}
+
+Service::Service(const ServiceConfig& config, ServiceEnvironment environment,
+                 ServiceCounters& counters, EnginePort& port, EngineMetrics& metrics)
+    : context_(new ServiceContext{config,
+                                  std::move(environment),
+                                  counters,
+                                  port,
+                                  metrics,
+                                  ApiKeys(config.api_keys),
+                                  {},
+                                  {},
+                                  0}) {
+  CHECK(!config.model_names.empty());
+}
+
+Service::~Service() { CHECK(context_->live.empty()); }
+
+std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
+  const std::string_view path = head.path();
+  const std::string methods = allowed_methods(path);
+  if (methods.empty()) {
+    return error_response(
+        {ErrorCode::kNotFound, "there is no " + std::string(path.substr(0, 256)), ""});
+  }
+  if (head.method == "OPTIONS") return std::nullopt;
+  if (guarded(path) && !context_->api_keys.allow(head.header("Authorization"))) {
+    return HttpResponse{.status = 401,
+                        .content_type = std::string(kJson),
+                        .body = R"({"error":"Unauthorized"})",
+                        .headers = {{"WWW-Authenticate", "Bearer"}}};
+  }
+  const Route* const route = find_route(head.method, path);
+  if (route == nullptr) {
+    HttpResponse response = error_response(
+        405, "Method Not Allowed",
+        std::string(path) + " does not take " + head.method.substr(0, 32) + ", only " + methods);
+    response.headers.emplace_back("Allow", methods);
+    return response;
+  }
+  if (!route->takes_json) return std::nullopt;
+  if (!head.has_body) {
+    return error_response(411, "Length Required",
+                          "the request has neither Content-Length nor a chunked body");
+  }
+  if (!equal_ignoring_case(media_type(head.header("Content-Type")), kJson)) {
+    return error_response(400, "Bad Request",
+                          "Content-Type is \"" +
+                              std::string(head.header("Content-Type").substr(0, 128)) +
+                              "\", only application/json is taken");
+  }
+  if (context_->counters.draining) {
+    return error_response({ErrorCode::kOverloaded, "the server is shutting down", ""});
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sink) {
+  const std::string_view path = request.path();
+  if (request.method == "OPTIONS") {
+    sink.respond({.status = 200,
+                  .content_type = "",
+                  .body = "",
+                  .headers = {{"Allow", allowed_methods(path)}}});
+    return nullptr;
+  }
+  const Route* const route = find_route(request.method, path);
+  CHECK(route != nullptr, request.method, path);
+  if (route->takes_json && context_->counters.draining) {  // since `refuse` looked
+    sink.respond(error_response({ErrorCode::kOverloaded, "the server is shutting down", ""}));
+    return nullptr;
+  }
+  return route->answer(*context_, request, sink);
+}
+
+void Service::deliver(RequestOutputs& outputs) {
+  for (RequestOutput& output : outputs.outputs) {
+    const auto live = context_->live.find(output.id);
+    if (live == context_->live.end()) continue;
+    live->second->deliver(std::move(output), outputs.stats.engine_index);
+  }
+}
+
+HttpHeaders Service::common_headers(const HttpRequest& request) const {
+  HttpHeaders headers;
+  if (context_->config.enable_request_id_headers) {
+    const std::string_view given = request.header("X-Request-Id");
+    headers.emplace_back("X-Request-Id", given.empty()
+                                             ? context_->random_hex() + context_->random_hex()
+                                             : std::string(given));
+  }
+  const std::string_view origin = request.header("Origin");
+  const std::vector<std::string>& allowed = context_->config.allowed_origins;
+  const bool any = std::find(allowed.begin(), allowed.end(), "*") != allowed.end();
+  if (origin.empty() ||
+      (!any && std::find(allowed.begin(), allowed.end(), origin) == allowed.end())) {
+    return headers;
+  }
+  headers.emplace_back("Access-Control-Allow-Origin", any ? "*" : std::string(origin));
+  if (!any) headers.emplace_back("Vary", "Origin");
+  if (request.method == "OPTIONS") {
+    headers.emplace_back("Access-Control-Allow-Methods", allowed_methods(request.path()));
+    const std::string_view wanted = request.header("Access-Control-Request-Headers");
+    if (!wanted.empty()) headers.emplace_back("Access-Control-Allow-Headers", wanted);
+    headers.emplace_back("Access-Control-Max-Age", kPreflightSeconds);
+  }
+  return headers;
+}
+
+}  // namespace troupe

@@ -1,0 +1,134 @@
+#pragma once
+// The API without the sockets: requests in, answers out. The transport (connection.cpp, or a test)
+// hands each complete HTTP request to a Service and carries back what the service writes.
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "messages/engine_output.hpp"
+#include "runtime/http/engine_port.hpp"
+#include "runtime/http/openai_request.hpp"
+#include "runtime/metrics/engine_metrics.hpp"
+
+namespace troupe {
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+struct HttpRequest {
+  std::string method;
+  std::string target;  ///< path and query
+  HttpHeaders headers;
+  std::string body;
+  bool has_body = false;  ///< the head announces one: Content-Length or chunked
+
+  /// The value of the first header with this name (in any case), or empty.
+  [[nodiscard]] std::string_view header(std::string_view name) const noexcept;
+  [[nodiscard]] std::string_view path() const noexcept;
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type;  ///< empty: no body
+  std::string body;
+  HttpHeaders headers;
+};
+
+/// An answer in OpenAI's error form.
+[[nodiscard]] HttpResponse error_response(const Error& error);
+[[nodiscard]] HttpResponse error_response(int status, std::string_view type,
+                                          std::string_view message);
+
+/// Where the answer to one request goes: the connection. Called on the service's thread only; none
+/// of its functions destroys the exchange before it returns.
+class ResponseSink {
+ public:
+  virtual ~ResponseSink() = default;
+  /// The whole answer.
+  virtual void respond(HttpResponse response) = 0;
+  /// An answer in pieces: its head, then `write` while `ready()`; the `last` piece ends it.
+  virtual void begin(HttpResponse head) = 0;
+  virtual void write(std::string_view bytes, bool last) = 0;
+  /// False while the client has not taken what was written; the exchange then waits for
+  /// `on_ready` and merges what comes in between.
+  [[nodiscard]] virtual bool ready() const noexcept = 0;
+};
+
+/// One request being answered. The connection owns it, and destroys it when it has finished or when
+/// the client is gone, which aborts what still runs. The sink must outlive it.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  /// The sink can take more.
+  virtual void on_ready() {}
+  /// Nothing has been sent for the keep-alive interval.
+  virtual void on_silence() {}
+};
+
+/// What the API says about the model and the server.
+struct ServiceConfig {
+  std::vector<std::string> model_names;  ///< as served; the first one answers requests without name
+  std::string model_root;                ///< path shown by /v1/models
+  std::string version;
+  ServerDefaults defaults;
+  std::vector<std::string> api_keys;         ///< none: open to all
+  std::vector<std::string> allowed_origins;  ///< CORS; "*" allows every one
+  bool enable_request_id_headers = false;
+  bool enable_prompt_tokens_details = false;
+  bool enable_force_include_usage = false;
+  std::int64_t max_num_queued_reqs = 0;  ///< samples in the engine; 0: no limit
+};
+
+/// What a service takes from outside, so that tests decide it.
+struct ServiceEnvironment {
+  std::function<double()> wall_clock;     ///< seconds since 1970
+  std::function<double()> steady_clock;   ///< seconds, monotonic
+  std::function<std::uint64_t()> random;  ///< for request ids
+  /// Runs the function on the service's thread. Any thread.
+  std::function<void(std::function<void()>)> post;
+  std::function<void()> exchange_ended;  ///< an exchange is gone
+};
+
+/// What the services of one server share.
+struct ServiceCounters {
+  std::atomic<std::int64_t> num_exchanges{0};  ///< requests being answered by the engine
+  std::atomic<std::int64_t> num_samples{0};    ///< samples in the engine
+  std::atomic<bool> draining{false};
+};
+
+struct ServiceContext;
+
+/// Owns the table of live requests of one thread; all but the constructor is called on that thread.
+class Service {
+ public:
+  /// `config`, `counters`, `port` and `metrics` must outlive the service, and the service every
+  /// exchange it returned.
+  Service(const ServiceConfig& config, ServiceEnvironment environment, ServiceCounters& counters,
+          EnginePort& port, EngineMetrics& metrics);
+  ~Service();
+
+  /// Looks at a request before its body is read: an answer if it will not be taken (wrong route,
+  /// method, key or media type, no length, draining).
+  [[nodiscard]] std::optional<HttpResponse> refuse(const HttpRequest& head) const;
+
+  /// Answers through `sink`, at once or later. Pre: `refuse` had no objection. Returns null if the
+  /// answer is complete.
+  [[nodiscard]] std::unique_ptr<Exchange> handle(HttpRequest request, ResponseSink& sink);
+
+  /// Takes the outputs of this service's own requests; the others are left untouched.
+  void deliver(RequestOutputs& outputs);
+
+  /// Headers that every answer to `request` carries (CORS, request id).
+  [[nodiscard]] HttpHeaders common_headers(const HttpRequest& request) const;
+
+ private:
+  std::unique_ptr<ServiceContext> context_;
+};
+
+}  // namespace troupe

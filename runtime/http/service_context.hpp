@@ -1,0 +1,51 @@
+#pragma once
+// What the exchanges of one service see of it.
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "runtime/http/api_keys.hpp"
+#include "runtime/http/service.hpp"
+
+namespace troupe {
+
+class Generation;
+class Rendering;
+
+struct ServiceContext {
+  const ServiceConfig& config;
+  const ServiceEnvironment environment;
+  ServiceCounters& counters;
+  EnginePort& port;
+  EngineMetrics& metrics;
+  const ApiKeys api_keys;
+
+  std::unordered_map<RequestId, Generation*> live;  ///< by the id of each GenerateRequest
+  std::unordered_map<std::uint64_t, Rendering*> renderings;
+  std::uint64_t next_rendering = 0;
+
+  /// 16 lower-case hex digits.
+  [[nodiscard]] std::string random_hex() const;
+  /// The served name that `model` asks for (empty: the first). Errors: kNotFound, param model.
+  [[nodiscard]] Result<std::string> resolve_model(const std::string& model) const;
+};
+
+/// Counts an exchange for as long as it lives, so that draining knows when the last one is gone.
+class ExchangeCount {
+ public:
+  explicit ExchangeCount(ServiceContext& context) : context_(context) {
+    ++context_.counters.num_exchanges;
+  }
+  ~ExchangeCount() {
+    --context_.counters.num_exchanges;
+    if (context_.environment.exchange_ended) context_.environment.exchange_ended();
+  }
+  ExchangeCount(const ExchangeCount&) = delete;
+  ExchangeCount& operator=(const ExchangeCount&) = delete;
+
+ private:
+  ServiceContext& context_;
+};
+
+}  // namespace troupe

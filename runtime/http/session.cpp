@@ -1,0 +1,246 @@
+#include "runtime/http/session.hpp"
+
+#include <array>
+#include <ctime>
+
+#include "runtime/base/check.hpp"
+#include "runtime/http/json_text.hpp"
+
+namespace troupe {
+namespace {
+
+using State = RequestParser::State;
+
+/// Pipelined requests that wait for their turn; beyond it TCP holds the client back.
+constexpr std::size_t kMaxWaitingBytes = 64 << 10;
+
+std::string_view reason_phrase(int status) noexcept {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 401:
+      return "Unauthorized";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 411:
+      return "Length Required";
+    case 413:
+      return "Payload Too Large";
+    case 422:
+      return "Unprocessable Entity";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 501:
+      return "Not Implemented";
+    case 503:
+      return "Service Unavailable";
+    case 504:
+      return "Gateway Timeout";
+    default:
+      return "Internal Server Error";
+  }
+}
+
+/// RFC 9110, 5.6.7: Sun, 06 Nov 1994 08:49:37 GMT
+std::string http_date(double wall_clock) {
+  const auto seconds = static_cast<std::time_t>(wall_clock);
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  std::array<char, 40> text{};
+  const std::size_t length =
+      std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return std::string(text.data(), length);
+}
+
+void append_chunk(std::string& out, std::string_view bytes) {
+  std::array<char, 20> digits{};
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), bytes.size(), 16);
+  out.append(digits.data(), end.ptr).append("\r\n").append(bytes).append("\r\n");
+}
+
+}  // namespace
+
+HttpSession::HttpSession(Service& service, const HttpLimits& limits,
+                         std::function<double()> wall_clock, std::function<void()> on_output,
+                         bool refuse_all)
+    : service_(service),
+      limits_(limits),
+      wall_clock_(std::move(wall_clock)),
+      on_output_(std::move(on_output)),
+      refuse_all_(refuse_all),
+      parser_(limits) {}
+
+HttpSession::~HttpSession() = default;
+
+void HttpSession::receive(std::string_view bytes) {
+  if (close_) return;
+  input_ += bytes;
+  process();
+}
+
+bool HttpSession::wants_input() const noexcept {
+  return !busy_ || input_.size() < kMaxWaitingBytes;
+}
+
+bool HttpSession::reading_body() const noexcept { return parser_.state() == State::kBody; }
+
+void HttpSession::process() {
+  while (!busy_ && !close_) {
+    // A parser may be done with what it has; otherwise it needs bytes.
+    if (input_.empty() && parser_.state() != State::kHeadDone) return;
+    const std::size_t used = parser_.feed(input_);
+    input_.erase(0, used);
+    switch (parser_.state()) {
+      case State::kHead:
+        return;
+      case State::kHeadDone:
+        look_at_head();
+        break;
+      case State::kBody:
+        if (used == 0) return;
+        break;
+      case State::kDone:
+        busy_ = true;
+        exchange_ = service_.handle(parser_.take(), *this);
+        break;
+      case State::kMalformed:
+        refuse(error_response(400, "Bad Request",
+                              "malformed HTTP request: " + std::string(parser_.problem())));
+        break;
+      case State::kHeadTooLarge:
+        refuse(error_response(431, "Request Header Fields Too Large",
+                              "the request's head is larger than max_header_bytes, " +
+                                  std::to_string(limits_.max_header_bytes)));
+        break;
+      case State::kBodyTooLarge:
+        refuse(error_response(413, "Payload Too Large",
+                              "the request's body is larger than max_body_bytes, " +
+                                  std::to_string(limits_.max_body_bytes)));
+        break;
+    }
+  }
+}
+
+void HttpSession::look_at_head() {
+  const HttpRequest& head = parser_.head();
+  head_only_ = head.method == "HEAD";
+  http_1_0_ = parser_.is_http_1_0();
+  common_headers_ = service_.common_headers(head);
+  if (refuse_all_) {
+    return refuse(
+        error_response({ErrorCode::kOverloaded, "the server has too many connections", ""}));
+  }
+  if (std::optional<HttpResponse> refusal = service_.refuse(head)) {
+    if (head.has_body) return refuse(*std::move(refusal));
+    busy_ = true;
+    close_ = !parser_.keep_alive();
+    return respond(*std::move(refusal));
+  }
+  close_ = false;
+  if (parser_.expects_continue() && input_.empty()) {
+    output_ += "HTTP/1.1 100 Continue\r\n\r\n";
+    on_output_();
+  }
+}
+
+void HttpSession::refuse(HttpResponse response) {
+  busy_ = true;
+  close_ = true;
+  input_.clear();
+  respond(std::move(response));
+}
+
+void HttpSession::append_head(const HttpResponse& response) {
+  if (!close_ && !parser_.keep_alive()) close_ = true;
+  output_ += http_1_0_ ? "HTTP/1.0 " : "HTTP/1.1 ";
+  append_json_integer(output_, response.status);
+  output_.append(1, ' ').append(reason_phrase(response.status));
+  output_.append("\r\nDate: ").append(http_date(wall_clock_())).append("\r\n");
+  const auto append_field = [&](std::string_view name, std::string_view value) {
+    output_.append(name).append(": ").append(value).append("\r\n");
+  };
+  if (!response.content_type.empty()) append_field("Content-Type", response.content_type);
+  for (const auto& [name, value] : response.headers) append_field(name, value);
+  for (const auto& [name, value] : common_headers_) append_field(name, value);
+}
+
+void HttpSession::respond(HttpResponse response) {
+  CHECK(busy_ && !answered_);
+  append_head(response);
+  output_ += "Content-Length: ";
+  append_json_integer(output_, response.body.size());
+  output_ += "\r\n";
+  append_connection_field();
+  output_ += "\r\n";
+  if (!head_only_) output_ += response.body;
+  answered_ = true;
+  on_output_();
+}
+
+void HttpSession::append_connection_field() {
+  if (close_) {
+    output_ += "Connection: close\r\n";
+  } else if (http_1_0_) {
+    output_ += "Connection: keep-alive\r\n";
+  }
+}
+
+void HttpSession::begin(HttpResponse head) {
+  CHECK(busy_ && !answered_);
+  // HTTP/1.0 knows no chunks: there the end of the connection ends the answer.
+  chunked_ = !http_1_0_;
+  if (!chunked_) close_ = true;
+  append_head(head);
+  if (chunked_) output_ += "Transfer-Encoding: chunked\r\n";
+  append_connection_field();
+  output_ += "\r\n";
+}
+
+void HttpSession::write(std::string_view bytes, bool last) {
+  CHECK(busy_ && !answered_);
+  if (chunked_) {
+    append_chunk(output_, bytes);
+    if (last) output_ += "0\r\n\r\n";
+  } else {
+    output_ += bytes;
+  }
+  answered_ = last;
+  on_output_();
+}
+
+bool HttpSession::ready() const noexcept { return output_.empty() && !sending_; }
+
+bool HttpSession::take_output(std::string& buffer) {
+  if (sending_ || output_.empty()) return false;
+  buffer.clear();
+  buffer.swap(output_);
+  sending_ = true;
+  return true;
+}
+
+void HttpSession::sent() {
+  sending_ = false;
+  if (!output_.empty()) return on_output_();
+  if (!busy_) return;
+  if (!answered_) {
+    if (exchange_) exchange_->on_ready();
+    return;
+  }
+  exchange_.reset();
+  if (close_) return;
+  busy_ = answered_ = chunked_ = head_only_ = http_1_0_ = false;
+  parser_ = RequestParser(limits_);
+  process();
+}
+
+void HttpSession::on_silence() {
+  if (exchange_ && !answered_) exchange_->on_silence();
+}
+
+bool HttpSession::finished() const noexcept { return close_ && answered_ && ready(); }
+
+}  // namespace troupe

@@ -1,0 +1,246 @@
+#include "runtime/metrics/engine_metrics.hpp"
+
+#include <array>
+#include <cstdio>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kNumReasons = static_cast<std::size_t>(FinishReason::kRepetition) + 1;
+
+const std::vector<double> kLatencyBounds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                            30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kTokenLatencyBounds = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                                 .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+const std::vector<double> kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .08, .1,
+                                               .25,  .5,   .75, 1,   2.5, 5,   7.5, 10,
+                                               20,   40,   80,  160, 640, 2560};
+const std::vector<double> kIterationBounds = {1,   8,    16,   32,   64,   128,  256,
+                                              512, 1024, 2048, 4096, 8192, 16384};
+const std::vector<double> kParamsNBounds = {1, 2, 5, 10, 20};
+const std::vector<double> kPreemptionBounds = {1, 2, 3, 4, 5, 10, 20};
+
+/// 1, 2, 5, 10, 20, 50, ... up to `max`.
+std::vector<double> one_two_five(double max) {
+  std::vector<double> bounds;
+  for (double decade = 1;; decade *= 10) {
+    for (const double mantissa : {1, 2, 5}) {
+      if (mantissa * decade > max) return bounds;
+      bounds.push_back(mantissa * decade);
+    }
+  }
+}
+
+}  // namespace
+
+/// The metrics that carry one engine's label.
+struct EngineMetrics::Engine {
+  Engine(Registry& registry, const std::string& model_name, std::int32_t max_model_len,
+         std::uint32_t index) {
+    const Labels labels = {{"engine", std::to_string(index)}, {"model_name", model_name}};
+    const auto with = [&](const std::string& label, const std::string& value) {
+      Labels extended = labels;
+      extended.emplace_back(label, value);
+      return extended;
+    };
+    const std::string prefix = "vllm:";
+    const auto gauge = [&](const std::string& name, const std::string& help) {
+      return &registry.gauge(prefix + name, help, labels);
+    };
+    const auto counter = [&](const std::string& name, const std::string& help) {
+      return &registry.counter(prefix + name, help, labels);
+    };
+    const auto histogram = [&](const std::string& name, const std::string& help,
+                               const std::vector<double>& bounds) {
+      return &registry.histogram(prefix + name, help, labels, bounds);
+    };
+
+    running = gauge("num_requests_running", "Requests in the running batch.");
+    waiting = gauge("num_requests_waiting", "Requests that wait to be scheduled.");
+    for (const auto& [reason, metric] :
+         {std::pair{"capacity", &waiting_capacity}, std::pair{"deferred", &waiting_deferred}}) {
+      *metric = &registry.gauge(prefix + "num_requests_waiting_by_reason",
+                                "Waiting requests by what they wait for.", with("reason", reason));
+    }
+    kv_cache_usage = gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.");
+
+    prefix_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.");
+    prefix_hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.");
+    preemptions = counter("num_preemptions", "Requests put back to waiting.");
+    prompt_tokens = counter("prompt_tokens", "Prompt tokens whose prefill has ended.");
+    generation_tokens = counter("generation_tokens", "Tokens generated.");
+    prompt_tokens_cached = counter("prompt_tokens_cached", "Prompt tokens taken from a cache.");
+    for (const auto& [source, metric] : {std::pair{"local_compute", &prompt_computed},
+                                         std::pair{"local_cache_hit", &prompt_local_hit},
+                                         std::pair{"external_kv_transfer", &prompt_external}}) {
+      *metric =
+          &registry.counter(prefix + "prompt_tokens_by_source",
+                            "Prompt tokens by where their KV came from.", with("source", source));
+    }
+    for (std::size_t i = 0; i < kNumReasons; ++i) {
+      success[i] =
+          &registry.counter(prefix + "request_success", "Requests that have ended.",
+                            with("finished_reason", to_string(static_cast<FinishReason>(i))));
+    }
+
+    const std::vector<double> token_bounds = one_two_five(max_model_len);
+    request_prompt_tokens =
+        histogram("request_prompt_tokens", "Prompt tokens of a request.", token_bounds);
+    request_generation_tokens =
+        histogram("request_generation_tokens", "Tokens generated for a request.", token_bounds);
+    request_max_generation_tokens =
+        histogram("request_max_num_generation_tokens", "Tokens of the longest sample of a request.",
+                  token_bounds);
+    request_max_tokens =
+        histogram("request_params_max_tokens", "max_tokens of a request.", token_bounds);
+    request_computed_tokens =
+        histogram("request_prefill_kv_computed_tokens",
+                  "Prompt tokens computed for a request, cached ones left out.", token_bounds);
+    iteration_tokens =
+        histogram("iteration_tokens_total", "Tokens of one engine step.", kIterationBounds);
+    request_n = histogram("request_params_n", "n of a request.", kParamsNBounds);
+    request_preemptions =
+        histogram("request_num_preemptions", "How often a request was put back to waiting.",
+                  kPreemptionBounds);
+    first_token =
+        histogram("time_to_first_token_seconds",
+                  "From arrival to the first output, at the front end.", kFirstTokenBounds);
+    inter_token = histogram("inter_token_latency_seconds",
+                            "Between two token batches of a request.", kTokenLatencyBounds);
+    time_per_token =
+        histogram("request_time_per_output_token_seconds",
+                  "Mean time per token after the first of a request.", kTokenLatencyBounds);
+    e2e = histogram("e2e_request_latency_seconds", "From arrival to the end of a request.",
+                    kLatencyBounds);
+    queue_time = histogram("request_queue_time_seconds", "Time a request waited.", kLatencyBounds);
+    inference_time = histogram("request_inference_time_seconds",
+                               "From scheduling to the last token.", kLatencyBounds);
+    prefill_time = histogram("request_prefill_time_seconds", "From scheduling to the first token.",
+                             kLatencyBounds);
+    decode_time = histogram("request_decode_time_seconds", "From the first to the last token.",
+                            kLatencyBounds);
+  }
+
+  Metric *running, *waiting, *waiting_capacity, *waiting_deferred, *kv_cache_usage;
+  Metric *prefix_queries, *prefix_hits, *preemptions;
+  Metric *prompt_tokens, *generation_tokens, *prompt_tokens_cached;
+  Metric *prompt_computed, *prompt_local_hit, *prompt_external;
+  std::array<Metric*, kNumReasons> success;
+  Histogram *request_prompt_tokens, *request_generation_tokens, *request_max_generation_tokens;
+  Histogram *request_max_tokens, *request_computed_tokens, *iteration_tokens, *request_n;
+  Histogram *request_preemptions, *first_token, *inter_token, *time_per_token, *e2e, *queue_time;
+  Histogram *inference_time, *prefill_time, *decode_time;
+};
+
+EngineMetrics::EngineMetrics(const std::string& model_name, std::int32_t max_model_len,
+                             std::uint32_t num_engines) {
+  for (std::uint32_t i = 0; i < num_engines; ++i) {
+    engines_.push_back(std::make_unique<Engine>(registry_, model_name, max_model_len, i));
+  }
+  rejections_ = &registry_.counter("vllm:admission_rejections", "Requests refused at the door.",
+                                   {{"model_name", model_name}, {"reason", "max_num_queued_reqs"}});
+}
+
+EngineMetrics::~EngineMetrics() = default;
+
+EngineMetrics::Engine& EngineMetrics::at(std::uint32_t engine) {
+  CHECK(engine < engines_.size(), engine, engines_.size());
+  return *engines_[engine];
+}
+
+std::uint32_t EngineMetrics::num_engines() const noexcept {
+  return static_cast<std::uint32_t>(engines_.size());
+}
+
+void EngineMetrics::observe_step(const IterationStats& stats) {
+  Engine& engine = at(stats.engine_index);
+  const SchedulerStats& scheduler = stats.scheduler;
+  engine.running->set(scheduler.num_running_reqs);
+  engine.waiting->set(scheduler.num_waiting_reqs + scheduler.num_deferred_reqs);
+  engine.waiting_capacity->set(scheduler.num_waiting_reqs);
+  engine.waiting_deferred->set(scheduler.num_deferred_reqs);
+  engine.kv_cache_usage->set(scheduler.kv_cache_usage);
+  engine.prefix_queries->add(static_cast<double>(scheduler.prefix_cache.queries));
+  engine.prefix_hits->add(static_cast<double>(scheduler.prefix_cache.hits));
+  engine.preemptions->add(stats.num_preemptions);
+  engine.prompt_tokens->add(stats.num_prompt_tokens);
+  engine.generation_tokens->add(stats.num_generation_tokens);
+  engine.iteration_tokens->observe(stats.num_prompt_tokens + stats.num_generation_tokens);
+  for (const double seconds : stats.inter_token_latencies) engine.inter_token->observe(seconds);
+}
+
+void EngineMetrics::observe_prefill(std::uint32_t index, const PrefillStats& prefill) {
+  Engine& engine = at(index);
+  engine.prompt_tokens_cached->add(prefill.num_cached_tokens);
+  engine.prompt_computed->add(prefill.num_computed_tokens);
+  engine.prompt_local_hit->add(prefill.num_local_cached_tokens);
+  engine.prompt_external->add(prefill.num_external_cached_tokens);
+}
+
+void EngineMetrics::observe_first_token(std::uint32_t engine, double seconds_since_arrival) {
+  at(engine).first_token->observe(seconds_since_arrival);
+}
+
+void EngineMetrics::observe_finished(std::uint32_t index, const FinishedSample& sample) {
+  Engine& engine = at(index);
+  const RequestTimes& times = sample.times;
+  engine.success[static_cast<std::size_t>(sample.reason)]->add();
+  engine.e2e->observe(sample.e2e_seconds);
+  engine.queue_time->observe(times.scheduled - times.queued);
+  engine.prefill_time->observe(times.first_token - times.scheduled);
+  engine.decode_time->observe(times.last_token - times.first_token);
+  engine.inference_time->observe(times.last_token - times.scheduled);
+  if (times.num_generation_tokens > 1) {
+    engine.time_per_token->observe((times.last_token - times.first_token) /
+                                   (times.num_generation_tokens - 1));
+  }
+  engine.request_prompt_tokens->observe(sample.num_prompt_tokens);
+  engine.request_computed_tokens->observe(sample.num_prompt_tokens - sample.num_cached_tokens);
+  engine.request_generation_tokens->observe(times.num_generation_tokens);
+  engine.request_preemptions->observe(times.num_preemptions);
+  if (sample.max_tokens) engine.request_max_tokens->observe(*sample.max_tokens);
+}
+
+void EngineMetrics::observe_request(std::uint32_t index, std::int32_t n,
+                                    std::int32_t max_generation_tokens) {
+  at(index).request_n->observe(n);
+  at(index).request_max_generation_tokens->observe(max_generation_tokens);
+}
+
+void EngineMetrics::observe_rejection() { rejections_->add(); }
+
+EngineTotals EngineMetrics::totals(std::uint32_t index) const {
+  CHECK(index < engines_.size(), index);
+  const Engine& engine = *engines_[index];
+  return {.prompt_tokens = engine.prompt_tokens->value(),
+          .generation_tokens = engine.generation_tokens->value(),
+          .prefix_queries = engine.prefix_queries->value(),
+          .prefix_hits = engine.prefix_hits->value(),
+          .preemptions = engine.preemptions->value(),
+          .running = engine.running->value(),
+          .waiting = engine.waiting->value(),
+          .kv_cache_usage = engine.kv_cache_usage->value()};
+}
+
+std::string format_stats_line(std::uint32_t engine, const EngineTotals& before,
+                              const EngineTotals& after, double seconds) {
+  CHECK(seconds > 0, seconds);
+  const double queries = after.prefix_queries - before.prefix_queries;
+  const double hits = after.prefix_hits - before.prefix_hits;
+  char line[320];
+  const int length = std::snprintf(
+      line, sizeof line,
+      "engine stats engine=%u prompt_tokens_per_s=%.1f generation_tokens_per_s=%.1f running=%.0f "
+      "waiting=%.0f preemptions=%.0f kv_cache_usage_percent=%.1f prefix_hit_percent=%.1f",
+      engine, (after.prompt_tokens - before.prompt_tokens) / seconds,
+      (after.generation_tokens - before.generation_tokens) / seconds, after.running, after.waiting,
+      after.preemptions - before.preemptions, 100 * after.kv_cache_usage,
+      queries > 0 ? 100 * hits / queries : 0.0);
+  return std::string(line, static_cast<std::size_t>(length) < sizeof line
+                               ? static_cast<std::size_t>(length)
+                               : sizeof line - 1);
+}
+
+}  // namespace troupe

@@ -1,0 +1,76 @@
+#pragma once
+// What the server tells about itself, under vLLM's metric names, labels and buckets, so that
+// existing dashboards and routers read it.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/engine_output.hpp"
+#include "runtime/metrics/registry.hpp"
+
+namespace troupe {
+
+/// One sample that has ended. Times of the front end's clock where not said otherwise.
+struct FinishedSample {
+  FinishReason reason = FinishReason::kStop;
+  RequestTimes times;  ///< engine clock
+  double e2e_seconds = 0;
+  std::int32_t num_prompt_tokens = 0;
+  std::int32_t num_cached_tokens = 0;
+  std::optional<std::int32_t> max_tokens;
+};
+
+/// Totals of one engine at one moment, for the statistics line.
+struct EngineTotals {
+  double prompt_tokens = 0;
+  double generation_tokens = 0;
+  double prefix_queries = 0;
+  double prefix_hits = 0;
+  double preemptions = 0;
+  double running = 0;
+  double waiting = 0;
+  double kv_cache_usage = 0;
+  bool operator==(const EngineTotals&) const = default;
+};
+
+/// Owns the registry. Any thread may observe and read. Made by the Frontend, fed by the HTTP
+/// server.
+class EngineMetrics {
+ public:
+  /// `num_engines`: engine indices are in [0, num_engines).
+  EngineMetrics(const std::string& model_name, std::int32_t max_model_len,
+                std::uint32_t num_engines = 1);
+  ~EngineMetrics();
+
+  void observe_step(const IterationStats& stats);
+  /// The first output of a sample: how its prompt was computed.
+  void observe_prefill(std::uint32_t engine, const PrefillStats& prefill);
+  void observe_first_token(std::uint32_t engine, double seconds_since_arrival);
+  void observe_finished(std::uint32_t engine, const FinishedSample& sample);
+  /// A whole request has ended: `n` samples, the longest with `max_generation_tokens`.
+  void observe_request(std::uint32_t engine, std::int32_t n, std::int32_t max_generation_tokens);
+  /// A request was refused because as many as allowed are queued.
+  void observe_rejection();
+
+  [[nodiscard]] std::string prometheus_text() const { return registry_.text(); }
+  [[nodiscard]] EngineTotals totals(std::uint32_t engine) const;
+  [[nodiscard]] std::uint32_t num_engines() const noexcept;
+
+ private:
+  struct Engine;
+  Engine& at(std::uint32_t engine);
+
+  Registry registry_;
+  std::vector<std::unique_ptr<Engine>> engines_;
+  Metric* rejections_;
+};
+
+/// The statistics line of one engine, key=value, over the `seconds` between two totals.
+[[nodiscard]] std::string format_stats_line(std::uint32_t engine, const EngineTotals& before,
+                                            const EngineTotals& after, double seconds);
+
+}  // namespace troupe

@@ -1,0 +1,79 @@
+#pragma once
+// Counters, gauges and histograms with labels, and their Prometheus text.
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace troupe {
+
+/// A number that only grows (counter) or is set (gauge). Any thread.
+class Metric {
+ public:
+  void add(double amount = 1) noexcept { value_.fetch_add(amount, std::memory_order_relaxed); }
+  void set(double value) noexcept { value_.store(value, std::memory_order_relaxed); }
+  [[nodiscard]] double value() const noexcept { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<double> value_{0};
+};
+
+/// Counts observations by size. Any thread; a reader may see an observation's count before its sum.
+class Histogram {
+ public:
+  /// `bounds`: upper bounds, inclusive, rising; a last bucket without bound is added.
+  explicit Histogram(std::vector<double> bounds);
+  void observe(double value) noexcept;
+
+  [[nodiscard]] const std::vector<double>& bounds() const noexcept { return bounds_; }
+  /// Observations in bucket i alone, i in [0, bounds().size()].
+  [[nodiscard]] std::uint64_t count(std::size_t bucket) const noexcept;
+  [[nodiscard]] double sum() const noexcept { return sum_.value(); }
+
+ private:
+  std::vector<double> bounds_;
+  std::vector<std::atomic<std::uint64_t>> counts_;
+  Metric sum_;
+};
+
+using Labels = std::vector<std::pair<std::string, std::string>>;
+
+/// Owns metrics, grouped by name in the order in which the names came. All are registered before
+/// the first reader; from then on values change from any thread and the set stays as it is, which
+/// is why there is no lock.
+class Registry {
+ public:
+  /// The exposition adds `_total` to a counter's name. Pre, for all three: a name is registered
+  /// with one type only, and each set of labels once.
+  Metric& counter(const std::string& name, const std::string& help, const Labels& labels);
+  Metric& gauge(const std::string& name, const std::string& help, const Labels& labels);
+  Histogram& histogram(const std::string& name, const std::string& help, const Labels& labels,
+                       const std::vector<double>& bounds);
+
+  /// Prometheus text format 0.0.4.
+  [[nodiscard]] std::string text() const;
+
+ private:
+  enum class Type : std::uint8_t { kCounter, kGauge, kHistogram };
+  struct Series {
+    std::string labels;  ///< a="b",c="d"
+    std::unique_ptr<Metric> metric;
+    std::unique_ptr<Histogram> histogram;
+  };
+  struct Family {
+    std::string name;
+    std::string help;
+    Type type;
+    std::vector<Series> series;
+  };
+  Series& add(const std::string& name, const std::string& help, const Labels& labels, Type type);
+
+  std::deque<Family> families_;
+};
+
+}  // namespace troupe

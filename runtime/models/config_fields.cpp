@@ -1,0 +1,139 @@
+#include "runtime/models/config_fields.hpp"
+
+#include <cmath>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace troupe {
+
+using nlohmann::json;
+
+Result<json> parse_json_object(std::string_view text, std::string_view file_name) {
+  json object = json::parse(text, nullptr, false);
+  if (!object.is_object())
+    return Error{ErrorCode::kCorrupt, std::string(file_name) + ": not a JSON object"};
+  return object;
+}
+
+Result<std::string> read_text_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::error_code ignored;
+  if (!file)
+    return Error{std::filesystem::exists(path, ignored) ? ErrorCode::kIo : ErrorCode::kNotFound,
+                 "cannot open " + path.string()};
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  if (file.bad()) return Error{ErrorCode::kIo, "cannot read " + path.string()};
+  return text;
+}
+
+ConfigFields::ConfigFields(const json& object, std::string where)
+    : object_(object), where_(std::move(where)) {}
+
+const json* ConfigFields::value(std::string_view key) const {
+  const auto found = object_.find(key);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+const json* ConfigFields::required(std::string_view key, bool has_default) {
+  const json* found = value(key);
+  if (found == nullptr && !has_default) fail(ErrorCode::kCorrupt, std::string(key) + " is missing");
+  return found;
+}
+
+bool ConfigFields::contains(std::string_view key) const { return object_.contains(key); }
+bool ConfigFields::has(std::string_view key) const { return value(key) != nullptr; }
+
+std::int64_t ConfigFields::integer(std::string_view key, std::optional<std::int64_t> otherwise,
+                                   std::int64_t min, std::int64_t max) {
+  const json* found = required(key, otherwise.has_value());
+  if (found == nullptr) return otherwise.value_or(min);
+  // Some tools write whole numbers as floats.
+  const double as_double = found->is_number() ? found->get<double>() : std::nan("");
+  if (!(as_double >= static_cast<double>(min) && as_double <= static_cast<double>(max)) ||
+      as_double != std::floor(as_double)) {
+    fail(ErrorCode::kCorrupt,
+         std::string(key) + " is " + found->dump(-1, ' ', false, json::error_handler_t::replace) +
+             ", not a whole number from " + std::to_string(min) + " to " + std::to_string(max));
+    return otherwise.value_or(min);
+  }
+  return static_cast<std::int64_t>(as_double);
+}
+
+double ConfigFields::number(std::string_view key, std::optional<double> otherwise) {
+  const json* found = required(key, otherwise.has_value());
+  if (found == nullptr) return otherwise.value_or(0);
+  if (!found->is_number()) {
+    fail(ErrorCode::kCorrupt, std::string(key) + " is not a number");
+    return otherwise.value_or(0);
+  }
+  return found->get<double>();
+}
+
+bool ConfigFields::boolean(std::string_view key, bool otherwise) {
+  const json* found = value(key);
+  if (found == nullptr) return otherwise;
+  if (!found->is_boolean()) {
+    fail(ErrorCode::kCorrupt, std::string(key) + " is neither true nor false");
+    return otherwise;
+  }
+  return found->get<bool>();
+}
+
+std::string ConfigFields::text(std::string_view key, std::string_view otherwise) {
+  const json* found = value(key);
+  if (found == nullptr) return std::string(otherwise);
+  if (!found->is_string()) {
+    fail(ErrorCode::kCorrupt, std::string(key) + " is not a string");
+    return std::string(otherwise);
+  }
+  return found->get<std::string>();
+}
+
+std::vector<std::string> ConfigFields::texts(std::string_view key) {
+  const json* found = value(key);
+  if (found == nullptr) return {};
+  std::vector<std::string> texts;
+  bool all_strings = found->is_array();
+  for (const json& item : *found) {
+    if (item.is_string())
+      texts.push_back(item.get<std::string>());
+    else
+      all_strings = false;
+  }
+  if (!all_strings) fail(ErrorCode::kCorrupt, std::string(key) + " is not a list of strings");
+  return texts;
+}
+
+std::vector<TokenId> ConfigFields::token_ids(std::string_view key) {
+  const json* found = value(key);
+  if (found == nullptr) return {};
+  std::vector<TokenId> ids;
+  bool valid = true;
+  const auto add = [&](const json& item) {
+    valid = valid && item.is_number_integer() && item >= 0 && item <= INT32_MAX;
+    if (valid) ids.push_back(item.get<TokenId>());
+  };
+  if (found->is_array())
+    for (const json& item : *found) add(item);
+  else
+    add(*found);
+  if (!valid)
+    fail(ErrorCode::kCorrupt, std::string(key) + " is neither a token id nor a list of them");
+  return ids;
+}
+
+const json* ConfigFields::object(std::string_view key) {
+  const json* found = value(key);
+  if (found != nullptr && !found->is_object()) {
+    fail(ErrorCode::kCorrupt, std::string(key) + " is not an object");
+    return nullptr;
+  }
+  return found;
+}
+
+void ConfigFields::fail(ErrorCode code, const std::string& reason) {
+  if (!error_) error_ = Error{code, where_ + ": " + reason};
+}
+
+}  // namespace troupe

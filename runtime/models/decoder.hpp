@@ -1,0 +1,95 @@
+#pragma once
+// What all decoder-only transformers share: embedding, a stack of layers, final norm, head. An
+// architecture adds its layer.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/models/layers.hpp"
+#include "runtime/models/model.hpp"
+#include "runtime/models/model_config.hpp"
+
+namespace troupe {
+
+/// One layer of a decoder. The residual stream is kept as a sum not yet carried out, residual + x,
+/// so that each norm does the addition before it on its way: x is what the previous layer (or the
+/// embedding) adds.
+class DecoderLayer {
+ public:
+  explicit DecoderLayer(Attention attention, GatedMlp mlp)
+      : attention_(std::move(attention)), mlp_(std::move(mlp)) {}
+  virtual ~DecoderLayer() = default;
+
+  /// residual += x; x = what this layer adds. `normed` is scratch of the same shape.
+  virtual void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const = 0;
+
+  [[nodiscard]] const Attention& attention() const noexcept { return attention_; }
+  [[nodiscard]] const GatedMlp& mlp() const noexcept { return mlp_; }
+
+ protected:
+  Attention attention_;
+  GatedMlp mlp_;
+};
+
+/// The layer of Llama and its descendants: residual + attention(norm(residual)), then the same with
+/// the MLP.
+class PreNormLayer final : public DecoderLayer {
+ public:
+  PreNormLayer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
+               AttentionOptions attention);
+  void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const override;
+
+ private:
+  RmsNorm input_norm_;
+  RmsNorm post_attention_norm_;
+};
+
+/// What every architecture's attention takes from the configuration: sizes, scale, window of layer
+/// `layer`. The architecture adds biases and norms.
+[[nodiscard]] AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
+                                                 std::shared_ptr<const RotaryEmbedding> rope);
+
+/// Where a checkpoint keeps the decoder's tensors: the prefix of "embed_tokens.weight" among those
+/// that published checkpoints use ("model.", none, and two under a language model's name).
+[[nodiscard]] std::string weight_prefix(const WeightLoader& loader);
+
+/// How an architecture differs from the plain stack.
+struct DecoderOptions {
+  NormStyle norm;
+  float embedding_scale = 1;
+};
+
+class DecoderModel final : public Model {
+ public:
+  /// Loads embedding, final norm and head; `layers` are loaded already.
+  DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
+               std::vector<std::unique_ptr<DecoderLayer>> layers, DecoderOptions options);
+
+  [[nodiscard]] std::int64_t hidden_size() const noexcept override { return config_.hidden_size; }
+  [[nodiscard]] std::int64_t vocab_size() const noexcept override { return config_.vocab_size; }
+  [[nodiscard]] std::int64_t max_model_len() const noexcept override {
+    return config_.max_model_len;
+  }
+  [[nodiscard]] std::int64_t weight_bytes() const noexcept override { return weight_bytes_; }
+  [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
+                                                        DType dtype) const override;
+  Result<std::int64_t> reserve(const BatchLimits& limits) override;
+  void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
+               Matrix hidden) override;
+  void compute_logits(ConstMatrix hidden, Matrix out) override;
+
+ private:
+  ModelConfig config_;
+  Device& device_;
+  DecoderOptions options_;
+  std::vector<std::unique_ptr<DecoderLayer>> layers_;
+  StoredMatrix embedding_;
+  RmsNorm final_norm_;
+  Linear head_;
+  std::int64_t weight_bytes_ = 0;
+  Memory activations_;
+};
+
+}  // namespace troupe

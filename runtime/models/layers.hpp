@@ -1,0 +1,147 @@
+#pragma once
+// The building blocks of decoder layers. Each owns its weights, is loaded by a WeightLoader, and
+// computes with the kernels of the step's device.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.hpp"
+#include "runtime/base/check.hpp"
+#include "runtime/models/model.hpp"
+#include "runtime/models/rotary_embedding.hpp"
+#include "runtime/models/weight_loader.hpp"
+
+namespace troupe {
+
+/// Hands out matrices from memory that the model owns. A copy starts where the original stands, so
+/// a layer that takes from a copy leaves nothing behind.
+class Scratch {
+ public:
+  Scratch() = default;
+  explicit Scratch(std::span<std::byte> bytes) : bytes_(bytes) {}
+  /// [num_rows, num_cols], uninitialised.
+  Matrix take(std::int64_t num_rows, std::int64_t num_cols) {
+    const auto num_bytes = static_cast<std::size_t>(padded_bytes(num_rows, num_cols));
+    CHECK(num_bytes <= bytes_.size(), num_rows, num_cols, bytes_.size());
+    auto* data = reinterpret_cast<float*>(bytes_.data());
+    bytes_ = bytes_.subspan(num_bytes);
+    return {data, num_rows, num_cols};
+  }
+  /// What take() takes: whole cache lines.
+  [[nodiscard]] static constexpr std::int64_t padded_bytes(std::int64_t num_rows,
+                                                           std::int64_t num_cols) noexcept {
+    constexpr std::int64_t kCacheLine = 64;
+    const auto num_bytes = num_rows * num_cols * static_cast<std::int64_t>(sizeof(float));
+    return (num_bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
+  }
+
+ private:
+  std::span<std::byte> bytes_;
+};
+
+/// What layers compute with in one step.
+struct LayerStep {
+  const OpTable& ops;
+  OpContext context;
+  const ForwardBatch& batch;
+  std::span<const LayerKvCache> caches;
+  Scratch scratch;
+};
+
+/// y = x W^T + b, with the rows of several checkpoint matrices as one W.
+class Linear {
+ public:
+  Linear() = default;
+  Linear(WeightLoader& loader, const std::vector<WeightLoader::Part>& parts, std::int64_t num_cols,
+         bool has_bias, std::int32_t k_shards = 1);
+  /// x: [M, num_cols], out: [M, all rows].
+  void apply(const OpTable& ops, const OpContext& context, ConstMatrix x, Matrix out) const;
+  [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
+
+ private:
+  PackedMatrix weight_;
+  std::vector<float> bias_;
+};
+
+/// How a family writes its RMSNorm: y = x / rms(x) * (w + weight_offset).
+struct NormStyle {
+  float eps = 1e-6f;
+  float weight_offset = 0;  ///< Gemma: 1
+};
+
+class RmsNorm {
+ public:
+  RmsNorm() = default;
+  RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style);
+  /// In place, over the last dimension.
+  void apply(const LayerStep& step, Heads x) const;
+  /// residual += x; out = norm(residual).
+  void add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residual, Matrix out) const;
+
+ private:
+  std::vector<float> weight_;
+  NormStyle style_;
+};
+
+struct AttentionOptions {
+  std::size_t layer = 0;  ///< index among the attention layers
+  std::int64_t hidden_size = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  float scale = 1;
+  float logit_softcap = 0;
+  std::int32_t sliding_window = 0;
+  bool qkv_bias = false;
+  bool output_bias = false;
+  bool qk_norm = false;  ///< RMSNorm on each head of q and k, before they are rotated
+  NormStyle norm;
+  std::shared_ptr<const RotaryEmbedding> rope;
+};
+
+/// Causal self-attention with grouped queries (arXiv 2305.13245) over the paged KV cache.
+class Attention {
+ public:
+  Attention(WeightLoader& loader, const std::string& name, AttentionOptions options);
+  /// x and out: [num_tokens, hidden_size].
+  void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
+  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;
+  [[nodiscard]] std::int64_t workspace_bytes(Device& device, std::int64_t num_tokens,
+                                             std::int64_t max_seq_len) const noexcept;
+  [[nodiscard]] KVCacheSpec kv_cache_spec(std::int32_t block_size, DType dtype) const;
+
+ private:
+  [[nodiscard]] std::int64_t q_size() const noexcept;
+  [[nodiscard]] std::int64_t kv_size() const noexcept;
+
+  AttentionOptions options_;
+  Linear qkv_proj_;
+  Linear o_proj_;
+  RmsNorm q_norm_;
+  RmsNorm k_norm_;
+};
+
+enum class Activation : std::uint8_t { kSilu, kGeluTanh };
+
+/// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).
+class GatedMlp {
+ public:
+  GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
+           std::int64_t intermediate_size, Activation activation, bool has_bias);
+  /// x and out: [num_tokens, hidden_size].
+  void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
+  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;
+  [[nodiscard]] std::int64_t workspace_bytes(Device& device,
+                                             std::int64_t num_tokens) const noexcept;
+
+ private:
+  std::int64_t intermediate_size_;
+  Activation activation_;
+  Linear gate_up_proj_;
+  Linear down_proj_;
+};
+
+}  // namespace troupe

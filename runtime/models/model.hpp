@@ -1,0 +1,74 @@
+#pragma once
+// A decoder-only language model, loaded: from a batch of tokens to logits.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/tensor.hpp"
+#include "messages/cache.hpp"
+#include "messages/ids.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+/// The tokens of one step, of all its sequences one behind the other. The tokens of a sequence are
+/// its last ones; what came before them is in the KV cache.
+struct ForwardBatch {
+  /// What the attention layers of one KV-cache group share.
+  struct Group {
+    const std::int64_t* slots = nullptr;         ///< [num_tokens]: where K and V go
+    const std::int32_t* block_tables = nullptr;  ///< [num_seqs, block_table_stride]
+    std::int64_t block_table_stride = 0;
+  };
+
+  std::span<const TokenId> token_ids;             ///< [num_tokens]
+  std::span<const std::int32_t> positions;        ///< [num_tokens]
+  std::span<const std::int32_t> query_start_loc;  ///< [num_seqs + 1]
+  std::span<const std::int32_t> seq_lens;         ///< [num_seqs], this step's tokens included
+  std::span<const Group> groups;
+
+  [[nodiscard]] std::int64_t num_tokens() const noexcept {
+    return static_cast<std::int64_t>(token_ids.size());
+  }
+};
+
+/// The pages of one attention layer, and the group whose block tables lead to them.
+struct LayerKvCache {
+  KvCacheView pages;
+  std::size_t group = 0;
+};
+
+/// The largest batch that a model must be ready for.
+struct BatchLimits {
+  std::int64_t max_num_tokens = 0;
+  std::int64_t max_num_logit_rows = 0;
+};
+
+/// Owns weights and activation buffers. The model runner calls it, one thread at a time.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  [[nodiscard]] virtual std::int64_t hidden_size() const noexcept = 0;
+  [[nodiscard]] virtual std::int64_t vocab_size() const noexcept = 0;
+  [[nodiscard]] virtual std::int64_t max_model_len() const noexcept = 0;
+  /// Bytes of the packed weights; the embedding table stays in the mapped file.
+  [[nodiscard]] virtual std::int64_t weight_bytes() const noexcept = 0;
+  /// One per attention layer, in order.
+  [[nodiscard]] virtual std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
+                                                                DType dtype) const = 0;
+
+  /// Takes the activation memory for such batches. Returns its bytes. Errors: kIo.
+  virtual Result<std::int64_t> reserve(const BatchLimits& limits) = 0;
+
+  /// hidden[t]: the state of token t behind the final norm, [num_tokens, hidden_size]. K and V of
+  /// the tokens are written to the cache. Pre: reserve() was called, the batch keeps its limits,
+  /// positions are below max_model_len, token ids below vocab_size.
+  virtual void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
+                       Matrix hidden) = 0;
+  /// out = hidden W^T of the head: [num_rows, vocab_size].
+  virtual void compute_logits(ConstMatrix hidden, Matrix out) = 0;
+};
+
+}  // namespace troupe

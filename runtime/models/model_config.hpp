@@ -1,0 +1,92 @@
+#pragma once
+// config.json and generation_config.json of a Hugging Face model folder, in the layouts of
+// transformers 4 and 5.
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/ids.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+enum class RopeKind : std::uint8_t {
+  kDefault,
+  kLinear,   ///< positions are divided by `factor`
+  kDynamic,  ///< NTK-aware: the base grows beyond the original length
+  kLlama3,   ///< long wavelengths are divided by `factor`, middle ones blended
+  kYarn,     ///< arXiv 2309.00071
+};
+
+/// Rotary position embedding: rope_parameters of the new layout; rope_theta and rope_scaling of the
+/// old one.
+struct RopeConfig {
+  RopeKind kind = RopeKind::kDefault;
+  double theta = 10000;
+  double factor = 1;
+  std::int64_t original_max_positions = 0;  ///< kDynamic, kLlama3, kYarn: trained length
+  double low_freq_factor = 1;               ///< kLlama3
+  double high_freq_factor = 4;              ///< kLlama3
+  double beta_fast = 32;                    ///< kYarn
+  double beta_slow = 1;                     ///< kYarn
+  bool truncate = true;                     ///< kYarn: the blend starts and ends at whole indices
+  double attention_factor = 1;              ///< cos and sin are multiplied by it
+  double partial_rotary_factor = 1;         ///< the share of each head that is rotated
+  bool operator==(const RopeConfig&) const = default;
+};
+
+/// What a decoder-only model's config.json says, with the defaults of its architecture filled in.
+struct ModelConfig {
+  std::string architecture;  ///< "LlamaForCausalLM", ...
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_layers = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t vocab_size = 0;
+  std::int64_t max_model_len = 0;  ///< positions the model was made for, scaling included
+  float rms_norm_eps = 1e-6f;
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;
+  bool mlp_bias = false;
+  /// Per layer: tokens a query sees, itself included; 0: all.
+  std::vector<std::int32_t> sliding_windows;
+  RopeConfig rope;
+  RopeConfig sliding_rope;  ///< of the layers with a window; equals `rope` but in Gemma 3
+  float attention_scale = 0;
+  float attention_logit_softcap = 0;  ///< 0: none
+  std::optional<DType> dtype;         ///< what the checkpoint says it stores: f32, bf16, f16
+  std::vector<TokenId> eos_token_ids;
+};
+
+/// Architectures that ModelConfig can describe; the registry has a factory for each.
+/// Errors: kCorrupt (a field's name and value), kUnsupported (architecture or setting).
+Result<ModelConfig> parse_model_config(std::string_view json_text);
+/// `folder`/config.json. Errors: also kNotFound, kIo.
+Result<ModelConfig> load_model_config(const std::filesystem::path& folder);
+
+/// The sampling defaults that a model's authors chose.
+struct GenerationConfig {
+  std::vector<TokenId> eos_token_ids;
+  std::optional<TokenId> bos_token_id;
+  std::optional<TokenId> pad_token_id;
+  std::optional<float> temperature;
+  std::optional<std::int32_t> top_k;
+  std::optional<float> top_p;
+  std::optional<float> min_p;
+  std::optional<float> repetition_penalty;
+  std::optional<std::int32_t> max_new_tokens;
+};
+
+/// Errors: kCorrupt.
+Result<GenerationConfig> parse_generation_config(std::string_view json_text);
+/// `folder`/generation_config.json; without that file, a GenerationConfig of nothing.
+Result<GenerationConfig> load_generation_config(const std::filesystem::path& folder);
+
+}  // namespace troupe

@@ -1,0 +1,89 @@
+#include "runtime/models/registry.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace troupe {
+namespace {
+
+constexpr std::array<RegisteredArchitecture, 6> kArchitectures = {{
+    {"LlamaForCausalLM", make_llama},
+    {"Qwen2ForCausalLM", make_qwen2},
+    {"Qwen3ForCausalLM", make_qwen3},
+    {"MistralForCausalLM", make_mistral},
+    {"Gemma3ForCausalLM", make_gemma3},
+    {"Gemma3ForConditionalGeneration", make_gemma3},
+}};
+
+/// Where config.json names no type, the embedding's type is the model's.
+DType stored_dtype(const ModelConfig& config, const Checkpoint& checkpoint) {
+  if (config.dtype) return *config.dtype;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (!name.ends_with("embed_tokens.weight")) continue;
+    if (tensor.view.type == TensorType::kBF16) return DType::kBF16;
+    if (tensor.view.type == TensorType::kF16) return DType::kF16;
+  }
+  return DType::kF32;
+}
+
+WeightFormat weight_format(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return {.mode = ComputeMode::kBF16, .as_stored = false, .type = ElementType::kBF16};
+    case DType::kF16:
+      return {.mode = ComputeMode::kF32, .as_stored = false, .type = ElementType::kF16};
+    default:
+      return {.mode = ComputeMode::kF32, .as_stored = true};
+  }
+}
+
+Result<void> limit_model_len(const ModelOptions& options, ModelConfig& config) {
+  if (options.max_model_len == 0) return {};
+  if (options.max_model_len < 0 || options.max_model_len > config.max_model_len)
+    return invalid_argument("max_model_len is " + std::to_string(options.max_model_len) +
+                                ", the model was made for at most " +
+                                std::to_string(config.max_model_len),
+                            "max_model_len");
+  config.max_model_len = options.max_model_len;
+  return {};
+}
+
+}  // namespace
+
+std::span<const RegisteredArchitecture> registered_architectures() noexcept {
+  return kArchitectures;
+}
+
+std::string_view dtype_name(DType dtype) noexcept {
+  return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+}
+
+Result<DType> parse_dtype_name(std::string_view name) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
+    if (name == dtype_name(dtype)) return dtype;
+  return invalid_argument(
+      "dtype is " + std::string(name) + ", not one of auto, float32, bfloat16, float16", "dtype");
+}
+
+Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
+                               const ModelOptions& options, const LoadProgressCallback& progress) {
+  LoadedModel loaded;
+  ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
+  RETURN_IF_ERROR(limit_model_len(options, loaded.config));
+  const auto architecture =
+      std::ranges::find(kArchitectures, loaded.config.architecture, &RegisteredArchitecture::name);
+  CHECK(architecture != kArchitectures.end(), loaded.config.architecture);
+
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder));
+  loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
+  loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
+  if (options.dtype != "auto") {
+    ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
+  }
+  WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype), progress);
+  loaded.model = architecture->make(loaded.config, device, loader);
+  RETURN_IF_ERROR(loader.finish());
+  return loaded;
+}
+
+}  // namespace troupe

@@ -1,0 +1,49 @@
+#pragma once
+// The supported architectures, and loading a model of any of them.
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "messages/cache.hpp"
+#include "runtime/models/architectures.hpp"
+
+namespace troupe {
+
+struct RegisteredArchitecture {
+  std::string_view name;  ///< as in config.json's `architectures`
+  ModelFactory make;
+};
+[[nodiscard]] std::span<const RegisteredArchitecture> registered_architectures() noexcept;
+
+struct ModelOptions {
+  /// "auto" (what the checkpoint says), "float32" (exact arithmetic on the weights as stored),
+  /// "bfloat16", "float16".
+  std::string dtype = "auto";
+  std::int64_t max_model_len = 0;  ///< 0: the model's own
+};
+
+/// A model, the files that parts of it stay mapped from, and what was decided at load.
+struct LoadedModel {
+  std::unique_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<Model> model;
+  ModelConfig config;
+  DType dtype = DType::kF32;
+};
+
+/// "float32", "bfloat16", "float16".
+[[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
+/// Reads such a name ("half", "float" and "bf16"-like short forms are not names). Errors:
+/// kInvalidArgument.
+Result<DType> parse_dtype_name(std::string_view name);
+
+/// Loads the model in `folder` onto the device, which must outlive it. The configuration is judged
+/// before any weight is read.
+/// Errors: kUnsupported (architecture, setting, type), kCorrupt (file and tensor, expected and
+/// found shape), kNotFound, kIo, kInvalidArgument (options).
+Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
+                               const ModelOptions& options, const LoadProgressCallback& progress);
+
+}  // namespace troupe

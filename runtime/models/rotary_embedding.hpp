@@ -1,0 +1,32 @@
+#pragma once
+// Rotary position embedding (RoPE, arXiv 2104.09864): the tables that the kernel rotates by.
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/ops.hpp"
+#include "runtime/models/model_config.hpp"
+
+namespace troupe {
+
+/// Owns cos and sin of every position's angles: [num_positions, rotary_dim / 2] f32. Frequencies
+/// and angles are rounded to f32 as the models' reference implementation does.
+class RotaryEmbedding {
+ public:
+  RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim, std::int64_t num_positions);
+
+  /// Rotates q and k in place. positions: one per token, below num_positions.
+  void apply(const OpTable& ops, const OpContext& context, Heads q, Heads k,
+             const std::int32_t* positions) const;
+
+  [[nodiscard]] const std::vector<float>& cos() const noexcept { return cos_; }
+  [[nodiscard]] const std::vector<float>& sin() const noexcept { return sin_; }
+  [[nodiscard]] std::int64_t rotary_dim() const noexcept { return rotary_dim_; }
+
+ private:
+  std::int64_t rotary_dim_ = 0;
+  std::vector<float> cos_;
+  std::vector<float> sin_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,288 @@
+#include "runtime/models/safetensors.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+namespace troupe {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
+constexpr std::size_t kLengthBytes = 8;
+constexpr std::size_t kMaxDimensions = 16;
+
+struct TypeInfo {
+  TensorType type;
+  std::string_view name;
+  std::int64_t num_bytes;
+};
+constexpr std::array<TypeInfo, 15> kTypes = {{
+    {TensorType::kBool, "BOOL", 1},
+    {TensorType::kU8, "U8", 1},
+    {TensorType::kI8, "I8", 1},
+    {TensorType::kF8E5M2, "F8_E5M2", 1},
+    {TensorType::kF8E4M3, "F8_E4M3", 1},
+    {TensorType::kI16, "I16", 2},
+    {TensorType::kU16, "U16", 2},
+    {TensorType::kF16, "F16", 2},
+    {TensorType::kBF16, "BF16", 2},
+    {TensorType::kI32, "I32", 4},
+    {TensorType::kU32, "U32", 4},
+    {TensorType::kF32, "F32", 4},
+    {TensorType::kI64, "I64", 8},
+    {TensorType::kU64, "U64", 8},
+    {TensorType::kF64, "F64", 8},
+}};
+
+const TypeInfo& info(TensorType type) noexcept { return kTypes[static_cast<std::size_t>(type)]; }
+
+std::string in_quotes(std::string_view name) {
+  constexpr std::size_t kMaxShown = 200;
+  return "\"" + std::string(name.substr(0, kMaxShown)) + "\"";
+}
+
+/// Reads the entry of one tensor. `data` is the part of the file behind the header.
+class EntryParser {
+ public:
+  EntryParser(std::string_view file, std::string_view tensor, std::span<const std::byte> data)
+      : file_(file), tensor_(tensor), data_(data) {}
+
+  Result<TensorView> parse(const json& entry) const {
+    if (!entry.is_object()) return corrupt("its entry is not an object");
+    TensorView tensor;
+    RETURN_IF_ERROR(parse_type(entry, tensor));
+    ASSIGN_OR_RETURN(const std::uint64_t num_bytes, parse_shape(entry, tensor));
+    const auto offsets = entry.find("data_offsets");
+    if (offsets == entry.end() || !offsets->is_array() || offsets->size() != 2 ||
+        !(*offsets)[0].is_number_unsigned() || !(*offsets)[1].is_number_unsigned())
+      return corrupt("data_offsets is not a pair of numbers");
+    const auto begin = (*offsets)[0].get<std::uint64_t>();
+    const auto end = (*offsets)[1].get<std::uint64_t>();
+    if (begin > end || end > data_.size())
+      return corrupt("data_offsets [" + std::to_string(begin) + ", " + std::to_string(end) +
+                     "] do not lie in the file's " + std::to_string(data_.size()) +
+                     " bytes of data");
+    if (end - begin != num_bytes)
+      return corrupt("shape " + shape_text(tensor.shape) + " of " +
+                     std::string(to_string(tensor.type)) + " takes " + std::to_string(num_bytes) +
+                     " bytes, data_offsets hold " + std::to_string(end - begin));
+    tensor.bytes = data_.subspan(begin, num_bytes);
+    const auto alignment = static_cast<std::uintptr_t>(element_bytes(tensor.type));
+    if (reinterpret_cast<std::uintptr_t>(tensor.bytes.data()) % alignment != 0)
+      return error(ErrorCode::kUnsupported, "its data is not aligned to its element size");
+    return tensor;
+  }
+
+  [[nodiscard]] Error corrupt(const std::string& reason) const {
+    return error(ErrorCode::kCorrupt, reason);
+  }
+
+ private:
+  [[nodiscard]] Error error(ErrorCode code, const std::string& reason) const {
+    return {code, std::string(file_) + ": tensor " + in_quotes(tensor_) + ": " + reason};
+  }
+
+  Result<void> parse_type(const json& entry, TensorView& tensor) const {
+    const auto dtype = entry.find("dtype");
+    if (dtype == entry.end() || !dtype->is_string()) return corrupt("dtype is missing");
+    const auto& name = dtype->get_ref<const std::string&>();
+    const auto* known = std::find_if(kTypes.begin(), kTypes.end(),
+                                     [&](const TypeInfo& type) { return type.name == name; });
+    if (known == kTypes.end()) return error(ErrorCode::kUnsupported, "dtype " + in_quotes(name));
+    tensor.type = known->type;
+    return {};
+  }
+
+  /// Sets the shape; returns the bytes it takes.
+  Result<std::uint64_t> parse_shape(const json& entry, TensorView& tensor) const {
+    const auto shape = entry.find("shape");
+    if (shape == entry.end() || !shape->is_array()) return corrupt("shape is missing");
+    if (shape->size() > kMaxDimensions)
+      return corrupt("shape has " + std::to_string(shape->size()) + " dimensions, at most " +
+                     std::to_string(kMaxDimensions) + " are read");
+    auto num_bytes = static_cast<std::uint64_t>(element_bytes(tensor.type));
+    for (const json& dimension : *shape) {
+      if (!dimension.is_number_unsigned()) return corrupt("shape holds what is not a size");
+      const auto size = dimension.get<std::uint64_t>();
+      if (size > INT64_MAX || __builtin_mul_overflow(num_bytes, size, &num_bytes))
+        return corrupt("its shape overflows");
+      tensor.shape.push_back(static_cast<std::int64_t>(size));
+    }
+    return num_bytes;
+  }
+
+  std::string_view file_;
+  std::string_view tensor_;
+  std::span<const std::byte> data_;
+};
+
+/// The tensors must follow each other without gap or overlap and end with the file.
+Result<void> check_contiguous(const TensorMap& tensors, std::span<const std::byte> data,
+                              std::string_view file) {
+  std::vector<const TensorMap::value_type*> in_order;
+  in_order.reserve(tensors.size());
+  for (const auto& entry : tensors) in_order.push_back(&entry);
+  std::sort(in_order.begin(), in_order.end(), [](const auto* a, const auto* b) {
+    const auto key = [](const auto* entry) {
+      const auto& bytes = entry->second.bytes;
+      return std::pair(bytes.data(), bytes.data() + bytes.size());
+    };
+    return key(a) < key(b);
+  });
+  const std::byte* expected = data.data();
+  for (const auto* entry : in_order) {
+    const std::span<const std::byte> bytes = entry->second.bytes;
+    if (bytes.data() != expected)
+      return EntryParser(file, entry->first, data)
+          .corrupt("it starts at byte " + std::to_string(bytes.data() - data.data()) +
+                   " of the data, the tensors before it end at " +
+                   std::to_string(expected - data.data()));
+    expected += bytes.size();
+  }
+  if (expected != data.data() + data.size())
+    return Error{ErrorCode::kCorrupt, std::string(file) + ": " +
+                                          std::to_string(data.data() + data.size() - expected) +
+                                          " bytes at the end belong to no tensor"};
+  return {};
+}
+
+/// The files that an index names. Errors: kCorrupt.
+Result<std::map<std::string, std::string>> parse_index(std::span<const std::byte> bytes,
+                                                       std::string_view file) {
+  const auto corrupt = [&](const std::string& reason) {
+    return Error{ErrorCode::kCorrupt, std::string(file) + ": " + reason};
+  };
+  const auto* text = reinterpret_cast<const char*>(bytes.data());
+  const json index = json::parse(text, text + bytes.size(), nullptr, false);
+  if (!index.is_object()) return corrupt("not a JSON object");
+  const auto weight_map = index.find("weight_map");
+  if (weight_map == index.end() || !weight_map->is_object()) return corrupt("no weight_map");
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, name] : weight_map->items()) {
+    if (!name.is_string()) return corrupt("weight_map: " + in_quotes(tensor) + " names no file");
+    const auto& file_name = name.get_ref<const std::string&>();
+    if (file_name.empty() || file_name == "." || file_name == ".." ||
+        file_name.find_first_of(std::string_view("/\\\0", 3)) != std::string::npos)
+      return corrupt("weight_map: " + in_quotes(file_name) + " is not a file name in this folder");
+    files.emplace(tensor, file_name);
+  }
+  return files;
+}
+
+}  // namespace
+
+std::string_view to_string(TensorType type) noexcept { return info(type).name; }
+std::int64_t element_bytes(TensorType type) noexcept { return info(type).num_bytes; }
+
+std::int64_t TensorView::num_elements() const noexcept {
+  return static_cast<std::int64_t>(bytes.size()) / element_bytes(type);
+}
+
+std::string shape_text(std::span<const std::int64_t> shape) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) {
+    if (i != 0) text += ", ";
+    text += std::to_string(shape[i]);
+  }
+  return text + "]";
+}
+
+Result<TensorMap> parse_safetensors(std::span<const std::byte> bytes, std::string_view file_name) {
+  const auto corrupt = [&](const std::string& reason) {
+    return Error{ErrorCode::kCorrupt, std::string(file_name) + ": " + reason};
+  };
+  if (bytes.size() < kLengthBytes)
+    return corrupt("the file has " + std::to_string(bytes.size()) +
+                   " bytes, too few for a safetensors header");
+  std::uint64_t header_bytes = 0;  // little endian, as every machine we build for
+  std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
+  if (header_bytes > kMaxHeaderBytes)
+    return corrupt("the header claims " + std::to_string(header_bytes) + " bytes, at most " +
+                   std::to_string(kMaxHeaderBytes) + " are allowed");
+  if (header_bytes > bytes.size() - kLengthBytes)
+    return corrupt("the header claims " + std::to_string(header_bytes) + " bytes, the file has " +
+                   std::to_string(bytes.size() - kLengthBytes) + " (is it cut short?)");
+  const auto* text = reinterpret_cast<const char*>(bytes.data() + kLengthBytes);
+  const json header = json::parse(text, text + header_bytes, nullptr, false);
+  if (!header.is_object()) return corrupt("the header is not a JSON object");
+
+  const std::span<const std::byte> data = bytes.subspan(kLengthBytes + header_bytes);
+  TensorMap tensors;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__") continue;
+    ASSIGN_OR_RETURN(TensorView tensor, EntryParser(file_name, name, data).parse(entry));
+    tensors.emplace(name, std::move(tensor));
+  }
+  RETURN_IF_ERROR(check_contiguous(tensors, data, file_name));
+  return tensors;
+}
+
+Result<SafetensorsFile> SafetensorsFile::open(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
+  ASSIGN_OR_RETURN(TensorMap tensors, parse_safetensors(file.bytes(), path.filename().string()));
+  return SafetensorsFile(std::move(file), std::move(tensors));
+}
+
+const TensorView* SafetensorsFile::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+Result<void> Checkpoint::add_file(const std::filesystem::path& path) {
+  ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
+  const std::string file_name = path.filename().string();
+  for (const auto& [name, view] : file.tensors()) {
+    const auto [entry, added] = tensors_.emplace(name, Tensor{view, file_name});
+    if (!added)
+      return Error{ErrorCode::kCorrupt, "tensor " + in_quotes(name) + " is in " +
+                                            entry->second.file + " and in " + file_name};
+  }
+  files_.push_back(std::move(file));
+  return {};
+}
+
+Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder) {
+  static constexpr std::string_view kIndexName = "model.safetensors.index.json";
+  Checkpoint checkpoint;
+  std::map<std::string, std::string> listed;
+  std::set<std::filesystem::path> paths;
+  std::error_code failure;
+  if (std::filesystem::exists(folder / kIndexName, failure)) {
+    ASSIGN_OR_RETURN(const MappedFile index, MappedFile::open(folder / kIndexName));
+    ASSIGN_OR_RETURN(listed, parse_index(index.bytes(), kIndexName));
+    for (const auto& [tensor, file] : listed) paths.insert(folder / file);
+  } else {
+    for (std::filesystem::directory_iterator entries(folder, failure), end; entries != end;
+         entries.increment(failure))
+      if (entries->path().extension() == ".safetensors") paths.insert(entries->path());
+  }
+  if (paths.empty())
+    return Error{ErrorCode::kNotFound, folder.string() + ": no *.safetensors files"};
+  for (const auto& path : paths) RETURN_IF_ERROR(checkpoint.add_file(path));
+  for (const auto& [name, file] : listed) {
+    const Tensor* tensor = checkpoint.find(name);
+    if (tensor == nullptr || tensor->file != file)
+      return Error{ErrorCode::kCorrupt, file + ": tensor " + in_quotes(name) + " is missing, " +
+                                            std::string(kIndexName) + " says that it is there"};
+  }
+  return checkpoint;
+}
+
+const Checkpoint::Tensor* Checkpoint::find(std::string_view name) const {
+  const auto found = tensors_.find(name);
+  return found == tensors_.end() ? nullptr : &found->second;
+}
+
+std::int64_t Checkpoint::num_bytes() const noexcept {
+  std::int64_t num_bytes = 0;
+  for (const auto& [name, tensor] : tensors_)
+    num_bytes += static_cast<std::int64_t>(tensor.view.bytes.size());
+  return num_bytes;
+}
+
+}  // namespace troupe

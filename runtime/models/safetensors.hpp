@@ -1,0 +1,116 @@
+#pragma once
+// Reading weights in the safetensors format: an 8-byte length, a JSON header of that length, and
+// the tensors' bytes without gaps (github.com/huggingface/safetensors).
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+#include "runtime/models/memory.hpp"
+
+namespace troupe {
+
+/// Every element type of the format. Weights are read from kF32, kBF16 and kF16 only.
+enum class TensorType : std::uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kI64,
+  kU64,
+  kF64,
+};
+/// As the format spells it: "BF16", "I32", ...
+[[nodiscard]] std::string_view to_string(TensorType type) noexcept;
+[[nodiscard]] std::int64_t element_bytes(TensorType type) noexcept;
+
+/// A tensor in a file: row major, little endian. A view; the file must stay open.
+struct TensorView {
+  TensorType type = TensorType::kF32;
+  std::vector<std::int64_t> shape;  ///< empty: a scalar
+  std::span<const std::byte> bytes;
+
+  [[nodiscard]] std::int64_t num_elements() const noexcept;
+  /// The elements as T. Pre: element_bytes(type) == sizeof(T).
+  template <class T>
+  [[nodiscard]] std::span<const T> elements() const {
+    CHECK(element_bytes(type) == sizeof(T), to_string(type));
+    return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
+  }
+};
+
+/// "[2, 3]".
+[[nodiscard]] std::string shape_text(std::span<const std::int64_t> shape);
+
+using TensorMap = std::map<std::string, TensorView, std::less<>>;
+
+/// The tensors of a file that is in memory. `file_name` is for errors only. `bytes` must be aligned
+/// to 8. Checked, as a file may be damaged or hostile: the header's length (at most 100 MB) and
+/// form, every type, that shapes and offsets agree without overflow, and that the tensors fill the
+/// data from begin to end without gap or overlap.
+/// Errors: kCorrupt, kUnsupported (an element type or its alignment), naming file and tensor.
+Result<TensorMap> parse_safetensors(std::span<const std::byte> bytes, std::string_view file_name);
+
+/// Owns the mapping of one file.
+class SafetensorsFile {
+ public:
+  /// Errors: those of MappedFile::open and parse_safetensors.
+  static Result<SafetensorsFile> open(const std::filesystem::path& path);
+
+  [[nodiscard]] const TensorMap& tensors() const noexcept { return tensors_; }
+  /// Null if there is no tensor of that name.
+  [[nodiscard]] const TensorView* find(std::string_view name) const;
+
+ private:
+  SafetensorsFile(MappedFile file, TensorMap tensors)
+      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+  MappedFile file_;
+  TensorMap tensors_;
+};
+
+/// Owns the files of a model folder and finds tensors in them by name.
+///
+/// With model.safetensors.index.json exactly the files that it names are opened, and every tensor
+/// that it lists must be where it says. Without it, all *.safetensors of the folder are opened.
+/// Constant after open.
+class Checkpoint {
+ public:
+  struct Tensor {
+    TensorView view;
+    std::string file;  ///< its name in the folder, for errors
+  };
+
+  /// Errors: kNotFound (no weights), kCorrupt, kIo; they name the file.
+  static Result<Checkpoint> open(const std::filesystem::path& folder);
+
+  [[nodiscard]] const Tensor* find(std::string_view name) const;
+  [[nodiscard]] const std::map<std::string, Tensor, std::less<>>& tensors() const noexcept {
+    return tensors_;
+  }
+  [[nodiscard]] std::size_t num_files() const noexcept { return files_.size(); }
+  /// Of all tensors together.
+  [[nodiscard]] std::int64_t num_bytes() const noexcept;
+
+ private:
+  Result<void> add_file(const std::filesystem::path& path);
+
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Tensor, std::less<>> tensors_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,93 @@
+#pragma once
+// From a checkpoint's tensors to the weights that layers compute with.
+
+#include <cstdint>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/ops.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/models/device.hpp"
+#include "runtime/models/memory.hpp"
+#include "runtime/models/safetensors.hpp"
+
+namespace troupe {
+
+/// Parts into which the inputs of row-parallel layers are cut; see WeightSpec::k_shards.
+inline constexpr std::int32_t kCanonicalShards = 4;
+
+/// A matrix in the backend's layout, and its memory.
+struct PackedMatrix {
+  WeightSpec spec;
+  Memory memory;
+  [[nodiscard]] PackedWeight view() const noexcept { return {spec, memory.data()}; }
+};
+
+/// Called with the share that is done, in [0, 1], and what is being done.
+using LoadProgressCallback = std::function<void(double fraction, std::string_view what)>;
+
+/// How weights are kept and multiplied.
+struct WeightFormat {
+  ComputeMode mode = ComputeMode::kF32;
+  bool as_stored = true;                 ///< keep each matrix in the checkpoint's own type
+  ElementType type = ElementType::kF32;  ///< otherwise convert to this one
+};
+
+/// Loads and packs one model's weights. Errors stick: the first ones are collected, later calls
+/// return empty weights, and finish() reports. So the code of a model names its weights one after
+/// the other and asks once.
+///
+/// Every tensor must have exactly the expected shape, and be f32, bf16 or f16. Tensors of the
+/// checkpoint that no one asked for are named in a warning and do no harm: published checkpoints
+/// carry left-over buffers.
+class WeightLoader {
+ public:
+  WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
+               LoadProgressCallback progress);
+
+  struct Part {
+    std::string name;  ///< "model.layers.0.self_attn.q_proj": ".weight" and ".bias" are appended
+    std::int64_t num_rows = 0;
+  };
+  /// The matrices of `parts` ([num_rows, num_cols] each) under each other, as one. k_shards is
+  /// lowered to what divides num_cols.
+  PackedMatrix matrix(const std::vector<Part>& parts, std::int64_t num_cols, std::int32_t k_shards);
+  /// The biases of `parts`, one behind the other.
+  std::vector<float> biases(const std::vector<Part>& parts);
+  /// `name`.weight, [size], widened.
+  std::vector<float> vector(const std::string& name, std::int64_t size);
+  /// `name`.weight, [num_rows, num_cols], where it lies in the file.
+  StoredMatrix table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
+
+  [[nodiscard]] bool has(const std::string& tensor) const {
+    return checkpoint_.find(tensor) != nullptr;
+  }
+  /// Tensors whose names start so are known and not used (a picture encoder, say).
+  void ignore(std::string_view prefix);
+
+  /// Bytes of the packed matrices so far.
+  [[nodiscard]] std::int64_t num_packed_bytes() const noexcept { return num_packed_bytes_; }
+  /// Errors: what was missing or wrong, with file, tensor, expected and found shape: kCorrupt, or
+  /// kUnsupported for an element type.
+  Result<void> finish();
+
+ private:
+  /// Null (and an error is recorded) unless the tensor is there with this shape.
+  const TensorView* find(const std::string& name, std::span<const std::int64_t> shape);
+  void fail(ErrorCode code, std::string message);
+  void report_progress(std::string_view what, std::size_t num_bytes);
+
+  const Checkpoint& checkpoint_;
+  Device& device_;
+  WeightFormat format_;
+  LoadProgressCallback progress_;
+  std::set<std::string, std::less<>> used_;
+  std::vector<Error> errors_;
+  std::int64_t num_packed_bytes_ = 0;
+  std::int64_t num_read_bytes_ = 0;
+};
+
+}  // namespace troupe

@@ -1,0 +1,207 @@
+#include "runtime/processors/input_processor.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/base/philox.hpp"
+#include "runtime/processors/sampling_params_check.hpp"
+
+namespace troupe {
+
+namespace {
+
+/// The seed of a request that brings none: random, but the same for the same request.
+std::uint64_t draw_key(RequestId id, std::uint64_t entropy) {
+  constexpr std::uint32_t kSeedDraw = 0xFFFFFFFF;  // no token is drawn with this index
+  return philox_bits(entropy, value(id), kSeedDraw);
+}
+
+/// The eos ids beside the first one stop a request as stop ids of its own do; all of them are what
+/// min_tokens keeps off.
+void add_stop_ids(SamplingParams& params, std::optional<TokenId> eos,
+                  const std::vector<TokenId>& model_eos_ids) {
+  const auto add = [](std::vector<TokenId>& ids, TokenId id) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  };
+  params.eos_token_id = params.ignore_eos ? std::nullopt : eos;
+  params.all_stop_token_ids = params.stop_token_ids;
+  if (eos) add(params.all_stop_token_ids, *eos);
+  for (const TokenId id : model_eos_ids) {
+    add(params.all_stop_token_ids, id);
+    if (!params.ignore_eos && id != eos) add(params.stop_token_ids, id);
+  }
+}
+
+}  // namespace
+
+InputProcessor::InputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
+                               std::shared_ptr<ChatRenderer> chat_renderer,
+                               InputProcessorOptions options)
+    : tokenizer_(std::move(tokenizer)),
+      chat_renderer_(std::move(chat_renderer)),
+      options_(std::move(options)) {}
+
+Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
+                                                 const InputContext& context) const {
+  SamplingParams& params = request.params;
+  RETURN_IF_ERROR(normalize_sampling_params(params, {.vocab_size = options_.vocab_size,
+                                                     .max_logprobs = options_.max_logprobs,
+                                                     .max_num_samples = options_.max_num_samples}));
+  ASSIGN_OR_RETURN(TokenizedPrompt prompt, tokenize(request.prompt, context.clock));
+  if (request.truncate_prompt_tokens) {
+    RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, params));
+  }
+  RETURN_IF_ERROR(check_prompt(prompt.token_ids));
+  RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size()));
+  if (!request.emitted_token_ids.empty() && params.n > 1) {
+    return invalid_argument(
+        "a request that goes on behind emitted tokens has n = 1, not " + std::to_string(params.n),
+        "n");
+  }
+  if (params.seed) {
+    params.philox_key = static_cast<std::uint64_t>(*params.seed);
+  } else if (params.philox_key == 0) {
+    params.philox_key = draw_key(request.id, context.entropy);
+  }
+
+  ProcessedRequest processed;
+  processed.output = {.id = request.id,
+                      .external_id = request.external_id,
+                      .prompt_token_ids = prompt.token_ids,
+                      .prompt_text = request.return_prompt_text ? std::move(prompt.text) : "",
+                      .params = params,
+                      .arrival_time = request.arrival_time,
+                      .emitted_token_ids = request.emitted_token_ids};
+  EngineCoreRequest sample;
+  sample.external_id = std::move(request.external_id);
+  sample.prompt_token_ids = std::move(prompt.token_ids);
+  sample.params = params;
+  sample.params.n = 1;
+  sample.arrival_time = request.arrival_time;
+  sample.priority = request.priority;
+  sample.cache_salt = std::move(request.cache_salt);
+  sample.output_token_ids = std::move(request.emitted_token_ids);
+  for (std::int32_t i = 0; i < params.n; ++i) {
+    const auto index = static_cast<std::uint64_t>(i);
+    sample.id = RequestId{value(request.id) + index};
+    sample.params.philox_key = params.philox_key + index;
+    if (params.seed) sample.params.seed = static_cast<std::int64_t>(sample.params.philox_key);
+    processed.samples.push_back(sample);
+  }
+  return processed;
+}
+
+RenderReply InputProcessor::render(const RenderRequest& request,
+                                   const InputContext& context) const {
+  RenderReply reply;
+  auto prompt = tokenize(request.prompt, context.clock);
+  if (!prompt.ok()) {
+    reply.error = std::move(prompt).error();
+    return reply;
+  }
+  if (const auto* given = std::get_if<TokensPrompt>(&request.prompt)) {
+    if (const auto status = check_token_ids(given->token_ids); !status.ok()) {
+      reply.error = status.error();
+      return reply;
+    }
+    prompt->text = tokenizer_->decode(given->token_ids, false);
+  }
+  if (request.return_token_strings) {
+    for (const TokenId id : prompt->token_ids) {
+      reply.token_strings.emplace_back(tokenizer_->id_to_token(id).value_or(""));
+    }
+  }
+  reply.token_ids = std::move(prompt->token_ids);
+  reply.text = std::move(prompt->text);
+  return reply;
+}
+
+Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize(const Prompt& prompt,
+                                                                 const ChatClock& clock) const {
+  if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) {
+    return TokenizedPrompt{tokens->token_ids, {}};
+  }
+  if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
+    return TokenizedPrompt{tokenizer_->encode(text->text, text->add_special_tokens), text->text};
+  }
+  const auto& chat = std::get<ChatPrompt>(prompt);
+  if (chat_renderer_ == nullptr) {
+    return invalid_argument("this model has no chat template", "messages");
+  }
+  ASSIGN_OR_RETURN(RenderedChat rendered, chat_renderer_->render(chat, clock));
+  if (!rendered.media.empty()) {
+    return Error{ErrorCode::kUnsupported,
+                 "messages have " + std::to_string(rendered.media.size()) + " items of type " +
+                     rendered.media.front().modality + ", this model takes text only",
+                 "messages"};
+  }
+  return TokenizedPrompt{tokenizer_->encode(rendered.text, chat.add_special_tokens),
+                         std::move(rendered.text)};
+}
+
+Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
+                                      const SamplingParams& params) const {
+  if (num_kept < -1 || num_kept > options_.max_model_len) {
+    return invalid_argument("truncate_prompt_tokens is " + std::to_string(num_kept) +
+                                ", it must be between -1 and max_model_len, which is " +
+                                std::to_string(options_.max_model_len),
+                            "truncate_prompt_tokens");
+  }
+  // What is generated needs its place too.
+  if (num_kept == -1) {
+    num_kept = std::max(options_.max_model_len - params.max_tokens.value_or(1), 1);
+  }
+  const auto limit = static_cast<std::size_t>(num_kept);
+  if (token_ids.size() > limit) {
+    token_ids.erase(token_ids.begin(), token_ids.end() - static_cast<std::ptrdiff_t>(limit));
+  }
+  return {};
+}
+
+Result<void> InputProcessor::check_prompt(const std::vector<TokenId>& token_ids) const {
+  if (token_ids.empty()) return invalid_argument("prompt is empty", "prompt");
+  const std::string size = std::to_string(token_ids.size());
+  const std::string limit = std::to_string(options_.max_model_len);
+  if (token_ids.size() > static_cast<std::size_t>(options_.max_model_len)) {
+    return invalid_argument("prompt has " + size + " tokens, max_model_len is " + limit, "prompt");
+  }
+  if (token_ids.size() == static_cast<std::size_t>(options_.max_model_len)) {
+    return invalid_argument("prompt has " + size + " tokens, max_model_len is " + limit +
+                                ", which leaves no room to generate one",
+                            "prompt");
+  }
+  return check_token_ids(token_ids);
+}
+
+Result<void> InputProcessor::check_token_ids(const std::vector<TokenId>& token_ids) const {
+  for (const TokenId id : token_ids) {
+    if (id >= 0 && id < options_.vocab_size) continue;
+    return invalid_argument("prompt has token id " + std::to_string(id) + ", the vocabulary has " +
+                                std::to_string(options_.vocab_size) + " tokens",
+                            "prompt");
+  }
+  return {};
+}
+
+Result<void> InputProcessor::complete_params(SamplingParams& params,
+                                             std::size_t num_prompt_tokens) const {
+  if (!params.max_tokens) {
+    params.max_tokens = options_.max_model_len - static_cast<std::int32_t>(num_prompt_tokens);
+  }
+  std::optional<TokenId> eos = tokenizer_->eos_id();
+  if (!eos && !options_.eos_token_ids.empty()) eos = options_.eos_token_ids.front();
+  add_stop_ids(params, eos, options_.eos_token_ids);
+  params.bad_words_token_ids = tokenize_bad_words(*tokenizer_, params.bad_words);
+  if (params.bad_words_token_ids.size() > options_.max_num_bad_words) {
+    return invalid_argument("bad_words make " + std::to_string(params.bad_words_token_ids.size()) +
+                                " token sequences, the limit is " +
+                                std::to_string(options_.max_num_bad_words),
+                            "bad_words");
+  }
+  // Tokens found in the cache have no logits.
+  if (params.prompt_logprobs) params.skip_reading_prefix_cache = true;
+  return {};
+}
+
+}  // namespace troupe

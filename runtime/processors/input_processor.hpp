@@ -1,0 +1,71 @@
+#pragma once
+// Text to tokens, and the checks of what a client asks for.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "messages/request.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/chat/chat_renderer.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+
+namespace troupe {
+
+/// What the InputProcessor knows of the model beside its tokenizer.
+struct InputProcessorOptions {
+  std::int32_t max_model_len = 0;
+  std::int32_t vocab_size = 0;           ///< rows of the model's embedding
+  std::vector<TokenId> eos_token_ids;    ///< of generation_config.json
+  std::int32_t max_logprobs = 20;        ///< kAllLogprobs: no limit
+  std::int32_t max_num_samples = 16384;  ///< of one request: SamplingParams::n
+  std::size_t max_num_bad_words = 128;   ///< counted as token sequences
+};
+
+/// What a call may not take from the world itself.
+struct InputContext {
+  std::uint64_t entropy = 0;  ///< random bits; the same for all calls is enough
+  ChatClock clock;
+};
+
+/// Owns the tokenizer and the chat templates. What it makes of a request depends on its arguments
+/// alone. Called by the InputProcessor actor; any number of threads may call one object.
+class InputProcessor {
+ public:
+  /// `chat_renderer` may be null: chat prompts are then refused.
+  InputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
+                 std::shared_ptr<ChatRenderer> chat_renderer, InputProcessorOptions options);
+
+  /// Renders, tokenises, checks and completes a request, and makes one EngineCoreRequest per
+  /// sample: sample i has id + i and the seed of the request + i.
+  ///
+  /// Seeds: `params.seed`; without one, a `params.philox_key` that is already there (a request that
+  /// is submitted again brings its key, so that it goes on with the tokens it would have had);
+  /// without that, one made of context.entropy and the request's id.
+  ///
+  /// Errors: kInvalidArgument with the field at fault; those of the chat renderer.
+  Result<ProcessedRequest> process(GenerateRequest request, const InputContext& context) const;
+
+  /// What a prompt becomes. For a TokensPrompt: its text, special tokens kept.
+  [[nodiscard]] RenderReply render(const RenderRequest& request, const InputContext& context) const;
+
+ private:
+  struct TokenizedPrompt {
+    std::vector<TokenId> token_ids;
+    std::string text;  // empty for a TokensPrompt
+  };
+
+  Result<TokenizedPrompt> tokenize(const Prompt& prompt, const ChatClock& clock) const;
+  Result<void> truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
+                        const SamplingParams& params) const;
+  Result<void> check_prompt(const std::vector<TokenId>& token_ids) const;
+  Result<void> check_token_ids(const std::vector<TokenId>& token_ids) const;
+  Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens) const;
+
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::shared_ptr<ChatRenderer> chat_renderer_;
+  InputProcessorOptions options_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,236 @@
+#include "runtime/processors/output_processor.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "runtime/base/check.hpp"
+#include "runtime/processors/output_sample.hpp"
+#include "runtime/processors/token_strings.hpp"
+
+namespace troupe {
+
+/// Owns the samples of one request, and what goes out with its first output.
+class OutputRequestState {
+ public:
+  OutputRequestState(OutputRequest added, const std::shared_ptr<const Tokenizer>& tokenizer)
+      : request(std::move(added)) {
+    samples.reserve(static_cast<std::size_t>(request.params.n));
+    for (std::int32_t i = 0; i < request.params.n; ++i) {
+      samples.push_back(std::make_unique<OutputSample>(request, i, tokenizer));
+    }
+    num_unfinished = request.params.n;
+    num_prompt_tokens = static_cast<std::int32_t>(request.prompt_token_ids.size());
+  }
+  // Samples refer to the request.
+  OutputRequestState(const OutputRequestState&) = delete;
+  OutputRequestState& operator=(const OutputRequestState&) = delete;
+
+  [[nodiscard]] OutputSample& sample(RequestId id) {
+    return *samples[static_cast<std::size_t>(value(id) - value(request.id))];
+  }
+  [[nodiscard]] bool final_only() const noexcept {
+    return request.params.output_kind == OutputKind::kFinalOnly;
+  }
+  void add_prompt_logprobs(const PromptLogprobs& added, TokenStrings& strings);
+  /// A RequestOutput without samples; the first one carries what belongs to the prompt.
+  [[nodiscard]] RequestOutput start_output();
+  void append_sample(OutputSample& sample, RequestOutput& output);
+  [[nodiscard]] RequestOutput output_of(OutputSample& sample);
+  [[nodiscard]] RequestOutput output_of_all();
+
+  OutputRequest request;
+  std::vector<std::unique_ptr<OutputSample>> samples;
+  std::int32_t num_unfinished = 0;
+  std::int32_t num_prompt_tokens = 0;
+
+ private:
+  std::vector<PositionLogprobs> prompt_logprobs_;
+  bool had_output_ = false;
+};
+
+namespace {
+
+/// Of samples that are handed out together: the prompt is one, the work is that of all.
+PrefillStats join(const PrefillStats& a, const PrefillStats& b) {
+  return {.num_prompt_tokens = std::max(a.num_prompt_tokens, b.num_prompt_tokens),
+          .num_computed_tokens = a.num_computed_tokens + b.num_computed_tokens,
+          .num_cached_tokens = a.num_cached_tokens + b.num_cached_tokens,
+          .num_local_cached_tokens = a.num_local_cached_tokens + b.num_local_cached_tokens,
+          .num_external_cached_tokens = a.num_external_cached_tokens + b.num_external_cached_tokens,
+          .num_cache_creation_tokens =
+              std::max(a.num_cache_creation_tokens, b.num_cache_creation_tokens)};
+}
+
+}  // namespace
+
+/// Every sample computes them; those that come before the first output count.
+void OutputRequestState::add_prompt_logprobs(const PromptLogprobs& added, TokenStrings& strings) {
+  if (had_output_) return;
+  const std::span<const TokenId> prompt = request.prompt_token_ids;
+  prompt_logprobs_.resize(prompt.size());
+  LogprobRowReader reader(added.rows);
+  for (auto position = static_cast<std::size_t>(added.first_position); !reader.at_end();
+       ++position) {
+    CHECK(position < prompt.size(), position, prompt.size());
+    prompt_logprobs_[position] = reader.next(strings, prompt.first(position));
+  }
+}
+
+RequestOutput OutputRequestState::start_output() {
+  RequestOutput output;
+  output.id = request.id;
+  output.finished = num_unfinished == 0;
+  if (!std::exchange(had_output_, true)) {
+    output.prompt_token_ids = std::move(request.prompt_token_ids);
+    output.prompt_text = std::move(request.prompt_text);
+    output.prompt_logprobs = std::move(prompt_logprobs_);
+  }
+  return output;
+}
+
+void OutputRequestState::append_sample(OutputSample& sample, RequestOutput& output) {
+  output.outputs.push_back(sample.take_output());
+  if (const auto stats = std::exchange(sample.prefill_stats, std::nullopt)) {
+    output.prefill_stats = output.prefill_stats ? join(*output.prefill_stats, *stats) : *stats;
+  }
+  if (sample.finished()) output.finished_times.push_back(sample.times);
+}
+
+RequestOutput OutputRequestState::output_of(OutputSample& sample) {
+  RequestOutput output = start_output();
+  output.num_cached_tokens = sample.num_cached_tokens;
+  append_sample(sample, output);
+  return output;
+}
+
+RequestOutput OutputRequestState::output_of_all() {
+  RequestOutput output = start_output();
+  output.num_cached_tokens = samples.front()->num_cached_tokens;
+  for (const auto& sample : samples) append_sample(*sample, output);
+  return output;
+}
+
+namespace {
+
+/// What a step's metrics and the sample's times take from an output.
+void count(const EngineCoreOutput& output, std::int32_t num_prompt_tokens, OutputSample& sample,
+           IterationStats& stats) {
+  RequestTimes& times = sample.times;
+  for (const EngineEvent& event : output.events) {
+    if (event.kind == EngineEventKind::kQueued) times.queued = event.time;
+    // A request that was preempted is scheduled again: the first time counts.
+    if (event.kind == EngineEventKind::kScheduled && times.scheduled == 0) {
+      times.scheduled = event.time;
+    }
+    if (event.kind == EngineEventKind::kPreempted) {
+      ++times.num_preemptions;
+      ++stats.num_preemptions;
+    }
+  }
+  if (output.new_token_ids.empty()) return;
+  stats.num_generation_tokens += static_cast<std::int32_t>(output.new_token_ids.size());
+  if (std::exchange(sample.has_tokens, true)) {
+    stats.inter_token_latencies.push_back(stats.time - times.last_token);
+  } else {
+    stats.num_prompt_tokens += num_prompt_tokens;
+    times.first_token = stats.time;
+  }
+  times.last_token = stats.time;
+}
+
+}  // namespace
+
+OutputProcessor::OutputProcessor(std::shared_ptr<const Tokenizer> tokenizer)
+    : tokenizer_(std::move(tokenizer)),
+      token_strings_(std::make_unique<TokenStrings>(tokenizer_)) {}
+
+OutputProcessor::~OutputProcessor() = default;
+
+void OutputProcessor::add(OutputRequest request) {
+  CHECK(request.params.n >= 1, request.params.n);
+  CHECK(request.params.n == 1 || request.emitted_token_ids.empty(), request.params.n);
+  const RequestId id = request.id;
+  auto state = std::make_unique<OutputRequestState>(std::move(request), tokenizer_);
+  for (const auto& sample : state->samples) {
+    const bool is_new = samples_.emplace(sample->id(), state.get()).second;
+    CHECK(is_new, value(sample->id()));
+  }
+  requests_.emplace(id, std::move(state));
+}
+
+ProcessedOutputs OutputProcessor::process(const EngineCoreOutputs& outputs) {
+  ProcessedOutputs processed;
+  IterationStats& stats = processed.to_frontend.stats;
+  stats.engine_index = outputs.engine_index;
+  stats.time = outputs.time;
+  stats.scheduler = outputs.stats;
+  processed.to_frontend.outputs.reserve(outputs.outputs.size());
+  for (const EngineCoreOutput& output : outputs.outputs) process_one(output, processed);
+  return processed;
+}
+
+void OutputProcessor::process_one(const EngineCoreOutput& output, ProcessedOutputs& processed) {
+  const auto found = samples_.find(output.id);
+  if (found == samples_.end()) return;
+  OutputRequestState& state = *found->second;
+  OutputSample& sample = state.sample(output.id);
+  count(output, state.num_prompt_tokens, sample, processed.to_frontend.stats);
+  if (output.prefill_stats) {
+    sample.prefill_stats = output.prefill_stats;
+    sample.num_cached_tokens = output.prefill_stats->num_cached_tokens;
+  }
+  if (output.error || output.finish_reason == FinishReason::kError) {
+    samples_.erase(found);  // the engine has ended this one itself
+    end_request(state, FinishReason::kError,
+                output.error.value_or(Error{
+                    ErrorCode::kInternal, "the engine ended the request without a reason", {}}),
+                processed);
+    return;
+  }
+  if (output.new_prompt_logprobs) {
+    state.add_prompt_logprobs(*output.new_prompt_logprobs, *token_strings_);
+  }
+  if (sample.add(output, *token_strings_)) processed.to_abort.push_back(output.id);
+  if (sample.finished()) {
+    samples_.erase(found);
+    --state.num_unfinished;
+  }
+  if (!state.final_only()) {
+    if (sample.wants_output()) processed.to_frontend.outputs.push_back(state.output_of(sample));
+  } else if (state.num_unfinished == 0) {
+    processed.to_frontend.outputs.push_back(state.output_of_all());
+  }
+  if (state.num_unfinished == 0) requests_.erase(RequestId{state.request.id});
+}
+
+ProcessedOutputs OutputProcessor::abort(std::span<const RequestId> ids) {
+  ProcessedOutputs processed;
+  for (const RequestId id : ids) {
+    const auto found = requests_.find(id);
+    if (found == requests_.end()) continue;
+    end_request(*found->second, FinishReason::kAbort, std::nullopt, processed);
+  }
+  return processed;
+}
+
+void OutputProcessor::end_request(OutputRequestState& state, FinishReason reason,
+                                  std::optional<Error> error, ProcessedOutputs& processed) {
+  state.num_unfinished = 0;
+  RequestOutput output = state.start_output();
+  output.error = std::move(error);
+  for (const auto& sample : state.samples) {
+    const bool ends_here = !sample->finished();
+    if (ends_here) {
+      sample->finish(reason);
+      if (samples_.erase(sample->id()) != 0) processed.to_abort.push_back(sample->id());
+    }
+    if (ends_here || state.final_only()) state.append_sample(*sample, output);
+  }
+  output.num_cached_tokens = state.samples.front()->num_cached_tokens;
+  processed.to_frontend.outputs.push_back(std::move(output));
+  requests_.erase(RequestId{state.request.id});
+}
+
+}  // namespace troupe

@@ -1,0 +1,30 @@
+#pragma once
+// Bringing a client's sampling parameters into the form that the engine expects.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "messages/sampling_params.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+
+namespace troupe {
+
+struct SamplingLimits {
+  std::int32_t vocab_size = 0;
+  std::int32_t max_logprobs = 20;        ///< kAllLogprobs: no limit
+  std::int32_t max_num_samples = 16384;  ///< SamplingParams::n
+};
+
+/// Normalises in vLLM's order (temperature floor, seed -1, repeated stop ids), checks every field
+/// against its range, and switches off what a greedy request does not use (top_p, top_k, min_p).
+/// Errors: kInvalidArgument that names field, value and range.
+Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLimits& limits);
+
+/// The token sequences to forbid: each word as it stands at the start of a text, and behind a space
+/// where that gives another first token and no other length.
+[[nodiscard]] std::vector<std::vector<TokenId>> tokenize_bad_words(
+    const Tokenizer& tokenizer, const std::vector<std::string>& words);
+
+}  // namespace troupe

@@ -1,0 +1,31 @@
+#pragma once
+// Where the Scheduler's questions go. In a test the answer is there at once; in the actor a port
+// sends a message, and sets the Reply when the answer arrives, on the Scheduler's own thread.
+// Order matters: a port hands everything over in the order of the calls.
+
+#include "messages/cache.hpp"
+#include "messages/encoder_cache.hpp"
+#include "runtime/base/task.hpp"
+
+namespace troupe {
+
+class KVCachePort {
+ public:
+  virtual ~KVCachePort() = default;
+  virtual void send(KVCacheUpdates updates) = 0;  ///< one-way
+  virtual Reply<SlotsAllocated> allocate(AllocateSlots question) = 0;
+  virtual Reply<PrefixHit> lookup(LookupPrefix question) = 0;
+  virtual Reply<RequestAdmitted> admit(AdmitRequest question) = 0;
+  virtual Reply<BlockWork> take_block_work(TakeBlockWork question) = 0;
+  virtual Reply<PrefixCacheReset> reset(ResetPrefixCache question) = 0;
+};
+
+class EncoderCachePort {
+ public:
+  virtual ~EncoderCachePort() = default;
+  virtual void send(EncoderCacheUpdates updates) = 0;  ///< one-way
+  virtual Reply<EncoderInputsPlanned> plan(PlanEncoderInputs question) = 0;
+  virtual Reply<FreedEncoderOutputs> take_freed(TakeFreedEncoderOutputs question) = 0;
+};
+
+}  // namespace troupe

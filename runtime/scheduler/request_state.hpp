@@ -1,0 +1,97 @@
+#pragma once
+// A request as the Scheduler sees it.
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "messages/engine_output.hpp"
+#include "messages/ids.hpp"
+#include "messages/request.hpp"
+
+namespace troupe {
+
+/// The order matters: everything behind kPreempted has finished.
+enum class RequestStatus : std::uint8_t {
+  kWaiting = 1,
+  kWaitingForGrammar,
+  kWaitingForRemoteKVs,
+  kWaitingForStreamingRequest,
+  kRunning,
+  kPreempted,
+  kFinishedStopped,
+  kFinishedLengthCapped,
+  kFinishedAborted,
+  kFinishedIgnored,
+  kFinishedError,
+  kFinishedRepetition,
+};
+[[nodiscard]] constexpr bool is_finished(RequestStatus status) noexcept {
+  return status > RequestStatus::kPreempted;
+}
+/// Pre: finished, or a session that waits for its next chunk (which reports a stop).
+[[nodiscard]] FinishReason finish_reason(RequestStatus status);
+
+/// Invariants between steps: 0 <= num_computed_tokens <= num_tokens() + num_output_placeholders;
+/// the KV of tokens below num_computed_tokens is (or, while results are in flight, will be) in the
+/// cache.
+struct RequestState {
+  explicit RequestState(EngineCoreRequest request);
+
+  [[nodiscard]] std::int32_t num_tokens() const noexcept {
+    return static_cast<std::int32_t>(token_ids.size());
+  }
+  [[nodiscard]] std::int32_t num_output_tokens() const noexcept {
+    return num_tokens() - num_prompt_tokens;
+  }
+  [[nodiscard]] std::int32_t num_tokens_with_drafts() const noexcept {
+    return num_tokens() + static_cast<std::int32_t>(draft_token_ids.size());
+  }
+  /// Owns KV blocks while it waits.
+  [[nodiscard]] bool holds_kv() const noexcept {
+    return num_computed_tokens > 0 || status == RequestStatus::kWaitingForRemoteKVs;
+  }
+
+  RequestId id{};
+  std::uint32_t client_index = 0;
+  std::int32_t priority = 0;   ///< smaller is more urgent
+  double arrival_time = 0;     ///< seconds
+  std::uint64_t sequence = 0;  ///< order of adding
+  SamplingParams params;
+  std::optional<LoraRequest> lora;
+  std::vector<MultiModalFeature> mm_features;  ///< by rising offset
+  bool pooling = false;
+  bool resumable = false;
+  std::deque<std::optional<EngineCoreRequest>> next_chunks;  ///< of a session; none: its end
+
+  std::vector<TokenId> token_ids;  ///< the prompt, then the outputs
+  std::int32_t num_prompt_tokens = 0;
+  std::int32_t max_tokens = 0;
+  std::vector<TokenId> draft_token_ids;  ///< to verify in the next step; -1 is a placeholder
+
+  RequestStatus status = RequestStatus::kWaiting;
+  StopReason stop_reason;
+  std::int32_t num_computed_tokens = 0;
+  std::int32_t num_output_placeholders = 0;  ///< async: sampled, not yet known here
+  std::int32_t num_in_flight_tokens = 0;     ///< scheduled, result not processed
+  std::int32_t num_stale_tokens = 0;         ///< of those, scheduled before a preemption
+  bool drop_stale_output = false;
+  std::int32_t num_preemptions = 0;
+  bool is_prefill_chunk = false;  ///< its prefill goes on after the last scheduled step
+  std::uint64_t next_decode_step = 0;
+  std::int32_t shared_prefix_boundary = 0;
+  bool deferred = false;  ///< the waiting scan has passed over it
+
+  std::int32_t num_cached_estimate = 0;  ///< tokens of its longest cached prefix
+  std::optional<PrefillStats> prefill_stats;
+  std::vector<EngineEvent> events;
+};
+
+/// Appends a token and says whether the request ends with it: sets status and stop_reason.
+/// Order: eos, stop ids, length; then, beyond min_tokens, repetition.
+[[nodiscard]] bool append_and_check_stop(RequestState& request, TokenId token,
+                                         std::int32_t max_model_len);
+
+}  // namespace troupe

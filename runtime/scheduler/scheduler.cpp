@@ -1,0 +1,444 @@
+#include "runtime/scheduler/scheduler.hpp"
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+#include "runtime/scheduler/step_plan.hpp"
+
+namespace troupe {
+namespace {
+
+std::vector<MultiModalFeature> without_data(const std::vector<MultiModalFeature>& items) {
+  std::vector<MultiModalFeature> result = items;
+  for (MultiModalFeature& item : result) item.data.reset();
+  return result;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache)
+    : config_(std::move(config)),
+      kv_cache_(kv_cache),
+      encoder_cache_(encoder_cache),
+      waiting_(config_.policy),
+      holding_(config_.policy),
+      plan_(std::make_unique<StepPlan>()) {
+  CHECK(config_.max_model_len > 0, config_.max_model_len);
+  CHECK(config_.max_num_batched_tokens >= config_.max_num_seqs, config_.max_num_batched_tokens,
+        config_.max_num_seqs);
+}
+
+Scheduler::~Scheduler() = default;
+
+// ---- requests come and go -----------------------------------------------------------------------
+
+Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
+  now_ = now;
+  const auto known = requests_.find(request.id);
+  if (known != requests_.end()) {
+    RequestState& session = *known->second;
+    if (!session.resumable)
+      return invalid_argument("request id " + to_string(request.id) + " is in use");
+    std::optional<EngineCoreRequest> chunk;
+    if (request.resumable) chunk = std::move(request);
+    if (session.status != RequestStatus::kWaitingForStreamingRequest) {
+      session.next_chunks.push_back(std::move(chunk));
+    } else if (chunk) {
+      // Its arrival time, and with it its place under kPriority, changes.
+      RequestQueue& queue = waiting_.contains(&session) ? waiting_ : holding_;
+      const bool by_priority = config_.policy == SchedulingPolicy::kPriority;
+      if (by_priority) queue.remove(&session);
+      apply_chunk(session, std::move(*chunk));
+      if (by_priority) queue.push(&session);
+    } else {
+      finish(session, RequestStatus::kFinishedAborted);
+    }
+    return {};
+  }
+
+  if (request.prompt_token_ids.empty()) return invalid_argument("the prompt is empty", "prompt");
+  KVCacheRequest cached{
+      .id = request.id,
+      .token_ids = request.prompt_token_ids,
+      .num_prompt_tokens = static_cast<std::int32_t>(request.prompt_token_ids.size()),
+      .mm_features = without_data(request.mm_features),
+      .lora = request.lora,
+      .cache_salt = request.cache_salt,
+      .skip_reading_prefix_cache = request.params.skip_reading_prefix_cache,
+      .report_all_hits = request.report_all_cache_hits,
+      .session_id = request.session_id};
+  cached.token_ids.insert(cached.token_ids.end(), request.output_token_ids.begin(),
+                          request.output_token_ids.end());
+  auto state = std::make_unique<RequestState>(std::move(request));
+  RequestState* const added = state.get();
+  added->sequence = next_sequence_++;
+  added->events.push_back({EngineEventKind::kQueued, now});
+  kv_updates_.new_requests.push_back(std::move(cached));
+  if (!added->mm_features.empty())
+    encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
+  requests_.emplace(added->id, std::move(state));
+  enqueue_waiting(added);
+  return {};
+}
+
+void Scheduler::enqueue_waiting(RequestState* request) {
+  (request->holds_kv() ? holding_ : waiting_).push(request);
+  if (request->status == RequestStatus::kWaitingForStreamingRequest) defer(*request);
+}
+
+/// Counted as skipped, until it is admitted or ends.
+void Scheduler::defer(RequestState& request) {
+  if (!request.deferred) ++num_deferred_;
+  request.deferred = true;
+}
+
+void Scheduler::remove_from_queues(RequestState* request) {
+  if (!waiting_.remove(request)) holding_.remove(request);
+}
+
+std::vector<RequestId> Scheduler::finish_requests(std::span<const RequestId> ids,
+                                                  RequestStatus status) {
+  std::vector<RequestId> finished;
+  for (const RequestId id : ids) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end()) continue;
+    finish(*known->second, status);
+    finished.push_back(id);
+  }
+  return finished;
+}
+
+std::vector<RequestId> Scheduler::finish_all_requests(RequestStatus status) {
+  std::vector<const RequestState*> all;
+  for (const auto& [id, request] : requests_) all.push_back(request.get());
+  std::sort(all.begin(), all.end(),
+            [](const auto* a, const auto* b) { return a->sequence < b->sequence; });
+  std::vector<RequestId> ids;
+  for (const RequestState* request : all) ids.push_back(request->id);
+  return finish_requests(ids, status);
+}
+
+void Scheduler::finish(RequestState& request, RequestStatus status) {
+  CHECK(is_finished(status), static_cast<int>(status));
+  if (request.status == RequestStatus::kRunning)
+    std::erase(running_, &request);
+  else
+    remove_from_queues(&request);
+  if (request.status == RequestStatus::kWaitingForStreamingRequest) --num_waiting_for_chunk_;
+  request.status = status;
+  free_request(request);
+}
+
+/// The end of a request's life here; the caller has taken it out of the queues.
+void Scheduler::free_request(RequestState& request) {
+  if (request.deferred) --num_deferred_;
+  if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kForget, request);
+  finished_ids_.push_back(request.id);
+  if (config_.include_finished_requests)
+    finished_by_client_.emplace_back(request.client_index, request.id);
+  tell_kv(KVCacheCommandKind::kForgetRequest, request.id);
+  requests_.erase(request.id);
+}
+
+/// The request goes back to waiting; it keeps its tokens and computes them anew.
+void Scheduler::preempt(RequestState& request, bool drop_output) {
+  tell_kv(KVCacheCommandKind::kFreeBlocks, request.id);
+  if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
+  request.status = RequestStatus::kPreempted;
+  request.num_computed_tokens = 0;
+  request.num_cached_estimate = 0;
+  request.draft_token_ids.clear();
+  request.drop_stale_output =
+      drop_output || (request.drop_stale_output && request.num_stale_tokens > 0);
+  request.num_stale_tokens = request.num_in_flight_tokens;
+  request.num_output_placeholders = 0;
+  ++request.num_preemptions;
+  request.events.push_back({EngineEventKind::kPreempted, now_});
+  waiting_.prepend(&request);
+  preempted_ids_.push_back(request.id);
+}
+
+// ---- a step -------------------------------------------------------------------------------------
+
+Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
+  now_ = now;
+  StepPlan& plan = *plan_;
+  start_plan(plan, defer_prefills);
+  co_await schedule_running(plan);
+  for (const ScheduledRequest& entry : plan.scheduled) {
+    const auto& lora = entry.request->lora;
+    if (lora && std::find(plan.loras.begin(), plan.loras.end(), lora->int_id) == plan.loras.end())
+      plan.loras.push_back(lora->int_id);
+  }
+  if (!plan.preempted && pause_state_ != PauseState::kPausedAll) co_await schedule_waiting(plan);
+
+  SchedulerOutput output = build_output(plan);
+  if (config_.has_block_work) {
+    TakeBlockWork question{take_kv_updates()};
+    BlockWork work = co_await kv_cache_.take_block_work(std::move(question));
+    output.blocks_to_zero = std::move(work.blocks_to_zero);
+    output.block_copies = std::move(work.block_copies);
+    num_free_blocks_ = work.num_free_blocks;
+  }
+  if (std::exchange(encoder_cache_touched_, false)) {
+    TakeFreedEncoderOutputs question{take_encoder_updates()};
+    FreedEncoderOutputs freed = co_await encoder_cache_->take_freed(std::move(question));
+    output.free_encoder_identifiers = std::move(freed.identifiers);
+  }
+  if (plan.scheduled.empty() && !kv_updates_.empty()) {
+    // Nothing asked for blocks: the statistics still want to know what ended requests gave back.
+    AllocateSlots question{.updates = take_kv_updates()};
+    num_free_blocks_ = (co_await kv_cache_.allocate(std::move(question))).num_free_blocks;
+  }
+  flush();
+  advance_scheduled(plan, output.num_drafts_to_make);
+  co_return output;
+}
+
+bool Scheduler::has_budget(const Budget& budget) const {
+  return budget.tokens > 0 && budget.input_rows > config_.speculative.draft_slots;
+}
+
+void Scheduler::start_plan(StepPlan& plan, bool defer_prefills) {
+  ++step_;
+  plan.clear();
+  const std::int32_t max_tokens = config_.max_num_scheduled_tokens > 0
+                                      ? config_.max_num_scheduled_tokens
+                                      : config_.max_num_batched_tokens;
+  plan.budget.tokens = pause_state_ == PauseState::kPausedAll ? 0 : max_tokens;
+  plan.budget.input_rows = config_.max_num_batched_tokens;
+  plan.budget.encoder_embeds = config_.max_encoder_embeds;
+  plan.defer_prefills =
+      defer_prefills && !prefill_capacity_bound_ &&
+      std::any_of(running_.begin(), running_.end(),
+                  [](const RequestState* request) { return !request->is_prefill_chunk; });
+  const auto num_requests = static_cast<std::int32_t>(running_.size()) + num_waiting_requests();
+  if (num_requests > 1 && config_.long_prefill_token_threshold > 0) {
+    plan.long_prefill_threshold = config_.long_prefill_token_threshold;
+    if (config_.long_prefill_adaptive)
+      plan.long_prefill_threshold =
+          std::max(plan.long_prefill_threshold, plan.budget.input_rows / num_requests);
+  }
+}
+
+std::int32_t Scheduler::keep_prefill_lookahead(const RequestState& request,
+                                               std::int32_t num_computed,
+                                               std::int32_t num_new) const {
+  const std::int32_t lookahead = config_.speculative.num_prefill_lookahead;
+  const std::int32_t rest = request.num_tokens() - num_computed - num_new;
+  if (rest > 0 && rest < lookahead) num_new = std::max(num_new - (lookahead - rest), 0);
+  return num_new;
+}
+
+// ---- encoder inputs -----------------------------------------------------------------------------
+
+bool Scheduler::encoder_window_has_items(const RequestState& request, std::int32_t num_computed,
+                                         std::int32_t num_new) const {
+  if (num_new <= 0) return false;
+  const std::int32_t end = num_computed + num_new + config_.speculative.num_prefill_lookahead;
+  return std::any_of(request.mm_features.begin(), request.mm_features.end(),
+                     [&](const MultiModalFeature& item) {
+                       return item.offset < end && item.offset + item.length > num_computed;
+                     });
+}
+
+Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& request,
+                                                          std::int32_t num_new,
+                                                          std::int32_t num_computed,
+                                                          const StepPlan& plan) {
+  CHECK(encoder_cache_ != nullptr, value(request.id));
+  encoder_cache_touched_ = true;
+  PlanEncoderInputs question{.updates = take_encoder_updates(),
+                             .id = request.id,
+                             .num_computed_tokens = num_computed,
+                             .num_new_tokens = num_new,
+                             .shift = config_.speculative.num_prefill_lookahead,
+                             .budget = plan.budget.encoder_embeds};
+  EncoderInputsPlanned answer = co_await encoder_cache_->plan(std::move(question));
+  if (answer.mismatch) encoder_mismatches_.push_back(request.id);
+  co_return answer;
+}
+
+void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
+                                      const EncoderInputsPlanned& inputs) {
+  if (inputs.items.empty() && inputs.duplicates.empty()) return;
+  entry.encoder_items = StepPlan::append(plan.encoder_items, inputs.items);
+  entry.num_embeds = inputs.num_embeds;
+  plan.budget.encoder_embeds -= inputs.num_embeds;
+  for (const std::int32_t item : inputs.items)
+    tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
+  for (const std::int32_t item : inputs.duplicates)
+    tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
+}
+
+// ---- the step's result --------------------------------------------------------------------------
+
+SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
+  SchedulerOutput output;
+  output.step = step_;
+  const SpeculativeConfig& speculative = config_.speculative;
+  output.num_drafts_to_make = speculative.dynamic_lookup.empty() || plan.scheduled.empty()
+                                  ? speculative.num_draft_tokens
+                                  : speculative.dynamic_lookup[plan.scheduled.size()];
+  const std::size_t num_scheduled = plan.scheduled.size();
+  output.scheduled_ids.reserve(num_scheduled);
+  output.num_scheduled_tokens.reserve(num_scheduled);
+  output.cached_requests.ids.reserve(num_scheduled);
+  output.cached_requests.num_computed_tokens.reserve(num_scheduled);
+  output.cached_requests.num_output_tokens.reserve(num_scheduled);
+  for (const ScheduledRequest& entry : plan.scheduled) {
+    const RequestState& request = *entry.request;
+    output.scheduled_ids.push_back(request.id);
+    output.num_scheduled_tokens.push_back(entry.num_tokens);
+    output.total_num_scheduled_tokens += entry.num_tokens;
+    for (const std::int32_t item : entry.encoder_items.of(plan.encoder_items))
+      output.scheduled_encoder_inputs.emplace_back(request.id, item);
+    if (entry.origin != ScheduledAs::kRunning) continue;
+    CachedRequestData& cached = output.cached_requests;
+    cached.ids.push_back(request.id);
+    cached.num_computed_tokens.push_back(request.num_computed_tokens);
+    cached.num_output_tokens.push_back(request.num_output_tokens() +
+                                       request.num_output_placeholders);
+  }
+  CHECK(running_.size() <= static_cast<std::size_t>(config_.max_num_seqs), running_.size());
+
+  if (!plan.drafts.empty()) {
+    for (const ScheduledRequest& entry : plan.scheduled) {
+      const auto drafts = entry.drafts.of(plan.drafts);
+      output.num_draft_tokens.push_back(static_cast<std::int32_t>(drafts.size()));
+      output.draft_token_ids.insert(output.draft_token_ids.end(), drafts.begin(), drafts.end());
+    }
+  }
+  std::size_t num_groups = 0;
+  for (const ScheduledRequest& entry : plan.scheduled)
+    if (entry.origin == ScheduledAs::kRunning && entry.block_counts.size > 0)
+      num_groups = entry.block_counts.size;
+  if (num_groups > 0) {
+    CachedRequestData& cached = output.cached_requests;
+    for (const ScheduledRequest& entry : plan.scheduled) {
+      if (entry.origin != ScheduledAs::kRunning) continue;
+      const auto counts = entry.block_counts.of(plan.block_counts);
+      const auto blocks = entry.blocks.of(plan.blocks);
+      cached.new_block_counts.insert(cached.new_block_counts.end(), counts.begin(), counts.end());
+      cached.new_block_counts.resize(cached.new_block_counts.size() + num_groups - counts.size());
+      cached.new_block_ids.insert(cached.new_block_ids.end(), blocks.begin(), blocks.end());
+    }
+  }
+  for (const ScheduledAs origin : {ScheduledAs::kNew, ScheduledAs::kResumed}) {
+    for (const ScheduledRequest& entry : plan.scheduled) {
+      if (entry.origin != origin) continue;
+      const RequestState& request = *entry.request;
+      NewRequestData& data = output.new_requests.emplace_back();
+      data.id = request.id;
+      data.token_ids = request.token_ids;
+      data.num_prompt_tokens = request.num_prompt_tokens;
+      data.params = request.params;
+      data.num_computed_tokens = request.num_computed_tokens;
+      data.mm_features = request.mm_features;
+      data.lora = request.lora;
+      auto next = entry.blocks.of(plan.blocks).begin();
+      for (const std::int32_t n : entry.block_counts.of(plan.block_counts)) {
+        data.block_ids.emplace_back(next, next + n);
+        next += n;
+      }
+      output.num_resumed_requests += origin == ScheduledAs::kResumed;
+    }
+  }
+  output.finished_ids = std::exchange(finished_ids_, {});
+  output.preempted_ids = std::exchange(preempted_ids_, {});
+  return output;
+}
+
+void Scheduler::advance_scheduled(const StepPlan& plan, std::int32_t num_drafts_to_make) {
+  for (const ScheduledRequest& entry : plan.scheduled) {
+    RequestState& request = *entry.request;
+    request.num_computed_tokens += entry.num_tokens;
+    request.num_in_flight_tokens += entry.num_tokens;
+    request.is_prefill_chunk =
+        request.num_computed_tokens < request.num_tokens() + request.num_output_placeholders;
+    if (!config_.async_scheduling || request.is_prefill_chunk) continue;
+    request.num_output_placeholders +=
+        (config_.pooling ? 0 : 1) + static_cast<std::int32_t>(entry.drafts.size);
+    request.draft_token_ids.assign(static_cast<std::size_t>(num_drafts_to_make), -1);
+    if (config_.stagger_decodes)
+      request.next_decode_step = step_ + static_cast<std::uint64_t>(config_.pipeline_parallel_size);
+  }
+}
+
+// ---- what the caches are told -------------------------------------------------------------------
+
+void Scheduler::tell_kv(KVCacheCommandKind kind, RequestId id, std::int32_t count) {
+  kv_updates_.commands.push_back({kind, id, count});
+}
+
+void Scheduler::tell_encoder(EncoderCacheCommandKind kind, const RequestState& request,
+                             std::int32_t value) {
+  encoder_updates_.commands.push_back({kind, request.id, value});
+}
+
+KVCacheUpdates Scheduler::take_kv_updates() { return std::exchange(kv_updates_, {}); }
+
+EncoderCacheUpdates Scheduler::take_encoder_updates() {
+  return std::exchange(encoder_updates_, {});
+}
+
+void Scheduler::flush() {
+  if (!kv_updates_.empty()) kv_cache_.send(take_kv_updates());
+  if (!encoder_updates_.empty() && encoder_cache_ != nullptr)
+    encoder_cache_->send(take_encoder_updates());
+}
+
+Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now) {
+  now_ = now;
+  if (preempt_running) {
+    while (!running_.empty()) {
+      RequestState& last = *running_.back();
+      running_.pop_back();
+      preempt(last, /*drop_output=*/true);
+    }
+  }
+  ResetPrefixCache question{take_kv_updates()};
+  const PrefixCacheReset answer = co_await kv_cache_.reset(std::move(question));
+  num_free_blocks_ = answer.num_free_blocks;
+  prefix_stats_.reset |= answer.ok;
+  co_return answer.ok;
+}
+
+Task<bool> Scheduler::recover_from_failed_step(const SchedulerOutput& step, double now) {
+  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+    const auto known = requests_.find(step.scheduled_ids[i]);
+    if (known == requests_.end()) continue;
+    RequestState& request = *known->second;
+    request.num_in_flight_tokens -= step.num_scheduled_tokens[i];
+    if (request.num_stale_tokens > 0) request.num_stale_tokens -= step.num_scheduled_tokens[i];
+  }
+  reset_encoder_cache();
+  const bool ok = co_await reset_prefix_cache(/*preempt_running=*/true, now);
+  co_return ok;
+}
+
+void Scheduler::reset_encoder_cache() {
+  if (encoder_cache_ == nullptr) return;
+  encoder_updates_.commands.push_back({EncoderCacheCommandKind::kReset, RequestId{}, 0});
+  encoder_cache_touched_ = true;
+}
+
+// ---- questions ----------------------------------------------------------------------------------
+
+std::int32_t Scheduler::num_unfinished_requests() const {
+  if (pause_state_ == PauseState::kPausedAll) return 0;
+  std::size_t n = running_.size() + holding_.size();
+  if (pause_state_ == PauseState::kUnpaused) n += waiting_.size();
+  return static_cast<std::int32_t>(n) - num_waiting_for_chunk_;
+}
+
+bool Scheduler::has_requests() const {
+  return num_unfinished_requests() > 0 || !finished_ids_.empty();
+}
+
+const RequestState* Scheduler::request(RequestId id) const {
+  const auto known = requests_.find(id);
+  return known == requests_.end() ? nullptr : known->second.get();
+}
+
+}  // namespace troupe

@@ -1,0 +1,203 @@
+#pragma once
+// The Scheduler: which requests compute how many tokens in the next step, and what becomes of them
+// when the step's result is there. The algorithm is that of vLLM's v1 scheduler.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "messages/engine_output.hpp"
+#include "messages/model_runner_output.hpp"
+#include "messages/request.hpp"
+#include "messages/scheduler_output.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/base/task.hpp"
+#include "runtime/scheduler/ports.hpp"
+#include "runtime/scheduler/request_queue.hpp"
+#include "runtime/scheduler/request_state.hpp"
+#include "runtime/scheduler/scheduler_config.hpp"
+
+namespace troupe {
+
+/// Whether new requests are admitted, and whether anything is scheduled.
+enum class PauseState : std::uint8_t { kUnpaused = 0, kPausedNew = 1, kPausedAll = 2 };
+
+/// Owns all request states, the running list, the two waiting queues (`holding_`: waiting with KV
+/// blocks, drained first; `waiting_`: without) and the token budgets. Asks the caches through the
+/// ports only.
+///
+/// The owner (the actor, the replayer) drives: add_request at any time; while has_requests():
+/// schedule() -> workers -> update_from_output() -> update_draft_token_ids(). With async scheduling
+/// the next schedule() comes before the previous step's update_from_output(); updates come in the
+/// order of the steps.
+///
+/// While schedule() or reset_prefix_cache() is suspended, nothing else may be called: the owner
+/// keeps what arrives and hands it over afterwards. Destroying the suspended Task leaves the
+/// Scheduler unusable; it is for the owner's own end.
+class Scheduler {
+ public:
+  /// `encoder_cache` may be null for text-only models. Pre: the limits of `config` are consistent
+  /// (max_num_batched_tokens >= max_num_seqs; without chunked prefill >= max_model_len).
+  Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  /// A new request, or the next chunk of the session with this id (not resumable: the session's
+  /// end). `request.output_token_ids` count as outputs that were emitted before. Error: the id is
+  /// in use by a request that is not a session.
+  Result<void> add_request(EngineCoreRequest request, double now);
+
+  /// Ends requests from outside, with no output. Returns those that were alive, in the given order.
+  /// `status` is a finished one.
+  std::vector<RequestId> finish_requests(std::span<const RequestId> ids, RequestStatus status);
+  /// As finish_requests for every request, in the order of adding.
+  std::vector<RequestId> finish_all_requests(RequestStatus status);
+
+  /// Plans the next step. `defer_prefills`: as long as something decodes, no prefill runs and none
+  /// is admitted (unless capacity alone had kept requests waiting).
+  Task<SchedulerOutput> schedule(double now, bool defer_prefills = false);
+
+  /// Takes in the result of a step.
+  EngineCoreOutputs update_from_output(const SchedulerOutput& step, const ModelRunnerOutput& result,
+                                       double now);
+
+  /// The step gave no result, and what its workers had computed is lost: every running request goes
+  /// back to waiting with the tokens it has, and computes them anew. False if sessions between two
+  /// chunks still hold blocks, whose content is then not to be trusted.
+  Task<bool> recover_from_failed_step(const SchedulerOutput& step, double now);
+
+  /// Drafts for the next step (synchronous scheduling).
+  void update_draft_token_ids(
+      std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids);
+
+  /// Forgets all cached blocks; false if some are in use. `preempt_running`: preempts all running
+  /// requests first and drops their results in flight; then it cannot fail.
+  Task<bool> reset_prefix_cache(bool preempt_running, double now);
+  void reset_encoder_cache();
+
+  void set_pause_state(PauseState state) noexcept { pause_state_ = state; }
+
+  /// Sends what is still to be told to the caches. Only needed to look at them between steps, and
+  /// when no step follows.
+  void flush();
+
+  /// The step loop must go on: something is unfinished, or ended requests are yet unreported.
+  [[nodiscard]] bool has_requests() const;
+  [[nodiscard]] std::int32_t num_unfinished_requests() const;
+  [[nodiscard]] std::int32_t num_waiting_requests() const noexcept {
+    return static_cast<std::int32_t>(waiting_.size() + holding_.size());
+  }
+  [[nodiscard]] const std::vector<RequestState*>& running() const noexcept { return running_; }
+  [[nodiscard]] const RequestQueue& waiting() const noexcept { return waiting_; }
+  [[nodiscard]] const RequestQueue& holding() const noexcept { return holding_; }
+  /// Null if the request is not known (any more).
+  [[nodiscard]] const RequestState* request(RequestId id) const;
+  [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
+  [[nodiscard]] const SchedulerConfig& config() const noexcept { return config_; }
+  /// As of the last answer of the KVCacheManager.
+  [[nodiscard]] std::int32_t num_free_blocks() const noexcept { return num_free_blocks_; }
+
+ private:
+  struct Budget;
+  struct ScheduledRequest;
+  struct SizedRequest;
+  struct StepPlan;
+
+  // scheduler_running.cpp
+  Task<bool> schedule_running(StepPlan& plan);
+  Task<std::size_t> size_batch(StepPlan& plan, std::size_t index);
+  [[nodiscard]] bool skip_running(const RequestState& request, const StepPlan& plan) const;
+  [[nodiscard]] std::int32_t size_running(const RequestState& request, const StepPlan& plan,
+                                          const Budget& budget) const;
+  Reply<SlotsAllocated> ask_slots(std::span<const SizedRequest> batch);
+  Task<bool> preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized);
+  [[nodiscard]] RequestState* choose_victim() const;
+  void undo_scheduled(StepPlan& plan, RequestState* victim);
+  void commit_running(StepPlan& plan, const SizedRequest& sized, const SlotsAllocated& answer,
+                      std::size_t index);
+
+  // scheduler_waiting.cpp
+  enum class Admission : std::uint8_t { kAdmitted, kSkip, kStop };
+  struct SizedAdmission;
+  Task<bool> schedule_waiting(StepPlan& plan);
+  [[nodiscard]] bool must_keep_waiting(const RequestState& request, const StepPlan& plan) const;
+  Task<Admission> admit(StepPlan& plan, RequestState& request);
+  [[nodiscard]] std::optional<SizedAdmission> size_admission(const RequestState& request,
+                                                             std::int32_t num_computed,
+                                                             const StepPlan& plan) const;
+  void commit_admission(StepPlan& plan, RequestState& request, const SizedAdmission& sized,
+                        std::int32_t num_computed, const RequestAdmitted& answer);
+
+  // scheduler.cpp
+  [[nodiscard]] bool has_budget(const Budget& budget) const;
+  void start_plan(StepPlan& plan, bool defer_prefills);
+  void preempt(RequestState& request, bool drop_output);
+  [[nodiscard]] bool encoder_window_has_items(const RequestState& request,
+                                              std::int32_t num_computed,
+                                              std::int32_t num_new) const;
+  Task<EncoderInputsPlanned> plan_encoder_inputs(const RequestState& request, std::int32_t num_new,
+                                                 std::int32_t num_computed, const StepPlan& plan);
+  void commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
+                             const EncoderInputsPlanned& inputs);
+  [[nodiscard]] std::int32_t keep_prefill_lookahead(const RequestState& request,
+                                                    std::int32_t num_computed,
+                                                    std::int32_t num_new) const;
+  [[nodiscard]] SchedulerOutput build_output(const StepPlan& plan);
+  void advance_scheduled(const StepPlan& plan, std::int32_t num_drafts_to_make);
+  void enqueue_waiting(RequestState* request);
+  void defer(RequestState& request);
+  void remove_from_queues(RequestState* request);
+  void finish(RequestState& request, RequestStatus status);
+  void free_request(RequestState& request);
+  void tell_kv(KVCacheCommandKind kind, RequestId id, std::int32_t count = 0);
+  void tell_encoder(EncoderCacheCommandKind kind, const RequestState& request,
+                    std::int32_t value = 0);
+  [[nodiscard]] KVCacheUpdates take_kv_updates();
+  [[nodiscard]] EncoderCacheUpdates take_encoder_updates();
+
+  // scheduler_update.cpp
+  struct StepResult;
+  void process_result(RequestState& request, const StepResult& result, EngineCoreOutputs& outputs);
+  std::int32_t keep_tokens(RequestState& request, const StepResult& result, bool stale);
+  void end_turn(RequestState& request);
+  void fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);
+  void apply_chunk(RequestState& request, EngineCoreRequest chunk);
+  [[nodiscard]] SchedulerStats take_stats(const SchedulerOutput& step);
+
+  SchedulerConfig config_;
+  KVCachePort& kv_cache_;
+  EncoderCachePort* encoder_cache_;
+
+  std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
+  std::vector<RequestState*> running_;  ///< in the order of admission
+  RequestQueue waiting_;
+  RequestQueue holding_;
+  std::int32_t num_deferred_ = 0;
+  std::int32_t num_waiting_for_chunk_ = 0;  ///< sessions between two chunks
+  PauseState pause_state_ = PauseState::kUnpaused;
+  bool prefill_capacity_bound_ = false;
+  std::uint64_t step_ = 0;
+  std::uint64_t next_sequence_ = 0;
+  double now_ = 0;
+
+  KVCacheUpdates kv_updates_;
+  EncoderCacheUpdates encoder_updates_;
+  bool encoder_cache_touched_ = false;  ///< something may have been evicted in this step
+  std::int32_t num_free_blocks_ = 0;
+
+  std::vector<RequestId> finished_ids_;                                  ///< since the last step
+  std::vector<RequestId> preempted_ids_;                                 ///< since the last step
+  std::vector<std::pair<std::uint32_t, RequestId>> finished_by_client_;  ///< since the last update
+  std::vector<RequestId> encoder_mismatches_;  ///< to be failed by the next update
+  PrefixCacheStats prefix_stats_;
+  SpecDecodingStats spec_stats_;
+  std::unique_ptr<StepPlan> plan_;  ///< kept for its memory
+};
+
+}  // namespace troupe

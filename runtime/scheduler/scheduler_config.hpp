@@ -1,0 +1,48 @@
+#pragma once
+// What the Scheduler is told at start.
+
+#include <cstdint>
+#include <vector>
+
+namespace troupe {
+
+enum class SchedulingPolicy : std::uint8_t { kFcfs, kPriority };
+
+struct SpeculativeConfig {
+  std::int32_t num_draft_tokens = 0;      ///< K, 0: no speculative decoding
+  std::int32_t num_lookahead_tokens = 0;  ///< slots that the drafter writes beyond the tokens
+  /// Tokens that the drafter sees ahead of the model: the encoder runs that much earlier, and a
+  /// prefill never leaves a rest shorter than this.
+  std::int32_t num_prefill_lookahead = 0;
+  std::int32_t draft_slots = 0;  ///< extra input rows per request
+  /// K by the number of scheduled requests (index 0 unused); empty: always num_draft_tokens.
+  std::vector<std::int32_t> dynamic_lookup;
+};
+
+struct SchedulerConfig {
+  std::int32_t max_model_len = 0;  ///< prompt and output together
+  std::int32_t num_blocks = 0;     ///< of the KV cache, for the statistics
+  std::int32_t max_num_seqs = 128;
+  std::int32_t max_num_active_seqs = 0;  ///< limit of admission; 0: max_num_seqs
+  std::int32_t max_num_batched_tokens = 2048;
+  std::int32_t max_num_scheduled_tokens = 0;  ///< 0: max_num_batched_tokens
+  bool enable_chunked_prefill = true;
+  std::int32_t long_prefill_token_threshold = 0;  ///< a prefill step is no longer; 0: no limit
+  bool long_prefill_adaptive = false;  ///< the threshold is at least a fair share of the budget
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  bool reserve_full_sequence = true;  ///< admit only what fits with its whole prompt now
+  bool prefix_caching = true;
+  bool async_scheduling = false;  ///< the next step is planned before the last one's result
+  std::int32_t pipeline_parallel_size = 1;
+  /// Decodes wait pipeline_parallel_size steps for their previous token (async only).
+  bool stagger_decodes = true;
+  bool pooling = false;  ///< nothing is sampled, a request ends with its embedding
+  SpeculativeConfig speculative;
+  std::int32_t max_loras = 0;              ///< distinct adapters in a step; 0: no limit
+  std::int32_t max_encoder_embeds = 0;     ///< encoder budget of a step
+  bool include_finished_requests = false;  ///< outputs list ended requests per client
+  bool has_block_work = false;             ///< Mamba groups: ask TakeBlockWork in each step
+  std::uint32_t engine_index = 0;
+};
+
+}  // namespace troupe

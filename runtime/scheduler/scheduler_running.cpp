@@ -1,0 +1,172 @@
+// The first half of a step: requests that run already.
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+#include "runtime/scheduler/scheduler.hpp"
+#include "runtime/scheduler/step_plan.hpp"
+
+namespace troupe {
+
+bool Scheduler::skip_running(const RequestState& request, const StepPlan& plan) const {
+  // With what is in flight it reaches max_tokens for certain.
+  if (request.num_output_placeholders > 0 &&
+      request.num_computed_tokens + 2 - request.num_output_placeholders >=
+          request.num_prompt_tokens + request.max_tokens)
+    return true;
+  if (step_ < request.next_decode_step) return true;
+  return plan.defer_prefills && request.is_prefill_chunk;
+}
+
+std::int32_t Scheduler::size_running(const RequestState& request, const StepPlan& plan,
+                                     const Budget& budget) const {
+  std::int32_t n = request.num_tokens_with_drafts() + request.num_output_placeholders -
+                   request.num_computed_tokens;
+  if (plan.long_prefill_threshold > 0) n = std::min(n, plan.long_prefill_threshold);
+  n = std::min({n, budget.tokens, budget.input_rows - config_.speculative.draft_slots});
+  const std::int32_t num_sampled = config_.pooling ? 0 : 1;
+  return std::min(n, config_.max_model_len - request.num_computed_tokens - num_sampled);
+}
+
+/// Sizes the running requests from `index` on as though all of them got blocks, into plan.batch;
+/// returns where it ended. A request with encoder inputs is a batch of its own: the
+/// EncoderCacheManager may hear of it only when everything before it has got its blocks.
+Task<std::size_t> Scheduler::size_batch(StepPlan& plan, std::size_t index) {
+  plan.batch.clear();
+  Budget budget = plan.budget;
+  for (; index < running_.size() && has_budget(budget); ++index) {
+    RequestState& request = *running_[index];
+    if (skip_running(request, plan)) continue;
+    SizedRequest sized{&request, size_running(request, plan, budget), {}};
+    const bool has_items =
+        encoder_window_has_items(request, request.num_computed_tokens, sized.num_tokens);
+    if (has_items) {
+      if (!plan.batch.empty()) break;
+      sized.encoder = co_await plan_encoder_inputs(request, sized.num_tokens,
+                                                   request.num_computed_tokens, plan);
+      sized.num_tokens = sized.encoder.num_new_tokens;
+    }
+    sized.num_tokens =
+        keep_prefill_lookahead(request, request.num_computed_tokens, sized.num_tokens);
+    if (sized.num_tokens <= 0) continue;  // later requests may still run
+    budget.take(sized.num_tokens, config_.speculative.draft_slots);
+    plan.batch.push_back(std::move(sized));
+    if (has_items) {
+      ++index;
+      break;
+    }
+  }
+  co_return index;
+}
+
+Task<bool> Scheduler::schedule_running(StepPlan& plan) {
+  std::size_t index = 0;
+  while (index < running_.size() && has_budget(plan.budget)) {
+    const std::size_t end = co_await size_batch(plan, index);
+    if (plan.batch.empty()) {
+      index = end;
+      continue;
+    }
+    const SlotsAllocated answer = co_await ask_slots(plan.batch);
+    const auto num_allocated = static_cast<std::size_t>(answer.num_allocated);
+    for (std::size_t i = 0; i < num_allocated; ++i) commit_running(plan, plan.batch[i], answer, i);
+    if (num_allocated == plan.batch.size()) {
+      index = end;
+      continue;
+    }
+    const SizedRequest sized = std::move(plan.batch[num_allocated]);
+    const bool runs = co_await preempt_until_it_fits(plan, sized);
+    if (!runs) break;
+    index = static_cast<std::size_t>(std::find(running_.begin(), running_.end(), sized.request) -
+                                     running_.begin() + 1);
+  }
+  co_return true;
+}
+
+Reply<SlotsAllocated> Scheduler::ask_slots(std::span<const SizedRequest> batch) {
+  AllocateSlots question{.updates = take_kv_updates(),
+                         .num_lookahead_tokens = config_.speculative.num_lookahead_tokens};
+  question.demands.reserve(batch.size());
+  for (const SizedRequest& sized : batch)
+    question.demands.push_back({sized.request->id, sized.num_tokens,
+                                sized.request->num_computed_tokens,
+                                sized.request->num_in_flight_tokens});
+  return kv_cache_.allocate(std::move(question));
+}
+
+/// Takes blocks from others until `sized` gets its own. False: it lost its own blocks as well.
+Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized) {
+  while (true) {
+    RequestState* const victim = choose_victim();
+    running_.erase(std::find(running_.begin(), running_.end(), victim));
+    undo_scheduled(plan, victim);
+    preempt(*victim, /*drop_output=*/false);
+    plan.preempted = true;
+    if (victim == sized.request) co_return false;
+    const SlotsAllocated answer = co_await ask_slots(std::span(&sized, 1));
+    if (answer.num_allocated == 1) {
+      commit_running(plan, sized, answer, 0);
+      co_return true;
+    }
+  }
+}
+
+/// Who came last; under priority, the least urgent, of equals the first in running order.
+RequestState* Scheduler::choose_victim() const {
+  CHECK(!running_.empty());
+  if (config_.policy == SchedulingPolicy::kFcfs) return running_.back();
+  return *std::max_element(running_.begin(), running_.end(),
+                           [](const RequestState* a, const RequestState* b) {
+                             if (a->priority != b->priority) return a->priority < b->priority;
+                             return a->arrival_time < b->arrival_time;
+                           });
+}
+
+void Scheduler::undo_scheduled(StepPlan& plan, RequestState* victim) {
+  const auto entry =
+      std::find_if(plan.scheduled.begin(), plan.scheduled.end(),
+                   [victim](const ScheduledRequest& other) { return other.request == victim; });
+  if (entry == plan.scheduled.end()) return;
+  plan.budget.give_back(entry->num_tokens, config_.speculative.draft_slots);
+  plan.budget.encoder_embeds += entry->num_embeds;
+  plan.scheduled.erase(entry);
+}
+
+void Scheduler::commit_running(StepPlan& plan, const SizedRequest& sized,
+                               const SlotsAllocated& answer, std::size_t index) {
+  RequestState& request = *sized.request;
+  num_free_blocks_ = answer.num_free_blocks;
+  if (!answer.num_cached_tokens.empty() && answer.num_cached_tokens[index] >= 0)
+    request.num_cached_estimate = answer.num_cached_tokens[index];
+  plan.budget.take(sized.num_tokens, config_.speculative.draft_slots);
+  plan.prefill_scheduled |= request.is_prefill_chunk;
+
+  ScheduledRequest& entry = plan.scheduled.emplace_back();
+  entry.request = &request;
+  entry.num_tokens = sized.num_tokens;
+  if (!answer.block_counts.empty()) {
+    const std::size_t num_groups =
+        answer.block_counts.size() / static_cast<std::size_t>(answer.num_allocated);
+    const auto counts = std::span(answer.block_counts);
+    std::size_t before = 0, own = 0;
+    for (const std::int32_t n : counts.first(index * num_groups))
+      before += static_cast<std::size_t>(n);
+    const auto own_counts = counts.subspan(index * num_groups, num_groups);
+    for (const std::int32_t n : own_counts) own += static_cast<std::size_t>(n);
+    entry.blocks = StepPlan::append(plan.blocks, std::span(answer.block_ids).subspan(before, own));
+    entry.block_counts = StepPlan::append(plan.block_counts, own_counts);
+  }
+  if (!request.draft_token_ids.empty()) {
+    const std::int32_t num_drafts = sized.num_tokens + request.num_computed_tokens -
+                                    request.num_tokens() - request.num_output_placeholders;
+    if (num_drafts > 0)
+      entry.drafts =
+          StepPlan::append(plan.drafts, std::span<const TokenId>(request.draft_token_ids)
+                                            .first(std::min(static_cast<std::size_t>(num_drafts),
+                                                            request.draft_token_ids.size())));
+    request.draft_token_ids.clear();
+  }
+  commit_encoder_inputs(plan, entry, sized.encoder);
+}
+
+}  // namespace troupe

@@ -1,0 +1,284 @@
+// What becomes of the requests when a step's result is there.
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+#include "runtime/scheduler/scheduler.hpp"
+
+namespace troupe {
+
+/// One request's part of a step and of its result.
+struct Scheduler::StepResult {
+  std::int32_t num_scheduled = 0;
+  std::int32_t num_drafts = 0;
+  std::span<const TokenId> sampled;
+  const std::vector<float>* embedding = nullptr;  ///< of a pooling request
+  const ModelRunnerOutput* output = nullptr;
+  std::size_t index = 0;  ///< in output->ids
+  std::int32_t first_logprob_row = 0;
+  std::size_t first_logprob = 0;
+};
+
+namespace {
+
+/// Rows [first_row, + num_rows), whose entries begin at first_entry.
+LogprobRows slice(const LogprobRows& rows, std::size_t first_row, std::size_t num_rows,
+                  std::size_t first_entry) {
+  LogprobRows part;
+  std::size_t num_entries = 0;
+  for (std::size_t row = first_row; row < first_row + num_rows; ++row) {
+    part.row_sizes.push_back(rows.row_sizes[row]);
+    num_entries += static_cast<std::size_t>(rows.row_sizes[row]);
+  }
+  const auto copy = [&](const auto& from, auto& to) {
+    const auto begin = from.begin() + static_cast<std::ptrdiff_t>(first_entry);
+    to.assign(begin, begin + static_cast<std::ptrdiff_t>(num_entries));
+  };
+  copy(rows.token_ids, part.token_ids);
+  copy(rows.logprobs, part.logprobs);
+  copy(rows.ranks, part.ranks);
+  return part;
+}
+
+}  // namespace
+
+EngineCoreOutputs Scheduler::update_from_output(const SchedulerOutput& step,
+                                                const ModelRunnerOutput& result, double now) {
+  now_ = now;
+  EngineCoreOutputs outputs;
+  outputs.engine_index = config_.engine_index;
+  outputs.time = now;
+  CHECK(result.ids == step.scheduled_ids, result.ids.size(), step.scheduled_ids.size());
+  CHECK(result.num_sampled.size() == result.ids.size() || result.sampled_token_ids.empty());
+  outputs.outputs.reserve(result.ids.size());
+
+  std::size_t next_token = 0;
+  StepResult part{.output = &result};
+  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+    const RequestId id = step.scheduled_ids[i];
+    const auto num_sampled =
+        i < result.num_sampled.size() ? static_cast<std::size_t>(result.num_sampled[i]) : 0;
+    part.index = i;
+    part.num_scheduled = step.num_scheduled_tokens[i];
+    part.num_drafts = step.num_draft_tokens.empty() ? 0 : step.num_draft_tokens[i];
+    part.sampled = std::span(result.sampled_token_ids).subspan(next_token, num_sampled);
+    next_token += num_sampled;
+    part.embedding = nullptr;
+    for (const auto& [owner, embedding] : result.pooling_outputs)
+      if (owner == id) part.embedding = &embedding;
+    const auto known = requests_.find(id);
+    if (known != requests_.end()) process_result(*known->second, part, outputs);
+    if (i < result.num_logprob_rows.size()) {
+      for (std::int32_t row = 0; row < result.num_logprob_rows[i]; ++row)
+        part.first_logprob += static_cast<std::size_t>(
+            result.logprobs.row_sizes[static_cast<std::size_t>(part.first_logprob_row++)]);
+    }
+  }
+  fail_requests(result, outputs);
+  const auto by_client = [](const EngineCoreOutput& a, const EngineCoreOutput& b) {
+    return a.client_index < b.client_index;
+  };
+  // With one client, the usual case, nothing is to be moved.
+  if (!std::is_sorted(outputs.outputs.begin(), outputs.outputs.end(), by_client))
+    std::stable_sort(outputs.outputs.begin(), outputs.outputs.end(), by_client);
+  outputs.finished_requests = std::exchange(finished_by_client_, {});
+  outputs.stats = take_stats(step);
+  return outputs;
+}
+
+void Scheduler::process_result(RequestState& request, const StepResult& result,
+                               EngineCoreOutputs& outputs) {
+  request.num_in_flight_tokens -= result.num_scheduled;
+  const bool stale = request.num_stale_tokens > 0;
+  if (stale) {
+    request.num_stale_tokens -= result.num_scheduled;
+    if (request.drop_stale_output) return;
+  }
+  if (result.num_drafts > 0 && !result.sampled.empty()) {
+    const std::int32_t num_sampled_per_step = config_.pooling ? 0 : 1;
+    const auto num_accepted =
+        std::max(static_cast<std::int32_t>(result.sampled.size()) - num_sampled_per_step, 0);
+    const std::int32_t num_rejected = result.num_drafts - num_accepted;
+    if (!stale) {
+      if (request.num_computed_tokens > 0) request.num_computed_tokens -= num_rejected;
+      if (request.num_output_placeholders > 0) request.num_output_placeholders -= num_rejected;
+    }
+    const auto num_positions = static_cast<std::size_t>(config_.speculative.num_draft_tokens);
+    spec_stats_.num_accepted_per_position.resize(num_positions);
+    spec_stats_.num_drafted_per_position.resize(num_positions);
+    ++spec_stats_.num_requests;
+    spec_stats_.num_draft_tokens += result.num_drafts;
+    spec_stats_.num_accepted_tokens += num_accepted;
+    for (std::int32_t i = 0; i < num_accepted; ++i)
+      ++spec_stats_.num_accepted_per_position[static_cast<std::size_t>(i)];
+    for (std::int32_t i = 0; i < result.num_drafts; ++i)
+      ++spec_stats_.num_drafted_per_position[static_cast<std::size_t>(i)];
+  }
+  if (!request.mm_features.empty())
+    tell_encoder(EncoderCacheCommandKind::kFreeComputed, request,
+                 request.num_computed_tokens - request.num_output_placeholders -
+                     config_.speculative.num_prefill_lookahead);
+
+  const bool was_running = request.status == RequestStatus::kRunning;
+  const std::int32_t num_kept = keep_tokens(request, result, stale);
+  if (result.embedding != nullptr) request.status = RequestStatus::kFinishedStopped;
+  const bool stopped = is_finished(request.status);
+  if (num_kept == 0 && result.embedding == nullptr && !stopped) return;
+
+  EngineCoreOutput& output = outputs.outputs.emplace_back();
+  output.id = request.id;
+  output.client_index = request.client_index;
+  const auto kept = static_cast<std::size_t>(num_kept);
+  output.new_token_ids.assign(result.sampled.begin(),
+                              result.sampled.begin() + static_cast<std::ptrdiff_t>(num_kept));
+  const ModelRunnerOutput& step = *result.output;
+  if (result.index < step.num_logprob_rows.size() && step.num_logprob_rows[result.index] > 0)
+    output.new_logprobs =
+        slice(step.logprobs, static_cast<std::size_t>(result.first_logprob_row),
+              std::min(kept, static_cast<std::size_t>(step.num_logprob_rows[result.index])),
+              result.first_logprob);
+  for (const PromptLogprobs& logprobs : step.prompt_logprobs)
+    if (logprobs.id == request.id) output.new_prompt_logprobs = logprobs;
+  if (result.embedding != nullptr) output.pooling_output = *result.embedding;
+  output.events = std::exchange(request.events, {});
+  if (request.prefill_stats) {
+    PrefillStats& stats = output.prefill_stats.emplace(*request.prefill_stats);
+    request.prefill_stats.reset();
+    stats.num_computed_tokens = stats.num_prompt_tokens - stats.num_cached_tokens;
+    stats.num_cache_creation_tokens =
+        std::max(0, std::min(request.num_cached_estimate, stats.num_prompt_tokens) -
+                        stats.num_cached_tokens);
+  }
+  if (!stopped) return;
+  output.finish_reason = finish_reason(request.status);
+  output.stop_reason = request.stop_reason;
+  if (was_running)
+    std::erase(running_, &request);
+  else
+    remove_from_queues(&request);
+  end_turn(request);
+}
+
+/// Appends what was sampled up to where the request stops; returns how many tokens that is.
+std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& result, bool stale) {
+  if (result.sampled.empty()) return 0;
+  const bool was_running = request.status == RequestStatus::kRunning;
+  std::int32_t num_kept = 0;
+  for (const TokenId token : result.sampled) {
+    ++num_kept;
+    if (append_and_check_stop(request, token, config_.max_model_len)) break;
+  }
+  tell_kv(KVCacheCommandKind::kAppendTokens, request.id, num_kept);
+  kv_updates_.token_ids.insert(kv_updates_.token_ids.end(), result.sampled.begin(),
+                               result.sampled.begin() + num_kept);
+  if (config_.async_scheduling) {
+    if (!stale) {
+      request.num_output_placeholders -= num_kept;
+      CHECK(request.num_output_placeholders >= 0, request.num_output_placeholders);
+    }
+    if (was_running && config_.prefix_caching)
+      tell_kv(KVCacheCommandKind::kCacheBlocks, request.id,
+              request.num_computed_tokens - request.num_output_placeholders);
+  }
+  return num_kept;
+}
+
+/// The request has stopped: it ends, or, if it is a session, goes on with its next chunk.
+void Scheduler::end_turn(RequestState& request) {
+  if (!request.resumable) return free_request(request);
+  request.num_computed_tokens -= request.num_output_placeholders;
+  request.num_output_placeholders = 0;
+  request.draft_token_ids.clear();
+  request.num_stale_tokens = request.num_in_flight_tokens;
+  request.drop_stale_output = true;
+  request.stop_reason = {};
+  if (request.next_chunks.empty()) {
+    request.status = RequestStatus::kWaitingForStreamingRequest;
+    ++num_waiting_for_chunk_;
+  } else {
+    std::optional<EngineCoreRequest> chunk = std::move(request.next_chunks.front());
+    request.next_chunks.pop_front();
+    if (!chunk) return free_request(request);
+    apply_chunk(request, std::move(*chunk));
+  }
+  enqueue_waiting(&request);
+}
+
+/// The session's computed tokens and the chunk's are its prompt now. The last sampled token has not
+/// been computed, and is dropped.
+void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
+  if (request.status == RequestStatus::kWaitingForStreamingRequest) --num_waiting_for_chunk_;
+  request.token_ids.resize(static_cast<std::size_t>(request.num_computed_tokens));
+  tell_kv(KVCacheCommandKind::kTruncate, request.id, request.num_computed_tokens);
+  const std::int32_t base = request.num_computed_tokens;
+  for (MultiModalFeature& item : chunk.mm_features) {
+    item.offset += base;
+    MultiModalFeature name = item;
+    name.data.reset();
+    kv_updates_.new_mm_features.emplace_back(request.id, std::move(name));
+    request.mm_features.push_back(std::move(item));
+  }
+  if (!chunk.mm_features.empty())
+    encoder_updates_.requests.push_back({request.id, request.mm_features});
+  request.token_ids.insert(request.token_ids.end(), chunk.prompt_token_ids.begin(),
+                           chunk.prompt_token_ids.end());
+  tell_kv(KVCacheCommandKind::kExtendPrompt, request.id,
+          static_cast<std::int32_t>(chunk.prompt_token_ids.size()));
+  kv_updates_.token_ids.insert(kv_updates_.token_ids.end(), chunk.prompt_token_ids.begin(),
+                               chunk.prompt_token_ids.end());
+  request.num_prompt_tokens = request.num_tokens();
+  request.arrival_time = chunk.arrival_time;
+  request.params = std::move(chunk.params);
+  request.max_tokens = request.params.max_tokens.value_or(1);
+  request.status = RequestStatus::kWaiting;
+  request.events.push_back({EngineEventKind::kQueued, now_});
+}
+
+/// Requests that fail through their own fault end with an error; the others are not affected.
+void Scheduler::fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs) {
+  const auto fail = [&](RequestId id, Error error) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end()) return;
+    RequestState& request = *known->second;
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.id = id;
+    output.client_index = request.client_index;
+    output.finish_reason = FinishReason::kError;
+    output.events = std::exchange(request.events, {});
+    output.error = std::move(error);
+    finish(request, RequestStatus::kFinishedError);
+  };
+  for (const auto& [id, error] : result.request_errors) fail(id, error);
+  for (const RequestId id : std::exchange(encoder_mismatches_, {}))
+    fail(id, invalid_argument("one multimodal identifier stands for items of different sizes"));
+}
+
+void Scheduler::update_draft_token_ids(
+    std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) {
+  for (const auto& [id, drafts] : draft_token_ids) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end()) continue;
+    RequestState& request = *known->second;
+    if (request.is_prefill_chunk)
+      request.draft_token_ids.clear();
+    else
+      request.draft_token_ids = drafts;
+  }
+}
+
+SchedulerStats Scheduler::take_stats(const SchedulerOutput& step) {
+  SchedulerStats stats;
+  stats.num_running_reqs = static_cast<std::int32_t>(running_.size());
+  stats.num_deferred_reqs = num_deferred_;
+  stats.num_waiting_reqs = num_waiting_requests() - num_deferred_;
+  stats.num_free_blocks = num_free_blocks_;
+  stats.kv_cache_usage = config_.num_blocks <= 1 ? 0.0
+                                                 : 1.0 - static_cast<double>(num_free_blocks_) /
+                                                             (config_.num_blocks - 1);
+  stats.num_scheduled_tokens = step.total_num_scheduled_tokens;
+  stats.prefix_cache = std::exchange(prefix_stats_, {});
+  stats.spec_decoding = std::exchange(spec_stats_, {});
+  return stats;
+}
+
+}  // namespace troupe

@@ -1,0 +1,168 @@
+// The second half of a step: requests that wait to be admitted.
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+#include "runtime/scheduler/scheduler.hpp"
+#include "runtime/scheduler/step_plan.hpp"
+
+namespace troupe {
+
+/// What a waiting request would compute.
+struct Scheduler::SizedAdmission {
+  std::int32_t num_tokens = 0;
+  std::int32_t num_padding_drafts = 0;  ///< -1 each: makes a decode as wide as the other ones
+  EncoderInputsPlanned encoder;
+};
+
+/// Head first; the first request that does not fit ends the scan, so that none is starved by
+/// smaller ones behind it. Requests that cannot run yet are passed over and keep their place.
+Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
+  const std::int32_t max_active =
+      config_.max_num_active_seqs > 0 ? config_.max_num_active_seqs : config_.max_num_seqs;
+  while (has_budget(plan.budget)) {
+    RequestQueue* queue = &holding_;
+    if (queue->empty() && pause_state_ == PauseState::kUnpaused) queue = &waiting_;
+    if (queue->empty()) break;
+    if (static_cast<std::int32_t>(running_.size()) + num_waiting_for_chunk_ >= max_active) break;
+
+    RequestState& request = *queue->front();
+    Admission admission = Admission::kSkip;
+    if (!must_keep_waiting(request, plan)) admission = co_await admit(plan, request);
+    if (admission == Admission::kStop) break;
+    queue->pop();
+    if (admission == Admission::kSkip) {
+      defer(request);
+      (queue == &holding_ ? plan.skipped_holding : plan.skipped_waiting).push_back(&request);
+    } else {
+      if (request.deferred) --num_deferred_;
+      request.deferred = false;
+      running_.push_back(&request);
+    }
+  }
+  holding_.prepend(plan.skipped_holding);
+  waiting_.prepend(plan.skipped_waiting);
+  if (!plan.defer_prefills) prefill_capacity_bound_ = num_waiting_requests() > num_deferred_;
+  co_return true;
+}
+
+bool Scheduler::must_keep_waiting(const RequestState& request, const StepPlan& plan) const {
+  if (request.status == RequestStatus::kWaitingForStreamingRequest) return true;
+  // Its late results are still to be delivered, and would come after those of its new run.
+  if (request.num_stale_tokens > 0 && !request.drop_stale_output) return true;
+  return config_.max_loras > 0 && request.lora &&
+         static_cast<std::int32_t>(plan.loras.size()) >= config_.max_loras &&
+         std::find(plan.loras.begin(), plan.loras.end(), request.lora->int_id) == plan.loras.end();
+}
+
+/// None: it cannot be admitted in this step.
+std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const RequestState& request,
+                                                                   std::int32_t num_computed,
+                                                                   const StepPlan& plan) const {
+  const SpeculativeConfig& speculative = config_.speculative;
+  SizedAdmission sized{.num_tokens = request.num_tokens() - num_computed};
+  if (plan.defer_prefills && sized.num_tokens > 1) return std::nullopt;
+  const std::int32_t budget =
+      std::min(plan.budget.tokens, plan.budget.input_rows - speculative.draft_slots);
+  const std::int32_t num_drafts = speculative.num_draft_tokens;
+  const bool others_decode =
+      !plan.prefill_scheduled &&
+      (!plan.scheduled.empty() && plan.scheduled[0].origin == ScheduledAs::kRunning);
+  const bool may_pad = num_drafts > 0 && speculative.dynamic_lookup.empty() && !config_.pooling &&
+                       sized.num_tokens == 1 && !plan.prefill_scheduled &&
+                       (others_decode || num_computed > 0) &&
+                       num_computed + 1 + num_drafts + 1 <= config_.max_model_len;
+  if (may_pad) {
+    sized.num_tokens = 1 + num_drafts;
+    sized.num_padding_drafts = num_drafts;
+    if (sized.num_tokens > budget) return std::nullopt;
+  }
+  if (plan.long_prefill_threshold > 0)
+    sized.num_tokens = std::min(sized.num_tokens, plan.long_prefill_threshold);
+  if (!config_.enable_chunked_prefill && sized.num_tokens > budget) return std::nullopt;
+  sized.num_tokens = std::min(sized.num_tokens, budget);
+  return sized;
+}
+
+Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& request) {
+  std::int32_t num_computed = request.num_computed_tokens;
+  AdmitRequest question;
+  bool looked_up = false;
+  if (num_computed == 0) {
+    request.shared_prefix_boundary = 0;
+    if (config_.prefix_caching && !request.params.skip_reading_prefix_cache) {
+      LookupPrefix lookup{take_kv_updates(), request.id};
+      const PrefixHit hit = co_await kv_cache_.lookup(std::move(lookup));
+      request.shared_prefix_boundary = hit.shared_prefix_boundary;
+      num_computed = hit.num_tokens;
+      question.use_hit = looked_up = true;
+      question.num_hit_tokens = hit.num_tokens;
+    }
+    if (request.num_preemptions == 0 && request.prefill_stats) {
+      request.prefill_stats->num_cached_tokens = num_computed;
+      request.prefill_stats->num_local_cached_tokens = num_computed;
+    }
+  }
+
+  std::optional<SizedAdmission> sized = size_admission(request, num_computed, plan);
+  if (!sized) co_return Admission::kStop;
+  if (encoder_window_has_items(request, num_computed, sized->num_tokens)) {
+    sized->encoder = co_await plan_encoder_inputs(request, sized->num_tokens, num_computed, plan);
+    sized->num_tokens = sized->encoder.num_new_tokens;
+  }
+  sized->num_tokens = keep_prefill_lookahead(request, num_computed, sized->num_tokens);
+  if (sized->num_tokens <= 0) co_return Admission::kStop;
+
+  question.updates = take_kv_updates();
+  question.id = request.id;
+  question.num_computed_tokens = request.num_computed_tokens;
+  question.num_in_flight_tokens = request.num_in_flight_tokens;
+  question.num_new_tokens = sized->num_tokens;
+  question.num_lookahead_tokens = config_.speculative.num_lookahead_tokens;
+  question.full_sequence_must_fit = config_.reserve_full_sequence;
+  question.keep_watermark = !running_.empty();
+  const RequestAdmitted answer = co_await kv_cache_.admit(std::move(question));
+  num_free_blocks_ = answer.num_free_blocks;
+  if (!answer.fits) {
+    if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
+    co_return Admission::kStop;
+  }
+  if (looked_up) {
+    const auto num_tokens = static_cast<std::uint64_t>(request.num_tokens());
+    const auto num_hits = static_cast<std::uint64_t>(num_computed);
+    const bool again = request.num_preemptions > 0;
+    (again ? prefix_stats_.preempted_requests : prefix_stats_.requests) += 1;
+    (again ? prefix_stats_.preempted_queries : prefix_stats_.queries) += num_tokens;
+    (again ? prefix_stats_.preempted_hits : prefix_stats_.hits) += num_hits;
+  }
+  commit_admission(plan, request, *sized, num_computed, answer);
+  co_return Admission::kAdmitted;
+}
+
+void Scheduler::commit_admission(StepPlan& plan, RequestState& request, const SizedAdmission& sized,
+                                 std::int32_t num_computed, const RequestAdmitted& answer) {
+  CHECK(request.status == RequestStatus::kWaiting || request.status == RequestStatus::kPreempted,
+        static_cast<int>(request.status));
+  request.events.push_back({EngineEventKind::kScheduled, now_});
+  request.num_cached_estimate = answer.num_cached_tokens;
+  plan.budget.take(sized.num_tokens, config_.speculative.draft_slots);
+  ScheduledRequest& entry = plan.scheduled.emplace_back();
+  entry.request = &request;
+  entry.origin =
+      request.status == RequestStatus::kWaiting ? ScheduledAs::kNew : ScheduledAs::kResumed;
+  entry.num_tokens = sized.num_tokens;
+  entry.blocks = StepPlan::append(plan.blocks, answer.block_ids);
+  entry.block_counts = StepPlan::append(plan.block_counts, answer.block_counts);
+  if (sized.num_padding_drafts > 0) {
+    const std::vector<TokenId> placeholders(static_cast<std::size_t>(sized.num_padding_drafts), -1);
+    entry.drafts = StepPlan::append(plan.drafts, placeholders);
+  }
+  request.status = RequestStatus::kRunning;
+  request.num_computed_tokens = num_computed;
+  if (request.lora &&
+      std::find(plan.loras.begin(), plan.loras.end(), request.lora->int_id) == plan.loras.end())
+    plan.loras.push_back(request.lora->int_id);
+  commit_encoder_inputs(plan, entry, sized.encoder);
+}
+
+}  // namespace troupe

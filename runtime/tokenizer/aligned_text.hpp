@@ -1,0 +1,94 @@
+#pragma once
+// A text under transformation that still knows which part of the original each of its bytes came
+// from.
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/ids.hpp"
+
+namespace troupe {
+
+/// Half-open range of bytes.
+struct ByteRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+  [[nodiscard]] bool empty() const noexcept { return begin == end; }
+  [[nodiscard]] std::size_t size() const noexcept { return end - begin; }
+  bool operator==(const ByteRange&) const = default;
+};
+
+/// A segment of the input on its way through normalizers and pre-tokenizers.
+///
+/// Views the original until something rewrites it, then owns the new text. When it tracks origins
+/// it keeps, for each byte of the text, the range of the input it stands for; until the first
+/// rewrite that is its character.
+class AlignedText {
+ public:
+  /// `original` lies at byte `shift` of the input, and must outlive this.
+  AlignedText(std::string_view original, std::size_t shift, bool tracks_origins)
+      : original_(original), shift_(shift), tracks_origins_(tracks_origins) {}
+
+  [[nodiscard]] std::string_view view() const noexcept {
+    return rewritten_ ? std::string_view(text_) : original_;
+  }
+  [[nodiscard]] std::string_view view(ByteRange range) const noexcept {
+    return view().substr(range.begin, range.size());
+  }
+  /// The part of the input that `range` of this text stands for. Pre: `range` is not empty; origins
+  /// are tracked, or nothing was rewritten.
+  [[nodiscard]] ByteRange origin(ByteRange range) const;
+  /// The part of this text at `range`, on its own; the original must outlive it too.
+  [[nodiscard]] AlignedText slice(ByteRange range) const;
+
+ private:
+  friend class TextRewriter;
+  [[nodiscard]] ByteRange origin_of_byte(std::size_t i) const;
+
+  std::string_view original_;
+  std::size_t shift_;
+  bool tracks_origins_;
+  bool rewritten_ = false;
+  std::string text_;
+  std::vector<ByteRange> origins_;
+};
+
+/// One pass over an AlignedText that produces its next form. A cursor goes over the old text; what
+/// is written takes its origin from there. Nothing changes until finish().
+class TextRewriter {
+ public:
+  explicit TextRewriter(AlignedText& text) : target_(text), old_(text.view()) {}
+
+  [[nodiscard]] std::size_t cursor() const noexcept { return cursor_; }
+  [[nodiscard]] std::size_t written() const noexcept { return text_.size(); }
+  /// Copies the next bytes as they are.
+  void keep(std::size_t num_bytes);
+  /// Drops the next bytes.
+  void skip(std::size_t num_bytes) noexcept { cursor_ += num_bytes; }
+  /// Writes `utf8` with the origin of the byte at the cursor, then moves over `num_old_bytes`.
+  void replace(std::string_view utf8, std::size_t num_old_bytes);
+  /// Writes `utf8` with the origin of the byte before the cursor.
+  void insert(std::string_view utf8);
+  /// Writes `utf8` with the origin of the byte at the cursor, and stays there.
+  void insert_before(std::string_view utf8) { replace(utf8, 0); }
+  void finish();
+
+ private:
+  AlignedText& target_;
+  std::string_view old_;
+  std::size_t cursor_ = 0;
+  std::string text_;
+  std::vector<ByteRange> origins_;
+};
+
+/// A text cut into pieces. The pieces are in order and do not overlap; what lies between them is
+/// dropped.
+struct PreTokenizedText {
+  AlignedText text;
+  std::vector<ByteRange> pieces;  ///< none is empty
+};
+
+}  // namespace troupe

@@ -1,0 +1,38 @@
+#pragma once
+// The regular expressions of a tokenizer.json. They are written for Oniguruma (Ruby syntax) and run
+// here on PCRE2.
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "runtime/base/result.hpp"
+#include "runtime/tokenizer/aligned_text.hpp"
+
+namespace troupe {
+
+/// A compiled pattern, usable from any thread.
+///
+/// What the two engines read differently is rewritten before compiling: \s, \w and \h (PCRE2's sets
+/// differ from Unicode's White_Space, word characters and hexadecimal digits), ^ and $ (always at
+/// line ends in Ruby), and class intersections of the form [A&&[^B]]. Other intersections and
+/// nested classes are refused.
+class Regex {
+ public:
+  /// Errors: kUnsupported with the pattern and the reason.
+  static Result<std::shared_ptr<const Regex>> compile(std::string_view pattern);
+  ~Regex();
+  Regex(const Regex&) = delete;
+  Regex& operator=(const Regex&) = delete;
+
+  /// The first match at or after byte `from`. Pre: `text` is valid UTF-8, `from` at a character's
+  /// start.
+  [[nodiscard]] std::optional<ByteRange> find(std::string_view text, std::size_t from) const;
+
+ private:
+  explicit Regex(void* code) : code_(code) {}
+  void* code_;  ///< pcre2_code
+};
+
+}  // namespace troupe

@@ -1,0 +1,218 @@
+#include "runtime/tokenizer/unicode.hpp"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <iterator>
+
+namespace troupe::unicode {
+namespace {
+
+utf8proc_category_t category(char32_t c) noexcept {
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
+}
+
+unsigned char byte_at(std::string_view text, std::size_t i) noexcept {
+  return static_cast<unsigned char>(text[i]);
+}
+
+struct CharacterRange {
+  char32_t first;
+  char32_t last;
+};
+
+/// Punctuation that came after Unicode 8. Published vocabularies were made with tables of that
+/// version, and the reference library keeps to them.
+constexpr CharacterRange kNewPunctuation[] = {
+    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
+    {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
+    {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
+    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9},
+    {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
+    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45},
+    {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
+    {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F},
+};
+
+bool is_new_punctuation(char32_t c) noexcept {
+  const auto at_or_after = std::lower_bound(
+      std::begin(kNewPunctuation), std::end(kNewPunctuation), c,
+      [](const CharacterRange& range, char32_t value) { return range.last < value; });
+  return at_or_after != std::end(kNewPunctuation) && at_or_after->first <= c;
+}
+
+/// Length of the valid character at `i`, or 0; `invalid_bytes` is then the maximal invalid part.
+std::size_t valid_char_bytes(std::string_view text, std::size_t i, std::size_t& invalid_bytes) {
+  const unsigned char lead = byte_at(text, i);
+  invalid_bytes = 1;
+  if (lead < 0x80) return 1;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  const std::size_t length = char_bytes(lead);
+  // The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF.
+  const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (std::size_t k = 1; k < length; ++k) {
+    if (i + k >= text.size()) return 0;
+    const unsigned char byte = byte_at(text, i + k);
+    if (k == 1 ? (byte < low || byte > high) : !is_continuation(byte)) return 0;
+    ++invalid_bytes;
+  }
+  return length;
+}
+
+}  // namespace
+
+char32_t decode_at(std::string_view text, std::size_t position) noexcept {
+  return next(text, position);
+}
+
+char32_t next(std::string_view text, std::size_t& position) noexcept {
+  const unsigned char lead = byte_at(text, position);
+  const auto tail = [&](std::size_t k) -> char32_t { return byte_at(text, position + k) & 0x3Fu; };
+  char32_t c = lead;
+  switch (char_bytes(lead)) {
+    case 1:
+      position += 1;
+      return c;
+    case 2:
+      c = ((lead & 0x1Fu) << 6) | tail(1);
+      position += 2;
+      return c;
+    case 3:
+      c = ((lead & 0x0Fu) << 12) | (tail(1) << 6) | tail(2);
+      position += 3;
+      return c;
+    default:
+      c = ((lead & 0x07u) << 18) | (tail(1) << 12) | (tail(2) << 6) | tail(3);
+      position += 4;
+      return c;
+  }
+}
+
+char32_t previous(std::string_view text, std::size_t& end) noexcept {
+  do {
+    --end;
+  } while (end > 0 && is_continuation(byte_at(text, end)));
+  return decode_at(text, end);
+}
+
+void append(std::string& out, char32_t c) {
+  const auto put = [&](char32_t byte) { out.push_back(static_cast<char>(byte)); };
+  if (c < 0x80) {
+    put(c);
+  } else if (c < 0x800) {
+    put(0xC0 | (c >> 6));
+    put(0x80 | (c & 0x3F));
+  } else if (c < 0x10000) {
+    put(0xE0 | (c >> 12));
+    put(0x80 | ((c >> 6) & 0x3F));
+    put(0x80 | (c & 0x3F));
+  } else {
+    put(0xF0 | (c >> 18));
+    put(0x80 | ((c >> 12) & 0x3F));
+    put(0x80 | ((c >> 6) & 0x3F));
+    put(0x80 | (c & 0x3F));
+  }
+}
+
+std::string to_utf8(char32_t code_point) {
+  std::string out;
+  append(out, code_point);
+  return out;
+}
+
+std::size_t count(std::string_view text) noexcept {
+  std::size_t n = 0;
+  for (const char byte : text) n += !is_continuation(static_cast<unsigned char>(byte));
+  return n;
+}
+
+bool is_valid(std::string_view text) noexcept {
+  std::size_t invalid_bytes = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = valid_char_bytes(text, i, invalid_bytes);
+    if (length == 0) return false;
+    i += length;
+  }
+  return true;
+}
+
+void append_lossy(std::string& out, std::string_view bytes) {
+  std::size_t invalid_bytes = 0;
+  std::size_t run_begin = 0;
+  for (std::size_t i = 0; i < bytes.size();) {
+    const std::size_t length = valid_char_bytes(bytes, i, invalid_bytes);
+    if (length != 0) {
+      i += length;
+      continue;
+    }
+    out.append(bytes, run_begin, i - run_begin).append(kReplacement);
+    i += invalid_bytes;
+    run_begin = i;
+  }
+  out.append(bytes, run_begin);
+}
+
+bool is_whitespace(char32_t c) noexcept {
+  if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
+  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+bool is_numeric(char32_t c) noexcept {
+  if (c < 0x80) return c >= '0' && c <= '9';
+  const auto kind = category(c);
+  return kind == UTF8PROC_CATEGORY_ND || kind == UTF8PROC_CATEGORY_NL ||
+         kind == UTF8PROC_CATEGORY_NO;
+}
+
+bool is_letter(char32_t c) noexcept {
+  if (c < 0x80) return (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+  const auto kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
+}
+
+bool is_punctuation(char32_t c) noexcept {
+  if (c < 0x80) return c > ' ' && c < 0x7F && !is_letter(c) && !is_numeric(c);
+  const auto kind = category(c);
+  if (kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO) return !is_new_punctuation(c);
+  return c == 0x166D || c == 0x111C9;  // punctuation in Unicode 8, not today
+}
+
+bool is_word(char32_t c) noexcept {
+  if (c < 0x80) return is_letter(c) || is_numeric(c) || c == '_';
+  const auto kind = category(c);
+  if (kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_NL) return true;  // L, M, Nd, Nl
+  // The symbols that are Alphabetic: circled, squared and negative letters.
+  const bool alphabetic_symbol = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
+                                 (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+  return kind == UTF8PROC_CATEGORY_PC || alphabetic_symbol || c == 0x200C || c == 0x200D;
+}
+
+bool is_mark(char32_t c) noexcept {
+  const auto kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME;
+}
+
+bool is_nonspacing_mark(char32_t c) noexcept { return category(c) == UTF8PROC_CATEGORY_MN; }
+
+bool is_other(char32_t c) noexcept {
+  if (c == '\t' || c == '\n' || c == '\r') return false;
+  const auto kind = category(c);
+  return kind >= UTF8PROC_CATEGORY_CC;
+}
+
+bool is_cjk_ideograph(char32_t c) noexcept {
+  return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
+         (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
+         (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
+         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
+}
+
+void append_lowercase(std::string& out, char32_t c) {
+  append(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  // The only character whose lower-case form is two: I with dot above keeps its dot.
+  if (c == 0x130) append(out, 0x307);
+}
+
+}  // namespace troupe::unicode

@@ -1,0 +1,56 @@
+#pragma once
+// UTF-8 and the few Unicode properties that tokenizers ask for.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace troupe::unicode {
+
+inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  ///< U+FFFD
+
+/// Bytes of the character that starts with `lead`. Pre: `lead` starts a valid UTF-8 character.
+[[nodiscard]] constexpr std::size_t char_bytes(unsigned char lead) noexcept {
+  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+[[nodiscard]] constexpr bool is_continuation(unsigned char byte) noexcept {
+  return (byte & 0xC0) == 0x80;
+}
+/// The code point at `text[position]`. Pre: valid UTF-8, `position` at a character's start.
+[[nodiscard]] char32_t decode_at(std::string_view text, std::size_t position) noexcept;
+/// The same, and moves `position` behind the character.
+[[nodiscard]] char32_t next(std::string_view text, std::size_t& position) noexcept;
+/// The code point that ends at `end`, and moves `end` to its start. Pre: end > 0.
+[[nodiscard]] char32_t previous(std::string_view text, std::size_t& end) noexcept;
+void append(std::string& out, char32_t code_point);
+[[nodiscard]] std::string to_utf8(char32_t code_point);
+[[nodiscard]] std::size_t count(std::string_view text) noexcept;
+
+[[nodiscard]] bool is_valid(std::string_view text) noexcept;
+/// Appends `bytes` with each maximal invalid part (Unicode 15, table 3-8) turned into one U+FFFD.
+void append_lossy(std::string& out, std::string_view bytes);
+
+/// White_Space.
+[[nodiscard]] bool is_whitespace(char32_t c) noexcept;
+/// General category N.
+[[nodiscard]] bool is_numeric(char32_t c) noexcept;
+/// General category L.
+[[nodiscard]] bool is_letter(char32_t c) noexcept;
+/// Category P as of Unicode 8, or one of ASCII's punctuation characters (some of which are
+/// symbols).
+[[nodiscard]] bool is_punctuation(char32_t c) noexcept;
+/// A regular expression's \w: Alphabetic, M, Nd, Pc, Join_Control.
+[[nodiscard]] bool is_word(char32_t c) noexcept;
+/// Category M, and Mn alone.
+[[nodiscard]] bool is_mark(char32_t c) noexcept;
+[[nodiscard]] bool is_nonspacing_mark(char32_t c) noexcept;
+/// Category C (controls, formats, private use; not what is unassigned) but tab, line feed, carriage
+/// return.
+[[nodiscard]] bool is_other(char32_t c) noexcept;
+/// The blocks of CJK ideographs that BERT's tokenizer sets apart.
+[[nodiscard]] bool is_cjk_ideograph(char32_t c) noexcept;
+/// Appends the full lower-case mapping of one character, without context rules.
+void append_lowercase(std::string& out, char32_t c);
+
+}  // namespace troupe::unicode

@@ -1,0 +1,141 @@
+#include "runtime/worker/input_batch.hpp"
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+
+InputBatch::InputBatch(std::vector<std::int32_t> block_sizes) {
+  for (const std::int32_t block_size : block_sizes) {
+    CHECK(block_size > 0, block_size);
+    groups_.push_back({.block_size = block_size, .slots = {}, .block_tables = {}});
+  }
+  group_views_.resize(groups_.size());
+}
+
+void InputBatch::update(const SchedulerOutput& step, std::int64_t vocab_size) {
+  for (const RequestId id : step.finished_ids) requests_.erase(value(id));
+  for (const RequestId id : step.preempted_ids) requests_.erase(value(id));
+  for (const NewRequestData& data : step.new_requests) admit(data);
+  update_known(step.cached_requests);
+  build_rows(step);
+  build_tokens(vocab_size);
+  for (std::size_t group = 0; group < groups_.size(); ++group) build_group(group);
+}
+
+void InputBatch::admit(const NewRequestData& data) {
+  CHECK(data.block_ids.size() == groups_.size(), data.block_ids.size(), groups_.size());
+  const auto num_prompt_tokens = static_cast<std::size_t>(data.num_prompt_tokens);
+  CHECK(num_prompt_tokens <= data.token_ids.size(), num_prompt_tokens, data.token_ids.size());
+  requests_.insert_or_assign(
+      value(data.id),
+      WorkerRequest{.id = data.id,
+                    .token_ids = data.token_ids,
+                    .num_prompt_tokens = data.num_prompt_tokens,
+                    .num_computed_tokens = data.num_computed_tokens,
+                    .blocks = data.block_ids,
+                    .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)});
+}
+
+void InputBatch::update_known(const CachedRequestData& data) {
+  const std::size_t num_groups = groups_.size();
+  CHECK(
+      data.new_block_counts.empty() || data.new_block_counts.size() == data.ids.size() * num_groups,
+      data.new_block_counts.size(), data.ids.size());
+  auto next_block = data.new_block_ids.begin();
+  for (std::size_t i = 0; i < data.ids.size(); ++i) {
+    const auto found = requests_.find(value(data.ids[i]));
+    CHECK(found != requests_.end(), value(data.ids[i]));
+    WorkerRequest& request = found->second;
+    request.num_computed_tokens = data.num_computed_tokens[i];
+    if (data.new_block_counts.empty()) continue;
+    for (std::size_t group = 0; group < num_groups; ++group) {
+      const std::int32_t count = data.new_block_counts[i * num_groups + group];
+      CHECK(count <= data.new_block_ids.end() - next_block, count);
+      std::vector<BlockId>& blocks = request.blocks[group];
+      blocks.insert(blocks.end(), next_block, next_block + count);
+      next_block += count;
+    }
+  }
+}
+
+void InputBatch::build_rows(const SchedulerOutput& step) {
+  CHECK(step.scheduled_ids.size() == step.num_scheduled_tokens.size());
+  rows_.clear();
+  query_start_loc_.assign(1, 0);
+  seq_lens_.clear();
+  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+    const auto found = requests_.find(value(step.scheduled_ids[i]));
+    CHECK(found != requests_.end(), value(step.scheduled_ids[i]));
+    WorkerRequest& request = found->second;
+    const std::int32_t num_tokens = step.num_scheduled_tokens[i];
+    const std::int32_t seq_len = request.num_computed_tokens + num_tokens;
+    const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
+    CHECK(num_tokens > 0 && seq_len <= num_known, value(request.id), num_tokens, seq_len,
+          num_known);
+    rows_.push_back({.request = &request,
+                     .first_token = query_start_loc_.back(),
+                     .num_tokens = num_tokens,
+                     .samples = seq_len == num_known});
+    query_start_loc_.push_back(query_start_loc_.back() + num_tokens);
+    seq_lens_.push_back(seq_len);
+  }
+}
+
+void InputBatch::build_tokens(std::int64_t vocab_size) {
+  token_ids_.clear();
+  positions_.clear();
+  for (const Row& row : rows_) {
+    const std::int32_t begin = row.request->num_computed_tokens;
+    for (std::int32_t position = begin; position < begin + row.num_tokens; ++position) {
+      const TokenId token = row.request->token_ids[static_cast<std::size_t>(position)];
+      CHECK(token >= 0 && token < vocab_size, value(row.request->id), token, vocab_size);
+      token_ids_.push_back(token);
+      positions_.push_back(position);
+    }
+  }
+}
+
+void InputBatch::build_group(std::size_t group_index) {
+  GroupArrays& group = groups_[group_index];
+  const std::int32_t block_size = group.block_size;
+  std::int32_t max_seq_len = 0;
+  for (const std::int32_t seq_len : seq_lens_) max_seq_len = std::max(max_seq_len, seq_len);
+  group.block_table_stride = (max_seq_len + block_size - 1) / block_size;
+  group.block_tables.assign(rows_.size() * static_cast<std::size_t>(group.block_table_stride),
+                            kNullBlock);
+  group.slots.clear();
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    const Row& row = rows_[i];
+    const std::vector<BlockId>& blocks = row.request->blocks[group_index];
+    const auto num_blocks = static_cast<std::size_t>((seq_lens_[i] + block_size - 1) / block_size);
+    CHECK(num_blocks <= blocks.size(), value(row.request->id), num_blocks, blocks.size());
+    std::copy_n(
+        blocks.begin(), num_blocks,
+        group.block_tables.begin() + static_cast<std::ptrdiff_t>(i) * group.block_table_stride);
+    const std::int32_t begin = row.request->num_computed_tokens;
+    for (std::int32_t position = begin; position < begin + row.num_tokens; ++position) {
+      const std::int64_t block = blocks[static_cast<std::size_t>(position / block_size)];
+      group.slots.push_back(block * block_size + position % block_size);
+    }
+  }
+  group_views_[group_index] = {.slots = group.slots.data(),
+                               .block_tables = group.block_tables.data(),
+                               .block_table_stride = group.block_table_stride};
+}
+
+ForwardBatch InputBatch::forward_batch() const {
+  return {.token_ids = token_ids_,
+          .positions = positions_,
+          .query_start_loc = query_start_loc_,
+          .seq_lens = seq_lens_,
+          .groups = group_views_};
+}
+
+void InputBatch::append_token(WorkerRequest& request, TokenId token) {
+  request.token_ids.push_back(token);
+  request.sampling.append(token);
+}
+
+}  // namespace troupe

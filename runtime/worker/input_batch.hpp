@@ -1,0 +1,79 @@
+#pragma once
+// The requests a worker knows, and the flat batch that one step makes of them.
+
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/scheduler_output.hpp"
+#include "runtime/models/model.hpp"
+#include "runtime/worker/sampling_state.hpp"
+
+namespace troupe {
+
+/// What a worker keeps of a request from step to step.
+struct WorkerRequest {
+  RequestId id{};
+  std::vector<TokenId> token_ids;  ///< prompt and outputs
+  std::int32_t num_prompt_tokens = 0;
+  std::int32_t num_computed_tokens = 0;  ///< before the current step
+  BlockTable blocks;
+  SamplingState sampling;
+};
+
+/// Owns the state of every known request, and the arrays of the current batch; these keep their
+/// memory from step to step. The Scheduler's messages alone decide what is known; tokens that this
+/// worker sampled are appended by append_token and not sent back to it.
+class InputBatch {
+ public:
+  /// A request's part in the current step.
+  struct Row {
+    WorkerRequest* request = nullptr;
+    std::int32_t first_token = 0;  ///< of its tokens in the flat batch
+    std::int32_t num_tokens = 0;
+    /// This step reaches the last known token, so the next one is sampled.
+    bool samples = false;
+  };
+
+  /// block_sizes: per KV-cache group.
+  explicit InputBatch(std::vector<std::int32_t> block_sizes);
+
+  /// Takes a step in: forgets, admits and updates requests, and builds the flat arrays.
+  /// Pre: token ids are below vocab_size; block tables cover the scheduled tokens.
+  void update(const SchedulerOutput& step, std::int64_t vocab_size);
+
+  [[nodiscard]] std::span<Row> rows() noexcept { return rows_; }
+  /// Views of this object's arrays; valid until the next update.
+  [[nodiscard]] ForwardBatch forward_batch() const;
+  [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
+
+  /// The token sampled for a row of this step.
+  static void append_token(WorkerRequest& request, TokenId token);
+
+ private:
+  struct GroupArrays {
+    std::int32_t block_size = 0;
+    std::vector<std::int64_t> slots;
+    std::vector<std::int32_t> block_tables;
+    std::int64_t block_table_stride = 0;
+  };
+
+  void admit(const NewRequestData& data);
+  void update_known(const CachedRequestData& data);
+  void build_rows(const SchedulerOutput& step);
+  void build_tokens(std::int64_t vocab_size);
+  void build_group(std::size_t group_index);
+
+  std::unordered_map<std::uint64_t, WorkerRequest> requests_;  // by id
+  std::vector<Row> rows_;
+  std::vector<TokenId> token_ids_;
+  std::vector<std::int32_t> positions_;
+  std::vector<std::int32_t> query_start_loc_;
+  std::vector<std::int32_t> seq_lens_;
+  std::vector<GroupArrays> groups_;
+  std::vector<ForwardBatch::Group> group_views_;
+};
+
+}  // namespace troupe

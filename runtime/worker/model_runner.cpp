@@ -1,0 +1,268 @@
+#include "runtime/worker/model_runner.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/log.hpp"
+#include "runtime/models/layers.hpp"
+#include "runtime/worker/host_memory.hpp"
+
+namespace troupe {
+namespace {
+
+/// Logits are computed for so many rows at a time, which bounds their memory.
+constexpr std::int64_t kMaxLogitRows = 64;
+
+ElementType cache_element_type(DType dtype) {
+  return dtype == DType::kBF16  ? ElementType::kBF16
+         : dtype == DType::kF16 ? ElementType::kF16
+                                : ElementType::kF32;
+}
+
+float* floats(const Memory& memory) { return reinterpret_cast<float*>(memory.data()); }
+
+Result<Memory> allocate_floats(std::int64_t num_rows, std::int64_t num_cols,
+                               std::string_view what) {
+  return Memory::allocate(static_cast<std::size_t>(Scratch::padded_bytes(num_rows, num_cols)),
+                          what);
+}
+
+void append_rows(const LogprobRows& from, LogprobRows& to) {
+  const auto append = [](const auto& source, auto& target) {
+    target.insert(target.end(), source.begin(), source.end());
+  };
+  append(from.row_sizes, to.row_sizes);
+  append(from.token_ids, to.token_ids);
+  append(from.logprobs, to.logprobs);
+  append(from.ranks, to.ranks);
+}
+
+/// One error per request: the first.
+void add_error(RequestId id, const Error& error, ModelRunnerOutput& output) {
+  for (const auto& [failed, earlier] : output.request_errors)
+    if (failed == id) return;
+  output.request_errors.emplace_back(id, error);
+  log_warning("request failed in its step", kv("request", id), kv("error", error.message));
+}
+
+}  // namespace
+
+ModelRunner::ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded)
+    : options_(std::move(options)), device_(std::move(device)), loaded_(std::move(loaded)) {}
+
+Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& options,
+                                                       const LoadProgressCallback& progress) {
+  if (options.block_size < 1 || options.max_num_batched_tokens < 1)
+    return invalid_argument(
+        "block_size is " + std::to_string(options.block_size) + " and max_num_batched_tokens is " +
+        std::to_string(options.max_num_batched_tokens) + ", both must be at least 1");
+  ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                   Device::create_cpu(options.cpu_isa, options.threads));
+  ASSIGN_OR_RETURN(
+      LoadedModel loaded,
+      load_model(options.model, *device,
+                 {.dtype = options.dtype, .max_model_len = options.max_model_len}, progress));
+  std::unique_ptr<ModelRunner> runner(
+      new ModelRunner(options, std::move(device), std::move(loaded)));
+  runner->kv_dtype_ = runner->loaded_.dtype;
+  if (options.kv_cache_dtype != "auto") {
+    ASSIGN_OR_RETURN(runner->kv_dtype_, parse_dtype_name(options.kv_cache_dtype));
+  }
+  RETURN_IF_ERROR(runner->reserve_memory());
+  return runner;
+}
+
+Result<void> ModelRunner::reserve_memory() {
+  Model& model = *loaded_.model;
+  const std::int64_t max_tokens = options_.max_num_batched_tokens;
+  ASSIGN_OR_RETURN(
+      const std::int64_t model_bytes,
+      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = kMaxLogitRows}));
+  ASSIGN_OR_RETURN(hidden_, allocate_floats(max_tokens, model.hidden_size(), "hidden states"));
+  ASSIGN_OR_RETURN(row_hidden_,
+                   allocate_floats(kMaxLogitRows, model.hidden_size(), "hidden states"));
+  ASSIGN_OR_RETURN(row_logits_, allocate_floats(kMaxLogitRows, model.vocab_size(), "logits"));
+  peak_activation_bytes_ =
+      model_bytes +
+      static_cast<std::int64_t>(hidden_.size() + row_hidden_.size() + row_logits_.size());
+  return {};
+}
+
+ModelLoaded ModelRunner::describe() const {
+  const Model& model = *loaded_.model;
+  return {.architecture = loaded_.config.architecture,
+          .dtype = std::string(dtype_name(loaded_.dtype)),
+          .cpu_isa = std::string(device_->isa_name()),
+          .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
+          .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
+          .kv_cache_specs = model.kv_cache_specs(options_.block_size, kv_dtype_),
+          .weight_bytes = model.weight_bytes(),
+          .available_bytes =
+              std::max<std::int64_t>(0, available_host_bytes() - peak_activation_bytes_)};
+}
+
+Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
+  const std::size_t num_layers =
+      loaded_.model->kv_cache_specs(options_.block_size, kv_dtype_).size();
+  const std::int64_t tensor_bytes = config.num_blocks * config.page_bytes;
+  Memory memory;
+  ASSIGN_OR_RETURN(memory,
+                   Memory::allocate(static_cast<std::size_t>(config.num_tensors * tensor_bytes),
+                                    "the KV cache"));
+  std::vector<LayerKvCache> caches(num_layers);
+  std::vector<std::int32_t> block_sizes;
+  for (std::size_t g = 0; g < config.groups.size(); ++g) {
+    const KVCacheGroup& group = config.groups[g];
+    block_sizes.push_back(group.spec.block_size);
+    CHECK(group.layers.size() <= static_cast<std::size_t>(config.num_tensors), group.layers.size(),
+          config.num_tensors);
+    for (std::size_t i = 0; i < group.layers.size(); ++i) {
+      LayerKvCache& cache = caches.at(static_cast<std::size_t>(group.layers[i]));
+      CHECK(cache.pages.data == nullptr, group.layers[i]);
+      cache = {.pages = {.data = memory.data() + static_cast<std::int64_t>(i) * tensor_bytes,
+                         .type = cache_element_type(group.spec.dtype),
+                         .num_blocks = config.num_blocks,
+                         .block_size = group.spec.block_size,
+                         .num_kv_heads = group.spec.num_kv_heads,
+                         .head_dim = group.spec.head_dim},
+               .group = g};
+      if (cache.pages.block_bytes() != config.page_bytes)
+        return Error{ErrorCode::kUnsupported,
+                     "a page of layer " + std::to_string(group.layers[i]) + " takes " +
+                         std::to_string(cache.pages.block_bytes()) + " bytes, the pool's pages " +
+                         std::to_string(config.page_bytes)};
+    }
+  }
+  for (std::size_t layer = 0; layer < num_layers; ++layer)
+    CHECK(caches[layer].pages.data != nullptr, layer);
+  cache_config_ = config;
+  cache_ = std::move(memory);
+  layer_caches_ = std::move(caches);
+  batch_.emplace(std::move(block_sizes));
+  return {};
+}
+
+Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
+  if (!batch_) return Error{ErrorCode::kUnavailable, "the KV cache is not initialised"};
+  CHECK(step.draft_token_ids.empty(), "this model runner does not verify draft tokens");
+  batch_->update(step, loaded_.model->vocab_size());
+  move_blocks(step);
+
+  ModelRunnerOutput output;
+  output.step = step.step;
+  const ForwardBatch batch = batch_->forward_batch();
+  if (batch.num_tokens() == 0) return output;
+  CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
+  step_hidden_ = Matrix(floats(hidden_), batch.num_tokens(), loaded_.model->hidden_size());
+  loaded_.model->forward(batch, layer_caches_, step_hidden_);
+
+  const std::span<const InputBatch::Row> rows = batch_->rows();
+  for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
+  score_prompts(rows, output);
+  sample_rows(rows, output);
+  return output;
+}
+
+void ModelRunner::move_blocks(const SchedulerOutput& step) {
+  const auto page = [this](std::int32_t tensor, BlockId block) {
+    CHECK(block >= 0 && block < cache_config_.num_blocks, block, cache_config_.num_blocks);
+    return cache_.data() + (static_cast<std::int64_t>(tensor) * cache_config_.num_blocks + block) *
+                               cache_config_.page_bytes;
+  };
+  const auto page_bytes = static_cast<std::size_t>(cache_config_.page_bytes);
+  for (std::int32_t tensor = 0; tensor < cache_config_.num_tensors; ++tensor) {
+    for (const BlockId block : step.blocks_to_zero) std::memset(page(tensor, block), 0, page_bytes);
+    for (const auto& [source, destination] : step.block_copies)
+      std::memcpy(page(tensor, destination), page(tensor, source), page_bytes);
+  }
+}
+
+Matrix ModelRunner::logits_of(std::span<const std::int32_t> flat_rows) {
+  Model& model = *loaded_.model;
+  const auto num_rows = static_cast<std::int64_t>(flat_rows.size());
+  const Matrix hidden(floats(row_hidden_), num_rows, model.hidden_size());
+  const Matrix logits(floats(row_logits_), num_rows, model.vocab_size());
+  device_->ops().gather_rows(device_->context(),
+                             {.x = step_hidden_, .rows = flat_rows.data(), .out = hidden});
+  model.compute_logits(hidden, logits);
+  return logits;
+}
+
+void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
+  const auto vocab_size = static_cast<std::size_t>(loaded_.model->vocab_size());
+  const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
+    return row.request->sampling.params().logprobs.has_value();
+  });
+  output.num_sampled.assign(rows.size(), 0);
+  if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
+
+  sampling_rows_.clear();
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i].samples) sampling_rows_.push_back(i);
+
+  for (std::size_t begin = 0; begin < sampling_rows_.size(); begin += kMaxLogitRows) {
+    const std::size_t count =
+        std::min(static_cast<std::size_t>(kMaxLogitRows), sampling_rows_.size() - begin);
+    flat_rows_.clear();
+    sampling_states_.clear();
+    for (std::size_t i = 0; i < count; ++i) {
+      const InputBatch::Row& row = rows[sampling_rows_[begin + i]];
+      flat_rows_.push_back(row.first_token + row.num_tokens - 1);
+      sampling_states_.push_back(&row.request->sampling);
+    }
+    const Matrix logits = logits_of(flat_rows_);
+    sampler_.sample({logits.data, count * vocab_size}, vocab_size, sampling_states_, sampled_);
+    for (const auto& [index, error] : sampled_.errors)
+      add_error(rows[sampling_rows_[begin + index]].request->id, error, output);
+    append_rows(sampled_.logprobs, output.logprobs);
+    for (std::size_t i = 0; i < count; ++i) {
+      const TokenId token = sampled_.token_ids[i];
+      if (token == kNoToken) continue;
+      const std::size_t index = sampling_rows_[begin + i];
+      WorkerRequest& request = *rows[index].request;
+      output.sampled_token_ids.push_back(token);
+      output.num_sampled[index] = 1;
+      if (request.sampling.params().logprobs) output.num_logprob_rows[index] = 1;
+      InputBatch::append_token(request, token);
+    }
+  }
+}
+
+void ModelRunner::score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
+  for (const InputBatch::Row& row : rows) {
+    const WorkerRequest& request = *row.request;
+    const bool in_prompt = request.num_computed_tokens + 1 < request.num_prompt_tokens;
+    if (!request.sampling.params().prompt_logprobs || !in_prompt) continue;
+    PromptLogprobs scores;
+    scores.id = request.id;
+    scores.first_position = request.num_computed_tokens + 1;
+    if (const Result<void> scored = score_prompt(row, scores); scored.ok())
+      output.prompt_logprobs.push_back(std::move(scores));
+    else
+      add_error(request.id, scored.error(), output);
+  }
+}
+
+Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, PromptLogprobs& scores) {
+  const WorkerRequest& request = *row.request;
+  const std::int32_t num_logprobs = *request.sampling.params().prompt_logprobs;
+  const auto vocab_size = static_cast<std::size_t>(loaded_.model->vocab_size());
+  // The token at position p scores the one at p + 1; the prompt's last token scores an output.
+  const std::int32_t num_scored =
+      std::min(row.num_tokens, request.num_prompt_tokens - 1 - request.num_computed_tokens);
+  for (std::int32_t begin = 0; begin < num_scored; begin += kMaxLogitRows) {
+    const std::int32_t count =
+        std::min(static_cast<std::int32_t>(kMaxLogitRows), num_scored - begin);
+    flat_rows_.clear();
+    for (std::int32_t i = 0; i < count; ++i) flat_rows_.push_back(row.first_token + begin + i);
+    const Matrix logits = logits_of(flat_rows_);
+    for (std::int32_t i = 0; i < count; ++i) {
+      const auto next = static_cast<std::size_t>(request.num_computed_tokens + begin + i + 1);
+      RETURN_IF_ERROR(sampler_.append_logprobs({logits.row(i), vocab_size}, request.token_ids[next],
+                                               num_logprobs, scores.rows));
+    }
+  }
+  return {};
+}
+
+}  // namespace troupe

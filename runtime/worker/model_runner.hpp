@@ -1,0 +1,88 @@
+#pragma once
+// Running a model for the Scheduler: one SchedulerOutput in, one ModelRunnerOutput out.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/model_runner_output.hpp"
+#include "messages/scheduler_output.hpp"
+#include "messages/worker.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/models/registry.hpp"
+#include "runtime/worker/input_batch.hpp"
+#include "runtime/worker/sampler.hpp"
+
+namespace troupe {
+
+/// Owns a device with a model, its KV cache, and the state of the requests in flight. The Worker
+/// actor calls it: load, initialize_kv_cache once, then execute step after step, on one thread.
+///
+/// A request's tokens and log-probabilities do not depend, bit for bit, on what else is in a step
+/// or on how its tokens are spread over steps and blocks: the kernels are batch-invariant, and a
+/// token is drawn by the request's key and the token's position.
+class ModelRunner {
+ public:
+  /// Loads the model of options.model. Errors: those of load_model and Device::create_cpu, and
+  /// kInvalidArgument for options.
+  static Result<std::unique_ptr<ModelRunner>> load(const WorkerOptions& options,
+                                                   const LoadProgressCallback& progress);
+
+  /// What was loaded, for planning the KV cache: available_bytes is what the machine has left when
+  /// the largest step is under way.
+  [[nodiscard]] ModelLoaded describe() const;
+  /// Activations, logits and kernel workspace of the largest step.
+  [[nodiscard]] std::int64_t peak_activation_bytes() const noexcept {
+    return peak_activation_bytes_;
+  }
+
+  /// Takes the memory for the cache and forgets all requests. Pages are zero until written and take
+  /// no physical memory before. Errors: kIo, kUnsupported (padded pages).
+  /// Pre: every attention layer is in one group, with the spec it asked for.
+  Result<void> initialize_kv_cache(const KVCacheConfig& config);
+
+  /// Computes one step. Block copies and zeroing come first. Log-probabilities of prompt tokens are
+  /// delivered with the step that computes the position before them. A request whose logits are
+  /// not finite, or whose parameters forbid every token, is reported in request_errors and gets no
+  /// token; the others are not affected.
+  /// Errors: kUnavailable (no cache yet). CHECKs what the Scheduler must keep: known ids, block
+  /// tables that cover the tokens, at most max_num_batched_tokens tokens, no draft tokens.
+  Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
+
+ private:
+  ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded);
+  Result<void> reserve_memory();
+  void move_blocks(const SchedulerOutput& step);
+  void sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+  void score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+  Result<void> score_prompt(const InputBatch::Row& row, PromptLogprobs& scores);
+  /// Logits of the tokens at `flat_rows` of the batch: [flat_rows.size(), vocab_size].
+  Matrix logits_of(std::span<const std::int32_t> flat_rows);
+
+  WorkerOptions options_;
+  std::unique_ptr<Device> device_;  // outlives the model
+  LoadedModel loaded_;
+  DType kv_dtype_ = DType::kF32;
+  std::int64_t peak_activation_bytes_ = 0;
+
+  KVCacheConfig cache_config_;
+  Memory cache_;
+  std::vector<LayerKvCache> layer_caches_;
+
+  std::optional<InputBatch> batch_;  // none before initialize_kv_cache
+  Sampler sampler_;
+  SampledTokens sampled_;
+  Memory hidden_;       // [max_num_batched_tokens, hidden_size]
+  Memory row_hidden_;   // [kMaxLogitRows, hidden_size]
+  Memory row_logits_;   // [kMaxLogitRows, vocab_size]
+  Matrix step_hidden_;  // of the current step, in hidden_
+  std::vector<std::int32_t> flat_rows_;
+  std::vector<std::size_t> sampling_rows_;
+  std::vector<const SamplingState*> sampling_states_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,96 @@
+#include "runtime/worker/sampler.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "runtime/base/philox.hpp"
+#include "runtime/worker/sampling_math.hpp"
+
+namespace troupe {
+
+void Sampler::sample(std::span<float> logits, std::size_t vocab_size,
+                     std::span<const SamplingState* const> states, SampledTokens& out) {
+  CHECK(logits.size() == vocab_size * states.size(), logits.size(), vocab_size, states.size());
+  out.token_ids.clear();
+  out.errors.clear();
+  out.logprobs.row_sizes.clear();
+  out.logprobs.token_ids.clear();
+  out.logprobs.logprobs.clear();
+  out.logprobs.ranks.clear();
+  for (std::size_t row = 0; row < states.size(); ++row) {
+    Result<TokenId> token =
+        sample_row(logits.subspan(row * vocab_size, vocab_size), *states[row], out.logprobs);
+    out.token_ids.push_back(token.ok() ? *token : kNoToken);
+    if (!token.ok()) out.errors.emplace_back(row, std::move(token).error());
+  }
+}
+
+Result<TokenId> Sampler::sample_row(std::span<float> logits, const SamplingState& state,
+                                    LogprobRows& logprobs) {
+  const SamplingParams& params = state.params();
+  std::span<const float> raw_logits = logits;
+  if (state.changes_logits()) {
+    if (params.logprobs) {
+      raw_logits_.assign(logits.begin(), logits.end());
+      raw_logits = raw_logits_;
+    }
+    state.process_logits(logits);
+  }
+  TokenId token = kNoToken;
+  if (params.greedy()) {
+    ASSIGN_OR_RETURN(const std::size_t best, index_of_largest(logits));
+    token = static_cast<TokenId>(best);
+  } else {
+    RETURN_IF_ERROR(distribution_.set(logits, params));
+    token = distribution_.draw(philox_uniform(params.philox_key, state.position(), kTokenDraw));
+  }
+  if (params.logprobs) {
+    RETURN_IF_ERROR(append_logprobs(raw_logits, token, *params.logprobs, logprobs));
+  }
+  return token;
+}
+
+Result<void> Sampler::append_logprobs(std::span<const float> logits, TokenId token,
+                                      std::int32_t num_logprobs, LogprobRows& rows) {
+  CHECK(token >= 0 && static_cast<std::size_t>(token) < logits.size(), token, logits.size());
+  ASSIGN_OR_RETURN(const std::size_t largest_index, index_of_largest(logits));
+  const float largest = logits[largest_index];
+  const double log_sum = static_cast<double>(largest) + std::log(sum_of_exp(logits, largest));
+  const float own = logits[static_cast<std::size_t>(token)];
+  std::int32_t rank = 0;
+  for (const float logit : logits) rank += logit >= own;
+  const auto append = [&](TokenId id, std::int32_t id_rank) {
+    const double logit = static_cast<double>(logits[static_cast<std::size_t>(id)]);
+    rows.token_ids.push_back(id);
+    rows.logprobs.push_back(static_cast<float>(logit - log_sum));
+    rows.ranks.push_back(id_rank);
+  };
+
+  const std::size_t count = num_logprobs == kAllLogprobs
+                                ? logits.size()
+                                : std::min(static_cast<std::size_t>(num_logprobs), logits.size());
+  find_best(logits, count);
+  rows.row_sizes.push_back(static_cast<std::int32_t>(count + 1));
+  append(token, rank);
+  for (std::size_t i = 0; i < count; ++i) append(best_[i], static_cast<std::int32_t>(i + 1));
+  return {};
+}
+
+void Sampler::find_best(std::span<const float> logits, std::size_t count) {
+  best_.clear();
+  if (count == 0) return;
+  const float smallest = kth_largest(logits, count, best_values_);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] >= smallest) best_.push_back(static_cast<TokenId>(i));
+  }
+  std::sort(best_.begin(), best_.end(), [&](TokenId left, TokenId right) {
+    const float left_logit = logits[static_cast<std::size_t>(left)];
+    const float right_logit = logits[static_cast<std::size_t>(right)];
+    return left_logit != right_logit ? left_logit > right_logit : left < right;
+  });
+  best_.resize(count);
+}
+
+}  // namespace troupe

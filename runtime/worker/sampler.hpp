@@ -1,0 +1,69 @@
+#pragma once
+// From logits to tokens and log-probabilities.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "messages/error.hpp"
+#include "messages/ids.hpp"
+#include "messages/model_runner_output.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/worker/sampling_distribution.hpp"
+#include "runtime/worker/sampling_state.hpp"
+
+namespace troupe {
+
+inline constexpr TokenId kNoToken = -1;
+
+/// What Sampler::sample fills. Its vectors keep their memory from step to step.
+struct SampledTokens {
+  std::vector<TokenId> token_ids;  ///< one per row of logits; kNoToken for a row with an error
+  LogprobRows logprobs;            ///< the rows that asked for them, in the order of the logits
+  std::vector<std::pair<std::size_t, Error>> errors;  ///< row of logits, and what is wrong with it
+};
+
+/// Samples one token per row of logits. A row's result depends on that row and on its request's
+/// state alone.
+///
+/// In this order: what SamplingState::process_logits does; a greedy request takes the best token
+/// (the lowest id of equal ones); the others draw from their SamplingDistribution, by inverting its
+/// cumulative sum at philox_uniform(params.philox_key, state.position(), kTokenDraw).
+///
+/// Log-probabilities are those of the logits as they came, log(softmax(x)). A row of them starts
+/// with the sampled token and its rank (how many values are >= its own). The k best tokens follow
+/// with ranks 1 to k, equal values by ascending id, the sampled one included if it is among them:
+/// k + 1 entries. kAllLogprobs asks for the whole vocabulary.
+///
+/// Owns scratch memory only, which grows in the first steps and is then reused. One thread at a
+/// time.
+class Sampler {
+ public:
+  static constexpr std::uint32_t kTokenDraw = 0;  ///< draw index of a position's own token
+
+  /// logits: [states.size(), vocab_size] f32, row-major; they are overwritten. states[r]: of the
+  /// request of row r; the caller appends the tokens to them. A row that holds NaN or +inf, or
+  /// whose parameters forbid every token, gets an error of its own and no row of log-probabilities.
+  void sample(std::span<float> logits, std::size_t vocab_size,
+              std::span<const SamplingState* const> states, SampledTokens& out);
+
+  /// Appends the row of a position whose token is known: prompt log-probabilities.
+  /// logits: [vocab_size]. Pre: 0 <= token < vocab_size; num_logprobs >= 0 or kAllLogprobs.
+  /// Errors: those of index_of_largest; nothing is appended then.
+  Result<void> append_logprobs(std::span<const float> logits, TokenId token,
+                               std::int32_t num_logprobs, LogprobRows& rows);
+
+ private:
+  Result<TokenId> sample_row(std::span<float> logits, const SamplingState& state,
+                             LogprobRows& logprobs);
+  void find_best(std::span<const float> logits, std::size_t count);
+
+  SamplingDistribution distribution_;
+  std::vector<float> raw_logits_;   // the row as it came, while its logits are changed
+  std::vector<float> best_values_;  // scratch of find_best
+  std::vector<TokenId> best_;       // what find_best found, best first
+};
+
+}  // namespace troupe

@@ -1,0 +1,60 @@
+// Any body, into every parser of the API. What is accepted must keep its promises; what is refused
+// must say why, in an answer that is JSON itself.
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "runtime/http/json_fields.hpp"
+#include "runtime/http/openai_request.hpp"
+#include "runtime/http/openai_response.hpp"
+
+namespace {
+
+using namespace troupe;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+template <class Request>
+void check_error(const Result<Request>& request) {
+  if (request.ok()) return;
+  require(!request.error().message.empty());
+  require(request.error().message.size() < 20'000);
+  require(JsonFields::parse(error_json(request.error())).ok());
+}
+
+void check_params(const SamplingParams& params) {
+  require(params.n >= 1);
+  require(params.temperature >= 0 && params.temperature <= 2);
+  require(params.top_p > 0 && params.top_p <= 1);
+  require(!params.max_tokens || *params.max_tokens >= 1);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string_view body(reinterpret_cast<const char*>(data), size);
+  ServerDefaults defaults;
+  defaults.max_model_len = 1000;
+  defaults.vocab_size = 1000;
+  const auto completion = parse_completion_request(body, defaults);
+  check_error(completion);
+  if (completion.ok()) {
+    check_params(completion->params);
+    require(!completion->prompts.empty());
+  }
+  const auto chat = parse_chat_request(body, defaults);
+  check_error(chat);
+  if (chat.ok()) {
+    check_params(chat->params);
+    require(JsonFields::parse("{\"m\":" + chat->prompt.messages_json + "}").ok());
+    if (!chat->prompt.template_kwargs_json.empty()) {
+      require(JsonFields::parse(chat->prompt.template_kwargs_json).ok());
+    }
+  }
+  check_error(parse_tokenize_request(body, defaults));
+  check_error(parse_detokenize_request(body, defaults));
+  check_error(parse_sampling_defaults(body, {}));
+  return 0;
+}

@@ -1,0 +1,314 @@
+#include <algorithm>
+#include <numeric>
+
+#include "tests/kernels/kernel_testing.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace testing;
+
+struct Shape {
+  std::int64_t num_heads = 4;
+  std::int64_t num_kv_heads = 2;
+  std::int64_t head_dim = 32;
+  std::int32_t window = 0;
+  float softcap = 0.0f;
+  float scale = 0.3f;
+};
+
+/// Tokens of one sequence: q, k and v of all positions.
+struct Sequence {
+  Sequence(const Shape& shape, std::int64_t length, std::uint32_t seed)
+      : length(length),
+        q(random_floats(length * shape.num_heads * shape.head_dim, seed, 2.0f)),
+        k(random_floats(length * shape.num_kv_heads * shape.head_dim, seed + 1, 2.0f)),
+        v(random_floats(length * shape.num_kv_heads * shape.head_dim, seed + 2, 2.0f)) {}
+  std::int64_t length;
+  Floats q, k, v;
+};
+
+/// Causal attention in double precision, with k and v as the cache stores them.
+std::vector<double> reference_attention(const Shape& shape, const Sequence& seq, ElementType type) {
+  const std::int64_t group = shape.num_heads / shape.num_kv_heads;
+  const std::int64_t dim = shape.head_dim;
+  const auto stored = [type](float value) {
+    if (type == ElementType::kBF16) value = bf16_value(bf16_bits(value));
+    if (type == ElementType::kF16) value = f16_value(f16_bits(value));
+    return static_cast<double>(value);
+  };
+  std::vector<double> out;
+  for (std::int64_t t = 0; t < seq.length; ++t) {
+    for (std::int64_t h = 0; h < shape.num_heads; ++h) {
+      const float* q = seq.q.data() + (t * shape.num_heads + h) * dim;
+      const std::int64_t first =
+          shape.window > 0 ? std::max<std::int64_t>(0, t - shape.window + 1) : 0;
+      std::vector<double> weights;
+      for (std::int64_t j = first; j <= t; ++j) {
+        const float* k = seq.k.data() + (j * shape.num_kv_heads + h / group) * dim;
+        double score = 0.0;
+        for (std::int64_t d = 0; d < dim; ++d) score += static_cast<double>(q[d]) * stored(k[d]);
+        score *= static_cast<double>(shape.scale);
+        const auto cap = static_cast<double>(shape.softcap);
+        if (cap > 0) score = cap * std::tanh(score / cap);
+        weights.push_back(score);
+      }
+      const double largest = *std::max_element(weights.begin(), weights.end());
+      for (double& weight : weights) weight = std::exp(weight - largest);
+      const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+      for (std::int64_t d = 0; d < dim; ++d) {
+        double value = 0.0;
+        for (std::int64_t j = first; j <= t; ++j) {
+          const float* v = seq.v.data() + (j * shape.num_kv_heads + h / group) * dim;
+          value += weights[static_cast<std::size_t>(j - first)] / sum * stored(v[d]);
+        }
+        out.push_back(value);
+      }
+    }
+  }
+  return out;
+}
+
+/// A cache filled with NaN, whose blocks go to sequences in a shuffled order.
+class TestCache {
+ public:
+  TestCache(const Shape& shape, ElementType type, std::int64_t block_size, std::int64_t num_seqs,
+            std::int64_t max_len, std::uint32_t seed)
+      : max_blocks_((max_len + block_size - 1) / block_size),
+        view_{nullptr,       type, num_seqs * max_blocks_, block_size, shape.num_kv_heads,
+              shape.head_dim},
+        memory_(static_cast<std::size_t>(view_.num_blocks * view_.block_bytes()) + 64,
+                std::byte{0xff}),
+        tables_(static_cast<std::size_t>(view_.num_blocks)) {
+    view_.data = memory_.data();
+    std::iota(tables_.begin(), tables_.end(), 0);
+    std::shuffle(tables_.begin(), tables_.end(), std::mt19937(seed));
+  }
+  [[nodiscard]] const KvCacheView& view() const { return view_; }
+  [[nodiscard]] std::vector<std::int32_t>& tables() { return tables_; }
+  [[nodiscard]] std::int64_t max_blocks() const { return max_blocks_; }
+  [[nodiscard]] std::int64_t slot(std::int64_t seq, std::int64_t position) const {
+    const auto index = static_cast<std::size_t>(seq * max_blocks_ + position / view_.block_size);
+    return tables_[index] * view_.block_size + position % view_.block_size;
+  }
+
+ private:
+  std::int64_t max_blocks_;
+  KvCacheView view_;
+  std::vector<std::byte> memory_;
+  std::vector<std::int32_t> tables_;
+};
+
+/// One step: for every sequence its tokens [begin, end). Writes K and V, attends, and puts the
+/// outputs in place in outs[seq], which is [length, num_heads, head_dim].
+struct Piece {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence>& seqs,
+              const std::vector<Piece>& pieces, TestCache& cache, std::vector<Floats>& outs,
+              int num_threads = 2, std::int64_t workspace_bytes = 0) {
+  const std::int64_t q_size = shape.num_heads * shape.head_dim;
+  const std::int64_t kv_size = shape.num_kv_heads * shape.head_dim;
+  Floats q, k, v;
+  std::vector<std::int64_t> slots;
+  std::vector<std::int32_t> starts = {0};
+  std::vector<std::int32_t> lens;
+  for (std::size_t s = 0; s < seqs.size(); ++s) {
+    const auto [begin, end] = pieces[s];
+    const auto append = [begin = begin, end = end](Floats& to, const Floats& from,
+                                                   std::int64_t size) {
+      to.insert(to.end(), from.begin() + begin * size, from.begin() + end * size);
+    };
+    append(q, seqs[s].q, q_size);
+    append(k, seqs[s].k, kv_size);
+    append(v, seqs[s].v, kv_size);
+    for (std::int64_t t = begin; t < end; ++t) {
+      slots.push_back(cache.slot(static_cast<std::int64_t>(s), t));
+    }
+    starts.push_back(starts.back() + static_cast<std::int32_t>(end - begin));
+    lens.push_back(static_cast<std::int32_t>(end));
+  }
+  const std::int64_t num_tokens = starts.back();
+  const TestContext context(workspace_bytes, num_threads);
+  ops.write_kv(context,
+               {.k = heads(std::as_const(k), num_tokens, shape.num_kv_heads, shape.head_dim),
+                .v = heads(std::as_const(v), num_tokens, shape.num_kv_heads, shape.head_dim),
+                .slots = slots.data(),
+                .cache = cache.view()});
+  Floats out(q.size(), -1.0f);
+  ops.attention(context, {.q = heads(std::as_const(q), num_tokens, shape.num_heads, shape.head_dim),
+                          .cache = cache.view(),
+                          .query_start_loc = starts.data(),
+                          .seq_lens = lens.data(),
+                          .block_tables = cache.tables().data(),
+                          .block_table_stride = cache.max_blocks(),
+                          .num_seqs = static_cast<std::int64_t>(seqs.size()),
+                          .scale = shape.scale,
+                          .sliding_window = shape.window,
+                          .logit_softcap = shape.softcap,
+                          .out = heads(out, num_tokens, shape.num_heads, shape.head_dim)});
+  for (std::size_t s = 0; s < seqs.size(); ++s) {
+    outs[s].resize(seqs[s].q.size());
+    std::copy(out.begin() + starts[s] * q_size, out.begin() + starts[s + 1] * q_size,
+              outs[s].begin() + pieces[s].begin * q_size);
+  }
+}
+
+/// All of one sequence in pieces of `step` tokens.
+Floats run_in_pieces(const OpTable& ops, const Shape& shape, const Sequence& seq, ElementType type,
+                     std::int64_t block_size, std::int64_t step, std::uint32_t seed,
+                     int num_threads = 2, std::int64_t workspace_bytes = 0) {
+  TestCache cache(shape, type, block_size, 1, seq.length, seed);
+  std::vector<Floats> outs(1);
+  for (std::int64_t begin = 0; begin < seq.length; begin += step) {
+    run_step(ops, shape, {seq}, {{begin, std::min(seq.length, begin + step)}}, cache, outs,
+             num_threads, workspace_bytes);
+  }
+  return outs[0];
+}
+
+const Shape kShapes[] = {
+    {},
+    {.num_heads = 3, .num_kv_heads = 3, .head_dim = 20},
+    {.num_heads = 18, .num_kv_heads = 1, .head_dim = 80},
+    {.window = 24},
+    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128, .window = 260, .softcap = 5.0f},
+};
+
+BOOST_AUTO_TEST_CASE(attention_equals_double_precision_for_every_set_and_cache_type) {
+  for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16}) {
+    for (const Shape& shape : kShapes) {
+      for (const std::int64_t length : {1, 33, 290}) {
+        const Sequence seq(shape, length, 1);
+        const std::vector<double> want = reference_attention(shape, seq, type);
+        for (const OpTable* ops : all_tables()) {
+          const double error =
+              worst_error(run_in_pieces(*ops, shape, seq, type, 16, length, 3), want);
+          BOOST_TEST(error < 1e-5, ops->name << " type " << int(type) << " dim " << shape.head_dim
+                                             << " length " << length << " error " << error);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_chunking_block_size_block_order_or_threads) {
+  for (const OpTable* ops : all_tables()) {
+    for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+      for (const Shape& shape : kShapes) {
+        const Sequence seq(shape, 290, 4);
+        const auto n = static_cast<std::int64_t>(seq.q.size());
+        const Floats whole = run_in_pieces(*ops, shape, seq, type, 16, 290, 1, 1);
+        for (const auto& [block_size, step, threads] : {std::tuple{16, 1, 2},
+                                                        {16, 16, 2},
+                                                        {32, 100, 1},
+                                                        {128, 290, 4},
+                                                        {8, 33, 2},
+                                                        {5, 257, 4}}) {
+          const Floats pieces = run_in_pieces(*ops, shape, seq, type, block_size, step, 7, threads);
+          BOOST_TEST(same_bits(whole.data(), pieces.data(), n),
+                     ops->name << " type " << int(type) << " dim " << shape.head_dim
+                               << " block size " << block_size << " step " << step);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(decode_split_over_chunks_has_the_bits_of_decode_in_one_piece) {
+  for (const OpTable* ops : all_tables()) {
+    for (const Shape& shape : kShapes) {
+      const Sequence seq(shape, 1030, 5);
+      const std::int64_t workspace = ops->attention_workspace_bytes(
+          {shape.num_heads, shape.num_kv_heads, shape.head_dim, 1030}, 4);
+      TestCache cache(shape, ElementType::kBF16, 16, 1, 1030, 1);
+      std::vector<Floats> split(1);
+      std::vector<Floats> whole(1);
+      run_step(*ops, shape, {seq}, {{0, 1029}}, cache, split);
+      whole = split;
+      run_step(*ops, shape, {seq}, {{1029, 1030}}, cache, split, 4, workspace);
+      run_step(*ops, shape, {seq}, {{1029, 1030}}, cache, whole, 1, 0);
+      BOOST_TEST(
+          same_bits(split[0].data(), whole[0].data(), static_cast<std::int64_t>(whole[0].size())),
+          ops->name << " dim " << shape.head_dim);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_sequence_has_the_same_bits_alone_and_in_a_mixed_batch) {
+  for (const OpTable* ops : all_tables()) {
+    for (const Shape& shape : kShapes) {
+      std::vector<Sequence> seqs;
+      const std::vector<std::int64_t> lengths = {40, 1, 290, 17, 64};
+      for (const std::int64_t length : lengths) {
+        seqs.emplace_back(shape, length, static_cast<std::uint32_t>(length));
+      }
+      TestCache cache(shape, ElementType::kBF16, 16, 5, 290, 9);
+      std::vector<Floats> outs(5);
+      // Some sequences prefill, some go on after a part, some decode one token.
+      run_step(*ops, shape, seqs, {{0, 39}, {0, 0}, {0, 100}, {0, 16}, {0, 1}}, cache, outs);
+      run_step(*ops, shape, seqs, {{39, 40}, {0, 1}, {100, 290}, {16, 17}, {1, 64}}, cache, outs);
+      for (std::size_t s = 0; s < seqs.size(); ++s) {
+        const Floats alone =
+            run_in_pieces(*ops, shape, seqs[s], ElementType::kBF16, 16, lengths[s], 1);
+        BOOST_TEST(same_bits(alone.data(), outs[s].data(), static_cast<std::int64_t>(alone.size())),
+                   ops->name << " sequence " << s);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_broken_token_reaches_only_the_tokens_that_see_it) {
+  Shape shape;
+  shape.window = 20;
+  for (const OpTable* ops : all_tables()) {
+    Sequence seq(shape, 60, 11);
+    const Floats clean = run_in_pieces(*ops, shape, seq, ElementType::kF32, 16, 60, 1);
+    const std::int64_t row = shape.num_kv_heads * shape.head_dim;
+    seq.v[static_cast<std::size_t>(30 * row)] = std::nanf("");
+    seq.k[static_cast<std::size_t>(30 * row)] = std::numeric_limits<float>::infinity();
+    const Floats broken = run_in_pieces(*ops, shape, seq, ElementType::kF32, 16, 60, 1);
+    const std::int64_t out_row = shape.num_heads * shape.head_dim;
+    for (std::int64_t t = 0; t < 60; ++t) {
+      const bool sees_it = t >= 30 && t < 50;
+      BOOST_TEST(
+          same_bits(clean.data() + t * out_row, broken.data() + t * out_row, out_row) == !sees_it,
+          ops->name << " token " << t);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(blocks_before_the_window_are_not_read) {
+  Shape shape;
+  shape.window = 20;
+  for (const OpTable* ops : all_tables()) {
+    const Sequence seq(shape, 300, 12);
+    TestCache cache(shape, ElementType::kF32, 16, 1, 300, 2);
+    std::vector<Floats> outs(1);
+    run_step(*ops, shape, {seq}, {{0, 299}}, cache, outs);
+    for (std::size_t i = 0; i < 17; ++i) cache.tables()[i] = -1000000;
+    run_step(*ops, shape, {seq}, {{299, 300}}, cache, outs);
+    BOOST_TEST(worst_error(outs[0], reference_attention(shape, seq, ElementType::kF32)) < 1e-5);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_negative_slot_is_passed_over) {
+  const Shape shape;
+  for (const OpTable* ops : all_tables()) {
+    TestCache cache(shape, ElementType::kF32, 16, 1, 16, 3);
+    const std::vector<std::byte> before(
+        static_cast<std::byte*>(cache.view().data),
+        static_cast<std::byte*>(cache.view().data) + cache.view().block_bytes());
+    const Floats k = random_floats(shape.num_kv_heads * shape.head_dim, 1);
+    const std::int64_t slot = -1;
+    ops->write_kv(TestContext(), {.k = heads(k, 1, shape.num_kv_heads, shape.head_dim),
+                                  .v = heads(k, 1, shape.num_kv_heads, shape.head_dim),
+                                  .slots = &slot,
+                                  .cache = cache.view()});
+    BOOST_TEST(std::memcmp(before.data(), cache.view().data, before.size()) == 0);
+  }
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,52 @@
+#include <cstdio>
+#include <cstdlib>
+
+#include "tests/kernels/cuda/device_testing.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace testing;
+
+/// Ends the program before the first test where there is no device. CTest shows this status as
+/// skipped (tests/CMakeLists.txt), so that nobody takes it for a success.
+struct NeedsDevice {
+  NeedsDevice() {
+    constexpr int kSkipped = 77;
+    const std::string reason = why_cuda_unavailable();
+    if (reason.empty()) return;
+    std::printf("skipped: %s\n", reason.c_str());
+    std::exit(kSkipped);
+  }
+};
+BOOST_TEST_GLOBAL_FIXTURE(NeedsDevice);
+
+BOOST_AUTO_TEST_CASE(what_is_copied_to_the_device_comes_back) {
+  const Floats values = random_floats(100'003, 1);
+  BOOST_CHECK(DeviceArray<float>(values).values() == values);
+}
+
+BOOST_AUTO_TEST_CASE(more_memory_than_there_is_gives_null_and_no_later_error) {
+  const cuda::DeviceMemory memory(std::int64_t{1} << 60);
+  BOOST_CHECK(memory.data() == nullptr);
+  BOOST_CHECK_EQUAL(cuda::synchronize(device().stream()), "");
+}
+
+BOOST_AUTO_TEST_CASE(moved_memory_has_one_owner) {
+  cuda::DeviceMemory first(64);
+  std::byte* data = first.data();
+  cuda::DeviceMemory second(std::move(first));
+  BOOST_CHECK(second.data() == data);
+  BOOST_CHECK(first.data() == nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(operations_on_nothing_are_no_errors) {
+  gpu().add(device(), {});
+  gpu().rms_norm(device(), {});
+  gpu().matmul(device(), {});
+  gpu().attention(device(), {.cache = {.num_kv_heads = 1}});
+  BOOST_CHECK_EQUAL(cuda::synchronize(device().stream()), "");
+}
+
+}  // namespace
+}  // namespace troupe

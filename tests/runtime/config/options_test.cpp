@@ -1,0 +1,131 @@
+#include "runtime/config/options.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "runtime/config/config_file.hpp"
+
+namespace troupe {
+namespace {
+
+struct Loaded {
+  Options options;
+  OptionSet set;
+  std::vector<ConfigEntry> caf_entries;
+  Result<std::vector<std::string>> rest = std::vector<std::string>{};
+
+  Loaded(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
+    bind_options(set, options);
+    rest = load_options(set, arguments, environment, caf_entries);
+  }
+};
+
+/// A file that is gone when the test ends.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text)
+      : path_(std::filesystem::temp_directory_path() /
+              ("troupe-options-test-" + std::to_string(getpid()) + ".conf")) {
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  [[nodiscard]] std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+BOOST_AUTO_TEST_CASE(command_line_wins_over_environment_over_file) {
+  const TemporaryFile file("[engine]\nmax-num-seqs=1\nblock-size=32\nwatermark=0.5\n");
+  Loaded loaded({"--config-file", file.path(), "--max-num-seqs", "3", "model-folder"},
+                {"TROUPE_MAX_NUM_SEQS=2", "TROUPE_BLOCK_SIZE=64", "HOME=/"});
+  BOOST_REQUIRE(loaded.rest.ok());
+  BOOST_TEST(loaded.rest->size() == 1u);
+  BOOST_TEST(loaded.options.engine.max_num_seqs == 3);
+  BOOST_TEST(loaded.options.engine.block_size == 64);
+  BOOST_TEST(loaded.options.engine.watermark == 0.5);
+  const std::string dump = loaded.set.dump();
+  BOOST_TEST(dump.find("engine.watermark = 0.5") != std::string::npos);
+  for (const OptionSet::Option& option : loaded.set.options()) {
+    const OptionSource expected = option.name == "max-num-seqs" ? OptionSource::kCommandLine
+                                  : option.name == "block-size" ? OptionSource::kEnvironment
+                                  : option.name == "watermark"  ? OptionSource::kFile
+                                                                : OptionSource::kDefault;
+    BOOST_TEST((option.source == expected), option.name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_key_is_an_error_that_names_it) {
+  BOOST_TEST(
+      Loaded({"--max-num-sequences", "3"}).rest.error().message.find("--max-num-sequences") !=
+      std::string::npos);
+  BOOST_TEST(Loaded({}, {"TROUPE_MAX_SEQS=2"}).rest.error().message.find("TROUPE_MAX_SEQS") !=
+             std::string::npos);
+  const TemporaryFile file("[engine]\n\nmax-seqs=1\n");
+  const Error error = Loaded({"--config-file=" + file.path()}).rest.error();
+  BOOST_TEST(error.message.find("engine.max-seqs") != std::string::npos);
+  BOOST_TEST(error.message.find(":3:") != std::string::npos);
+  const TemporaryFile misplaced("[server]\nmax-num-seqs=1\n");
+  BOOST_TEST(Loaded({"--config-file", misplaced.path()})
+                 .rest.error()
+                 .message.find("engine.max-num-seqs") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_wrong_type_or_range_is_an_error_that_names_value_and_limit) {
+  const auto message = [](std::vector<std::string> arguments) {
+    return Loaded(arguments).rest.error().message;
+  };
+  BOOST_TEST(message({"--port", "eighty"}).find("'eighty': expected a whole number") !=
+             std::string::npos);
+  BOOST_TEST(message({"--port", "65536"}).find("largest value allowed is 65535") !=
+             std::string::npos);
+  BOOST_TEST(message({"--dtype", "int3"}).find("auto, bfloat16, float32") != std::string::npos);
+  BOOST_TEST(message({"--watermark", "nan"}).find("expected a number") != std::string::npos);
+  BOOST_TEST(message({"--enable-prefix-caching=maybe"}).find("true or false") != std::string::npos);
+  BOOST_TEST(message({"--port"}).find("needs a value") != std::string::npos);
+  BOOST_TEST(message({"--max-body-bytes", "99999999999999999999"}).find("64 bits") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(numbers_may_carry_a_unit_and_flags_a_no) {
+  Loaded loaded({"--max-model-len", "8k", "--max-body-bytes=2M", "--no-enable-prefix-caching",
+                 "--api-key", "a", "--api-key", "b"},
+                {"TROUPE_API_KEY=weaker"});
+  BOOST_REQUIRE(loaded.rest.ok());
+  BOOST_TEST(loaded.options.model.max_model_len == 8000);
+  BOOST_TEST(loaded.options.server.max_body_bytes == 2 << 20);
+  BOOST_TEST(!loaded.options.engine.enable_prefix_caching);
+  BOOST_TEST((loaded.options.server.api_key == std::vector<std::string>{"a", "b"}));
+}
+
+BOOST_AUTO_TEST_CASE(caf_sections_are_handed_on) {
+  const TemporaryFile file(
+      "[scheduler]\npolicy='sharing' ; as measured\n[server]\napi-key=[\"k1\",\n \"k2\"]\n");
+  Loaded loaded({"--config-file", file.path()});
+  BOOST_REQUIRE(loaded.rest.ok());
+  BOOST_REQUIRE(loaded.caf_entries.size() == 1u);
+  BOOST_TEST(loaded.caf_entries[0].value == "sharing");
+  BOOST_TEST((loaded.options.server.api_key == std::vector<std::string>{"k1", "k2"}));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_the_file_format_is_refused_with_its_line) {
+  for (const char* text :
+       {"key=1", "[engine", "[engine]\nblock-size", "[engine]\nblock-size=many",
+        "[model]\nmodel=\"open", "[model]\nmodel=\"a\" b", "[server]\napi-key=[\"a\" \"b\"]"}) {
+    const auto parsed = parse_config(text, "f.conf");
+    BOOST_TEST(!parsed.ok(), text);
+    if (!parsed.ok()) BOOST_TEST(parsed.error().message.starts_with("f.conf:"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
+  Options options;
+  options.engine.max_num_batched_tokens = 16;
+  options.engine.max_num_seqs = 17;
+  BOOST_TEST(validate(options).error().message ==
+             "max-num-batched-tokens is 16, it must be at least max-num-seqs, 17");
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,112 @@
+#pragma once
+// An engine whose outputs the test decides.
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "messages/engine_output.hpp"
+#include "runtime/http/engine_port.hpp"
+
+namespace troupe {
+
+class FakeEngine final : public EnginePort {
+ public:
+  RequestId allocate_ids(std::int32_t count) override {
+    const std::lock_guard lock(mutex_);
+    const RequestId first{next_id_};
+    next_id_ += static_cast<std::uint64_t>(count);
+    return first;
+  }
+  void submit(GenerateRequest request) override {
+    std::function<void(const GenerateRequest&)> react;
+    {
+      const std::lock_guard lock(mutex_);
+      submitted_.push_back(request);
+      react = react_;
+    }
+    changed_.notify_all();
+    if (react) react(request);
+  }
+  void abort(std::vector<RequestId> ids) override {
+    const std::lock_guard lock(mutex_);
+    aborted_.insert(aborted_.end(), ids.begin(), ids.end());
+    changed_.notify_all();
+  }
+  /// Every byte of a text is a token; a conversation renders as its JSON.
+  void render(RenderRequest request, std::function<void(RenderReply)> reply) override {
+    RenderReply answer;
+    if (const auto* text = std::get_if<TextPrompt>(&request.prompt)) {
+      answer.text = text->text;
+    } else if (const auto* chat = std::get_if<ChatPrompt>(&request.prompt)) {
+      answer.text = chat->messages_json;
+    } else {
+      const auto& tokens = std::get<TokensPrompt>(request.prompt).token_ids;
+      answer.text.assign(tokens.begin(), tokens.end());
+    }
+    for (const char c : answer.text) {
+      answer.token_ids.push_back(static_cast<unsigned char>(c));
+      answer.token_strings.emplace_back(1, c);
+    }
+    reply(std::move(answer));
+  }
+  [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
+
+  void set_healthy(bool healthy) { healthy_ = healthy; }
+  /// Called for every submission, on the thread that submits.
+  void react(std::function<void(const GenerateRequest&)> function) {
+    const std::lock_guard lock(mutex_);
+    react_ = std::move(function);
+  }
+
+  /// The first `count` submitted requests, as soon as there are so many. Fewer after ten seconds.
+  std::vector<GenerateRequest> wait_submitted(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [&] { return submitted_.size() >= count; });
+    return submitted_;
+  }
+  std::vector<RequestId> wait_aborted(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [&] { return aborted_.size() >= count; });
+    return aborted_;
+  }
+
+ private:
+  static constexpr std::chrono::seconds kPatience{10};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t next_id_ = 1;
+  std::vector<GenerateRequest> submitted_;
+  std::vector<RequestId> aborted_;
+  std::function<void(const GenerateRequest&)> react_;
+  std::atomic<bool> healthy_{true};
+};
+
+/// One output with one sample.
+inline RequestOutput text_output(RequestId id, std::string text, std::vector<TokenId> token_ids,
+                                 std::optional<FinishReason> finish = std::nullopt,
+                                 std::int32_t index = 0) {
+  RequestOutput output;
+  output.id = id;
+  CompletionOutput completion;
+  completion.index = index;
+  completion.text = std::move(text);
+  completion.token_ids = std::move(token_ids);
+  completion.finish_reason = finish;
+  output.outputs.push_back(std::move(completion));
+  output.finished = finish.has_value();
+  return output;
+}
+
+inline RequestOutputs step(RequestOutput output) {
+  RequestOutputs outputs;
+  outputs.outputs.push_back(std::move(output));
+  return outputs;
+}
+
+}  // namespace troupe

@@ -1,0 +1,259 @@
+#include "runtime/http/server.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <future>
+#include <thread>
+
+#include "tests/runtime/http/fake_engine.hpp"
+
+namespace troupe {
+namespace {
+
+/// A blocking client; a read that takes longer than ten seconds ends as if the server had closed.
+class Client {
+ public:
+  explicit Client(std::uint16_t port, int receive_buffer = 0)
+      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    const timeval patience{10, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    if (receive_buffer > 0) {
+      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
+    }
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    BOOST_REQUIRE(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  }
+  ~Client() { hang_up(); }
+  Client(const Client&) = delete;
+
+  void hang_up() {
+    if (fd_ >= 0) close(fd_);
+    fd_ = -1;
+  }
+  void send(const std::string& bytes) const {
+    BOOST_REQUIRE(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+                  static_cast<ssize_t>(bytes.size()));
+  }
+  void post(const std::string& path, const std::string& body) const {
+    send("POST " + path +
+         " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body);
+  }
+  void get(const std::string& path) const { send("GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n"); }
+  /// Everything up to and including `end`, or up to the end of the connection.
+  std::string read_until(const std::string& end) {
+    while (buffer_.find(end) == std::string::npos) {
+      char bytes[4096];
+      const ssize_t count = recv(fd_, bytes, sizeof bytes, 0);
+      if (count <= 0) return std::exchange(buffer_, {});
+      buffer_.append(bytes, static_cast<std::size_t>(count));
+    }
+    const std::size_t size = buffer_.find(end) + end.size();
+    std::string text = buffer_.substr(0, size);
+    buffer_.erase(0, size);
+    return text;
+  }
+  bool at_end() {
+    char byte = 0;
+    errno = 0;
+    return recv(fd_, &byte, 1, 0) <= 0 && errno != EAGAIN;
+  }
+
+ private:
+  int fd_;
+  std::string buffer_;
+};
+
+struct Fixture {
+  Fixture() {
+    config.options.port = 0;
+    config.service.model_names = {"m"};
+    config.service.defaults.max_model_len = 100;
+    config.service.defaults.vocab_size = 1000;
+  }
+  Server& server() {
+    if (!server_) {
+      auto started = Server::start(config, engine, metrics);
+      BOOST_REQUIRE(started.ok());
+      server_ = *std::move(started);
+    }
+    return *server_;
+  }
+  /// Answers every request at once with `count` deltas.
+  void answer_with(int count) {
+    engine.react([this, count](const GenerateRequest& request) {
+      for (int i = 0; i < count; ++i) {
+        const bool last = i + 1 == count;
+        server_->deliver(step(text_output(
+            request.id, "t", {i}, last ? std::optional(FinishReason::kLength) : std::nullopt)));
+      }
+    });
+  }
+
+  ServerConfig config;
+  FakeEngine engine;
+  EngineMetrics metrics{"m", 100};
+  std::unique_ptr<Server> server_;
+};
+
+BOOST_FIXTURE_TEST_SUITE(servers, Fixture)
+
+BOOST_AUTO_TEST_CASE(a_connection_serves_one_request_after_another) {
+  Client client(server().port());
+  answer_with(1);
+  for (int i = 0; i < 3; ++i) {
+    client.get("/version");
+    BOOST_TEST(client.read_until("{\"version\":\"\"}").starts_with("HTTP/1.1 200 OK\r\n"));
+    client.post("/v1/completions", R"({"prompt":"a"})");
+    BOOST_TEST(client.read_until("\"metrics\":null}").find(R"("text":"t")") != std::string::npos);
+    client.post("/tokenize", R"({"prompt":"a"})");
+    BOOST_TEST(client.read_until("\"token_strs\":null}").find("[97]") != std::string::npos);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(streams_of_many_clients_on_several_threads_do_not_mix) {
+  config.num_io_threads = 3;
+  server();
+  engine.react([this](const GenerateRequest& request) {
+    const std::string text = std::get<TextPrompt>(request.prompt).text;
+    for (int i = 0; i < 20; ++i) server_->deliver(step(text_output(request.id, text, {i})));
+    server_->deliver(step(text_output(request.id, "", {20}, FinishReason::kStop)));
+  });
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 40; ++i) {
+    clients.push_back(std::make_unique<Client>(server().port()));
+    clients.back()->post("/v1/completions",
+                         R"({"stream":true,"prompt":"<)" + std::to_string(i) + R"(>"})");
+  }
+  for (int i = 0; i < 40; ++i) {
+    const std::string stream =
+        clients[static_cast<std::size_t>(i)]->read_until("[DONE]\n\n\r\n0\r\n\r\n");
+    BOOST_TEST(stream.ends_with("[DONE]\n\n\r\n0\r\n\r\n"));
+    const std::string own = "<" + std::to_string(i) + ">";
+    std::size_t count = 0, others = 0;
+    for (std::size_t at = 0; (at = stream.find('<', at)) != std::string::npos; ++at) {
+      stream.compare(at, own.size(), own) == 0 ? ++count : ++others;
+    }
+    BOOST_TEST(count == 20u);
+    BOOST_TEST(others == 0u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_client_that_hangs_up_aborts_its_request) {
+  for (const char* body : {R"({"prompt":"a","stream":true})", R"({"prompt":"a"})"}) {
+    const std::size_t before = engine.wait_aborted(0).size();
+    Client client(server().port());
+    client.post("/v1/completions", body);
+    const RequestId id = engine.wait_submitted(before + 1).back().id;
+    client.hang_up();
+    const auto aborted = engine.wait_aborted(before + 1);
+    BOOST_REQUIRE(aborted.size() == before + 1);
+    BOOST_TEST(value(aborted.back()) == value(id));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_client_that_does_not_read_costs_no_memory_and_is_cut_off) {
+  config.options.write_timeout_s = 0.1;
+  Client client(server().port(), 4096);
+  client.post("/v1/completions", R"({"prompt":"a","stream":true,"max_tokens":100000})");
+  const RequestId id = engine.wait_submitted(1).front().id;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const std::string text(100000, 'x');
+  std::size_t num_delivered = 0;
+  while (engine.wait_aborted(0).empty() && std::chrono::steady_clock::now() < deadline) {
+    // No more than the sockets hold: what follows waits in one merged output.
+    if (num_delivered < 100) server().deliver(step(text_output(id, text, {1})));
+    ++num_delivered;
+    std::this_thread::yield();
+  }
+  BOOST_TEST((engine.wait_aborted(1) == std::vector<RequestId>{id}));
+}
+
+BOOST_AUTO_TEST_CASE(idle_and_dripping_connections_are_closed) {
+  config.options.idle_timeout_s = 0.1;
+  Client idle(server().port());
+  BOOST_TEST(idle.at_end());
+  Client dripping(server().port());
+  dripping.send("GET /health HTT");
+  BOOST_TEST(dripping.at_end());
+}
+
+BOOST_AUTO_TEST_CASE(connections_over_the_limit_are_told_so) {
+  config.options.max_connections = 2;
+  Client first(server().port()), second(server().port());
+  first.get("/version");
+  first.read_until("\"}");
+  second.get("/version");
+  second.read_until("\"}");
+  Client third(server().port());
+  third.get("/version");
+  const std::string refused = third.read_until("503}}");
+  BOOST_TEST(refused.starts_with("HTTP/1.1 503 "));
+  BOOST_TEST(refused.find("too many connections") != std::string::npos);
+  first.get("/version");
+  BOOST_TEST(first.read_until("\"}").starts_with("HTTP/1.1 200 "));
+}
+
+BOOST_AUTO_TEST_CASE(a_large_body_is_refused_and_the_answer_arrives) {
+  config.options.max_body_bytes = 1 << 20;
+  Client client(server().port());
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+      "Content-Length: 4000000\r\n\r\n");
+  client.send(std::string(100000, ' '));
+  BOOST_TEST(client.read_until("413}}").starts_with("HTTP/1.1 413 "));
+  BOOST_TEST(client.at_end());
+}
+
+BOOST_AUTO_TEST_CASE(draining_lets_running_requests_finish_and_refuses_new_ones) {
+  Client running(server().port());
+  running.post("/v1/completions", R"({"prompt":"a","stream":true})");
+  const RequestId id = engine.wait_submitted(1).front().id;
+  std::promise<void> drained;
+  server().drain([&] { drained.set_value(); });
+  Client late(server().port());
+  late.post("/v1/completions", R"({"prompt":"b"})");
+  const std::string refused = late.read_until("503}}");
+  BOOST_TEST(refused.starts_with("HTTP/1.1 503 "));
+  BOOST_TEST(refused.find("Retry-After: ") != std::string::npos);
+  auto done = drained.get_future();
+  BOOST_TEST((done.wait_for(std::chrono::seconds(0)) == std::future_status::timeout));
+  server().deliver(step(text_output(id, "end", {1}, FinishReason::kStop)));
+  BOOST_TEST(running.read_until("[DONE]\n\n").find("\"text\":\"end\"") != std::string::npos);
+  BOOST_TEST((done.wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+}
+
+BOOST_AUTO_TEST_CASE(an_idle_server_is_drained_at_once_and_stopping_aborts_the_rest) {
+  std::promise<void> drained;
+  server().drain([&] { drained.set_value(); });
+  BOOST_TEST(
+      (drained.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+  server_.reset();
+  Client client(server().port());
+  client.post("/v1/completions", R"({"prompt":"a","stream":true})");
+  const RequestId id = engine.wait_submitted(1).front().id;
+  server().stop();
+  BOOST_TEST((engine.wait_aborted(1) == std::vector<RequestId>{id}));
+  BOOST_TEST(client.at_end());
+}
+
+BOOST_AUTO_TEST_CASE(a_port_that_is_taken_is_an_error_that_names_it) {
+  config.options.port = server().port();
+  const auto second = Server::start(config, engine, metrics);
+  BOOST_REQUIRE(!second.ok());
+  BOOST_TEST((second.error().code == ErrorCode::kIo));
+  BOOST_TEST(second.error().message.find(std::to_string(server().port())) != std::string::npos);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace troupe

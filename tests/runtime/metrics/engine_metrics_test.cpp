@@ -1,0 +1,99 @@
+#include "runtime/metrics/engine_metrics.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace troupe {
+namespace {
+
+const std::string kLabels = "{engine=\"0\",model_name=\"m\"";
+
+bool has(const std::string& text, const std::string& line) {
+  return text.find(line + "\n") != std::string::npos;
+}
+
+BOOST_AUTO_TEST_CASE(a_step_sets_gauges_and_raises_counters) {
+  EngineMetrics metrics("m", 100);
+  IterationStats stats;
+  stats.num_generation_tokens = 3;
+  stats.num_prompt_tokens = 10;
+  stats.num_preemptions = 1;
+  stats.inter_token_latencies = {0.02, 0.2};
+  stats.scheduler.num_running_reqs = 4;
+  stats.scheduler.num_waiting_reqs = 2;
+  stats.scheduler.num_deferred_reqs = 1;
+  stats.scheduler.kv_cache_usage = 0.5;
+  stats.scheduler.prefix_cache = {.requests = 1, .queries = 10, .hits = 8};
+  metrics.observe_step(stats);
+  metrics.observe_step(stats);
+  const std::string text = metrics.prometheus_text();
+  BOOST_TEST(has(text, "vllm:num_requests_running" + kLabels + "} 4.0"));
+  BOOST_TEST(has(text, "vllm:num_requests_waiting" + kLabels + "} 3.0"));
+  BOOST_TEST(
+      has(text, "vllm:num_requests_waiting_by_reason" + kLabels + ",reason=\"deferred\"} 1.0"));
+  BOOST_TEST(has(text, "vllm:kv_cache_usage_perc" + kLabels + "} 0.5"));
+  BOOST_TEST(has(text, "vllm:prefix_cache_hits_total" + kLabels + "} 16.0"));
+  BOOST_TEST(has(text, "vllm:generation_tokens_total" + kLabels + "} 6.0"));
+  BOOST_TEST(has(text, "vllm:prompt_tokens_total" + kLabels + "} 20.0"));
+  BOOST_TEST(has(text, "vllm:num_preemptions_total" + kLabels + "} 2.0"));
+  BOOST_TEST(has(text, "vllm:inter_token_latency_seconds_bucket" + kLabels + ",le=\"0.025\"} 2.0"));
+  BOOST_TEST(has(text, "vllm:inter_token_latency_seconds_count" + kLabels + "} 4.0"));
+  BOOST_TEST(has(text, "vllm:iteration_tokens_total_bucket" + kLabels + ",le=\"16.0\"} 2.0"));
+}
+
+BOOST_AUTO_TEST_CASE(a_finished_sample_fills_the_histograms_of_its_times) {
+  EngineMetrics metrics("m", 100, 2);
+  metrics.observe_prefill(1, {.num_prompt_tokens = 10,
+                              .num_computed_tokens = 6,
+                              .num_cached_tokens = 4,
+                              .num_local_cached_tokens = 4});
+  metrics.observe_first_token(1, 0.03);
+  metrics.observe_finished(1, {.reason = FinishReason::kLength,
+                               .times = {.queued = 1,
+                                         .scheduled = 1.5,
+                                         .first_token = 2,
+                                         .last_token = 4,
+                                         .num_generation_tokens = 5},
+                               .e2e_seconds = 3.5,
+                               .num_prompt_tokens = 10,
+                               .num_cached_tokens = 4,
+                               .max_tokens = 5});
+  metrics.observe_request(1, 1, 5);
+  const std::string text = metrics.prometheus_text();
+  const std::string labels = "{engine=\"1\",model_name=\"m\"";
+  BOOST_TEST(has(text, "vllm:request_queue_time_seconds_sum" + labels + "} 0.5"));
+  BOOST_TEST(has(text, "vllm:request_prefill_time_seconds_sum" + labels + "} 0.5"));
+  BOOST_TEST(has(text, "vllm:request_decode_time_seconds_sum" + labels + "} 2.0"));
+  BOOST_TEST(has(text, "vllm:request_inference_time_seconds_sum" + labels + "} 2.5"));
+  BOOST_TEST(has(text, "vllm:request_time_per_output_token_seconds_sum" + labels + "} 0.5"));
+  BOOST_TEST(has(text, "vllm:e2e_request_latency_seconds_sum" + labels + "} 3.5"));
+  BOOST_TEST(has(text, "vllm:time_to_first_token_seconds_bucket" + labels + ",le=\"0.04\"} 1.0"));
+  BOOST_TEST(has(text, "vllm:request_success_total" + labels + ",finished_reason=\"length\"} 1.0"));
+  BOOST_TEST(has(text, "vllm:request_prefill_kv_computed_tokens_sum" + labels + "} 6.0"));
+  BOOST_TEST(has(
+      text, "vllm:prompt_tokens_by_source_total" + labels + ",source=\"local_cache_hit\"} 4.0"));
+  BOOST_TEST(has(text, "vllm:request_prompt_tokens_bucket" + labels + ",le=\"100.0\"} 1.0"));
+  BOOST_TEST(text.find("request_prompt_tokens_bucket" + labels + ",le=\"200.0\"") ==
+             std::string::npos);
+  BOOST_TEST(
+      has(text, "vllm:request_success_total" + kLabels + ",finished_reason=\"length\"} 0.0"));
+}
+
+BOOST_AUTO_TEST_CASE(the_statistics_line_shows_rates_between_two_moments) {
+  const EngineTotals before{
+      .prompt_tokens = 100, .generation_tokens = 10, .prefix_queries = 50, .prefix_hits = 50};
+  const EngineTotals after{.prompt_tokens = 300,
+                           .generation_tokens = 25,
+                           .prefix_queries = 150,
+                           .prefix_hits = 75,
+                           .preemptions = 1,
+                           .running = 2,
+                           .waiting = 1,
+                           .kv_cache_usage = 0.125};
+  BOOST_TEST(format_stats_line(0, before, after, 10) ==
+             "engine stats engine=0 prompt_tokens_per_s=20.0 generation_tokens_per_s=1.5 running=2 "
+             "waiting=1 preemptions=1 kv_cache_usage_percent=12.5 prefix_hit_percent=25.0");
+  BOOST_TEST(format_stats_line(3, after, after, 10).ends_with("prefix_hit_percent=0.0"));
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,136 @@
+#include "runtime/models/model_config.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+
+#include "runtime/models/registry.hpp"
+
+namespace troupe {
+namespace {
+
+/// A small Llama's config.json with further fields.
+std::string llama(const std::string& fields, const std::string& name = "LlamaForCausalLM") {
+  return R"({"architectures":[")" + name + R"("],"hidden_size":64,"intermediate_size":128,
+      "num_hidden_layers":4,"num_attention_heads":4,"num_key_value_heads":2,"vocab_size":100)" +
+         (fields.empty() ? "" : "," + fields) + "}";
+}
+
+ModelConfig parsed(const std::string& json) {
+  const auto config = parse_model_config(json);
+  BOOST_REQUIRE_MESSAGE(config.ok(), json);
+  return *config;
+}
+
+BOOST_AUTO_TEST_CASE(absent_keys_take_the_defaults_of_the_configuration_class) {
+  const ModelConfig config = parsed(llama(""));
+  BOOST_TEST(config.num_kv_heads == 2);
+  BOOST_TEST(config.head_dim == 16);
+  BOOST_TEST(config.max_model_len == 2048);
+  BOOST_TEST(config.rope.theta == 1e4);
+  BOOST_TEST(!config.tie_word_embeddings);
+  BOOST_TEST(!config.dtype.has_value());
+  BOOST_TEST(parsed(llama("", "Qwen3ForCausalLM")).head_dim == 128);
+  BOOST_TEST(parsed(llama(R"("num_key_value_heads":null)")).num_kv_heads == 4);
+}
+
+BOOST_AUTO_TEST_CASE(gemma3_needs_no_sizes_at_all) {
+  const ModelConfig config = parsed(
+      R"({"architectures":["Gemma3ForConditionalGeneration"],"text_config":{},"torch_dtype":"bfloat16"})");
+  BOOST_TEST(config.hidden_size == 2304);
+  BOOST_TEST(config.num_layers == 26);
+  BOOST_TEST(config.head_dim == 256);
+  BOOST_TEST(config.vocab_size == 262208);
+  BOOST_TEST(config.attention_scale == 1.0f / 16);
+  BOOST_TEST(config.rope.theta == 1e6);
+  BOOST_TEST(config.sliding_rope.theta == 1e4);
+  BOOST_TEST(config.tie_word_embeddings);
+  BOOST_TEST((config.dtype == DType::kBF16));
+  BOOST_TEST(config.sliding_windows[0] == 4096);
+  BOOST_TEST(config.sliding_windows[5] == 0);
+}
+
+BOOST_AUTO_TEST_CASE(both_layouts_of_rope_say_the_same) {
+  const ModelConfig old_layout = parsed(llama(
+      R"("rope_theta":5e5,"rope_scaling":{"type":"llama3","factor":8,"low_freq_factor":1,
+         "high_freq_factor":4,"original_max_position_embeddings":512})"));
+  const ModelConfig new_layout = parsed(llama(
+      R"("rope_parameters":{"rope_theta":5e5,"rope_type":"llama3","factor":8,"low_freq_factor":1,
+         "high_freq_factor":4,"original_max_position_embeddings":512})"));
+  BOOST_TEST((old_layout.rope == new_layout.rope));
+  BOOST_TEST((old_layout.rope.kind == RopeKind::kLlama3));
+  BOOST_TEST(old_layout.rope.theta == 5e5);
+}
+
+BOOST_AUTO_TEST_CASE(gemma3_has_rope_parameters_per_layer_type) {
+  const ModelConfig config = parsed(
+      R"({"architectures":["Gemma3ForCausalLM"],"rope_parameters":{
+          "full_attention":{"rope_type":"linear","factor":8,"rope_theta":1e6},
+          "sliding_attention":{"rope_type":"default","rope_theta":2e4}}})");
+  BOOST_TEST((config.rope.kind == RopeKind::kLinear));
+  BOOST_TEST(config.rope.factor == 8);
+  BOOST_TEST((config.sliding_rope.kind == RopeKind::kDefault));
+  BOOST_TEST(config.sliding_rope.theta == 2e4);
+}
+
+BOOST_AUTO_TEST_CASE(windows_follow_layer_types_or_the_family) {
+  using Windows = std::vector<std::int32_t>;
+  const std::string mistral = "MistralForCausalLM";
+  BOOST_TEST(parsed(llama("", mistral)).sliding_windows == Windows(4, 4096));
+  BOOST_TEST(parsed(llama(R"("sliding_window":null)", mistral)).sliding_windows == Windows(4, 0));
+  BOOST_TEST(parsed(llama(R"("sliding_window":24)", mistral)).sliding_windows == Windows(4, 24));
+  const std::string qwen2 = "Qwen2ForCausalLM";
+  BOOST_TEST(parsed(llama(R"("sliding_window":24)", qwen2)).sliding_windows == Windows(4, 0));
+  BOOST_TEST(
+      parsed(llama(R"("sliding_window":24,"use_sliding_window":true,"max_window_layers":3)", qwen2))
+          .sliding_windows == (Windows{0, 0, 0, 24}));
+  BOOST_TEST(parsed(llama(R"("sliding_window":24,"use_sliding_window":true,"layer_types":
+      ["sliding_attention","full_attention","full_attention","sliding_attention"])",
+                          qwen2))
+                 .sliding_windows == (Windows{24, 0, 0, 24}));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"[]", "not a JSON object"},
+      {"{}", "architectures is missing"},
+      {R"({"architectures":["FooForCausalLM"]})", "FooForCausalLM is not supported"},
+      {R"({"architectures":["LlamaForCausalLM"]})", "hidden_size is missing"},
+      {llama(R"("num_key_value_heads":3)"), "not a multiple of num_key_value_heads"},
+      {llama(R"("head_dim":"x")"), "head_dim is \"x\""},
+      {llama(R"("num_hidden_layers":1e9)"), "num_hidden_layers"},
+      {llama(R"("head_dim":15)"), "15 of 15 elements of a head"},
+      {llama(R"("hidden_act":"gelu")"), "activation gelu"},
+      {llama(R"("quantization_config":{"bits":4})"), "quantised"},
+      {llama(R"("torch_dtype":"float8")"), "dtype float8"},
+      {llama(R"("rope_scaling":{"rope_type":"longrope","factor":2})"), "rope type longrope"},
+      {llama(R"("rope_scaling":{"rope_type":"linear"})"), "factor is missing"},
+      {llama(R"("rope_scaling":{"rope_type":"linear","factor":0})"), "factor is 0"},
+  };
+  for (const auto& [json, reason] : cases) {
+    const auto config = parse_model_config(json);
+    BOOST_REQUIRE_MESSAGE(!config.ok(), json);
+    BOOST_TEST(config.error().message.find(reason) != std::string::npos, config.error().message);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_registered_architecture_has_a_configuration) {
+  for (const RegisteredArchitecture& architecture : registered_architectures())
+    BOOST_TEST(parse_model_config(llama("", std::string(architecture.name))).ok(),
+               architecture.name);
+}
+
+BOOST_AUTO_TEST_CASE(generation_config_gives_ids_and_sampling_defaults) {
+  const auto config = parse_generation_config(
+      R"({"eos_token_id":[1,6],"temperature":0.6,"top_k":64,"top_p":null,"bos_token_id":2})");
+  BOOST_REQUIRE(config.ok());
+  BOOST_TEST((config->eos_token_ids == std::vector<TokenId>{1, 6}));
+  BOOST_TEST(*config->temperature == 0.6f);
+  BOOST_TEST(*config->top_k == 64);
+  BOOST_TEST(!config->top_p.has_value());
+  BOOST_TEST(parse_generation_config(R"({"eos_token_id":7})")->eos_token_ids.front() == 7);
+  BOOST_TEST(!parse_generation_config(R"({"eos_token_id":"x"})").ok());
+  BOOST_TEST(load_generation_config("/nonexistent").ok());
+}
+
+}  // namespace
+}  // namespace troupe

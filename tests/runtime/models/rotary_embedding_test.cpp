@@ -1,0 +1,97 @@
+#include "runtime/models/rotary_embedding.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+
+namespace troupe {
+namespace {
+
+/// The frequency of pair i, read back from the angle of position 1.
+double frequency(const RotaryEmbedding& rope, std::size_t i) {
+  const auto half = static_cast<std::size_t>(rope.rotary_dim() / 2);
+  return std::atan2(rope.sin()[half + i], rope.cos()[half + i]);
+}
+
+BOOST_AUTO_TEST_CASE(position_zero_is_not_rotated_and_frequencies_fall_geometrically) {
+  const RotaryEmbedding rope({.theta = 1e4}, 8, 4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    BOOST_TEST(rope.cos()[i] == 1.0f);
+    BOOST_TEST(rope.sin()[i] == 0.0f);
+    BOOST_TEST(frequency(rope, i) == std::pow(1e4, -static_cast<double>(i) / 4),
+               boost::test_tools::tolerance(1e-6));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(linear_scaling_divides_every_frequency) {
+  const RotaryEmbedding plain({.theta = 1e4}, 8, 2);
+  const RotaryEmbedding scaled({.kind = RopeKind::kLinear, .theta = 1e4, .factor = 4}, 8, 2);
+  for (std::size_t i = 0; i < 4; ++i)
+    BOOST_TEST(frequency(scaled, i) == frequency(plain, i) / 4, boost::test_tools::tolerance(1e-6));
+}
+
+BOOST_AUTO_TEST_CASE(llama3_scaling_keeps_short_waves_and_stretches_long_ones) {
+  const RopeConfig config{.kind = RopeKind::kLlama3,
+                          .theta = 1e4,
+                          .factor = 8,
+                          .original_max_positions = 64,
+                          .low_freq_factor = 1,
+                          .high_freq_factor = 4};
+  const RotaryEmbedding plain({.theta = 1e4}, 32, 2);
+  const RotaryEmbedding scaled(config, 32, 2);
+  for (std::size_t i = 0; i < 16; ++i) {
+    const double turns = 64 * frequency(plain, i) / (2 * M_PI);
+    const double ratio = frequency(scaled, i) / frequency(plain, i);
+    const double expected = turns >= 4   ? 1
+                            : turns <= 1 ? 1.0 / 8
+                                         : (turns - 1) / 3 + (1 - (turns - 1) / 3) / 8;
+    BOOST_TEST(ratio == expected, boost::test_tools::tolerance(1e-5));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(yarn_ramps_between_its_bounds_and_scales_the_magnitude) {
+  // Bounds by hand for dim 64, theta 1e4, length 4096: beta_fast 32 turns at index 10.47, beta_slow
+  // 1 turn at index 22.51.
+  RopeConfig config{.kind = RopeKind::kYarn,
+                    .theta = 1e4,
+                    .factor = 4,
+                    .original_max_positions = 4096,
+                    .attention_factor = 1.25};
+  const RotaryEmbedding plain({.theta = 1e4}, 64, 2);
+  const auto ratio = [&](const RotaryEmbedding& rope, std::size_t i) {
+    return frequency(rope, i) / frequency(plain, i);
+  };
+  const RotaryEmbedding whole(config, 64, 2);
+  BOOST_TEST(whole.cos()[0] == 1.25f);
+  BOOST_TEST(ratio(whole, 10) == 1, boost::test_tools::tolerance(1e-5));
+  BOOST_TEST(ratio(whole, 23) == 0.25, boost::test_tools::tolerance(1e-5));
+  BOOST_TEST(ratio(whole, 16) == 1 - 0.75 * 6 / 13, boost::test_tools::tolerance(1e-5));
+  config.truncate = false;
+  const RotaryEmbedding fractional(config, 64, 2);
+  const auto index_of = [](double turns) {
+    return 64 * std::log(4096 / (turns * 2 * M_PI)) / (2 * std::log(1e4));
+  };
+  const double expected = 1 - 0.75 * (16 - index_of(32)) / (index_of(1) - index_of(32));
+  BOOST_TEST(ratio(fractional, 16) == expected, boost::test_tools::tolerance(1e-5));
+}
+
+BOOST_AUTO_TEST_CASE(dynamic_scaling_starts_behind_the_trained_length) {
+  const RotaryEmbedding plain({.theta = 1e4}, 8, 64);
+  const RotaryEmbedding dynamic(
+      {.kind = RopeKind::kDynamic, .theta = 1e4, .factor = 2, .original_max_positions = 32}, 8, 64);
+  BOOST_TEST(std::equal(plain.cos().begin(), plain.cos().begin() + 32 * 4, dynamic.cos().begin()));
+  // At position 47 the sequence has 48 tokens: the base grows by (2 * 48 / 32 - 1)^(8 / 6).
+  const double base = 1e4 * std::pow(2.0, 8.0 / 6);
+  for (std::size_t i = 0; i < 4; ++i)
+    BOOST_TEST(dynamic.cos()[47 * 4 + i] ==
+                   static_cast<float>(std::cos(47 * std::pow(base, -static_cast<double>(i) / 4))),
+               boost::test_tools::tolerance(1e-4f));
+}
+
+BOOST_AUTO_TEST_CASE(a_part_of_a_head_may_be_rotated) {
+  const RotaryEmbedding rope({.theta = 1e4, .partial_rotary_factor = 0.5}, 16, 2);
+  BOOST_TEST(rope.rotary_dim() == 8);
+  BOOST_TEST(rope.cos().size() == 8u);
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,230 @@
+#include "runtime/worker/model_runner.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "kernels/backend.hpp"
+#include "tests/support/replay.hpp"
+#include "tests/support/replay_models_driver.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = fs::path(TROUPE_GOLDEN_DIR) / "models";
+
+std::string model_folder(const std::string& name) { return (kGolden / "models" / name).string(); }
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+    if (why_unavailable(isa).empty()) names.emplace_back(to_string(isa));
+  return names;
+}
+
+/// Requests of many lengths, half of them with a common prefix, greedy and random, with
+/// log-probabilities of outputs and, for some, of the prompt.
+std::vector<DriverJob> mixed_jobs() {
+  std::mt19937 random(7);
+  std::vector<TokenId> common(70);
+  for (TokenId& token : common) token = static_cast<TokenId>(random() % 600);
+  std::vector<DriverJob> jobs;
+  for (const std::size_t length : {1u, 5u, 17u, 33u, 40u, 90u, 97u, 120u}) {
+    DriverJob job{.prompt = {}, .params = {}, .num_outputs = 12};
+    for (std::size_t i = 0; i < length; ++i)
+      job.prompt.push_back(
+          length % 2 == 0 && i < common.size() ? common[i] : static_cast<TokenId>(random() % 600));
+    job.params.temperature = length % 3 == 0 ? 0.0f : 0.8f;
+    job.params.top_p = 0.9f;
+    job.params.philox_key = length;
+    job.params.repetition_penalty = 1.1f;
+    job.params.logprobs = 3;
+    if (length % 2 == 1) job.params.prompt_logprobs = 2;
+    jobs.push_back(job);
+  }
+  return jobs;
+}
+
+BOOST_AUTO_TEST_CASE(every_reference_model_is_replayed_without_a_difference) {
+  const ReplayReport report = replay_models(kGolden);
+  BOOST_TEST(report.num_cases >= 400u);
+  BOOST_TEST(report.num_mismatches == 0u);
+  for (const std::string& difference : report.differences) BOOST_TEST_MESSAGE(difference);
+}
+
+BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemption) {
+  const std::vector<DriverJob> jobs = mixed_jobs();
+  for (const std::string& isa : available_isas()) {
+    for (const std::string name : {"llama", "qwen2", "mistral", "gemma3_text"}) {
+      for (const std::string dtype : {"float32", "bfloat16"}) {
+        BOOST_TEST_CONTEXT(isa << ", " << name << ", " << dtype) {
+          const DriverModelOptions options{
+              .folder = model_folder(name), .dtype = dtype, .isa = isa};
+          DrivenRunner runner = load_driven_runner(options);
+          const auto alone = drive(runner, jobs, {.max_running = 1});
+          for (const DriverResult& result : alone) {
+            BOOST_TEST(result.errors.empty());
+            BOOST_TEST(result.tokens.size() == 12u);
+          }
+          BOOST_TEST((drive(runner, jobs, {}) == alone), "batched together");
+          BOOST_TEST((drive(runner, jobs, {.token_budget = 16}) == alone), "in chunks");
+          BOOST_TEST((drive(runner, jobs, {.token_budget = 50, .preempt_every = 3}) == alone),
+                     "preempted");
+          // Hits in the prefix cache leave no prompt log-probabilities, so nobody asks for them.
+          std::vector<DriverJob> plain = jobs;
+          for (DriverJob& job : plain) job.params.prompt_logprobs.reset();
+          const auto plain_alone = drive(runner, plain, {.max_running = 1});
+          BOOST_TEST(
+              (drive(runner, plain, {.token_budget = 100, .share_prefix = true}) == plain_alone),
+              "on shared blocks");
+          DriverModelOptions other = options;
+          other.threads = 1;
+          other.block_size = 32;
+          DrivenRunner other_runner = load_driven_runner(other);
+          BOOST_TEST((drive(other_runner, jobs, {}) == alone), "one thread, other blocks");
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(instruction_sets_agree_on_the_greedy_tokens_of_exact_arithmetic) {
+  DriverJob job{.prompt = {1, 2, 3, 4, 5}, .params = {}, .num_outputs = 20};
+  job.params.temperature = 0;
+  std::vector<TokenId> expected;
+  for (const std::string& isa : available_isas()) {
+    DrivenRunner runner = load_driven_runner({.folder = model_folder("qwen3"), .isa = isa});
+    BOOST_TEST(runner.runner->describe().cpu_isa == isa);
+    const std::vector<TokenId> tokens = drive(runner, std::span(&job, 1), {}).front().tokens;
+    if (expected.empty()) expected = tokens;
+    BOOST_TEST(tokens == expected, isa);
+  }
+}
+
+SchedulerOutput one_request_step(std::vector<TokenId> tokens, BlockTable blocks) {
+  SchedulerOutput step;
+  const auto num_tokens = static_cast<std::int32_t>(tokens.size());
+  NewRequestData request;
+  request.id = RequestId{1};
+  request.token_ids = std::move(tokens);
+  request.num_prompt_tokens = num_tokens;
+  request.params.temperature = 0;
+  request.block_ids = std::move(blocks);
+  step.new_requests.push_back(std::move(request));
+  step.scheduled_ids = {RequestId{1}};
+  step.num_scheduled_tokens = {num_tokens};
+  step.total_num_scheduled_tokens = num_tokens;
+  return step;
+}
+
+BOOST_AUTO_TEST_CASE(a_request_whose_parameters_forbid_every_token_fails_alone) {
+  DrivenRunner runner = load_driven_runner({.folder = model_folder("qwen2")});
+  std::vector<DriverJob> jobs = mixed_jobs();
+  jobs.resize(3);
+  const auto before = drive(runner, jobs, {});
+  jobs[1].params.allowed_token_ids = {5};
+  jobs[1].params.logit_bias = {{5, -INFINITY}};
+  const auto after = drive(runner, jobs, {});
+  BOOST_TEST(after[1].errors.size() == 1u);
+  BOOST_TEST(after[1].tokens.empty());
+  BOOST_TEST((after[0] == before[0]));
+  BOOST_TEST((after[2] == before[2]));
+}
+
+BOOST_AUTO_TEST_CASE(copied_blocks_hold_the_same_tokens_and_zeroed_ones_do_not) {
+  DrivenRunner runner = load_driven_runner({.folder = model_folder("llama")});
+  std::vector<TokenId> tokens(32);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<TokenId>(7 * i + 3);
+  const auto first = runner.runner->execute(one_request_step(tokens, {{1, 2}}));
+  BOOST_REQUIRE(first.ok());
+  // The last token again, on copies of the blocks.
+  const auto run_again = [&](bool zero) {
+    SchedulerOutput step = one_request_step(tokens, {{3, 4}});
+    step.new_requests.front().num_computed_tokens = 31;
+    step.num_scheduled_tokens = {1};
+    step.total_num_scheduled_tokens = 1;
+    step.new_requests.front().params.logprobs = 0;
+    if (zero)
+      step.blocks_to_zero = {3, 4};
+    else
+      step.block_copies = {{1, 3}, {2, 4}};
+    return runner.runner->execute(step);
+  };
+  const auto copied = run_again(false);
+  const auto zeroed = run_again(true);
+  BOOST_REQUIRE(copied.ok() && zeroed.ok());
+  BOOST_TEST(copied->sampled_token_ids == first->sampled_token_ids);
+  BOOST_TEST(zeroed->logprobs.logprobs != copied->logprobs.logprobs);
+}
+
+BOOST_AUTO_TEST_CASE(a_scheduler_that_breaks_the_rules_fails_the_step) {
+  DrivenRunner runner = load_driven_runner({.folder = model_folder("llama")});
+  BOOST_CHECK_THROW((void)runner.runner->execute(one_request_step({1, 2}, {{}})), CheckFailure);
+  BOOST_CHECK_THROW((void)runner.runner->execute(one_request_step({1, 100000}, {{1}})),
+                    CheckFailure);
+  SchedulerOutput unknown;
+  unknown.scheduled_ids = {RequestId{99}};
+  unknown.num_scheduled_tokens = {1};
+  BOOST_CHECK_THROW((void)runner.runner->execute(unknown), CheckFailure);
+  SchedulerOutput drafts;
+  drafts.draft_token_ids = {1};
+  BOOST_CHECK_THROW((void)runner.runner->execute(drafts), CheckFailure);
+  // The runner goes on after it.
+  BOOST_TEST(runner.runner->execute(one_request_step({1, 2}, {{1}})).ok());
+}
+
+std::string load_error(const WorkerOptions& options) {
+  const auto runner = ModelRunner::load(options, {});
+  return runner.ok() ? "" : runner.error().message;
+}
+
+WorkerOptions options_for(const std::string& folder) {
+  WorkerOptions options;
+  options.model = folder;
+  options.max_num_batched_tokens = 64;
+  return options;
+}
+
+BOOST_AUTO_TEST_CASE(a_broken_model_folder_is_refused_with_tensor_and_shapes) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("troupe_runner_" + std::to_string(std::random_device()()));
+  fs::copy(model_folder("qwen2"), folder);
+  const auto edit_config = [&](const std::string& from, const std::string& to) {
+    std::ifstream original(fs::path(model_folder("qwen2")) / "config.json");
+    std::string text{std::istreambuf_iterator<char>(original), {}};
+    text.replace(text.find(from), from.size(), to);
+    std::ofstream(folder / "config.json") << text;
+  };
+  edit_config("\"intermediate_size\": 192", "\"intermediate_size\": 200");
+  const std::string shapes = load_error(options_for(folder.string()));
+  BOOST_TEST(shapes.find("model.safetensors: tensor \"model.layers.0.mlp.gate_proj.weight\" has "
+                         "shape [192, 96], expected [200, 96]") != std::string::npos,
+             shapes);
+  edit_config("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5");
+  const std::string missing = load_error(options_for(folder.string()));
+  BOOST_TEST(
+      missing.find("\"model.layers.4.self_attn.q_proj.weight\" of shape [96, 96] is in none") !=
+          std::string::npos,
+      missing);
+  fs::remove_all(folder);
+  BOOST_TEST(load_error(options_for(folder.string())).find("config.json") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(wrong_options_are_refused_by_name) {
+  WorkerOptions options = options_for(model_folder("qwen2"));
+  options.max_model_len = 1 << 20;
+  BOOST_TEST(load_error(options).find("max_model_len is 1048576") != std::string::npos);
+  options = options_for(model_folder("qwen2"));
+  options.dtype = "int3";
+  BOOST_TEST(load_error(options).find("dtype is int3") != std::string::npos);
+  options = options_for(model_folder("qwen2"));
+  options.cpu_isa = "mmx";
+  BOOST_TEST(load_error(options).find("mmx") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace troupe

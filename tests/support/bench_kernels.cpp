@@ -1,0 +1,315 @@
+// Speed of the kernels against what the machine can do: a stream read and f32 multiply-adds are
+// measured first, in the same run, and operations are reported as fractions of them. Matrices that
+// are multiplied in bf16 can exceed the f32 limit, and data that fit the caches that of the stream.
+
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/backend.hpp"
+#include "kernels/thread_pool.hpp"
+
+namespace troupe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Zeroed memory, aligned to 64, given back at the end.
+class Memory {
+ public:
+  explicit Memory(std::int64_t bytes) : bytes_((static_cast<std::size_t>(bytes) + 63) / 64 * 64) {
+    data_ = static_cast<std::byte*>(std::aligned_alloc(64, bytes_));
+    std::fill_n(data_, bytes_, std::byte{0});
+  }
+  ~Memory() { std::free(data_); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  [[nodiscard]] std::byte* data() const { return data_; }
+  [[nodiscard]] float* floats() const { return reinterpret_cast<float*>(data_); }
+  [[nodiscard]] std::size_t size() const { return bytes_; }
+
+ private:
+  std::size_t bytes_;
+  std::byte* data_;
+};
+
+void fill_random(float* values, std::int64_t n) {
+  std::mt19937 random(1);
+  for (std::int64_t i = 0; i < n; ++i) {
+    values[i] = static_cast<float>(random() % 2001) * 0.001f - 1.0f;
+  }
+}
+
+/// The limits are 0 where they are not measured: without AVX-512.
+struct Machine {
+  ThreadPool pool;
+  double stream_bytes_per_s = 0.0;
+  double flops = 0.0;
+};
+
+// The widest vectors that every machine with AVX-512 has; elsewhere the compiler splits them.
+typedef float Lanes __attribute__((vector_size(64)));
+#if defined(__x86_64__)
+#define WIDEST_VECTORS [[gnu::target("avx512f,prefer-vector-width=512"), gnu::optimize("O3")]]
+#else
+#define WIDEST_VECTORS
+#endif
+
+/// Reads [begin, begin + bytes) as whole vectors.
+WIDEST_VECTORS void read_all(const std::byte* begin, std::int64_t bytes) {
+  Lanes sums[8] = {};
+  const auto* lanes = reinterpret_cast<const Lanes*>(begin);
+  for (std::int64_t i = 0; i < bytes / 64; i += 8) {
+    for (int j = 0; j < 8; ++j) sums[j] += lanes[i + j];
+  }
+  for (int j = 1; j < 8; ++j) sums[0] += sums[j];
+  float total = sums[0][0];
+  benchmark::DoNotOptimize(total);
+}
+
+/// f32 multiply-adds in registers.
+WIDEST_VECTORS void multiply_add_in_registers(std::int64_t rounds) {
+  Lanes sums[16];
+  for (auto& sum : sums) sum = Lanes{} + 1.0f;
+  Lanes factor = Lanes{} + 0.999f;
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    for (auto& sum : sums) sum = sum * factor + factor;
+  }
+  for (auto& sum : sums) factor += sum;
+  float total = factor[0];
+  benchmark::DoNotOptimize(total);
+}
+
+/// The best of several reads of 512 MiB by all threads.
+double measure_stream(ThreadPool& pool) {
+  constexpr std::int64_t kBytes = std::int64_t{512} << 20;
+  constexpr std::int64_t kChunk = std::int64_t{1} << 20;
+  const Memory memory(kBytes);
+  double best = 0.0;
+  for (int round = 0; round < 10; ++round) {
+    const auto start = Clock::now();
+    pool.parallel_for(kBytes / kChunk, [&](std::int64_t chunk) {
+      read_all(memory.data() + chunk * kChunk, kChunk);
+    });
+    best = std::max(best, static_cast<double>(kBytes) / seconds_since(start));
+  }
+  return best;
+}
+
+/// All threads at the rate of the best of many short chunks: what other programs take of the
+/// machine does not count, nor does a thread that wakes late.
+double measure_flops(ThreadPool& pool) {
+  constexpr std::int64_t kRounds = 20000;
+  constexpr std::size_t kNumChunks = 1000;
+  std::vector<double> seconds(kNumChunks);
+  pool.parallel_for(kNumChunks, [&](std::int64_t chunk) {
+    const auto start = Clock::now();
+    multiply_add_in_registers(kRounds);
+    seconds[static_cast<std::size_t>(chunk)] = seconds_since(start);
+  });
+  return pool.num_threads() * kRounds * 16 * 16 * 2 /
+         *std::min_element(seconds.begin(), seconds.end());
+}
+
+Machine& machine() {
+  static Machine* const kMachine = [] {
+    auto* const measured = new Machine;
+    if (why_unavailable(Isa::kAvx512).empty()) {
+      measured->stream_bytes_per_s = measure_stream(measured->pool);
+      measured->flops = measure_flops(measured->pool);
+    }
+    std::printf(
+        "threads %d, stream read %.1f GB/s, f32 multiply-add %.0f GFLOP/s (0: not measured)\n",
+        measured->pool.num_threads(), measured->stream_bytes_per_s / 1e9, measured->flops / 1e9);
+    return measured;
+  }();
+  return *kMachine;
+}
+
+void report(benchmark::State& state, double bytes, double flops) {
+  using benchmark::Counter;
+  const auto rounds = static_cast<double>(state.iterations());
+  const auto rate = [](double amount) { return Counter(amount, Counter::kIsRate); };
+  state.counters["GB/s"] = rate(bytes * rounds / 1e9);
+  state.counters["GFLOP/s"] = rate(flops * rounds / 1e9);
+  if (machine().flops == 0.0) return;
+  state.counters["of_stream"] = rate(bytes * rounds / machine().stream_bytes_per_s);
+  state.counters["of_f32_peak"] = rate(flops * rounds / machine().flops);
+}
+
+void bench_matmul(benchmark::State& state, const OpTable* ops, ComputeMode mode) {
+  const std::int64_t m = state.range(0);
+  const std::int64_t n = state.range(1);
+  const std::int64_t k = state.range(2);
+  const WeightSpec spec{n, k, ElementType::kBF16, mode, 1};
+  const std::int64_t matrix_bytes = ops->packed_bytes(spec);
+  // More weights than any cache holds, as a model's layers are.
+  const std::int64_t num_matrices =
+      std::max<std::int64_t>(1, (std::int64_t{256} << 20) / matrix_bytes);
+  const Memory weights(matrix_bytes * num_matrices);
+  const Memory row(k * 4);
+  fill_random(row.floats(), k);
+  for (std::int64_t i = 0; i < num_matrices; ++i) {
+    for (std::int64_t r = 0; r < n; ++r) {
+      ops->pack_rows(spec, {row.data(), ElementType::kF32, 1, k}, r,
+                     weights.data() + i * matrix_bytes);
+    }
+  }
+  const Memory x(m * k * 4);
+  fill_random(x.floats(), m * k);
+  const Memory out(m * n * 4);
+  const Memory workspace(std::max<std::int64_t>(64, ops->matmul_workspace_bytes(spec, m)));
+  const OpContext context{&machine().pool, {workspace.data(), workspace.size()}};
+  std::int64_t next = 0;
+  for (auto _ : state) {
+    ops->matmul(context, {.x = ConstMatrix(x.floats(), m, k),
+                          .weight = {spec, weights.data() + next * matrix_bytes},
+                          .out = Matrix(out.floats(), m, n)});
+    next = (next + 1) % num_matrices;
+  }
+  report(state, static_cast<double>(matrix_bytes), 2.0 * static_cast<double>(m * n * k));
+}
+
+/// Qwen3-0.6B's attention: 16 heads, 8 KV heads of 128; `queries` new tokens after `length -
+/// queries`.
+void bench_attention(benchmark::State& state, const OpTable* ops, ElementType type) {
+  constexpr std::int64_t kHeads = 16;
+  constexpr std::int64_t kKvHeads = 8;
+  constexpr std::int64_t kDim = 128;
+  constexpr std::int64_t kBlock = 16;
+  const auto queries = static_cast<std::int32_t>(state.range(0));
+  const auto length = static_cast<std::int32_t>(state.range(1));
+  const std::int64_t blocks_per_layer = (length + kBlock - 1) / kBlock;
+  KvCacheView cache{nullptr, type, blocks_per_layer, kBlock, kKvHeads, kDim};
+  const std::int64_t layer_bytes = blocks_per_layer * cache.block_bytes();
+  // As many layers as the model has: their pages do not stay in caches.
+  constexpr std::int64_t kLayers = 28;
+  const Memory pages(layer_bytes * kLayers);
+  const Memory q(queries * kHeads * kDim * 4);
+  const Memory out(queries * kHeads * kDim * 4);
+  fill_random(q.floats(), queries * kHeads * kDim);
+  std::vector<std::int32_t> table(static_cast<std::size_t>(blocks_per_layer));
+  std::iota(table.begin(), table.end(), 0);
+  std::shuffle(table.begin(), table.end(), std::mt19937(1));
+  const std::int32_t starts[] = {0, queries};
+  const Memory workspace(ops->attention_workspace_bytes({kHeads, kKvHeads, kDim, length},
+                                                        machine().pool.num_threads()));
+  const OpContext context{&machine().pool, {workspace.data(), workspace.size()}};
+  std::int64_t layer = 0;
+  for (auto _ : state) {
+    cache.data = pages.data() + layer * layer_bytes;
+    ops->attention(context, {.q = ConstHeads(q.floats(), queries, kHeads, kDim, kHeads * kDim),
+                             .cache = cache,
+                             .query_start_loc = starts,
+                             .seq_lens = &length,
+                             .block_tables = table.data(),
+                             .num_seqs = 1,
+                             .scale = 0.088f,
+                             .out = Heads(out.floats(), queries, kHeads, kDim, kHeads * kDim)});
+    layer = (layer + 1) % kLayers;
+  }
+  const double pairs = static_cast<double>(queries) * (length - (queries - 1) / 2.0);
+  report(state, static_cast<double>(layer_bytes), pairs * kHeads * kDim * 4.0);
+}
+
+/// An operation on [rows, cols] that reads and writes `passes` times as many floats.
+template <class Run>
+void bench_rows(benchmark::State& state, double passes, const Run& run) {
+  const std::int64_t rows = state.range(0);
+  const std::int64_t cols = state.range(1);
+  const Memory x(rows * cols * 8);
+  const Memory out(rows * cols * 4);
+  const Memory weight(cols * 4);
+  fill_random(x.floats(), rows * cols * 2);
+  const OpContext context{&machine().pool, {}};
+  for (auto _ : state) run(context, x.floats(), weight.floats(), out.floats(), rows, cols);
+  report(state, passes * 4.0 * static_cast<double>(rows * cols), 0.0);
+}
+
+void register_for(const OpTable* ops) {
+  const std::string name = ops->name;
+  const auto add = [&](const std::string& op, auto&& f) {
+    return benchmark::RegisterBenchmark((name + "/" + op).c_str(), f)->UseRealTime();
+  };
+  for (const ComputeMode mode : {ComputeMode::kF32, ComputeMode::kBF16}) {
+    auto* matmul = add(mode == ComputeMode::kF32 ? "matmul_f32" : "matmul_bf16",
+                       [ops, mode](benchmark::State& state) { bench_matmul(state, ops, mode); });
+    for (const std::int64_t m : {1, 8, 32, 512}) {
+      for (const auto& [n, k] : {std::pair{4096, 1024}, {6144, 1024}, {1024, 3072}}) {
+        matmul->Args({m, n, k});
+      }
+    }
+    matmul->Args({1, 151936, 1024});
+  }
+  for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+    add(type == ElementType::kF32 ? "attention_f32" : "attention_bf16",
+        [ops, type](benchmark::State& state) { bench_attention(state, ops, type); })
+        ->Args({1, 512})
+        ->Args({1, 2048})
+        ->Args({512, 512})
+        ->Args({512, 2048});
+  }
+  add("rms_norm",
+      [ops](benchmark::State& state) {
+        bench_rows(state, 2,
+                   [ops](const OpContext& context, float* x, float* weight, float* out,
+                         std::int64_t rows, std::int64_t cols) {
+                     ops->rms_norm(context, {.x = ConstMatrix(x, rows, cols),
+                                             .weight = weight,
+                                             .out = Matrix(out, rows, cols)});
+                   });
+      })
+      ->Args({1, 1024})
+      ->Args({512, 1024});
+  add("silu_and_mul",
+      [ops](benchmark::State& state) {
+        bench_rows(state, 3,
+                   [ops](const OpContext& context, float* x, float*, float* out, std::int64_t rows,
+                         std::int64_t cols) {
+                     ops->silu_and_mul(context, {.x = ConstMatrix(x, rows, 2 * cols),
+                                                 .out = Matrix(out, rows, cols)});
+                   });
+      })
+      ->Args({1, 3072})
+      ->Args({512, 3072});
+  add("log_softmax", [ops](benchmark::State& state) {
+    bench_rows(state, 2,
+               [ops](const OpContext& context, float* x, float*, float* out, std::int64_t rows,
+                     std::int64_t cols) {
+                 ops->log_softmax(
+                     context, {.x = ConstMatrix(x, rows, cols), .out = Matrix(out, rows, cols)});
+               });
+  })->Args({1, 151936});
+  add("argmax", [ops](benchmark::State& state) {
+    bench_rows(state, 1,
+               [ops](const OpContext& context, float* x, float*, float*, std::int64_t rows,
+                     std::int64_t cols) {
+                 std::int32_t best = 0;
+                 ops->argmax(context, {.x = ConstMatrix(x, rows, cols), .indices = &best});
+                 benchmark::DoNotOptimize(best);
+               });
+  })->Args({1, 151936});
+}
+
+}  // namespace
+}  // namespace troupe
+
+int main(int argc, char** argv) {
+  for (const troupe::Isa isa : {troupe::Isa::kAvx2, troupe::Isa::kAvx512, troupe::Isa::kAmx}) {
+    if (troupe::why_unavailable(isa).empty()) troupe::register_for(troupe::cpu_ops(isa));
+  }
+  benchmark::Initialize(&argc, argv);
+  troupe::machine();
+  benchmark::RunSpecifiedBenchmarks();
+}

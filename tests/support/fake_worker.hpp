@@ -1,0 +1,78 @@
+#pragma once
+// A Worker without a model: the token at position p of request r is a function of r and p alone, so
+// that a test can tell whether a request got exactly the tokens it should. Steps can be made to
+// fail, or to be counted.
+
+#include <memory>
+#include <unordered_map>
+
+#include "messages/actor_interfaces.hpp"
+
+namespace troupe::testing {
+
+/// Shared by a fake worker and its test; both run on the test's thread, or the test reads it at
+/// rest.
+struct FakeWorkerLog {
+  std::uint64_t num_steps = 0;
+  std::uint64_t num_steps_to_fail = 0;  ///< the next ones
+  bool keep_quiet = false;              ///< take steps, give no result
+  std::vector<std::size_t> batch_sizes;
+};
+
+[[nodiscard]] inline TokenId fake_token(RequestId id, std::int32_t position) {
+  return static_cast<TokenId>(100 +
+                              (value(id) * 31 + static_cast<std::uint64_t>(position) * 7) % 1000);
+}
+
+struct FakeWorkerState {
+  FakeWorkerState() = default;
+  static inline const char* name = "fake_worker";
+  std::unordered_map<RequestId, std::int32_t> num_prompt_tokens;
+
+  [[nodiscard]] ModelRunnerOutput execute(const SchedulerOutput& step) {
+    ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
+    std::unordered_map<RequestId, std::pair<std::int32_t, std::int32_t>> computed_and_known;
+    for (const RequestId id : step.preempted_ids) num_prompt_tokens.erase(id);
+    for (const RequestId id : step.finished_ids) num_prompt_tokens.erase(id);
+    for (const NewRequestData& request : step.new_requests) {
+      num_prompt_tokens[request.id] = request.num_prompt_tokens;
+      computed_and_known[request.id] = {request.num_computed_tokens,
+                                        static_cast<std::int32_t>(request.token_ids.size())};
+    }
+    const CachedRequestData& cached = step.cached_requests;
+    for (std::size_t i = 0; i < cached.ids.size(); ++i) {
+      computed_and_known[cached.ids[i]] = {
+          cached.num_computed_tokens[i],
+          num_prompt_tokens.at(cached.ids[i]) + cached.num_output_tokens[i]};
+    }
+    for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+      const auto [computed, known] = computed_and_known.at(step.scheduled_ids[i]);
+      const bool samples = computed + step.num_scheduled_tokens[i] == known;
+      result.num_sampled.push_back(samples ? 1 : 0);
+      if (samples) result.sampled_token_ids.push_back(fake_token(step.scheduled_ids[i], known));
+    }
+    return result;
+  }
+};
+
+inline WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerState> self,
+                                              const std::shared_ptr<FakeWorkerLog>& log) {
+  return {
+      [](const LoadModel&) { return ModelLoaded{}; },
+      [](const InitializeKVCache&) { return Status{}; },
+      [self, log](const SchedulerOutput& step) {
+        const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+        ++log->num_steps;
+        log->batch_sizes.push_back(step.scheduled_ids.size());
+        if (log->keep_quiet) return;
+        if (log->num_steps_to_fail > 0) {
+          --log->num_steps_to_fail;
+          send(self, executor, StepFailed{step.step, {ErrorCode::kInternal, "made to fail"}});
+          return;
+        }
+        send(self, executor, state(self).execute(step));
+      },
+  };
+}
+
+}  // namespace troupe::testing

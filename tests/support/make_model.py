@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Writes a model of a published shape with random bf16 weights, for measurements: its text means nothing.
+
+  make_model.py SHAPE [FOLDER]        SHAPE: qwen3-0.6b, llama-1b, gemma3-1b; FOLDER: build/models/SHAPE
+
+The weights are a function of the shape alone. The tokenizer is a small one of the tests, so that most token ids have
+no text. Needs numpy.
+"""
+import json
+import pathlib
+import shutil
+import struct
+import sys
+import zlib
+
+import numpy
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TOKENIZERS = ROOT / "tests" / "golden" / "tokenizers"
+COMMON = dict(tie_word_embeddings=True, torch_dtype="bfloat16", attention_bias=False)
+CONFIGS = {
+    "qwen3-0.6b": dict(
+        architectures=["Qwen3ForCausalLM"], model_type="qwen3", num_hidden_layers=28, hidden_size=1024,
+        intermediate_size=3072, num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=151936,
+        hidden_act="silu", rms_norm_eps=1e-6, rope_theta=1000000.0, max_position_embeddings=40960, **COMMON),
+    "llama-1b": dict(
+        architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=16, hidden_size=2048,
+        intermediate_size=8192, num_attention_heads=32, num_key_value_heads=8, head_dim=64, vocab_size=128256,
+        hidden_act="silu", rms_norm_eps=1e-5, rope_theta=500000.0, max_position_embeddings=131072,
+        rope_scaling=dict(rope_type="llama3", factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                          original_max_position_embeddings=8192), **COMMON),
+    "gemma3-1b": dict(
+        architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", num_hidden_layers=26, hidden_size=1152,
+        intermediate_size=6912, num_attention_heads=4, num_key_value_heads=1, head_dim=256, vocab_size=262144,
+        hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6, rope_theta=1000000.0, rope_local_base_freq=10000.0,
+        sliding_window=512, sliding_window_pattern=6, query_pre_attn_scalar=256, max_position_embeddings=32768,
+        **COMMON),
+}
+TOKENIZER_OF = {"qwen3-0.6b": "qwen2", "llama-1b": "llama3", "gemma3-1b": "gemma"}
+
+
+def tensors(config):
+    """(name, shape, mean, standard deviation) of every tensor. The deviations keep the residual stream near 1."""
+    kind, hidden, inner = config["model_type"], config["hidden_size"], config["intermediate_size"]
+    head_dim = config["head_dim"]
+    queries, keys = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
+    norm_mean = 0.0 if kind == "gemma3_text" else 1.0  # Gemma's norms multiply by 1 + weight
+    residual = (2 * config["num_hidden_layers"]) ** -0.5
+    yield "model.embed_tokens.weight", (config["vocab_size"], hidden), 0.0, 0.02
+    for layer in range(config["num_hidden_layers"]):
+        def norm(name, size):
+            return f"model.layers.{layer}.{name}.weight", (size,), norm_mean, 0.02
+
+        def linear(name, outputs, inputs, scale=1.0):
+            return f"model.layers.{layer}.{name}.weight", (outputs, inputs), 0.0, scale * inputs ** -0.5
+
+        yield norm("input_layernorm", hidden)
+        yield linear("self_attn.q_proj", queries, hidden)
+        yield linear("self_attn.k_proj", keys, hidden)
+        yield linear("self_attn.v_proj", keys, hidden)
+        yield linear("self_attn.o_proj", hidden, queries, residual)
+        if kind != "llama":
+            yield norm("self_attn.q_norm", head_dim)
+            yield norm("self_attn.k_norm", head_dim)
+        yield norm("post_attention_layernorm", hidden)
+        if kind == "gemma3_text":
+            yield norm("pre_feedforward_layernorm", hidden)
+            yield norm("post_feedforward_layernorm", hidden)
+        yield linear("mlp.gate_proj", inner, hidden)
+        yield linear("mlp.up_proj", inner, hidden)
+        yield linear("mlp.down_proj", hidden, inner, residual)
+    yield "model.norm.weight", (hidden,), norm_mean, 0.02
+
+
+def random_bf16(name, shape, mean, deviation):
+    """Normal numbers as bf16, which is the upper half of float32."""
+    generator = numpy.random.default_rng(zlib.crc32(name.encode()))
+    values = generator.standard_normal(shape, dtype=numpy.float32) * numpy.float32(deviation) + numpy.float32(mean)
+    return (values.view(numpy.uint32) >> 16).astype(numpy.uint16)
+
+
+def write_safetensors(path, config):
+    """The format: the header's size as u64, the header as JSON, then the tensors one after another."""
+    header, end = {"__metadata__": {"format": "pt"}}, 0
+    for name, shape, _, _ in tensors(config):
+        begin, end = end, end + 2 * int(numpy.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        for tensor in tensors(config):
+            random_bf16(*tensor).tofile(file)
+
+
+def main():
+    if len(sys.argv) not in (2, 3) or sys.argv[1] not in CONFIGS:
+        sys.exit(__doc__)
+    shape = sys.argv[1]
+    folder = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else ROOT / "build" / "models" / shape
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = TOKENIZERS / TOKENIZER_OF[shape] / "tokenizer.json"
+    shutil.copy(tokenizer, folder)
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    last = CONFIGS[shape]["vocab_size"] - 1
+    (folder / "config.json").write_text(json.dumps(CONFIGS[shape] | {"bos_token_id": last, "eos_token_id": last}, indent=1))
+    write_safetensors(folder / "model.safetensors", CONFIGS[shape])
+    print(folder)
+
+
+if __name__ == "__main__":
+    main()

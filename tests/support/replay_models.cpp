@@ -1,0 +1,337 @@
+// models/<name> with goldens/<name>: greedy tokens, logits, log-probabilities and texts of every
+// model whose architecture is supported, in float32; and bfloat16 along the reference's own path.
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <span>
+#include <stdexcept>
+
+#include "runtime/models/safetensors.hpp"
+#include "runtime/tokenizer/incremental_decoder.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/support/replay.hpp"
+#include "tests/support/replay_models_driver.hpp"
+
+namespace troupe {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr float kLogitTolerance = 1e-3f;
+constexpr double kBf16Slack = 1.5;  // times the reference's own bfloat16 error
+constexpr float kClearGap = 0.5f;   // bfloat16 must not change the best token of such a row
+constexpr std::int32_t kNumTop = 5;
+
+json read_json(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path.string());
+  return json::parse(file);
+}
+
+SafetensorsFile open_arrays(const fs::path& path) {
+  Result<SafetensorsFile> file = SafetensorsFile::open(path);
+  if (!file.ok()) throw std::runtime_error(file.error().message);
+  return std::move(file).value();
+}
+
+template <class T>
+std::span<const T> elements(const SafetensorsFile& file, const std::string& name) {
+  const TensorView* array = file.find(name);
+  if (array == nullptr) throw std::runtime_error("no array " + name);
+  return array->elements<T>();
+}
+
+/// Greedy, with log-probabilities of the best tokens.
+DriverJob greedy_job(std::vector<TokenId> prompt, std::size_t num_outputs, std::int32_t num_top) {
+  DriverJob job{.prompt = std::move(prompt),
+                .params = {},
+                .num_outputs = static_cast<std::int32_t>(num_outputs)};
+  job.params.temperature = 0;
+  job.params.ignore_eos = true;
+  job.params.logprobs = num_top;
+  return job;
+}
+
+void log_softmax(std::vector<float>& row) {
+  const double largest = *std::ranges::max_element(row);
+  double sum = 0;
+  for (const float x : row) sum += std::exp(x - largest);
+  for (float& x : row) x = static_cast<float>(x - largest - std::log(sum));
+}
+
+/// The whole rows of a result that asked for all log-probabilities, by token id.
+std::vector<std::vector<float>> full_rows(const LogprobRows& rows, std::size_t vocab_size) {
+  std::vector<std::vector<float>> full;
+  std::size_t entry = 0;
+  for (const std::int32_t size : rows.row_sizes) {
+    full.emplace_back(vocab_size, 0.0f);
+    for (std::int32_t i = 0; i < size; ++i, ++entry)
+      full.back()[static_cast<std::size_t>(rows.token_ids[entry])] = rows.logprobs[entry];
+  }
+  return full;
+}
+
+float largest_difference(std::span<const float> a, std::span<const float> b) {
+  float largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const float difference = std::fabs(a[i] - b[i]);
+    if (!(difference <= largest)) largest = difference;  // NaN counts
+  }
+  return largest;
+}
+
+std::string first_difference(std::span<const TokenId> found, std::span<const TokenId> expected) {
+  if (std::ranges::equal(found, expected)) return {};
+  const auto at = std::ranges::mismatch(found, expected).in1 - found.begin();
+  const auto index = static_cast<std::size_t>(at);
+  return "token " + std::to_string(at) + " is " +
+         (index < found.size() ? std::to_string(found[index]) : "missing") + ", expected " +
+         (index < expected.size() ? std::to_string(expected[index]) : "the end");
+}
+
+/// One model's folders, and where its results go.
+class ModelReplay {
+ public:
+  ModelReplay(fs::path model, fs::path golden, ReplayReport& report)
+      : model_(std::move(model)),
+        golden_(read_json(golden / "golden.json")),
+        arrays_(open_arrays(golden / "golden.safetensors")),
+        report_(report) {}
+
+  void run() {
+    std::printf("%s\n", name().c_str());
+    load_tokenizer();
+    DrivenRunner exact = load_driven_runner({.folder = model_.string(), .dtype = "float32"});
+    if (golden_.contains("greedy")) {
+      check_greedy(exact);
+      check_logits(exact);
+      check_bfloat16();
+    }
+    for (const char* kind : {"text_prompts", "chats"})
+      for (const json& entry : golden_.value(kind, json::array())) check_text(exact, entry, kind);
+    // Of a model that also sees, the cases without pictures.
+    for (const json& entry : golden_.value("cases", json::array()))
+      if (entry.at("images").empty()) check_text(exact, entry, entry.at("name"));
+  }
+
+ private:
+  [[nodiscard]] std::string name() const { return model_.filename().string(); }
+
+  void add(const std::string& what, const std::string& difference) {
+    report_.add(difference.empty() ? "" : name() + ": " + what + ": " + difference);
+  }
+
+  void load_tokenizer() {
+    Result<std::shared_ptr<const Tokenizer>> loaded = Tokenizer::load(model_);
+    if (!loaded.ok()) throw std::runtime_error(name() + ": " + loaded.error().message);
+    tokenizer_ = std::move(loaded).value();
+  }
+
+  [[nodiscard]] std::string prompt_name(std::size_t i) const {
+    return "prompt of " + std::to_string(golden_.at("prompts")[i].size()) + " tokens";
+  }
+
+  void check_greedy(DrivenRunner& runner) {
+    std::vector<DriverJob> jobs;
+    for (std::size_t i = 0; i < golden_.at("prompts").size(); ++i)
+      jobs.push_back(greedy_job(golden_["prompts"][i], golden_.at("greedy")[i].size(), kNumTop));
+    const std::vector<DriverResult> results = drive(runner, jobs, {});
+    const auto top_ids = elements<TokenId>(arrays_, "greedy_top5_ids");
+    const auto top_logprobs = elements<float>(arrays_, "greedy_top5_logprobs");
+    std::size_t first = 0;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const auto expected = golden_["greedy"][i].get<std::vector<TokenId>>();
+      add(prompt_name(i) + ", greedy", first_difference(results[i].tokens, expected));
+      const std::size_t count = expected.size() * kNumTop;
+      add(prompt_name(i) + ", top 5",
+          compare_top(results[i].logprobs, top_ids.subspan(first, count),
+                      top_logprobs.subspan(first, count)));
+      first += count;
+    }
+  }
+
+  /// Rows hold the sampled token, then the best ones. Where two of these are as good as equal their
+  /// order is free.
+  static std::string compare_top(const LogprobRows& rows, std::span<const TokenId> ids,
+                                 std::span<const float> logprobs) {
+    if (rows.row_sizes.size() * kNumTop != ids.size()) return "rows are missing";
+    for (std::size_t row = 0; row < rows.row_sizes.size(); ++row)
+      for (std::size_t k = 0; k < kNumTop; ++k) {
+        const std::size_t found = row * (kNumTop + 1) + 1 + k;
+        const std::size_t expected = row * kNumTop + k;
+        const std::string where =
+            "step " + std::to_string(row) + ", place " + std::to_string(k) + ": ";
+        if (!(std::fabs(rows.logprobs[found] - logprobs[expected]) <= kLogitTolerance))
+          return where + "log-probability " + std::to_string(rows.logprobs[found]) + ", expected " +
+                 std::to_string(logprobs[expected]);
+        if (rows.token_ids[found] != ids[expected] && is_clear(logprobs, row, k))
+          return where + "token " + std::to_string(rows.token_ids[found]) + ", expected " +
+                 std::to_string(ids[expected]);
+      }
+    return {};
+  }
+
+  /// Is place k of a row further from its neighbours than the tolerance? The last one's neighbour
+  /// is not known.
+  static bool is_clear(std::span<const float> logprobs, std::size_t row, std::size_t k) {
+    const std::span<const float> best = logprobs.subspan(row * kNumTop, kNumTop);
+    return k + 1 < best.size() && best[k] - best[k + 1] > 2 * kLogitTolerance &&
+           (k == 0 || best[k - 1] - best[k] > 2 * kLogitTolerance);
+  }
+
+  /// Reference logits as log-probabilities, row by row, beside ours.
+  struct RowPair {
+    std::string what;
+    std::vector<float> expected;
+    std::vector<float> found;
+  };
+
+  /// The last position of every prompt, and every position of the prompt of 33 tokens.
+  std::vector<RowPair> logit_rows(DrivenRunner& runner) {
+    const auto last = elements<float>(arrays_, "last_logits");
+    const auto all33 = elements<float>(arrays_, "all_logits_33");
+    const std::size_t num_prompts = golden_.at("prompts").size();
+    const std::size_t vocab_size = last.size() / num_prompts;
+    std::vector<DriverJob> jobs;
+    for (const json& prompt : golden_["prompts"]) {
+      jobs.push_back(greedy_job(prompt, 1, kAllLogprobs));
+      jobs.back().params.prompt_logprobs = kAllLogprobs;
+    }
+    const std::vector<DriverResult> results = drive(runner, jobs, {});
+    std::vector<RowPair> rows;
+    const auto add_row = [&](const std::string& what, std::span<const float> logits,
+                             std::vector<float> found) {
+      rows.push_back({what, {logits.begin(), logits.end()}, std::move(found)});
+      log_softmax(rows.back().expected);
+    };
+    for (std::size_t i = 0; i < num_prompts; ++i) {
+      add_row(prompt_name(i), last.subspan(i * vocab_size, vocab_size),
+              full_rows(results[i].logprobs, vocab_size).front());
+      if (jobs[i].prompt.size() * vocab_size != all33.size()) continue;
+      const auto found = full_rows(results[i].prompt_logprobs, vocab_size);
+      for (std::size_t position = 0; position < found.size(); ++position)
+        add_row(prompt_name(i) + ", position " + std::to_string(position),
+                all33.subspan(position * vocab_size, vocab_size), found[position]);
+    }
+    return rows;
+  }
+
+  void check_logits(DrivenRunner& runner) {
+    for (const RowPair& row : logit_rows(runner)) {
+      const float difference = largest_difference(row.found, row.expected);
+      add(row.what + ", logits",
+          difference <= kLogitTolerance ? "" : "differ by " + std::to_string(difference));
+    }
+  }
+
+  /// Rounded arithmetic: errors of whole rows no larger than the reference's own, and along the
+  /// reference's greedy path the same best token wherever it is clear.
+  void check_bfloat16() {
+    DrivenRunner runner = load_driven_runner({.folder = model_.string(), .dtype = "bfloat16"});
+    std::vector<float> differences;
+    for (const RowPair& row : logit_rows(runner))
+      differences.push_back(largest_difference(row.found, row.expected));
+    std::ranges::sort(differences);
+    const auto& bounds =
+        golden_.at("measured").at("bfloat16_vs_float32").at("row_max_abs_p50_p90_p99");
+    for (const auto& [index, share] : {std::pair(0, 0.5), std::pair(1, 0.9)}) {
+      const double found = differences[static_cast<std::size_t>(
+          static_cast<double>(differences.size() - 1) * share)];
+      const double bound = bounds[static_cast<std::size_t>(index)].get<double>() * kBf16Slack;
+      add("bfloat16 logits",
+          found <= bound ? ""
+                         : "percentile " + std::to_string(share) + " of the rows' errors is " +
+                               std::to_string(found) + ", bound " + std::to_string(bound));
+    }
+    check_bfloat16_path(runner);
+  }
+
+  void check_bfloat16_path(DrivenRunner& runner) {
+    std::vector<DriverJob> jobs;
+    for (std::size_t i = 0; i < golden_["prompts"].size(); ++i) {
+      auto path = golden_["prompts"][i].get<std::vector<TokenId>>();
+      const auto greedy = golden_["greedy"][i].get<std::vector<TokenId>>();
+      path.insert(path.end(), greedy.begin(), greedy.end());
+      jobs.push_back(greedy_job(std::move(path), 1, 1));
+      jobs.back().params.prompt_logprobs = 1;
+    }
+    const std::vector<DriverResult> results = drive(runner, jobs, {});
+    const auto gaps = elements<float>(arrays_, "greedy_gap");
+    std::size_t next_gap = 0;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      const std::size_t num_prompt = golden_["prompts"][i].size();
+      std::string difference;
+      for (std::size_t k = 0; k < golden_["greedy"][i].size(); ++k) {
+        // Row p of the prompt's log-probabilities scores token p + 1; its rank tells the best.
+        const std::size_t row = num_prompt + k - 1;
+        const std::int32_t rank = results[i].prompt_logprobs.ranks[row * 2];
+        if (gaps[next_gap++] > kClearGap && rank != 1 && difference.empty())
+          difference = "step " + std::to_string(k) + ": the reference's token has rank " +
+                       std::to_string(rank);
+      }
+      add(prompt_name(i) + ", bfloat16", difference);
+    }
+  }
+
+  void check_text(DrivenRunner& runner, const json& entry, const std::string& kind) {
+    const auto prompt = entry.at("prompt_token_ids").get<std::vector<TokenId>>();
+    const auto expected = entry.at("greedy_token_ids").get<std::vector<TokenId>>();
+    const DriverJob job = greedy_job(prompt, expected.size(), 1);
+    const std::vector<TokenId> tokens = drive(runner, std::span(&job, 1), {}).front().tokens;
+    add(kind + ", greedy", first_difference(tokens, expected));
+    const std::string text = entry.value("text_out", entry.value("text", ""));
+    add(kind + ", text", tokenizer_->decode(tokens, true) == text ? "" : "texts differ");
+    if (entry.contains("text_with_special"))
+      add(kind + ", text with special tokens",
+          tokenizer_->decode(tokens, false) == entry["text_with_special"] ? "" : "texts differ");
+    IncrementalDecoder decoder(tokenizer_, true, prompt);
+    std::string streamed;
+    for (const TokenId token : tokens) streamed += decoder.step(token).text.value_or("");
+    add(kind + ", streamed text", streamed == entry.at("streamed_text") ? "" : "texts differ");
+  }
+
+  fs::path model_;
+  json golden_;
+  SafetensorsFile arrays_;
+  ReplayReport& report_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+/// Has the golden what this replays: decoding, not an embedding?
+bool is_decoder_golden(const fs::path& golden) {
+  const json content = read_json(golden);
+  return content.contains("greedy") || content.contains("cases");
+}
+
+}  // namespace
+
+ReplayReport replay_models(const fs::path& folder) {
+  ReplayReport report;
+  std::set<fs::path> models;
+  for (const auto& entry : fs::directory_iterator(folder / "models")) models.insert(entry.path());
+  for (const fs::path& model : models) {
+    const fs::path golden = folder / "goldens" / model.filename();
+    const Result<ModelConfig> config = load_model_config(model);
+    if (!config.ok()) {
+      std::printf("%s: passed over: %s\n", model.filename().c_str(),
+                  config.error().message.c_str());
+      continue;
+    }
+    if (!fs::exists(golden / "golden.json") || !is_decoder_golden(golden / "golden.json")) {
+      std::printf("%s: passed over: no golden of a decoder\n", model.filename().c_str());
+      continue;
+    }
+    ModelReplay(model, golden, report).run();
+  }
+  return report;
+}
+
+}  // namespace troupe

@@ -1,0 +1,258 @@
+#include "tests/support/replay_models_driver.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+
+namespace troupe {
+namespace {
+
+/// A job on its way through the steps.
+struct Running {
+  const DriverJob* job = nullptr;
+  DriverResult* result = nullptr;
+  RequestId id{};
+  std::vector<TokenId> tokens;
+  BlockTable blocks;
+  std::int32_t num_computed = 0;
+  bool known = false;  ///< to the runner
+
+  [[nodiscard]] std::int32_t num_left() const {
+    return static_cast<std::int32_t>(tokens.size()) - num_computed;
+  }
+};
+
+class Driver {
+ public:
+  Driver(DrivenRunner& driven, const DriverSchedule& schedule)
+      : driven_(driven), schedule_(schedule) {
+    free_blocks_.resize(static_cast<std::size_t>(driven.cache.num_blocks - 1));
+    std::iota(free_blocks_.begin(), free_blocks_.end(), 1);
+    std::shuffle(free_blocks_.begin(), free_blocks_.end(), std::mt19937(1));
+  }
+
+  std::vector<DriverResult> run(std::span<const DriverJob> jobs) {
+    std::vector<DriverResult> results(jobs.size());
+    std::deque<Running> waiting;
+    for (std::size_t i = 0; i < jobs.size(); ++i)
+      waiting.push_back({.job = &jobs[i],
+                         .result = &results[i],
+                         .id = RequestId{i + 1},
+                         .tokens = jobs[i].prompt,
+                         .blocks = {}});
+    while (!waiting.empty() || !running_.empty()) {
+      while (!waiting.empty() && running_.size() < schedule_.max_running) {
+        running_.push_back(std::move(waiting.front()));
+        waiting.pop_front();
+        running_.back().blocks.resize(driven_.cache.groups.size());
+      }
+      step();
+    }
+    SchedulerOutput last;
+    last.finished_ids = std::move(finished_);
+    execute(last);
+    return results;
+  }
+
+ private:
+  void step() {
+    SchedulerOutput output;
+    output.step = ++num_steps_;
+    output.finished_ids = std::move(finished_);
+    finished_.clear();
+    preempt(output);
+    std::int32_t budget = schedule_.token_budget;
+    std::vector<Running*> scheduled;
+    for (Running& request : running_) {
+      if (!request.known && schedule_.share_prefix) adopt_prefix(request);
+      const std::int32_t num_tokens = std::min(budget, request.num_left());
+      if (num_tokens == 0) continue;
+      schedule(request, num_tokens, output);
+      scheduled.push_back(&request);
+      budget -= num_tokens;
+    }
+    take(execute(output), scheduled, output);
+  }
+
+  ModelRunnerOutput execute(const SchedulerOutput& output) {
+    Result<ModelRunnerOutput> done = driven_.runner->execute(output);
+    if (!done.ok()) throw std::runtime_error(done.error().message);
+    return std::move(done).value();
+  }
+
+  void preempt(SchedulerOutput& output) {
+    if (schedule_.preempt_every == 0 ||
+        num_steps_ % static_cast<std::uint64_t>(schedule_.preempt_every) != 0)
+      return;
+    Running& victim = running_[num_steps_ % running_.size()];
+    if (!victim.known) return;
+    output.preempted_ids.push_back(victim.id);
+    release(victim);
+    victim.known = false;
+    victim.num_computed = 0;
+    // Its prompt is scored from the start again.
+    victim.result->prompt_logprobs = {};
+  }
+
+  /// Starts behind the longest run of full blocks that another request has computed.
+  void adopt_prefix(Running& request) {
+    const std::int32_t block_size = driven_.cache.groups.front().spec.block_size;
+    for (const Running& other : running_) {
+      const auto limit = std::min<std::ptrdiff_t>(other.num_computed, request.num_left() - 1);
+      const auto end = std::mismatch(request.tokens.begin(), request.tokens.begin() + limit,
+                                     other.tokens.begin());
+      const auto num_blocks = (end.first - request.tokens.begin()) / block_size;
+      if (num_blocks * block_size <= request.num_computed) continue;
+      request.num_computed = static_cast<std::int32_t>(num_blocks) * block_size;
+      for (std::size_t group = 0; group < request.blocks.size(); ++group)
+        request.blocks[group].assign(other.blocks[group].begin(),
+                                     other.blocks[group].begin() + num_blocks);
+    }
+  }
+
+  void schedule(Running& request, std::int32_t num_tokens, SchedulerOutput& output) {
+    CachedRequestData& cached = output.cached_requests;
+    for (std::size_t group = 0; group < request.blocks.size(); ++group) {
+      const std::int32_t block_size = driven_.cache.groups[group].spec.block_size;
+      const auto num_blocks = static_cast<std::size_t>(
+          (request.num_computed + num_tokens + block_size - 1) / block_size);
+      std::vector<BlockId>& blocks = request.blocks[group];
+      const std::size_t num_old = blocks.size();
+      while (blocks.size() < num_blocks) {
+        if (free_blocks_.empty()) throw std::runtime_error("the driver's cache is too small");
+        blocks.push_back(free_blocks_.back());
+        free_blocks_.pop_back();
+      }
+      if (!request.known) continue;
+      cached.new_block_ids.insert(cached.new_block_ids.end(),
+                                  blocks.begin() + static_cast<std::ptrdiff_t>(num_old),
+                                  blocks.end());
+      cached.new_block_counts.push_back(static_cast<std::int32_t>(blocks.size() - num_old));
+    }
+    const auto num_prompt_tokens = static_cast<std::int32_t>(request.job->prompt.size());
+    if (request.known) {
+      cached.ids.push_back(request.id);
+      cached.num_computed_tokens.push_back(request.num_computed);
+      cached.num_output_tokens.push_back(static_cast<std::int32_t>(request.tokens.size()) -
+                                         num_prompt_tokens);
+    } else {
+      NewRequestData& data = output.new_requests.emplace_back();
+      data.id = request.id;
+      data.token_ids = request.tokens;
+      data.num_prompt_tokens = num_prompt_tokens;
+      data.params = request.job->params;
+      data.block_ids = request.blocks;
+      data.num_computed_tokens = request.num_computed;
+      request.known = true;
+    }
+    output.scheduled_ids.push_back(request.id);
+    output.num_scheduled_tokens.push_back(num_tokens);
+    output.total_num_scheduled_tokens += num_tokens;
+  }
+
+  void take(const ModelRunnerOutput& done, const std::vector<Running*>& scheduled,
+            const SchedulerOutput& output) {
+    if (done.ids != output.scheduled_ids)
+      throw std::runtime_error("the runner's output is not of the scheduled requests");
+    std::size_t next_token = 0;
+    std::size_t next_row = 0;
+    std::size_t next_entry = 0;
+    for (std::size_t i = 0; i < scheduled.size(); ++i) {
+      Running& request = *scheduled[i];
+      request.num_computed += output.num_scheduled_tokens[i];
+      for (std::int32_t n = 0; n < done.num_sampled[i]; ++n) {
+        request.tokens.push_back(done.sampled_token_ids[next_token]);
+        request.result->tokens.push_back(done.sampled_token_ids[next_token++]);
+      }
+      const std::int32_t num_rows = done.num_logprob_rows.empty() ? 0 : done.num_logprob_rows[i];
+      for (std::int32_t n = 0; n < num_rows; ++n)
+        copy_row(done.logprobs, next_row++, next_entry, request.result->logprobs);
+    }
+    for (const PromptLogprobs& scores : done.prompt_logprobs) {
+      Running& request = *std::ranges::find(scheduled, scores.id, &Running::id).operator*();
+      std::size_t entry = 0;
+      for (std::size_t row = 0; row < scores.rows.row_sizes.size(); ++row)
+        copy_row(scores.rows, row, entry, request.result->prompt_logprobs);
+    }
+    for (const auto& [id, error] : done.request_errors)
+      (*std::ranges::find(scheduled, id, &Running::id))->result->errors.push_back(error);
+    std::erase_if(running_, [&](Running& request) { return finish(request); });
+  }
+
+  static void copy_row(const LogprobRows& from, std::size_t row, std::size_t& entry,
+                       LogprobRows& to) {
+    const std::int32_t size = from.row_sizes[row];
+    to.row_sizes.push_back(size);
+    for (std::int32_t n = 0; n < size; ++n, ++entry) {
+      to.token_ids.push_back(from.token_ids[entry]);
+      to.logprobs.push_back(from.logprobs[entry]);
+      to.ranks.push_back(from.ranks[entry]);
+    }
+  }
+
+  bool finish(Running& request) {
+    const auto num_outputs = static_cast<std::int32_t>(request.result->tokens.size());
+    if (num_outputs < request.job->num_outputs && request.result->errors.empty()) return false;
+    finished_.push_back(request.id);
+    release(request);
+    return true;
+  }
+
+  /// Shared blocks are never handed out again, which spares counting their users.
+  void release(Running& request) {
+    for (std::vector<BlockId>& blocks : request.blocks) {
+      if (!schedule_.share_prefix)
+        free_blocks_.insert(free_blocks_.begin(), blocks.begin(), blocks.end());
+      blocks.clear();
+    }
+  }
+
+  DrivenRunner& driven_;
+  DriverSchedule schedule_;
+  std::vector<BlockId> free_blocks_;
+  std::vector<Running> running_;
+  std::vector<RequestId> finished_;
+  std::uint64_t num_steps_ = 0;
+};
+
+}  // namespace
+
+KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num_blocks) {
+  KVCacheConfig config;
+  config.num_blocks = num_blocks;
+  for (std::size_t layer = 0; layer < specs.size(); ++layer) {
+    auto group = std::ranges::find(config.groups, specs[layer], &KVCacheGroup::spec);
+    if (group == config.groups.end())
+      group = config.groups.insert(config.groups.end(), {.spec = specs[layer], .layers = {}});
+    group->layers.push_back(static_cast<std::int32_t>(layer));
+    config.num_tensors =
+        std::max(config.num_tensors, static_cast<std::int32_t>(group->layers.size()));
+  }
+  config.page_bytes = specs.front().page_bytes();
+  return config;
+}
+
+DrivenRunner load_driven_runner(const DriverModelOptions& options) {
+  WorkerOptions worker;
+  worker.model = options.folder;
+  worker.dtype = options.dtype;
+  worker.cpu_isa = options.isa;
+  worker.threads = options.threads;
+  worker.block_size = options.block_size;
+  worker.max_num_seqs = 64;
+  worker.max_num_batched_tokens = 2048;
+  Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::load(worker, {});
+  if (!runner.ok()) throw std::runtime_error(runner.error().message);
+  DrivenRunner driven{.runner = std::move(runner).value(), .cache = {}};
+  driven.cache = plan_cache(driven.runner->describe().kv_cache_specs, options.num_blocks);
+  const Result<void> initialized = driven.runner->initialize_kv_cache(driven.cache);
+  if (!initialized.ok()) throw std::runtime_error(initialized.error().message);
+  return driven;
+}
+
+std::vector<DriverResult> drive(DrivenRunner& runner, std::span<const DriverJob> jobs,
+                                const DriverSchedule& schedule) {
+  return Driver(runner, schedule).run(jobs);
+}
+
+}  // namespace troupe

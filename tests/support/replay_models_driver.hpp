@@ -1,0 +1,61 @@
+#pragma once
+// Drives a ModelRunner as a scheduler would, in every way that a scheduler may: alone or batched,
+// in chunks, on shared prefix blocks, with preemptions.
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/worker/model_runner.hpp"
+
+namespace troupe {
+
+/// A model folder on a runner, with a cache of `num_blocks` blocks whose ids are handed out in a
+/// shuffled order.
+struct DrivenRunner {
+  std::unique_ptr<ModelRunner> runner;
+  KVCacheConfig cache;
+};
+struct DriverModelOptions {
+  std::string folder;
+  std::string dtype = "float32";
+  std::string isa = "auto";
+  std::int32_t threads = 2;
+  std::int32_t block_size = 16;
+  std::int32_t num_blocks = 1024;
+};
+/// Throws std::runtime_error with the error's text.
+DrivenRunner load_driven_runner(const DriverModelOptions& options);
+
+/// Layers of equal specs in one group each.
+KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num_blocks);
+
+struct DriverJob {
+  std::vector<TokenId> prompt;
+  SamplingParams params;
+  std::int32_t num_outputs = 0;
+};
+struct DriverResult {
+  std::vector<TokenId> tokens;
+  LogprobRows logprobs;
+  LogprobRows prompt_logprobs;
+  std::vector<Error> errors;
+  bool operator==(const DriverResult&) const = default;
+};
+
+struct DriverSchedule {
+  std::int32_t token_budget = 2048;  ///< of one step
+  std::size_t max_running = 64;      ///< 1: one request after the other
+  std::int32_t preempt_every = 0;    ///< every so many steps a running request loses its blocks
+  bool share_prefix = false;         ///< full blocks of an equal prefix are used again
+};
+
+/// Runs all jobs to their end; result i is job i's.
+std::vector<DriverResult> drive(DrivenRunner& runner, std::span<const DriverJob> jobs,
+                                const DriverSchedule& schedule);
+
+}  // namespace troupe

@@ -1,0 +1,420 @@
+// Traces of the Scheduler: it runs with local caches, as in the actors it runs with remote ones.
+
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <unordered_set>
+
+#include "runtime/base/check.hpp"
+#include "runtime/scheduler/scheduler.hpp"
+#include "tests/support/local_ports.hpp"
+#include "tests/support/trace_format.hpp"
+#include "tests/support/trace_replay.hpp"
+
+namespace troupe {
+namespace {
+
+using nlohmann::json;
+
+SchedulerConfig scheduler_config_from_json(const json& cfg, const json& derived) {
+  SchedulerConfig config;
+  config.max_model_len = cfg["max_model_len"];
+  config.num_blocks = cfg["num_blocks"];
+  config.max_num_seqs = cfg["max_num_seqs"];
+  config.max_num_active_seqs = cfg.value("max_num_active_seqs", 0);
+  config.max_num_batched_tokens = cfg["max_num_batched_tokens"];
+  config.max_num_scheduled_tokens = cfg.value("max_num_scheduled_tokens", 0);
+  config.enable_chunked_prefill = cfg["enable_chunked_prefill"];
+  config.long_prefill_token_threshold = cfg["long_prefill_token_threshold"];
+  config.long_prefill_adaptive = cfg.value("long_prefill_adaptive", false);
+  config.policy =
+      cfg["policy"] == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  config.reserve_full_sequence = cfg["reserve_full_isl"];
+  config.prefix_caching = cfg["prefix_caching"];
+  config.async_scheduling = cfg["async_scheduling"];
+  config.pipeline_parallel_size = cfg["pp"];
+  config.stagger_decodes = cfg["v2_runner"];
+  config.pooling = cfg.value("runner", std::string()) == "pooling";
+  config.speculative.num_draft_tokens = derived["num_spec_tokens"];
+  config.speculative.num_lookahead_tokens = derived["num_lookahead_tokens"];
+  config.speculative.num_prefill_lookahead = derived["num_prefill_lookahead"];
+  config.speculative.draft_slots = derived["draft_slots"];
+  if (!derived["dynamic_sd_lookup"].is_null())
+    config.speculative.dynamic_lookup =
+        derived["dynamic_sd_lookup"].get<std::vector<std::int32_t>>();
+  if (cfg.contains("lora") && !cfg["lora"].is_null()) config.max_loras = cfg["lora"]["max_loras"];
+  if (cfg.contains("mm") && !cfg["mm"].is_null())
+    config.max_encoder_embeds = cfg["mm"]["compute_budget"];
+  config.include_finished_requests = cfg.value("include_finished_set", false);
+  config.has_block_work = derived["needs_zeroing"];
+  return config;
+}
+
+class SchedulerReplayer final : public TraceReplayer {
+ public:
+  explicit SchedulerReplayer(const std::vector<json>& trace)
+      : cfg_(trace[0]["cfg"]),
+        derived_(trace[0]["derived"]),
+        ids_(trace),
+        v2_runner_(cfg_["v2_runner"]),
+        hex_chars_(cfg_["hash"]["hex_chars"]),
+        kv_cache_(cache_settings_from_json(cfg_, derived_)),
+        kv_port_(kv_cache_),
+        scheduler_(scheduler_config_from_json(cfg_, derived_), kv_port_, make_encoder_port()) {}
+
+  std::string replay(const json& line) override {
+    const json& op = line["op"];
+    json out = json::object();
+    const std::string name = op["op"];
+    if (name == "add") {
+      add(op, out);
+    } else if (name == "sched") {
+      schedule(op, out);
+    } else if (name == "update") {
+      update(op, out);
+    } else if (name == "finish") {
+      finish(op, out);
+    } else if (name == "drafts") {
+      std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;
+      for (const json& entry : op["d"])
+        drafts.emplace_back(ids_.number(entry[0]), entry[1].get<std::vector<TokenId>>());
+      scheduler_.update_draft_token_ids(drafts);
+    } else if (name == "reset_prefix_cache") {
+      const bool running = op["running"];
+      out["ok"] = run_now(scheduler_.reset_prefix_cache(running, 0));
+      if (running) previous_step_.clear();
+    } else if (name == "reset_encoder_cache") {
+      scheduler_.reset_encoder_cache();
+    } else if (name == "pause") {
+      scheduler_.set_pause_state(static_cast<PauseState>(op["state"].get<int>()));
+    } else {
+      return "operation " + name + " is not supported";
+    }
+    scheduler_.flush();
+    std::string difference = describe_difference("out", line["out"], out);
+    if (difference.empty()) difference = compare_state(line.value("st", json::object()));
+    return difference;
+  }
+
+ private:
+  EncoderCachePort* make_encoder_port() {
+    if (!cfg_.contains("mm") || cfg_["mm"].is_null()) return nullptr;
+    encoder_cache_.emplace(cfg_["mm"]["cache_size"].get<std::int32_t>(),
+                           !cfg_.value("disable_chunked_mm_input", false));
+    encoder_port_.emplace(*encoder_cache_);
+    return &*encoder_port_;
+  }
+
+  json hashes_json(const std::vector<BlockHash>& hashes, std::size_t from) const {
+    json list = json::array();
+    for (std::size_t i = from; i < hashes.size(); ++i)
+      list.push_back(hash_text(hashes[i], hex_chars_));
+    return list;
+  }
+
+  void add(const json& op, json& out) {
+    const RequestId id = ids_.number(op["req"]["id"]);
+    const bool is_new = scheduler_.request(id) == nullptr;
+    EngineCoreRequest request = request_from_json(op["req"], id);
+    CHECK(scheduler_.add_request(std::move(request), 0).ok());
+    scheduler_.flush();
+    if (is_new) {
+      out["hashes"] = hashes_json(kv_cache_.request(id).hashes, 0);
+      num_hashes_[id] = kv_cache_.request(id).hashes.size();
+      expected_tables_[ids_.name(id)] = json::array();
+    }
+    const RequestState* state = scheduler_.request(id);
+    out["status"] = state == nullptr ? json() : json(status_name(state->status));
+  }
+
+  static json table_json(const BlockTable& table) { return table; }
+
+  void schedule(const json& op, json& out) {
+    const bool throttle = op.value("throttle", false);
+    Step& step = steps_.emplace_back();
+    step.number = op["k"];
+    step.output = run_now(scheduler_.schedule(0, throttle));
+    const SchedulerOutput& output = step.output;
+    const bool feeds_tokens = cfg_["pp"].get<int>() > 1 && !cfg_["async_scheduling"].get<bool>();
+
+    std::map<RequestId, std::int32_t> num_scheduled, num_drafts;
+    out["num"] = json::array();
+    std::size_t next_draft = 0;
+    for (std::size_t i = 0; i < output.scheduled_ids.size(); ++i) {
+      const RequestId id = output.scheduled_ids[i];
+      num_scheduled[id] = output.num_scheduled_tokens[i];
+      out["num"].push_back({ids_.name(id), output.num_scheduled_tokens[i]});
+      const auto n = output.num_draft_tokens.empty()
+                         ? 0
+                         : static_cast<std::size_t>(output.num_draft_tokens[i]);
+      num_drafts[id] = static_cast<std::int32_t>(n);
+      if (n > 0)
+        out["spec"][ids_.name(id)] = std::vector<TokenId>(
+            output.draft_token_ids.begin() + static_cast<std::ptrdiff_t>(next_draft),
+            output.draft_token_ids.begin() + static_cast<std::ptrdiff_t>(next_draft + n));
+      next_draft += n;
+    }
+    out["total"] = output.total_num_scheduled_tokens;
+    out["finished"] = ids_.sorted_names(output.finished_ids);
+    out["preempted"] = ids_.sorted_names(output.preempted_ids);
+
+    const auto add_worker_fields = [&](json& entry, RequestId id, std::int32_t computed) {
+      const auto& tokens = scheduler_.request(id)->token_ids;
+      if (feeds_tokens) {
+        const auto end = std::min(
+            tokens.size(), static_cast<std::size_t>(computed + num_scheduled[id] - num_drafts[id]));
+        entry["tok"] = std::vector<TokenId>(tokens.begin() + computed,
+                                            tokens.begin() + static_cast<std::ptrdiff_t>(end));
+      }
+      if (!v2_runner_ && !previous_step_.contains(id)) entry["all_len"] = tokens.size();
+    };
+
+    out["new"] = json::array();
+    out["cached"] = json::array();
+    const CachedRequestData& cached = output.cached_requests;
+    const std::size_t num_groups = cfg_["groups"].size();
+    std::size_t next_block = 0;
+    for (std::size_t i = 0; i < cached.ids.size(); ++i) {
+      json entry = {{"id", ids_.name(cached.ids[i])},
+                    {"resumed", false},
+                    {"computed", cached.num_computed_tokens[i]},
+                    {"nout", cached.num_output_tokens[i]}};
+      BlockTable blocks(num_groups);
+      bool any = false;
+      for (std::size_t g = 0; g < num_groups && !cached.new_block_counts.empty(); ++g) {
+        for (std::int32_t n = 0; n < cached.new_block_counts[i * num_groups + g]; ++n) {
+          blocks[g].push_back(cached.new_block_ids[next_block++]);
+          any = true;
+        }
+      }
+      if (any) entry["blocks"] = blocks;
+      add_worker_fields(entry, cached.ids[i], cached.num_computed_tokens[i]);
+      out["cached"].push_back(std::move(entry));
+    }
+    const std::size_t num_first_timers =
+        output.new_requests.size() - static_cast<std::size_t>(output.num_resumed_requests);
+    for (std::size_t i = 0; i < output.new_requests.size(); ++i) {
+      const NewRequestData& data = output.new_requests[i];
+      json entry = {{"id", ids_.name(data.id)},
+                    {"blocks", data.block_ids},
+                    {"computed", data.num_computed_tokens}};
+      if (i < num_first_timers || v2_runner_) {
+        if (v2_runner_) entry["prefill_len"] = data.token_ids.size();
+        out["new"].push_back(std::move(entry));
+      } else {
+        entry["resumed"] = true;
+        entry["nout"] = static_cast<std::int32_t>(data.token_ids.size()) - data.num_prompt_tokens;
+        add_worker_fields(entry, data.id, data.num_computed_tokens);
+        out["cached"].push_back(std::move(entry));
+      }
+    }
+    for (const auto& [id, item] : output.scheduled_encoder_inputs)
+      out["enc"][ids_.name(id)].push_back(item);
+    out["free_mm"] = output.free_encoder_identifiers;
+    out["zero"] = output.blocks_to_zero;
+    out["copies"] = output.block_copies;
+    if (cfg_.contains("spec") && !cfg_["spec"].is_null()) out["next_k"] = output.num_drafts_to_make;
+    previous_step_.clear();
+    previous_step_.insert(output.scheduled_ids.begin(), output.scheduled_ids.end());
+  }
+
+  void update(const json& op, json& out) {
+    CHECK(!steps_.empty() && steps_.front().number == op["k"].get<std::uint64_t>());
+    const Step step = std::move(steps_.front());
+    steps_.pop_front();
+    ModelRunnerOutput result;
+    result.step = step.output.step;
+    for (const json& entry : op["toks"]) {
+      result.ids.push_back(ids_.number(entry[0]));
+      const auto tokens = entry[1].get<std::vector<TokenId>>();
+      result.num_sampled.push_back(static_cast<std::int32_t>(tokens.size()));
+      result.sampled_token_ids.insert(result.sampled_token_ids.end(), tokens.begin(), tokens.end());
+    }
+    for (const json& id : op.value("pooled", json::array()))
+      result.pooling_outputs.emplace_back(ids_.number(id), std::vector<float>{1});
+    const EngineCoreOutputs outputs = scheduler_.update_from_output(step.output, result, 0);
+    scheduler_.flush();
+
+    out["outs"] = json::array();
+    for (const EngineCoreOutput& output : outputs.outputs) {
+      json entry = {{"id", ids_.name(output.id)},
+                    {"toks", output.new_token_ids},
+                    {"client", output.client_index}};
+      if (output.finish_reason) entry["fin"] = to_string(*output.finish_reason);
+      if (const auto* token = std::get_if<TokenId>(&output.stop_reason))
+        entry["stop_reason"] = *token;
+      if (const auto* text = std::get_if<std::string>(&output.stop_reason))
+        entry["stop_reason"] = *text;
+      if (output.pooling_output) entry["pooled"] = true;
+      if (const auto& stats = output.prefill_stats)
+        entry["prefill"] = {stats->num_prompt_tokens,          stats->num_computed_tokens,
+                            stats->num_cached_tokens,          stats->num_local_cached_tokens,
+                            stats->num_external_cached_tokens, stats->num_cache_creation_tokens};
+      out["outs"].push_back(std::move(entry));
+    }
+    for (const auto& [client, id] : outputs.finished_requests)
+      out["finished"][std::to_string(client)].push_back(ids_.name(id));
+    if (out.contains("finished"))
+      for (json& names : out["finished"]) std::sort(names.begin(), names.end());
+    const SchedulerStats& stats = outputs.stats;
+    out["stats"] = {{"running", stats.num_running_reqs},
+                    {"waiting", stats.num_waiting_reqs},
+                    {"skipped", stats.num_deferred_reqs}};
+    const PrefixCacheStats& prefix = stats.prefix_cache;
+    if (prefix != PrefixCacheStats{})
+      out["stats"]["prefix"] = {
+          prefix.requests,          prefix.queries,        prefix.hits, prefix.preempted_requests,
+          prefix.preempted_queries, prefix.preempted_hits, prefix.reset};
+    const SpecDecodingStats& spec = stats.spec_decoding;
+    if (spec.num_requests > 0)
+      out["stats"]["spec"] = {spec.num_requests, spec.num_draft_tokens, spec.num_accepted_tokens,
+                              spec.num_accepted_per_position, spec.num_drafted_per_position};
+    const std::string event_hashes = cfg_.value("event_hashes", std::string("int64"));
+    for (const KVCacheEvent& event : kv_cache_.take_events())
+      out["events"].push_back(event_json(event, event_hashes));
+  }
+
+  void finish(const json& op, json& out) {
+    const RequestStatus status = status_from_name(op["status"]);
+    std::vector<RequestId> done;
+    if (op["id"].is_null()) {
+      done = scheduler_.finish_all_requests(status);
+    } else {
+      const RequestId id = ids_.number(op["id"]);
+      done = scheduler_.finish_requests(std::span(&id, 1), status);
+    }
+    out["done"] = json::array();
+    for (const RequestId id : done) out["done"].push_back(ids_.name(id));
+  }
+
+  // ---- state ----
+
+  template <class List>
+  json names_of(const List& requests) const {
+    json names = json::array();
+    for (const RequestState* request : requests) names.push_back(ids_.name(request->id));
+    return names;
+  }
+
+  json row_of(const RequestState& request) const {
+    return {status_name(request.status),
+            request.num_computed_tokens,
+            request.num_tokens(),
+            request.num_output_tokens(),
+            request.num_output_placeholders,
+            request.num_in_flight_tokens,
+            request.num_stale_tokens,
+            request.num_preemptions,
+            request.draft_token_ids.size(),
+            request.shared_prefix_boundary};
+  }
+
+  std::string compare_state(const json& changed) {
+    for (const auto& [key, value] : changed.items()) {
+      if (key == "reqs" || key == "bt") {
+        json& kept = key == "reqs" ? expected_rows_ : expected_tables_;
+        for (const auto& [id, entry] : value.items()) {
+          if (entry.is_null())
+            kept.erase(id);
+          else
+            kept[id] = entry;
+        }
+      } else if (key == "nh") {
+        for (const auto& [id, entry] : value.items()) {
+          const auto& hashes = kv_cache_.request(ids_.number(id)).hashes;
+          const std::string difference = describe_difference(
+              "st.nh." + id, entry[1], hashes_json(hashes, entry[0].get<std::size_t>()));
+          if (!difference.empty()) return difference;
+          num_hashes_[ids_.number(id)] = hashes.size();
+        }
+      } else if (key != "fql" && key != "fq" && key != "free") {
+        expected_state_[key] = value;
+      }
+    }
+    json state = json::object();
+    add_pool_state(kv_cache_.pool(), changed, state);
+    json expected = expected_state_;
+    for (const char* key : {"free", "fq", "fql"})
+      if (changed.contains(key)) expected[key] = changed[key];
+    state["run"] = names_of(scheduler_.running());
+    state["wait"] = names_of(scheduler_.waiting().list());
+    state["hold"] = names_of(scheduler_.holding().list());
+    std::vector<RequestId> deferred;
+    for (const auto& list : {scheduler_.waiting().list(), scheduler_.holding().list()})
+      for (const RequestState* request : list)
+        if (request->deferred) deferred.push_back(request->id);
+    state["def"] = ids_.sorted_names(deferred);
+    state["unfinished"] = scheduler_.num_unfinished_requests();
+    state["has"] = scheduler_.has_requests();
+    if (expected.contains("step")) state["step"] = scheduler_.step();
+    if (expected.contains("enc")) state["enc"] = encoder_state();
+    std::string difference = describe_difference("st", expected, state);
+    if (!difference.empty()) return difference;
+    return compare_requests();
+  }
+
+  json encoder_state() const {
+    json state = {{"free", encoder_cache_->num_free()},
+                  {"freeable", encoder_cache_->num_freeable()},
+                  {"cached", json::object()},
+                  {"lru", encoder_cache_->evictable()}};
+    for (const auto& [identifier, output] : encoder_cache_->cached()) {
+      json users = json::array();
+      for (const RequestId id : output.users) users.push_back(ids_.name(id));
+      state["cached"][identifier] = users;
+    }
+    return state;
+  }
+
+  std::string compare_requests() {
+    for (const auto& [name, row] : expected_rows_.items()) {
+      const RequestState* request = scheduler_.request(ids_.number(name));
+      const json got = request == nullptr ? json() : row_of(*request);
+      if (got != row) return "st.reqs." + name + ": expected " + row.dump() + ", got " + got.dump();
+    }
+    if (kv_cache_.requests().size() != expected_rows_.size())
+      return "st.reqs: expected " + std::to_string(expected_rows_.size()) + " requests, got " +
+             std::to_string(kv_cache_.requests().size());
+    for (const auto& [id, request] : kv_cache_.requests()) {
+      if (num_hashes_[id] != request->hashes.size())
+        return "st.nh." + ids_.name(id) + ": expected no new hash";
+      json table = json::array();
+      for (const GroupBlocks& group : request->groups) table.push_back(group.blocks);
+      const json& expected = expected_tables_[ids_.name(id)];
+      const std::string difference =
+          describe_difference("st.bt." + ids_.name(id), expected.empty() ? table : expected, table);
+      if (!difference.empty()) return difference;
+    }
+    return {};
+  }
+
+  struct Step {
+    std::uint64_t number = 0;
+    SchedulerOutput output;
+  };
+
+  json cfg_;
+  json derived_;
+  TraceIds ids_;
+  bool v2_runner_;
+  std::size_t hex_chars_;
+  KVCacheManager kv_cache_;
+  LocalKVCache kv_port_;
+  std::optional<EncoderCacheManager> encoder_cache_;
+  std::optional<LocalEncoderCache> encoder_port_;
+  Scheduler scheduler_;
+  std::deque<Step> steps_;
+  std::unordered_set<RequestId> previous_step_;
+  json expected_state_ = json::object();
+  json expected_rows_ = json::object();
+  json expected_tables_ = json::object();
+  std::map<RequestId, std::size_t> num_hashes_;
+};
+
+}  // namespace
+
+std::unique_ptr<TraceReplayer> make_scheduler_replayer(const std::vector<json>& trace) {
+  return std::make_unique<SchedulerReplayer>(trace);
+}
+
+}  // namespace troupe

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""The same requests give the same tokens and log-probabilities, bit for bit, whatever happens around them: alone or all at
+once, prefilled in pieces, from the prefix cache, preempted for want of blocks, on one thread or two."""
+import json
+import re
+import subprocess
+import unittest
+
+from support import BINARY, ENVIRONMENT
+
+SHARED = "Tell me a story about a dragon. What is the capital of France? Count from 1 to 10. " * 3
+
+
+def requests():
+    """Greedy and sampled requests of several lengths; some share a long prefix."""
+    lines = []
+    for number in range(12):
+        body = {"max_tokens": 40, "ignore_eos": True, "logprobs": 3, "seed": number,
+                "temperature": 0.0 if number % 2 else 0.9, "top_p": 0.95}
+        if number % 3 == 0:
+            body["messages"] = [{"role": "user", "content": f"What is {number} + 48? " * (number + 1)}]
+            body["logprobs"], body["top_logprobs"] = True, 3
+        else:
+            body["prompt"] = SHARED * (number % 3) + "Once upon a time " * number
+        lines.append(json.dumps(body))
+    return lines
+
+
+def generate(lines, *arguments):
+    done = subprocess.run([BINARY, "generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--log-level", "warning",
+                           *arguments], input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=600,
+                          env=ENVIRONMENT)
+    if done.returncode != 0:
+        raise AssertionError(f"{arguments}: {done.stderr}\n{done.stdout[:2000]}")
+    # Numbers are compared as they were written: to the last digit.
+    answers = [json.loads(line, parse_float=str) for line in done.stdout.splitlines()]
+    return [answer["choices"] for answer in answers]
+
+
+def available_instruction_sets():
+    sets = []
+    for name in ("scalar", "avx2", "avx512", "amx"):
+        done = subprocess.run([BINARY, "generate", "--cpu-isa", name], input="", capture_output=True, text=True, timeout=600,
+                          env=ENVIRONMENT)
+        if done.returncode == 0:
+            sets.append(name)
+        elif "instruction" not in done.stderr and name not in done.stderr:
+            raise AssertionError(done.stderr)
+    return sets
+
+
+class Invariance(unittest.TestCase):
+    def check(self, isa, dtype):
+        base = ("--cpu-isa", isa, "--dtype", dtype)
+        lines = requests()
+        expected = generate(lines, *base)
+        self.assertEqual(len(expected), len(lines))
+        variants = {
+            "each alone": ("--max-num-seqs", "1", "--no-enable-prefix-caching"),
+            "pieces of 16 tokens": ("--max-num-batched-tokens", "16"),
+            "pieces of 7 tokens": ("--long-prefill-token-threshold", "7"),
+            "no prefix cache": ("--no-enable-prefix-caching",),
+            "few blocks": ("--max-model-len", "512", "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
+            "blocks of 32": ("--block-size", "32"),
+            "one thread": ("--threads", "1"),
+        }
+        for name, arguments in variants.items():
+            with self.subTest(isa=isa, dtype=dtype, variant=name):
+                self.assertEqual(generate(lines, *base, *arguments), expected)
+        with self.subTest(isa=isa, dtype=dtype, variant="from the prefix cache"):
+            twice = generate(lines + lines, *base, "--max-num-seqs", "2")
+            self.assertEqual(twice[:len(lines)], expected)
+            self.assertEqual(twice[len(lines):], expected)
+        with self.subTest(isa=isa, dtype=dtype, variant="other order"):
+            self.assertEqual(generate(lines[::-1], *base)[::-1], expected)
+
+    def test_every_instruction_set_of_this_machine(self):
+        sets = available_instruction_sets()
+        self.assertIn("scalar", sets)
+        for isa in sets:
+            self.check(isa, "bfloat16")
+        self.check(sets[-1], "float32")
+
+    def test_few_blocks_do_preempt(self):
+        """The variant above means something: with so few blocks requests are preempted."""
+        done = subprocess.run([BINARY, "generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--max-model-len", "512",
+                               "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64", "--log-level", "debug"],
+                              input="\n".join(requests()) + "\n", capture_output=True, text=True, timeout=600,
+                          env=ENVIRONMENT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stderr, re.compile(r"step planned .* preempted=[1-9]"))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""The OpenAI Python package against `troupe serve` with the demo model."""
+import math
+import unittest
+
+import openai
+
+from support import Server
+
+WHO = "I am the Troupe demo model, a tiny language model that can chat, count, add numbers and describe simple pictures."
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+class OpenAIClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--served-model-name", "demo", "--served-model-name", "alias")
+        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", max_retries=0)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        code, errors = cls.server.stop()
+        assert code == 0, errors
+
+    def chat(self, text, **arguments):
+        return self.client.chat.completions.create(model="demo", messages=user(text), temperature=0, **arguments)
+
+    def test_models_are_listed(self):
+        self.assertEqual([model.id for model in self.client.models.list()], ["demo", "alias"])
+
+    def test_chat_answers_as_trained(self):
+        for question, answer in [("Who are you?", WHO), ("What is the capital of France?", "The capital of France is Paris."),
+                                 ("What is 37 + 48?", "7 + 8 = 15, 3 + 4 + 1 = 8, so 37 + 48 = 85"),
+                                 ("Count from 1 to 10.", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]:
+            reply = self.chat(question)
+            self.assertEqual(reply.choices[0].message.content, answer)
+            self.assertEqual(reply.choices[0].finish_reason, "stop")
+            self.assertEqual(reply.usage.total_tokens, reply.usage.prompt_tokens + reply.usage.completion_tokens)
+
+    def test_a_stream_says_what_the_whole_answer_says(self):
+        chunks = list(self.chat("Who are you?", stream=True, stream_options={"include_usage": True}))
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual("".join(c.choices[0].delta.content or "" for c in chunks if c.choices), WHO)
+        self.assertEqual([c.choices[0].finish_reason for c in chunks if c.choices][-1], "stop")
+        self.assertEqual(chunks[-1].choices, [])
+        self.assertGreaterEqual(len(chunks), 3)  # a slow reader gets several tokens at once
+        self.assertEqual(chunks[-1].usage.completion_tokens, self.chat("Who are you?").usage.completion_tokens)
+
+    def test_completions_of_texts_and_token_ids(self):
+        prompts = ["The capital of Spain is", "1, 2, 3, 4,"]
+        both = self.client.completions.create(model="demo", prompt=prompts, max_tokens=8, temperature=0)
+        self.assertEqual([choice.index for choice in both.choices], [0, 1])
+        self.assertIn("Madrid", both.choices[0].text)
+        self.assertIn("5, 6", both.choices[1].text)
+        with_ids = self.client.completions.create(model="demo", prompt=prompts[0], max_tokens=8, temperature=0,
+                                                  extra_body={"return_token_ids": True})
+        ids = with_ids.choices[0].prompt_token_ids
+        again = self.client.completions.create(model="demo", prompt=ids, max_tokens=8, temperature=0)
+        self.assertEqual(again.choices[0].text, both.choices[0].text)
+        self.assertEqual(len(with_ids.choices[0].token_ids), with_ids.usage.completion_tokens)
+
+    def test_echo_gives_the_prompt_and_its_logprobs(self):
+        reply = self.client.completions.create(model="demo", prompt="The capital of Spain is", max_tokens=2,
+                                               temperature=0, echo=True, logprobs=2)
+        choice = reply.choices[0]
+        self.assertTrue(choice.text.startswith("The capital of Spain is"))
+        self.assertIsNone(choice.logprobs.token_logprobs[0])
+        self.assertEqual(len(choice.logprobs.tokens), reply.usage.total_tokens)
+        self.assertTrue(all(value <= 0 for value in choice.logprobs.token_logprobs[1:]))
+
+    def test_logprobs_name_the_likeliest_token_first(self):
+        reply = self.chat("What is the capital of France?", logprobs=True, top_logprobs=3)
+        content = reply.choices[0].logprobs.content
+        self.assertEqual("".join(entry.token for entry in content[:-1]), reply.choices[0].message.content)
+        for entry in content:
+            self.assertEqual(len(entry.top_logprobs), 3)
+            self.assertEqual(entry.top_logprobs[0].logprob, entry.logprob)
+            self.assertLessEqual(math.fsum(math.exp(top.logprob) for top in entry.top_logprobs), 1 + 1e-4)
+
+    def test_n_samples_are_joined_and_a_seed_repeats_them(self):
+        def stories():
+            reply = self.client.chat.completions.create(
+                model="demo", messages=user("Tell me a story about a dragon."), n=4, seed=7, temperature=0.9, max_tokens=40)
+            return [choice.message.content for choice in sorted(reply.choices, key=lambda choice: choice.index)]
+
+        first = stories()
+        self.assertEqual(len(set(first)), 4)
+        self.assertEqual(first, stories())
+
+    def test_a_stop_string_ends_the_answer_before_it(self):
+        reply = self.chat("Count from 1 to 10.", stop=["5", "9"])
+        self.assertEqual(reply.choices[0].message.content, "1, 2, 3, 4, ")
+        self.assertEqual(reply.choices[0].finish_reason, "stop")
+        self.assertEqual(self.chat("Count from 1 to 10.", max_tokens=3).choices[0].finish_reason, "length")
+
+    def test_tokens_go_there_and_back(self):
+        tokens = self.client.post("/../tokenize", body={"model": "demo", "prompt": "Hello you"}, cast_to=object)
+        text = self.client.post("/../detokenize", body={"model": "demo", "tokens": tokens["tokens"]}, cast_to=object)
+        self.assertIn("Hello you", text["prompt"])
+        self.assertEqual(tokens["count"], len(tokens["tokens"]))
+
+    def test_errors_are_the_clients_own_classes(self):
+        with self.assertRaises(openai.NotFoundError):
+            self.client.completions.create(model="no-such-model", prompt="a")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.completions.create(model="demo", prompt="a", temperature=-1)
+        self.assertIn("temperature", str(caught.exception))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.completions.create(model="demo", prompt=[5] * 5000)
+        self.assertIn("5000", str(caught.exception))
+        self.assertIn("2048", str(caught.exception))
+
+    def test_every_dialogue_turn_is_seen(self):
+        reply = self.client.chat.completions.create(model="demo", temperature=0, messages=[
+            {"role": "user", "content": "Hi, my name is Anna."}, {"role": "assistant", "content": "Hello Anna!"},
+            {"role": "user", "content": [{"type": "text", "text": "What is my name?"}]}])
+        self.assertEqual(reply.choices[0].message.content, "Your name is Anna.")
+
+
+class ApiKey(unittest.TestCase):
+    def test_only_clients_with_the_key_are_served(self):
+        with Server("--api-key", "secret") as server:
+            with self.assertRaises(openai.AuthenticationError):
+                openai.OpenAI(base_url=server.url + "/v1", api_key="guess", max_retries=0).models.list()
+            models = openai.OpenAI(base_url=server.url + "/v1", api_key="secret", max_retries=0).models.list()
+            self.assertEqual(len(models.data), 1)
+            self.assertEqual(server.get("/health"), "")
+
+
+if __name__ == "__main__":
+    unittest.main()

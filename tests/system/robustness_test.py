@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""What clients do wrong, what they do at once, and how the server ends."""
+import concurrent.futures
+import http.client
+import json
+import pathlib
+import random
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import unittest
+
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, wait_until
+
+STORY = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story about a dragon."}], "temperature": 0}
+
+
+def post(server, path, body, headers=None):
+    """Status and parsed JSON (or text) of one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    try:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request("POST", path, data, {"Content-Type": "application/json", **(headers or {})})
+        response = connection.getresponse()
+        text = response.read().decode()
+        try:
+            return response.status, json.loads(text)
+        except json.JSONDecodeError:
+            return response.status, text
+    finally:
+        connection.close()
+
+
+def start_stream(server, body):
+    """A socket on which a stream has begun: the first event has been read."""
+    data = json.dumps({**body, "stream": True}).encode()
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S)
+    client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+                   + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    received = b""
+    while b"data: " not in received:
+        part = client.recv(4096)
+        if not part:
+            raise AssertionError(f"the server closed the stream: {received!r}")
+        received += part
+    return client
+
+
+def read_to_end(client):
+    received = b""
+    while not received.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"):
+        part = client.recv(65536)
+        if not part:
+            break
+        received += part
+    return received
+
+
+def bad_bodies():
+    """200 bodies that are wrong, each with the status that it deserves."""
+    good = {"model": "demo", "prompt": "a", "max_tokens": 1}
+    cases = [(text, 400) for text in (b"", b"{", b"[]", b"null", b"1e999", b"{\"prompt\": \"\xff\xfe\"}", b"\x00" * 64,
+                                      b"[" * 20000, b"{\"a\":" * 20000, b"{\"prompt\": \"a\"} trailing", b"\"\\ud800\"")]
+    wrong_types = [None, True, -1, 1.5, "text", [], {}, [[]], [None], 10 ** 30, -10 ** 30, 1e308]
+    for field in ("n", "max_tokens", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "logit_bias", "logprobs",
+                  "stop_token_ids", "min_tokens", "repetition_penalty", "presence_penalty", "prompt"):
+        for value in wrong_types:
+            cases.append((json.dumps({**good, field: value}).encode(), None))
+    for change in ({"temperature": 3}, {"top_p": 0}, {"n": 0}, {"n": 100000}, {"max_tokens": 0}, {"prompt": [1 << 30]},
+                   {"prompt": "a " * 100000}, {"prompt": [5] * 3000}, {"logprobs": 21},
+                   {"stream_options": {"include_usage": True}}):
+        cases.append((json.dumps({**good, **change}).encode(), 400))
+    cases.append((json.dumps({**good, "model": "other"}).encode(), 404))
+    assert len(cases) >= 200, len(cases)
+    return cases
+
+
+class OneServer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--served-model-name", "demo", "--generation-config", "vllm")
+
+    @classmethod
+    def tearDownClass(cls):
+        code, errors = cls.server.stop()
+        assert code == 0, errors
+
+    def tearDown(self):
+        self.assertEqual(self.server.get("/health"), "")
+        self.assertEqual(self.server.wait_idle(), 0)
+
+    def test_two_hundred_wrong_requests_get_their_own_errors(self):
+        for body, expected in bad_bodies():
+            status, reply = post(self.server, "/v1/completions", body)
+            if expected is not None:
+                self.assertEqual(status, expected, (body[:80], reply))
+            self.assertIn(status, (200, 400, 404, 413), (body[:80], reply))
+            if status != 200:
+                self.assertEqual(reply["error"]["code"], status)
+                self.assertTrue(reply["error"]["message"], body[:80])
+        status, reply = post(self.server, "/v1/chat/completions", STORY)
+        self.assertEqual(status, 200)
+
+    def test_unknown_fields_are_ignored(self):
+        status, _ = post(self.server, "/v1/completions", {"model": "demo", "prompt": "a", "max_tokens": 1, "frobnicate": [{}]})
+        self.assertEqual(status, 200)
+
+    def test_http_errors(self):
+        self.assertEqual(post(self.server, "/v1/nothing", {})[0], 404)
+        self.assertEqual(post(self.server, "/v1/models", {})[0], 405)
+        self.assertEqual(post(self.server, "/v1/completions", b"a=b", {"Content-Type": "text/plain"})[0], 400)
+
+    def test_sixty_four_clients_of_whom_some_hang_up(self):
+        expected = post(self.server, "/v1/chat/completions", STORY)[1]["choices"][0]["message"]["content"]
+        numbers = random.Random(1)
+        leaves = [numbers.random() < 0.4 for _ in range(64)]
+
+        def client(number):
+            stream = start_stream(self.server, {**STORY, "max_tokens": 200})
+            if leaves[number]:
+                stream.close()
+                return None
+            events = read_to_end(stream)
+            stream.close()
+            text = ""
+            for line in events.split(b"\n"):
+                if line.startswith(b"data: {"):
+                    for choice in json.loads(line[6:])["choices"]:
+                        text += choice["delta"].get("content") or ""
+            return text
+
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            texts = list(pool.map(client, range(64)))
+        for number, text in enumerate(texts):
+            if not leaves[number]:
+                self.assertTrue(expected.endswith(text), (number, text))
+
+    def test_a_client_that_goes_away_ends_its_request(self):
+        before = self.server.metric("vllm:generation_tokens_total")
+        stream = start_stream(self.server, {**STORY, "ignore_eos": True, "max_tokens": 1900})
+        stream.close()
+        self.server.wait_idle()
+        self.assertLess(self.server.metric("vllm:generation_tokens_total") - before, 1900)
+
+    def test_an_idle_connection_serves_several_requests(self):
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=DEADLINE_S)
+        for _ in range(3):
+            connection.request("GET", "/v1/models")
+            self.assertEqual(json.loads(connection.getresponse().read())["data"][0]["id"], "demo")
+        connection.close()
+
+
+class Ending(unittest.TestCase):
+    def test_a_signal_lets_running_requests_finish_and_refuses_new_ones(self):
+        with Server("--served-model-name", "demo", "--generation-config", "vllm", "--shutdown-timeout", "60") as server:
+            stream = start_stream(server, {**STORY, "ignore_eos": True, "max_tokens": 1500})
+            ended = threading.Event()
+            events = []
+
+            def read():
+                events.append(read_to_end(stream))
+                ended.set()
+
+            reader = threading.Thread(target=read)
+            reader.start()
+            server.process.send_signal(signal.SIGINT)
+
+            def refused():
+                try:
+                    return post(server, "/v1/chat/completions", {**STORY, "max_tokens": 1})[0] == 503
+                except OSError:
+                    return True
+
+            wait_until(lambda: refused() or ended.is_set(), "new requests to be refused")
+            self.assertTrue(ended.wait(DEADLINE_S))
+            reader.join()
+            self.assertIn(b'"finish_reason":"length"', events[0])
+            self.assertEqual(server.process.wait(DEADLINE_S), 0)
+            stream.close()
+
+    def test_without_a_timeout_running_requests_are_aborted(self):
+        with Server("--served-model-name", "demo", "--generation-config", "vllm") as server:
+            stream = start_stream(server, {**STORY, "ignore_eos": True, "max_tokens": 1900})
+            code, errors = server.stop(signal.SIGINT)
+            self.assertEqual(code, 0, errors)
+            self.assertRegex(read_to_end(stream), rb'"finish_reason":"(abort|length)"')  # length: it was done already
+            stream.close()
+
+
+class Refusals(unittest.TestCase):
+    """What cannot work is refused before the port opens, with the reason."""
+
+    def refused(self, *arguments, code=1, **environment):
+        done = subprocess.run([BINARY, "serve", *arguments], capture_output=True, text=True, timeout=DEADLINE_S,
+                              env={**ENVIRONMENT, **environment})
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertNotIn("Serving", done.stdout)
+        return done.stderr
+
+    def test_wrong_options(self):
+        self.assertIn("--max-sequences", self.refused("--max-sequences", "3", code=2))
+        self.assertIn("TROUPE_MAX_SEQS", self.refused(TROUPE_MAX_SEQS="3", code=2))
+        self.assertIn("65535", self.refused("--port", "65536", code=2))
+        self.assertIn("no-such-folder", self.refused("no-such-folder"))
+
+    def test_a_port_that_is_taken(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            self.assertIn(str(port), self.refused("--port", str(port)))
+
+    def test_broken_model_folders(self):
+        demo = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model"
+
+        def folder(change):
+            broken = pathlib.Path(tempfile.mkdtemp(dir=self.scratch.name))
+            for file in demo.iterdir():
+                (broken / file.name).symlink_to(file)
+            change(broken)
+            return str(broken)
+
+        def rewrite(name, text):
+            def change(broken):
+                (broken / name).unlink()
+                (broken / name).write_bytes(text)
+            return change
+
+        with tempfile.TemporaryDirectory() as scratch:
+            self.scratch = type("Scratch", (), {"name": scratch})
+            self.assertIn("config.json", self.refused(folder(lambda broken: (broken / "config.json").unlink())))
+            self.assertIn("config.json", self.refused(folder(rewrite("config.json", b"{"))))
+            self.assertIn("tokenizer.json", self.refused(folder(rewrite("tokenizer.json", b"[]"))))
+            whole = (demo / "model.safetensors").read_bytes()
+            self.assertIn("model.safetensors", self.refused(folder(rewrite("model.safetensors", whole[:-1000]))))
+            config = json.loads((demo / "config.json").read_text())
+            config["architectures"] = ["NoSuchForCausalLM"]
+            self.assertIn("NoSuchForCausalLM", self.refused(folder(rewrite("config.json", json.dumps(config).encode()))))
+            config = json.loads((demo / "config.json").read_text())
+            config["text_config"]["intermediate_size"] = 656
+            message = self.refused(folder(rewrite("config.json", json.dumps(config).encode())))
+            self.assertIn("656", message)
+            self.assertIn("640", message)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,78 @@
+"""A Troupe server as a user would start it, for the tests that talk to it from outside."""
+import os
+import pathlib
+import re
+import select
+import signal
+import subprocess
+import time
+import urllib.request
+
+BINARY = os.environ["TROUPE_BINARY"]
+DEADLINE_S = float(os.environ.get("TROUPE_TEST_DEADLINE_S", "120"))
+# What the binary gets: it reads TROUPE_* as options, and refuses those that it does not know.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TROUPE_")}
+SAMPLES = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "samples"
+
+
+class Server:
+    """`troupe serve` on a port that the system chooses; `with Server(...) as server`."""
+
+    def __init__(self, *arguments, environment=None):
+        self.process = subprocess.Popen(
+            [BINARY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**ENVIRONMENT, **(environment or {})})
+        self.url = None
+        deadline = time.monotonic() + DEADLINE_S
+        seen = ""
+        while self.url is None:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))
+            line = self.process.stdout.readline() if ready else ""
+            if not line:
+                self.process.kill()
+                raise RuntimeError(f"the server did not start: {seen}{self.process.stderr.read()}")
+            seen += line
+            match = re.search(r" at (http://\S+)", line)
+            if match:
+                self.url = match.group(1)
+        self.port = int(self.url.rsplit(":", 1)[1])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.stop()
+
+    def stop(self, sig=signal.SIGTERM):
+        """Asks it to end; returns (exit code, what it wrote to standard error)."""
+        self.process.send_signal(sig)
+        _, errors = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, errors
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as response:
+            return response.read().decode()
+
+    def metric(self, name):
+        """The sum over all label sets of one metric."""
+        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
+        if not values:
+            raise KeyError(name)
+        return sum(map(float, values))
+
+    def wait_idle(self):
+        """Until nothing runs or waits; returns the share of KV blocks that is still in use."""
+        wait_until(lambda: self.metric("vllm:num_requests_running") == 0
+                   and self.metric("vllm:num_requests_waiting") == 0
+                   and self.metric("vllm:kv_cache_usage_perc") == 0, "the engine to be idle")
+        return self.metric("vllm:kv_cache_usage_perc")
+
+
+def wait_until(condition, what):
+    """Looks again until the condition holds; fails when the deadline has passed."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {DEADLINE_S} s in vain for {what}")
+        time.sleep(0.01)

@@ -1,0 +1,54 @@
+#pragma once
+// One line of `troupe generate`: a request body in, an answer out.
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/engine_output.hpp"
+#include "messages/request.hpp"
+#include "runtime/http/openai_request.hpp"
+
+namespace troupe::tools {
+
+/// A completion or chat body, as one request to the engine per prompt. Owns the prompts until they
+/// are taken, and the outputs as they come back.
+class BatchRequest {
+ public:
+  /// Reads a body: a chat if it has "messages", else a completion. Fields that say how an answer
+  /// travels (stream, return_token_ids) change nothing here. Errors: those of the parsers.
+  [[nodiscard]] static Result<BatchRequest> parse(std::string_view body,
+                                                  const ServerDefaults& defaults);
+
+  /// What the engine is to do, one per prompt; call once.
+  [[nodiscard]] std::vector<GenerateRequest> take_requests();
+
+  /// The final output of prompt `index`. Pre: each comes once.
+  void add(std::size_t index, RequestOutput output);
+  /// All prompts have ended, or one has failed: then the others need not run.
+  [[nodiscard]] bool done() const noexcept { return error_.has_value() || num_missing_ == 0; }
+  [[nodiscard]] bool failed() const noexcept { return error_.has_value(); }
+
+  /// The line of output: {"index", "choices", "prompt_token_ids", "usage"}, or {"index", "error"}.
+  /// Choice index = prompt * n + sample; with several prompts prompt_token_ids is a list of lists.
+  /// Pre: done().
+  [[nodiscard]] std::string answer_json(std::size_t line_index) const;
+
+ private:
+  BatchRequest() = default;
+
+  std::vector<Prompt> prompts_;
+  GenerationFields fields_;
+  bool echo_prompt_ = false;            ///< texts begin with the prompt's
+  bool echo_only_ = false;              ///< and end with it
+  std::string echo_text_;               ///< of a chat
+  std::vector<RequestOutput> outputs_;  ///< by prompt
+  std::size_t num_missing_ = 0;
+  std::optional<Error> error_;
+};
+
+/// {"index", "error": {"message", "type", "param", "code"}}
+[[nodiscard]] std::string batch_error_json(std::size_t line_index, const Error& error);
+
+}  // namespace troupe::tools

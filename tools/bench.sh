@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Measures what the project promises, and prints goal and measured side by side. The output of every part stays in
+# build/bench. Figures mean something on a quiet machine only.
+# Usage: tools/bench.sh   (after `make build` and the benchmarks of build/release; `make bench` does all of it)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+release=build/release
+out=build/bench
+tokenizers=tests/golden/tokenizers
+random_model=build/models/qwen3-0.6b
+python=build/venv-bench/bin/python
+mkdir -p "$out"
+
+heading() { printf '\n== %s\n' "$1"; }
+# Shows a command's output and keeps it: record NAME COMMAND...
+record() {
+  local name=$1
+  shift
+  "$@" 2>&1 | tee "$out/$name.txt"
+}
+# Rows of the table at the end, which is printed with all of them: row WHAT GOAL MEASURED
+row() { printf '%-52s %14s %16s\n' "$1" "$2" "$3" >> "$out/table.txt"; }
+: > "$out/table.txt"
+
+read -r load _ < /proc/loadavg
+if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
+  echo "The machine is not quiet (load $load): figures will be worse than they could be."
+fi
+if [[ ! -x $python ]] || ! "$python" -c 'import numpy, tokenizers' 2> /dev/null; then
+  echo "Installing numpy and tokenizers into build/venv-bench"
+  if ! { python3 -m venv build/venv-bench &&
+    build/venv-bench/bin/pip install --quiet --disable-pip-version-check numpy tokenizers; }; then
+    echo "They cannot be installed: no comparison of tokenizers, no random model." >&2
+    python=
+  fi
+fi
+
+heading 'Messages of a decode step through all actors (the worker computes nothing)'
+record actors "$release/tests/bench_actors" "$tokenizers/qwen2" 2000 9
+for running in 1 64; do
+  row "actors, $running running: us per step" '< 60' "$(awk -v n=$running '$1 == n { print $2 }' "$out/actors.txt")"
+done
+
+heading 'The scheduler with its KV cache, and the block pool'
+record scheduler "$release/tests/bench_scheduler" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
+row 'scheduler, 256 running: us per step' '< 150' "$(awk '/^schedule_and_update\/256_median/ { print $2 }' "$out/scheduler.txt")"
+
+heading 'Tokenizers on one thread: this repository and texts of many languages'
+text=$out/text.txt
+git ls-files -z -- '*.md' '*.hpp' '*.cpp' '*.py' | xargs -0 cat > "$text"
+PYTHONUTF8=1 python3 -c '
+import json, sys
+for line in open(sys.argv[1], encoding="utf-8"):
+    print(json.loads(line)["text"])' "$tokenizers/qwen2/vectors.jsonl" >> "$text"
+for name in qwen2 llama3 gemma; do
+  echo "$name:"
+  record "tokenizer-$name" "$release/tests/bench_tokenizer" "$tokenizers/$name" "$text" 2 | tail -n 1
+  ours=$(sed -n 's|.*encode \([0-9.]*\) MB/s.*|\1|p' "$out/tokenizer-$name.txt")
+  theirs='not measured'
+  if [[ $python ]]; then
+    record "tokenizer-$name-hf" "$python" tests/support/bench_tokenizers.py "$tokenizers/$name" "$text" 2
+    theirs=$(sed -n 's|.*encode \([0-9.]*\) MB/s.*|\1|p' "$out/tokenizer-$name-hf.txt")
+  fi
+  row "tokenizer $name against Hugging Face: MB/s" "> $theirs" "$ours"
+done
+
+heading 'From the start of troupe serve to the first token of the demo model'
+record first_token env TROUPE_BINARY="$release/troupe" python3 tests/system/bench_first_token.py 9
+row 'start to first token, demo model: s' '< 1' "$(sed -n 's/^median: first token after \([0-9.]*\) s/\1/p' "$out/first_token.txt")"
+
+heading 'Kernels, as fractions of what this machine reads and multiplies at most'
+record kernels "$release/tests/bench_kernels" --benchmark_min_time=0.1
+
+heading 'The demo model: one batch, then a queue of requests'
+record demo-latency "$release/troupe" bench latency --batch-size 8 --input-len 32 --output-len 128 --num-iters-warmup 1 --num-iters 5
+record demo-throughput "$release/troupe" bench throughput --num-prompts 200 --input-len 128 --output-len 128
+
+if [[ $python ]]; then
+  heading 'Random weights in the shape of Qwen3-0.6B: prefill of 512 tokens, then decode of one request'
+  [[ -f $random_model/model.safetensors ]] || "$python" tests/support/make_model.py qwen3-0.6b "$random_model"
+  # Two lengths of the same prompt: their difference is decode alone.
+  for output_len in 1 65; do
+    record "qwen3-latency-$output_len" "$release/troupe" bench latency "$random_model" --max-model-len 4096 --batch-size 1 \
+      --input-len 512 --output-len $output_len --num-iters-warmup 1 --num-iters 5
+  done
+  record qwen3-throughput "$release/troupe" bench throughput "$random_model" --max-model-len 4096 --num-prompts 16 \
+    --input-len 128 --output-len 64
+  median() { awk '/^50% percentile latency/ { print $4 }' "$out/qwen3-latency-$1.txt"; }
+  row 'Qwen3-0.6B shape, prefill of 512: tokens/s' '' "$(awk -v s="$(median 1)" 'BEGIN { printf "%.0f", 512 / s }')"
+  row 'Qwen3-0.6B shape, decode of one: tokens/s' '' \
+    "$(awk -v a="$(median 1)" -v b="$(median 65)" 'BEGIN { printf "%.1f", 64 / (b - a) }')"
+fi
+
+heading 'Goals'
+printf '%-52s %14s %16s\n' '' goal measured
+cat "$out/table.txt"

@@ -1,0 +1,61 @@
+#pragma once
+// A streamed answer of an OpenAI server, from bytes to a RequestRecord.
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tools/bench/report.hpp"
+
+namespace troupe::tools {
+
+/// Cuts a body of type text/event-stream into the payloads of its events. Owns the unfinished end.
+class EventStream {
+ public:
+  /// Calls on_data(payload) for each event that `bytes` completes; comments and events without data
+  /// are passed over.
+  template <class OnData>
+  void feed(std::string_view bytes, OnData&& on_data) {
+    rest_ += bytes;
+    std::size_t begin = 0;
+    for (;;) {
+      const std::size_t end = rest_.find('\n', begin);
+      if (end == std::string::npos) break;
+      std::string_view line(rest_.data() + begin, end - begin);
+      begin = end + 1;
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (take_line(line)) {
+        on_data(std::string_view(data_));
+        data_.clear();
+      }
+    }
+    rest_.erase(0, begin);
+  }
+
+ private:
+  /// True if the line ends an event that has data.
+  bool take_line(std::string_view line);
+
+  std::string rest_;
+  std::string data_;
+};
+
+/// Takes the events of one answer to /v1/completions or /v1/chat/completions and notes when they
+/// came. The first token is the first chunk with text; every later chunk ends a gap. An answer
+/// without any text is timed by its end. Times: seconds since the request was sent.
+class AnswerRecorder {
+ public:
+  void on_event(std::string_view data, double time);
+  /// The record, without start and queue times. Without `usage` from the server a chunk counts as a
+  /// token.
+  [[nodiscard]] RequestRecord finish() &&;
+
+ private:
+  RequestRecord record_;
+  std::optional<double> first_text_;
+  double last_chunk_ = 0;
+  bool ended_ = false;  ///< a finish reason has come
+  bool has_usage_ = false;
+};
+
+}  // namespace troupe::tools

@@ -1,0 +1,261 @@
+// troupe bench serve: a client that puts load on any OpenAI server.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tools/bench.hpp"
+#include "tools/bench/openai_client.hpp"
+#include "tools/bench/report.hpp"
+#include "tools/progress.hpp"
+
+namespace troupe::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kUsage =
+    "usage: troupe bench serve [options]\n\n"
+    "Sends streaming requests to an OpenAI server and prints TTFT, TPOT, ITL and throughput.\n"
+    "Prompts are those of a dataset, a file of lines {\"prompt\": \"text\", \"output_tokens\": "
+    "64}, or\n"
+    "random: token ids if --tokenizer names the model's folder, else words, about one token each.\n"
+    "The environment's OPENAI_API_KEY is sent if there is no --api-key.\n";
+
+constexpr std::string_view kCompletionsPath = "/v1/completions";
+constexpr std::string_view kChatPath = "/v1/chat/completions";
+constexpr double kModelsTimeoutS = 30;
+
+struct ServeOptions {
+  std::string base_url, host = "127.0.0.1", endpoint{kCompletionsPath}, model, tokenizer, api_key;
+  std::int64_t port = 8000;
+  RandomPromptOptions random;
+  std::string dataset;
+  std::string request_rate = "inf";
+  double burstiness = 1;
+  std::int64_t max_concurrency = 0;
+  bool ignore_eos = false;
+  double temperature = 0;
+  std::int64_t seed = 0;
+  std::string percentile_metrics = "ttft,tpot,itl", metric_percentiles = "99";
+  std::vector<std::string> goodput;
+  std::string output_json;
+};
+
+void bind(OptionSet& set, ServeOptions& options) {
+  RandomPromptOptions& random = options.random;
+  set.section("server")
+      .add("base-url", options.base_url, "http://host:port/path; none: from host and port")
+      .add("host", options.host, "name or address")
+      .add("port", options.port, "port", 1, 65535)
+      .add("endpoint", options.endpoint, "what is called",
+           {std::string(kCompletionsPath), std::string(kChatPath)})
+      .add("model", options.model, "name in the API; none: the first that the server lists")
+      .add("api-key", options.api_key, "sent as a bearer token");
+  set.section("load")
+      .add("num-prompts", random.num_prompts, "requests; of a dataset, its first prompts", 1,
+           1 << 24)
+      .add("request-rate", options.request_rate, "requests a second; inf: all at once")
+      .add("burstiness", options.burstiness, "shape of the gaps: 1 Poisson, smaller in bursts",
+           1e-3, 1e6)
+      .add("max-concurrency", options.max_concurrency, "most requests at once; 0: no limit", 0,
+           1 << 20)
+      .add("dataset", options.dataset, "file of JSON lines with prompts; none: random ones")
+      .add("tokenizer", options.tokenizer, "the model's folder: random prompts of exact length")
+      .add("random-input-len", random.input_len, "tokens of a random prompt", 1, 1 << 20)
+      .add("random-output-len", random.output_len, "most tokens of an answer", 1, 1 << 20)
+      .add("random-prefix-len", random.prefix_len, "further tokens that all prompts begin with", 0,
+           1 << 20)
+      .add("random-range-ratio", random.range_ratio,
+           "random lengths vary by this share of themselves", 0, 0.999)
+      .add("ignore-eos", options.ignore_eos, "answers are as long as asked for (vLLM, Troupe)")
+      .add("temperature", options.temperature, "of the answers", 0, 100)
+      .add("seed", options.seed, "of prompts and arrival times", 0);
+  set.section("report")
+      .add("percentile-metrics", options.percentile_metrics, "of ttft, tpot, itl, e2el")
+      .add("metric-percentiles", options.metric_percentiles, "as in 50,90,99")
+      .add("goodput", options.goodput, "bound in ms that a good request keeps: ttft:200, tpot:50")
+      .add("output-json", options.output_json, "file for the result as JSON");
+}
+
+/// Reads the command line; the words behind `--goodput ttft:200` are further bounds.
+Result<void> read_options(OptionSet& set, ServeOptions& options, Arguments arguments) {
+  bind(set, options);
+  ASSIGN_OR_RETURN(const std::vector<std::string> rest, set.read_command_line(arguments));
+  for (const std::string& word : rest) {
+    if (options.goodput.empty() || word.find(':') == std::string::npos) {
+      return invalid_argument("unexpected argument '" + word + "'");
+    }
+    options.goodput.push_back(word);
+  }
+  options.random.seed = static_cast<std::uint64_t>(options.seed);
+  if (options.api_key.empty()) {
+    if (const char* key = std::getenv("OPENAI_API_KEY")) options.api_key = key;
+  }
+  return {};
+}
+
+Result<ServingSetup> make_setup(const ServeOptions& options) {
+  ServingSetup setup;
+  ASSIGN_OR_RETURN(setup.shown, parse_metrics(options.percentile_metrics));
+  ASSIGN_OR_RETURN(setup.percents, parse_percents(options.metric_percentiles));
+  for (const std::string& text : options.goodput) {
+    ASSIGN_OR_RETURN(const ServiceLevel level, parse_service_level(text));
+    setup.service_levels.push_back(level);
+  }
+  if (options.request_rate != "inf") {
+    const std::string& text = options.request_rate;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, setup.request_rate);
+    if (error != std::errc() || stop != end || !(setup.request_rate > 0)) {
+      return invalid_argument("request-rate = '" + text + "': expected a number above 0, or inf");
+    }
+  }
+  if (options.max_concurrency > 0) setup.max_concurrency = options.max_concurrency;
+  return setup;
+}
+
+ClientHeaders make_headers(const ServeOptions& options) {
+  if (options.api_key.empty()) return {};
+  return {{"Authorization", "Bearer " + options.api_key}};
+}
+
+/// The name to put into requests.
+Result<std::string> find_model(const ServeOptions& options, const ServerAddress& server) {
+  if (!options.model.empty()) return options.model;
+  ASSIGN_OR_RETURN(const std::string body,
+                   http_get(server, "/v1/models", make_headers(options), kModelsTimeoutS));
+  const Json models = Json::parse(body, nullptr, false);
+  const Json id = models.is_object() ? models.value("/data/0/id"_json_pointer, Json()) : Json();
+  if (!id.is_string()) {
+    return Error{ErrorCode::kCorrupt, "/v1/models lists no model; name one with --model"};
+  }
+  return id.get<std::string>();
+}
+
+/// The tokens that stand for text: random prompts shall not hold control tokens.
+std::vector<TokenId> text_tokens(const Tokenizer& tokenizer) {
+  std::vector<TokenId> ids;
+  for (TokenId id = 0; id < static_cast<TokenId>(tokenizer.id_limit()); ++id) {
+    if (tokenizer.id_to_token(id) && !tokenizer.is_added(id)) ids.push_back(id);
+  }
+  return ids;
+}
+
+Result<std::vector<BenchPrompt>> make_prompts(const ServeOptions& options) {
+  const auto num_prompts = static_cast<std::size_t>(options.random.num_prompts);
+  if (!options.dataset.empty()) {
+    ASSIGN_OR_RETURN(auto prompts, read_dataset(options.dataset, options.random.output_len));
+    prompts.resize(std::min(prompts.size(), num_prompts));
+    return prompts;
+  }
+  if (options.tokenizer.empty()) return random_word_prompts(options.random);
+  ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::load(options.tokenizer));
+  const std::vector<TokenId> vocabulary = text_tokens(*tokenizer);
+  if (vocabulary.empty()) return Error{ErrorCode::kCorrupt, "the tokenizer has no tokens of text"};
+  std::vector<BenchPrompt> prompts = random_token_prompts(options.random, vocabulary);
+  if (options.endpoint == kCompletionsPath) return prompts;
+  for (BenchPrompt& prompt : prompts) {
+    const auto& ids = std::get<TokensPrompt>(prompt.prompt).token_ids;
+    prompt.prompt = TextPrompt{.text = tokenizer->decode(ids, true)};
+  }
+  return prompts;
+}
+
+std::string make_body(const ServeOptions& options, const std::string& model,
+                      const BenchPrompt& prompt) {
+  Json body = {{"model", model}};
+  const auto* const text = std::get_if<TextPrompt>(&prompt.prompt);
+  if (options.endpoint == kChatPath) {
+    body["messages"] = Json::array({{{"role", "user"}, {"content", text->text}}});
+    body["max_completion_tokens"] = prompt.num_output_tokens;
+  } else {
+    body["prompt"] =
+        text != nullptr ? Json(text->text) : Json(std::get<TokensPrompt>(prompt.prompt).token_ids);
+    body["max_tokens"] = prompt.num_output_tokens;
+  }
+  body["temperature"] = options.temperature;
+  body["stream"] = true;
+  body["stream_options"] = {{"include_usage", true}};
+  if (options.ignore_eos) body["ignore_eos"] = true;
+  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// The load, its model found and its prompts made.
+Result<Load> make_load(const ServeOptions& options, const ServingSetup& setup) {
+  Load load;
+  const std::string host =
+      options.host.find(':') == std::string::npos ? options.host : "[" + options.host + "]";
+  const std::string url = options.base_url.empty()
+                              ? "http://" + host + ":" + std::to_string(options.port)
+                              : options.base_url;
+  ASSIGN_OR_RETURN(load.server, parse_url(url));
+  ASSIGN_OR_RETURN(const std::string model, find_model(options, load.server));
+  ASSIGN_OR_RETURN(const std::vector<BenchPrompt> prompts, make_prompts(options));
+  load.path = options.endpoint;
+  load.headers = make_headers(options);
+  for (const BenchPrompt& prompt : prompts) {
+    load.bodies.push_back(make_body(options, model, prompt));
+  }
+  load.send_times = arrival_times(static_cast<std::int64_t>(prompts.size()), setup.request_rate,
+                                  options.burstiness, options.random.seed);
+  load.max_concurrency = setup.max_concurrency;
+  return load;
+}
+
+/// One request ahead of the others: a server that cannot answer it is not worth the load.
+Result<void> try_one(const Load& load) {
+  Load single = load;
+  single.bodies.resize(1);
+  single.send_times = {0};
+  const LoadResult result = run_load(single);
+  if (result.records[0].success) return {};
+  return Error{ErrorCode::kUnavailable,
+               "the server does not answer a first request: " + result.records[0].error};
+}
+
+void print_errors(std::span<const RequestRecord> records) {
+  const auto failed = std::find_if(records.begin(), records.end(),
+                                   [](const RequestRecord& record) { return !record.success; });
+  if (failed == records.end()) return;
+  std::fprintf(stderr, "troupe: the first error: %s\n", failed->error.c_str());
+}
+
+}  // namespace
+
+int bench_serve(Arguments arguments) {
+  OptionSet set;
+  ServeOptions options;
+  const auto read = read_options(set, options, arguments);
+  if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
+    std::printf("%s%s\n", kUsage, set.help().c_str());
+    return kExitOk;
+  }
+  if (!read.ok()) return fail(read.error());
+  const auto setup = make_setup(options);
+  if (!setup.ok()) return fail(setup.error());
+  auto load = make_load(options, *setup);
+  if (!load.ok()) return fail(load.error());
+  if (const auto tried = try_one(*load); !tried.ok()) return fail(tried.error());
+
+  ProgressBar bar("measuring");
+  const std::size_t total = load->bodies.size();
+  load->on_progress = [&](std::int64_t num_done) {
+    bar.show(static_cast<double>(num_done) / static_cast<double>(total),
+             std::to_string(num_done) + " of " + std::to_string(total) + " answered");
+  };
+  const LoadResult result = run_load(*load);
+  bar.finish();
+  const ServingReport report = summarize(result.records, result.duration, *setup);
+  std::fputs(serving_table(report, *setup).c_str(), stdout);
+  print_errors(result.records);
+  const auto written =
+      write_result(options.output_json, serving_json(report, *setup, result.records));
+  if (!written.ok()) return fail(written.error());
+  return report.num_failed == 0 ? kExitOk : kExitFailure;
+}
+
+}  // namespace troupe::tools

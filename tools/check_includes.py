@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Checks who includes whom (the map is in the README), and that what is committed names no path of one machine.
+
+Usage: tools/check_includes.py [ROOT]. Prints each violation as file:line; exits 1 if there is any.
+"""
+import pathlib
+import re
+import sys
+
+# Folder of the including file (longest match) -> folders of ours that it may include.
+ALLOWED = {
+    "messages": ["messages"],
+    "kernels": ["kernels"],
+    "runtime": ["runtime", "messages", "kernels"],
+    "runtime/base": ["runtime/base", "messages"],
+    "actors": ["actors", "runtime", "messages"],
+    "tools": ["tools", "actors", "runtime", "messages", "kernels"],
+    "tests": ["tests", "tools", "actors", "runtime", "messages", "kernels"],
+}
+KERNEL_USERS = ["runtime/models", "runtime/worker"]
+CAF_USERS = ["actors", "tools", "tests", "messages/type_ids.hpp", "messages/actor_interfaces.hpp",
+             "messages/caf_compat.hpp"]
+CAF_MESSAGES = {"messages/type_ids.hpp", "messages/actor_interfaces.hpp", "messages/caf_compat.hpp"}
+# Slow to compile: they stay out of our headers.
+HEAVY = re.compile(r"^(nlohmann/(?!json_fwd)|boost/beast|boost/asio|spdlog/|pcre2|simdjson)")
+MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home)/\w")
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def within(name, folders):
+    return any(name == folder or name.startswith(folder + "/") for folder in folders)
+
+
+def check(root):
+    problems = []
+    for folder in ("messages", "kernels", "runtime", "actors", "tools", "tests"):
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix not in (".hpp", ".cpp", ".cu", ".cuh", ".h", ".py", ".sh") or not path.is_file():
+                continue
+            name = path.relative_to(root).as_posix()
+            rule = max((key for key in ALLOWED if within(name, [key])), key=len)
+            for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+                where = f"{name}:{number}"
+                if name != "tools/check_includes.py" and MACHINE_PATH.search(line):
+                    problems.append(f"{where}: names a path of one machine")
+                match = INCLUDE.match(line)
+                if not match:
+                    continue
+                quote, target = match.groups()
+                if quote == '"':
+                    if not within(target, ALLOWED[rule]):
+                        problems.append(f"{where}: {rule} may not include {target}")
+                    if target.startswith("kernels/") and rule.startswith("runtime") and not within(name, KERNEL_USERS):
+                        problems.append(f"{where}: only {' and '.join(KERNEL_USERS)} may include kernels")
+                    if target in CAF_MESSAGES and not within(name, CAF_USERS):
+                        problems.append(f"{where}: {target} brings CAF where it does not belong")
+                    if name.startswith("actors/") and target.endswith(".cpp"):
+                        problems.append(f"{where}: includes another actor's source")
+                elif target.startswith("caf/") and not within(name, CAF_USERS):
+                    problems.append(f"{where}: CAF does not belong here")
+                elif HEAVY.match(target) and path.suffix == ".hpp" and not within(name, ["tests"]):
+                    problems.append(f"{where}: {target} does not belong in a header")
+    return problems
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent)
+    problems = check(root)
+    print("\n".join(problems) if problems else "who includes whom: as it should be")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

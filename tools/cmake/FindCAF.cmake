@@ -1,0 +1,25 @@
+# Imported targets CAF::core, CAF::io and CAF::openssl for the CAF that the system's package manager installed.
+# Distributions that ship CAF 0.17 have no CMake config of their own; newer CAF brings one with the same target names.
+find_path(CAF_INCLUDE_DIR caf/all.hpp)
+foreach(component core io openssl)
+  find_library(CAF_${component}_LIBRARY caf_${component})
+  if(CAF_${component}_LIBRARY AND NOT TARGET CAF::${component})
+    add_library(CAF::${component} UNKNOWN IMPORTED)
+    set_target_properties(CAF::${component} PROPERTIES
+      IMPORTED_LOCATION "${CAF_${component}_LIBRARY}"
+      INTERFACE_INCLUDE_DIRECTORIES "${CAF_INCLUDE_DIR}")
+    set(CAF_${component}_FOUND TRUE)
+  endif()
+endforeach()
+if(TARGET CAF::core)
+  find_package(Threads REQUIRED)
+  set_property(TARGET CAF::core PROPERTY INTERFACE_LINK_LIBRARIES Threads::Threads)
+endif()
+if(TARGET CAF::io)
+  set_property(TARGET CAF::io PROPERTY INTERFACE_LINK_LIBRARIES CAF::core)
+endif()
+if(TARGET CAF::openssl)
+  set_property(TARGET CAF::openssl PROPERTY INTERFACE_LINK_LIBRARIES "CAF::io;ssl;crypto")
+endif()
+include(FindPackageHandleStandardArgs)
+find_package_handle_standard_args(CAF REQUIRED_VARS CAF_INCLUDE_DIR HANDLE_COMPONENTS)

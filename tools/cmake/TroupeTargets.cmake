@@ -1,0 +1,91 @@
+# The two shapes every folder takes: a folder of code is one library, its folder of tests is one executable.
+
+add_library(troupe_options INTERFACE)
+target_compile_features(troupe_options INTERFACE cxx_std_20)
+target_include_directories(troupe_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_options(troupe_options INTERFACE -Wall -Wextra -Wconversion -Werror
+  -Wno-missing-field-initializers
+  # False alarms in GCC 12 that depend on what it inlines.
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+if(TROUPE_SANITIZE)
+  target_compile_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
+endif()
+
+# runtime/cache -> runtime_cache
+function(troupe_target_name folder out)
+  string(REPLACE "/" "_" name "${folder}")
+  set(${out} "${name}" PARENT_SCOPE)
+endfunction()
+
+# troupe_library(<folder> [dependency...]): every .cpp of the folder (not of its subfolders), one static library.
+# A dependency is another folder, or any CMake target.
+function(troupe_library folder)
+  troupe_target_name(${folder} name)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
+  if(sources)
+    add_library(${name} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(${name} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_link_libraries(${name} ${scope} troupe_options)
+  foreach(dependency ${ARGN})
+    string(REPLACE "/" "_" dependency "${dependency}")
+    target_link_libraries(${name} ${scope} ${dependency})
+  endforeach()
+endfunction()
+
+# troupe_tests(<folder> [dependency...]): tests/<folder>/*_test.cpp, one Boost.Test executable, one ctest entry.
+function(troupe_tests folder)
+  troupe_target_name(${folder} name)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(${name}_test ${sources} ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
+  target_compile_definitions(${name}_test PRIVATE BOOST_TEST_DYN_LINK
+    TROUPE_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TROUPE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name}_test PRIVATE ${name} Boost::unit_test_framework)
+  foreach(dependency ${ARGN})
+    string(REPLACE "/" "_" dependency "${dependency}")
+    target_link_libraries(${name}_test PRIVATE ${dependency})
+  endforeach()
+  set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_test(NAME ${folder} COMMAND ${name}_test --catch_system_errors=no ${TROUPE_TEST_ARGUMENTS})
+  set_tests_properties(${folder} PROPERTIES TIMEOUT 600)
+endfunction()
+
+# troupe_tool(<name> <source> [dependency...]): a program that ships with the tests (replayers, benchmarks).
+function(troupe_tool name source)
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/${source})
+  target_link_libraries(${name} PRIVATE troupe_options)
+  foreach(dependency ${ARGN})
+    string(REPLACE "/" "_" dependency "${dependency}")
+    target_link_libraries(${name} PRIVATE ${dependency})
+  endforeach()
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endfunction()
+
+# troupe_fuzzer(<name> [dependency...]): tests/fuzz/<name>.cpp. With the fuzz preset a libFuzzer binary; otherwise the
+# same code replays tests/fuzz/corpus/<name> in ctest.
+function(troupe_fuzzer name)
+  set(sources ${PROJECT_SOURCE_DIR}/tests/fuzz/${name}.cpp)
+  if(NOT TROUPE_FUZZ)
+    list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
+  endif()
+  add_executable(fuzz_${name} ${sources})
+  target_link_libraries(fuzz_${name} PRIVATE troupe_options)
+  foreach(dependency ${ARGN})
+    string(REPLACE "/" "_" dependency "${dependency}")
+    target_link_libraries(fuzz_${name} PRIVATE ${dependency})
+  endforeach()
+  set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(TROUPE_FUZZ)
+    target_link_options(fuzz_${name} PRIVATE -fsanitize=fuzzer)
+  else()
+    add_test(NAME fuzz/${name} COMMAND fuzz_${name} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
+  endif()
+endfunction()

@@ -1,0 +1,61 @@
+#pragma once
+// The subcommands of `troupe`. Each takes the arguments behind its name and returns the process's
+// exit code.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/log.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/config/options.hpp"
+
+namespace troupe::tools {
+
+using Arguments = std::span<const std::string>;
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailure =
+    1;  ///< the world is wrong: a model does not load, a port is taken
+inline constexpr int kExitUsage =
+    2;  ///< the command line, environment or configuration file is wrong
+
+int serve(Arguments arguments);
+int generate(Arguments arguments);
+int chat(Arguments arguments);
+int bench(Arguments arguments);
+int tokenize(Arguments arguments);
+int render(Arguments arguments);
+int config(Arguments arguments);
+
+/// The engine's options from file, environment and command line, as every command that runs an
+/// engine reads them.
+struct CommandLine {
+  Options options;
+  OptionSet set;
+  std::vector<std::string> positionals;
+  std::vector<ConfigEntry> caf_entries;
+
+  CommandLine() { bind_options(set, options); }
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+};
+
+/// Fills `line`. The first positional, if there is one, is the model, unless `model_positional` is
+/// false. Prints help or the error and returns an exit code if the command is done with that;
+/// otherwise nothing.
+[[nodiscard]] std::optional<int> read_command_line(CommandLine& line, Arguments arguments,
+                                                   std::string_view usage,
+                                                   bool model_positional = true);
+
+/// The folder of the model to load: as given, or the demo model that comes with the binary.
+[[nodiscard]] Result<std::string> model_folder(const Options& options);
+
+/// Prints "troupe: <message>" to standard error and returns the exit code for it.
+int fail(const Error& error);
+
+[[nodiscard]] std::vector<std::string> environment();
+
+}  // namespace troupe::tools

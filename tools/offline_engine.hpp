@@ -1,0 +1,49 @@
+#pragma once
+// An engine inside the command itself, without HTTP: for generate, chat, and the benchmarks of
+// latency and throughput.
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "actors/module.hpp"
+#include "tools/commands.hpp"
+
+namespace troupe::tools {
+
+/// Owns the actor system and the engine in it; the calling thread is its frontend. One thread only.
+class OfflineEngine {
+ public:
+  /// Loads the model, with a progress bar. Errors: those of troupe::start.
+  [[nodiscard]] static Result<std::unique_ptr<OfflineEngine>> start(CommandLine& line);
+  ~OfflineEngine();
+
+  /// Sets `id`, `arrival_time` and, if there is no seed, the key of the draws; returns the id.
+  RequestId submit(GenerateRequest request);
+  void abort(RequestId id);
+  /// Waits for what the next step produced.
+  [[nodiscard]] RequestOutputs next();
+  /// Pre: the engine has no requests. Runs `request` to its end.
+  [[nodiscard]] RequestOutput run(GenerateRequest request);
+  /// The rendered form of a prompt.
+  [[nodiscard]] RenderReply render(RenderRequest request);
+
+  [[nodiscard]] const ModelLoaded& model() const { return engine_.started.model; }
+  /// What bodies of requests are completed with.
+  [[nodiscard]] const ServerDefaults& request_defaults() const {
+    return engine_.handles.request_defaults;
+  }
+
+ private:
+  OfflineEngine() = default;
+  [[nodiscard]] const InputProcessorActor& input_processor(RequestId id) const;
+
+  SystemConfig config_;
+  std::optional<caf::actor_system> system_;
+  std::optional<caf::scoped_actor> self_;
+  Engine engine_;
+  std::uint64_t next_id_ = 1;
+  std::uint64_t seed_ = 0;
+};
+
+}  // namespace troupe::tools

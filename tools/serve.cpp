@@ -1,0 +1,94 @@
+// troupe serve: load a model, open the port, serve until a signal comes.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "actors/module.hpp"
+#include "tools/commands.hpp"
+#include "tools/progress.hpp"
+
+namespace troupe::tools {
+namespace {
+
+/// Signals that end the server. They are blocked in every thread and taken by the main thread
+/// alone.
+class EndingSignals {
+ public:
+  EndingSignals() {
+    sigemptyset(&set_);
+    for (const int signal : {SIGINT, SIGTERM, kEngineDied}) sigaddset(&set_, signal);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+  [[nodiscard]] int wait() const {
+    int signal = 0;
+    sigwait(&set_, &signal);
+    return signal;
+  }
+  static constexpr int kEngineDied = SIGUSR1;
+
+ private:
+  sigset_t set_{};
+};
+
+void print_address(const Options& options, const Started& started, const std::string& model_name) {
+  const bool everywhere = options.server.host == "0.0.0.0" || options.server.host == "::";
+  const std::string host = everywhere ? "localhost" : options.server.host;
+  const std::string url = "http://" + host + ":" + std::to_string(started.port);
+  const char* key = options.server.api_key.empty() ? "" : " -H 'Authorization: Bearer YOUR-KEY'";
+  std::printf(
+      "Serving %s at %s\n\nTry:\n  curl %s/v1/chat/completions%s -H 'Content-Type: "
+      "application/json' \\\n"
+      "    -d '{\"model\": \"%s\", \"messages\": [{\"role\": \"user\", \"content\": \"Who are "
+      "you?\"}]}'\n\n",
+      model_name.c_str(), url.c_str(), url.c_str(), key, model_name.c_str());
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int serve(Arguments arguments) {
+  CommandLine line;
+  if (const auto done = read_command_line(line, arguments, "serve [MODEL] [options]")) return *done;
+  Options& options = line.options;
+  auto folder = model_folder(options);
+  if (!folder.ok()) return fail(folder.error());
+  if (options.model.served_model_name.empty()) {
+    options.model.served_model_name = {options.model.model.empty() ? "demo" : options.model.model};
+  }
+  options.model.model = *folder;
+
+  const EndingSignals signals;
+  SystemConfig config;
+  if (auto applied = config.apply(line.caf_entries); !applied.ok()) return fail(applied.error());
+  caf::actor_system system{config};
+
+  ProgressBar progress("loading");
+  auto engine =
+      start(system,
+            {.options = options,
+             .on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); },
+             .on_failure = [](const std::string&) { kill(getpid(), EndingSignals::kEngineDied); }});
+  if (!engine.ok()) {
+    progress.finish();
+    return fail(engine.error());
+  }
+  progress.complete("ready");
+  print_address(options, engine->started, options.model.served_model_name.front());
+
+  const int signal = signals.wait();
+  if (signal != EndingSignals::kEngineDied) {
+    log_info("shutting down", kv("timeout_s", options.server.shutdown_timeout));
+    // A second signal does not wait for anything.
+    std::thread([&signals] {
+      const int again = signals.wait();
+      if (again != EndingSignals::kEngineDied) _exit(128 + again);
+    }).detach();
+  }
+  const bool clean = stop(system, *engine, options.server.shutdown_timeout);
+  return clean && signal != EndingSignals::kEngineDied ? kExitOk : kExitFailure;
+}
+
+}  // namespace troupe::tools

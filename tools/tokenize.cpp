@@ -1,0 +1,118 @@
+// troupe tokenize, troupe render: what becomes of a text or a conversation. JSON lines in and out,
+// for people who debug prompts. No model is loaded, only tokenizer and chat template.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/chat/chat_renderer.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tools/commands.hpp"
+
+namespace troupe::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kTokenizeUsage =
+    "usage: troupe tokenize FOLDER < lines.jsonl\n\n"
+    "Each line is a JSON text, or an object: {\"text\": ..., \"add_special_tokens\": true} gives "
+    "{\"tokens\", "
+    "\"token_strs\", \"offsets\"};\n{\"tokens\": [...], \"skip_special_tokens\": false} gives "
+    "{\"text\"}. A line that "
+    "cannot be read gives {\"error\"}.\n";
+constexpr const char* kRenderUsage =
+    "usage: troupe render FOLDER < lines.jsonl\n\n"
+    "Each line is an array of messages, or an object with messages, tools, documents, "
+    "chat_template_kwargs,\n"
+    "add_generation_prompt, continue_final_message. The answer is {\"prompt\", \"tokens\"} or "
+    "{\"error\"}.\n";
+
+Json tokenize_line(const Tokenizer& tokenizer, const Json& line) {
+  if (line.is_object() && line.contains("tokens")) {
+    const auto ids = line.at("tokens").get<std::vector<TokenId>>();
+    return {{"text", tokenizer.decode(ids, line.value("skip_special_tokens", false))}};
+  }
+  const auto text = line.is_string() ? line.get<std::string>() : line.at("text").get<std::string>();
+  const bool special = !line.is_object() || line.value("add_special_tokens", true);
+  const Encoding encoding = tokenizer.encode_with_offsets(text, special);
+  Json strings = Json::array(), offsets = Json::array();
+  for (const TokenId id : encoding.ids)
+    strings.push_back(std::string(tokenizer.id_to_token(id).value_or("")));
+  for (const TextOffsets& range : encoding.offsets) offsets.push_back({range.begin, range.end});
+  return {{"tokens", encoding.ids}, {"token_strs", strings}, {"offsets", offsets}};
+}
+
+std::string dump_if_present(const Json& line, const char* key) {
+  return line.is_object() && line.contains(key) && !line.at(key).is_null() ? line.at(key).dump()
+                                                                           : std::string();
+}
+
+Json render_line(const Tokenizer& tokenizer, ChatRenderer& renderer, const Json& line) {
+  ChatPrompt prompt;
+  prompt.messages_json = line.is_array() ? line.dump() : line.at("messages").dump();
+  prompt.tools_json = dump_if_present(line, "tools");
+  prompt.documents_json = dump_if_present(line, "documents");
+  prompt.template_kwargs_json = dump_if_present(line, "chat_template_kwargs");
+  if (line.is_object()) {
+    prompt.continue_final_message = line.value("continue_final_message", false);
+    prompt.add_generation_prompt =
+        line.value("add_generation_prompt", !prompt.continue_final_message);
+    prompt.chat_template = line.value("chat_template", "");
+  }
+  auto rendered = renderer.render(prompt, ChatClock::now());
+  if (!rendered.ok()) return {{"error", rendered.error().message}};
+  return {{"prompt", rendered->text}, {"tokens", tokenizer.encode(rendered->text, false)}};
+}
+
+/// Answers each line of standard input with a line; a line that fails says so and does not stop the
+/// others.
+template <class Answer>
+int answer_lines(Answer&& answer) {
+  int code = kExitOk;
+  for (std::string text; std::getline(std::cin, text);) {
+    Json reply;
+    try {
+      reply = answer(Json::parse(text));
+    } catch (const Json::exception& error) {
+      reply = {{"error", error.what()}};
+    }
+    if (reply.contains("error")) code = kExitFailure;
+    std::cout << reply.dump(-1, ' ', false, Json::error_handler_t::replace) << '\n' << std::flush;
+  }
+  return code;
+}
+
+/// The folder named on the command line, or nothing after help or an error has been printed.
+std::optional<std::string> folder_argument(Arguments arguments, const char* usage, int& code) {
+  code = kExitOk;
+  if (arguments.size() == 1 && arguments[0] != "--help" && arguments[0] != "-h")
+    return arguments[0];
+  if (arguments.empty() || arguments.size() > 1) code = kExitUsage;
+  (code == kExitOk ? std::cout : std::cerr) << usage;
+  return std::nullopt;
+}
+
+}  // namespace
+
+int tokenize(Arguments arguments) {
+  int code = kExitOk;
+  const auto folder = folder_argument(arguments, kTokenizeUsage, code);
+  if (!folder) return code;
+  auto tokenizer = Tokenizer::load(*folder);
+  if (!tokenizer.ok()) return fail(tokenizer.error());
+  return answer_lines([&](const Json& line) { return tokenize_line(**tokenizer, line); });
+}
+
+int render(Arguments arguments) {
+  int code = kExitOk;
+  const auto folder = folder_argument(arguments, kRenderUsage, code);
+  if (!folder) return code;
+  auto tokenizer = Tokenizer::load(*folder);
+  if (!tokenizer.ok()) return fail(tokenizer.error());
+  auto files = load_chat_files(*folder);
+  if (!files.ok()) return fail(files.error());
+  auto renderer = ChatRenderer::create(std::move(files).value(), {});
+  if (!renderer.ok()) return fail(renderer.error());
+  return answer_lines([&](const Json& line) { return render_line(**tokenizer, **renderer, line); });
+}
+
+}  // namespace troupe::tools
