@@ -12,6 +12,10 @@ if(TROUPE_SANITIZE)
     -fno-sanitize-recover=all)
   target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
 endif()
+if(TROUPE_SANITIZE STREQUAL thread)
+  # The sanitizer cannot follow Asio's fences; Asio's queues are guarded by mutexes as well.
+  target_compile_definitions(troupe_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+endif()
 
 # runtime/cache -> runtime_cache
 function(troupe_target_name folder out)
@@ -20,12 +24,12 @@ function(troupe_target_name folder out)
 endfunction()
 
 # troupe_library(<folder> [dependency...]): every .cpp of the folder (not of its subfolders), one static library.
-# A dependency is another folder, or any CMake target.
+# A dependency is another folder, or any CMake target. It is built when a program needs it.
 function(troupe_library folder)
   troupe_target_name(${folder} name)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*.cpp)
   if(sources)
-    add_library(${name} STATIC ${sources})
+    add_library(${name} STATIC EXCLUDE_FROM_ALL ${sources})
     set(scope PUBLIC)
   else()
     add_library(${name} INTERFACE)
