@@ -1,14 +1,13 @@
 // The Supervisor: spawns the actors of one engine in order, watches them, stops them in reverse
 // order.
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <random>
 #include <utility>
 #include <vector>
 
 #include "actors/module.hpp"
 #include "actors/spawn.hpp"
+#include "runtime/base/file.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
@@ -184,19 +183,13 @@ ServerConfig server_config(const SupervisorState& supervisor) {
   return config;
 }
 
-Result<std::string> read_text(const std::string& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) return Error{ErrorCode::kNotFound, "cannot read '" + file + "'"};
-  return std::string{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
 Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const SupervisorState& supervisor) {
   const ModelOptions& model = supervisor.start.options.model;
   ASSIGN_OR_RETURN(ChatFiles files, load_chat_files(model.model));
   ChatRendererOptions chat;
   if (!model.chat_template.empty()) {
-    ASSIGN_OR_RETURN(chat.chat_template, read_text(model.chat_template));
+    ASSIGN_OR_RETURN(chat.chat_template, read_file(model.chat_template));
   }
   if (model.chat_template_content_format == "string") chat.content_format = ContentFormat::kString;
   if (model.chat_template_content_format == "openai") chat.content_format = ContentFormat::kOpenAi;

@@ -200,12 +200,14 @@ void attention(const OpContext& context, const AttentionArgs& args) noexcept {
   std::int64_t total_tiles = 0;
   std::int64_t max_rows = 1;
   std::int64_t max_chunks = 1;
+  bool one_tile_per_head = true;
   for (std::int64_t seq = 0; seq < args.num_seqs; ++seq) {
-    total_tiles += num_tiles(args, seq);
+    const std::int64_t tiles = num_tiles(args, seq);
+    total_tiles += tiles;
+    one_tile_per_head = one_tile_per_head && tiles == args.cache.num_kv_heads;
     max_rows = max_of(max_rows, num_query_rows(args, seq));
     max_chunks = max_of(max_chunks, ceil_div(args.seq_lens[seq], kChunkTokens));
   }
-  const bool one_tile_per_head = total_tiles == args.num_seqs * args.cache.num_kv_heads;
   const int num_threads = context.pool->num_threads();
   if (one_tile_per_head && num_threads > 1 && max_chunks > 1 && max_rows <= kTileRows &&
       total_tiles < kSplitTilesPerThread * num_threads) {

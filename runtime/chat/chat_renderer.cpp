@@ -1,25 +1,20 @@
 #include "runtime/chat/chat_renderer.hpp"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+
+#include "runtime/base/file.hpp"
 
 namespace troupe {
 namespace {
 
 using Json = nlohmann::json;
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 /// The file as an object; an empty one if there is no such file.
 Result<Json> read_json(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return Json::object();
-  Json json = Json::parse(read_file(path), nullptr, false);
+  const Result<std::string> text = read_file(path);
+  if (!text.ok() && text.error().code == ErrorCode::kNotFound) return Json::object();
+  if (!text.ok()) return text.error();
+  Json json = Json::parse(*text, nullptr, false);
   if (!json.is_object()) return Error{ErrorCode::kCorrupt, path.string() + " is no JSON object"};
   return json;
 }
@@ -70,13 +65,13 @@ Result<ChatFiles> load_chat_files(const std::filesystem::path& folder) {
   add_templates(config, files.templates);
   add_templates(processor, files.templates);
   if (std::filesystem::exists(folder / "chat_template.jinja")) {
-    files.templates["default"] = read_file(folder / "chat_template.jinja");
+    ASSIGN_OR_RETURN(files.templates["default"], read_file(folder / "chat_template.jinja"));
   }
   const std::filesystem::path more = folder / "additional_chat_templates";
   if (std::filesystem::is_directory(more)) {
     for (const auto& entry : std::filesystem::directory_iterator(more)) {
       if (entry.path().extension() == ".jinja") {
-        files.templates[entry.path().stem().string()] = read_file(entry.path());
+        ASSIGN_OR_RETURN(files.templates[entry.path().stem().string()], read_file(entry.path()));
       }
     }
   }

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
-#include <iterator>
+
+#include "runtime/base/file.hpp"
 
 namespace troupe {
 namespace {
@@ -138,15 +138,7 @@ Result<std::vector<ConfigEntry>> parse_config(std::string_view text, std::string
 }
 
 Result<std::vector<ConfigEntry>> read_config_file(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream)
-    return Error{ErrorCode::kNotFound, "cannot read configuration file '" + file.string() + "'"};
-  std::string text{std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  if (text.size() > kMaxFileBytes) {
-    return invalid_argument("configuration file '" + file.string() + "' has " +
-                            std::to_string(text.size()) + " bytes, the limit is " +
-                            std::to_string(kMaxFileBytes));
-  }
+  ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxFileBytes));
   return parse_config(text, file.filename().string());
 }
 

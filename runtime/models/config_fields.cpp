@@ -1,8 +1,6 @@
 #include "runtime/models/config_fields.hpp"
 
 #include <cmath>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 namespace troupe {
@@ -14,17 +12,6 @@ Result<json> parse_json_object(std::string_view text, std::string_view file_name
   if (!object.is_object())
     return Error{ErrorCode::kCorrupt, std::string(file_name) + ": not a JSON object"};
   return object;
-}
-
-Result<std::string> read_text_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::error_code ignored;
-  if (!file)
-    return Error{std::filesystem::exists(path, ignored) ? ErrorCode::kIo : ErrorCode::kNotFound,
-                 "cannot open " + path.string()};
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return Error{ErrorCode::kIo, "cannot read " + path.string()};
-  return text;
 }
 
 ConfigFields::ConfigFields(const json& object, std::string where)

@@ -2,7 +2,6 @@
 // Reading the fields of a JSON object with checks, for the configuration files of model folders.
 
 #include <cstdint>
-#include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -16,8 +15,6 @@ namespace troupe {
 
 /// The object in a JSON text. Errors: kCorrupt, naming the file.
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file_name);
-/// A whole file. Errors: kNotFound, kIo.
-Result<std::string> read_text_file(const std::filesystem::path& path);
 
 /// Reads fields of one object. A key that is absent or null gives the default. The first error
 /// sticks (the later reads give their defaults), so that a caller reads all fields and asks once.

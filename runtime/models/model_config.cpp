@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/file.hpp"
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/rope_config.hpp"
 
@@ -270,7 +271,7 @@ Result<ModelConfig> parse_model_config(std::string_view json_text) {
 }
 
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(folder / kFile));
+  ASSIGN_OR_RETURN(const std::string text, read_file(folder / kFile));
   return parse_model_config(text);
 }
 
@@ -292,7 +293,7 @@ Result<GenerationConfig> parse_generation_config(std::string_view json_text) {
 }
 
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& folder) {
-  Result<std::string> text = read_text_file(folder / "generation_config.json");
+  Result<std::string> text = read_file(folder / "generation_config.json");
   if (!text.ok()) {
     if (text.error().code == ErrorCode::kNotFound) return GenerationConfig{};
     return text.error();

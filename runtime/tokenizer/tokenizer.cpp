@@ -1,10 +1,9 @@
 #include "runtime/tokenizer/tokenizer.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/file.hpp"
 #include "runtime/tokenizer/config.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/pipeline.hpp"
@@ -15,13 +14,11 @@ namespace {
 using nlohmann::json;
 
 /// The file's bytes; none if there is no such file.
-Result<std::optional<std::string>> read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return std::optional<std::string>();
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) return Error{ErrorCode::kIo, "cannot read " + path.string(), {}};
-  return std::optional<std::string>(std::move(bytes));
+Result<std::optional<std::string>> read_optional_file(const std::filesystem::path& path) {
+  Result<std::string> bytes = read_file(path);
+  if (bytes.ok()) return std::optional<std::string>(std::move(bytes).value());
+  if (bytes.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
+  return bytes.error();
 }
 
 Result<std::unique_ptr<const TokenizerPipeline>> parse_pipeline(std::string_view tokenizer_json) {
@@ -38,15 +35,13 @@ Tokenizer::Tokenizer(std::unique_ptr<const TokenizerPipeline> pipeline, TokenRol
 Tokenizer::~Tokenizer() = default;
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const auto tokenizer_json, read_file(folder / "tokenizer.json"));
-  if (!tokenizer_json) {
-    return Error{ErrorCode::kNotFound, "there is no " + (folder / "tokenizer.json").string(), {}};
-  }
+  ASSIGN_OR_RETURN(const std::string tokenizer_json, read_file(folder / "tokenizer.json"));
   TokenizerFiles files;
-  ASSIGN_OR_RETURN(files.config_json, read_file(folder / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(files.special_tokens_map_json, read_file(folder / "special_tokens_map.json"));
+  ASSIGN_OR_RETURN(files.config_json, read_optional_file(folder / "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(files.special_tokens_map_json,
+                   read_optional_file(folder / "special_tokens_map.json"));
   ASSIGN_OR_RETURN(TokenRoles roles, read_token_roles(files));
-  auto pipeline = parse_pipeline(*tokenizer_json);
+  auto pipeline = parse_pipeline(tokenizer_json);
   if (!pipeline.ok()) {
     Error error = pipeline.error();
     error.message = folder.string() + "/" + error.message;

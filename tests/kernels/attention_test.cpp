@@ -259,6 +259,23 @@ BOOST_AUTO_TEST_CASE(a_sequence_has_the_same_bits_alone_and_in_a_mixed_batch) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_in_the_step_changes_no_other) {
+  const Shape shape;
+  const Sequence seq(shape, 300, 6);
+  for (const OpTable* ops : all_tables()) {
+    TestCache cache(shape, ElementType::kBF16, 16, 2, 300, 2);
+    std::vector<Floats> outs(2);
+    const std::int64_t workspace = ops->attention_workspace_bytes(
+        {shape.num_heads, shape.num_kv_heads, shape.head_dim, 300}, 4);
+    run_step(*ops, shape, {seq, seq}, {{0, 0}, {0, 284}}, cache, outs, 4, workspace);
+    // Two tiles for each head of one sequence, none for the other: as many as with one each.
+    run_step(*ops, shape, {seq, seq}, {{0, 0}, {284, 300}}, cache, outs, 4, workspace);
+    const Floats alone = run_in_pieces(*ops, shape, seq, ElementType::kBF16, 16, 300, 1);
+    BOOST_TEST(same_bits(alone.data(), outs[1].data(), static_cast<std::int64_t>(alone.size())),
+               ops->name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_broken_token_reaches_only_the_tokens_that_see_it) {
   Shape shape;
   shape.window = 20;

@@ -1,0 +1,33 @@
+#include "runtime/base/file.hpp"
+
+#include <fstream>
+#include <iterator>
+
+namespace troupe {
+
+Result<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    return Error{ErrorCode::kNotFound, "there is no file '" + path.string() + "'"};
+  }
+  std::ifstream stream(path, std::ios::binary);
+  std::string bytes;
+  constexpr std::size_t kPiece = 1 << 16;
+  while (stream && bytes.size() <= max_bytes) {
+    const std::size_t size = bytes.size();
+    bytes.resize(size + kPiece);
+    stream.read(bytes.data() + size, kPiece);
+    bytes.resize(size + static_cast<std::size_t>(stream.gcount()));
+  }
+  // A folder opens, and fails at the first read.
+  if (stream.bad() || (!stream && !stream.eof())) {
+    return Error{ErrorCode::kIo, "cannot read '" + path.string() + "'"};
+  }
+  if (bytes.size() > max_bytes) {
+    return Error{ErrorCode::kTooLarge,
+                 "'" + path.string() + "' has more than " + std::to_string(max_bytes) + " bytes"};
+  }
+  return bytes;
+}
+
+}  // namespace troupe
