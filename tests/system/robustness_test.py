@@ -146,7 +146,7 @@ class OneServer(unittest.TestCase):
     def test_a_client_that_goes_away_ends_its_request(self):
         before = self.server.metric("vllm:generation_tokens_total")
         # Many samples make the request long, whatever the machine's speed: it would produce 30400 tokens.
-        stream = Stream(self.server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16})
+        stream = Stream(self.server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16, "temperature": 1})
         stream.close()
         self.server.wait_idle()
         self.assertLess(self.server.metric("vllm:generation_tokens_total") - before, 16 * 1900 // 4)
@@ -188,7 +188,7 @@ class Ending(unittest.TestCase):
 
     def test_without_a_timeout_running_requests_are_aborted(self):
         with Server("--served-model-name", "demo", "--generation-config", "vllm") as server:
-            stream = Stream(server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16})
+            stream = Stream(server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16, "temperature": 1})
             code, errors = server.stop(signal.SIGINT)
             self.assertEqual(code, 0, errors)
             self.assertEqual(Stream.finish_reasons(stream.read_to_end()), ["abort"] * 16)
