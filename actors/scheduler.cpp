@@ -92,6 +92,7 @@ struct SchedulerState {
   std::optional<SchedulerOutput> in_flight;
   std::vector<std::variant<EngineCoreRequest, AbortRequests>> inbox;
   int num_failures = 0;
+  double wake_at = kNever;  ///< when ExpireRequests arrives, if it is under way
 
   [[nodiscard]] bool asking() const { return planning.valid() || recovering.valid(); }
 };
@@ -99,6 +100,7 @@ struct SchedulerState {
 using StatefulSelf = SchedulerActor::stateful_pointer<SchedulerState>;
 
 void advance(StatefulSelf self);
+void expire(StatefulSelf self);
 
 void report_error(StatefulSelf self, RequestId id, Error error) {
   EngineCoreOutputs outputs;
@@ -134,13 +136,34 @@ void on_planned(StatefulSelf self) {
             kv("preempted", step.preempted_ids.size()));
   send(self, scheduler.peers.executor, step);
   scheduler.in_flight = std::move(step);
+  expire(self);
+}
+
+/// Ends the requests whose time is up. A timer runs only while some request has a limit.
+void expire(StatefulSelf self) {
+  SchedulerState& scheduler = state(self);
+  if (scheduler.asking() || scheduler.core->next_deadline() == kNever) return;
+  const double now = now_seconds();
+  if (scheduler.core->next_deadline() <= now) {
+    send(self, scheduler.peers.output_processor, scheduler.core->expire_requests(now));
+  }
+  const double next = scheduler.core->next_deadline();
+  if (next >= scheduler.wake_at) return;
+  scheduler.wake_at = next;
+  const SchedulerActor me = self;
+  send_after(self,
+             std::chrono::duration_cast<std::chrono::nanoseconds>(
+                 std::chrono::duration<double>(next - now)),
+             me, ExpireRequests{});
 }
 
 /// Starts the next step if there is something to do and nothing is under way.
 void advance(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
-  if (scheduler.asking() || scheduler.in_flight) return;
+  if (scheduler.asking()) return;
   take_inbox(self);
+  expire(self);
+  if (scheduler.in_flight) return;
   if (!scheduler.core->has_requests()) {
     scheduler.core->flush();
     return;
@@ -206,6 +229,11 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
       [self](const StepFailed& failure) {
         if (state(self).in_flight && state(self).in_flight->step == failure.step)
           recover(self, failure.error);
+      },
+      [self](const ExpireRequests&) {
+        state(self).wake_at = kNever;
+        expire(self);
+        advance(self);  // the caches are to hear of what has ended
       },
   };
 }

@@ -23,7 +23,8 @@ using SchedulerActor = ActorOf<
     void(EngineCoreRequest),           // Queue a request.
     void(AbortRequests),               // End these wherever they are.
     void(ModelRunnerOutput),           // The result of the step in flight.
-    void(StepFailed)>;                 // The step in flight gave no result.
+    void(StepFailed),                  // The step in flight gave no result.
+    void(ExpireRequests)>;             // To itself: the time of some request may be up.
 
 /// Which blocks of the KV cache each request holds, and which hold what another is about to compute.
 using KVCacheManagerActor = ActorOf<

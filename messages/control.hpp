@@ -87,6 +87,12 @@ struct LogStats {
 };
 TROUPE_MESSAGE(LogStats)
 
+/// The Scheduler to itself: the time of some request may be up.
+struct ExpireRequests {
+  bool operator==(const ExpireRequests&) const = default;
+};
+TROUPE_MESSAGE(ExpireRequests)
+
 /// Supervisor -> Frontend: whether the engine makes progress, and if not, why.
 struct EngineHealth {
   bool healthy = true;

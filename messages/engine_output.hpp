@@ -20,10 +20,11 @@ enum class FinishReason : std::uint8_t {
   kLength = 1,
   kAbort = 2,
   kError = 3,
-  kRepetition = 4
+  kRepetition = 4,
+  kTimeout = 5  ///< a limit of RequestLimits has passed; not one of vLLM's
 };
 [[nodiscard]] constexpr const char* to_string(FinishReason reason) noexcept {
-  constexpr const char* kNames[] = {"stop", "length", "abort", "error", "repetition"};
+  constexpr const char* kNames[] = {"stop", "length", "abort", "error", "repetition", "timeout"};
   return kNames[static_cast<std::size_t>(reason)];
 }
 

@@ -48,6 +48,15 @@ TROUPE_MESSAGE(ChatPrompt, messages_json, tools_json, documents_json, template_k
 
 using Prompt = std::variant<TextPrompt, TokensPrompt, ChatPrompt>;
 
+/// How long a request may take, in seconds from its arrival at the Frontend; 0: no limit. What has
+/// been generated when the time is up is kept.
+struct RequestLimits {
+  double max_queue_time_s = 0;    ///< until it is scheduled for the first time
+  double max_request_time_s = 0;  ///< until it ends
+  bool operator==(const RequestLimits&) const = default;
+};
+TROUPE_MESSAGE(RequestLimits, max_queue_time_s, max_request_time_s)
+
 /// Frontend -> InputProcessor. `id` is the first of `params.n` consecutive ids, one for each
 /// sample.
 struct GenerateRequest {
@@ -64,10 +73,12 @@ struct GenerateRequest {
       false;  ///< the rendered or given prompt comes back with the first output
   std::vector<TokenId>
       emitted_token_ids;  ///< a resubmitted request: what its client has already been given
+  RequestLimits limits;
+  std::uint32_t tenant = 0;  ///< whose share of the engine it uses: a number for the API key
   bool operator==(const GenerateRequest&) const = default;
 };
 TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, truncate_prompt_tokens, cache_salt,
-               priority, arrival_time, return_prompt_text, emitted_token_ids)
+               priority, arrival_time, return_prompt_text, emitted_token_ids, limits, tenant)
 
 struct LoraRequest {
   std::string name;
@@ -108,11 +119,14 @@ struct EngineCoreRequest {
       output_token_ids;  ///< generated before (a resubmitted request): continued, not repeated
   bool report_all_cache_hits = false;  ///< KV events: reused blocks are reported as stored again
   std::string session_id;              ///< only copied into KV events
+  RequestLimits limits;
+  double age_s = 0;  ///< since its arrival: the hosts' clocks need not agree
+  std::uint32_t tenant = 0;
   bool operator==(const EngineCoreRequest&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreRequest, id, external_id, client_index, prompt_token_ids, mm_features,
                params, pooling, arrival_time, priority, lora, cache_salt, resumable,
-               output_token_ids, report_all_cache_hits, session_id)
+               output_token_ids, report_all_cache_hits, session_id, limits, age_s, tenant)
 
 /// InputProcessor -> OutputProcessor, before the Scheduler hears of the request: all samples of one
 /// GenerateRequest.

@@ -8,7 +8,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t kNumReasons = static_cast<std::size_t>(FinishReason::kRepetition) + 1;
+constexpr std::size_t kNumReasons = static_cast<std::size_t>(FinishReason::kTimeout) + 1;
 
 const std::vector<double> kLatencyBounds = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                             30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
@@ -188,10 +188,13 @@ void EngineMetrics::observe_finished(std::uint32_t index, const FinishedSample& 
   const RequestTimes& times = sample.times;
   engine.success[static_cast<std::size_t>(sample.reason)]->add();
   engine.e2e->observe(sample.e2e_seconds);
-  engine.queue_time->observe(times.scheduled - times.queued);
-  engine.prefill_time->observe(times.first_token - times.scheduled);
-  engine.decode_time->observe(times.last_token - times.first_token);
-  engine.inference_time->observe(times.last_token - times.scheduled);
+  // A request whose time was up has not been through all of these.
+  if (times.scheduled >= times.queued) engine.queue_time->observe(times.scheduled - times.queued);
+  if (times.first_token >= times.scheduled) {
+    engine.prefill_time->observe(times.first_token - times.scheduled);
+    engine.decode_time->observe(times.last_token - times.first_token);
+    engine.inference_time->observe(times.last_token - times.scheduled);
+  }
   if (times.num_generation_tokens > 1) {
     engine.time_per_token->observe((times.last_token - times.first_token) /
                                    (times.num_generation_tokens - 1));

@@ -81,6 +81,13 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   sample.arrival_time = request.arrival_time;
   sample.priority = request.priority;
   sample.cache_salt = std::move(request.cache_salt);
+  sample.limits = request.limits;
+  if (!request.emitted_token_ids.empty()) sample.limits.max_queue_time_s = 0;  // it has run before
+  if (request.arrival_time > 0) {
+    sample.age_s =
+        std::max(static_cast<double>(context.clock.unix_us) * 1e-6 - request.arrival_time, 0.0);
+  }
+  sample.tenant = request.tenant;
   sample.output_token_ids = std::move(request.emitted_token_ids);
   for (std::int32_t i = 0; i < params.n; ++i) {
     const auto index = static_cast<std::uint64_t>(i);

@@ -37,6 +37,8 @@ class OutputRequestState {
   /// A RequestOutput without samples; the first one carries what belongs to the prompt.
   [[nodiscard]] RequestOutput start_output();
   void append_sample(OutputSample& sample, RequestOutput& output);
+  /// Its last sample ends, and the client has got, and will get, no token.
+  [[nodiscard]] bool comes_to_nothing() const;
   [[nodiscard]] RequestOutput output_of(OutputSample& sample);
   [[nodiscard]] RequestOutput output_of_all();
 
@@ -96,6 +98,12 @@ void OutputRequestState::append_sample(OutputSample& sample, RequestOutput& outp
     output.prefill_stats = output.prefill_stats ? join(*output.prefill_stats, *stats) : *stats;
   }
   if (sample.finished()) output.finished_times.push_back(sample.times);
+}
+
+bool OutputRequestState::comes_to_nothing() const {
+  return num_unfinished == 1 && !had_output_ && request.emitted_token_ids.empty() &&
+         std::none_of(samples.begin(), samples.end(),
+                      [](const auto& sample) { return sample->has_tokens; });
 }
 
 RequestOutput OutputRequestState::output_of(OutputSample& sample) {
@@ -181,9 +189,13 @@ void OutputProcessor::process_one(const EngineCoreOutput& output, ProcessedOutpu
     sample.prefill_stats = output.prefill_stats;
     sample.num_cached_tokens = output.prefill_stats->num_cached_tokens;
   }
-  if (output.error || output.finish_reason == FinishReason::kError) {
+  // Time that is up is an error only if there is nothing to show for it.
+  const bool failed = output.finish_reason == FinishReason::kTimeout
+                          ? state.comes_to_nothing()
+                          : output.error || output.finish_reason == FinishReason::kError;
+  if (failed) {
     samples_.erase(found);  // the engine has ended this one itself
-    end_request(state, FinishReason::kError,
+    end_request(state, output.finish_reason.value_or(FinishReason::kError),
                 output.error.value_or(Error{
                     ErrorCode::kInternal, "the engine ended the request without a reason", {}}),
                 processed);

@@ -19,6 +19,8 @@ FinishReason finish_reason(RequestStatus status) {
       return FinishReason::kAbort;
     case RequestStatus::kFinishedRepetition:
       return FinishReason::kRepetition;
+    case RequestStatus::kFinishedTimeout:
+      return FinishReason::kTimeout;
     default:
       CHECK(status == RequestStatus::kFinishedError, static_cast<int>(status));
       return FinishReason::kError;
@@ -28,6 +30,7 @@ FinishReason finish_reason(RequestStatus status) {
 RequestState::RequestState(EngineCoreRequest request)
     : id(request.id),
       client_index(request.client_index),
+      tenant(request.tenant),
       priority(request.priority),
       arrival_time(request.arrival_time),
       params(std::move(request.params)),

@@ -1,8 +1,10 @@
 #pragma once
 // A request as the Scheduler sees it.
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,12 +29,15 @@ enum class RequestStatus : std::uint8_t {
   kFinishedIgnored,
   kFinishedError,
   kFinishedRepetition,
+  kFinishedTimeout,
 };
 [[nodiscard]] constexpr bool is_finished(RequestStatus status) noexcept {
   return status > RequestStatus::kPreempted;
 }
 /// Pre: finished, or a session that waits for its next chunk (which reports a stop).
 [[nodiscard]] FinishReason finish_reason(RequestStatus status);
+
+inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
 /// Invariants between steps: 0 <= num_computed_tokens <= num_tokens() + num_output_placeholders;
 /// the KV of tokens below num_computed_tokens is (or, while results are in flight, will be) in the
@@ -54,11 +59,21 @@ struct RequestState {
     return num_computed_tokens > 0 || status == RequestStatus::kWaitingForRemoteKVs;
   }
 
+  /// When its time is up.
+  [[nodiscard]] double next_deadline() const noexcept {
+    return std::min(queue_deadline, request_deadline);
+  }
+
   RequestId id{};
   std::uint32_t client_index = 0;
+  std::uint32_t tenant = 0;
   std::int32_t priority = 0;   ///< smaller is more urgent
   double arrival_time = 0;     ///< seconds
   std::uint64_t sequence = 0;  ///< order of adding
+  RequestLimits limits;
+  double arrival = 0;                ///< engine clock
+  double queue_deadline = kNever;    ///< engine clock; not after it was scheduled once
+  double request_deadline = kNever;  ///< engine clock
   SamplingParams params;
   std::optional<LoraRequest> lora;
   std::vector<MultiModalFeature> mm_features;  ///< by rising offset

@@ -69,10 +69,13 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
       .session_id = request.session_id};
   cached.token_ids.insert(cached.token_ids.end(), request.output_token_ids.begin(),
                           request.output_token_ids.end());
+  const RequestLimits limits = request.limits;
+  const double age_s = request.age_s;
   auto state = std::make_unique<RequestState>(std::move(request));
   RequestState* const added = state.get();
   added->sequence = next_sequence_++;
   added->events.push_back({EngineEventKind::kQueued, now});
+  start_clock(*added, limits, age_s);
   kv_updates_.new_requests.push_back(std::move(cached));
   if (!added->mm_features.empty())
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
@@ -132,6 +135,7 @@ void Scheduler::finish(RequestState& request, RequestStatus status) {
 /// The end of a request's life here; the caller has taken it out of the queues.
 void Scheduler::free_request(RequestState& request) {
   if (request.deferred) --num_deferred_;
+  stop_clock(request);
   if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kForget, request);
   finished_ids_.push_back(request.id);
   if (config_.include_finished_requests)

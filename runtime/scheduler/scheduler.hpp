@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -58,6 +59,13 @@ class Scheduler {
   std::vector<RequestId> finish_requests(std::span<const RequestId> ids, RequestStatus status);
   /// As finish_requests for every request, in the order of adding.
   std::vector<RequestId> finish_all_requests(RequestStatus status);
+
+  /// Ends the requests whose time is up (RequestLimits): each with FinishReason::kTimeout and an
+  /// error that names the limit, for the case that it has generated nothing yet.
+  EngineCoreOutputs expire_requests(double now);
+  /// When expire_requests() will have something to do, if nothing happens before; kNever if no
+  /// request has a limit.
+  [[nodiscard]] double next_deadline() const noexcept;
 
   /// Plans the next step. `defer_prefills`: as long as something decodes, no prefill runs and none
   /// is admitted (unless capacity alone had kept requests waiting).
@@ -161,6 +169,11 @@ class Scheduler {
   [[nodiscard]] KVCacheUpdates take_kv_updates();
   [[nodiscard]] EncoderCacheUpdates take_encoder_updates();
 
+  // scheduler_deadlines.cpp
+  void start_clock(RequestState& request, const RequestLimits& limits, double age_s);
+  void stop_clock(RequestState& request);
+  void stop_queue_clock(RequestState& request);
+
   // scheduler_update.cpp
   struct StepResult;
   void process_result(RequestState& request, const StepResult& result, EngineCoreOutputs& outputs);
@@ -168,7 +181,7 @@ class Scheduler {
   void end_turn(RequestState& request);
   void fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);
   void apply_chunk(RequestState& request, EngineCoreRequest chunk);
-  [[nodiscard]] SchedulerStats take_stats(const SchedulerOutput& step);
+  [[nodiscard]] SchedulerStats take_stats(std::int32_t num_scheduled_tokens);
 
   SchedulerConfig config_;
   KVCachePort& kv_cache_;
@@ -178,6 +191,7 @@ class Scheduler {
   std::vector<RequestState*> running_;  ///< in the order of admission
   RequestQueue waiting_;
   RequestQueue holding_;
+  std::set<std::pair<double, RequestId>> deadlines_;  ///< of the requests that have one
   std::int32_t num_deferred_ = 0;
   std::int32_t num_waiting_for_chunk_ = 0;  ///< sessions between two chunks
   PauseState pause_state_ = PauseState::kUnpaused;

@@ -6,7 +6,13 @@
 
 namespace troupe {
 
-enum class SchedulingPolicy : std::uint8_t { kFcfs, kPriority };
+/// Whose turn it is among those that wait: first come first served; the most urgent; or, among
+/// tenants, who has been served least (FairShare).
+enum class SchedulingPolicy : std::uint8_t { kFcfs, kPriority, kFair };
+
+/// Who gives its blocks back when a running request needs one and none is free: who came last, or
+/// whose preemption costs least (Scheduler::choose_victim).
+enum class PreemptionVictim : std::uint8_t { kLast, kLeastWork };
 
 struct SpeculativeConfig {
   std::int32_t num_draft_tokens = 0;      ///< K, 0: no speculative decoding
@@ -30,6 +36,12 @@ struct SchedulerConfig {
   std::int32_t long_prefill_token_threshold = 0;  ///< a prefill step is no longer; 0: no limit
   bool long_prefill_adaptive = false;  ///< the threshold is at least a fair share of the budget
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  /// A waiting request for which there are not enough blocks is passed by at most so many others;
+  /// then nobody is admitted before it. 0: nobody ever is.
+  std::int32_t max_queue_bypasses = 0;
+  /// kPriority: a waiting request takes place and blocks of running ones that are less urgent.
+  bool priority_preemption = false;
+  PreemptionVictim preemption_victim = PreemptionVictim::kLast;
   bool reserve_full_sequence = true;  ///< admit only what fits with its whole prompt now
   bool prefix_caching = true;
   bool async_scheduling = false;  ///< the next step is planned before the last one's result

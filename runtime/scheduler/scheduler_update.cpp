@@ -82,7 +82,7 @@ EngineCoreOutputs Scheduler::update_from_output(const SchedulerOutput& step,
   if (!std::is_sorted(outputs.outputs.begin(), outputs.outputs.end(), by_client))
     std::stable_sort(outputs.outputs.begin(), outputs.outputs.end(), by_client);
   outputs.finished_requests = std::exchange(finished_by_client_, {});
-  outputs.stats = take_stats(step);
+  outputs.stats = take_stats(step.total_num_scheduled_tokens);
   return outputs;
 }
 
@@ -192,6 +192,7 @@ void Scheduler::end_turn(RequestState& request) {
   request.num_stale_tokens = request.num_in_flight_tokens;
   request.drop_stale_output = true;
   request.stop_reason = {};
+  stop_clock(request);
   if (request.next_chunks.empty()) {
     request.status = RequestStatus::kWaitingForStreamingRequest;
     ++num_waiting_for_chunk_;
@@ -228,6 +229,7 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
                                chunk.prompt_token_ids.end());
   request.num_prompt_tokens = request.num_tokens();
   request.arrival_time = chunk.arrival_time;
+  start_clock(request, chunk.limits, chunk.age_s);
   request.params = std::move(chunk.params);
   request.max_tokens = request.params.max_tokens.value_or(1);
   request.status = RequestStatus::kWaiting;
@@ -266,7 +268,7 @@ void Scheduler::update_draft_token_ids(
   }
 }
 
-SchedulerStats Scheduler::take_stats(const SchedulerOutput& step) {
+SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   SchedulerStats stats;
   stats.num_running_reqs = static_cast<std::int32_t>(running_.size());
   stats.num_deferred_reqs = num_deferred_;
@@ -275,7 +277,7 @@ SchedulerStats Scheduler::take_stats(const SchedulerOutput& step) {
   stats.kv_cache_usage = config_.num_blocks <= 1 ? 0.0
                                                  : 1.0 - static_cast<double>(num_free_blocks_) /
                                                              (config_.num_blocks - 1);
-  stats.num_scheduled_tokens = step.total_num_scheduled_tokens;
+  stats.num_scheduled_tokens = num_scheduled_tokens;
   stats.prefix_cache = std::exchange(prefix_stats_, {});
   stats.spec_decoding = std::exchange(spec_stats_, {});
   return stats;

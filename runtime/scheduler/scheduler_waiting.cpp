@@ -144,6 +144,7 @@ void Scheduler::commit_admission(StepPlan& plan, RequestState& request, const Si
   CHECK(request.status == RequestStatus::kWaiting || request.status == RequestStatus::kPreempted,
         static_cast<int>(request.status));
   request.events.push_back({EngineEventKind::kScheduled, now_});
+  stop_queue_clock(request);
   request.num_cached_estimate = answer.num_cached_tokens;
   plan.budget.take(sized.num_tokens, config_.speculative.draft_slots);
   ScheduledRequest& entry = plan.scheduled.emplace_back();

@@ -118,6 +118,22 @@ BOOST_FIXTURE_TEST_CASE(an_abort_ends_a_request_within_the_step_in_flight, Fixtu
   BOOST_TEST(engine->frontend_log->stats.kv_cache_usage == 0);
 }
 
+BOOST_FIXTURE_TEST_CASE(a_request_whose_time_is_up_ends_although_the_worker_is_silent, Fixture) {
+  start({.max_num_seqs = 1});
+  engine->worker_log->keep_quiet = true;
+  engine->add(RequestId{1}, prompt(20), 12);
+  coordinator.run();
+  engine->add(RequestId{2}, prompt(20), 12, {.max_queue_time_s = 1e-9});
+  engine->add(RequestId{3}, prompt(20), 12, {.max_queue_time_s = 3600});
+  coordinator.run();
+  BOOST_TEST(coordinator.trigger_timeouts() >= 1u);  // an hour early: nothing is due
+  coordinator.run();
+  BOOST_TEST(engine->frontend_log->num_finished[RequestId{2}] == 1);
+  BOOST_TEST((engine->frontend_log->errors[RequestId{2}].code == ErrorCode::kOverloaded));
+  BOOST_TEST(engine->frontend_log->num_finished[RequestId{3}] == 0);
+  BOOST_TEST(engine->frontend_log->num_finished[RequestId{1}] == 0);
+}
+
 BOOST_FIXTURE_TEST_CASE(results_of_another_step_are_dropped, Fixture) {
   start();
   engine->worker_log->keep_quiet = true;

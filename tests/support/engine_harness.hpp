@@ -150,7 +150,8 @@ struct EngineHarness {
   EngineHarness& operator=(const EngineHarness&) = delete;
 
   /// A request as an InputProcessor would hand it over.
-  void add(RequestId id, std::vector<TokenId> prompt, std::int32_t max_tokens) {
+  void add(RequestId id, std::vector<TokenId> prompt, std::int32_t max_tokens,
+           const RequestLimits& limits = {}) {
     SamplingParams params;
     params.temperature = 0;
     params.max_tokens = max_tokens;
@@ -160,7 +161,8 @@ struct EngineHarness {
     EngineCoreRequest core{.id = id,
                            .external_id = to_string(id),
                            .prompt_token_ids = std::move(prompt),
-                           .params = params};
+                           .params = params,
+                           .limits = limits};
     post(output_processor, std::move(output));
     post(scheduler, std::move(core));
   }

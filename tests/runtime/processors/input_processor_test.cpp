@@ -176,6 +176,22 @@ BOOST_AUTO_TEST_CASE(emitted_tokens_go_on_as_outputs) {
   (void)error("n");
 }
 
+BOOST_AUTO_TEST_CASE(limits_travel_with_the_age_that_the_request_has_here) {
+  request.limits = {.max_queue_time_s = 5, .max_request_time_s = 60};
+  request.tenant = 3;
+  request.arrival_time = 100;
+  const auto at = [&](std::int64_t unix_us) {
+    return process({.clock = {.unix_us = unix_us}}).value().samples.at(0);
+  };
+  BOOST_TEST((at(101500000).limits == request.limits));
+  BOOST_TEST(at(101500000).tenant == 3u);
+  BOOST_TEST(at(101500000).age_s == 1.5);
+  BOOST_TEST(at(99000000).age_s == 0);  // a clock that was set back
+  request.emitted_token_ids = {5};
+  BOOST_TEST(at(101500000).limits.max_queue_time_s == 0);
+  BOOST_TEST(at(101500000).limits.max_request_time_s == 60);
+}
+
 BOOST_AUTO_TEST_CASE(prompt_logprobs_keep_away_from_the_prefix_cache) {
   BOOST_TEST(!processed_params().skip_reading_prefix_cache);
   params().prompt_logprobs = 1;

@@ -305,6 +305,54 @@ BOOST_AUTO_TEST_CASE(an_error_of_one_sample_ends_the_whole_request) {
   BOOST_TEST(processor.num_requests() == 0u);
 }
 
+EngineCoreOutput timeout_of(RequestId id) {
+  EngineCoreOutput output = tokens_of(id, {}, FinishReason::kTimeout);
+  output.error = Error{ErrorCode::kTimeout, "too late", ""};
+  return output;
+}
+
+BOOST_AUTO_TEST_CASE(time_that_is_up_keeps_what_has_been_generated) {
+  for (const OutputKind kind : {OutputKind::kDelta, OutputKind::kFinalOnly}) {
+    params().output_kind = kind;
+    add();
+    (void)step({kHello});
+    const auto end = processor.process(step_of({timeout_of(RequestId{10})}));
+    BOOST_TEST(finished(end));
+    BOOST_TEST(!end.to_frontend.outputs[0].error.has_value());
+    BOOST_TEST((completion(end).finish_reason == FinishReason::kTimeout));
+    BOOST_TEST(completion(end).text == (kind == OutputKind::kDelta ? "" : "hello"));
+    BOOST_TEST(end.to_abort.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(time_that_is_up_before_the_first_token_is_an_error) {
+  add();
+  const auto end = processor.process(step_of({timeout_of(RequestId{10})}));
+  BOOST_TEST(finished(end));
+  BOOST_TEST(end.to_frontend.outputs[0].error->message == "too late");
+  BOOST_TEST(end.to_abort.empty());
+  BOOST_TEST(processor.num_requests() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(of_samples_whose_time_is_up_one_with_tokens_saves_the_answer) {
+  for (const bool has_tokens : {true, false}) {
+    params().output_kind = OutputKind::kFinalOnly;
+    params().n = 2;
+    add();
+    if (has_tokens) (void)step({kHello});
+    const auto end =
+        processor.process(step_of({timeout_of(RequestId{10}), timeout_of(RequestId{11})}));
+    BOOST_REQUIRE(end.to_frontend.outputs.size() == 1u);
+    const RequestOutput& output = end.to_frontend.outputs[0];
+    BOOST_TEST(output.finished);
+    BOOST_TEST(output.error.has_value() == !has_tokens);
+    BOOST_REQUIRE(output.outputs.size() == 2u);
+    BOOST_TEST(output.outputs[0].text == (has_tokens ? "hello" : ""));
+    BOOST_TEST((output.outputs[1].finish_reason == FinishReason::kTimeout));
+    BOOST_TEST(end.to_abort.empty());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(an_error_without_a_text_is_an_internal_one) {
   add();
   const auto processed = step({}, FinishReason::kError);
