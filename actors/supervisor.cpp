@@ -125,6 +125,10 @@ SchedulerConfig scheduler_config(const SupervisorState& supervisor) {
   config.policy = engine.scheduling_policy == "priority" ? SchedulingPolicy::kPriority
                                                          : SchedulingPolicy::kFcfs;
   config.prefix_caching = engine.enable_prefix_caching;
+  config.states = cache_settings(supervisor).state_positions();
+  config.has_block_work = std::any_of(
+      supervisor.cache.groups.begin(), supervisor.cache.groups.end(),
+      [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   return config;
 }
 

@@ -3,6 +3,7 @@
 // KVCacheManager say to each other in a step.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,7 +22,9 @@ enum class KVCacheKind : std::uint8_t {
   kMamba,
   kCrossAttention,
   kMla,
-  kSinkFullAttention
+  kSinkFullAttention,
+  kSlidingWindowMla,
+  kEncoderOnlyAttention,  ///< looks at the tokens of its own step only: no cache
 };
 
 enum class DType : std::uint8_t { kF32, kBF16, kF16, kI8, kI32, kU8 };
@@ -59,20 +62,28 @@ struct KVCacheSpec {
   std::int32_t prefill_checkpoint_alignment = 0;   ///< kMamba: tokens; 0: no checkpoints
   std::int64_t padded_page_bytes = 0;              ///< a page takes this much; 0: page_bytes
   std::int64_t state_bytes = 0;                    ///< kMamba: of one state
+  std::int32_t head_dim_v = 0;        ///< of the values; 0: head_dim. MLA has no values of its own
+  std::int32_t tokens_per_state = 1;  ///< attention over compressed tokens keeps one per so many
 
+  /// A latent vector per token serves as key and as value.
+  [[nodiscard]] constexpr bool is_mla() const noexcept {
+    return kind == KVCacheKind::kMla || kind == KVCacheKind::kSlidingWindowMla;
+  }
   /// Bytes of one block of one layer, keys and values (or the latent, or the state) together.
   [[nodiscard]] std::int64_t page_bytes() const noexcept {
     if (padded_page_bytes != 0) return padded_page_bytes;
     if (kind == KVCacheKind::kMamba) return state_bytes;
-    const std::int64_t num_vectors = kind == KVCacheKind::kMla ? 1 : 2;
-    return num_vectors * num_kv_heads * head_dim * block_size * dtype_bytes(dtype);
+    if (kind == KVCacheKind::kEncoderOnlyAttention) return 0;
+    const std::int64_t value_dim = is_mla() ? 0 : head_dim_v != 0 ? head_dim_v : head_dim;
+    return num_kv_heads * (head_dim + value_dim) * (block_size / tokens_per_state) *
+           dtype_bytes(dtype);
   }
   bool operator==(const KVCacheSpec&) const = default;
 };
 TROUPE_MESSAGE(KVCacheSpec, kind, block_size, num_kv_heads, head_dim, dtype, sliding_window,
                attention_chunk_size, extra_retained_tokens, mamba_mode, num_speculative_blocks,
                num_prefill_checkpoint_blocks, prefill_checkpoint_alignment, padded_page_bytes,
-               state_bytes)
+               state_bytes, head_dim_v, tokens_per_state)
 
 /// Layers that share one block table. Layer `layers[i]` keeps its pages in tensor i of the pool.
 struct KVCacheGroup {
@@ -108,10 +119,14 @@ struct KVCacheRequest {
   bool skip_reading_prefix_cache = false;
   bool report_all_hits = false;  ///< a hit is reported as stored blocks again
   std::string session_id;        ///< only copied into events
+  /// A prompt given as embeddings: its rows, little-endian, one per token; null: none.
+  std::shared_ptr<const std::vector<char>> prompt_embeds;
+  std::int32_t prompt_embed_row_bytes = 0;
   bool operator==(const KVCacheRequest&) const = default;
 };
 TROUPE_MESSAGE(KVCacheRequest, id, token_ids, num_prompt_tokens, mm_features, lora, cache_salt,
-               skip_reading_prefix_cache, report_all_hits, session_id)
+               skip_reading_prefix_cache, report_all_hits, session_id, prompt_embeds,
+               prompt_embed_row_bytes)
 
 enum class KVCacheCommandKind : std::uint8_t {
   kAppendTokens,   ///< `count` tokens, the next ones of KVCacheUpdates::token_ids
@@ -120,6 +135,7 @@ enum class KVCacheCommandKind : std::uint8_t {
   kForgetRequest,  ///< give all blocks back and forget the request
   kTruncate,       ///< keep `count` tokens; these are the prompt now
   kExtendPrompt,   ///< as kAppendTokens, but they belong to the prompt
+  kNewStep,  ///< a step begins (no request): only Mamba groups with cached states want to know
 };
 
 struct KVCacheCommand {
@@ -211,15 +227,17 @@ struct AdmitRequest {
   std::int32_t num_external_tokens = 0;
   std::int32_t num_new_tokens = 0;
   std::int32_t num_lookahead_tokens = 0;
-  bool delay_caching = false;  ///< the external tokens arrive later
+  std::int32_t num_encoder_tokens = 0;  ///< for cross attention: of the encoder inputs
+  bool delay_caching = false;           ///< the external tokens arrive later
   bool full_sequence_must_fit = false;
   bool keep_watermark = false;  ///< leave the watermark's blocks free
   std::int32_t num_reserved_blocks = 0;
   bool operator==(const AdmitRequest&) const = default;
 };
 TROUPE_MESSAGE(AdmitRequest, updates, id, num_computed_tokens, num_in_flight_tokens, num_hit_tokens,
-               use_hit, num_external_tokens, num_new_tokens, num_lookahead_tokens, delay_caching,
-               full_sequence_must_fit, keep_watermark, num_reserved_blocks)
+               use_hit, num_external_tokens, num_new_tokens, num_lookahead_tokens,
+               num_encoder_tokens, delay_caching, full_sequence_must_fit, keep_watermark,
+               num_reserved_blocks)
 
 struct RequestAdmitted {
   bool fits = false;

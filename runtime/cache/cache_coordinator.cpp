@@ -13,20 +13,31 @@ bool looks_at_everything(const KVCacheSpec& spec) {
          spec.kind == KVCacheKind::kSinkFullAttention;
 }
 
+/// A drafter needs the last block's hidden states, so the block is computed again. The state of a
+/// Mamba layer cannot be wound back: there the cap on the hit's length does the same.
+bool drops_last(const GroupManager& manager) {
+  return manager.eagle() && manager.spec().kind != KVCacheKind::kMamba;
+}
+
 }  // namespace
 
-CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool)
+CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool,
+                                   BlockCopies& copies)
     : settings_(settings),
-      context_{pool, settings, settings.hash_block_size(), settings.scheduler_block_size()} {
-  const bool some_flagged = std::any_of(settings.groups.begin(), settings.groups.end(),
-                                        [](const KVCacheGroup& group) { return group.eagle; });
+      context_{.pool = pool,
+               .settings = settings,
+               .copies = copies,
+               .positions = settings.state_positions(),
+               .hash_unit = settings.hash_block_size(),
+               .alignment = settings.hit_alignment(),
+               .partial_hits = settings.partial_hash_hits()} {
   // Old content of an attention page could reach a state through the tokens that pad a batch.
   const bool has_states =
       std::any_of(settings.groups.begin(), settings.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   for (std::size_t id = 0; id < settings.groups.size(); ++id) {
     const KVCacheGroup& group = settings.groups[id];
-    const bool eagle = settings.eagle_block_drop && (group.eagle || !some_flagged);
+    const bool eagle = settings.is_eagle_group(group);
     context_.zero_new_blocks = has_states && group.spec.kind != KVCacheKind::kMamba;
     managers_.push_back(make_group_manager(context_, group, static_cast<std::int32_t>(id), eagle));
     GroupManager* manager = managers_.back().get();
@@ -50,8 +61,8 @@ CacheHit CacheCoordinator::find_longest_hit(const CachedRequest& request,
   CacheHit hit;
   hit.blocks.resize(1);
   const SpecGroups& only = lookup_order_[0];
-  only.manager->find_hit(request.hashes, max_tokens, only.ids, only.manager->eagle(), hit.blocks);
-  hit.num_tokens = static_cast<std::int32_t>(hit.blocks[0].size()) * only.manager->block_size();
+  hit.num_tokens = only.manager->find_hit(request.hashes, max_tokens, only.ids,
+                                          drops_last(*only.manager), hit.blocks);
   return hit;
 }
 
@@ -63,6 +74,9 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
   std::vector<bool> drop_done(lookup_order_.size(), false);
   const bool one_pass =
       lookup_order_.size() == 2 && looks_at_everything(lookup_order_[0].manager->spec());
+  // A drafter's block that is dropped may end with the request.
+  const std::int32_t num_hashed =
+      static_cast<std::int32_t>(request.hashes.size()) * context_.hash_unit;
   std::int32_t candidate = max_tokens;
   std::int32_t longest = 0;
   bool full_is_known = false;
@@ -70,19 +84,19 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
     std::int32_t length = candidate;
     for (std::size_t i = 0; i < lookup_order_.size(); ++i) {
       const SpecGroups& groups = lookup_order_[i];
-      const std::int32_t block_size = groups.manager->block_size();
+      const std::int32_t unit =
+          context_.partial_hits ? context_.hash_unit : groups.manager->block_size();
       const bool full = looks_at_everything(groups.manager->spec());
       if (full && full_is_known) {
         // A prefix of a hit of full attention is a hit.
-        length = round_down(length, block_size);
+        length = round_down(length, unit);
         continue;
       }
-      const bool eagle = groups.manager->eagle();
-      const bool drop = eagle && !drop_done[i];
-      const std::int32_t limit = drop ? std::min(length + block_size, max_tokens) : length;
+      const bool drop = drops_last(*groups.manager) && !drop_done[i];
+      const std::int32_t limit = drop ? std::min(length + unit, num_hashed) : length;
       found.assign(groups.ids.size(), {});
-      groups.manager->find_hit(request.hashes, limit, groups.ids, drop, found);
-      const auto found_length = static_cast<std::int32_t>(found[0].size()) * block_size;
+      const std::int32_t found_length =
+          groups.manager->find_hit(request.hashes, limit, groups.ids, drop, found);
       if (drop)
         drop_done[i] = true;
       else if (found_length < length)
@@ -111,14 +125,16 @@ void CacheCoordinator::report_hit(const CachedRequest& request, const CacheHit& 
   for (const auto& manager : managers_) manager->report_hit(request, hit.num_tokens);
 }
 
-std::int32_t CacheCoordinator::num_blocks_needed(const CachedRequest& request,
-                                                 const Need& need) const {
+std::int32_t CacheCoordinator::num_blocks_needed(CachedRequest& request, const Need& need) const {
   std::int32_t num_needed = 0;
   for (std::size_t id = 0; id < managers_.size(); ++id) {
-    GroupManager::Need of_group{.num_tokens = need.num_tokens,
+    GroupManager::Need of_group{.room = need.room,
                                 .num_computed_tokens = need.num_computed_tokens,
-                                .capped = need.capped};
-    if (need.hit != nullptr) of_group.hit = need.hit->blocks[id];
+                                .whole_sequence = need.whole_sequence};
+    if (need.hit != nullptr) {
+      of_group.hit = need.hit->blocks[id];
+      of_group.num_hit_tokens = need.hit->num_tokens;
+    }
     num_needed += managers_[id]->num_blocks_needed(request, of_group);
   }
   return num_needed;
@@ -129,21 +145,26 @@ void CacheCoordinator::adopt(CachedRequest& request, const CacheHit* hit, std::i
   for (std::size_t id = 0; id < managers_.size(); ++id)
     managers_[id]->adopt(request,
                          hit == nullptr ? std::span<const BlockId>() : std::span(hit->blocks[id]),
-                         num_computed);
+                         hit == nullptr ? 0 : hit->num_tokens, num_computed);
   if (num_external > 0)
-    for (const auto& manager : managers_) manager->extend(request, num_computed, nullptr);
+    for (const auto& manager : managers_) manager->extend_external(request, num_computed);
 }
 
-void CacheCoordinator::extend(CachedRequest& request, std::int32_t num_tokens, BlockTable* taken) {
+void CacheCoordinator::extend(CachedRequest& request, const GroupManager::Room& room,
+                              BlockTable* taken) {
   for (std::size_t id = 0; id < managers_.size(); ++id)
-    managers_[id]->extend(request, num_tokens, taken == nullptr ? nullptr : &(*taken)[id]);
+    managers_[id]->extend(request, room, taken == nullptr ? nullptr : &(*taken)[id]);
+}
+
+void CacheCoordinator::new_step_starts() {
+  for (const auto& manager : managers_) manager->new_step_starts();
 }
 
 void CacheCoordinator::cache(CachedRequest& request, std::int32_t num_tokens) {
   const std::int32_t num_final = num_tokens - std::max(0, settings_.num_prefill_lookahead - 1);
   for (const auto& manager : managers_) {
     std::int32_t num_cacheable = num_final;
-    if (managers_.size() > 1 && !settings_.partial_hash_hits()) {
+    if (managers_.size() > 1 && !context_.partial_hits) {
       num_cacheable = round_down(num_final, context_.alignment);
       // The drafter's groups are asked for one block beyond a hit.
       if (manager->eagle() && num_cacheable > 0)

@@ -13,7 +13,7 @@ namespace troupe {
 /// Owns the group managers.
 class CacheCoordinator {
  public:
-  CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool);
+  CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool, BlockCopies& copies);
 
   [[nodiscard]] std::size_t num_groups() const noexcept { return managers_.size(); }
   [[nodiscard]] GroupManager& group(std::size_t id) { return *managers_[id]; }
@@ -29,17 +29,17 @@ class CacheCoordinator {
   void report_hit(const CachedRequest& request, const CacheHit& hit) const;
 
   struct Need {
-    std::int32_t num_tokens = 0;
+    GroupManager::Room room;
     const CacheHit* hit = nullptr;  ///< null: none
     std::int32_t num_computed_tokens = 0;
-    bool capped = false;
+    bool whole_sequence = false;  ///< as in GroupManager::Need
   };
-  [[nodiscard]] std::int32_t num_blocks_needed(const CachedRequest& request,
-                                               const Need& need) const;
+  [[nodiscard]] std::int32_t num_blocks_needed(CachedRequest& request, const Need& need) const;
   /// Pre: the request holds nothing yet. Blocks for external tokens are taken here.
   void adopt(CachedRequest& request, const CacheHit* hit, std::int32_t num_computed,
              std::int32_t num_external);
-  void extend(CachedRequest& request, std::int32_t num_tokens, BlockTable* taken);
+  void extend(CachedRequest& request, const GroupManager::Room& room, BlockTable* taken);
+  void new_step_starts();
   void cache(CachedRequest& request, std::int32_t num_tokens);
   void remove_skipped(CachedRequest& request, std::int32_t num_processed);
   void free(CachedRequest& request);

@@ -17,6 +17,22 @@ struct GroupBlocks {
   std::vector<BlockId> blocks;
   /// Leading blocks that need no more caching; none until the request has adopted or cached some.
   std::optional<std::int32_t> num_cached_blocks;
+  /// The block in which the adopted hit ends, others' as well: a copy takes its place before the
+  /// request writes to it.
+  std::optional<std::int32_t> shared_tail;
+
+  // ---- Mamba groups that keep states at block boundaries ----
+  /// The running state and those of speculative tokens are in the last blocks of the table.
+  bool has_running_state = false;
+  /// The running state's block is also in the prefix cache, for a prefix that ends inside it: a
+  /// copy takes over its content before the state moves on.
+  std::optional<std::int32_t> cached_tail;
+  /// This step writes the state at num_tokens, inside the step, to block `index`.
+  struct Checkpoint {
+    std::int32_t index = 0;
+    std::int32_t num_tokens = 0;
+  };
+  std::optional<Checkpoint> checkpoint;
 };
 
 struct CachedRequest {
@@ -24,6 +40,7 @@ struct CachedRequest {
   std::vector<BlockHash> hashes;  ///< one per full hash unit of info.token_ids
   std::vector<GroupBlocks> groups;
   std::int32_t shared_prefix_boundary = 0;
+  std::int32_t num_computed_tokens = 0;  ///< before the step being planned
 
   [[nodiscard]] std::int32_t num_tokens() const noexcept {
     return static_cast<std::int32_t>(info.token_ids.size());

@@ -21,13 +21,14 @@ class ChunkedLocalManager final : public GroupManager {
   }
 
   /// What is before the last chunk is a hit without any blocks: nobody will look at it.
-  void find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
-                std::span<const std::int32_t> groups, bool /*drop_last*/,
-                std::vector<std::vector<BlockId>>& hit) const override {
+  std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
+                        std::span<const std::int32_t> groups, bool /*drop_last*/,
+                        std::vector<std::vector<BlockId>>& hit) const override {
     const std::int32_t first = round_down(max_tokens, spec_.attention_chunk_size) / block_size();
     for (auto& blocks : hit) blocks.assign(static_cast<std::size_t>(first), kNullBlock);
     const std::int32_t max_blocks = max_tokens / block_size();
     for (std::int32_t i = first; i < max_blocks && append_cached(hashes, i, groups, hit);) ++i;
+    return static_cast<std::int32_t>(hit[0].size()) * block_size();
   }
 };
 

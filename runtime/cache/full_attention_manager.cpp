@@ -11,14 +11,26 @@ class FullAttentionManager final : public GroupManager {
  public:
   using GroupManager::GroupManager;
 
-  void find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
-                std::span<const std::int32_t> groups, bool drop_last,
-                std::vector<std::vector<BlockId>>& hit) const override {
+  std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
+                        std::span<const std::int32_t> groups, bool drop_last,
+                        std::vector<std::vector<BlockId>>& hit) const override {
     const std::int32_t max_blocks = max_tokens / block_size();
-    for (std::int32_t i = 0; i < max_blocks && append_cached(hashes, i, groups, hit);) ++i;
-    if (drop_last && !hit[0].empty())
-      for (auto& blocks : hit) blocks.pop_back();
-    align(hit);
+    std::int32_t num_blocks = 0;
+    while (num_blocks < max_blocks && append_cached(hashes, num_blocks, groups, hit)) ++num_blocks;
+    std::int32_t length = num_blocks * block_size();
+    if (context_.partial_hits) {
+      const std::int32_t unit = context_.hash_unit;
+      for (std::int32_t end = std::min(length + block_size() - unit, round_down(max_tokens, unit));
+           end > length; end -= unit)
+        if (append_prefix(hashes, end, groups, hit)) length = end;
+      if (drop_last && length > 0) length -= unit;
+    } else if (drop_last && length > 0) {
+      length -= block_size();
+    }
+    length = round_down(length, context_.alignment);
+    for (auto& blocks : hit)
+      blocks.resize(static_cast<std::size_t>(ceil_div(length, block_size())));
+    return length;
   }
 
   void cache(CachedRequest& request, std::int32_t num_tokens) override {
@@ -29,22 +41,13 @@ class FullAttentionManager final : public GroupManager {
  private:
   /// The prompt's last hash boundary, if it is inside a block, names that block as well: a later
   /// request with the same prompt could start from there.
-  void cache_prompt_tail(const CachedRequest& request, std::int32_t num_tokens) {
+  void cache_prompt_tail(CachedRequest& request, std::int32_t num_tokens) {
     const std::int32_t limit = request.info.num_prompt_tokens - (eagle() ? 0 : 1);
     const std::int32_t boundary = round_down(limit, context_.hash_unit);
     if (boundary % block_size() == 0 || boundary > num_tokens) return;
     const GroupBlocks& own = blocks_of(request);
     const BlockId block = own.blocks[static_cast<std::size_t>(boundary / block_size())];
-    if (block == kNullBlock) return;
-    const BlockKey key{request.hashes[static_cast<std::size_t>(boundary / context_.hash_unit) - 1],
-                       group()};
-    const PrefixMap& map = context_.pool.prefix_map();
-    if (map.has_entry(block)) {
-      if (map.has_key(block, key)) return;
-      if (map.num_tokens(block) < boundary) context_.pool.drop_content(block);
-    }
-    context_.pool.set_content(block, key, boundary);
-    record_stored(request, boundary - context_.hash_unit, boundary, context_.hash_unit, {boundary});
+    if (block != kNullBlock) add_prefix_key(request, block, boundary);
   }
 };
 

@@ -13,27 +13,33 @@ std::int32_t GroupManager::max_admission_blocks() const {
   return std::numeric_limits<std::int32_t>::max();
 }
 
-std::int32_t GroupManager::num_blocks_needed(const CachedRequest& request, const Need& need) const {
+std::int32_t GroupManager::num_blocks_needed(CachedRequest& request, const Need& need) const {
   const GroupBlocks& own = blocks_of(request);
   const auto have = static_cast<std::int32_t>(own.blocks.size());
-  std::int32_t required = ceil_div(need.num_tokens, block_size());
-  if (need.capped) required = std::min(required, max_admission_blocks());
+  std::int32_t required = ceil_div(need.room.num_tokens, block_size());
+  if (need.whole_sequence) required = std::min(required, max_admission_blocks());
   if (own.num_cached_blocks) return std::max(required - have, 0);
 
   const auto num_hits = static_cast<std::int32_t>(need.hit.size());
   const std::int32_t num_skipped = num_skipped_tokens(need.num_computed_tokens) / block_size();
-  std::int32_t num_needed = std::max(required - std::max(num_skipped, num_hits + have), 0);
-  // A hit block that nobody holds is free now and would be so no longer.
-  for (std::int32_t i = num_skipped; i < num_hits; ++i) {
-    const BlockId block = need.hit[static_cast<std::size_t>(i)];
-    if (block != kNullBlock && context_.pool.num_references(block) == 0) ++num_needed;
-  }
-  return num_needed;
+  const std::int32_t num_new = std::max(required - std::max(num_skipped, num_hits + have), 0);
+  const std::int32_t num_copies = ends_inside(need.hit, need.num_hit_tokens) ? 1 : 0;
+  const auto used =
+      need.hit.subspan(std::min(static_cast<std::size_t>(num_skipped), need.hit.size()));
+  return num_new + num_copies + num_unreferenced(used);
+}
+
+/// A hit block that nobody holds is free now and would be so no longer.
+std::int32_t GroupManager::num_unreferenced(std::span<const BlockId> hit) const {
+  return static_cast<std::int32_t>(std::count_if(hit.begin(), hit.end(), [&](BlockId block) {
+    return block != kNullBlock && context_.pool.num_references(block) == 0;
+  }));
 }
 
 void GroupManager::adopt(CachedRequest& request, std::span<const BlockId> hit,
-                         std::int32_t num_computed) {
+                         std::int32_t num_hit_tokens, std::int32_t num_computed) {
   GroupBlocks& own = blocks_of(request);
+  const bool shares_tail = ends_inside(hit, num_hit_tokens);
   const std::int32_t num_skipped = num_skipped_tokens(num_computed) / block_size();
   if (num_skipped > 0) {
     own.blocks.assign(static_cast<std::size_t>(num_skipped), kNullBlock);
@@ -44,19 +50,43 @@ void GroupManager::adopt(CachedRequest& request, std::span<const BlockId> hit,
     own.blocks.push_back(block);
   }
   own.num_cached_blocks = static_cast<std::int32_t>(own.blocks.size());
+  if (shares_tail && !hit.empty()) {
+    --*own.num_cached_blocks;
+    own.shared_tail = own.num_cached_blocks;
+  }
 }
 
-void GroupManager::extend(CachedRequest& request, std::int32_t num_tokens,
-                          std::vector<BlockId>* taken) {
+void GroupManager::take(std::int32_t n, std::vector<BlockId>& blocks) {
+  if (n <= 0) return;
+  context_.pool.take(n, blocks);
+  if (context_.zero_new_blocks)
+    new_blocks_.insert(new_blocks_.end(), blocks.end() - n, blocks.end());
+}
+
+void GroupManager::replace_shared_tail(CachedRequest& request) {
+  GroupBlocks& own = blocks_of(request);
+  if (!own.shared_tail) return;
+  BlockId& tail = own.blocks[static_cast<std::size_t>(*own.shared_tail)];
+  std::vector<BlockId> copy;
+  take(1, copy);
+  context_.pool.touch(copy[0]);
+  // The reference to the source, which the request had, is the copy's now.
+  context_.copies.emplace_back(tail, copy[0]);
+  tail = copy[0];
+  own.shared_tail.reset();
+}
+
+void GroupManager::extend_external(CachedRequest& request, std::int32_t num_computed) {
   std::vector<BlockId>& blocks = blocks_of(request).blocks;
-  const std::size_t had = blocks.size();
-  const std::int32_t num_new =
-      ceil_div(num_tokens, block_size()) - static_cast<std::int32_t>(blocks.size());
-  if (num_new <= 0) return;
-  context_.pool.take(num_new, blocks);
-  const auto first = blocks.begin() + static_cast<std::ptrdiff_t>(had);
-  if (taken != nullptr) taken->insert(taken->end(), first, blocks.end());
-  if (context_.zero_new_blocks) new_blocks_.insert(new_blocks_.end(), first, blocks.end());
+  take(ceil_div(num_computed, block_size()) - static_cast<std::int32_t>(blocks.size()), blocks);
+}
+
+void GroupManager::extend(CachedRequest& request, const Room& room, std::vector<BlockId>* taken) {
+  replace_shared_tail(request);
+  std::vector<BlockId>& blocks = blocks_of(request).blocks;
+  const auto had = static_cast<std::ptrdiff_t>(blocks.size());
+  take(ceil_div(room.num_tokens, block_size()) - static_cast<std::int32_t>(had), blocks);
+  if (taken != nullptr) taken->insert(taken->end(), blocks.begin() + had, blocks.end());
 }
 
 void GroupManager::take_new_blocks(std::vector<BlockId>& blocks) {
@@ -116,8 +146,7 @@ void GroupManager::free(CachedRequest& request) {
   // The end of a chain is evicted before its beginning.
   std::reverse(own.blocks.begin(), own.blocks.end());
   context_.pool.free(own.blocks);
-  own.blocks.clear();
-  own.num_cached_blocks.reset();
+  own = {};
 }
 
 std::int32_t GroupManager::estimate_cached_tokens(const CachedRequest& request) const {
@@ -130,10 +159,31 @@ std::int32_t GroupManager::estimate_cached_tokens(const CachedRequest& request) 
   return 0;
 }
 
+void GroupManager::add_prefix_key(const CachedRequest& request, BlockId block,
+                                  std::int32_t num_tokens) {
+  const std::int32_t unit = context_.hash_unit;
+  const BlockKey key{request.hashes[static_cast<std::size_t>(num_tokens / unit) - 1], group()};
+  const PrefixMap& map = context_.pool.prefix_map();
+  if (map.has_entry(block)) {
+    if (map.has_key(block, key)) return;
+    if (map.num_tokens(block) < num_tokens) context_.pool.drop_content(block);
+  }
+  context_.pool.set_content(block, key, num_tokens);
+  record_stored(request, num_tokens - unit, num_tokens, unit, {num_tokens});
+}
+
 bool GroupManager::append_cached(std::span<const BlockHash> hashes, std::int32_t index,
                                  std::span<const std::int32_t> groups,
                                  std::vector<std::vector<BlockId>>& hit) const {
-  const BlockHash& hash = block_hash(hashes, index);
+  return append_prefix(hashes, (index + 1) * block_size(), groups, hit);
+}
+
+bool GroupManager::append_prefix(std::span<const BlockHash> hashes, std::int32_t num_tokens,
+                                 std::span<const std::int32_t> groups,
+                                 std::vector<std::vector<BlockId>>& hit) const {
+  const auto unit = static_cast<std::size_t>(num_tokens / context_.hash_unit) - 1;
+  CHECK(unit < hashes.size(), num_tokens, hashes.size());
+  const BlockHash& hash = hashes[unit];
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const BlockId block = context_.pool.find(hash, groups[g]);
     if (block == PrefixMap::kNotFound) {
@@ -186,14 +236,14 @@ std::unique_ptr<GroupManager> make_group_manager(const CacheContext& context,
                                                  bool eagle) {
   switch (group.spec.kind) {
     case KVCacheKind::kSlidingWindow:
+    case KVCacheKind::kSlidingWindowMla:
       return make_sliding_window_manager(context, group.spec, id, eagle);
     case KVCacheKind::kChunkedLocal:
       return make_chunked_local_manager(context, group.spec, id, eagle);
     case KVCacheKind::kMamba:
       return make_mamba_manager(context, group.spec, id, eagle);
     case KVCacheKind::kCrossAttention:
-      CHECK(false, "cross attention has no manager");
-      [[fallthrough]];
+      return make_cross_attention_manager(context, group.spec, id, eagle);
     default:
       return make_full_attention_manager(context, group.spec, id, eagle);
   }

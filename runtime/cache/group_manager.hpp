@@ -20,12 +20,19 @@ namespace troupe {
   return a / b * b;
 }
 
+/// Source and destination of each copy to be made before the step computes. Until it is taken by
+/// the workers, both blocks keep one reference for it.
+using BlockCopies = std::vector<std::pair<BlockId, BlockId>>;
+
 /// What all groups know of the cache as a whole.
 struct CacheContext {
   BlockPool& pool;
   const KVCacheSettings& settings;
+  BlockCopies& copies;
+  StatePositions positions;    ///< of the whole engine
   std::int32_t hash_unit = 0;  ///< tokens per hash
   std::int32_t alignment = 0;  ///< hits end at multiples of it
+  bool partial_hits = false;   ///< and may end inside a block
   bool zero_new_blocks = false;
 };
 
@@ -48,26 +55,40 @@ class GroupManager {
   /// The most blocks a request ever holds here.
   [[nodiscard]] virtual std::int32_t max_admission_blocks() const;
 
+  /// What there must be room for.
+  struct Room {
+    std::int32_t num_tokens = 0;          ///< those that a drafter runs ahead included
+    std::int32_t num_main_tokens = 0;     ///< without these
+    std::int32_t num_encoder_tokens = 0;  ///< only cross attention looks at them
+  };
   struct Need {
-    std::int32_t num_tokens = 0;  ///< to have room for
+    Room room;
     std::span<const BlockId> hit;
+    std::int32_t num_hit_tokens = 0;
     std::int32_t num_computed_tokens = 0;  ///< with hit and external ones
-    bool capped = false;                   ///< by max_admission_blocks()
+    /// Of the whole sequence, which must fit before the request is admitted: at most
+    /// max_admission_blocks(), and nothing is planned by it.
+    bool whole_sequence = false;
   };
   /// Free blocks that this takes.
-  [[nodiscard]] virtual std::int32_t num_blocks_needed(const CachedRequest& request,
+  [[nodiscard]] virtual std::int32_t num_blocks_needed(CachedRequest& request,
                                                        const Need& need) const;
-  /// The request starts from `hit`; num_computed tokens (external ones included) will be there.
+  /// The request starts from `hit`, which covers num_hit_tokens; num_computed tokens (external ones
+  /// included) will be there.
   virtual void adopt(CachedRequest& request, std::span<const BlockId> hit,
-                     std::int32_t num_computed);
-  /// Room for num_tokens; the blocks taken are appended to `taken`, if it is wanted.
-  virtual void extend(CachedRequest& request, std::int32_t num_tokens, std::vector<BlockId>* taken);
+                     std::int32_t num_hit_tokens, std::int32_t num_computed);
+  /// Blocks for computed tokens that come from elsewhere. Pre: adopt().
+  void extend_external(CachedRequest& request, std::int32_t num_computed);
+  /// Makes room; the blocks taken are appended to `taken`, if it is wanted.
+  virtual void extend(CachedRequest& request, const Room& room, std::vector<BlockId>* taken);
   /// Puts the full blocks of the first num_tokens into the prefix cache, as far as they are worth
   /// keeping.
   virtual void cache(CachedRequest& request, std::int32_t num_tokens);
   /// Gives blocks back that no token behind num_processed looks at.
   virtual void remove_skipped(CachedRequest& request, std::int32_t num_processed);
   virtual void free(CachedRequest& request);
+  /// A step begins.
+  virtual void new_step_starts() {}
   [[nodiscard]] virtual std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
 
   /// Appends the blocks taken since the last call, if old content in them would do harm.
@@ -76,12 +97,12 @@ class GroupManager {
   /// Records a stored event for the first num_tokens, with every block's hash, held or not.
   void report_hit(const CachedRequest& request, std::int32_t num_tokens) const;
 
-  /// The longest hit of at most max_tokens for all of `groups`, which have equal specs. `hit` gets
-  /// one list of blocks for each of `groups`. `drop_last`: the last block is not used, but must be
-  /// there.
-  virtual void find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
-                        std::span<const std::int32_t> groups, bool drop_last,
-                        std::vector<std::vector<BlockId>>& hit) const = 0;
+  /// The longest hit of at most max_tokens for all of `groups`, which have equal specs; returns its
+  /// tokens. `hit` gets one list of blocks for each of `groups`. `drop_last`: the last block (with
+  /// partial hits, the last hash unit) is not used, but must be there.
+  virtual std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
+                                std::span<const std::int32_t> groups, bool drop_last,
+                                std::vector<std::vector<BlockId>>& hit) const = 0;
 
  protected:
   [[nodiscard]] GroupBlocks& blocks_of(CachedRequest& request) const {
@@ -98,10 +119,26 @@ class GroupManager {
   [[nodiscard]] bool append_cached(std::span<const BlockHash> hashes, std::int32_t index,
                                    std::span<const std::int32_t> groups,
                                    std::vector<std::vector<BlockId>>& hit) const;
+  /// The same for a prefix of num_tokens, a multiple of the hash unit.
+  [[nodiscard]] bool append_prefix(std::span<const BlockHash> hashes, std::int32_t num_tokens,
+                                   std::span<const std::int32_t> groups,
+                                   std::vector<std::vector<BlockId>>& hit) const;
   /// Shortens the hit until its length is a multiple of the alignment.
   void align(std::vector<std::vector<BlockId>>& hit) const;
   /// Whether block `index` of the request is worth keeping in the prefix cache.
   [[nodiscard]] virtual bool worth_caching(const CachedRequest& request, std::int32_t index) const;
+  /// The block also holds the request's first num_tokens tokens, which end inside it or with it. Of
+  /// what it was known for until now, shorter prefixes are forgotten.
+  void add_prefix_key(const CachedRequest& request, BlockId block, std::int32_t num_tokens);
+  /// The hit ends inside its last block.
+  [[nodiscard]] bool ends_inside(std::span<const BlockId> hit, std::int32_t num_hit_tokens) const {
+    return num_hit_tokens % block_size() != 0 &&
+           static_cast<std::int32_t>(hit.size()) == ceil_div(num_hit_tokens, block_size());
+  }
+  [[nodiscard]] std::int32_t num_unreferenced(std::span<const BlockId> hit) const;
+  /// Puts a copy in the place of a shared tail.
+  void replace_shared_tail(CachedRequest& request);
+  void take(std::int32_t n, std::vector<BlockId>& blocks);
   void record_stored(const CachedRequest& request, std::int32_t begin_token, std::int32_t end_token,
                      std::int32_t block_size, std::vector<std::int32_t> stored_ends) const;
 
@@ -129,6 +166,10 @@ class GroupManager {
                                                                        const KVCacheSpec&,
                                                                        std::int32_t id, bool eagle);
 
+[[nodiscard]] std::unique_ptr<GroupManager> make_cross_attention_manager(const CacheContext&,
+                                                                         const KVCacheSpec&,
+                                                                         std::int32_t id,
+                                                                         bool eagle);
 [[nodiscard]] std::unique_ptr<GroupManager> make_mamba_manager(const CacheContext&,
                                                                const KVCacheSpec&, std::int32_t id,
                                                                bool eagle);

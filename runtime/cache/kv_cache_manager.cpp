@@ -10,7 +10,7 @@ KVCacheManager::KVCacheManager(const KVCacheSettings& settings)
     : settings_(settings),
       hasher_(settings.hash_algorithm, settings.hash_block_size(), settings.hash_seed),
       pool_(settings.num_blocks, settings.events),
-      coordinator_(settings_, pool_),
+      coordinator_(settings_, pool_, copies_),
       watermark_blocks_(static_cast<std::int32_t>(settings.watermark * settings.num_blocks)) {}
 
 // ---- operations on one request ------------------------------------------------------------------
@@ -56,26 +56,32 @@ bool KVCacheManager::allocate_slots(CachedRequest& request, const Slots& slots,
 
   if (slots.full_sequence_must_fit) {
     const std::int32_t num_needed = coordinator_.num_blocks_needed(
-        request, {.num_tokens = std::min(request.num_tokens(), max_len),
+        request, {.room = {.num_tokens = std::min(request.num_tokens(), max_len),
+                           .num_main_tokens = std::min(request.num_tokens(), max_len),
+                           .num_encoder_tokens = slots.num_encoder_tokens},
                   .hit = slots.hit,
                   .num_computed_tokens = num_computed,
-                  .capped = true});
+                  .whole_sequence = true});
     if (num_needed + slots.num_watermark_blocks > pool_.num_free_blocks()) return false;
   }
 
   const std::int32_t num_tokens = num_computed + slots.num_new_tokens;
-  const std::int32_t num_slots = std::min(num_tokens + slots.num_lookahead_tokens, max_len);
+  const GroupManager::Room room{
+      .num_tokens = std::min(num_tokens + slots.num_lookahead_tokens, max_len),
+      .num_main_tokens = num_tokens,
+      .num_encoder_tokens = slots.num_encoder_tokens};
   // Before the free blocks are counted: what is released may be all that was missing.
   remove_skipped_blocks(request, std::max(0, num_computed - slots.num_in_flight_tokens));
   const std::int32_t num_needed = coordinator_.num_blocks_needed(
-      request, {.num_tokens = num_slots, .hit = slots.hit, .num_computed_tokens = num_computed});
+      request, {.room = room, .hit = slots.hit, .num_computed_tokens = num_computed});
   if (num_needed + slots.num_watermark_blocks > pool_.num_free_blocks() - slots.num_reserved_blocks)
     return false;
 
   const bool adopts = slots.hit != nullptr && slots.hit->has_blocks();
   if (adopts || slots.num_external_tokens > 0)
     coordinator_.adopt(request, slots.hit, num_computed, slots.num_external_tokens);
-  coordinator_.extend(request, num_slots, new_blocks);
+  coordinator_.extend(request, room, new_blocks);
+  request.num_computed_tokens = slots.num_computed_tokens;
   if (settings_.prefix_caching && !slots.delay_caching)
     coordinator_.cache(request, std::min(num_tokens, request.num_tokens()));
   return true;
@@ -111,8 +117,8 @@ std::int32_t KVCacheManager::estimate_cached_tokens(const CachedRequest& request
   return settings_.prefix_caching ? coordinator_.estimate_cached_tokens(request) : 0;
 }
 
-std::vector<std::pair<BlockId, BlockId>> KVCacheManager::take_block_copies() {
-  std::vector<std::pair<BlockId, BlockId>> copies = std::exchange(copies_, {});
+BlockCopies KVCacheManager::take_block_copies() {
+  BlockCopies copies = std::exchange(copies_, {});
   std::vector<BlockId> both;
   for (const auto& [source, destination] : copies) both.insert(both.end(), {source, destination});
   pool_.free(both);
@@ -140,6 +146,10 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
     request(id).info.mm_features.push_back(item);
   std::size_t next_token = 0;
   for (const KVCacheCommand& command : updates.commands) {
+    if (command.kind == KVCacheCommandKind::kNewStep) {
+      new_step_starts();
+      continue;
+    }
     CachedRequest& known = request(command.id);
     const auto count = static_cast<std::size_t>(command.count);
     switch (command.kind) {
@@ -151,7 +161,10 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
         append_tokens(known, std::span(updates.token_ids).subspan(next_token, count));
         next_token += count;
         break;
+      case KVCacheCommandKind::kNewStep:
+        break;
       case KVCacheCommandKind::kCacheBlocks:
+        known.num_computed_tokens = command.count;
         cache_blocks(known, command.count);
         break;
       case KVCacheCommandKind::kFreeBlocks:
@@ -222,6 +235,7 @@ RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
                     .hit = question.use_hit ? &hit_ : nullptr,
                     .num_external_tokens = question.num_external_tokens,
                     .num_lookahead_tokens = question.num_lookahead_tokens,
+                    .num_encoder_tokens = question.num_encoder_tokens,
                     .delay_caching = question.delay_caching,
                     .full_sequence_must_fit = question.full_sequence_must_fit,
                     .num_watermark_blocks = question.keep_watermark ? watermark_blocks_ : 0,

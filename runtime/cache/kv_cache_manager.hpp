@@ -44,6 +44,7 @@ class KVCacheManager {
     const CacheHit* hit = nullptr;    ///< to adopt; null: none
     std::int32_t num_external_tokens = 0;
     std::int32_t num_lookahead_tokens = 0;
+    std::int32_t num_encoder_tokens = 0;  ///< for cross attention
     bool delay_caching = false;
     bool full_sequence_must_fit = false;
     std::int32_t num_watermark_blocks = 0;
@@ -72,8 +73,9 @@ class KVCacheManager {
   bool reset_prefix_cache();
   [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
 
-  /// Source and destination; drops the references that both have kept until now.
-  [[nodiscard]] std::vector<std::pair<BlockId, BlockId>> take_block_copies();
+  void new_step_starts() { coordinator_.new_step_starts(); }
+  /// Drops the references that sources and destinations have kept until now.
+  [[nodiscard]] BlockCopies take_block_copies();
   /// The blocks that hold the first num_tokens tokens.
   [[nodiscard]] BlockTable clipped_block_table(const CachedRequest& request,
                                                std::int32_t num_tokens) const;
@@ -89,9 +91,9 @@ class KVCacheManager {
   KVCacheSettings settings_;
   BlockHasher hasher_;
   BlockPool pool_;
+  BlockCopies copies_;  ///< to be made before the step computes
   CacheCoordinator coordinator_;
   std::unordered_map<RequestId, std::unique_ptr<CachedRequest>> requests_;
-  std::vector<std::pair<BlockId, BlockId>> copies_;  ///< to be made before the step computes
   std::int32_t watermark_blocks_ = 0;
   RequestId hit_owner_{};
   CacheHit hit_;  ///< of the last lookup()

@@ -23,6 +23,38 @@ std::int32_t KVCacheSettings::hash_block_size() const {
   return size;
 }
 
+bool KVCacheSettings::is_eagle_group(const KVCacheGroup& group) const {
+  return eagle_block_drop &&
+         (group.eagle || std::none_of(groups.begin(), groups.end(),
+                                      [](const KVCacheGroup& other) { return other.eagle; }));
+}
+
+StatePositions KVCacheSettings::state_positions() const {
+  StatePositions positions{.hash_unit = hash_block_size(),
+                           .alignment = hit_alignment(),
+                           .partial_hits = partial_hash_hits(),
+                           .eagle_block_drop = eagle_block_drop};
+  bool keeps_states = false, all_checkpoint = true, has_eagle_group = eagle_block_drop;
+  for (const KVCacheGroup& group : groups) {
+    const KVCacheSpec& spec = group.spec;
+    positions.block_size = positions.block_size == 0
+                               ? spec.block_size
+                               : std::min(positions.block_size, spec.block_size);
+    has_eagle_group |= group.eagle;
+    if (spec.kind != KVCacheKind::kMamba) continue;
+    keeps_states |= spec.mamba_mode == MambaMode::kAlign;
+    all_checkpoint &=
+        spec.num_prefill_checkpoint_blocks > 0 && spec.prefill_checkpoint_alignment > 0;
+    positions.checkpoint_alignment =
+        std::lcm(std::max(positions.checkpoint_alignment, 1), spec.prefill_checkpoint_alignment);
+  }
+  if (!keeps_states) positions.block_size = 0;
+  if (!all_checkpoint) positions.checkpoint_alignment = 0;
+  positions.keep_junction = mamba_shared_prefix_checkpoint && positions.partial_hits &&
+                            has_eagle_group && num_prefill_lookahead <= 1;
+  return positions;
+}
+
 bool KVCacheSettings::partial_hash_hits() const {
   if (!prefix_caching || groups.size() < 2) return false;
   const std::int32_t unit = hash_block_size();

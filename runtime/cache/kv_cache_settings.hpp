@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "messages/cache.hpp"
+#include "runtime/base/state_positions.hpp"
 #include "runtime/cache/block_hash.hpp"
 
 namespace troupe {
@@ -26,6 +27,9 @@ struct KVCacheSettings {
   double watermark = 0;                           ///< share of blocks kept free at admission
   bool eagle_block_drop = false;  ///< the last hit block is computed again, for the drafter
   std::int32_t num_prefill_lookahead = 0;
+  /// A Mamba state is also kept exactly where a request leaves a shared prefix, if sub-block hits
+  /// are possible and there is a drafter with one layer.
+  bool mamba_shared_prefix_checkpoint = false;
   bool events = false;
   BlockHashAlgorithm hash_algorithm = BlockHashAlgorithm::kSha256Cbor;
   std::string hash_seed = std::string(BlockHasher::kDefaultSeed);
@@ -36,6 +40,14 @@ struct KVCacheSettings {
   [[nodiscard]] std::int32_t hash_block_size() const;
   /// Hits may end inside a block.
   [[nodiscard]] bool partial_hash_hits() const;
+  /// Hits end at multiples of it.
+  [[nodiscard]] std::int32_t hit_alignment() const {
+    return partial_hash_hits() ? hash_block_size() : scheduler_block_size();
+  }
+  /// The group counts as one of a drafter: flagged, or none is.
+  [[nodiscard]] bool is_eagle_group(const KVCacheGroup& group) const;
+  /// For the Scheduler too.
+  [[nodiscard]] StatePositions state_positions() const;
 };
 
 }  // namespace troupe

@@ -1,5 +1,7 @@
-// Mamba layers with one running state per request (mode `none`): a block holds the state, further
-// ones those of speculative tokens. States are not cached, so there are no hits.
+// Mamba layers: a block holds the state after some token, which stands for all tokens before it.
+
+#include <algorithm>
+#include <unordered_set>
 
 #include "runtime/base/check.hpp"
 #include "runtime/cache/group_manager.hpp"
@@ -7,31 +9,32 @@
 namespace troupe {
 namespace {
 
-class MambaManager final : public GroupManager {
+/// Mode `none`: one running state per request, further blocks for those of speculative tokens.
+/// States are not cached, so there are no hits.
+class RunningStateManager final : public GroupManager {
  public:
-  MambaManager(const CacheContext& context, const KVCacheSpec& spec, std::int32_t group, bool eagle)
-      : GroupManager(context, spec, group, eagle) {
-    CHECK(spec.mamba_mode == MambaMode::kNone, group);
-  }
+  using GroupManager::GroupManager;
 
-  /// The state stands for all tokens before it.
   std::int32_t num_skipped_tokens(std::int32_t num_computed) const override {
     return num_computed - 1;
   }
 
-  std::int32_t num_blocks_needed(const CachedRequest& request, const Need& need) const override {
+  std::int32_t num_blocks_needed(CachedRequest& request, const Need& need) const override {
     Need with_drafts = need;
-    with_drafts.num_tokens = with_speculative_blocks(need.num_tokens);
+    with_drafts.room.num_tokens = with_speculative_blocks(need.room.num_tokens);
     return GroupManager::num_blocks_needed(request, with_drafts);
   }
 
-  void extend(CachedRequest& request, std::int32_t num_tokens,
-              std::vector<BlockId>* taken) override {
-    GroupManager::extend(request, with_speculative_blocks(num_tokens), taken);
+  void extend(CachedRequest& request, const Room& room, std::vector<BlockId>* taken) override {
+    Room with_drafts = room;
+    with_drafts.num_tokens = with_speculative_blocks(room.num_tokens);
+    GroupManager::extend(request, with_drafts, taken);
   }
 
-  void find_hit(std::span<const BlockHash>, std::int32_t, std::span<const std::int32_t>, bool,
-                std::vector<std::vector<BlockId>>&) const override {}
+  std::int32_t find_hit(std::span<const BlockHash>, std::int32_t, std::span<const std::int32_t>,
+                        bool, std::vector<std::vector<BlockId>>&) const override {
+    return 0;
+  }
 
  private:
   std::int32_t with_speculative_blocks(std::int32_t num_tokens) const {
@@ -39,12 +42,226 @@ class MambaManager final : public GroupManager {
   }
 };
 
+/// Mode `align`: steps end at block boundaries (StatePositions), where states can be kept for later
+/// requests. In a table, entry i stands for the state after token (i + 1) * block_size - 1; only
+/// the running state, the speculative ones behind it, and a checkpoint before it are real blocks,
+/// and the state that a step started from stays until the step is done.
+class AlignedStateManager final : public GroupManager {
+ public:
+  using GroupManager::GroupManager;
+
+  std::int32_t num_skipped_tokens(std::int32_t num_computed) const override {
+    return num_computed - 1;
+  }
+
+  void new_step_starts() override { keys_of_this_step_.clear(); }
+
+  std::int32_t num_blocks_needed(CachedRequest& request, const Need& need) const override {
+    // The state would be read before the step that writes it has run.
+    if (!need.hit.empty() && is_of_this_step(need.hit.back()))
+      return context_.pool.num_blocks() + 1;
+    GroupBlocks& own = blocks_of(request);
+    // Drafters have no Mamba layers: what they run ahead needs no states.
+    const std::int32_t num_tokens = need.room.num_main_tokens;
+    const auto checkpoint = find_checkpoint(request, need.num_computed_tokens, num_tokens);
+    if (!need.whole_sequence) own.checkpoint = checkpoint;
+    const auto have = static_cast<std::int32_t>(own.blocks.size());
+    const std::int32_t num_copies =
+        ends_inside(need.hit, need.num_hit_tokens) || own.cached_tail ? 1 : 0;
+    std::int32_t num_new = ceil_div(num_tokens, block_size()) + spec_.num_speculative_blocks -
+                           static_cast<std::int32_t>(need.hit.size()) - have;
+    num_new = std::max(num_new, 0) + num_copies;
+    // All but these are null blocks, or blocks of speculative states that are used again.
+    const std::int32_t most = 1 + num_copies + (checkpoint ? 1 : 0) +
+                              (own.has_running_state ? 0 : spec_.num_speculative_blocks);
+    return std::min(num_new, most) + num_unreferenced(need.hit);
+  }
+
+  void extend(CachedRequest& request, const Room& room, std::vector<BlockId>* taken) override {
+    replace_shared_tail(request);
+    GroupBlocks& own = blocks_of(request);
+    move_cached_tail(own);
+    std::vector<BlockId>& blocks = own.blocks;
+    const auto had = static_cast<std::int32_t>(blocks.size());
+    const std::int32_t num_speculative = spec_.num_speculative_blocks;
+    const std::int32_t last = ceil_div(room.num_main_tokens, block_size()) - 1;
+    if (last + 1 + num_speculative <= had && !own.checkpoint) return;
+    const std::int32_t first_real = last - (own.checkpoint ? 1 : 0);
+    while (static_cast<std::int32_t>(blocks.size()) < first_real) blocks.push_back(kNullBlock);
+    if (own.has_running_state) {
+      for (std::int32_t i = had - num_speculative; i < std::min(had, first_real); ++i) {
+        const BlockId moved = std::exchange(blocks[static_cast<std::size_t>(i)], kNullBlock);
+        blocks.push_back(moved);
+      }
+    }
+    take(last + 1 + num_speculative - static_cast<std::int32_t>(blocks.size()), blocks);
+    own.has_running_state = true;
+    if (taken != nullptr) taken->insert(taken->end(), blocks.begin() + had, blocks.end());
+  }
+
+  void cache(CachedRequest& request, std::int32_t num_tokens) override {
+    GroupBlocks& own = blocks_of(request);
+    const std::int32_t begin = own.num_cached_blocks.value_or(0);
+    GroupManager::cache(request, num_tokens);
+    for (std::int32_t i = begin; i < own.num_cached_blocks.value_or(0); ++i)
+      note_key(own.blocks[static_cast<std::size_t>(i)]);
+    cache_tail(request, num_tokens);
+    cache_checkpoint(request, num_tokens);
+  }
+
+  /// All blocks before the state that the next step starts from; nulls among them are passed over.
+  void remove_skipped(CachedRequest& request, std::int32_t num_processed) override {
+    if (num_processed <= 0) return;
+    std::vector<BlockId>& blocks = blocks_of(request).blocks;
+    std::vector<BlockId> released;
+    const std::size_t end =
+        std::min(static_cast<std::size_t>((num_processed - 1) / block_size()), blocks.size());
+    for (std::size_t i = end; i-- > 0;)
+      if (blocks[i] != kNullBlock) released.push_back(std::exchange(blocks[i], kNullBlock));
+    if (!released.empty()) context_.pool.free(released);
+  }
+
+  /// From right to left: the last state alone is the whole hit.
+  std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
+                        std::span<const std::int32_t> groups, bool /*drop_last*/,
+                        std::vector<std::vector<BlockId>>& hit) const override {
+    const std::int32_t step = context_.partial_hits ? context_.hash_unit : block_size();
+    for (std::int32_t end = round_down(max_tokens, step); end > 0; end -= step) {
+      if (end % context_.alignment != 0 || !append_prefix(hashes, end, groups, hit)) continue;
+      for (auto& blocks : hit)
+        blocks.insert(blocks.begin(), static_cast<std::size_t>((end - 1) / block_size()),
+                      kNullBlock);
+      return end;
+    }
+    return 0;
+  }
+
+ private:
+  struct KeyHash {
+    std::size_t operator()(const BlockKey& key) const {
+      std::size_t bits;
+      std::memcpy(&bits, key.hash.bytes.data(), sizeof bits);
+      return bits;
+    }
+  };
+
+  bool is_of_this_step(BlockId block) const {
+    const PrefixMap& map = context_.pool.prefix_map();
+    return block != kNullBlock && map.has_entry(block) &&
+           keys_of_this_step_.contains(map.key(block));
+  }
+  void note_key(BlockId block) {
+    const PrefixMap& map = context_.pool.prefix_map();
+    if (block != kNullBlock && map.has_entry(block)) keys_of_this_step_.insert(map.key(block));
+  }
+
+  /// The last place before num_tokens where a later request could start, if the step from
+  /// num_computed on leaves its block free.
+  std::optional<GroupBlocks::Checkpoint> find_checkpoint(const CachedRequest& request,
+                                                         std::int32_t num_computed,
+                                                         std::int32_t num_tokens) const {
+    if (spec_.num_prefill_checkpoint_blocks == 0) return std::nullopt;
+    const std::int32_t prefill_end =
+        std::max(request.info.num_prompt_tokens, request.num_tokens() - 1);
+    const bool only_at_end = context_.settings.retention_interval == 0;
+    if (only_at_end && num_tokens < prefill_end) return std::nullopt;
+    const std::int32_t position = context_.positions.last_hit(num_tokens, context_.alignment);
+    const std::int32_t index = ceil_div(num_tokens, block_size()) - 2;
+    if (index < 0 ||
+        !context_.positions.can_checkpoint(num_computed, num_tokens, position, block_size(),
+                                           spec_.prefill_checkpoint_alignment))
+      return std::nullopt;
+    const GroupBlocks& own = blocks_of(request);
+    const auto have = static_cast<std::int32_t>(own.blocks.size());
+    const bool speculative = own.has_running_state && index >= have - spec_.num_speculative_blocks;
+    if (index < have && !speculative && own.blocks[static_cast<std::size_t>(index)] != kNullBlock)
+      return std::nullopt;
+    return GroupBlocks::Checkpoint{index, position};
+  }
+
+  /// The running state moves on; what the cache knows its block for goes to a copy.
+  void move_cached_tail(GroupBlocks& own) {
+    if (!own.cached_tail) return;
+    const BlockId source = own.blocks[static_cast<std::size_t>(*own.cached_tail)];
+    own.cached_tail.reset();
+    std::vector<BlockId> copy;
+    take(1, copy);
+    context_.pool.touch(source);
+    context_.pool.move_content(source, copy[0]);
+    context_.copies.emplace_back(source, copy[0]);
+    note_key(copy[0]);
+  }
+
+  bool worth_caching(const CachedRequest& request, std::int32_t index) const override {
+    const GroupBlocks& own = blocks_of(request);
+    if (own.checkpoint && own.checkpoint->index == index) return false;  // see cache_checkpoint
+    const std::int32_t end = (index + 1) * block_size();
+    if (is_retained(end)) return true;
+    const auto ends_at = [&](std::int32_t boundary) {
+      return end == round_down(round_down(boundary, context_.alignment), block_size());
+    };
+    const std::int32_t prompt = request.info.num_prompt_tokens;
+    const std::int32_t alignment = context_.alignment;
+    if (context_.positions.eagle_block_drop &&
+        ends_at(round_down(prompt - 1, alignment) - alignment))
+      return true;
+    return ends_at(context_.positions.last_hit(prompt, alignment)) ||
+           ends_at(request.shared_prefix_boundary);
+  }
+
+  /// The retention interval alone keeps the state after num_tokens.
+  bool is_retained(std::int32_t num_tokens) const {
+    const auto interval = context_.settings.retention_interval;
+    if (!interval) return num_tokens % context_.alignment == 0;
+    return *interval > 0 && num_tokens % *interval == 0;
+  }
+
+  /// The step ends where a later request with the same prompt, or one that shares this prefix, can
+  /// start.
+  void cache_tail(CachedRequest& request, std::int32_t num_tokens) {
+    const std::int32_t unit = context_.hash_unit;
+    if (num_tokens <= 0 || num_tokens % unit != 0) return;
+    const std::int32_t prompt = request.info.num_prompt_tokens;
+    const std::int32_t junction = request.shared_prefix_boundary;
+    const bool at_junction = context_.positions.keep_junction && num_tokens == junction &&
+                             request.num_computed_tokens < junction && junction <= prompt;
+    if (num_tokens != context_.positions.last_hit(prompt, unit) && !at_junction) return;
+    GroupBlocks& own = blocks_of(request);
+    const std::int32_t index = (num_tokens - 1) / block_size();
+    const BlockId block = own.blocks[static_cast<std::size_t>(index)];
+    if (block == kNullBlock) return;
+    add_prefix_key(request, block, num_tokens);
+    note_key(block);
+    if (num_tokens % block_size() != 0) own.cached_tail = index;
+  }
+
+  void cache_checkpoint(CachedRequest& request, std::int32_t num_tokens) {
+    const auto checkpoint = blocks_of(request).checkpoint;
+    if (!checkpoint || checkpoint->num_tokens > num_tokens) return;
+    const std::int32_t position = checkpoint->num_tokens;
+    const BlockId block = blocks_of(request).blocks[static_cast<std::size_t>(checkpoint->index)];
+    const PrefixMap& map = context_.pool.prefix_map();
+    if (block == kNullBlock || (map.has_entry(block) && map.num_tokens(block) == position)) return;
+    context_.pool.drop_content(block);
+    const std::int32_t prompt = request.info.num_prompt_tokens;
+    if (position != context_.positions.last_hit(prompt, context_.alignment) &&
+        position != request.shared_prefix_boundary && !is_retained(position))
+      return;
+    add_prefix_key(request, block, position);
+    note_key(block);
+  }
+
+  std::unordered_set<BlockKey, KeyHash> keys_of_this_step_;
+};
+
 }  // namespace
 
 std::unique_ptr<GroupManager> make_mamba_manager(const CacheContext& context,
                                                  const KVCacheSpec& spec, std::int32_t id,
                                                  bool eagle) {
-  return std::make_unique<MambaManager>(context, spec, id, eagle);
+  if (spec.mamba_mode == MambaMode::kNone)
+    return std::make_unique<RunningStateManager>(context, spec, id, eagle);
+  return std::make_unique<AlignedStateManager>(context, spec, id, eagle);
 }
 
 }  // namespace troupe

@@ -27,9 +27,9 @@ class SlidingWindowManager final : public GroupManager {
 
   /// From right to left, the first run of blocks that fills a window; or else the run that begins
   /// with the first token.
-  void find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
-                std::span<const std::int32_t> groups, bool drop_last,
-                std::vector<std::vector<BlockId>>& hit) const override {
+  std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
+                        std::span<const std::int32_t> groups, bool drop_last,
+                        std::vector<std::vector<BlockId>>& hit) const override {
     const std::int32_t window = std::max(num_window_blocks_ - (eagle() && !drop_last ? 1 : 0), 1);
     std::int32_t run = 0;  // blocks [i, i + run) are cached
     std::int32_t i = max_tokens / block_size();
@@ -49,6 +49,7 @@ class SlidingWindowManager final : public GroupManager {
       if (drop_last && !blocks.empty()) blocks.pop_back();
     }
     align(hit);
+    return static_cast<std::int32_t>(hit[0].size()) * block_size();
   }
 
  private:

@@ -206,6 +206,7 @@ bool Scheduler::has_budget(const Budget& budget) const {
 void Scheduler::start_plan(StepPlan& plan, bool defer_prefills) {
   ++step_;
   plan.clear();
+  if (config_.states.block_size > 0) tell_kv(KVCacheCommandKind::kNewStep, RequestId{});
   const std::int32_t max_tokens = config_.max_num_scheduled_tokens > 0
                                       ? config_.max_num_scheduled_tokens
                                       : config_.max_num_batched_tokens;

@@ -142,6 +142,10 @@ class Scheduler {
   void commit_admission(StepPlan& plan, RequestState& request, const SizedAdmission& sized,
                         std::int32_t num_computed, const RequestAdmitted& answer);
 
+  // state_chunks.cpp
+  [[nodiscard]] std::int32_t cut_at_state(const RequestState& request, std::int32_t num_computed,
+                                          std::int32_t num_new) const;
+
   // scheduler.cpp
   [[nodiscard]] bool has_budget(const Budget& budget) const;
   void start_plan(StepPlan& plan, bool defer_prefills);

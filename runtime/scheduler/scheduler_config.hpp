@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/base/state_positions.hpp"
+
 namespace troupe {
 
 /// Whose turn it is among those that wait: first come first served; the most urgent; or, among
@@ -54,6 +56,7 @@ struct SchedulerConfig {
   std::int32_t max_encoder_embeds = 0;     ///< encoder budget of a step
   bool include_finished_requests = false;  ///< outputs list ended requests per client
   bool has_block_work = false;             ///< Mamba groups: ask TakeBlockWork in each step
+  StatePositions states;                   ///< of Mamba layers: where prefills are cut
   std::uint32_t engine_index = 0;
 };
 

@@ -37,7 +37,10 @@ Task<std::size_t> Scheduler::size_batch(StepPlan& plan, std::size_t index) {
   for (; index < running_.size() && has_budget(budget); ++index) {
     RequestState& request = *running_[index];
     if (skip_running(request, plan)) continue;
-    SizedRequest sized{&request, size_running(request, plan, budget), {}};
+    SizedRequest sized{
+        &request,
+        cut_at_state(request, request.num_computed_tokens, size_running(request, plan, budget)),
+        {}};
     const bool has_items =
         encoder_window_has_items(request, request.num_computed_tokens, sized.num_tokens);
     if (has_items) {

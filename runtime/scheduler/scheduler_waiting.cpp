@@ -81,6 +81,13 @@ std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const Request
     sized.num_tokens = std::min(sized.num_tokens, plan.long_prefill_threshold);
   if (!config_.enable_chunked_prefill && sized.num_tokens > budget) return std::nullopt;
   sized.num_tokens = std::min(sized.num_tokens, budget);
+  const std::int32_t num_uncut = sized.num_tokens;
+  sized.num_tokens = cut_at_state(request, num_computed, num_uncut);
+  if (sized.num_tokens <= 0) return std::nullopt;
+  if (sized.num_padding_drafts > 0 && sized.num_tokens < num_uncut) {
+    sized.num_tokens = 1;
+    sized.num_padding_drafts = 0;
+  }
   return sized;
 }
 

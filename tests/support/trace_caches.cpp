@@ -69,6 +69,7 @@ class KVCacheReplayer final : public TraceReplayer {
       counters.in_flight = op.value("in_flight", counters.in_flight);
       counters.status = op.value("status", counters.status);
       CachedRequest& request = manager_.request(id);
+      request.num_computed_tokens = counters.computed;
       request.shared_prefix_boundary = op.value("boundary", request.shared_prefix_boundary);
     } else if (name == "append") {
       CachedRequest& request = manager_.request(id);
@@ -97,7 +98,7 @@ class KVCacheReplayer final : public TraceReplayer {
     } else if (name == "reset") {
       out["ok"] = manager_.reset_prefix_cache();
     } else if (name == "new_step") {
-      // Only Mamba groups with cached states look at steps.
+      manager_.new_step_starts();
     } else if (name == "events") {
       for (const KVCacheEvent& event : manager_.take_events())
         out["events"].push_back(event_json(event, cfg_.value("event_hashes", "int64")));

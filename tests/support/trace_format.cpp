@@ -138,6 +138,7 @@ KVCacheSettings cache_settings_from_json(const json& cfg, const json& derived) {
   settings.num_prefill_lookahead = cfg.contains("num_prefill_lookahead")
                                        ? cfg["num_prefill_lookahead"].get<std::int32_t>()
                                        : derived.value("num_prefill_lookahead", 0);
+  settings.mamba_shared_prefix_checkpoint = cfg.value("mamba_shared_prefix_checkpoint", false);
   settings.events = cfg.value("kv_events", false);
   settings.hash_seed = cfg["hash"]["none_seed"];
   CHECK(settings.scheduler_block_size() == derived["scheduler_block_size"].get<std::int32_t>());
@@ -191,7 +192,7 @@ json event_json(const KVCacheEvent& event, const std::string& event_hashes) {
   const auto& stored = std::get<BlocksStored>(event);
   constexpr std::array kKinds = {
       "full_attention",  "sliding_window", "chunked_local_attention", "mamba",
-      "cross_attention", "mla_attention",  "sink_full_attention"};
+      "cross_attention", "mla_attention",  "sink_full_attention",     "sliding_window_mla"};
   json result = {{"ev", "stored"},
                  {"hashes", json::array()},
                  {"tokens", stored.token_ids},

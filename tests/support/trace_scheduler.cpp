@@ -47,6 +47,7 @@ SchedulerConfig scheduler_config_from_json(const json& cfg, const json& derived)
     config.max_encoder_embeds = cfg["mm"]["compute_budget"];
   config.include_finished_requests = cfg.value("include_finished_set", false);
   config.has_block_work = derived["needs_zeroing"];
+  config.states = cache_settings_from_json(cfg, derived).state_positions();
   return config;
 }
 
