@@ -1,9 +1,7 @@
 #include "runtime/tokenizer/unicode.hpp"
 
+#include <unicode/uchar.h>
 #include <utf8proc.h>
-
-#include <algorithm>
-#include <iterator>
 
 namespace troupe::unicode {
 namespace {
@@ -14,31 +12,6 @@ utf8proc_category_t category(char32_t c) noexcept {
 
 unsigned char byte_at(std::string_view text, std::size_t i) noexcept {
   return static_cast<unsigned char>(text[i]);
-}
-
-struct CharacterRange {
-  char32_t first;
-  char32_t last;
-};
-
-/// Punctuation that came after Unicode 8. Published vocabularies were made with tables of that
-/// version, and the reference library keeps to them.
-constexpr CharacterRange kNewPunctuation[] = {
-    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
-    {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
-    {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
-    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9},
-    {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
-    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45},
-    {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
-    {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F},
-};
-
-bool is_new_punctuation(char32_t c) noexcept {
-  const auto at_or_after = std::lower_bound(
-      std::begin(kNewPunctuation), std::end(kNewPunctuation), c,
-      [](const CharacterRange& range, char32_t value) { return range.last < value; });
-  return at_or_after != std::end(kNewPunctuation) && at_or_after->first <= c;
 }
 
 /// Length of the valid character at `i`, or 0; `invalid_bytes` is then the maximal invalid part.
@@ -153,6 +126,13 @@ void append_lossy(std::string& out, std::string_view bytes) {
   out.append(bytes, run_begin);
 }
 
+bool is_assigned_since(char32_t c, unsigned major) noexcept {
+  if (c < 0x300) return true;
+  UVersionInfo version;
+  u_charAge(static_cast<UChar32>(c), version);
+  return version[0] != 0 && (version[0] < major || (version[0] == major && version[1] == 0));
+}
+
 bool is_whitespace(char32_t c) noexcept {
   if (c < 0x80) return c == ' ' || (c >= '\t' && c <= '\r');
   return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
@@ -175,7 +155,7 @@ bool is_letter(char32_t c) noexcept {
 bool is_punctuation(char32_t c) noexcept {
   if (c < 0x80) return c > ' ' && c < 0x7F && !is_letter(c) && !is_numeric(c);
   const auto kind = category(c);
-  if (kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO) return !is_new_punctuation(c);
+  if (kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO) return is_assigned_since(c, 8);
   return c == 0x166D || c == 0x111C9;  // punctuation in Unicode 8, not today
 }
 
@@ -190,16 +170,22 @@ bool is_word(char32_t c) noexcept {
 }
 
 bool is_mark(char32_t c) noexcept {
+  if (c == 0x1CF2 || c == 0x1CF3) return true;  // marks in Unicode 9, not today
+  if (c == 0x111C9) return false;               // the other way round
   const auto kind = category(c);
-  return kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME;
+  return kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME &&
+         is_assigned_since(c, kNormalizationVersion);
 }
 
-bool is_nonspacing_mark(char32_t c) noexcept { return category(c) == UTF8PROC_CATEGORY_MN; }
+bool is_nonspacing_mark(char32_t c) noexcept {
+  if (c == 0x1734) return true;  // was one in Unicode 8, is none today
+  const bool is_new = c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9 || c == 0x111CF;
+  return !is_new && category(c) == UTF8PROC_CATEGORY_MN && is_assigned_since(c, 8);
+}
 
 bool is_other(char32_t c) noexcept {
   if (c == '\t' || c == '\n' || c == '\r') return false;
-  const auto kind = category(c);
-  return kind >= UTF8PROC_CATEGORY_CC;
+  return category(c) >= UTF8PROC_CATEGORY_CC && is_assigned_since(c, 8);
 }
 
 bool is_cjk_ideograph(char32_t c) noexcept {

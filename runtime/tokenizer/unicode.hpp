@@ -42,11 +42,17 @@ void append_lossy(std::string& out, std::string_view bytes);
 [[nodiscard]] bool is_punctuation(char32_t c) noexcept;
 /// A regular expression's \w: Alphabetic, M, Nd, Pc, Join_Control.
 [[nodiscard]] bool is_word(char32_t c) noexcept;
-/// Category M, and Mn alone.
+/// The reference tokenizers keep the tables of the Unicode version that they were written with.
+/// True if `c` was assigned in version `major`.0 already.
+[[nodiscard]] bool is_assigned_since(char32_t c, unsigned major) noexcept;
+inline constexpr unsigned kNormalizationVersion = 9;  ///< of the normalization forms
+
+/// Category M as of Unicode 9.
 [[nodiscard]] bool is_mark(char32_t c) noexcept;
+/// Category Mn as of Unicode 8.
 [[nodiscard]] bool is_nonspacing_mark(char32_t c) noexcept;
-/// Category C (controls, formats, private use; not what is unassigned) but tab, line feed, carriage
-/// return.
+/// Category C as of Unicode 8 (controls, formats, private use; not what is unassigned) but tab,
+/// line feed, carriage return.
 [[nodiscard]] bool is_other(char32_t c) noexcept;
 /// The blocks of CJK ideographs that BERT's tokenizer sets apart.
 [[nodiscard]] bool is_cjk_ideograph(char32_t c) noexcept;

@@ -21,8 +21,16 @@ FormRules rules_of(UnicodeForm form) {
           form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc};
 }
 
+/// What the tables of the forms' Unicode version do not know is as good as unassigned.
 const utf8proc_property_t& properties(char32_t c) {
-  return *utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+  constexpr utf8proc_int32_t kUnassigned = 0x378;
+  const utf8proc_property_t& property = *utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
+  const bool is_plain = property.decomp_seqindex == UINT16_MAX && property.combining_class == 0 &&
+                        property.category != UTF8PROC_CATEGORY_MC &&
+                        property.category != UTF8PROC_CATEGORY_MN;
+  return is_plain || unicode::is_assigned_since(c, unicode::kNormalizationVersion)
+             ? property
+             : *utf8proc_get_property(kUnassigned);
 }
 
 bool is_hangul_jamo(char32_t c) { return c >= 0x1100 && c <= 0x11FF; }
@@ -43,7 +51,12 @@ void decompose(std::string_view text, FormRules rules, std::vector<ChangedCharac
   utf8proc_int32_t parts[32];
   for (std::size_t i = 0; i < text.size();) {
     int boundary = 0;
-    const auto c = static_cast<utf8proc_int32_t>(unicode::next(text, i));
+    const char32_t character = unicode::next(text, i);
+    if (properties(character).decomp_seqindex == UINT16_MAX && !is_hangul_syllable(character)) {
+      out.push_back({character, 0});
+      continue;
+    }
+    const auto c = static_cast<utf8proc_int32_t>(character);
     const auto num_parts = utf8proc_decompose_char(c, parts, std::size(parts), options, &boundary);
     for (utf8proc_ssize_t k = 0; k < num_parts; ++k) {
       out.push_back({static_cast<char32_t>(parts[k]), k == 0 ? 0 : 1});

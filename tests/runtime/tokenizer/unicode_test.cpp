@@ -1,0 +1,55 @@
+#include "runtime/tokenizer/unicode.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include "runtime/tokenizer/normalizer.hpp"
+
+namespace troupe {
+namespace {
+
+std::string normalized(std::string_view text, UnicodeForm form) {
+  AlignedText aligned(text, 0, false);
+  normalize_unicode(aligned, form);
+  return std::string(aligned.view());
+}
+
+BOOST_AUTO_TEST_SUITE(unicode_versions)
+
+// The reference library's tables are those of Unicode 8 and 9.
+BOOST_AUTO_TEST_CASE(marks_that_came_later_are_none) {
+  BOOST_TEST(unicode::is_mark(0x301));
+  BOOST_TEST(unicode::is_mark(0x8D4));   // of Unicode 9
+  BOOST_TEST(!unicode::is_mark(0xAFD));  // of Unicode 10
+  BOOST_TEST(unicode::is_mark(0x1CF2));  // a letter since Unicode 12
+  BOOST_TEST(unicode::is_nonspacing_mark(0x301));
+  BOOST_TEST(!unicode::is_nonspacing_mark(0x8D4));
+  BOOST_TEST(unicode::is_nonspacing_mark(0x1734));  // spacing since Unicode 14
+  BOOST_TEST(!unicode::is_mark('a'));
+  BOOST_TEST(!unicode::is_mark(0x378));  // unassigned
+}
+
+BOOST_AUTO_TEST_CASE(controls_and_punctuation_that_came_later_are_none) {
+  BOOST_TEST(unicode::is_other(0x200B));
+  BOOST_TEST(!unicode::is_other(0x8E2));
+  BOOST_TEST(!unicode::is_other(0x378));
+  BOOST_TEST(!unicode::is_other('\n'));
+  BOOST_TEST(unicode::is_punctuation(0x3001));
+  BOOST_TEST(!unicode::is_punctuation(0x2E52));
+  BOOST_TEST(unicode::is_punctuation(0x166D));  // a symbol since Unicode 12
+}
+
+BOOST_AUTO_TEST_CASE(normalization_knows_the_characters_of_unicode_9) {
+  BOOST_TEST(normalized("a\u0301", UnicodeForm::kNfc) == "\u00E1");
+  BOOST_TEST(normalized("\u00E1", UnicodeForm::kNfd) == "a\u0301");
+  BOOST_TEST(normalized("\uD55C", UnicodeForm::kNfd) == "\u1112\u1161\u11AB");
+  BOOST_TEST(normalized("\u2460", UnicodeForm::kNfkc) == "1");
+  BOOST_TEST(normalized("\u32FF", UnicodeForm::kNfkc) == "\u32FF");  // of Unicode 12.1
+  // Marks are ordered by combining class, 220 before 230, unless one of them is of Unicode 14.
+  BOOST_TEST(normalized("q\u0301\u0323", UnicodeForm::kNfd) == "q\u0323\u0301");
+  BOOST_TEST(normalized("q\u0898\u0323", UnicodeForm::kNfd) == "q\u0898\u0323");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace troupe
