@@ -14,8 +14,8 @@ struct EncoderCacheManagerState {
 
 EncoderCacheManagerActor::behavior_type encoder_cache_manager_behavior(
     EncoderCacheManagerActor::stateful_pointer<EncoderCacheManagerState> self,
-    std::int32_t capacity_embeds) {
-  state(self).core = std::make_unique<EncoderCacheManager>(capacity_embeds);
+    const EncoderCacheSettings& settings) {
+  state(self).core = std::make_unique<EncoderCacheManager>(settings);
   EncoderCacheManager& core = *state(self).core;
   return {
       [&core](const EncoderCacheUpdates& updates) { core.apply(updates); },
@@ -27,8 +27,8 @@ EncoderCacheManagerActor::behavior_type encoder_cache_manager_behavior(
 }  // namespace
 
 EncoderCacheManagerActor spawn_encoder_cache_manager(caf::actor_system& system,
-                                                     std::int32_t capacity_embeds) {
-  return system.spawn(encoder_cache_manager_behavior, capacity_embeds);
+                                                     const EncoderCacheSettings& settings) {
+  return system.spawn(encoder_cache_manager_behavior, settings);
 }
 
 }  // namespace troupe

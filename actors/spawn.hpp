@@ -13,6 +13,7 @@ namespace troupe {
 
 class InputProcessor;
 class Tokenizer;
+struct EncoderCacheSettings;
 struct KVCacheSettings;
 struct SchedulerConfig;
 struct ServerConfig;
@@ -28,8 +29,8 @@ struct EngineHandles;
 [[nodiscard]] KVCacheManagerActor spawn_kv_cache_manager(caf::actor_system& system,
                                                          const KVCacheSettings& settings);
 
-[[nodiscard]] EncoderCacheManagerActor spawn_encoder_cache_manager(caf::actor_system& system,
-                                                                   std::int32_t capacity_embeds);
+[[nodiscard]] EncoderCacheManagerActor spawn_encoder_cache_manager(
+    caf::actor_system& system, const EncoderCacheSettings& settings);
 
 /// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only.
 struct SchedulerPeers {

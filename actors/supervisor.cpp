@@ -10,6 +10,7 @@
 #include "runtime/base/file.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cache/block_hash.hpp"
+#include "runtime/cache/encoder_cache_manager.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
 #include "runtime/http/server.hpp"
@@ -108,6 +109,10 @@ KVCacheSettings cache_settings(const SupervisorState& supervisor) {
   // The table of options admits the names of algorithms only.
   settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
   settings.watermark = engine.watermark;
+  if (engine.prefix_cache_retention_interval < 0)
+    settings.retention_interval.reset();
+  else
+    settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
   return settings;
 }
 
@@ -126,9 +131,9 @@ SchedulerConfig scheduler_config(const SupervisorState& supervisor) {
                                                          : SchedulingPolicy::kFcfs;
   config.prefix_caching = engine.enable_prefix_caching;
   config.states = cache_settings(supervisor).state_positions();
-  config.has_block_work = std::any_of(
-      supervisor.cache.groups.begin(), supervisor.cache.groups.end(),
-      [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+  config.has_block_work =
+      std::any_of(supervisor.cache.groups.begin(), supervisor.cache.groups.end(),
+                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   return config;
 }
 
@@ -214,10 +219,11 @@ std::int64_t cache_bytes(const SupervisorState& supervisor) {
       static_cast<double>(supervisor.model.available_bytes) * engine.gpu_memory_utilization;
   std::int64_t enough = kUsualCpuCacheBytes;
   if (const auto groups = group_layers(supervisor.model.kv_cache_specs, /*hybrid_groups=*/true)) {
-    enough = std::max(
-        enough, bytes_per_block(*groups) +
-                    max_request_bytes(*groups, supervisor.model.max_model_len,
-                                      static_cast<std::int32_t>(engine.max_num_batched_tokens)));
+    enough =
+        std::max(enough, bytes_per_block(*groups) +
+                             max_request_bytes(*groups, supervisor.model.max_model_len,
+                                               {.max_in_flight_tokens = static_cast<std::int32_t>(
+                                                    engine.max_num_batched_tokens)}));
   }
   return std::min(static_cast<std::int64_t>(share), enough);
 }
@@ -244,6 +250,7 @@ WorkerOptions worker_options(const Options& options) {
 /// Last: the engine's actors around the worker that is ready, the way in, and the port.
 Result<void> spawn_engine(Self self) {
   SupervisorState& supervisor = state(self);
+  RETURN_IF_ERROR(cache_settings(supervisor).check());
   caf::actor_system& system = self->system();
   const EngineOptions& engine = supervisor.start.options.engine;
   ASSIGN_OR_RETURN(const auto input_core, make_input_processor(supervisor));
@@ -254,8 +261,11 @@ Result<void> spawn_engine(Self self) {
       adopt(self, "kv cache manager", spawn_kv_cache_manager(system, cache_settings(supervisor)));
   peers.encoder_cache_manager =
       adopt(self, "encoder cache manager",
-            spawn_encoder_cache_manager(system,
-                                        static_cast<std::int32_t>(engine.max_num_batched_tokens)));
+            spawn_encoder_cache_manager(
+                system, {.capacity = static_cast<std::int32_t>(engine.max_num_batched_tokens),
+                         .eviction = engine.encoder_cache_eviction == "lru"
+                                         ? EncoderCacheEviction::kLru
+                                         : EncoderCacheEviction::kFifo}));
   peers.output_processor =
       adopt(self, "output processor", spawn_output_processor(system, supervisor.tokenizer));
   const SchedulerActor scheduler =

@@ -41,7 +41,13 @@ for running in 1 64; do
   row "actors, $running running: us per step" '< 60' "$(awk -v n=$running '$1 == n { print $2 }' "$out/actors.txt")"
 done
 
-heading 'The scheduler with its KV cache, and the block pool'
+heading 'The block pool with a million blocks, and block hashes'
+record cache "$release/tests/bench_cache" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
+for operation in allocate free hit; do
+  row "$operation a block: ns" '< 100' "$(awk -v name="^${operation}_block.*_median" '$1 ~ name { print $2 }' "$out/cache.txt")"
+done
+
+heading 'The scheduler with its KV cache'
 record scheduler "$release/tests/bench_scheduler" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 row 'scheduler, 256 running: us per step' '< 150' "$(awk '/^schedule_and_update\/256_median/ { print $2 }' "$out/scheduler.txt")"
 

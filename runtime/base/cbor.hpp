@@ -20,6 +20,28 @@ class CborWriter {
     else
       head(1, static_cast<std::uint64_t>(-1 - x));
   }
+  /// As integer() for each, without growing the buffer in between.
+  void integers(std::span<const std::int32_t> xs) {
+    constexpr std::size_t kMaxBytes = 5;
+    const std::size_t before = out_.size();
+    out_.resize(before + xs.size() * kMaxBytes);
+    std::uint8_t* next = out_.data() + before;
+    for (const std::int32_t x : xs) {
+      const std::uint32_t major = x < 0 ? 0x20 : 0;
+      const std::uint32_t n = static_cast<std::uint32_t>(x < 0 ? -1 - x : x);
+      const auto put = [&](std::uint32_t byte) { *next++ = static_cast<std::uint8_t>(byte); };
+      if (n < 24) {
+        put(major | n);
+      } else if (n <= 0xff) {
+        put(major | 24), put(n);
+      } else if (n <= 0xffff) {
+        put(major | 25), put(n >> 8), put(n);
+      } else {
+        put(major | 26), put(n >> 24), put(n >> 16), put(n >> 8), put(n);
+      }
+    }
+    out_.resize(static_cast<std::size_t>(next - out_.data()));
+  }
   void bytes(std::span<const std::uint8_t> x) {
     head(2, x.size());
     out_.insert(out_.end(), x.begin(), x.end());

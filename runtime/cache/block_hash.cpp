@@ -41,6 +41,9 @@ class PickleWriter {
       little_endian(x, 4);
     }
   }
+  void integers(std::span<const TokenId> xs) {
+    for (const TokenId x : xs) integer(x);
+  }
   void bytes(std::span<const std::uint8_t> x) {
     out_.insert(out_.end(), {0x43, static_cast<std::uint8_t>(x.size())});
     out_.insert(out_.end(), x.begin(), x.end());
@@ -109,6 +112,18 @@ void for_each_overlap(const KVCacheRequest& request, std::int32_t begin, std::in
     if (item.offset < end && begin < item.offset + item.length) f(item);
 }
 
+/// Digest of the prompt's embedding rows [begin, end), as far as it has them.
+std::array<std::uint8_t, 32> embeds_digest(const KVCacheRequest& request, std::int32_t begin,
+                                           std::int32_t end) {
+  const std::vector<char>& rows = *request.prompt_embeds;
+  const auto offset = [&](std::int32_t token) {
+    return std::min(rows.size(), static_cast<std::size_t>(token) *
+                                     static_cast<std::size_t>(request.prompt_embed_row_bytes));
+  };
+  const auto* data = reinterpret_cast<const std::uint8_t*>(rows.data());
+  return sha256({data + offset(begin), offset(end) - offset(begin)});
+}
+
 /// (parent, tokens, extra keys or nil): what is hashed for the unit of tokens [begin, end).
 template <class Writer>
 void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, std::int32_t end,
@@ -117,12 +132,12 @@ void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, 
   out.bytes(parent);
   const auto size = static_cast<std::size_t>(end - begin);
   out.begin_tuple(size);
-  for (std::int32_t i = begin; i < end; ++i)
-    out.integer(request.token_ids[static_cast<std::size_t>(i)]);
+  out.integers(std::span(request.token_ids).subspan(static_cast<std::size_t>(begin), size));
   out.end_tuple(size);
 
   const bool salted = begin == 0 && !request.cache_salt.empty();
-  std::size_t num_keys = (request.lora ? 1u : 0u) + (salted ? 1u : 0u);
+  std::size_t num_keys =
+      (request.lora ? 1u : 0u) + (salted ? 1u : 0u) + (request.prompt_embeds ? 1u : 0u);
   for_each_overlap(request, begin, end, [&](const MultiModalFeature&) { ++num_keys; });
   if (num_keys == 0) {
     out.nil();
@@ -141,6 +156,11 @@ void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, 
     if (salted) {
       out.begin_tuple(2);
       out.tag("cache_salt"), out.text(request.cache_salt);
+      out.end_tuple(2);
+    }
+    if (request.prompt_embeds) {
+      out.begin_tuple(2);
+      out.tag("prompt_embeds"), out.bytes(embeds_digest(request, begin, end));
       out.end_tuple(2);
     }
     out.end_tuple(num_keys);

@@ -21,6 +21,13 @@ struct BlockHash {
   bool operator==(const BlockHash&) const = default;
 };
 
+/// The name of the prefix of num_tokens, a multiple of the hashes' unit: that of its last unit. A
+/// block of several units has the name of the prefix that it completes.
+[[nodiscard]] inline const BlockHash& hash_of_prefix(std::span<const BlockHash> hashes,
+                                                     std::int32_t num_tokens, std::int32_t unit) {
+  return hashes[static_cast<std::size_t>(num_tokens / unit) - 1];
+}
+
 enum class BlockHashAlgorithm : std::uint8_t { kSha256Cbor, kXxhashCbor, kSha256, kXxhash };
 /// "sha256", "sha256_cbor", "xxhash", "xxhash_cbor".
 [[nodiscard]] Result<BlockHashAlgorithm> parse_block_hash_algorithm(std::string_view name);

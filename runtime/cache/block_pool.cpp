@@ -38,13 +38,18 @@ void BlockPool::remove_from_queue(BlockId block) {
 
 void BlockPool::take(std::int32_t n, std::vector<BlockId>& blocks) {
   CHECK(n <= num_free_, n, num_free_);
+  // In three passes, so that the cache misses of several blocks overlap.
+  const std::size_t first = blocks.size();
   for (std::int32_t i = 0; i < n; ++i) {
     const BlockId block = at(num_blocks_).next;
     remove_from_queue(block);
-    drop_content(block);
+    map_.prefetch_entry(block);
     at(block).references = 1;
     blocks.push_back(block);
   }
+  const auto taken = std::span(blocks).subspan(first);
+  for (const BlockId block : taken) map_.prefetch_slot_of(block);
+  for (const BlockId block : taken) drop_content(block);
 }
 
 void BlockPool::touch(BlockId block) {

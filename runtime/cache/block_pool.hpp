@@ -17,6 +17,10 @@ namespace troupe {
 /// Invariants: a block is in the free queue exactly when it has no references; a free block keeps
 /// its content (and may be hit) until it is given out. The queue's head is given out first, so its
 /// order is the order of eviction.
+///
+/// Memory per block: 12 bytes here and 80 to 96 in the prefix map, so 92 to 108 MB for a million
+/// blocks. Taking, freeing or finding one costs a few cache misses, less than 100 ns
+/// (tests/support/bench_cache.cpp).
 class BlockPool {
  public:
   BlockPool(std::int32_t num_blocks, bool record_events);
@@ -41,6 +45,8 @@ class BlockPool {
   [[nodiscard]] BlockId find(const BlockHash& hash, std::int32_t group) const {
     return map_.find({hash, group});
   }
+  /// Hint: the content is about to be looked for, or set.
+  void prefetch(const BlockKey& key) const { map_.prefetch(key); }
   /// The block now holds the prefix of num_tokens named by `key`.
   void set_content(BlockId block, const BlockKey& key, std::int32_t num_tokens) {
     map_.insert(key, block, num_tokens);

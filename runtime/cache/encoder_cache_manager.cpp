@@ -6,11 +6,8 @@
 
 namespace troupe {
 
-EncoderCacheManager::EncoderCacheManager(std::int32_t capacity, bool split_items)
-    : capacity_(capacity),
-      split_items_(split_items),
-      num_free_(capacity),
-      num_freeable_(capacity) {}
+EncoderCacheManager::EncoderCacheManager(const EncoderCacheSettings& settings)
+    : settings_(settings), num_free_(settings.capacity), num_freeable_(settings.capacity) {}
 
 void EncoderCacheManager::set_request(RequestId id, std::vector<MultiModalFeature> items) {
   requests_[id].items = std::move(items);
@@ -38,12 +35,23 @@ bool EncoderCacheManager::check_and_reference(RequestId id, std::int32_t item) {
   const auto found = cached_.find(identifier);
   if (found == cached_.end()) return false;
   if (found->second.users.empty()) {
-    std::erase(evictable_, identifier);
+    evictable_.erase(found->second.order);
     num_freeable_ -= found->second.num_embeds;
   }
-  found->second.users.insert(id);
-  requests_[id].referenced.insert(item);
+  take_reference(found->second, id, item);
   return true;
+}
+
+void EncoderCacheManager::take_reference(Output& output, RequestId id, std::int32_t item) {
+  output.users.insert(id);
+  output.order = ++clock_;
+  requests_[id].referenced.insert(item);
+}
+
+std::vector<std::string> EncoderCacheManager::evictable() const {
+  std::vector<std::string> identifiers;
+  for (const auto& [order, identifier] : evictable_) identifiers.push_back(identifier);
+  return identifiers;
 }
 
 bool EncoderCacheManager::can_allocate(RequestId id, std::int32_t item, std::int32_t budget,
@@ -54,8 +62,7 @@ bool EncoderCacheManager::can_allocate(RequestId id, std::int32_t item, std::int
   if (needed <= num_free_) return true;
   if (needed > num_freeable_) return false;
   while (needed > num_free_) {
-    const std::string identifier = std::move(evictable_.front());
-    evictable_.pop_front();
+    const std::string identifier = std::move(evictable_.extract(evictable_.begin()).mapped());
     const auto evicted = cached_.find(identifier);
     num_free_ += evicted->second.num_embeds;
     cached_.erase(evicted);
@@ -66,15 +73,19 @@ bool EncoderCacheManager::can_allocate(RequestId id, std::int32_t item, std::int
 
 void EncoderCacheManager::allocate(RequestId id, std::int32_t item) {
   const MultiModalFeature& feature = item_of(id, item);
+  const std::int32_t n = num_embeds(feature);
+  num_free_ -= n;
+  num_freeable_ -= n;
+  CHECK(num_free_ >= 0, num_free_);
+  if (settings_.encoder_decoder) {
+    requests_[id].referenced.insert(item);
+    encoded_.push_back(feature.identifier);
+    return;
+  }
   const auto [place, is_new] = cached_.try_emplace(feature.identifier);
   CHECK(is_new, feature.identifier);
-  Output& output = place->second;
-  output.num_embeds = num_embeds(feature);
-  output.users.insert(id);
-  num_free_ -= output.num_embeds;
-  num_freeable_ -= output.num_embeds;
-  CHECK(num_free_ >= 0, num_free_);
-  requests_[id].referenced.insert(item);
+  place->second.num_embeds = n;
+  take_reference(place->second, id, item);
 }
 
 std::set<std::int32_t> EncoderCacheManager::referenced_items(RequestId id) const {
@@ -85,13 +96,21 @@ std::set<std::int32_t> EncoderCacheManager::referenced_items(RequestId id) const
 void EncoderCacheManager::free_input(RequestId id, std::int32_t item) {
   Request& request = requests_[id];
   if (request.referenced.erase(item) == 0) return;
+  if (settings_.encoder_decoder) {
+    const std::int32_t n = num_embeds(item_of(id, item));
+    num_free_ += n;
+    num_freeable_ += n;
+    return;
+  }
   const std::string& identifier = item_of(id, item).identifier;
   for (const std::int32_t other : request.referenced)
     if (item_of(id, other).identifier == identifier) return;
   const auto found = cached_.find(identifier);
   if (found == cached_.end() || found->second.users.erase(id) == 0) return;
   if (found->second.users.empty()) {
-    evictable_.push_back(identifier);
+    // Under LRU it keeps the place of its last use.
+    if (settings_.eviction == EncoderCacheEviction::kFifo) found->second.order = ++clock_;
+    evictable_.emplace(found->second.order, identifier);
     num_freeable_ += found->second.num_embeds;
   }
 }
@@ -101,6 +120,8 @@ void EncoderCacheManager::free(RequestId id) {
 }
 
 std::vector<std::string> EncoderCacheManager::take_freed_identifiers() {
+  // The workers free them before they run the step: what this step encodes is for the next take.
+  if (settings_.encoder_decoder) return std::exchange(freed_, std::exchange(encoded_, {}));
   std::vector<std::string> freed = std::exchange(freed_, {});
   std::erase_if(freed,
                 [this](const std::string& identifier) { return cached_.contains(identifier); });
@@ -111,8 +132,9 @@ void EncoderCacheManager::reset() {
   cached_.clear();
   evictable_.clear();
   freed_.clear();
+  encoded_.clear();
   for (auto& [id, request] : requests_) request.referenced.clear();
-  num_free_ = num_freeable_ = capacity_;
+  num_free_ = num_freeable_ = settings_.capacity;
 }
 
 // ---- messages -----------------------------------------------------------------------------------
@@ -128,7 +150,8 @@ void EncoderCacheManager::apply(const EncoderCacheUpdates& updates) {
       case EncoderCacheCommandKind::kFreeComputed:
         for (const std::int32_t item : referenced_items(command.id)) {
           const MultiModalFeature& feature = item_of(command.id, item);
-          if (feature.offset + feature.length <= command.value) free_input(command.id, item);
+          const std::int32_t end = settings_.encoder_decoder ? 1 : feature.offset + feature.length;
+          if (end <= command.value) free_input(command.id, item);
         }
         break;
       case EncoderCacheCommandKind::kFreeAll:
@@ -150,6 +173,8 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
   const RequestId id = question.id;
   EncoderInputsPlanned answer{.num_new_tokens = question.num_new_tokens};
   const std::int32_t begin = question.num_computed_tokens;
+  // An encoder-decoder model encodes with a request's first step, and never again.
+  if (settings_.encoder_decoder && begin > 0) return answer;
   const auto& items = requests_[id].items;
   std::int32_t budget = question.budget;
   for (std::size_t i = 0; i < items.size(); ++i) {
@@ -159,7 +184,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
     if (item.offset + item.length <= begin) continue;
     if (item.offset >= end) break;
     const std::int32_t before_item = std::max(item.offset - (begin + question.shift), 0);
-    if (!split_items_ && begin < item.offset &&
+    if (!settings_.split_items && begin < item.offset &&
         begin + answer.num_new_tokens < item.offset + item.length) {
       answer.num_new_tokens = before_item;
       break;
@@ -168,7 +193,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
     const auto same = std::find_if(answer.items.begin(), answer.items.end(), [&](auto other) {
       return items[static_cast<std::size_t>(other)].identifier == item.identifier;
     });
-    if (same != answer.items.end()) {
+    if (same != answer.items.end() && !settings_.encoder_decoder) {
       if (num_embeds(items[static_cast<std::size_t>(*same)]) != n) {
         answer.mismatch = true;
         answer.num_new_tokens = 0;

@@ -3,7 +3,6 @@
 // them.
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -15,16 +14,28 @@
 
 namespace troupe {
 
+/// Which of the outputs without users goes first when room is needed: the one released first, or
+/// the one to which a request last took a reference longest ago.
+enum class EncoderCacheEviction : std::uint8_t { kFifo, kLru };
+
+struct EncoderCacheSettings {
+  std::int32_t capacity = 0;  ///< embeddings
+  bool split_items = true;    ///< a step may compute a part of an item's tokens
+  EncoderCacheEviction eviction = EncoderCacheEviction::kFifo;
+  /// The encoder's output goes into the cross-attention cache in the step that encodes it: it is
+  /// not shared, and is freed one step later.
+  bool encoder_decoder = false;
+};
+
 /// Owns the accounting of the encoder cache, in embeddings. An output is shared by all items with
-/// the same identifier. One that nobody refers to stays until its room is needed; the one released
-/// first goes first.
+/// the same identifier. One that nobody refers to stays until its room is needed.
 ///
 /// Invariants: free + sizes of all cached outputs = capacity; freeable = free + sizes of those
-/// without users.
+/// without users. In an encoder-decoder model nothing is cached: free + sizes of all referenced
+/// items = capacity.
 class EncoderCacheManager {
  public:
-  /// `split_items`: a step may compute a part of an item's tokens.
-  explicit EncoderCacheManager(std::int32_t capacity, bool split_items = true);
+  explicit EncoderCacheManager(const EncoderCacheSettings& settings);
 
   // ---- messages ----
   void apply(const EncoderCacheUpdates& updates);
@@ -52,6 +63,7 @@ class EncoderCacheManager {
   struct Output {
     std::int32_t num_embeds = 0;
     std::set<RequestId> users;
+    std::uint64_t order = 0;  ///< among the evictable ones
   };
   [[nodiscard]] std::int32_t num_free() const noexcept { return num_free_; }
   [[nodiscard]] std::int32_t num_freeable() const noexcept { return num_freeable_; }
@@ -59,7 +71,7 @@ class EncoderCacheManager {
     return cached_;
   }
   /// Without users, the first to be evicted first.
-  [[nodiscard]] const std::deque<std::string>& evictable() const noexcept { return evictable_; }
+  [[nodiscard]] std::vector<std::string> evictable() const;
   [[nodiscard]] const std::vector<std::string>& freed() const noexcept { return freed_; }
 
  private:
@@ -69,13 +81,16 @@ class EncoderCacheManager {
   };
   [[nodiscard]] const MultiModalFeature& item_of(RequestId id, std::int32_t item) const;
 
-  std::int32_t capacity_;
-  bool split_items_;
+  void take_reference(Output& output, RequestId id, std::int32_t item);
+
+  EncoderCacheSettings settings_;
   std::int32_t num_free_;
   std::int32_t num_freeable_;
   std::unordered_map<std::string, Output> cached_;
-  std::deque<std::string> evictable_;
-  std::vector<std::string> freed_;  ///< evicted since the last take
+  std::map<std::uint64_t, std::string> evictable_;  ///< by Output::order
+  std::uint64_t clock_ = 0;                         ///< counts releases and uses
+  std::vector<std::string> freed_;                  ///< evicted since the last take
+  std::vector<std::string> encoded_;                ///< encoder_decoder: since the last take
   std::unordered_map<RequestId, Request> requests_;
 };
 

@@ -110,6 +110,8 @@ void GroupManager::cache(CachedRequest& request, std::int32_t num_tokens) {
   const std::int32_t end = num_tokens / block_size();
   if (begin >= end) return;
   std::vector<std::int32_t> stored_ends;
+  for (std::int32_t i = begin; i < end; ++i)
+    context_.pool.prefetch({block_hash(request.hashes, i), group_});
   for (std::int32_t i = begin; i < end; ++i) {
     const BlockId block = own.blocks[static_cast<std::size_t>(i)];
     if (block == kNullBlock || !worth_caching(request, i)) continue;
@@ -162,7 +164,7 @@ std::int32_t GroupManager::estimate_cached_tokens(const CachedRequest& request) 
 void GroupManager::add_prefix_key(const CachedRequest& request, BlockId block,
                                   std::int32_t num_tokens) {
   const std::int32_t unit = context_.hash_unit;
-  const BlockKey key{request.hashes[static_cast<std::size_t>(num_tokens / unit) - 1], group()};
+  const BlockKey key{hash_of_prefix(request.hashes, num_tokens, unit), group()};
   const PrefixMap& map = context_.pool.prefix_map();
   if (map.has_entry(block)) {
     if (map.has_key(block, key)) return;

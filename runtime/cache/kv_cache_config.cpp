@@ -21,9 +21,12 @@ bool all_equal(const Specs& specs) {
 /// Every layer keeps all its tokens.
 void as_full_attention(Specs& specs) {
   for (KVCacheSpec& spec : specs) {
-    if (spec.kind != KVCacheKind::kSlidingWindow && spec.kind != KVCacheKind::kChunkedLocal)
+    if (spec.kind == KVCacheKind::kSlidingWindowMla)
+      spec.kind = KVCacheKind::kMla;
+    else if (spec.kind == KVCacheKind::kSlidingWindow || spec.kind == KVCacheKind::kChunkedLocal)
+      spec.kind = KVCacheKind::kFullAttention;
+    else
       continue;
-    spec.kind = KVCacheKind::kFullAttention;
     spec.sliding_window = spec.attention_chunk_size = spec.extra_retained_tokens = 0;
   }
 }
@@ -34,10 +37,9 @@ Result<void> unify_page_sizes(Specs& specs) {
   for (KVCacheSpec& spec : specs) {
     const std::int64_t page = spec.page_bytes();
     if (page == largest) continue;
-    const bool is_mla = spec.kind == KVCacheKind::kMla;
     if (spec.kind != KVCacheKind::kMamba && page > 0 && largest % page == 0) {
       spec.block_size *= static_cast<std::int32_t>(largest / page);
-    } else if (!is_mla) {
+    } else if (!spec.is_mla()) {
       spec.padded_page_bytes = largest;
     } else {
       return Error{ErrorCode::kUnsupported,
@@ -49,21 +51,25 @@ Result<void> unify_page_sizes(Specs& specs) {
   return {};
 }
 
-std::int32_t max_request_blocks(const KVCacheSpec& spec, std::int32_t num_tokens,
-                                std::int32_t max_in_flight_tokens) {
+std::int32_t max_blocks_of_group(const KVCacheSpec& spec, std::int32_t num_tokens,
+                                 const KVCacheLimits& limits) {
+  const std::int32_t in_flight = limits.max_in_flight_tokens;
   switch (spec.kind) {
-    case KVCacheKind::kSlidingWindow: {
-      const std::int32_t held =
-          spec.sliding_window - 1 + spec.extra_retained_tokens + max_in_flight_tokens;
+    case KVCacheKind::kSlidingWindow:
+    case KVCacheKind::kSlidingWindowMla: {
+      const std::int32_t held = spec.sliding_window - 1 + spec.extra_retained_tokens + in_flight;
       return ceil_div(std::min(held, num_tokens), spec.block_size) + 1;
     }
     case KVCacheKind::kChunkedLocal:
-      return ceil_div(std::min(spec.attention_chunk_size + max_in_flight_tokens, num_tokens),
-                      spec.block_size);
+      return ceil_div(std::min(spec.attention_chunk_size + in_flight, num_tokens), spec.block_size);
     case KVCacheKind::kMamba:
       return spec.mamba_mode == MambaMode::kAlign
                  ? 2 + spec.num_speculative_blocks + spec.num_prefill_checkpoint_blocks
                  : 1 + spec.num_speculative_blocks;
+    case KVCacheKind::kCrossAttention:
+      return ceil_div(limits.max_encoder_tokens, spec.block_size);
+    case KVCacheKind::kEncoderOnlyAttention:
+      return 0;
     default:
       return ceil_div(num_tokens, spec.block_size);
   }
@@ -85,8 +91,16 @@ std::string size_text(std::int64_t bytes) {
 
 Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> layers,
                                                bool hybrid_groups) {
-  Specs specs(layers.begin(), layers.end());
-  if (!hybrid_groups && !specs.empty() && !all_equal(specs)) as_full_attention(specs);
+  // Without the layers that need no cache; `ids` are the others' numbers.
+  Specs specs;
+  std::vector<std::int32_t> ids;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    if (layers[layer].kind == KVCacheKind::kEncoderOnlyAttention) continue;
+    specs.push_back(layers[layer]);
+    ids.push_back(static_cast<std::int32_t>(layer));
+  }
+  if (specs.empty()) return std::vector<KVCacheGroup>();
+  if (!hybrid_groups && !all_equal(specs)) as_full_attention(specs);
   RETURN_IF_ERROR(unify_page_sizes(specs));
 
   std::vector<KVCacheGroup> buckets;
@@ -95,7 +109,7 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
       return other.spec == specs[layer];
     });
     if (bucket == buckets.end()) bucket = buckets.insert(bucket, {specs[layer], {}});
-    bucket->layers.push_back(static_cast<std::int32_t>(layer));
+    bucket->layers.push_back(ids[layer]);
   }
 
   std::size_t smallest = std::numeric_limits<std::size_t>::max(), largest = 0;
@@ -125,22 +139,41 @@ std::int64_t bytes_per_block(std::span<const KVCacheGroup> groups) {
   return bytes;
 }
 
-std::int64_t max_request_bytes(std::span<const KVCacheGroup> groups, std::int32_t num_tokens,
-                               std::int32_t max_in_flight_tokens) {
+std::int64_t max_request_blocks(std::span<const KVCacheGroup> groups, std::int32_t num_tokens,
+                                const KVCacheLimits& limits) {
   std::int64_t num_blocks = 0;
   for (const KVCacheGroup& group : groups)
-    num_blocks += max_request_blocks(group.spec, num_tokens, max_in_flight_tokens);
-  return num_blocks * bytes_per_block(groups);
+    num_blocks += max_blocks_of_group(group.spec, num_tokens, limits);
+  return num_blocks;
+}
+
+std::int64_t max_request_bytes(std::span<const KVCacheGroup> groups, std::int32_t num_tokens,
+                               const KVCacheLimits& limits) {
+  return max_request_blocks(groups, num_tokens, limits) * bytes_per_block(groups);
+}
+
+double max_concurrency(const KVCacheConfig& config, const KVCacheLimits& limits) {
+  const std::int64_t each = max_request_blocks(config.groups, limits.max_model_len, limits);
+  return each == 0 ? 0 : static_cast<double>(config.num_blocks) / static_cast<double>(each);
+}
+
+std::int32_t longest_request(const KVCacheConfig& config, const KVCacheLimits& limits) {
+  // The null block holds nothing.
+  const std::int64_t usable = std::int64_t{config.num_blocks} - 1;
+  const auto fits = [&](std::int32_t num_tokens) {
+    return max_request_blocks(config.groups, num_tokens, limits) <= usable;
+  };
+  if (fits(limits.max_model_len)) return limits.max_model_len;
+  std::int32_t longest = 0, too_long = limits.max_model_len;
+  while (too_long - longest > 1) {
+    const std::int32_t middle = longest + (too_long - longest) / 2;
+    (fits(middle) ? longest : too_long) = middle;
+  }
+  return longest;
 }
 
 Result<KVCacheConfig> make_kv_cache_config(std::span<const KVCacheSpec> layers,
                                            const KVCacheLimits& limits) {
-  for (const KVCacheSpec& spec : layers)
-    if (spec.kind == KVCacheKind::kCrossAttention ||
-        (spec.kind == KVCacheKind::kMamba && spec.mamba_mode != MambaMode::kNone))
-      return Error{ErrorCode::kUnsupported,
-                   "a layer needs a KV cache of a kind that is not offered (cross attention, or "
-                   "Mamba with cached states)"};
   KVCacheConfig config;
   ASSIGN_OR_RETURN(config.groups, group_layers(layers, limits.hybrid_groups));
   if (config.groups.empty()) {
@@ -158,19 +191,10 @@ Result<KVCacheConfig> make_kv_cache_config(std::span<const KVCacheSpec> layers,
     config.num_tensors =
         std::max(config.num_tensors, static_cast<std::int32_t>(group.layers.size()));
 
-  // The null block holds nothing.
+  const std::int32_t longest = longest_request(config, limits);
+  if (longest == limits.max_model_len) return config;
   const std::int64_t usable = (std::int64_t{config.num_blocks} - 1) * block_bytes;
-  const auto fits = [&](std::int32_t num_tokens) {
-    return max_request_bytes(config.groups, num_tokens, limits.max_in_flight_tokens) <= usable;
-  };
-  if (fits(limits.max_model_len)) return config;
-  std::int32_t longest = 0, too_long = limits.max_model_len;
-  while (too_long - longest > 1) {
-    const std::int32_t middle = longest + (too_long - longest) / 2;
-    (fits(middle) ? longest : too_long) = middle;
-  }
-  const std::int64_t needed =
-      max_request_bytes(config.groups, limits.max_model_len, limits.max_in_flight_tokens);
+  const std::int64_t needed = max_request_bytes(config.groups, limits.max_model_len, limits);
   return Error{ErrorCode::kInvalidArgument,
                "one request of max_model_len " + std::to_string(limits.max_model_len) +
                    " tokens needs " + size_text(needed) + " of KV cache, but " +

@@ -16,6 +16,7 @@ struct KVCacheLimits {
   std::int64_t available_bytes = 0;
   std::int32_t max_model_len = 0;         ///< tokens
   std::int32_t max_in_flight_tokens = 0;  ///< as in KVCacheSettings
+  std::int32_t max_encoder_tokens = 0;    ///< of one request, for cross attention
   std::optional<std::int32_t> num_blocks_override;
   /// Off: sliding-window and chunked layers of a mixed model get blocks as full attention does;
   /// what they compute is the same.
@@ -24,20 +25,30 @@ struct KVCacheLimits {
 
 /// Layers with equal specs are dealt out to groups of equal size, so that all groups can use the
 /// same memory; pages of different sizes are made equal by larger blocks, or else by padding.
-/// `layers[i]` is the need of attention layer i. Error: page sizes that cannot be made equal.
+/// `layers[i]` is the need of attention layer i; encoder-only layers need nothing and are in no
+/// group. Error: page sizes that cannot be made equal.
 [[nodiscard]] Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> layers,
                                                              bool hybrid_groups);
 
 /// Bytes of one block over all tensors of the pool.
 [[nodiscard]] std::int64_t bytes_per_block(std::span<const KVCacheGroup> groups);
 
-/// Bytes that one request of num_tokens holds at most, all groups together.
+/// Blocks that one request of num_tokens holds at most, all groups together.
+[[nodiscard]] std::int64_t max_request_blocks(std::span<const KVCacheGroup> groups,
+                                              std::int32_t num_tokens, const KVCacheLimits& limits);
+/// The same in bytes.
 [[nodiscard]] std::int64_t max_request_bytes(std::span<const KVCacheGroup> groups,
-                                             std::int32_t num_tokens,
-                                             std::int32_t max_in_flight_tokens);
+                                             std::int32_t num_tokens, const KVCacheLimits& limits);
 
-/// Error: a request of max_model_len tokens does not fit beside the null block; the text names the
-/// longest one that would.
+/// How many requests of max_model_len tokens the pool holds at once.
+[[nodiscard]] double max_concurrency(const KVCacheConfig& config, const KVCacheLimits& limits);
+
+/// The longest request of at most max_model_len tokens that fits beside the null block.
+[[nodiscard]] std::int32_t longest_request(const KVCacheConfig& config,
+                                           const KVCacheLimits& limits);
+
+/// Error: a request of max_model_len tokens does not fit; the text names the longest one that
+/// would.
 [[nodiscard]] Result<KVCacheConfig> make_kv_cache_config(std::span<const KVCacheSpec> layers,
                                                          const KVCacheLimits& limits);
 

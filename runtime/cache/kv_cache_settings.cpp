@@ -5,6 +5,34 @@
 
 namespace troupe {
 
+Result<void> KVCacheSettings::check() const {
+  const std::int32_t block = scheduler_block_size();
+  if (retention_interval && *retention_interval > 0) {
+    const bool of_use = std::any_of(groups.begin(), groups.end(), [](const KVCacheGroup& group) {
+      return group.spec.kind == KVCacheKind::kSlidingWindow ||
+             group.spec.kind == KVCacheKind::kSlidingWindowMla ||
+             group.spec.kind == KVCacheKind::kMamba;
+    });
+    const std::string text =
+        "prefix-cache-retention-interval is " + std::to_string(*retention_interval);
+    if (!of_use)
+      return invalid_argument(text + ", but the model has no sliding-window or Mamba layers",
+                              "prefix-cache-retention-interval");
+    if (*retention_interval % block != 0)
+      return invalid_argument(
+          text + ", it must be a multiple of the block size, " + std::to_string(block),
+          "prefix-cache-retention-interval");
+  }
+  for (const KVCacheGroup& group : groups) {
+    if (!prefix_caching) break;
+    if (group.spec.block_size % hash_block_size() != 0 && hash_block_size() != block)
+      return invalid_argument("the prefix match unit is " + std::to_string(hash_block_size()) +
+                              ", it must divide every block size; one is " +
+                              std::to_string(group.spec.block_size));
+  }
+  return {};
+}
+
 std::int32_t KVCacheSettings::scheduler_block_size() const {
   std::int32_t size = 1;
   for (const KVCacheGroup& group : groups) size = std::lcm(size, group.spec.block_size);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "messages/cache.hpp"
+#include "runtime/base/result.hpp"
 #include "runtime/base/state_positions.hpp"
 #include "runtime/cache/block_hash.hpp"
 
@@ -33,6 +34,9 @@ struct KVCacheSettings {
   bool events = false;
   BlockHashAlgorithm hash_algorithm = BlockHashAlgorithm::kSha256Cbor;
   std::string hash_seed = std::string(BlockHasher::kDefaultSeed);
+
+  /// Error: the retention interval or the match unit does not go with the groups.
+  [[nodiscard]] Result<void> check() const;
 
   /// Least common multiple of the block sizes: hits of several groups end at its multiples.
   [[nodiscard]] std::int32_t scheduler_block_size() const;

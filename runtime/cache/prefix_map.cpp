@@ -9,29 +9,29 @@ namespace troupe {
 
 PrefixMap::PrefixMap(std::int32_t num_blocks)
     : entries_(static_cast<std::size_t>(num_blocks)),
-      slots_(std::bit_ceil(static_cast<std::size_t>(num_blocks) * 2 + 2), kNone),
+      slots_(std::bit_ceil(static_cast<std::size_t>(num_blocks) * 2 + 2)),
       num_blocks_(num_blocks) {}
 
-std::size_t PrefixMap::home(const BlockHash& hash, std::int32_t group) const {
-  // The digest's bytes are evenly spread: eight of them serve as they are.
-  std::uint64_t bits;
+std::uint32_t PrefixMap::tag_of(const BlockHash& hash, std::int32_t group) {
+  // The digest's bytes are evenly spread: four of them serve as they are.
+  std::uint32_t bits;
   std::memcpy(&bits, hash.bytes.data(), sizeof bits);
-  bits ^= static_cast<std::uint64_t>(group) * 0x9e3779b97f4a7c15u;
-  return static_cast<std::size_t>(bits) & (slots_.size() - 1);
+  return bits ^ static_cast<std::uint32_t>(group) * 0x9e3779b9u;
 }
 
 std::size_t PrefixMap::slot_of(const BlockHash& hash, std::int32_t group) const {
-  std::size_t slot = home(hash, group);
-  while (slots_[slot] != kNone) {
-    const Entry& found = entry(slots_[slot]);
+  const std::uint32_t tag = tag_of(hash, group);
+  std::size_t slot = tag & (slots_.size() - 1);
+  for (; slots_[slot].index != kNone; slot = (slot + 1) & (slots_.size() - 1)) {
+    if (slots_[slot].tag != tag) continue;
+    const Entry& found = entry(slots_[slot].index);
     if (found.group == group && found.hash == hash) break;
-    slot = (slot + 1) & (slots_.size() - 1);
   }
   return slot;
 }
 
 BlockId PrefixMap::find(const BlockKey& key) const {
-  const std::int32_t index = slots_[slot_of(key.hash, key.group)];
+  const std::int32_t index = slots_[slot_of(key.hash, key.group)].index;
   return index == kNone ? kNotFound : entry(index).block;
 }
 
@@ -73,17 +73,17 @@ void PrefixMap::link(std::int32_t index) {
   if ((num_keys_ + 1) * 4 > slots_.size() * 3) grow();
   Entry& added = entry(index);
   const std::size_t slot = slot_of(added.hash, added.group);
-  if (slots_[slot] == kNone) {
-    slots_[slot] = index;
+  if (slots_[slot].index == kNone) {
+    slots_[slot] = {index, tag_of(added.hash, added.group)};
     added.previous = added.next = index;
     added.shared = false;
     ++num_keys_;
     return;
   }
-  Entry& first = entry(slots_[slot]);
+  Entry& first = entry(slots_[slot].index);
   first.shared = true;
   added.previous = first.previous;
-  added.next = slots_[slot];
+  added.next = slots_[slot].index;
   entry(first.previous).next = index;
   first.previous = index;
 }
@@ -91,7 +91,7 @@ void PrefixMap::link(std::int32_t index) {
 void PrefixMap::unlink(std::int32_t index) {
   Entry& gone = entry(index);
   const std::size_t slot = slot_of(gone.hash, gone.group);
-  CHECK(slots_[slot] != kNone, index);
+  CHECK(slots_[slot].index != kNone, index);
   if (gone.next == index) {
     erase_slot(slot);
     --num_keys_;
@@ -99,8 +99,8 @@ void PrefixMap::unlink(std::int32_t index) {
   }
   entry(gone.previous).next = gone.next;
   entry(gone.next).previous = gone.previous;
-  if (slots_[slot] == index) {
-    slots_[slot] = gone.next;
+  if (slots_[slot].index == index) {
+    slots_[slot].index = gone.next;
     entry(gone.next).shared = gone.shared;
   }
 }
@@ -135,34 +135,38 @@ void PrefixMap::erase_slot(std::size_t slot) {
   // Backward shift: what follows moves up unless it would leave its probe sequence.
   const std::size_t mask = slots_.size() - 1;
   std::size_t hole = slot;
-  for (std::size_t i = (hole + 1) & mask; slots_[i] != kNone; i = (i + 1) & mask) {
-    const Entry& moving = entry(slots_[i]);
-    const std::size_t distance_from_home = (i - home(moving.hash, moving.group)) & mask;
+  for (std::size_t i = (hole + 1) & mask; slots_[i].index != kNone; i = (i + 1) & mask) {
+    const std::size_t distance_from_home = (i - slots_[i].tag) & mask;
     if (distance_from_home >= ((i - hole) & mask)) {
       slots_[hole] = slots_[i];
       hole = i;
     }
   }
-  slots_[hole] = kNone;
+  slots_[hole] = {};
 }
 
 void PrefixMap::grow() {
-  std::vector<std::int32_t> old(slots_.size() * 2, kNone);
+  std::vector<Slot> old(slots_.size() * 2);
   old.swap(slots_);
-  for (const std::int32_t index : old)
-    if (index != kNone) slots_[slot_of(entry(index).hash, entry(index).group)] = index;
+  const std::size_t mask = slots_.size() - 1;
+  for (const Slot& moved : old) {
+    if (moved.index == kNone) continue;
+    std::size_t slot = moved.tag & mask;
+    while (slots_[slot].index != kNone) slot = (slot + 1) & mask;
+    slots_[slot] = moved;
+  }
 }
 
 void PrefixMap::clear() {
   entries_.assign(static_cast<std::size_t>(num_blocks_), Entry{});
   unused_.clear();
-  slots_.assign(slots_.size(), kNone);
+  slots_.assign(slots_.size(), {});
   num_keys_ = 0;
 }
 
 std::vector<PrefixMap::Holders> PrefixMap::shared_keys() const {
   std::vector<Holders> result;
-  for (const std::int32_t first : slots_) {
+  for (const auto& [first, tag] : slots_) {
     if (first == kNone || !entry(first).shared) continue;
     Holders& holders = result.emplace_back();
     holders.key = {entry(first).hash, entry(first).group};

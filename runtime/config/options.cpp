@@ -47,6 +47,13 @@ void bind_options(OptionSet& set, Options& options) {
            "reuse the KV cache of equal prefixes")
       .add("prefix-caching-hash-algo", engine.prefix_caching_hash_algo, "hash of cached blocks",
            {"sha256", "sha256_cbor", "xxhash", "xxhash_cbor"})
+      .add("prefix-cache-retention-interval", engine.prefix_cache_retention_interval,
+           "sliding-window and Mamba layers keep what a hit needs at the ends of prompts, and at "
+           "every so many tokens; 0: not at these; -1: everywhere",
+           -1, kMaxCount)
+      .add("encoder-cache-eviction", engine.encoder_cache_eviction,
+           "which unused encoder output goes first: released first, or used longest ago",
+           {"fifo", "lru"})
       .add("scheduling-policy", engine.scheduling_policy, "order of waiting requests",
            {"fcfs", "priority"})
       .add("watermark", engine.watermark,

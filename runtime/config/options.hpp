@@ -31,6 +31,8 @@ struct EngineOptions {
   bool enable_chunked_prefill = true;
   bool enable_prefix_caching = true;
   std::string prefix_caching_hash_algo = "sha256_cbor";
+  std::int64_t prefix_cache_retention_interval = 0;  ///< tokens; -1: everything
+  std::string encoder_cache_eviction = "fifo";
   std::string scheduling_policy = "fcfs";
   double watermark = 0;
   std::int64_t num_gpu_blocks_override = 0;  ///< 0: from memory

@@ -1,5 +1,4 @@
-// The Scheduler's own time per decode step, with the KV cache in the same program, and that of the
-// block pool's operations.
+// The Scheduler's own time per decode step, with the KV cache in the same program.
 
 #include <benchmark/benchmark.h>
 
@@ -49,39 +48,6 @@ void schedule_and_update(benchmark::State& state) {
       benchmark::Counter(port.num_round_trips, benchmark::Counter::kAvgIterations);
 }
 BENCHMARK(schedule_and_update)->Arg(1)->Arg(64)->Arg(256)->Arg(1024)->Unit(benchmark::kMicrosecond);
-
-/// One block: taken, named, freed to the queue's end, found, touched and freed again.
-void block_life(benchmark::State& state) {
-  BlockPool pool(1 << 20, false);
-  std::vector<BlockId> blocks;
-  BlockKey key;
-  std::uint64_t n = 0;
-  for (auto _ : state) {
-    blocks.clear();
-    pool.take(1, blocks);
-    const std::uint64_t mixed = ++n * 0x9e3779b97f4a7c15u;
-    std::memcpy(key.hash.bytes.data(), &mixed, sizeof mixed);
-    pool.set_content(blocks[0], key, kBlockSize);
-    pool.free(blocks);
-    pool.touch(pool.find(key.hash, 0));
-    pool.free(blocks);
-  }
-}
-BENCHMARK(block_life);
-
-void hash_prompt(benchmark::State& state) {
-  const BlockHasher hasher(BlockHashAlgorithm::kSha256Cbor, kBlockSize);
-  KVCacheRequest request;
-  for (TokenId token = 0; token < 16384; ++token) request.token_ids.push_back(token * 7);
-  std::vector<BlockHash> hashes;
-  for (auto _ : state) {
-    hashes.clear();
-    hasher.extend(request, hashes);
-  }
-  state.counters["tokens"] = benchmark::Counter(static_cast<double>(state.iterations()) * 16384,
-                                                benchmark::Counter::kIsRate);
-}
-BENCHMARK(hash_prompt)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace troupe

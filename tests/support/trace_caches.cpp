@@ -219,7 +219,7 @@ class KVCacheReplayer final : public TraceReplayer {
 class EncoderCacheReplayer final : public TraceReplayer {
  public:
   explicit EncoderCacheReplayer(const std::vector<json>& trace)
-      : ids_(trace), manager_(trace[0]["cfg"]["cache_size"].get<std::int32_t>()) {}
+      : ids_(trace), manager_({.capacity = trace[0]["cfg"]["cache_size"]}) {}
 
   std::string replay(const json& line) override {
     const json& op = line["op"];

@@ -100,8 +100,9 @@ class SchedulerReplayer final : public TraceReplayer {
  private:
   EncoderCachePort* make_encoder_port() {
     if (!cfg_.contains("mm") || cfg_["mm"].is_null()) return nullptr;
-    encoder_cache_.emplace(cfg_["mm"]["cache_size"].get<std::int32_t>(),
-                           !cfg_.value("disable_chunked_mm_input", false));
+    encoder_cache_.emplace(
+        EncoderCacheSettings{.capacity = cfg_["mm"]["cache_size"],
+                             .split_items = !cfg_.value("disable_chunked_mm_input", false)});
     encoder_port_.emplace(*encoder_cache_);
     return &*encoder_port_;
   }

@@ -52,7 +52,7 @@ function(troupe_tests folder)
   add_executable(${name}_test ${sources} ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
   target_compile_definitions(${name}_test PRIVATE BOOST_TEST_DYN_LINK
     TROUPE_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TROUPE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_link_libraries(${name}_test PRIVATE ${name} Boost::unit_test_framework)
+  target_link_libraries(${name}_test PRIVATE troupe_options $<TARGET_NAME_IF_EXISTS:${name}> Boost::unit_test_framework)
   foreach(dependency ${ARGN})
     string(REPLACE "/" "_" dependency "${dependency}")
     target_link_libraries(${name}_test PRIVATE ${dependency})

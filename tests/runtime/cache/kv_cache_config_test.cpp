@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/cache/kv_cache_settings.hpp"
+
 namespace troupe {
 namespace {
 
@@ -71,7 +73,7 @@ BOOST_AUTO_TEST_CASE(layers_are_grouped_and_blocks_counted_as_the_reference_does
       BOOST_TEST(config->num_blocks == grouping["num_blocks"].get<std::int32_t>());
       BOOST_TEST(bytes_per_block(config->groups) ==
                  grouping["bytes_per_block"].get<std::int64_t>());
-      BOOST_TEST(max_request_bytes(config->groups, 8192, 2048) ==
+      BOOST_TEST(max_request_bytes(config->groups, 8192, limits) ==
                  grouping["max_memory_usage_bytes_one_request"].get<std::int64_t>());
       BOOST_REQUIRE(config->groups.size() == grouping["groups"].size());
       for (std::size_t g = 0; g < config->groups.size(); ++g) {
@@ -97,6 +99,127 @@ BOOST_AUTO_TEST_CASE(too_little_memory_names_the_longest_request_that_would_fit)
   BOOST_TEST(
       make_kv_cache_config(layers, {.available_bytes = 11 * block_bytes, .max_model_len = 160})
           .ok());
+}
+
+BOOST_AUTO_TEST_CASE(pages_are_as_large_as_what_a_layer_keeps) {
+  KVCacheSpec spec = full_spec();  // 2 heads of 64, 16 tokens, bf16
+  BOOST_TEST(spec.page_bytes() == 2 * (64 + 64) * 16 * 2);
+  spec.head_dim_v = 32;
+  BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 16 * 2);
+  spec.kind = KVCacheKind::kSinkFullAttention;
+  BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 16 * 2);
+  spec.tokens_per_state = 4;
+  BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 4 * 2);
+  const KVCacheSpec latent{
+      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
+  BOOST_TEST(latent.page_bytes() == 576 * 16 * 2);
+  KVCacheSpec mamba{.kind = KVCacheKind::kMamba, .block_size = 1024};
+  mamba.state_bytes = 5000;
+  BOOST_TEST(mamba.page_bytes() == 5000);
+  mamba.padded_page_bytes = 8192;
+  BOOST_TEST(mamba.page_bytes() == 8192);
+}
+
+BOOST_AUTO_TEST_CASE(each_kind_holds_what_it_can_look_at) {
+  const KVCacheLimits limits{.max_in_flight_tokens = 64, .max_encoder_tokens = 1500};
+  const auto blocks = [&](const KVCacheSpec& spec, std::int32_t num_tokens) {
+    const std::vector<KVCacheGroup> groups = {{.spec = spec, .layers = {0}}};
+    return max_request_blocks(groups, num_tokens, limits);
+  };
+  KVCacheSpec spec = full_spec();
+  for (const KVCacheKind kind :
+       {KVCacheKind::kFullAttention, KVCacheKind::kMla, KVCacheKind::kSinkFullAttention}) {
+    spec.kind = kind;
+    BOOST_TEST(blocks(spec, 1001) == 63);
+  }
+  spec.sliding_window = 33;
+  for (const KVCacheKind kind : {KVCacheKind::kSlidingWindow, KVCacheKind::kSlidingWindowMla}) {
+    spec.kind = kind;
+    BOOST_TEST(blocks(spec, 1001) == (32 + 64) / 16 + 1);
+    BOOST_TEST(blocks(spec, 17) == 2 + 1);
+  }
+  spec.extra_retained_tokens = 16;
+  BOOST_TEST(blocks(spec, 1001) == (32 + 16 + 64) / 16 + 1);
+  spec = full_spec();
+  spec.kind = KVCacheKind::kChunkedLocal;
+  spec.attention_chunk_size = 128;
+  BOOST_TEST(blocks(spec, 1001) == (128 + 64) / 16);
+  spec.kind = KVCacheKind::kCrossAttention;
+  BOOST_TEST(blocks(spec, 1001) == 94);
+  spec.kind = KVCacheKind::kMamba;
+  spec.num_speculative_blocks = 3;
+  BOOST_TEST(blocks(spec, 1001) == 1 + 3);
+  spec.mamba_mode = MambaMode::kAlign;
+  BOOST_TEST(blocks(spec, 1001) == 2 + 3);
+  spec.num_prefill_checkpoint_blocks = 1;
+  BOOST_TEST(blocks(spec, 1001) == 2 + 3 + 1);
+}
+
+BOOST_AUTO_TEST_CASE(pages_that_do_not_divide_the_largest_are_padded_but_not_latent_ones) {
+  KVCacheSpec state{.kind = KVCacheKind::kMamba, .block_size = 512};
+  state.state_bytes = 10000;
+  KVCacheSpec small = sliding_spec(64);
+  small.num_kv_heads = 1;
+  const auto groups = group_layers(std::vector<KVCacheSpec>{state, full_spec(), small}, true);
+  BOOST_REQUIRE(groups.ok());
+  BOOST_REQUIRE(groups->size() == 3u);
+  for (const KVCacheGroup& group : *groups) BOOST_TEST(group.spec.page_bytes() == 10000);
+  BOOST_TEST((*groups)[1].spec.block_size == 16);
+  const KVCacheSpec latent{
+      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
+  const auto mixed = group_layers(std::vector<KVCacheSpec>{latent, state, latent}, true);
+  BOOST_REQUIRE(mixed.ok());  // the state is smaller, and padded
+  BOOST_TEST((*mixed)[1].spec.page_bytes() == latent.page_bytes());
+  state.state_bytes = 20000;
+  const auto refused = group_layers(std::vector<KVCacheSpec>{latent, state}, true);
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST(refused.error().message.find("18432") != std::string::npos);
+  BOOST_TEST(refused.error().message.find("20000") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(encoder_only_layers_need_no_cache) {
+  KVCacheSpec encoder = full_spec();
+  encoder.kind = KVCacheKind::kEncoderOnlyAttention;
+  const auto none = make_kv_cache_config(std::vector<KVCacheSpec>(3, encoder),
+                                         {.available_bytes = 1 << 20, .max_model_len = 512});
+  BOOST_REQUIRE(none.ok());
+  BOOST_TEST(none->groups.empty());
+  BOOST_TEST(none->num_blocks == 1);
+  const auto groups =
+      group_layers(std::vector<KVCacheSpec>{encoder, full_spec(), encoder, full_spec()}, true);
+  BOOST_REQUIRE(groups.ok());
+  BOOST_REQUIRE(groups->size() == 1u);
+  BOOST_TEST(((*groups)[0].layers == std::vector<std::int32_t>{1, 3}));
+}
+
+BOOST_AUTO_TEST_CASE(concurrency_and_the_longest_request_follow_from_the_blocks) {
+  const std::vector<KVCacheSpec> layers(4, full_spec());
+  KVCacheLimits limits{.available_bytes = 101 * 4 * full_spec().page_bytes(), .max_model_len = 400};
+  const auto config = make_kv_cache_config(layers, limits);
+  BOOST_REQUIRE(config.ok());
+  BOOST_TEST(config->num_blocks == 101);
+  BOOST_TEST(max_concurrency(*config, limits) == 101.0 / 25);
+  limits.max_model_len = 1 << 20;
+  BOOST_TEST(longest_request(*config, limits) == 1600);
+  limits = {.max_model_len = 100, .num_blocks_override = 8};
+  BOOST_TEST(make_kv_cache_config(layers, limits)->num_blocks == 8);
+}
+
+BOOST_AUTO_TEST_CASE(the_retention_interval_must_go_with_the_groups) {
+  KVCacheSettings settings;
+  settings.groups = {{.spec = full_spec()}};
+  settings.retention_interval = 0;
+  BOOST_TEST(settings.check().ok());
+  settings.retention_interval = 64;
+  BOOST_TEST(!settings.check().ok());
+  settings.groups.push_back({.spec = sliding_spec(64)});
+  BOOST_TEST(settings.check().ok());
+  settings.retention_interval = 40;
+  BOOST_TEST(settings.check().error().message.find("40") != std::string::npos);
+  settings.retention_interval.reset();
+  BOOST_TEST(settings.check().ok());
+  settings.prefix_match_unit = 12;
+  BOOST_TEST(!settings.check().ok());
 }
 
 BOOST_AUTO_TEST_CASE(smaller_pages_become_equal_through_larger_blocks) {

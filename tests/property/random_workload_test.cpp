@@ -1,0 +1,42 @@
+// TROUPE_PROPERTY_OPERATIONS: how many operations on scheduler and caches, 20,000 if it is not set;
+// a thorough run takes 1,000,000. TROUPE_PROPERTY_SEED: the first seed, for running one again.
+
+#include "tests/support/random_workload.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+
+namespace troupe {
+namespace {
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
+  constexpr int kOperationsPerEngine = 400;
+  const std::uint64_t num_operations = from_environment("TROUPE_PROPERTY_OPERATIONS", 20000);
+  const auto first_seed =
+      static_cast<std::uint32_t>(from_environment("TROUPE_PROPERTY_SEED", std::random_device{}()));
+  BOOST_TEST_MESSAGE("first seed " << first_seed);
+  RandomWorkload::Coverage coverage;
+  for (std::uint32_t i = 0; i * std::uint64_t{kOperationsPerEngine} < num_operations; ++i) {
+    RandomWorkload workload(first_seed + i);
+    BOOST_TEST_CONTEXT("seed " << first_seed + i << ", groups " << workload.kinds()) {
+      workload.run(kOperationsPerEngine);
+    }
+    coverage += workload.coverage();
+  }
+  BOOST_TEST_MESSAGE(coverage.hits << " hits, " << coverage.preemptions << " preemptions, "
+                                   << coverage.copies << " copies, " << coverage.evictions
+                                   << " evictions");
+  if (num_operations < 20000) return;
+  BOOST_TEST(coverage.hits > 0u);
+  BOOST_TEST(coverage.preemptions > 0u);
+  BOOST_TEST(coverage.copies > 0u);
+  BOOST_TEST(coverage.evictions > 0u);
+}
+
+}  // namespace
+}  // namespace troupe

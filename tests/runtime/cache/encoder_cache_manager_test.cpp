@@ -1,0 +1,99 @@
+#include "runtime/cache/encoder_cache_manager.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace troupe {
+namespace {
+
+/// Requests 1, 2, ... with one item each, named "a", "b", ..., of ten embeddings.
+EncoderCacheManager manager_with(int num_requests, EncoderCacheSettings settings) {
+  EncoderCacheManager manager(settings);
+  for (int i = 0; i < num_requests; ++i)
+    manager.set_request(RequestId{static_cast<std::uint64_t>(i) + 1},
+                        {{.identifier = std::string(1, static_cast<char>('a' + i)), .length = 10}});
+  return manager;
+}
+
+std::vector<std::string> evicted_first(EncoderCacheEviction eviction) {
+  EncoderCacheManager manager = manager_with(4, {.capacity = 30, .eviction = eviction});
+  const RequestId a{1}, b{2}, c{3}, d{4};
+  for (const RequestId id : {a, b, c}) manager.allocate(id, 0);
+  // Used in the order a, b, c; released in the order c, a, b. Then c is used and released once
+  // more.
+  for (const RequestId id : {c, a, b}) manager.free(id);
+  BOOST_TEST(manager.check_and_reference(c, 0));
+  manager.free(c);
+  BOOST_TEST(manager.check_and_reference(a, 0));
+  BOOST_TEST(manager.check_and_reference(b, 0));
+  manager.free(b);
+  manager.free(a);
+  BOOST_TEST(manager.evictable().size() == 3u);
+  const std::vector<std::string> order = manager.evictable();
+  BOOST_TEST(manager.can_allocate(d, 0, 10, 10));
+  manager.allocate(d, 0);
+  const std::vector<std::string> freed = manager.take_freed_identifiers();
+  BOOST_TEST((freed == std::vector<std::string>{order[0], order[1]}));
+  return order;
+}
+
+BOOST_AUTO_TEST_CASE(what_was_released_first_goes_first) {
+  BOOST_TEST(
+      (evicted_first(EncoderCacheEviction::kFifo) == std::vector<std::string>{"c", "b", "a"}));
+}
+
+BOOST_AUTO_TEST_CASE(under_lru_what_was_used_longest_ago_goes_first) {
+  BOOST_TEST(
+      (evicted_first(EncoderCacheEviction::kLru) == std::vector<std::string>{"c", "a", "b"}));
+}
+
+BOOST_AUTO_TEST_CASE(an_output_in_use_is_never_evicted) {
+  EncoderCacheManager manager = manager_with(3, {.capacity = 20});
+  manager.allocate(RequestId{1}, 0);
+  manager.allocate(RequestId{2}, 0);
+  BOOST_TEST(!manager.can_allocate(RequestId{3}, 0, 10, 0));
+  manager.free(RequestId{2});
+  BOOST_TEST(manager.can_allocate(RequestId{3}, 0, 10, 0));
+  BOOST_TEST((manager.take_freed_identifiers() == std::vector<std::string>{"b"}));
+  BOOST_TEST(manager.cached_embeds(RequestId{1}, 0) == 10);
+}
+
+BOOST_AUTO_TEST_CASE(an_encoder_decoder_model_shares_nothing_and_frees_one_step_late) {
+  EncoderCacheManager manager = manager_with(2, {.capacity = 25, .encoder_decoder = true});
+  const RequestId a{1}, b{2};
+  manager.set_request(b, {{.identifier = "a", .length = 10}});
+  const auto plan = [&](RequestId id, std::int32_t computed) {
+    return manager.plan(
+        {.id = id, .num_computed_tokens = computed, .num_new_tokens = 12, .budget = 100});
+  };
+  const auto commit = [&](RequestId id) {
+    manager.apply({.commands = {{EncoderCacheCommandKind::kAllocate, id, 0}}});
+  };
+  BOOST_TEST((plan(a, 0).items == std::vector<std::int32_t>{0}));
+  commit(a);
+  BOOST_TEST((plan(b, 0).items == std::vector<std::int32_t>{0}));  // encoded again
+  commit(b);
+  BOOST_TEST(manager.num_free() == 5);
+  BOOST_TEST(plan(a, 12).items.empty());  // only with the first step
+  BOOST_TEST(manager.take_freed({}).identifiers.empty());
+  BOOST_TEST((manager.take_freed({}).identifiers == std::vector<std::string>{"a", "a"}));
+  BOOST_TEST(manager.take_freed({}).identifiers.empty());
+  // Once anything is computed, the cross-attention cache has it.
+  manager.apply({.commands = {{EncoderCacheCommandKind::kFreeComputed, a, 12}}});
+  BOOST_TEST(manager.num_free() == 15);
+  manager.apply({.commands = {{EncoderCacheCommandKind::kFreeComputed, a, 13},
+                              {EncoderCacheCommandKind::kForget, b, 0}}});
+  BOOST_TEST(manager.num_free() == 25);
+}
+
+BOOST_AUTO_TEST_CASE(an_encoder_decoder_request_waits_for_room) {
+  EncoderCacheManager manager = manager_with(3, {.capacity = 20, .encoder_decoder = true});
+  manager.allocate(RequestId{1}, 0);
+  manager.allocate(RequestId{2}, 0);
+  const EncoderInputsPlanned planned =
+      manager.plan({.id = RequestId{3}, .num_new_tokens = 12, .budget = 100});
+  BOOST_TEST(planned.items.empty());
+  BOOST_TEST(planned.num_new_tokens == 0);
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,149 @@
+#include "runtime/scheduler/scheduler.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <functional>
+#include <map>
+
+#include "tests/support/local_ports.hpp"
+
+namespace troupe {
+namespace {
+
+BOOST_AUTO_TEST_CASE(a_plain_decode_step_costs_one_round_trip) {
+  KVCacheSettings settings;
+  settings.groups = {KVCacheGroup{.spec = {.block_size = 16}}};
+  settings.num_blocks = 100;
+  settings.max_model_len = 512;
+  KVCacheManager manager(settings);
+  LocalKVCache port(manager);
+  Scheduler scheduler({.max_model_len = 512, .max_num_seqs = 8, .max_num_batched_tokens = 64}, port,
+                      nullptr);
+  for (std::uint64_t id = 1; id <= 8; ++id) {
+    EngineCoreRequest request;
+    request.id = RequestId{id};
+    request.prompt_token_ids = {1, 2, static_cast<TokenId>(id)};
+    BOOST_REQUIRE(scheduler.add_request(std::move(request), 0).ok());
+  }
+  for (int step = 0; step < 10; ++step) {
+    port.num_round_trips = 0;
+    const SchedulerOutput output = run_now(scheduler.schedule(0));
+    if (step > 0) BOOST_TEST(port.num_round_trips == 1);
+    ModelRunnerOutput result;
+    result.ids = output.scheduled_ids;
+    result.num_sampled.assign(8, 1);
+    result.sampled_token_ids.assign(8, 5);
+    BOOST_TEST(scheduler.update_from_output(output, result, 0).outputs.size() == 8u);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_failed_step_costs_no_request_and_no_token) {
+  KVCacheSettings settings;
+  settings.groups = {KVCacheGroup{.spec = {.block_size = 4}}};
+  settings.num_blocks = 40;
+  settings.max_model_len = 64;
+  KVCacheManager manager(settings);
+  LocalKVCache port(manager);
+  Scheduler scheduler({.max_model_len = 64, .max_num_seqs = 4, .max_num_batched_tokens = 64}, port,
+                      nullptr);
+  for (std::uint64_t id = 1; id <= 3; ++id) {
+    EngineCoreRequest request;
+    request.id = RequestId{id};
+    request.params.max_tokens = 5;
+    request.prompt_token_ids = {1, 2, 3, 4, 5, static_cast<TokenId>(id)};
+    BOOST_REQUIRE(scheduler.add_request(std::move(request), 0).ok());
+  }
+  std::map<RequestId, std::vector<TokenId>> tokens;
+  std::size_t num_finished = 0;
+  for (int step = 0; step < 12 && scheduler.has_requests(); ++step) {
+    const SchedulerOutput output = run_now(scheduler.schedule(0));
+    if (step == 3) {
+      BOOST_TEST(output.scheduled_ids.size() == 3u);
+      BOOST_TEST(run_now(scheduler.recover_from_failed_step(output, 0)));
+      BOOST_TEST(scheduler.running().empty());
+      BOOST_TEST(manager.pool().num_free_blocks() == 39);
+      BOOST_TEST(manager.pool().prefix_map().num_keys() == 0u);
+      continue;
+    }
+    ModelRunnerOutput result;
+    result.ids = output.scheduled_ids;
+    result.num_sampled.assign(result.ids.size(), 1);
+    for (const RequestId id : result.ids)
+      result.sampled_token_ids.push_back(100 + scheduler.request(id)->num_tokens());
+    for (const EngineCoreOutput& out : scheduler.update_from_output(output, result, 0).outputs) {
+      tokens[out.id].push_back(out.new_token_ids.at(0));
+      num_finished += out.finish_reason.has_value();
+    }
+  }
+  BOOST_TEST(num_finished == 3u);
+  for (const auto& [id, got] : tokens)
+    BOOST_TEST((got == std::vector<TokenId>{106, 107, 108, 109, 110}));
+}
+
+/// A port whose answers come when the test says so.
+class SlowPort final : public KVCachePort {
+ public:
+  explicit SlowPort(KVCacheManager& manager) : manager_(manager) {}
+  void send(KVCacheUpdates updates) override { manager_.apply(updates); }
+  Reply<SlotsAllocated> allocate(AllocateSlots question) override {
+    return later(manager_.allocate(question));
+  }
+  Reply<PrefixHit> lookup(LookupPrefix question) override {
+    return later(manager_.lookup(question));
+  }
+  Reply<RequestAdmitted> admit(AdmitRequest question) override {
+    return later(manager_.admit(question));
+  }
+  Reply<BlockWork> take_block_work(TakeBlockWork question) override {
+    return later(manager_.take_block_work(question));
+  }
+  Reply<PrefixCacheReset> reset(ResetPrefixCache question) override {
+    return later(manager_.reset(question));
+  }
+  std::function<void()> answer;
+
+ private:
+  template <class T>
+  Reply<T> later(T value) {
+    auto [reply, setter] = Reply<T>::pending();
+    answer = [setter = setter, value = std::move(value)] { setter.set(value); };
+    return std::move(reply);
+  }
+  KVCacheManager& manager_;
+};
+
+BOOST_AUTO_TEST_CASE(a_step_goes_on_when_the_answer_arrives_and_may_be_dropped_before) {
+  KVCacheSettings settings;
+  settings.groups = {KVCacheGroup{.spec = {.block_size = 16}}};
+  settings.num_blocks = 10;
+  settings.max_model_len = 64;
+  KVCacheManager manager(settings);
+  SlowPort port(manager);
+  std::function<void()> late_answer;
+  {
+    Scheduler scheduler({.max_model_len = 64, .max_num_seqs = 2, .max_num_batched_tokens = 64},
+                        port, nullptr);
+    EngineCoreRequest request;
+    request.id = RequestId{1};
+    request.prompt_token_ids = {1, 2, 3};
+    BOOST_REQUIRE(scheduler.add_request(std::move(request), 0).ok());
+    bool done = false;
+    Task<SchedulerOutput> step = scheduler.schedule(0);
+    step.start([&] { done = true; });
+    BOOST_TEST(!done);
+    std::exchange(port.answer, {})();  // the prefix
+    BOOST_TEST(!done);
+    std::exchange(port.answer, {})();  // the admission
+    BOOST_TEST(done);
+    BOOST_TEST(step.result().total_num_scheduled_tokens == 3);
+
+    Task<bool> reset = scheduler.reset_prefix_cache(false, 0);
+    reset.start();
+    BOOST_TEST(!reset.done());
+    late_answer = std::exchange(port.answer, {});
+    reset.reset();
+  }
+  late_answer();  // nobody waits any more
+}
+
+}  // namespace
+}  // namespace troupe

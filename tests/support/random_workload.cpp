@@ -1,0 +1,229 @@
+#include "tests/support/random_workload.hpp"
+
+#include <algorithm>
+#include <boost/test/unit_test.hpp>
+
+namespace troupe {
+
+RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
+  KVCacheSettings settings;
+  choose_groups(settings);
+  config_.max_model_len = settings.max_model_len = 96;
+  config_.async_scheduling = pick(0, 1) == 1;
+  config_.max_num_seqs = pick(1, 8);
+  config_.max_num_batched_tokens = pick(16, 64);
+  config_.policy = pick(0, 1) == 1 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  config_.prefix_caching = settings.prefix_caching = pick(0, 5) > 0;
+  if (pick(0, 2) == 0) config_.long_prefill_token_threshold = pick(8, 32);
+  const int retention = pick(0, 2);
+  if (retention == 0) settings.retention_interval.reset();
+  if (retention == 1) settings.retention_interval = 2 * settings.scheduler_block_size();
+  settings.mamba_shared_prefix_checkpoint = pick(0, 1) == 1;
+  settings.events = pick(0, 3) == 0;
+  choose_drafter(settings);
+  settings.max_in_flight_tokens = 2 * config_.max_num_batched_tokens;
+  if (pick(0, 3) == 0) settings.watermark = 0.05;
+  BOOST_REQUIRE(settings.check().ok() || retention == 1);
+  // As many as one request needs at least, so that it can always go on alone.
+  std::int32_t enough = 4;
+  for (const KVCacheGroup& group : settings.groups)
+    enough += ceil_div(config_.max_model_len + 8, group.spec.block_size) +
+              group.spec.num_speculative_blocks + 4;
+  settings.num_blocks = config_.num_blocks = 1 + enough + pick(0, 2 * enough);
+  config_.states = settings.state_positions();
+  config_.has_block_work =
+      std::any_of(settings.groups.begin(), settings.groups.end(),
+                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+  manager_.emplace(settings);
+  port_.emplace(*manager_);
+  scheduler_.emplace(config_, *port_, nullptr);
+}
+
+void RandomWorkload::choose_groups(KVCacheSettings& settings) {
+  const int num_groups = pick(1, 4);
+  const bool with_states = num_groups > 1 && pick(0, 1) == 1;
+  // Hits inside blocks go with blocks of 16 over units of 8.
+  const bool partial = with_states && pick(0, 1) == 1;
+  const MambaMode mode = pick(0, 3) == 0 ? MambaMode::kNone : MambaMode::kAlign;
+  for (int g = 0; g < num_groups; ++g) {
+    KVCacheSpec spec{.block_size = partial ? 16 : 8};
+    const int kind = num_groups == 1 ? pick(0, 5)
+                     : g == 0        ? pick(0, 2)
+                     : with_states   ? 5
+                                     : pick(2, 3);
+    constexpr KVCacheKind kKinds[] = {KVCacheKind::kFullAttention,     KVCacheKind::kMla,
+                                      KVCacheKind::kSinkFullAttention, KVCacheKind::kSlidingWindow,
+                                      KVCacheKind::kChunkedLocal,      KVCacheKind::kMamba};
+    spec.kind = kKinds[kind];
+    if (spec.kind == KVCacheKind::kSlidingWindow) {
+      spec.sliding_window = pick(2, 40);
+      if (pick(0, 3) == 0) spec.kind = KVCacheKind::kSlidingWindowMla;
+      if (!with_states && pick(0, 2) == 0) spec.block_size = 16;
+    }
+    if (spec.kind == KVCacheKind::kChunkedLocal) spec.attention_chunk_size = 32;
+    if (spec.kind == KVCacheKind::kMamba) {
+      spec.mamba_mode = mode;
+      spec.num_speculative_blocks = pick(0, 3);
+      spec.num_prefill_checkpoint_blocks = mode == MambaMode::kAlign ? pick(0, 1) : 0;
+      if (spec.num_prefill_checkpoint_blocks > 0) spec.prefill_checkpoint_alignment = 8;
+    }
+    kinds_ +=
+        std::to_string(static_cast<int>(spec.kind)) + "/" + std::to_string(spec.block_size) + " ";
+    settings.groups.push_back({.spec = spec});
+  }
+  if (partial && mode == MambaMode::kAlign) settings.prefix_match_unit = 8;
+}
+
+void RandomWorkload::choose_drafter(KVCacheSettings& settings) {
+  const bool chunked = std::any_of(
+      settings.groups.begin(), settings.groups.end(),
+      [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kChunkedLocal; });
+  if (pick(0, 2) > 0) return;
+  const bool eagle = !chunked && pick(0, 1) == 1;
+  SpeculativeConfig& speculative = config_.speculative;
+  speculative.num_draft_tokens = pick(1, 3);
+  if (eagle) {
+    speculative.num_lookahead_tokens = speculative.num_draft_tokens;
+    speculative.num_prefill_lookahead = settings.num_prefill_lookahead = 1;
+    settings.eagle_block_drop = true;
+    if (settings.groups.size() > 1 && pick(0, 1) == 1) settings.groups[0].eagle = true;
+  }
+  kinds_ += eagle ? "eagle" : "drafts";
+}
+
+void RandomWorkload::run(int num_operations) {
+  for (int i = 0; i < num_operations; ++i) {
+    switch (pick(0, 9)) {
+      case 0:
+      case 1:
+        add();
+        break;
+      case 2:
+        if (pick(0, 5) == 0) abort_one();
+        break;
+      case 3:
+        if (pick(0, 20) == 0)
+          static_cast<void>(run_now(scheduler_->reset_prefix_cache(pick(0, 1) == 1, 0)));
+        break;
+      default:
+        step();
+    }
+    scheduler_->flush();
+    check_blocks();
+  }
+  for (int i = 0; scheduler_->has_requests() || !open_.empty(); ++i) {
+    BOOST_REQUIRE(i < 100000);
+    step();
+  }
+  BOOST_TEST(alive_.empty());
+  scheduler_->flush();
+  check_blocks();
+  BOOST_TEST(manager_->pool().num_free_blocks() == manager_->pool().num_blocks() - 1);
+}
+
+void RandomWorkload::add() {
+  if (alive_.size() > 30) return;
+  EngineCoreRequest request;
+  request.id = RequestId{++last_id_};
+  request.priority = pick(0, 2);
+  request.arrival_time = static_cast<double>(last_id_);
+  request.params.max_tokens = pick(1, 30);
+  request.params.eos_token_id = 3;
+  request.params.skip_reading_prefix_cache = pick(0, 15) == 0;
+  request.report_all_cache_hits = pick(0, 15) == 0;
+  const int shared = pick(0, 48);
+  const int family = pick(0, 1) * 100;
+  for (int i = 0; i < shared; ++i) request.prompt_token_ids.push_back(family + i % 7);
+  const int own = pick(1, 16);
+  for (int i = 0; i < own; ++i) request.prompt_token_ids.push_back(pick(0, 50));
+  for (int i = pick(0, 3); i > 1; --i) request.output_token_ids.push_back(pick(4, 50));
+  alive_.insert(request.id);
+  BOOST_REQUIRE(scheduler_->add_request(std::move(request), 0).ok());
+}
+
+void RandomWorkload::abort_one() {
+  if (alive_.empty()) return;
+  const RequestId id = *std::next(alive_.begin(), pick(0, static_cast<int>(alive_.size()) - 1));
+  const auto done = scheduler_->finish_requests(std::span(&id, 1), RequestStatus::kFinishedAborted);
+  BOOST_TEST(done.size() == 1u);
+  alive_.erase(id);
+}
+
+/// Synchronous: plan and finish a step; asynchronous: plan one, finish the one before.
+void RandomWorkload::step() {
+  if (scheduler_->has_requests()) {
+    open_.push_back(run_now(scheduler_->schedule(0, pick(0, 4) == 0)));
+    const SchedulerOutput& planned = open_.back();
+    BOOST_TEST(planned.total_num_scheduled_tokens <= config_.max_num_batched_tokens);
+    BOOST_TEST(planned.scheduled_ids.size() <= static_cast<std::size_t>(config_.max_num_seqs));
+    for (const std::int32_t n : planned.num_scheduled_tokens) BOOST_TEST(n > 0);
+    for (const auto& [source, destination] : planned.block_copies)
+      BOOST_TEST((source != kNullBlock && destination != kNullBlock && source != destination));
+    coverage_.copies += planned.block_copies.size();
+    coverage_.preemptions += planned.preempted_ids.size();
+    for (const NewRequestData& data : planned.new_requests)
+      coverage_.hits += data.num_computed_tokens > 0;
+  }
+  const std::size_t depth = config_.async_scheduling && scheduler_->has_requests() ? 1 : 0;
+  while (open_.size() > depth) finish_step();
+}
+
+void RandomWorkload::finish_step() {
+  const SchedulerOutput planned = std::move(open_.front());
+  open_.pop_front();
+  ModelRunnerOutput result;
+  result.ids = planned.scheduled_ids;
+  std::map<RequestId, std::int32_t> computed;
+  for (const NewRequestData& data : planned.new_requests)
+    computed[data.id] = data.num_computed_tokens, known_[data.id] = data.token_ids.size();
+  for (std::size_t i = 0; i < planned.cached_requests.ids.size(); ++i)
+    computed[planned.cached_requests.ids[i]] = planned.cached_requests.num_computed_tokens[i];
+  std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;
+  for (std::size_t i = 0; i < result.ids.size(); ++i) {
+    const RequestId id = result.ids[i];
+    const bool samples =
+        static_cast<std::size_t>(computed[id] + planned.num_scheduled_tokens[i]) >= known_[id];
+    const int num_drafts = planned.num_draft_tokens.empty() ? 0 : planned.num_draft_tokens[i];
+    const int num_sampled = samples ? 1 + pick(0, num_drafts) : 0;
+    result.num_sampled.push_back(num_sampled);
+    for (int n = 0; n < num_sampled; ++n) result.sampled_token_ids.push_back(pick(2, 50));
+    if (samples && config_.speculative.num_draft_tokens > 0)
+      drafts.emplace_back(
+          id, std::vector<TokenId>(
+                  static_cast<std::size_t>(pick(0, config_.speculative.num_draft_tokens)), 9));
+  }
+  const EngineCoreOutputs outputs = scheduler_->update_from_output(planned, result, 0);
+  for (const EngineCoreOutput& output : outputs.outputs) {
+    BOOST_TEST(alive_.contains(output.id));
+    if (output.finish_reason) alive_.erase(output.id);
+  }
+  if (!config_.async_scheduling) scheduler_->update_draft_token_ids(drafts);
+}
+
+void RandomWorkload::check_blocks() {
+  for (const KVCacheEvent& event : manager_->take_events())
+    coverage_.evictions += std::holds_alternative<BlockRemoved>(event);
+  const BlockPool& pool = manager_->pool();
+  std::vector<int> owners(static_cast<std::size_t>(pool.num_blocks()));
+  for (const auto& [id, request] : manager_->requests())
+    for (const GroupBlocks& group : request->groups)
+      for (const BlockId block : group.blocks) ++owners[static_cast<std::size_t>(block)];
+  std::vector<bool> free(owners.size());
+  for (const BlockId block : pool.free_queue()) {
+    BOOST_REQUIRE(block != kNullBlock);
+    BOOST_REQUIRE(!free[static_cast<std::size_t>(block)]);
+    free[static_cast<std::size_t>(block)] = true;
+  }
+  int num_used = 0;
+  for (BlockId block = 1; block < pool.num_blocks(); ++block) {
+    const int num_owners = owners[static_cast<std::size_t>(block)];
+    if (pool.num_references(block) != num_owners ||
+        free[static_cast<std::size_t>(block)] != (num_owners == 0))
+      BOOST_FAIL("block " << block << " has " << pool.num_references(block) << " references and "
+                          << num_owners << " owners");
+    num_used += num_owners > 0;
+  }
+  BOOST_REQUIRE(num_used + pool.num_free_blocks() == pool.num_blocks() - 1);
+}
+
+}  // namespace troupe

@@ -1,0 +1,64 @@
+#pragma once
+// Random workloads for the Scheduler with its caches: whatever happens, blocks are neither lost nor
+// given out twice, budgets are kept and every request ends once.
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "runtime/scheduler/scheduler.hpp"
+#include "tests/support/local_ports.hpp"
+
+namespace troupe {
+
+/// One engine with groups of random kinds (full, MLA, sliding, chunked, Mamba with and without kept
+/// states; hits inside blocks, drafters, copies), and random clients. Checks with Boost.Test after
+/// every operation: free + used = total, references = owners, no block twice in the free queue.
+class RandomWorkload {
+ public:
+  explicit RandomWorkload(std::uint32_t seed);
+
+  /// Operations, then steps until every request has ended.
+  void run(int num_operations);
+
+  /// In words, for a failing seed.
+  [[nodiscard]] const std::string& kinds() const noexcept { return kinds_; }
+  /// What the workload has come across, so that a test can see that it is worth its name.
+  struct Coverage {
+    std::uint64_t hits = 0, preemptions = 0, copies = 0, evictions = 0;
+    void operator+=(const Coverage& other) {
+      hits += other.hits, preemptions += other.preemptions, copies += other.copies;
+      evictions += other.evictions;
+    }
+  };
+  [[nodiscard]] const Coverage& coverage() const noexcept { return coverage_; }
+
+ private:
+  int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  void choose_groups(KVCacheSettings& settings);
+  void choose_drafter(KVCacheSettings& settings);
+  void add();
+  void abort_one();
+  void step();
+  void finish_step();
+  void check_blocks();
+
+  std::mt19937 random_;
+  std::string kinds_;
+  SchedulerConfig config_;
+  std::optional<KVCacheManager> manager_;
+  std::optional<LocalKVCache> port_;
+  std::optional<Scheduler> scheduler_;
+  std::deque<SchedulerOutput> open_;
+  std::set<RequestId> alive_;
+  std::map<RequestId, std::size_t> known_;
+  std::uint64_t last_id_ = 0;
+  Coverage coverage_;
+};
+
+}  // namespace troupe
