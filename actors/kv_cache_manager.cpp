@@ -1,5 +1,8 @@
-// The KVCacheManager: carries each question to the core and its answer back.
+// The KVCacheManager: carries each question to the core and its answer back, and what became of the
+// prefix cache to the publisher of its events.
 #include "runtime/cache/kv_cache_manager.hpp"
+
+#include <chrono>
 
 #include "actors/spawn.hpp"
 
@@ -10,28 +13,64 @@ struct KVCacheManagerState {
   KVCacheManagerState() = default;
   static inline const char* name = "kv_cache_manager";
   std::unique_ptr<KVCacheManager> core;
+  KVEventPublisherActor publisher;  ///< null: nobody follows the cache
 };
 
+using Self = KVCacheManagerActor::stateful_pointer<KVCacheManagerState>;
+
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+void publish_events(Self self) {
+  KVCacheManagerState& manager = state(self);
+  if (!manager.publisher) return;
+  std::vector<KVCacheEvent> events = manager.core->take_events();
+  if (!events.empty()) {
+    send(self, manager.publisher, KVEventBatch{wall_seconds(), std::move(events)});
+  }
+}
+
+/// News of requests come when the result of a step is in: what the cache has recorded until then is
+/// that step's batch, and its blocks are computed.
+void publish_step(Self self, const KVCacheUpdates& updates) {
+  if (!updates.empty()) publish_events(self);
+}
+
 KVCacheManagerActor::behavior_type kv_cache_manager_behavior(
-    KVCacheManagerActor::stateful_pointer<KVCacheManagerState> self,
-    const KVCacheSettings& settings) {
+    Self self, const KVCacheSettings& settings, const KVEventPublisherActor& publisher) {
   state(self).core = std::make_unique<KVCacheManager>(settings);
+  state(self).publisher = publisher;
   KVCacheManager& core = *state(self).core;
+  const auto answer = [self](const auto& question, auto ask) {
+    publish_step(self, question.updates);
+    return (state(self).core.get()->*ask)(question);
+  };
   return {
-      [&core](const KVCacheUpdates& updates) { core.apply(updates); },
-      [&core](const AllocateSlots& question) { return core.allocate(question); },
-      [&core](const LookupPrefix& question) { return core.lookup(question); },
-      [&core](const AdmitRequest& question) { return core.admit(question); },
-      [&core](const TakeBlockWork& question) { return core.take_block_work(question); },
-      [&core](const ResetPrefixCache& question) { return core.reset(question); },
+      [self, &core](const KVCacheUpdates& updates) {
+        core.apply(updates);
+        publish_events(self);  // no step follows
+      },
+      [=](const AllocateSlots& question) { return answer(question, &KVCacheManager::allocate); },
+      [=](const LookupPrefix& question) { return answer(question, &KVCacheManager::lookup); },
+      [=](const AdmitRequest& question) { return answer(question, &KVCacheManager::admit); },
+      [=](const TakeBlockWork& question) {
+        return answer(question, &KVCacheManager::take_block_work);
+      },
+      [self, answer](const ResetPrefixCache& question) {
+        const PrefixCacheReset reset = answer(question, &KVCacheManager::reset);
+        publish_events(self);
+        return reset;
+      },
   };
 }
 
 }  // namespace
 
 KVCacheManagerActor spawn_kv_cache_manager(caf::actor_system& system,
-                                           const KVCacheSettings& settings) {
-  return system.spawn(kv_cache_manager_behavior, settings);
+                                           const KVCacheSettings& settings,
+                                           KVEventPublisherActor publisher) {
+  return system.spawn(kv_cache_manager_behavior, settings, std::move(publisher));
 }
 
 }  // namespace troupe

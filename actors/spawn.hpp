@@ -12,6 +12,7 @@
 namespace troupe {
 
 class InputProcessor;
+class KVEventPublisher;
 class Tokenizer;
 struct EncoderCacheSettings;
 struct KVCacheSettings;
@@ -26,8 +27,15 @@ struct EngineHandles;
 [[nodiscard]] ExecutorActor spawn_executor(caf::actor_system& system,
                                            std::vector<WorkerActor> workers);
 
+/// The actor keeps `core`; it ends with the last of its owners.
+[[nodiscard]] KVEventPublisherActor spawn_kv_event_publisher(
+    caf::actor_system& system, std::shared_ptr<KVEventPublisher> core);
+
+/// `publisher` gets the events of each step; null: they are not wanted, and settings.events is
+/// false.
 [[nodiscard]] KVCacheManagerActor spawn_kv_cache_manager(caf::actor_system& system,
-                                                         const KVCacheSettings& settings);
+                                                         const KVCacheSettings& settings,
+                                                         KVEventPublisherActor publisher = {});
 
 [[nodiscard]] EncoderCacheManagerActor spawn_encoder_cache_manager(
     caf::actor_system& system, const EncoderCacheSettings& settings);

@@ -14,6 +14,7 @@
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
 #include "runtime/http/server.hpp"
+#include "runtime/kv_events/publisher.hpp"
 #include "runtime/models/model_config.hpp"
 #include "runtime/processors/input_processor.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
@@ -42,6 +43,7 @@ struct SupervisorState {
   KVCacheConfig cache;
 
   WorkerActor worker;
+  KVEventPublisherActor kv_event_publisher;  ///< null: nobody follows the cache
   FrontendActor frontend;
   std::vector<std::pair<std::string, caf::actor>> children;  ///< in the order of spawning
   bool stopping = false;
@@ -113,6 +115,7 @@ KVCacheSettings cache_settings(const SupervisorState& supervisor) {
     settings.retention_interval.reset();
   else
     settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
+  settings.events = static_cast<bool>(supervisor.kv_event_publisher);
   return settings;
 }
 
@@ -257,8 +260,9 @@ Result<void> spawn_engine(Self self) {
 
   SchedulerPeers peers;
   peers.executor = adopt(self, "executor", spawn_executor(system, {supervisor.worker}));
-  peers.kv_cache_manager =
-      adopt(self, "kv cache manager", spawn_kv_cache_manager(system, cache_settings(supervisor)));
+  peers.kv_cache_manager = adopt(
+      self, "kv cache manager",
+      spawn_kv_cache_manager(system, cache_settings(supervisor), supervisor.kv_event_publisher));
   peers.encoder_cache_manager =
       adopt(self, "encoder cache manager",
             spawn_encoder_cache_manager(
@@ -340,6 +344,27 @@ void on_model_loaded(Self self, ModelLoaded& model) {
             });
 }
 
+/// Subscribers may connect while the model loads.
+Result<void> start_kv_events(Self self) {
+  SupervisorState& supervisor = state(self);
+  const EngineOptions& engine = supervisor.start.options.engine;
+  ASSIGN_OR_RETURN(const KVEventsConfig config, parse_kv_events_config(engine.kv_events_config));
+  if (!config.publishes()) return {};
+  if (!engine.enable_prefix_caching) {
+    return invalid_argument("kv-events-config: there are no events without enable-prefix-caching",
+                            "kv-events-config");
+  }
+  const BlockHasher hasher(parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value(), 1);
+  ASSIGN_OR_RETURN(std::shared_ptr<KVEventPublisher> core,
+                   KVEventPublisher::start(config, {.int_block_hashes = config.use_int_block_hashes,
+                                                    .hash_bytes = hasher.hash_size()}));
+  log_info("kv events", kv("endpoint", core->endpoint()),
+           kv("replay_endpoint", core->replay_endpoint()), kv("topic", config.topic));
+  supervisor.kv_event_publisher =
+      adopt(self, "kv event publisher", spawn_kv_event_publisher(self->system(), std::move(core)));
+  return {};
+}
+
 /// Options and generation config first, as they are quick to be wrong. Then the worker: it loads
 /// while this actor reads the tokenizer.
 void start(Self self) {
@@ -351,6 +376,7 @@ void start(Self self) {
   auto defaults = sampling_defaults(supervisor.generation, options);
   if (!defaults.ok()) return refuse_start(self, defaults.error());
   supervisor.sampling_defaults = std::move(defaults).value();
+  if (auto events = start_kv_events(self); !events.ok()) return refuse_start(self, events.error());
 
   supervisor.worker = adopt(self, "worker", spawn_worker(self->system(), 0));
   ask(self, supervisor.worker, kLoadDeadline, LoadModel{worker_options(supervisor.start.options)})

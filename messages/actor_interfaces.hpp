@@ -35,6 +35,10 @@ using KVCacheManagerActor = ActorOf<
     BlockWork(TakeBlockWork),          // What must be done to blocks before the step computes?
     PrefixCacheReset(ResetPrefixCache)>;  // Forget what is cached.
 
+/// Tells those outside what the prefix cache holds.
+using KVEventPublisherActor = ActorOf<
+    void(KVEventBatch)>;               // What became of the cache in a step.
+
 /// Which outputs of the multimodal encoder are kept, and for whom.
 using EncoderCacheManagerActor = ActorOf<
     void(EncoderCacheUpdates),         // What happened to requests.

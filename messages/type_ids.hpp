@@ -12,6 +12,7 @@
 #include "messages/encoder_cache.hpp"
 #include "messages/engine_output.hpp"
 #include "messages/error.hpp"
+#include "messages/kv_events.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/request.hpp"
 #include "messages/scheduler_output.hpp"
@@ -92,6 +93,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::TakeBlockWork))
 CAF_ADD_TYPE_ID(troupe, (troupe::BlockWork))
 CAF_ADD_TYPE_ID(troupe, (troupe::ResetPrefixCache))
 CAF_ADD_TYPE_ID(troupe, (troupe::PrefixCacheReset))
+CAF_ADD_TYPE_ID(troupe, (troupe::KVEventBatch))
 CAF_ADD_TYPE_ID(troupe, (troupe::EncoderCacheUpdates))
 CAF_ADD_TYPE_ID(troupe, (troupe::PlanEncoderInputs))
 CAF_ADD_TYPE_ID(troupe, (troupe::EncoderInputsPlanned))

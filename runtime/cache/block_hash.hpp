@@ -10,16 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "messages/cache.hpp"
+#include "messages/kv_events.hpp"
 #include "runtime/base/result.hpp"
 
 namespace troupe {
-
-/// 32 bytes for the SHA-256 algorithms; 16 bytes, then zeros, for the XXH3 ones.
-struct BlockHash {
-  std::array<std::uint8_t, 32> bytes{};
-  bool operator==(const BlockHash&) const = default;
-};
 
 /// The name of the prefix of num_tokens, a multiple of the hashes' unit: that of its last unit. A
 /// block of several units has the name of the prefix that it completes.

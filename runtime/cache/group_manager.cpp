@@ -205,7 +205,7 @@ void GroupManager::align(std::vector<std::vector<BlockId>>& hit) const {
 
 void GroupManager::record_stored(const CachedRequest& request, std::int32_t begin_token,
                                  std::int32_t end_token, std::int32_t stored_block_size,
-                                 std::vector<std::int32_t> stored_ends) const {
+                                 std::vector<std::int32_t> stored_ends, bool again) const {
   if (!context_.pool.records_events()) return;
   const auto unit = context_.hash_unit;
   BlocksStored event;
@@ -219,8 +219,13 @@ void GroupManager::record_stored(const CachedRequest& request, std::int32_t begi
   event.kind = spec_.kind;
   event.sliding_window = spec_.sliding_window;
   event.session_id = request.info.session_id;
+  event.again = again;
   for (const std::int32_t end : stored_ends) {
-    event.hashes.push_back(request.hashes[static_cast<std::size_t>(end / unit) - 1]);
+    event.hashes.push_back(hash_of_prefix(request.hashes, end, unit));
+    const std::int32_t begin = end - stored_block_size;
+    event.block_indices.push_back((begin - begin_token) / stored_block_size);
+    auto& predecessor = event.predecessors.emplace_back();
+    if (begin > 0) predecessor = hash_of_prefix(request.hashes, begin, unit);
     event.extra_keys.push_back(
         extra_keys(request.info, round_down(end - 1, stored_block_size), end));
   }
@@ -230,7 +235,8 @@ void GroupManager::record_stored(const CachedRequest& request, std::int32_t begi
 void GroupManager::report_hit(const CachedRequest& request, std::int32_t num_tokens) const {
   std::vector<std::int32_t> ends;
   for (std::int32_t end = block_size(); end <= num_tokens; end += block_size()) ends.push_back(end);
-  record_stored(request, 0, round_down(num_tokens, block_size()), block_size(), std::move(ends));
+  record_stored(request, 0, round_down(num_tokens, block_size()), block_size(), std::move(ends),
+                /*again=*/true);
 }
 
 std::unique_ptr<GroupManager> make_group_manager(const CacheContext& context,

@@ -76,7 +76,11 @@ void bind_options(OptionSet& set, Options& options) {
       .add("threads", engine.threads, "threads that compute; 0: one per core", 0, 1024)
       .add("cpu-isa", engine.cpu_isa, "instruction set",
            {"auto", "scalar", "avx2", "avx512", "amx"})
-      .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64);
+      .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64)
+      .add("kv-events-config", engine.kv_events_config,
+           "JSON object: publish what the prefix cache holds, over ZeroMQ; with "
+           "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
+           "max_queue_size");
 
   ServerOptions& server = options.server;
   set.section("server")

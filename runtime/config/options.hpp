@@ -44,6 +44,7 @@ struct EngineOptions {
   std::int64_t threads = 0;  ///< 0: one per core
   std::string cpu_isa = "auto";
   std::int64_t num_input_processors = 2;
+  std::string kv_events_config;  ///< JSON object
 };
 
 struct ServerOptions {
