@@ -49,7 +49,7 @@ class Writer {
   void put(const std::string& x) { length(x.size()), raw(x.data(), x.size()); }
   template <Reflected T>
   void put(const T& x) {
-    for_each_field(x, [this](const char*, const auto& field) { put(field); });
+    for_each_field(x, [this](const char*, const auto& field) { this->put(field); });
   }
   template <class T>
   void put(const std::vector<T>& x) {
@@ -89,7 +89,7 @@ class Writer {
   template <class... Ts>
   void put(const std::variant<Ts...>& x) {
     put(static_cast<std::uint8_t>(x.index()));
-    std::visit([this](const auto& alternative) { put(alternative); }, x);
+    std::visit([this](const auto& alternative) { this->put(alternative); }, x);
   }
   void put(std::monostate) {}
 
