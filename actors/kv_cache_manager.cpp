@@ -57,6 +57,12 @@ KVCacheManagerActor::behavior_type kv_cache_manager_behavior(
       [=](const TakeBlockWork& question) {
         return answer(question, &KVCacheManager::take_block_work);
       },
+      [=](const ReadBlockTables& question) {
+        return answer(question, &KVCacheManager::read_block_tables);
+      },
+      [=](const FindInvalidBlocks& question) {
+        return answer(question, &KVCacheManager::find_invalid_blocks);
+      },
       [self, answer](const ResetPrefixCache& question) {
         const PrefixCacheReset reset = answer(question, &KVCacheManager::reset);
         publish_events(self);

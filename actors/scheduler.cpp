@@ -52,6 +52,12 @@ class KVCacheActorPort final : public KVCachePort {
   Reply<BlockWork> take_block_work(TakeBlockWork question) override {
     return ask_for<BlockWork>(self_, to_, std::move(question));
   }
+  Reply<BlockTablesRead> read_block_tables(ReadBlockTables question) override {
+    return ask_for<BlockTablesRead>(self_, to_, std::move(question));
+  }
+  Reply<InvalidBlocksFound> find_invalid_blocks(FindInvalidBlocks question) override {
+    return ask_for<InvalidBlocksFound>(self_, to_, std::move(question));
+  }
   Reply<PrefixCacheReset> reset(ResetPrefixCache question) override {
     return ask_for<PrefixCacheReset>(self_, to_, std::move(question));
   }
@@ -88,13 +94,16 @@ struct SchedulerState {
   std::unique_ptr<EncoderCacheActorPort> encoder_cache;
   std::unique_ptr<Scheduler> core;
   Task<SchedulerOutput> planning;
-  Task<bool> recovering;  ///< from a failed step
+  Task<EngineCoreOutputs> updating;  ///< from a step's result
+  Task<bool> recovering;             ///< from a failed step
   std::optional<SchedulerOutput> in_flight;
   std::vector<std::variant<EngineCoreRequest, AbortRequests>> inbox;
   int num_failures = 0;
   double wake_at = kNever;  ///< when ExpireRequests arrives, if it is under way
 
-  [[nodiscard]] bool asking() const { return planning.valid() || recovering.valid(); }
+  [[nodiscard]] bool asking() const {
+    return planning.valid() || updating.valid() || recovering.valid();
+  }
 };
 
 using StatefulSelf = SchedulerActor::stateful_pointer<SchedulerState>;
@@ -214,17 +223,23 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
         state(self).inbox.emplace_back(std::move(abort));
         advance(self);
       },
-      [self](const ModelRunnerOutput& result) {
+      [self](ModelRunnerOutput& result) {
         SchedulerState& scheduler = state(self);
         if (!scheduler.in_flight || scheduler.in_flight->step != result.step) return;
-        const SchedulerOutput step = std::move(*scheduler.in_flight);
+        SchedulerOutput step = std::move(*scheduler.in_flight);
         scheduler.in_flight.reset();
         scheduler.num_failures = 0;
         take_inbox(self);  // an abort that came meanwhile ends its request with this step
-        send(self, scheduler.peers.output_processor,
-             scheduler.core->update_from_output(step, result, now_seconds()));
-        scheduler.core->update_draft_token_ids(result.draft_token_ids);
-        advance(self);
+        auto on_updated = [self, drafts = std::move(result.draft_token_ids)] {
+          SchedulerState& scheduler = state(self);
+          send(self, scheduler.peers.output_processor, scheduler.updating.result());
+          scheduler.core->update_draft_token_ids(drafts);
+          scheduler.updating.reset();
+          advance(self);
+        };
+        scheduler.updating =
+            scheduler.core->update_from_output(std::move(step), std::move(result), now_seconds());
+        scheduler.updating.start(std::move(on_updated));
       },
       [self](const StepFailed& failure) {
         if (state(self).in_flight && state(self).in_flight->step == failure.step)

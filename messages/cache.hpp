@@ -135,7 +135,9 @@ enum class KVCacheCommandKind : std::uint8_t {
   kForgetRequest,  ///< give all blocks back and forget the request
   kTruncate,       ///< keep `count` tokens; these are the prompt now
   kExtendPrompt,   ///< as kAppendTokens, but they belong to the prompt
-  kNewStep,  ///< a step begins (no request): only Mamba groups with cached states want to know
+  kNewStep,    ///< a step begins (no request): only Mamba groups with cached states want to know
+  kDeferFree,  ///< take all blocks away, but give them back only with kReleaseDeferred
+  kReleaseDeferred,  ///< give back what the `count` oldest kDeferFree took (no request)
 };
 
 struct KVCacheCommand {
@@ -216,13 +218,22 @@ struct PrefixHit {
 };
 TROUPE_MESSAGE(PrefixHit, num_tokens, shared_prefix_boundary, num_free_blocks)
 
+/// A request that will still take blocks for certain: its prefill, or the load of its KV, is under
+/// way.
+struct UnfinishedPrefill {
+  RequestId id{};
+  std::int32_t num_computed_tokens = 0;
+  bool operator==(const UnfinishedPrefill&) const = default;
+};
+TROUPE_MESSAGE(UnfinishedPrefill, id, num_computed_tokens)
+
 /// Take a waiting request in: adopt the hit of the last LookupPrefix and allocate the rest.
 struct AdmitRequest {
   KVCacheUpdates updates;
   RequestId id{};
   std::int32_t num_computed_tokens = 0;  ///< before the hit
   std::int32_t num_in_flight_tokens = 0;
-  std::int32_t num_hit_tokens = 0;  ///< > 0 or use_hit: adopt the hit
+  std::int32_t num_hit_tokens = 0;  ///< of the hit; fewer than it has: without its last blocks
   bool use_hit = false;
   std::int32_t num_external_tokens = 0;
   std::int32_t num_new_tokens = 0;
@@ -231,13 +242,16 @@ struct AdmitRequest {
   bool delay_caching = false;           ///< the external tokens arrive later
   bool full_sequence_must_fit = false;
   bool keep_watermark = false;  ///< leave the watermark's blocks free
-  std::int32_t num_reserved_blocks = 0;
+  /// Leave the blocks free that these lack for all their tokens and num_reserved_tokens more, and
+  /// once more those for num_reserved_tokens of one request.
+  std::vector<UnfinishedPrefill> reserve_for;
+  std::int32_t num_reserved_tokens = 0;
   bool operator==(const AdmitRequest&) const = default;
 };
 TROUPE_MESSAGE(AdmitRequest, updates, id, num_computed_tokens, num_in_flight_tokens, num_hit_tokens,
                use_hit, num_external_tokens, num_new_tokens, num_lookahead_tokens,
                num_encoder_tokens, delay_caching, full_sequence_must_fit, keep_watermark,
-               num_reserved_blocks)
+               reserve_for, num_reserved_tokens)
 
 struct RequestAdmitted {
   bool fits = false;
@@ -264,6 +278,58 @@ struct BlockWork {
   bool operator==(const BlockWork&) const = default;
 };
 TROUPE_MESSAGE(BlockWork, blocks_to_zero, block_copies, num_free_blocks)
+
+/// The blocks of requests that have ended, for the KV connector. Blocks out of the window are given
+/// back first.
+struct ReadBlockTables {
+  struct Ended {
+    RequestId id{};
+    std::int32_t num_computed_tokens = 0;  ///< the tables end with the blocks of these
+    std::int32_t num_in_flight_tokens = 0;
+    bool operator==(const Ended&) const = default;
+  };
+  KVCacheUpdates updates;
+  std::vector<Ended> requests;
+  bool operator==(const ReadBlockTables&) const = default;
+};
+TROUPE_MESSAGE(ReadBlockTables::Ended, id, num_computed_tokens, num_in_flight_tokens)
+TROUPE_MESSAGE(ReadBlockTables, updates, requests)
+
+struct BlockTablesRead {
+  /// Parallel to the requests: one list of block ids per KV-cache group.
+  std::vector<std::vector<std::vector<BlockId>>> tables;
+  std::int32_t num_free_blocks = 0;
+  bool operator==(const BlockTablesRead&) const = default;
+};
+TROUPE_MESSAGE(BlockTablesRead, tables, num_free_blocks)
+
+/// The KV connector could not fill these blocks. Only with one KV-cache group.
+struct FindInvalidBlocks {
+  struct Loaded {
+    RequestId id{};
+    std::int32_t num_tokens = 0;  ///< its blocks up to here may have been loaded
+    bool operator==(const Loaded&) const = default;
+  };
+  KVCacheUpdates updates;
+  std::vector<BlockId> block_ids;
+  std::vector<Loaded> loading;  ///< in the background
+  std::vector<Loaded> running;
+  /// The blocks of the running ones leave the prefix cache, from the first invalid one on.
+  bool drop_content = false;
+  bool operator==(const FindInvalidBlocks&) const = default;
+};
+TROUPE_MESSAGE(FindInvalidBlocks::Loaded, id, num_tokens)
+TROUPE_MESSAGE(FindInvalidBlocks, updates, block_ids, loading, running, drop_content)
+
+/// Parallel to the requests asked about: tokens before the first invalid block that no earlier
+/// request will compute anew (all of num_tokens if there is none); -1: no invalid block at all.
+struct InvalidBlocksFound {
+  std::vector<std::int32_t> loading;
+  std::vector<std::int32_t> running;
+  std::int32_t num_free_blocks = 0;
+  bool operator==(const InvalidBlocksFound&) const = default;
+};
+TROUPE_MESSAGE(InvalidBlocksFound, loading, running, num_free_blocks)
 
 struct ResetPrefixCache {
   KVCacheUpdates updates;

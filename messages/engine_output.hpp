@@ -65,11 +65,12 @@ struct EngineCoreOutput {
   std::optional<Error> error;
   std::uint32_t client_index = 0;
   std::optional<std::vector<float>> pooling_output;
+  std::string kv_transfer_params;  ///< from the KV connector: a JSON object, or empty
   bool operator==(const EngineCoreOutput&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreOutput, id, new_token_ids, new_logprobs, new_prompt_logprobs,
                finish_reason, stop_reason, events, prefill_stats, error, client_index,
-               pooling_output)
+               pooling_output, kv_transfer_params)
 
 /// Since the previous report.
 struct PrefixCacheStats {
@@ -104,10 +105,17 @@ struct SchedulerStats {
   std::int32_t num_scheduled_tokens = 0;  ///< of the step that this report ends
   PrefixCacheStats prefix_cache;
   SpecDecodingStats spec_decoding;
+  PrefixCacheStats connector_prefix_cache;  ///< queries: tokens beyond the local hit
+  /// Requests whose KV is to be loaded in the background: not started, under way, done and waiting.
+  std::int32_t num_kv_loads_to_start = 0;
+  std::int32_t num_kv_loads_in_progress = 0;
+  std::int32_t num_kv_loads_waiting = 0;
   bool operator==(const SchedulerStats&) const = default;
 };
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
-               kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding)
+               kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding,
+               connector_prefix_cache, num_kv_loads_to_start, num_kv_loads_in_progress,
+               num_kv_loads_waiting)
 
 /// Scheduler -> OutputProcessor, one per step.
 struct EngineCoreOutputs {

@@ -32,6 +32,21 @@ struct PromptLogprobs {
 };
 TROUPE_MESSAGE(PromptLogprobs, id, first_position, rows)
 
+/// What the KV connector's worker side has done since the last step.
+struct KVConnectorOutput {
+  std::vector<RequestId> finished_sending;
+  std::vector<RequestId> finished_recving;  ///< failed ones as well
+  std::vector<RequestId> failed_recving;    ///< whose loads failed as a whole
+  std::vector<BlockId> invalid_block_ids;   ///< that could not be filled
+  [[nodiscard]] bool empty() const noexcept {
+    return finished_sending.empty() && finished_recving.empty() && failed_recving.empty() &&
+           invalid_block_ids.empty();
+  }
+  bool operator==(const KVConnectorOutput&) const = default;
+};
+TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
+               invalid_block_ids)
+
 struct ModelRunnerOutput {
   std::uint64_t step = 0;
   std::vector<RequestId> ids;  ///< the step's batch
@@ -45,9 +60,11 @@ struct ModelRunnerOutput {
   /// Requests whose step failed through their own fault; the others are not affected.
   std::vector<std::pair<RequestId, Error>> request_errors;
   std::vector<std::pair<RequestId, std::vector<float>>> pooling_outputs;
+  KVConnectorOutput kv_connector;
   bool operator==(const ModelRunnerOutput&) const = default;
 };
 TROUPE_MESSAGE(ModelRunnerOutput, step, ids, sampled_token_ids, num_sampled, logprobs,
-               num_logprob_rows, prompt_logprobs, draft_token_ids, request_errors, pooling_outputs)
+               num_logprob_rows, prompt_logprobs, draft_token_ids, request_errors, pooling_outputs,
+               kv_connector)
 
 }  // namespace troupe

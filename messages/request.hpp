@@ -122,11 +122,13 @@ struct EngineCoreRequest {
   RequestLimits limits;
   double age_s = 0;  ///< since its arrival: the hosts' clocks need not agree
   std::uint32_t tenant = 0;
+  std::string kv_transfer_params;  ///< for the KV connector: a JSON object, or empty
   bool operator==(const EngineCoreRequest&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreRequest, id, external_id, client_index, prompt_token_ids, mm_features,
                params, pooling, arrival_time, priority, lora, cache_salt, resumable,
-               output_token_ids, report_all_cache_hits, session_id, limits, age_s, tenant)
+               output_token_ids, report_all_cache_hits, session_id, limits, age_s, tenant,
+               kv_transfer_params)
 
 /// InputProcessor -> OutputProcessor, before the Scheduler hears of the request: all samples of one
 /// GenerateRequest.

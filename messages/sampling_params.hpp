@@ -28,6 +28,23 @@ struct RepetitionDetection {
 };
 TROUPE_MESSAGE(RepetitionDetection, max_pattern_size, min_pattern_size, min_count)
 
+/// What the output must be: only tokens that its grammar accepts are sampled.
+enum class StructuredOutputKind : std::uint8_t {
+  kJsonSchema,
+  kJsonObject,
+  kRegex,
+  kChoice,
+  kGrammar,
+  kStructuralTag
+};
+
+struct StructuredOutputsParams {
+  StructuredOutputKind kind{};
+  std::string text;  ///< the schema, pattern, grammar (EBNF) or tags; kChoice: a JSON array
+  bool operator==(const StructuredOutputsParams&) const = default;
+};
+TROUPE_MESSAGE(StructuredOutputsParams, kind, text)
+
 struct SamplingParams {
   std::int32_t n = 1;
   float presence_penalty = 0;
@@ -57,6 +74,7 @@ struct SamplingParams {
   std::vector<std::string> bad_words;
   bool skip_reading_prefix_cache = false;
   std::optional<RepetitionDetection> repetition_detection;
+  std::optional<StructuredOutputsParams> structured_outputs;
 
   // Filled by the InputProcessor from the tokenizer and the model's generation config.
   std::optional<TokenId> eos_token_id;      ///< none if ignore_eos
@@ -74,6 +92,6 @@ TROUPE_MESSAGE(SamplingParams, n, presence_penalty, frequency_penalty, repetitio
                spaces_between_special_tokens, include_stop_str_in_output, output_kind,
                stream_interval, logit_bias, allowed_token_ids, bad_words, skip_reading_prefix_cache,
                repetition_detection, eos_token_id, all_stop_token_ids, bad_words_token_ids,
-               philox_key)
+               philox_key, structured_outputs)
 
 }  // namespace troupe

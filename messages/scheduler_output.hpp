@@ -65,11 +65,34 @@ struct SchedulerOutput {
   std::vector<BlockId> blocks_to_zero;
   std::int32_t num_resumed_requests = 0;  ///< of new_requests, the last ones: they ran before
   std::int32_t num_drafts_to_make = 0;    ///< per request, after this step
+  /// A structured request takes part beyond its prefill: sampling needs the GrammarOutput.
+  bool has_structured_output_requests = false;
+  /// Async scheduling: the GrammarOutput can be made only after the previous step's result.
+  bool pending_structured_output_tokens = false;
+  /// Drafts that a grammar refused (they are -1 now), per request.
+  std::vector<std::pair<RequestId, std::int32_t>> num_invalid_draft_tokens;
+  std::string kv_connector_metadata;  ///< for the worker side of the KV connector; its own format
+  bool has_sync_kv_loads = false;     ///< the connector loads before the model runs
   bool operator==(const SchedulerOutput&) const = default;
 };
 TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_ids,
                num_scheduled_tokens, total_num_scheduled_tokens, draft_token_ids, num_draft_tokens,
                finished_ids, preempted_ids, scheduled_encoder_inputs, free_encoder_identifiers,
-               block_copies, blocks_to_zero, num_resumed_requests, num_drafts_to_make)
+               block_copies, blocks_to_zero, num_resumed_requests, num_drafts_to_make,
+               has_structured_output_requests, pending_structured_output_tokens,
+               num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads)
+
+/// Scheduler -> Executor -> Workers: which tokens the grammars allow in a step, for its sampler.
+struct GrammarOutput {
+  std::uint64_t step = 0;
+  std::vector<RequestId> ids;  ///< scheduled, structured, beyond their prefill; in batch order
+  std::vector<std::int32_t> num_rows;  ///< per id: its drafts and one more
+  /// Drafts before the first placeholder, per id.
+  std::vector<std::int32_t> num_acceptable_drafts;
+  std::int32_t words_per_row = 0;
+  std::vector<std::int32_t> bitmask;  ///< rows in the order of ids; bit t of a row allows token t
+  bool operator==(const GrammarOutput&) const = default;
+};
+TROUPE_MESSAGE(GrammarOutput, step, ids, num_rows, num_acceptable_drafts, words_per_row, bitmask)
 
 }  // namespace troupe

@@ -1,6 +1,7 @@
 #include "runtime/cache/kv_cache_manager.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "runtime/base/check.hpp"
 
@@ -20,7 +21,7 @@ CachedRequest& KVCacheManager::add_request(KVCacheRequest info) {
   auto added = std::make_unique<CachedRequest>();
   added->info = std::move(info);
   added->groups.resize(coordinator_.num_groups());
-  if (settings_.prefix_caching) hasher_.extend(added->info, added->hashes);
+  if (settings_.keeps_hashes()) hasher_.extend(added->info, added->hashes);
   const auto [place, is_new] = requests_.emplace(id, std::move(added));
   CHECK(is_new, value(id));
   return *place->second;
@@ -34,7 +35,7 @@ CachedRequest& KVCacheManager::request(RequestId id) {
 
 void KVCacheManager::append_tokens(CachedRequest& request, std::span<const TokenId> token_ids) {
   request.info.token_ids.insert(request.info.token_ids.end(), token_ids.begin(), token_ids.end());
-  if (settings_.prefix_caching) hasher_.extend(request.info, request.hashes);
+  if (settings_.keeps_hashes()) hasher_.extend(request.info, request.hashes);
 }
 
 CacheHit KVCacheManager::get_computed_blocks(const CachedRequest& request) {
@@ -111,6 +112,24 @@ std::vector<BlockId> KVCacheManager::pop_blocks_for_free(RequestId id) {
   return blocks;
 }
 
+void KVCacheManager::defer_free(CachedRequest& request) {
+  std::vector<BlockId>& blocks = deferred_frees_.emplace_back();
+  for (GroupBlocks& group : request.groups) {
+    blocks.insert(blocks.end(), group.blocks.begin(), group.blocks.end());
+    group = {};
+  }
+}
+
+void KVCacheManager::release_deferred(std::size_t count) {
+  CHECK(count <= deferred_frees_.size(), count, deferred_frees_.size());
+  for (; count > 0; --count) {
+    std::vector<BlockId>& blocks = deferred_frees_.front();
+    std::reverse(blocks.begin(), blocks.end());
+    pool_.free(blocks);
+    deferred_frees_.pop_front();
+  }
+}
+
 bool KVCacheManager::reset_prefix_cache() { return pool_.reset(); }
 
 std::int32_t KVCacheManager::estimate_cached_tokens(const CachedRequest& request) const {
@@ -150,8 +169,12 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
       new_step_starts();
       continue;
     }
-    CachedRequest& known = request(command.id);
     const auto count = static_cast<std::size_t>(command.count);
+    if (command.kind == KVCacheCommandKind::kReleaseDeferred) {
+      release_deferred(count);
+      continue;
+    }
+    CachedRequest& known = request(command.id);
     switch (command.kind) {
       case KVCacheCommandKind::kExtendPrompt:
         known.info.num_prompt_tokens += command.count;
@@ -169,6 +192,11 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
         break;
       case KVCacheCommandKind::kFreeBlocks:
         free(known);
+        break;
+      case KVCacheCommandKind::kDeferFree:
+        defer_free(known);
+        break;
+      case KVCacheCommandKind::kReleaseDeferred:
         break;
       case KVCacheCommandKind::kForgetRequest:
         forget(command.id);
@@ -224,10 +252,39 @@ PrefixHit KVCacheManager::lookup(const LookupPrefix& question) {
   return {hit_.num_tokens, hit_.shared_prefix_boundary, pool_.num_free_blocks()};
 }
 
+/// The first num_tokens of a hit; block boundaries of all groups.
+CacheHit KVCacheManager::clipped_hit(CacheHit hit, std::int32_t num_tokens) const {
+  hit.num_tokens = num_tokens;
+  for (std::size_t g = 0; g < hit.blocks.size(); ++g) {
+    const auto size = static_cast<std::size_t>(num_tokens / coordinator_.groups()[g]->block_size());
+    hit.blocks[g].resize(std::min(hit.blocks[g].size(), size));
+  }
+  return hit;
+}
+
+/// Unless they stay free, requests whose prefill is under way could end up waiting for each other.
+std::int32_t KVCacheManager::num_reserved_blocks(const AdmitRequest& question) {
+  std::int32_t num_reserved = 0;
+  for (const UnfinishedPrefill& prefill : question.reserve_for) {
+    const CachedRequest& known = request(prefill.id);
+    num_reserved += coordinator_.num_blocks_needed(
+        known, {.num_tokens = std::min(known.num_tokens() + question.num_reserved_tokens,
+                                       settings_.max_model_len),
+                .num_computed_tokens = prefill.num_computed_tokens,
+                .capped = true});
+  }
+  for (const auto& group : coordinator_.groups())
+    if (group->spec().kind != KVCacheKind::kMamba)
+      num_reserved += ceil_div(question.num_reserved_tokens, group->block_size());
+  return num_reserved;
+}
+
 RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
   apply(question.updates);
   CHECK(!question.use_hit || hit_owner_ == question.id, value(question.id));
   CachedRequest& known = request(question.id);
+  if (question.use_hit && question.num_hit_tokens < hit_.num_tokens)
+    hit_ = clipped_hit(hit_, question.num_hit_tokens);
   const Slots slots{.num_computed_tokens = question.num_computed_tokens,
                     .num_in_flight_tokens = question.num_in_flight_tokens,
                     .num_new_tokens = question.num_new_tokens,
@@ -239,7 +296,7 @@ RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
                     .delay_caching = question.delay_caching,
                     .full_sequence_must_fit = question.full_sequence_must_fit,
                     .num_watermark_blocks = question.keep_watermark ? watermark_blocks_ : 0,
-                    .num_reserved_blocks = question.num_reserved_blocks};
+                    .num_reserved_blocks = num_reserved_blocks(question)};
   RequestAdmitted answer;
   answer.fits = allocate_slots(known, slots, nullptr);
   answer.num_free_blocks = pool_.num_free_blocks();
@@ -257,6 +314,48 @@ BlockWork KVCacheManager::take_block_work(const TakeBlockWork& question) {
   BlockWork work{coordinator_.take_new_blocks(), take_block_copies()};
   work.num_free_blocks = pool_.num_free_blocks();
   return work;
+}
+
+BlockTablesRead KVCacheManager::read_block_tables(const ReadBlockTables& question) {
+  apply(question.updates);
+  BlockTablesRead answer;
+  for (const ReadBlockTables::Ended& ended : question.requests) {
+    CachedRequest& known = request(ended.id);
+    remove_skipped_blocks(known,
+                          std::max(0, ended.num_computed_tokens - ended.num_in_flight_tokens));
+    answer.tables.push_back(clipped_block_table(known, ended.num_computed_tokens));
+  }
+  answer.num_free_blocks = pool_.num_free_blocks();
+  return answer;
+}
+
+InvalidBlocksFound KVCacheManager::find_invalid_blocks(const FindInvalidBlocks& question) {
+  apply(question.updates);
+  CHECK(coordinator_.num_groups() == 1, coordinator_.num_groups());
+  const std::int32_t block_size = coordinator_.group(0).block_size();
+  const std::unordered_set<BlockId> invalid(question.block_ids.begin(), question.block_ids.end());
+  std::unordered_set<BlockId> claimed;  // the first request that has a block computes it anew
+  InvalidBlocksFound answer;
+  const auto find = [&](const FindInvalidBlocks::Loaded& loaded, bool drop_content) {
+    const std::vector<BlockId>& blocks = request(loaded.id).groups[0].blocks;
+    const std::size_t end =
+        std::min(blocks.size(), static_cast<std::size_t>(ceil_div(loaded.num_tokens, block_size)));
+    std::int32_t num_valid = -1;
+    for (std::size_t i = 0; i < end; ++i) {
+      if (!invalid.contains(blocks[i])) continue;
+      if (num_valid < 0) num_valid = loaded.num_tokens;
+      if (!claimed.insert(blocks[i]).second || num_valid < loaded.num_tokens) continue;
+      num_valid = static_cast<std::int32_t>(i) * block_size;
+      if (!drop_content) continue;
+      for (std::size_t j = i; j < blocks.size(); ++j) pool_.drop_content(blocks[j]);
+    }
+    return num_valid;
+  };
+  for (const auto& loaded : question.loading) answer.loading.push_back(find(loaded, false));
+  for (const auto& loaded : question.running)
+    answer.running.push_back(find(loaded, question.drop_content));
+  answer.num_free_blocks = pool_.num_free_blocks();
+  return answer;
 }
 
 PrefixCacheReset KVCacheManager::reset(const ResetPrefixCache& question) {

@@ -3,6 +3,7 @@
 // is about to compute.
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -19,9 +20,9 @@ namespace troupe {
 
 /// Owns the block pool, the prefix cache, and the block tables and hashes of all requests.
 ///
-/// Two layers. The messages: apply(), allocate(), lookup(), admit(), take_block_work(), reset() are
-/// what the actor (or a test's port) calls, one per message. Beneath them the operations on one
-/// request, named as in vLLM.
+/// Two layers. The messages: apply(), allocate(), lookup(), admit(), take_block_work(), reset() and
+/// so on are what the actor (or a test's port) calls, one per message. Beneath them the operations
+/// on one request, named as in vLLM.
 class KVCacheManager {
  public:
   explicit KVCacheManager(const KVCacheSettings& settings);
@@ -32,6 +33,8 @@ class KVCacheManager {
   [[nodiscard]] PrefixHit lookup(const LookupPrefix& question);
   [[nodiscard]] RequestAdmitted admit(const AdmitRequest& question);
   [[nodiscard]] BlockWork take_block_work(const TakeBlockWork& question);
+  [[nodiscard]] BlockTablesRead read_block_tables(const ReadBlockTables& question);
+  [[nodiscard]] InvalidBlocksFound find_invalid_blocks(const FindInvalidBlocks& question);
   [[nodiscard]] PrefixCacheReset reset(const ResetPrefixCache& question);
   [[nodiscard]] std::vector<KVCacheEvent> take_events();
 
@@ -70,6 +73,14 @@ class KVCacheManager {
   void free(CachedRequest& request);
   void forget(RequestId id);
   [[nodiscard]] std::vector<BlockId> pop_blocks_for_free(RequestId id);
+  /// Takes the request's blocks away; they stay held until release_deferred().
+  void defer_free(CachedRequest& request);
+  /// Gives back what the `count` oldest defer_free() took. Pre: there are as many.
+  void release_deferred(std::size_t count);
+  /// Oldest first; a request's groups joined.
+  [[nodiscard]] const std::deque<std::vector<BlockId>>& deferred_frees() const noexcept {
+    return deferred_frees_;
+  }
   bool reset_prefix_cache();
   [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
 
@@ -88,12 +99,16 @@ class KVCacheManager {
   [[nodiscard]] double usage() const noexcept { return pool_.usage(); }
 
  private:
+  [[nodiscard]] CacheHit clipped_hit(CacheHit hit, std::int32_t num_tokens) const;
+  [[nodiscard]] std::int32_t num_reserved_blocks(const AdmitRequest& question);
+
   KVCacheSettings settings_;
   BlockHasher hasher_;
   BlockPool pool_;
   BlockCopies copies_;  ///< to be made before the step computes
   CacheCoordinator coordinator_;
   std::unordered_map<RequestId, std::unique_ptr<CachedRequest>> requests_;
+  std::deque<std::vector<BlockId>> deferred_frees_;
   std::int32_t watermark_blocks_ = 0;
   RequestId hit_owner_{};
   CacheHit hit_;  ///< of the last lookup()

@@ -44,7 +44,7 @@ std::int32_t KVCacheSettings::hash_block_size() const {
   const bool unaligned_mamba = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
     return group.spec.kind == KVCacheKind::kMamba && group.spec.mamba_mode == MambaMode::kNone;
   });
-  if (!prefix_caching || unaligned_mamba) return scheduler_block_size();
+  if (!keeps_hashes() || unaligned_mamba) return scheduler_block_size();
   if (prefix_match_unit) return *prefix_match_unit;
   std::int32_t size = 0;
   for (const KVCacheGroup& group : groups) size = std::gcd(size, group.spec.block_size);

@@ -31,6 +31,7 @@ struct KVCacheSettings {
   /// A Mamba state is also kept exactly where a request leaves a shared prefix, if sub-block hits
   /// are possible and there is a drafter with one layer.
   bool mamba_shared_prefix_checkpoint = false;
+  bool kv_connector = false;  ///< blocks come and go by a KV connector, which wants their hashes
   bool events = false;
   BlockHashAlgorithm hash_algorithm = BlockHashAlgorithm::kSha256Cbor;
   std::string hash_seed = std::string(BlockHasher::kDefaultSeed);
@@ -42,6 +43,7 @@ struct KVCacheSettings {
   [[nodiscard]] std::int32_t scheduler_block_size() const;
   /// Tokens per hash.
   [[nodiscard]] std::int32_t hash_block_size() const;
+  [[nodiscard]] bool keeps_hashes() const noexcept { return prefix_caching || kv_connector; }
   /// Hits may end inside a block.
   [[nodiscard]] bool partial_hash_hits() const;
   /// Hits end at multiples of it.

@@ -37,9 +37,9 @@ enum class PauseState : std::uint8_t { kUnpaused = 0, kPausedNew = 1, kPausedAll
 /// the next schedule() comes before the previous step's update_from_output(); updates come in the
 /// order of the steps.
 ///
-/// While schedule() or reset_prefix_cache() is suspended, nothing else may be called: the owner
-/// keeps what arrives and hands it over afterwards. Destroying the suspended Task leaves the
-/// Scheduler unusable; it is for the owner's own end.
+/// While schedule(), update_from_output() or reset_prefix_cache() is suspended, nothing else may be
+/// called: the owner keeps what arrives and hands it over afterwards. Destroying the suspended Task
+/// leaves the Scheduler unusable; it is for the owner's own end.
 class Scheduler {
  public:
   /// `encoder_cache` may be null for text-only models. Pre: the limits of `config` are consistent
@@ -72,8 +72,8 @@ class Scheduler {
   Task<SchedulerOutput> schedule(double now, bool defer_prefills = false);
 
   /// Takes in the result of a step.
-  EngineCoreOutputs update_from_output(const SchedulerOutput& step, const ModelRunnerOutput& result,
-                                       double now);
+  Task<EngineCoreOutputs> update_from_output(SchedulerOutput step, ModelRunnerOutput result,
+                                             double now);
 
   /// The step gave no result, and what its workers had computed is lost: every running request goes
   /// back to waiting with the tokens it has, and computes them anew. False if sessions between two

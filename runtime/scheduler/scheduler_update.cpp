@@ -42,8 +42,8 @@ LogprobRows slice(const LogprobRows& rows, std::size_t first_row, std::size_t nu
 
 }  // namespace
 
-EngineCoreOutputs Scheduler::update_from_output(const SchedulerOutput& step,
-                                                const ModelRunnerOutput& result, double now) {
+Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
+                                                      ModelRunnerOutput result, double now) {
   now_ = now;
   EngineCoreOutputs outputs;
   outputs.engine_index = config_.engine_index;
@@ -83,7 +83,7 @@ EngineCoreOutputs Scheduler::update_from_output(const SchedulerOutput& step,
     std::stable_sort(outputs.outputs.begin(), outputs.outputs.end(), by_client);
   outputs.finished_requests = std::exchange(finished_by_client_, {});
   outputs.stats = take_stats(step.total_num_scheduled_tokens);
-  return outputs;
+  co_return outputs;
 }
 
 void Scheduler::process_result(RequestState& request, const StepResult& result,

@@ -39,7 +39,7 @@ void schedule_and_update(benchmark::State& state) {
     result.ids = output.scheduled_ids;
     result.num_sampled.assign(result.ids.size(), 1);
     result.sampled_token_ids.assign(result.ids.size(), 7);
-    benchmark::DoNotOptimize(scheduler.update_from_output(output, result, 0));
+    benchmark::DoNotOptimize(run_now(scheduler.update_from_output(output, result, 0)));
   };
   step();
   port.num_round_trips = 0;

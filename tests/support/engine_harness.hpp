@@ -96,6 +96,12 @@ inline KVCacheManagerActor::behavior_type counting_cache(
       [=](TakeBlockWork& question) {
         return ++log->num_questions, self->delegate(next, std::move(question));
       },
+      [=](ReadBlockTables& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+      [=](FindInvalidBlocks& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
       [=](ResetPrefixCache& question) {
         return ++log->num_questions, self->delegate(next, std::move(question));
       },

@@ -27,6 +27,14 @@ class LocalKVCache final : public KVCachePort {
     ++num_round_trips;
     return manager_.take_block_work(question);
   }
+  Reply<BlockTablesRead> read_block_tables(ReadBlockTables question) override {
+    ++num_round_trips;
+    return manager_.read_block_tables(question);
+  }
+  Reply<InvalidBlocksFound> find_invalid_blocks(FindInvalidBlocks question) override {
+    ++num_round_trips;
+    return manager_.find_invalid_blocks(question);
+  }
   Reply<PrefixCacheReset> reset(ResetPrefixCache question) override {
     ++num_round_trips;
     return manager_.reset(question);

@@ -192,7 +192,7 @@ void RandomWorkload::finish_step() {
           id, std::vector<TokenId>(
                   static_cast<std::size_t>(pick(0, config_.speculative.num_draft_tokens)), 9));
   }
-  const EngineCoreOutputs outputs = scheduler_->update_from_output(planned, result, 0);
+  const EngineCoreOutputs outputs = run_now(scheduler_->update_from_output(planned, result, 0));
   for (const EngineCoreOutput& output : outputs.outputs) {
     BOOST_TEST(alive_.contains(output.id));
     if (output.finish_reason) alive_.erase(output.id);

@@ -139,6 +139,7 @@ KVCacheSettings cache_settings_from_json(const json& cfg, const json& derived) {
                                        ? cfg["num_prefill_lookahead"].get<std::int32_t>()
                                        : derived.value("num_prefill_lookahead", 0);
   settings.mamba_shared_prefix_checkpoint = cfg.value("mamba_shared_prefix_checkpoint", false);
+  settings.kv_connector = cfg.contains("connector") && !cfg["connector"].is_null();
   settings.events = cfg.value("kv_events", false);
   settings.hash_seed = cfg["hash"]["none_seed"];
   CHECK(settings.scheduler_block_size() == derived["scheduler_block_size"].get<std::int32_t>());

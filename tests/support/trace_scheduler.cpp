@@ -234,7 +234,8 @@ class SchedulerReplayer final : public TraceReplayer {
     }
     for (const json& id : op.value("pooled", json::array()))
       result.pooling_outputs.emplace_back(ids_.number(id), std::vector<float>{1});
-    const EngineCoreOutputs outputs = scheduler_.update_from_output(step.output, result, 0);
+    const EngineCoreOutputs outputs =
+        run_now(scheduler_.update_from_output(step.output, result, 0));
     scheduler_.flush();
 
     out["outs"] = json::array();

@@ -90,8 +90,8 @@ BOOST_AUTO_TEST_CASE(results_of_a_step_in_flight_come_too_late) {
   const SchedulerOutput planned = run_now(scheduler->schedule(++now));
   expire();
   BOOST_TEST(ended.contains(id));
-  const EngineCoreOutputs late = scheduler->update_from_output(
-      planned, {.ids = {id}, .sampled_token_ids = {7}, .num_sampled = {1}}, now);
+  const ModelRunnerOutput result{.ids = {id}, .sampled_token_ids = {7}, .num_sampled = {1}};
+  const EngineCoreOutputs late = run_now(scheduler->update_from_output(planned, result, now));
   BOOST_TEST(late.outputs.empty());
   BOOST_TEST(all_blocks_free());
 }

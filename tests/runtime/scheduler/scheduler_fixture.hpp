@@ -59,7 +59,7 @@ struct SchedulerFixture {
       result.num_sampled.push_back(samples ? 1 : 0);
       if (samples) result.sampled_token_ids.push_back(7);
     }
-    take(scheduler->update_from_output(planned, result, now));
+    take(run_now(scheduler->update_from_output(planned, result, now)));
     return planned;
   }
   void take(EngineCoreOutputs outputs) {

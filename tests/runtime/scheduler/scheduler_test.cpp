@@ -32,7 +32,7 @@ BOOST_AUTO_TEST_CASE(a_plain_decode_step_costs_one_round_trip) {
     result.ids = output.scheduled_ids;
     result.num_sampled.assign(8, 1);
     result.sampled_token_ids.assign(8, 5);
-    BOOST_TEST(scheduler.update_from_output(output, result, 0).outputs.size() == 8u);
+    BOOST_TEST(run_now(scheduler.update_from_output(output, result, 0)).outputs.size() == 8u);
   }
 }
 
@@ -69,7 +69,8 @@ BOOST_AUTO_TEST_CASE(a_failed_step_costs_no_request_and_no_token) {
     result.num_sampled.assign(result.ids.size(), 1);
     for (const RequestId id : result.ids)
       result.sampled_token_ids.push_back(100 + scheduler.request(id)->num_tokens());
-    for (const EngineCoreOutput& out : scheduler.update_from_output(output, result, 0).outputs) {
+    const EngineCoreOutputs outputs = run_now(scheduler.update_from_output(output, result, 0));
+    for (const EngineCoreOutput& out : outputs.outputs) {
       tokens[out.id].push_back(out.new_token_ids.at(0));
       num_finished += out.finish_reason.has_value();
     }
@@ -95,6 +96,12 @@ class SlowPort final : public KVCachePort {
   }
   Reply<BlockWork> take_block_work(TakeBlockWork question) override {
     return later(manager_.take_block_work(question));
+  }
+  Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
+    return later(manager_.read_block_table(question));
+  }
+  Reply<InvalidBlocksFound> find_invalid_blocks(FindInvalidBlocks question) override {
+    return later(manager_.find_invalid_blocks(question));
   }
   Reply<PrefixCacheReset> reset(ResetPrefixCache question) override {
     return later(manager_.reset(question));
