@@ -57,8 +57,8 @@ KVCacheManagerActor::behavior_type kv_cache_manager_behavior(
       [=](const TakeBlockWork& question) {
         return answer(question, &KVCacheManager::take_block_work);
       },
-      [=](const ReadBlockTables& question) {
-        return answer(question, &KVCacheManager::read_block_tables);
+      [=](const ReadBlockTable& question) {
+        return answer(question, &KVCacheManager::read_block_table);
       },
       [=](const FindInvalidBlocks& question) {
         return answer(question, &KVCacheManager::find_invalid_blocks);

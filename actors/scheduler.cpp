@@ -52,8 +52,8 @@ class KVCacheActorPort final : public KVCachePort {
   Reply<BlockWork> take_block_work(TakeBlockWork question) override {
     return ask_for<BlockWork>(self_, to_, std::move(question));
   }
-  Reply<BlockTablesRead> read_block_tables(ReadBlockTables question) override {
-    return ask_for<BlockTablesRead>(self_, to_, std::move(question));
+  Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
+    return ask_for<BlockTableRead>(self_, to_, std::move(question));
   }
   Reply<InvalidBlocksFound> find_invalid_blocks(FindInvalidBlocks question) override {
     return ask_for<InvalidBlocksFound>(self_, to_, std::move(question));

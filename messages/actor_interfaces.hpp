@@ -33,7 +33,7 @@ using KVCacheManagerActor = ActorOf<
     PrefixHit(LookupPrefix),           // How much of a waiting request is cached?
     RequestAdmitted(AdmitRequest),     // Take a waiting request in.
     BlockWork(TakeBlockWork),          // What must be done to blocks before the step computes?
-    BlockTablesRead(ReadBlockTables),  // Which blocks do ended requests hold?
+    BlockTableRead(ReadBlockTable),    // Which blocks does an ended request hold?
     InvalidBlocksFound(FindInvalidBlocks),  // How far are these requests valid without these blocks?
     PrefixCacheReset(ResetPrefixCache)>;  // Forget what is cached.
 

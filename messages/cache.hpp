@@ -279,29 +279,23 @@ struct BlockWork {
 };
 TROUPE_MESSAGE(BlockWork, blocks_to_zero, block_copies, num_free_blocks)
 
-/// The blocks of requests that have ended, for the KV connector. Blocks out of the window are given
+/// The blocks of a request that has ended, for the KV connector. Those out of the window are given
 /// back first.
-struct ReadBlockTables {
-  struct Ended {
-    RequestId id{};
-    std::int32_t num_computed_tokens = 0;  ///< the tables end with the blocks of these
-    std::int32_t num_in_flight_tokens = 0;
-    bool operator==(const Ended&) const = default;
-  };
+struct ReadBlockTable {
   KVCacheUpdates updates;
-  std::vector<Ended> requests;
-  bool operator==(const ReadBlockTables&) const = default;
+  RequestId id{};
+  std::int32_t num_computed_tokens = 0;  ///< the table ends with the blocks of these
+  std::int32_t num_in_flight_tokens = 0;
+  bool operator==(const ReadBlockTable&) const = default;
 };
-TROUPE_MESSAGE(ReadBlockTables::Ended, id, num_computed_tokens, num_in_flight_tokens)
-TROUPE_MESSAGE(ReadBlockTables, updates, requests)
+TROUPE_MESSAGE(ReadBlockTable, updates, id, num_computed_tokens, num_in_flight_tokens)
 
-struct BlockTablesRead {
-  /// Parallel to the requests: one list of block ids per KV-cache group.
-  std::vector<std::vector<std::vector<BlockId>>> tables;
+struct BlockTableRead {
+  std::vector<std::vector<BlockId>> block_ids;  ///< per KV-cache group
   std::int32_t num_free_blocks = 0;
-  bool operator==(const BlockTablesRead&) const = default;
+  bool operator==(const BlockTableRead&) const = default;
 };
-TROUPE_MESSAGE(BlockTablesRead, tables, num_free_blocks)
+TROUPE_MESSAGE(BlockTableRead, block_ids, num_free_blocks)
 
 /// The KV connector could not fill these blocks. Only with one KV-cache group.
 struct FindInvalidBlocks {

@@ -266,12 +266,14 @@ CacheHit KVCacheManager::clipped_hit(CacheHit hit, std::int32_t num_tokens) cons
 std::int32_t KVCacheManager::num_reserved_blocks(const AdmitRequest& question) {
   std::int32_t num_reserved = 0;
   for (const UnfinishedPrefill& prefill : question.reserve_for) {
-    const CachedRequest& known = request(prefill.id);
+    CachedRequest& known = request(prefill.id);
+    const std::int32_t max_len = settings_.max_model_len;
     num_reserved += coordinator_.num_blocks_needed(
-        known, {.num_tokens = std::min(known.num_tokens() + question.num_reserved_tokens,
-                                       settings_.max_model_len),
+        known, {.room = {.num_tokens =
+                             std::min(known.num_tokens() + question.num_reserved_tokens, max_len),
+                         .num_main_tokens = std::min(known.num_tokens(), max_len)},
                 .num_computed_tokens = prefill.num_computed_tokens,
-                .capped = true});
+                .whole_sequence = true});
   }
   for (const auto& group : coordinator_.groups())
     if (group->spec().kind != KVCacheKind::kMamba)
@@ -316,15 +318,12 @@ BlockWork KVCacheManager::take_block_work(const TakeBlockWork& question) {
   return work;
 }
 
-BlockTablesRead KVCacheManager::read_block_tables(const ReadBlockTables& question) {
+BlockTableRead KVCacheManager::read_block_table(const ReadBlockTable& question) {
   apply(question.updates);
-  BlockTablesRead answer;
-  for (const ReadBlockTables::Ended& ended : question.requests) {
-    CachedRequest& known = request(ended.id);
-    remove_skipped_blocks(known,
-                          std::max(0, ended.num_computed_tokens - ended.num_in_flight_tokens));
-    answer.tables.push_back(clipped_block_table(known, ended.num_computed_tokens));
-  }
+  CachedRequest& known = request(question.id);
+  remove_skipped_blocks(known,
+                        std::max(0, question.num_computed_tokens - question.num_in_flight_tokens));
+  BlockTableRead answer{clipped_block_table(known, question.num_computed_tokens)};
   answer.num_free_blocks = pool_.num_free_blocks();
   return answer;
 }

@@ -33,7 +33,7 @@ class KVCacheManager {
   [[nodiscard]] PrefixHit lookup(const LookupPrefix& question);
   [[nodiscard]] RequestAdmitted admit(const AdmitRequest& question);
   [[nodiscard]] BlockWork take_block_work(const TakeBlockWork& question);
-  [[nodiscard]] BlockTablesRead read_block_tables(const ReadBlockTables& question);
+  [[nodiscard]] BlockTableRead read_block_table(const ReadBlockTable& question);
   [[nodiscard]] InvalidBlocksFound find_invalid_blocks(const FindInvalidBlocks& question);
   [[nodiscard]] PrefixCacheReset reset(const ResetPrefixCache& question);
   [[nodiscard]] std::vector<KVCacheEvent> take_events();

@@ -41,7 +41,10 @@ RequestState::RequestState(EngineCoreRequest request)
       token_ids(std::move(request.prompt_token_ids)),
       num_prompt_tokens(static_cast<std::int32_t>(token_ids.size())),
       max_tokens(pooling ? 1 : params.max_tokens.value_or(1)),
-      prefill_stats(PrefillStats{.num_prompt_tokens = num_prompt_tokens}) {
+      status(params.structured_outputs ? RequestStatus::kWaitingForGrammar
+                                       : RequestStatus::kWaiting),
+      prefill_stats(PrefillStats{.num_prompt_tokens = num_prompt_tokens}),
+      kv_transfer_params(std::move(request.kv_transfer_params)) {
   token_ids.insert(token_ids.end(), request.output_token_ids.begin(),
                    request.output_token_ids.end());
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "messages/engine_output.hpp"
 #include "messages/ids.hpp"
 #include "messages/request.hpp"
+#include "runtime/scheduler/grammar.hpp"
 
 namespace troupe {
 
@@ -36,6 +38,14 @@ enum class RequestStatus : std::uint8_t {
 }
 /// Pre: finished, or a session that waits for its next chunk (which reports a stop).
 [[nodiscard]] FinishReason finish_reason(RequestStatus status);
+
+/// KV that is loaded in the background, by a KV connector.
+enum class KVLoad : std::uint8_t {
+  kNone,
+  kToStart,     ///< the connector has it, but there were not enough blocks
+  kInProgress,  ///< the blocks are taken
+  kFinished,    ///< with or without success; until the request is admitted
+};
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -102,6 +112,17 @@ struct RequestState {
   std::int32_t num_cached_estimate = 0;  ///< tokens of its longest cached prefix
   std::optional<PrefillStats> prefill_stats;
   std::vector<EngineEvent> events;
+
+  std::unique_ptr<Grammar> grammar;    ///< of a structured request, once it is compiled
+  std::optional<Error> grammar_error;  ///< it cannot be compiled
+  bool grammar_error_reported = false;
+
+  std::string kv_transfer_params;  ///< as the client gave them
+  KVLoad kv_load = KVLoad::kNone;
+  bool kv_load_failed = false;  ///< from num_computed_tokens on
+  /// Ended, but its blocks are still read or written by the KV connector.
+  bool holds_blocks_after_end = false;
+  std::uint64_t last_fence = 0;  ///< of the last step that it took part in
 };
 
 /// Appends a token and says whether the request ends with it: sets status and stop_reason.

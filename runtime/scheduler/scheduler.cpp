@@ -16,13 +16,18 @@ std::vector<MultiModalFeature> without_data(const std::vector<MultiModalFeature>
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache)
+Scheduler::Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache,
+                     KVConnector* connector)
     : config_(std::move(config)),
       kv_cache_(kv_cache),
       encoder_cache_(encoder_cache),
+      connector_(connector),
       waiting_(config_.policy),
       holding_(config_.policy),
-      plan_(std::make_unique<StepPlan>()) {
+      plan_(std::make_unique<StepPlan>()),
+      defer_frees_(connector != nullptr && config_.kv_transfer.consumer &&
+                   config_.max_concurrent_batches() > 1) {
+  CHECK(connector_ == nullptr || config_.kv_transfer.block_size > 0);
   CHECK(config_.max_model_len > 0, config_.max_model_len);
   CHECK(config_.max_num_batched_tokens >= config_.max_num_seqs, config_.max_num_batched_tokens,
         config_.max_num_seqs);
@@ -37,7 +42,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   const auto known = requests_.find(request.id);
   if (known != requests_.end()) {
     RequestState& session = *known->second;
-    if (!session.resumable)
+    if (!session.resumable || is_finished(session.status))
       return invalid_argument("request id " + to_string(request.id) + " is in use");
     std::optional<EngineCoreRequest> chunk;
     if (request.resumable) chunk = std::move(request);
@@ -86,7 +91,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
 
 void Scheduler::enqueue_waiting(RequestState* request) {
   (request->holds_kv() ? holding_ : waiting_).push(request);
-  if (request->status == RequestStatus::kWaitingForStreamingRequest) defer(*request);
+  if (request->status != RequestStatus::kWaiting) defer(*request);  // it cannot run yet
 }
 
 /// Counted as skipped, until it is admitted or ends.
@@ -104,7 +109,7 @@ std::vector<RequestId> Scheduler::finish_requests(std::span<const RequestId> ids
   std::vector<RequestId> finished;
   for (const RequestId id : ids) {
     const auto known = requests_.find(id);
-    if (known == requests_.end()) continue;
+    if (known == requests_.end() || is_finished(known->second->status)) continue;
     finish(*known->second, status);
     finished.push_back(id);
   }
@@ -140,18 +145,30 @@ void Scheduler::free_request(RequestState& request) {
   finished_ids_.push_back(request.id);
   if (config_.include_finished_requests)
     finished_by_client_.emplace_back(request.client_index, request.id);
+  if (connector_ == nullptr) return forget(request);
+  unfinished_prefills_.erase(&request);
+  ended_.push_back(&request);
+}
+
+/// Nothing and nobody needs its blocks any more.
+void Scheduler::forget(RequestState& request) {
+  if (request.holds_blocks_after_end) --num_holding_after_end_;
+  if (must_defer_free(request)) free_blocks(request);
   tell_kv(KVCacheCommandKind::kForgetRequest, request.id);
   requests_.erase(request.id);
 }
 
 /// The request goes back to waiting; it keeps its tokens and computes them anew.
 void Scheduler::preempt(RequestState& request, bool drop_output) {
-  tell_kv(KVCacheCommandKind::kFreeBlocks, request.id);
+  free_blocks(request);
+  unfinished_prefills_.erase(&request);
   if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
   request.status = RequestStatus::kPreempted;
   request.num_computed_tokens = 0;
   request.num_cached_estimate = 0;
   request.draft_token_ids.clear();
+  // Who must deliver KV has to compute it again anyway, together with the token.
+  drop_output |= connector_ != nullptr && config_.kv_transfer.producer;
   request.drop_stale_output =
       drop_output || (request.drop_stale_output && request.num_stale_tokens > 0);
   request.num_stale_tokens = request.num_in_flight_tokens;
@@ -166,6 +183,7 @@ void Scheduler::preempt(RequestState& request, bool drop_output) {
 
 Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   now_ = now;
+  if (!ended_.empty()) co_await release_ended();
   StepPlan& plan = *plan_;
   start_plan(plan, defer_prefills);
   co_await schedule_running(plan);
@@ -195,7 +213,9 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
     num_free_blocks_ = (co_await kv_cache_.allocate(std::move(question))).num_free_blocks;
   }
   flush();
-  advance_scheduled(plan, output.num_drafts_to_make);
+  advance_scheduled(plan, output);
+  if (connector_ != nullptr)
+    output.kv_connector_metadata = connector_->build_connector_metadata(output);
   co_return output;
 }
 
@@ -233,47 +253,6 @@ std::int32_t Scheduler::keep_prefill_lookahead(const RequestState& request,
   const std::int32_t rest = request.num_tokens() - num_computed - num_new;
   if (rest > 0 && rest < lookahead) num_new = std::max(num_new - (lookahead - rest), 0);
   return num_new;
-}
-
-// ---- encoder inputs -----------------------------------------------------------------------------
-
-bool Scheduler::encoder_window_has_items(const RequestState& request, std::int32_t num_computed,
-                                         std::int32_t num_new) const {
-  if (num_new <= 0) return false;
-  const std::int32_t end = num_computed + num_new + config_.speculative.num_prefill_lookahead;
-  return std::any_of(request.mm_features.begin(), request.mm_features.end(),
-                     [&](const MultiModalFeature& item) {
-                       return item.offset < end && item.offset + item.length > num_computed;
-                     });
-}
-
-Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& request,
-                                                          std::int32_t num_new,
-                                                          std::int32_t num_computed,
-                                                          const StepPlan& plan) {
-  CHECK(encoder_cache_ != nullptr, value(request.id));
-  encoder_cache_touched_ = true;
-  PlanEncoderInputs question{.updates = take_encoder_updates(),
-                             .id = request.id,
-                             .num_computed_tokens = num_computed,
-                             .num_new_tokens = num_new,
-                             .shift = config_.speculative.num_prefill_lookahead,
-                             .budget = plan.budget.encoder_embeds};
-  EncoderInputsPlanned answer = co_await encoder_cache_->plan(std::move(question));
-  if (answer.mismatch) encoder_mismatches_.push_back(request.id);
-  co_return answer;
-}
-
-void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
-                                      const EncoderInputsPlanned& inputs) {
-  if (inputs.items.empty() && inputs.duplicates.empty()) return;
-  entry.encoder_items = StepPlan::append(plan.encoder_items, inputs.items);
-  entry.num_embeds = inputs.num_embeds;
-  plan.budget.encoder_embeds -= inputs.num_embeds;
-  for (const std::int32_t item : inputs.items)
-    tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
-  for (const std::int32_t item : inputs.duplicates)
-    tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
 }
 
 // ---- the step's result --------------------------------------------------------------------------
@@ -349,22 +328,30 @@ SchedulerOutput Scheduler::build_output(const StepPlan& plan) {
       output.num_resumed_requests += origin == ScheduledAs::kResumed;
     }
   }
+  output.has_sync_kv_loads = plan.has_sync_kv_loads;
   output.finished_ids = std::exchange(finished_ids_, {});
   output.preempted_ids = std::exchange(preempted_ids_, {});
   return output;
 }
 
-void Scheduler::advance_scheduled(const StepPlan& plan, std::int32_t num_drafts_to_make) {
+void Scheduler::advance_scheduled(const StepPlan& plan, SchedulerOutput& output) {
+  if (!plan.scheduled.empty()) ++fence_;
   for (const ScheduledRequest& entry : plan.scheduled) {
     RequestState& request = *entry.request;
     request.num_computed_tokens += entry.num_tokens;
     request.num_in_flight_tokens += entry.num_tokens;
     request.is_prefill_chunk =
         request.num_computed_tokens < request.num_tokens() + request.num_output_placeholders;
-    if (!config_.async_scheduling || request.is_prefill_chunk) continue;
+    request.last_fence = fence_;
+    if (request.is_prefill_chunk) continue;
+    if (connector_ != nullptr) unfinished_prefills_.erase(&request);
+    output.has_structured_output_requests |= request.grammar != nullptr;
+    if (!config_.async_scheduling) continue;
+    output.pending_structured_output_tokens |=
+        request.grammar != nullptr && request.num_output_placeholders > 0;
     request.num_output_placeholders +=
         (config_.pooling ? 0 : 1) + static_cast<std::int32_t>(entry.drafts.size);
-    request.draft_token_ids.assign(static_cast<std::size_t>(num_drafts_to_make), -1);
+    request.draft_token_ids.assign(static_cast<std::size_t>(output.num_drafts_to_make), -1);
     if (config_.stagger_decodes)
       request.next_decode_step = step_ + static_cast<std::uint64_t>(config_.pipeline_parallel_size);
   }
@@ -393,8 +380,9 @@ void Scheduler::flush() {
     encoder_cache_->send(take_encoder_updates());
 }
 
-Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now) {
+Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool reset_connector) {
   now_ = now;
+  if (!ended_.empty()) co_await release_ended();
   if (preempt_running) {
     while (!running_.empty()) {
       RequestState& last = *running_.back();
@@ -406,7 +394,10 @@ Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now) {
   const PrefixCacheReset answer = co_await kv_cache_.reset(std::move(question));
   num_free_blocks_ = answer.num_free_blocks;
   prefix_stats_.reset |= answer.ok;
-  co_return answer.ok;
+  if (!reset_connector || connector_ == nullptr) co_return answer.ok;
+  const bool connector_ok = connector_->reset_cache();
+  connector_stats_.reset |= connector_ok;
+  co_return answer.ok&& connector_ok;
 }
 
 Task<bool> Scheduler::recover_from_failed_step(const SchedulerOutput& step, double now) {
@@ -417,6 +408,7 @@ Task<bool> Scheduler::recover_from_failed_step(const SchedulerOutput& step, doub
     request.num_in_flight_tokens -= step.num_scheduled_tokens[i];
     if (request.num_stale_tokens > 0) request.num_stale_tokens -= step.num_scheduled_tokens[i];
   }
+  if (step.total_num_scheduled_tokens > 0) pass_fence();
   reset_encoder_cache();
   const bool ok = co_await reset_prefix_cache(/*preempt_running=*/true, now);
   co_return ok;
@@ -438,7 +430,8 @@ std::int32_t Scheduler::num_unfinished_requests() const {
 }
 
 bool Scheduler::has_requests() const {
-  return num_unfinished_requests() > 0 || !finished_ids_.empty();
+  return num_unfinished_requests() > 0 || !finished_ids_.empty() || !ended_.empty() ||
+         num_holding_after_end_ > 0;
 }
 
 const RequestState* Scheduler::request(RequestId id) const {

@@ -3,6 +3,7 @@
 // when the step's result is there. The algorithm is that of vLLM's v1 scheduler.
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <set>
@@ -18,6 +19,7 @@
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/task.hpp"
+#include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/scheduler/ports.hpp"
 #include "runtime/scheduler/request_queue.hpp"
 #include "runtime/scheduler/request_state.hpp"
@@ -32,6 +34,10 @@ enum class PauseState : std::uint8_t { kUnpaused = 0, kPausedNew = 1, kPausedAll
 /// blocks, drained first; `waiting_`: without) and the token budgets. Asks the caches through the
 /// ports only.
 ///
+/// With a KV connector, requests that have ended stay known until it lets their blocks go. It is
+/// told of them within the next schedule(), update_from_output(), reset_prefix_cache() or
+/// release_ended().
+///
 /// The owner (the actor, the replayer) drives: add_request at any time; while has_requests():
 /// schedule() -> workers -> update_from_output() -> update_draft_token_ids(). With async scheduling
 /// the next schedule() comes before the previous step's update_from_output(); updates come in the
@@ -42,9 +48,11 @@ enum class PauseState : std::uint8_t { kUnpaused = 0, kPausedNew = 1, kPausedAll
 /// leaves the Scheduler unusable; it is for the owner's own end.
 class Scheduler {
  public:
-  /// `encoder_cache` may be null for text-only models. Pre: the limits of `config` are consistent
-  /// (max_num_batched_tokens >= max_num_seqs; without chunked prefill >= max_model_len).
-  Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache);
+  /// `encoder_cache` may be null for text-only models, `connector` if KV stays here. Pre: the
+  /// limits of `config` are consistent (max_num_batched_tokens >= max_num_seqs; without chunked
+  /// prefill >= max_model_len).
+  Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache,
+            KVConnector* connector = nullptr);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -59,6 +67,9 @@ class Scheduler {
   std::vector<RequestId> finish_requests(std::span<const RequestId> ids, RequestStatus status);
   /// As finish_requests for every request, in the order of adding.
   std::vector<RequestId> finish_all_requests(RequestStatus status);
+
+  /// The grammar of a structured request, which waits for it, or why there is none.
+  void set_grammar(RequestId id, Result<std::unique_ptr<Grammar>> grammar);
 
   /// Ends the requests whose time is up (RequestLimits): each with FinishReason::kTimeout and an
   /// error that names the limit, for the case that it has generated nothing yet.
@@ -80,16 +91,31 @@ class Scheduler {
   /// chunks still hold blocks, whose content is then not to be trusted.
   Task<bool> recover_from_failed_step(const SchedulerOutput& step, double now);
 
-  /// Drafts for the next step (synchronous scheduling).
+  /// What the grammars allow in this step; none if it has no structured request beyond its prefill.
+  /// If step.pending_structured_output_tokens, only after the update of the step before.
+  [[nodiscard]] std::optional<GrammarOutput> grammar_bitmask(const SchedulerOutput& step) const;
+
+  /// The drafts of a step that was planned with placeholders (async scheduling), as far as the
+  /// grammars accept them.
+  void update_draft_token_ids_in_output(
+      SchedulerOutput& step,
+      std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) const;
+
+  /// Drafts for the next step (synchronous scheduling). Of a structured request those that its
+  /// grammar accepts.
   void update_draft_token_ids(
       std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids);
 
   /// Forgets all cached blocks; false if some are in use. `preempt_running`: preempts all running
-  /// requests first and drops their results in flight; then it cannot fail.
-  Task<bool> reset_prefix_cache(bool preempt_running, double now);
+  /// requests first and drops their results in flight; then only a KV connector's transfers can
+  /// make it fail. `reset_connector`: what the connector stores elsewhere is forgotten too.
+  Task<bool> reset_prefix_cache(bool preempt_running, double now, bool reset_connector = false);
   void reset_encoder_cache();
 
   void set_pause_state(PauseState state) noexcept { pause_state_ = state; }
+
+  /// Tells the KV connector of ended requests. Needed as flush() is.
+  Task<bool> release_ended(std::span<EngineCoreOutput> outputs = {});
 
   /// Sends what is still to be told to the caches. Only needed to look at them between steps, and
   /// when no step follows.
@@ -104,6 +130,10 @@ class Scheduler {
   [[nodiscard]] const std::vector<RequestState*>& running() const noexcept { return running_; }
   [[nodiscard]] const RequestQueue& waiting() const noexcept { return waiting_; }
   [[nodiscard]] const RequestQueue& holding() const noexcept { return holding_; }
+  /// Steps whose results must be there before blocks are given back, oldest first (KV connector).
+  [[nodiscard]] const std::deque<std::uint64_t>& deferred_fences() const noexcept {
+    return deferred_fences_;
+  }
   /// Null if the request is not known (any more).
   [[nodiscard]] const RequestState* request(RequestId id) const;
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
@@ -133,23 +163,39 @@ class Scheduler {
   // scheduler_waiting.cpp
   enum class Admission : std::uint8_t { kAdmitted, kSkip, kStop };
   struct SizedAdmission;
+  struct PrefixLookup;
+  Task<bool> look_up(RequestState& request, PrefixLookup& lookup);
   Task<bool> schedule_waiting(StepPlan& plan);
-  [[nodiscard]] bool must_keep_waiting(const RequestState& request, const StepPlan& plan) const;
+  [[nodiscard]] bool must_keep_waiting(RequestState& request, const StepPlan& plan);
   Task<Admission> admit(StepPlan& plan, RequestState& request);
+  void record_lookup(const RequestState& request, const PrefixLookup& lookup);
   [[nodiscard]] std::optional<SizedAdmission> size_admission(const RequestState& request,
                                                              std::int32_t num_computed,
                                                              const StepPlan& plan) const;
   void commit_admission(StepPlan& plan, RequestState& request, const SizedAdmission& sized,
                         std::int32_t num_computed, const RequestAdmitted& answer);
 
+  // scheduler_connector.cpp
+  bool waits_for_remote_kvs(RequestState& request);
+  void start_load(RequestState& request, std::int32_t num_computed);
+  void reserve_for_prefills(AdmitRequest& question) const;
+  Task<std::vector<RequestId>> take_failed_loads(const SchedulerOutput& step,
+                                                 const KVConnectorOutput& report);
+  void take_transfer_results(const KVConnectorOutput& report);
+  [[nodiscard]] bool must_defer_free(const RequestState& request) const;
+  void free_blocks(const RequestState& request);
+  void pass_fence();
+  void count_kv_loads(SchedulerStats& stats) const;
+
+  // scheduler_structured.cpp
+  bool waits_for_grammar(RequestState& request);
+  void advance_grammar(RequestState& request, std::span<const TokenId> kept);
+
   // state_chunks.cpp
   [[nodiscard]] std::int32_t cut_at_state(const RequestState& request, std::int32_t num_computed,
                                           std::int32_t num_new) const;
 
-  // scheduler.cpp
-  [[nodiscard]] bool has_budget(const Budget& budget) const;
-  void start_plan(StepPlan& plan, bool defer_prefills);
-  void preempt(RequestState& request, bool drop_output);
+  // scheduler_encoder.cpp
   [[nodiscard]] bool encoder_window_has_items(const RequestState& request,
                                               std::int32_t num_computed,
                                               std::int32_t num_new) const;
@@ -157,16 +203,22 @@ class Scheduler {
                                                  std::int32_t num_computed, const StepPlan& plan);
   void commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
                              const EncoderInputsPlanned& inputs);
+
+  // scheduler.cpp
+  [[nodiscard]] bool has_budget(const Budget& budget) const;
+  void start_plan(StepPlan& plan, bool defer_prefills);
+  void preempt(RequestState& request, bool drop_output);
   [[nodiscard]] std::int32_t keep_prefill_lookahead(const RequestState& request,
                                                     std::int32_t num_computed,
                                                     std::int32_t num_new) const;
   [[nodiscard]] SchedulerOutput build_output(const StepPlan& plan);
-  void advance_scheduled(const StepPlan& plan, std::int32_t num_drafts_to_make);
+  void advance_scheduled(const StepPlan& plan, SchedulerOutput& output);
   void enqueue_waiting(RequestState* request);
   void defer(RequestState& request);
   void remove_from_queues(RequestState* request);
   void finish(RequestState& request, RequestStatus status);
   void free_request(RequestState& request);
+  void forget(RequestState& request);
   void tell_kv(KVCacheCommandKind kind, RequestId id, std::int32_t count = 0);
   void tell_encoder(EncoderCacheCommandKind kind, const RequestState& request,
                     std::int32_t value = 0);
@@ -190,6 +242,7 @@ class Scheduler {
   SchedulerConfig config_;
   KVCachePort& kv_cache_;
   EncoderCachePort* encoder_cache_;
+  KVConnector* connector_;
 
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<RequestState*> running_;  ///< in the order of admission
@@ -212,10 +265,21 @@ class Scheduler {
   std::vector<RequestId> finished_ids_;                                  ///< since the last step
   std::vector<RequestId> preempted_ids_;                                 ///< since the last step
   std::vector<std::pair<std::uint32_t, RequestId>> finished_by_client_;  ///< since the last update
-  std::vector<RequestId> encoder_mismatches_;  ///< to be failed by the next update
+  std::vector<std::pair<RequestId, Error>> failures_;  ///< requests that the next update ends
   PrefixCacheStats prefix_stats_;
+  PrefixCacheStats connector_stats_;
   SpecDecodingStats spec_stats_;
   std::unique_ptr<StepPlan> plan_;  ///< kept for its memory
+
+  // Only with a KV connector.
+  std::vector<RequestState*> ended_;  ///< the connector is still to be told of them
+  std::int32_t num_holding_after_end_ = 0;
+  /// In the middle of their prefills, or of loads: they will take more blocks for certain.
+  std::unordered_set<RequestState*> unfinished_prefills_;
+  bool defer_frees_ = false;
+  std::uint64_t fence_ = 0;            ///< steps with tokens so far
+  std::uint64_t processed_fence_ = 0;  ///< of those, the ones whose results are there
+  std::deque<std::uint64_t> deferred_fences_;
 };
 
 }  // namespace troupe

@@ -27,6 +27,15 @@ struct SpeculativeConfig {
   std::vector<std::int32_t> dynamic_lookup;
 };
 
+/// Which way KV goes between this engine and others.
+struct KVTransferConfig {
+  bool producer = false;  ///< others fetch KV from here: what is computed must be delivered
+  bool consumer = false;  ///< KV is loaded instead of being computed
+  /// What becomes of requests whose KV could not be loaded: computed here, or ended with an error.
+  bool recompute_failed_loads = false;
+  std::int32_t block_size = 0;  ///< local hits are asked beyond at its multiples: KVCacheSettings'
+};
+
 struct SchedulerConfig {
   std::int32_t max_model_len = 0;  ///< prompt and output together
   std::int32_t num_blocks = 0;     ///< of the KV cache, for the statistics
@@ -52,12 +61,20 @@ struct SchedulerConfig {
   bool stagger_decodes = true;
   bool pooling = false;  ///< nothing is sampled, a request ends with its embedding
   SpeculativeConfig speculative;
+  KVTransferConfig kv_transfer;            ///< only with a KVConnector
   std::int32_t max_loras = 0;              ///< distinct adapters in a step; 0: no limit
   std::int32_t max_encoder_embeds = 0;     ///< encoder budget of a step
   bool include_finished_requests = false;  ///< outputs list ended requests per client
   bool has_block_work = false;             ///< Mamba groups: ask TakeBlockWork in each step
   StatePositions states;                   ///< of Mamba layers: where prefills are cut
   std::uint32_t engine_index = 0;
+
+  /// Steps that may be open at once.
+  [[nodiscard]] std::int32_t max_concurrent_batches() const noexcept {
+    if (!async_scheduling) return pipeline_parallel_size;
+    if (stagger_decodes) return pipeline_parallel_size + 1;
+    return pipeline_parallel_size > 1 ? pipeline_parallel_size : 2;
+  }
 };
 
 }  // namespace troupe

@@ -97,10 +97,13 @@ Reply<SlotsAllocated> Scheduler::ask_slots(std::span<const SizedRequest> batch) 
   return kv_cache_.allocate(std::move(question));
 }
 
-/// Takes blocks from others until `sized` gets its own. False: it lost its own blocks as well.
+/// Takes blocks from others until `sized` gets its own. False: it lost its own blocks as well, or
+/// must wait for blocks that are about to become free.
 Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized) {
   while (true) {
+    if (connector_ != nullptr && connector_->has_pending_block_frees()) co_return false;
     RequestState* const victim = choose_victim();
+    if (must_defer_free(*victim)) co_return false;
     running_.erase(std::find(running_.begin(), running_.end(), victim));
     undo_scheduled(plan, victim);
     preempt(*victim, /*drop_output=*/false);

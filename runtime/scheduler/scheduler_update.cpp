@@ -11,6 +11,8 @@ namespace troupe {
 struct Scheduler::StepResult {
   std::int32_t num_scheduled = 0;
   std::int32_t num_drafts = 0;
+  std::int32_t num_invalid_drafts = 0;  ///< of those, refused by the grammar
+  bool lost = false;                    ///< computed from KV that had not been loaded
   std::span<const TokenId> sampled;
   const std::vector<float>* embedding = nullptr;  ///< of a pooling request
   const ModelRunnerOutput* output = nullptr;
@@ -52,6 +54,13 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   CHECK(result.num_sampled.size() == result.ids.size() || result.sampled_token_ids.empty());
   outputs.outputs.reserve(result.ids.size());
 
+  if (step.total_num_scheduled_tokens > 0) pass_fence();
+  std::vector<RequestId> lost;
+  if (!result.kv_connector.empty()) {
+    CHECK(connector_ != nullptr);
+    lost = co_await take_failed_loads(step, result.kv_connector);
+  }
+
   std::size_t next_token = 0;
   StepResult part{.output = &result};
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
@@ -61,11 +70,15 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
     part.index = i;
     part.num_scheduled = step.num_scheduled_tokens[i];
     part.num_drafts = step.num_draft_tokens.empty() ? 0 : step.num_draft_tokens[i];
+    part.num_invalid_drafts = 0;
+    for (const auto& [owner, n] : step.num_invalid_draft_tokens)
+      if (owner == id) part.num_invalid_drafts = n;
     part.sampled = std::span(result.sampled_token_ids).subspan(next_token, num_sampled);
     next_token += num_sampled;
     part.embedding = nullptr;
     for (const auto& [owner, embedding] : result.pooling_outputs)
       if (owner == id) part.embedding = &embedding;
+    part.lost = std::find(lost.begin(), lost.end(), id) != lost.end();
     const auto known = requests_.find(id);
     if (known != requests_.end()) process_result(*known->second, part, outputs);
     if (i < result.num_logprob_rows.size()) {
@@ -74,7 +87,12 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
             result.logprobs.row_sizes[static_cast<std::size_t>(part.first_logprob_row++)]);
     }
   }
+  const std::size_t num_results = outputs.outputs.size();
   fail_requests(result, outputs);
+  if (connector_ != nullptr) {
+    co_await release_ended(std::span(outputs.outputs).first(num_results));
+    if (!result.kv_connector.empty()) take_transfer_results(result.kv_connector);
+  }
   const auto by_client = [](const EngineCoreOutput& a, const EngineCoreOutput& b) {
     return a.client_index < b.client_index;
   };
@@ -92,8 +110,8 @@ void Scheduler::process_result(RequestState& request, const StepResult& result,
   const bool stale = request.num_stale_tokens > 0;
   if (stale) {
     request.num_stale_tokens -= result.num_scheduled;
-    if (request.drop_stale_output) return;
   }
+  if (result.lost || is_finished(request.status) || (stale && request.drop_stale_output)) return;
   if (result.num_drafts > 0 && !result.sampled.empty()) {
     const std::int32_t num_sampled_per_step = config_.pooling ? 0 : 1;
     const auto num_accepted =
@@ -107,11 +125,12 @@ void Scheduler::process_result(RequestState& request, const StepResult& result,
     spec_stats_.num_accepted_per_position.resize(num_positions);
     spec_stats_.num_drafted_per_position.resize(num_positions);
     ++spec_stats_.num_requests;
-    spec_stats_.num_draft_tokens += result.num_drafts;
+    const std::int32_t num_valid = result.num_drafts - result.num_invalid_drafts;
+    spec_stats_.num_draft_tokens += num_valid;
     spec_stats_.num_accepted_tokens += num_accepted;
     for (std::int32_t i = 0; i < num_accepted; ++i)
       ++spec_stats_.num_accepted_per_position[static_cast<std::size_t>(i)];
-    for (std::int32_t i = 0; i < result.num_drafts; ++i)
+    for (std::int32_t i = 0; i < num_valid; ++i)
       ++spec_stats_.num_drafted_per_position[static_cast<std::size_t>(i)];
   }
   if (!request.mm_features.empty())
@@ -121,6 +140,7 @@ void Scheduler::process_result(RequestState& request, const StepResult& result,
 
   const bool was_running = request.status == RequestStatus::kRunning;
   const std::int32_t num_kept = keep_tokens(request, result, stale);
+  advance_grammar(request, result.sampled.first(static_cast<std::size_t>(num_kept)));
   if (result.embedding != nullptr) request.status = RequestStatus::kFinishedStopped;
   const bool stopped = is_finished(request.status);
   if (num_kept == 0 && result.embedding == nullptr && !stopped) return;
@@ -240,7 +260,7 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
 void Scheduler::fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs) {
   const auto fail = [&](RequestId id, Error error) {
     const auto known = requests_.find(id);
-    if (known == requests_.end()) return;
+    if (known == requests_.end() || is_finished(known->second->status)) return;
     RequestState& request = *known->second;
     EngineCoreOutput& output = outputs.outputs.emplace_back();
     output.id = id;
@@ -251,21 +271,7 @@ void Scheduler::fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs
     finish(request, RequestStatus::kFinishedError);
   };
   for (const auto& [id, error] : result.request_errors) fail(id, error);
-  for (const RequestId id : std::exchange(encoder_mismatches_, {}))
-    fail(id, invalid_argument("one multimodal identifier stands for items of different sizes"));
-}
-
-void Scheduler::update_draft_token_ids(
-    std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) {
-  for (const auto& [id, drafts] : draft_token_ids) {
-    const auto known = requests_.find(id);
-    if (known == requests_.end()) continue;
-    RequestState& request = *known->second;
-    if (request.is_prefill_chunk)
-      request.draft_token_ids.clear();
-    else
-      request.draft_token_ids = drafts;
-  }
+  for (const auto& [id, error] : std::exchange(failures_, {})) fail(id, error);
 }
 
 SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
@@ -280,6 +286,8 @@ SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   stats.num_scheduled_tokens = num_scheduled_tokens;
   stats.prefix_cache = std::exchange(prefix_stats_, {});
   stats.spec_decoding = std::exchange(spec_stats_, {});
+  stats.connector_prefix_cache = std::exchange(connector_stats_, {});
+  if (connector_ != nullptr) count_kv_loads(stats);
   return stats;
 }
 

@@ -15,6 +15,29 @@ struct Scheduler::SizedAdmission {
   EncoderInputsPlanned encoder;
 };
 
+/// What need not be computed.
+struct Scheduler::PrefixLookup {
+  bool use_hit = false;  ///< the KVCacheManager was asked
+  std::int32_t num_local_tokens = 0;
+  std::int32_t num_external_tokens = 0;  ///< behind them, from the KV connector
+  bool async = false;                    ///< which loads them in the background
+  bool counts = false;                   ///< in the statistics
+};
+
+namespace {
+
+BlockTable block_table_of(const RequestAdmitted& answer) {
+  BlockTable table;
+  auto next = answer.block_ids.begin();
+  for (const std::int32_t n : answer.block_counts) {
+    table.emplace_back(next, next + n);
+    next += n;
+  }
+  return table;
+}
+
+}  // namespace
+
 /// Head first; the first request that does not fit ends the scan, so that none is starved by
 /// smaller ones behind it. Requests that cannot run yet are passed over and keep their place.
 Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
@@ -33,7 +56,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
     queue->pop();
     if (admission == Admission::kSkip) {
       defer(request);
-      (queue == &holding_ ? plan.skipped_holding : plan.skipped_waiting).push_back(&request);
+      (request.holds_kv() ? plan.skipped_holding : plan.skipped_waiting).push_back(&request);
     } else {
       if (request.deferred) --num_deferred_;
       request.deferred = false;
@@ -46,8 +69,9 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
   co_return true;
 }
 
-bool Scheduler::must_keep_waiting(const RequestState& request, const StepPlan& plan) const {
+bool Scheduler::must_keep_waiting(RequestState& request, const StepPlan& plan) {
   if (request.status == RequestStatus::kWaitingForStreamingRequest) return true;
+  if (waits_for_remote_kvs(request) || waits_for_grammar(request)) return true;
   // Its late results are still to be delivered, and would come after those of its new run.
   if (request.num_stale_tokens > 0 && !request.drop_stale_output) return true;
   return config_.max_loras > 0 && request.lora &&
@@ -91,58 +115,116 @@ std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const Request
   return sized;
 }
 
+/// What is cached here, and what the KV connector could load behind it. False: the connector does
+/// not know yet.
+Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
+  request.shared_prefix_boundary = 0;
+  lookup.counts = !request.params.skip_reading_prefix_cache;
+  if (config_.prefix_caching && lookup.counts) {
+    LookupPrefix question{take_kv_updates(), request.id};
+    const PrefixHit hit = co_await kv_cache_.lookup(std::move(question));
+    request.shared_prefix_boundary = hit.shared_prefix_boundary;
+    lookup.num_local_tokens = hit.num_tokens;
+    lookup.use_hit = true;
+  }
+  if (connector_ != nullptr) {
+    const std::int32_t num_tail = lookup.num_local_tokens % config_.kv_transfer.block_size;
+    const std::int32_t num_blocks_only = lookup.num_local_tokens - num_tail;
+    const auto match = connector_->get_num_new_matched_tokens(request, num_blocks_only);
+    if (!match) co_return false;
+    // A load within the step leaves the last token: its logits are needed.
+    const std::int32_t num_wanted = request.num_tokens() - num_blocks_only - (match->async ? 0 : 1);
+    const std::int32_t num_external = std::min(match->num_tokens, num_wanted);
+    // A hit that ends inside a block gives way to a load that reaches farther.
+    if (lookup.counts && num_external > num_tail) {
+      lookup.num_local_tokens = num_blocks_only;
+      lookup.num_external_tokens = num_external;
+      lookup.async = match->async;
+    }
+    request.kv_load = lookup.async ? KVLoad::kToStart : KVLoad::kNone;
+  }
+  if (request.num_preemptions == 0 && request.prefill_stats) {
+    request.prefill_stats->num_cached_tokens = lookup.num_local_tokens + lookup.num_external_tokens;
+    request.prefill_stats->num_local_cached_tokens = lookup.num_local_tokens;
+    request.prefill_stats->num_external_cached_tokens = lookup.num_external_tokens;
+  }
+  co_return true;
+}
+
+namespace {
+
+void count_lookup(PrefixCacheStats& stats, bool again, std::int32_t num_queries,
+                  std::int32_t num_hits) {
+  (again ? stats.preempted_requests : stats.requests) += 1;
+  (again ? stats.preempted_queries : stats.queries) += static_cast<std::uint64_t>(num_queries);
+  (again ? stats.preempted_hits : stats.hits) += static_cast<std::uint64_t>(num_hits);
+}
+
+}  // namespace
+
+/// Only of requests that got their blocks, so that the same lookup never counts twice.
+void Scheduler::record_lookup(const RequestState& request, const PrefixLookup& lookup) {
+  const bool again = request.num_preemptions > 0;
+  if (lookup.use_hit)
+    count_lookup(prefix_stats_, again, request.num_tokens(), lookup.num_local_tokens);
+  if (lookup.counts && connector_ != nullptr)
+    count_lookup(connector_stats_, again, request.num_tokens() - lookup.num_local_tokens,
+                 lookup.num_external_tokens);
+}
+
 Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& request) {
   std::int32_t num_computed = request.num_computed_tokens;
-  AdmitRequest question;
-  bool looked_up = false;
+  PrefixLookup lookup;
   if (num_computed == 0) {
-    request.shared_prefix_boundary = 0;
-    if (config_.prefix_caching && !request.params.skip_reading_prefix_cache) {
-      LookupPrefix lookup{take_kv_updates(), request.id};
-      const PrefixHit hit = co_await kv_cache_.lookup(std::move(lookup));
-      request.shared_prefix_boundary = hit.shared_prefix_boundary;
-      num_computed = hit.num_tokens;
-      question.use_hit = looked_up = true;
-      question.num_hit_tokens = hit.num_tokens;
-    }
-    if (request.num_preemptions == 0 && request.prefill_stats) {
-      request.prefill_stats->num_cached_tokens = num_computed;
-      request.prefill_stats->num_local_cached_tokens = num_computed;
-    }
+    const bool decided = co_await look_up(request, lookup);
+    if (!decided) co_return Admission::kSkip;
+    num_computed = lookup.num_local_tokens + lookup.num_external_tokens;
   }
 
-  std::optional<SizedAdmission> sized = size_admission(request, num_computed, plan);
-  if (!sized) co_return Admission::kStop;
-  if (encoder_window_has_items(request, num_computed, sized->num_tokens)) {
-    sized->encoder = co_await plan_encoder_inputs(request, sized->num_tokens, num_computed, plan);
-    sized->num_tokens = sized->encoder.num_new_tokens;
+  SizedAdmission sized;  // nothing, while its KV is still to be loaded
+  if (!lookup.async) {
+    const std::optional<SizedAdmission> prefill = size_admission(request, num_computed, plan);
+    if (!prefill) co_return Admission::kStop;
+    sized = *prefill;
+    if (encoder_window_has_items(request, num_computed, sized.num_tokens)) {
+      sized.encoder = co_await plan_encoder_inputs(request, sized.num_tokens, num_computed, plan);
+      sized.num_tokens = sized.encoder.num_new_tokens;
+    }
+    sized.num_tokens = keep_prefill_lookahead(request, num_computed, sized.num_tokens);
+    if (sized.num_tokens <= 0) co_return Admission::kStop;
   }
-  sized->num_tokens = keep_prefill_lookahead(request, num_computed, sized->num_tokens);
-  if (sized->num_tokens <= 0) co_return Admission::kStop;
 
-  question.updates = take_kv_updates();
-  question.id = request.id;
-  question.num_computed_tokens = request.num_computed_tokens;
-  question.num_in_flight_tokens = request.num_in_flight_tokens;
-  question.num_new_tokens = sized->num_tokens;
-  question.num_lookahead_tokens = config_.speculative.num_lookahead_tokens;
-  question.full_sequence_must_fit = config_.reserve_full_sequence;
-  question.keep_watermark = !running_.empty();
+  AdmitRequest question{.updates = take_kv_updates(),
+                        .id = request.id,
+                        .num_computed_tokens = request.num_computed_tokens,
+                        .num_in_flight_tokens = request.num_in_flight_tokens,
+                        .num_hit_tokens = lookup.num_local_tokens,
+                        .use_hit = lookup.use_hit,
+                        .num_external_tokens = lookup.num_external_tokens,
+                        .num_new_tokens = sized.num_tokens,
+                        .delay_caching = lookup.async,
+                        .full_sequence_must_fit = config_.reserve_full_sequence,
+                        .keep_watermark = !running_.empty()};
+  if (lookup.async)
+    reserve_for_prefills(question);
+  else
+    question.num_lookahead_tokens = config_.speculative.num_lookahead_tokens;
   const RequestAdmitted answer = co_await kv_cache_.admit(std::move(question));
   num_free_blocks_ = answer.num_free_blocks;
   if (!answer.fits) {
     if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
     co_return Admission::kStop;
   }
-  if (looked_up) {
-    const auto num_tokens = static_cast<std::uint64_t>(request.num_tokens());
-    const auto num_hits = static_cast<std::uint64_t>(num_computed);
-    const bool again = request.num_preemptions > 0;
-    (again ? prefix_stats_.preempted_requests : prefix_stats_.requests) += 1;
-    (again ? prefix_stats_.preempted_queries : prefix_stats_.queries) += num_tokens;
-    (again ? prefix_stats_.preempted_hits : prefix_stats_.hits) += num_hits;
+  if (connector_ != nullptr)
+    connector_->update_state_after_alloc(request, block_table_of(answer),
+                                         lookup.num_external_tokens);
+  record_lookup(request, lookup);
+  if (lookup.async) {
+    start_load(request, num_computed);
+    co_return Admission::kSkip;
   }
-  commit_admission(plan, request, *sized, num_computed, answer);
+  plan.has_sync_kv_loads |= lookup.num_external_tokens > 0;
+  commit_admission(plan, request, sized, num_computed, answer);
   co_return Admission::kAdmitted;
 }
 
@@ -167,6 +249,9 @@ void Scheduler::commit_admission(StepPlan& plan, RequestState& request, const Si
   }
   request.status = RequestStatus::kRunning;
   request.num_computed_tokens = num_computed;
+  request.kv_load = KVLoad::kNone;
+  if (connector_ != nullptr && num_computed + sized.num_tokens < request.num_tokens())
+    unfinished_prefills_.insert(&request);
   if (request.lora &&
       std::find(plan.loras.begin(), plan.loras.end(), request.lora->int_id) == plan.loras.end())
     plan.loras.push_back(request.lora->int_id);

@@ -62,6 +62,7 @@ struct Scheduler::StepPlan {
   std::int32_t long_prefill_threshold = 0;  ///< 0: none
   bool defer_prefills = false;
   bool preempted = false;                   ///< somebody was, in this step
+  bool has_sync_kv_loads = false;           ///< of external tokens, by admitted requests
   bool prefill_scheduled = false;           ///< a running request that was in mid-prefill
   std::vector<ScheduledRequest> scheduled;  ///< in scheduling order
   std::vector<std::int32_t> loras;          ///< distinct adapters of the scheduled requests
@@ -78,7 +79,7 @@ struct Scheduler::StepPlan {
   void clear() {
     budget = {};
     long_prefill_threshold = 0;
-    defer_prefills = preempted = prefill_scheduled = false;
+    defer_prefills = preempted = prefill_scheduled = has_sync_kv_loads = false;
     scheduled.clear(), loras.clear(), drafts.clear(), blocks.clear(), block_counts.clear();
     encoder_items.clear(), batch.clear(), skipped_waiting.clear(), skipped_holding.clear();
   }

@@ -96,7 +96,7 @@ inline KVCacheManagerActor::behavior_type counting_cache(
       [=](TakeBlockWork& question) {
         return ++log->num_questions, self->delegate(next, std::move(question));
       },
-      [=](ReadBlockTables& question) {
+      [=](ReadBlockTable& question) {
         return ++log->num_questions, self->delegate(next, std::move(question));
       },
       [=](FindInvalidBlocks& question) {

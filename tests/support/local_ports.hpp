@@ -27,9 +27,9 @@ class LocalKVCache final : public KVCachePort {
     ++num_round_trips;
     return manager_.take_block_work(question);
   }
-  Reply<BlockTablesRead> read_block_tables(ReadBlockTables question) override {
+  Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
     ++num_round_trips;
-    return manager_.read_block_tables(question);
+    return manager_.read_block_table(question);
   }
   Reply<InvalidBlocksFound> find_invalid_blocks(FindInvalidBlocks question) override {
     ++num_round_trips;

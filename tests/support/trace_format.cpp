@@ -65,6 +65,7 @@ EngineCoreRequest request_from_json(const json& request, RequestId id) {
     const json& rule = request["repetition"];
     params.repetition_detection = RepetitionDetection{rule[0], rule[1], rule[2]};
   }
+  if (request.value("structured", false)) params.structured_outputs.emplace();
   for (const json& item : request.value("mm", json::array())) {
     MultiModalFeature& feature = result.mm_features.emplace_back();
     feature.identifier = item["hash"];
@@ -146,6 +147,55 @@ KVCacheSettings cache_settings_from_json(const json& cfg, const json& derived) {
   CHECK(settings.hash_block_size() == derived["hash_block_size"].get<std::int32_t>());
   CHECK(settings.partial_hash_hits() == derived["partial_hash_hits"].get<bool>());
   return settings;
+}
+
+namespace {
+bool has(const json& object, const char* key) {
+  return object.contains(key) && !object[key].is_null();
+}
+}  // namespace
+
+SchedulerConfig scheduler_config_from_json(const json& cfg, const json& derived) {
+  SchedulerConfig config;
+  config.max_model_len = cfg["max_model_len"];
+  config.num_blocks = cfg["num_blocks"];
+  config.max_num_seqs = cfg["max_num_seqs"];
+  config.max_num_active_seqs = cfg.value("max_num_active_seqs", 0);
+  config.max_num_batched_tokens = cfg["max_num_batched_tokens"];
+  config.max_num_scheduled_tokens = cfg.value("max_num_scheduled_tokens", 0);
+  config.enable_chunked_prefill = cfg["enable_chunked_prefill"];
+  config.long_prefill_token_threshold = cfg["long_prefill_token_threshold"];
+  config.long_prefill_adaptive = cfg.value("long_prefill_adaptive", false);
+  config.policy =
+      cfg["policy"] == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  config.reserve_full_sequence = cfg["reserve_full_isl"];
+  config.prefix_caching = cfg["prefix_caching"];
+  config.async_scheduling = cfg["async_scheduling"];
+  config.pipeline_parallel_size = cfg["pp"];
+  config.stagger_decodes = cfg["v2_runner"];
+  config.pooling = cfg.value("runner", std::string()) == "pooling";
+  config.speculative.num_draft_tokens = derived["num_spec_tokens"];
+  config.speculative.num_lookahead_tokens = derived["num_lookahead_tokens"];
+  config.speculative.num_prefill_lookahead = derived["num_prefill_lookahead"];
+  config.speculative.draft_slots = derived["draft_slots"];
+  if (!derived["dynamic_sd_lookup"].is_null())
+    config.speculative.dynamic_lookup =
+        derived["dynamic_sd_lookup"].get<std::vector<std::int32_t>>();
+  if (has(cfg, "lora")) config.max_loras = cfg["lora"]["max_loras"];
+  if (has(cfg, "mm")) config.max_encoder_embeds = cfg["mm"]["compute_budget"];
+  config.include_finished_requests = cfg.value("include_finished_set", false);
+  config.has_block_work = derived["needs_zeroing"];
+  if (has(cfg, "connector")) {
+    const std::string role = cfg["connector"]["role"];
+    config.kv_transfer = {
+        .producer = role != "kv_consumer",
+        .consumer = role != "kv_producer",
+        .recompute_failed_loads = cfg["connector"]["failure_policy"] == "recompute",
+        .block_size = derived["scheduler_block_size"]};
+  }
+  CHECK(config.max_concurrent_batches() == derived["max_concurrent_batches"].get<std::int32_t>());
+  config.states = cache_settings_from_json(cfg, derived).state_positions();
+  return config;
 }
 
 std::string hash_text(const BlockHash& hash, std::size_t hex_chars) {

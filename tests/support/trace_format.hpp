@@ -12,6 +12,7 @@
 #include "runtime/cache/kv_cache_manager.hpp"
 #include "runtime/cache/kv_events.hpp"
 #include "runtime/scheduler/request_state.hpp"
+#include "runtime/scheduler/scheduler_config.hpp"
 
 namespace troupe {
 
@@ -33,6 +34,8 @@ class TraceIds {
 [[nodiscard]] std::vector<KVCacheGroup> groups_from_json(const nlohmann::json& groups);
 [[nodiscard]] KVCacheSettings cache_settings_from_json(const nlohmann::json& cfg,
                                                        const nlohmann::json& derived);
+[[nodiscard]] SchedulerConfig scheduler_config_from_json(const nlohmann::json& cfg,
+                                                         const nlohmann::json& derived);
 [[nodiscard]] std::string hash_text(const BlockHash& hash, std::size_t hex_chars);
 [[nodiscard]] std::string status_name(RequestStatus status);
 [[nodiscard]] RequestStatus status_from_name(const std::string& name);

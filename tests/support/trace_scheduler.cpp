@@ -10,45 +10,15 @@
 #include "tests/support/local_ports.hpp"
 #include "tests/support/trace_format.hpp"
 #include "tests/support/trace_replay.hpp"
+#include "tests/support/trace_scripts.hpp"
 
 namespace troupe {
 namespace {
 
 using nlohmann::json;
 
-SchedulerConfig scheduler_config_from_json(const json& cfg, const json& derived) {
-  SchedulerConfig config;
-  config.max_model_len = cfg["max_model_len"];
-  config.num_blocks = cfg["num_blocks"];
-  config.max_num_seqs = cfg["max_num_seqs"];
-  config.max_num_active_seqs = cfg.value("max_num_active_seqs", 0);
-  config.max_num_batched_tokens = cfg["max_num_batched_tokens"];
-  config.max_num_scheduled_tokens = cfg.value("max_num_scheduled_tokens", 0);
-  config.enable_chunked_prefill = cfg["enable_chunked_prefill"];
-  config.long_prefill_token_threshold = cfg["long_prefill_token_threshold"];
-  config.long_prefill_adaptive = cfg.value("long_prefill_adaptive", false);
-  config.policy =
-      cfg["policy"] == "priority" ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
-  config.reserve_full_sequence = cfg["reserve_full_isl"];
-  config.prefix_caching = cfg["prefix_caching"];
-  config.async_scheduling = cfg["async_scheduling"];
-  config.pipeline_parallel_size = cfg["pp"];
-  config.stagger_decodes = cfg["v2_runner"];
-  config.pooling = cfg.value("runner", std::string()) == "pooling";
-  config.speculative.num_draft_tokens = derived["num_spec_tokens"];
-  config.speculative.num_lookahead_tokens = derived["num_lookahead_tokens"];
-  config.speculative.num_prefill_lookahead = derived["num_prefill_lookahead"];
-  config.speculative.draft_slots = derived["draft_slots"];
-  if (!derived["dynamic_sd_lookup"].is_null())
-    config.speculative.dynamic_lookup =
-        derived["dynamic_sd_lookup"].get<std::vector<std::int32_t>>();
-  if (cfg.contains("lora") && !cfg["lora"].is_null()) config.max_loras = cfg["lora"]["max_loras"];
-  if (cfg.contains("mm") && !cfg["mm"].is_null())
-    config.max_encoder_embeds = cfg["mm"]["compute_budget"];
-  config.include_finished_requests = cfg.value("include_finished_set", false);
-  config.has_block_work = derived["needs_zeroing"];
-  config.states = cache_settings_from_json(cfg, derived).state_positions();
-  return config;
+bool has(const json& object, const char* key) {
+  return object.contains(key) && !object[key].is_null();
 }
 
 class SchedulerReplayer final : public TraceReplayer {
@@ -61,7 +31,9 @@ class SchedulerReplayer final : public TraceReplayer {
         hex_chars_(cfg_["hash"]["hex_chars"]),
         kv_cache_(cache_settings_from_json(cfg_, derived_)),
         kv_port_(kv_cache_),
-        scheduler_(scheduler_config_from_json(cfg_, derived_), kv_port_, make_encoder_port()) {}
+        connector_(ids_),
+        scheduler_(scheduler_config_from_json(cfg_, derived_), kv_port_, make_encoder_port(),
+                   has(cfg_, "connector") ? &connector_ : nullptr) {}
 
   std::string replay(const json& line) override {
     const json& op = line["op"];
@@ -76,30 +48,49 @@ class SchedulerReplayer final : public TraceReplayer {
     } else if (name == "finish") {
       finish(op, out);
     } else if (name == "drafts") {
-      std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;
-      for (const json& entry : op["d"])
-        drafts.emplace_back(ids_.number(entry[0]), entry[1].get<std::vector<TokenId>>());
-      scheduler_.update_draft_token_ids(drafts);
+      scheduler_.update_draft_token_ids(drafts_of(ids_, op["d"]));
     } else if (name == "reset_prefix_cache") {
       const bool running = op["running"];
-      out["ok"] = run_now(scheduler_.reset_prefix_cache(running, 0));
+      const bool ok =
+          run_now(scheduler_.reset_prefix_cache(running, 0, op.value("connector", false)));
+      if (running && !ok)
+        out["raised"] = true;
+      else
+        out["ok"] = ok;
       if (running) previous_step_.clear();
     } else if (name == "reset_encoder_cache") {
       scheduler_.reset_encoder_cache();
     } else if (name == "pause") {
       scheduler_.set_pause_state(static_cast<PauseState>(op["state"].get<int>()));
+    } else if (name == "grammar") {
+      Result<std::unique_ptr<Grammar>> grammar = Error{};
+      if (op["ok"].get<bool>()) grammar = std::make_unique<ScriptedGrammar>(op["mod"]);
+      scheduler_.set_grammar(ids_.number(op["id"]), std::move(grammar));
+    } else if (name == "bitmask") {
+      bitmask(op, out);
+    } else if (name == "drafts_in_output") {
+      drafts_in_output(op, out);
+    } else if (name == "conn") {
+      connector_.set_pending_frees(op["pending_frees"]);
     } else {
       return "operation " + name + " is not supported";
     }
+    static_cast<void>(run_now(scheduler_.release_ended()));
     scheduler_.flush();
+    out["conn"] = connector_.take_calls();
     std::string difference = describe_difference("out", line["out"], out);
     if (difference.empty()) difference = compare_state(line.value("st", json::object()));
     return difference;
   }
 
  private:
+  struct Step {
+    std::uint64_t number = 0;
+    SchedulerOutput output;
+  };
+
   EncoderCachePort* make_encoder_port() {
-    if (!cfg_.contains("mm") || cfg_["mm"].is_null()) return nullptr;
+    if (!has(cfg_, "mm")) return nullptr;
     encoder_cache_.emplace(
         EncoderCacheSettings{.capacity = cfg_["mm"]["cache_size"],
                              .split_items = !cfg_.value("disable_chunked_mm_input", false)});
@@ -118,6 +109,7 @@ class SchedulerReplayer final : public TraceReplayer {
     const RequestId id = ids_.number(op["req"]["id"]);
     const bool is_new = scheduler_.request(id) == nullptr;
     EngineCoreRequest request = request_from_json(op["req"], id);
+    connector_.add_request(id, op["req"].value("remote", json()));
     CHECK(scheduler_.add_request(std::move(request), 0).ok());
     scheduler_.flush();
     if (is_new) {
@@ -141,21 +133,13 @@ class SchedulerReplayer final : public TraceReplayer {
 
     std::map<RequestId, std::int32_t> num_scheduled, num_drafts;
     out["num"] = json::array();
-    std::size_t next_draft = 0;
     for (std::size_t i = 0; i < output.scheduled_ids.size(); ++i) {
       const RequestId id = output.scheduled_ids[i];
       num_scheduled[id] = output.num_scheduled_tokens[i];
+      num_drafts[id] = output.num_draft_tokens.empty() ? 0 : output.num_draft_tokens[i];
       out["num"].push_back({ids_.name(id), output.num_scheduled_tokens[i]});
-      const auto n = output.num_draft_tokens.empty()
-                         ? 0
-                         : static_cast<std::size_t>(output.num_draft_tokens[i]);
-      num_drafts[id] = static_cast<std::int32_t>(n);
-      if (n > 0)
-        out["spec"][ids_.name(id)] = std::vector<TokenId>(
-            output.draft_token_ids.begin() + static_cast<std::ptrdiff_t>(next_draft),
-            output.draft_token_ids.begin() + static_cast<std::ptrdiff_t>(next_draft + n));
-      next_draft += n;
     }
+    out["spec"] = drafts_json(output);
     out["total"] = output.total_num_scheduled_tokens;
     out["finished"] = ids_.sorted_names(output.finished_ids);
     out["preempted"] = ids_.sorted_names(output.preempted_ids);
@@ -210,6 +194,9 @@ class SchedulerReplayer final : public TraceReplayer {
         out["cached"].push_back(std::move(entry));
       }
     }
+    out["sync_loads"] = output.has_sync_kv_loads;
+    out["structured"] = output.has_structured_output_requests;
+    out["pending_structured"] = output.pending_structured_output_tokens;
     for (const auto& [id, item] : output.scheduled_encoder_inputs)
       out["enc"][ids_.name(id)].push_back(item);
     out["free_mm"] = output.free_encoder_identifiers;
@@ -218,6 +205,56 @@ class SchedulerReplayer final : public TraceReplayer {
     if (cfg_.contains("spec") && !cfg_["spec"].is_null()) out["next_k"] = output.num_drafts_to_make;
     previous_step_.clear();
     previous_step_.insert(output.scheduled_ids.begin(), output.scheduled_ids.end());
+  }
+
+  static std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts_of(const TraceIds& ids,
+                                                                           const json& list) {
+    std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;
+    for (const json& entry : list)
+      drafts.emplace_back(ids.number(entry[0]), entry[1].get<std::vector<TokenId>>());
+    return drafts;
+  }
+
+  json drafts_json(const SchedulerOutput& step) const {
+    json drafts = json::object();
+    auto next = step.draft_token_ids.begin();
+    for (std::size_t i = 0; i < step.num_draft_tokens.size(); ++i) {
+      const auto begin = next;
+      next += step.num_draft_tokens[i];
+      if (begin != next)
+        drafts[ids_.name(step.scheduled_ids[i])] = std::vector<TokenId>(begin, next);
+    }
+    return drafts;
+  }
+
+  Step& open_step(const json& op) {
+    const auto step = std::find_if(steps_.begin(), steps_.end(), [&](const Step& other) {
+      return other.number == op["k"].get<std::uint64_t>();
+    });
+    CHECK(step != steps_.end());
+    return *step;
+  }
+
+  void bitmask(const json& op, json& out) {
+    const std::optional<GrammarOutput> output = scheduler_.grammar_bitmask(open_step(op).output);
+    if (!output) return;
+    out["ids"] = json::array();
+    for (const RequestId id : output->ids) out["ids"].push_back(ids_.name(id));
+    out["rows"] = output->bitmask;
+    out["acceptable"] = output->num_acceptable_drafts;
+  }
+
+  void drafts_in_output(const json& op, json& out) {
+    SchedulerOutput& step = open_step(op).output;
+    scheduler_.update_draft_token_ids_in_output(step, drafts_of(ids_, op["d"]));
+    out["spec"] = drafts_json(step);
+    for (const auto& [id, n] : step.num_invalid_draft_tokens) out["invalid"][ids_.name(id)] = n;
+  }
+
+  std::vector<RequestId> numbers_of(const json& names) const {
+    std::vector<RequestId> numbers;
+    for (const json& name : names) numbers.push_back(ids_.number(name));
+    return numbers;
   }
 
   void update(const json& op, json& out) {
@@ -234,6 +271,12 @@ class SchedulerReplayer final : public TraceReplayer {
     }
     for (const json& id : op.value("pooled", json::array()))
       result.pooling_outputs.emplace_back(ids_.number(id), std::vector<float>{1});
+    const json report = op.value("kv", json::object());
+    const json none = json::array();
+    result.kv_connector = {.finished_sending = numbers_of(report.value("sent", none)),
+                           .finished_recving = numbers_of(report.value("recved", none)),
+                           .failed_recving = numbers_of(report.value("failed", none)),
+                           .invalid_block_ids = report.value("invalid", std::vector<BlockId>())};
     const EngineCoreOutputs outputs =
         run_now(scheduler_.update_from_output(step.output, result, 0));
     scheduler_.flush();
@@ -249,6 +292,8 @@ class SchedulerReplayer final : public TraceReplayer {
       if (const auto* text = std::get_if<std::string>(&output.stop_reason))
         entry["stop_reason"] = *text;
       if (output.pooling_output) entry["pooled"] = true;
+      if (!output.kv_transfer_params.empty())
+        entry["kv_params"] = json::parse(output.kv_transfer_params);
       if (const auto& stats = output.prefill_stats)
         entry["prefill"] = {stats->num_prompt_tokens,          stats->num_computed_tokens,
                             stats->num_cached_tokens,          stats->num_local_cached_tokens,
@@ -263,11 +308,17 @@ class SchedulerReplayer final : public TraceReplayer {
     out["stats"] = {{"running", stats.num_running_reqs},
                     {"waiting", stats.num_waiting_reqs},
                     {"skipped", stats.num_deferred_reqs}};
-    const PrefixCacheStats& prefix = stats.prefix_cache;
-    if (prefix != PrefixCacheStats{})
-      out["stats"]["prefix"] = {
-          prefix.requests,          prefix.queries,        prefix.hits, prefix.preempted_requests,
-          prefix.preempted_queries, prefix.preempted_hits, prefix.reset};
+    const auto add_prefix_stats = [&](const char* key, const PrefixCacheStats& prefix) {
+      if (prefix != PrefixCacheStats{})
+        out["stats"][key] = {
+            prefix.requests,          prefix.queries,        prefix.hits, prefix.preempted_requests,
+            prefix.preempted_queries, prefix.preempted_hits, prefix.reset};
+    };
+    add_prefix_stats("prefix", stats.prefix_cache);
+    add_prefix_stats("ext_prefix", stats.connector_prefix_cache);
+    if (has(cfg_, "connector"))
+      out["stats"]["fetch"] = {stats.num_kv_loads_to_start, stats.num_kv_loads_in_progress,
+                               stats.num_kv_loads_waiting};
     const SpecDecodingStats& spec = stats.spec_decoding;
     if (spec.num_requests > 0)
       out["stats"]["spec"] = {spec.num_requests, spec.num_draft_tokens, spec.num_accepted_tokens,
@@ -349,6 +400,12 @@ class SchedulerReplayer final : public TraceReplayer {
     state["def"] = ids_.sorted_names(deferred);
     state["unfinished"] = scheduler_.num_unfinished_requests();
     state["has"] = scheduler_.has_requests();
+    if (derived_["defer_block_free"].get<bool>()) {
+      state["deferred_frees"] = json::array();
+      for (std::size_t i = 0; i < kv_cache_.deferred_frees().size(); ++i)
+        state["deferred_frees"].push_back(
+            {scheduler_.deferred_fences()[i], kv_cache_.deferred_frees()[i]});
+    }
     if (expected.contains("step")) state["step"] = scheduler_.step();
     if (expected.contains("enc")) state["enc"] = encoder_state();
     std::string difference = describe_difference("st", expected, state);
@@ -391,11 +448,6 @@ class SchedulerReplayer final : public TraceReplayer {
     return {};
   }
 
-  struct Step {
-    std::uint64_t number = 0;
-    SchedulerOutput output;
-  };
-
   json cfg_;
   json derived_;
   TraceIds ids_;
@@ -405,6 +457,7 @@ class SchedulerReplayer final : public TraceReplayer {
   LocalKVCache kv_port_;
   std::optional<EncoderCacheManager> encoder_cache_;
   std::optional<LocalEncoderCache> encoder_port_;
+  ScriptedConnector connector_;
   Scheduler scheduler_;
   std::deque<Step> steps_;
   std::unordered_set<RequestId> previous_step_;

@@ -1,0 +1,55 @@
+#pragma once
+// The Scheduler's side of a KV connector: KV that comes from elsewhere (another engine, a store)
+// instead of being computed, and KV that is fetched from here. Its other side is in the workers;
+// the two speak through the metadata of a step and the KVConnectorOutput of its result.
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "messages/model_runner_output.hpp"
+#include "messages/scheduler_output.hpp"
+#include "runtime/scheduler/request_state.hpp"
+
+namespace troupe {
+
+/// Called by the Scheduler only, on its thread; must not block. Tokens are counted from a request's
+/// first.
+class KVConnector {
+ public:
+  virtual ~KVConnector() = default;
+
+  struct Match {
+    std::int32_t num_tokens = 0;  ///< beyond the local ones
+    bool async = false;           ///< loaded in the background, over several steps
+  };
+  /// What could be loaded behind num_local_tokens, a multiple of the block size. None: not known
+  /// yet, to be asked again in a later step. May be asked several times for one request.
+  [[nodiscard]] virtual std::optional<Match> get_num_new_matched_tokens(
+      const RequestState& request, std::int32_t num_local_tokens) = 0;
+
+  /// The request has its blocks. num_external_tokens of them (0: none), behind the local ones, are
+  /// to be loaded. Called again, with 0, when a request goes on after a load in the background.
+  virtual void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
+                                        std::int32_t num_external_tokens) = 0;
+
+  struct Finished {
+    bool delay_free = false;         ///< keep the blocks until they are reported as sent
+    std::string kv_transfer_params;  ///< for the client: a JSON object, or empty
+  };
+  /// The request has ended, by request.status. `blocks` are those of its computed tokens.
+  [[nodiscard]] virtual Finished request_finished(const RequestState& request,
+                                                  const BlockTable& blocks) = 0;
+
+  /// For the workers, with every step.
+  [[nodiscard]] virtual std::string build_connector_metadata(const SchedulerOutput&) { return {}; }
+  virtual void update_connector_output(const KVConnectorOutput&) {}
+
+  /// Blocks will become free without anybody losing theirs: wait rather than preempt.
+  [[nodiscard]] virtual bool has_pending_block_frees() const { return false; }
+  /// Forgets what it stores elsewhere; false if it cannot.
+  virtual bool reset_cache() { return false; }
+};
+
+}  // namespace troupe

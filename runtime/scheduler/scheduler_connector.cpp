@@ -1,0 +1,199 @@
+// The KV connector's part: KV that is loaded instead of computed, loads that fail, and blocks that
+// outlive their requests.
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/check.hpp"
+#include "runtime/scheduler/scheduler.hpp"
+
+namespace troupe {
+
+// ---- loads in the background --------------------------------------------------------------------
+
+/// The KV of a waiting request has arrived, or part of it: it is an ordinary waiting request again.
+bool Scheduler::waits_for_remote_kvs(RequestState& request) {
+  if (request.status != RequestStatus::kWaitingForRemoteKVs) return false;
+  if (request.kv_load != KVLoad::kFinished) return true;
+  if (request.num_computed_tokens > 0) {
+    tell_kv(KVCacheCommandKind::kCacheBlocks, request.id, request.num_computed_tokens);
+    // The last token is computed here in any case: its logits are needed.
+    if (request.num_computed_tokens == request.num_tokens()) --request.num_computed_tokens;
+  } else {
+    free_blocks(request);
+    request.kv_load = KVLoad::kNone;
+  }
+  request.kv_load_failed = false;
+  request.status =
+      request.num_preemptions > 0 ? RequestStatus::kPreempted : RequestStatus::kWaiting;
+  return false;
+}
+
+void Scheduler::start_load(RequestState& request, std::int32_t num_computed) {
+  request.status = RequestStatus::kWaitingForRemoteKVs;
+  request.num_computed_tokens = num_computed;
+  request.kv_load = KVLoad::kInProgress;
+  unfinished_prefills_.insert(&request);
+}
+
+/// A load must not take the blocks that requests under way still need: it cannot be preempted.
+void Scheduler::reserve_for_prefills(AdmitRequest& question) const {
+  for (const RequestState* prefill : unfinished_prefills_)
+    question.reserve_for.push_back({prefill->id, prefill->num_computed_tokens});
+  const SpeculativeConfig& speculative = config_.speculative;
+  if (speculative.num_draft_tokens > 0)
+    question.num_reserved_tokens =
+        1 + speculative.num_draft_tokens + speculative.num_lookahead_tokens;
+}
+
+// ---- loads that failed --------------------------------------------------------------------------
+
+/// Requests are cut to what is valid, and computed from there; or, by config, fail. Returns those
+/// whose part of the step's result counts for nothing.
+Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput& step,
+                                                          const KVConnectorOutput& report) {
+  const bool recompute = config_.kv_transfer.recompute_failed_loads;
+  const auto fail = [this](RequestId id) {
+    failures_.emplace_back(id, Error{ErrorCode::kInternal, "its KV could not be loaded", {}});
+  };
+  for (const RequestId id : report.failed_recving) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end() || is_finished(known->second->status)) continue;
+    if (!recompute) {
+      fail(id);
+      continue;
+    }
+    known->second->num_computed_tokens = 0;
+    known->second->kv_load_failed = true;
+  }
+  std::vector<RequestId> lost;
+  if (report.invalid_block_ids.empty()) co_return lost;
+
+  FindInvalidBlocks question{.updates = take_kv_updates(),
+                             .block_ids = report.invalid_block_ids,
+                             .drop_content = !recompute};
+  for (const RequestState* request : holding_.list())
+    if (request->status == RequestStatus::kWaitingForRemoteKVs)
+      question.loading.push_back({request->id, request->num_computed_tokens});
+  for (const RequestState* request : running_) {
+    std::int32_t num_tokens = request->num_computed_tokens;
+    const auto scheduled =
+        std::find(step.scheduled_ids.begin(), step.scheduled_ids.end(), request->id);
+    if (scheduled != step.scheduled_ids.end())
+      num_tokens -= step.num_scheduled_tokens[static_cast<std::size_t>(scheduled -
+                                                                       step.scheduled_ids.begin())];
+    question.running.push_back({request->id, num_tokens});
+  }
+  const std::vector<FindInvalidBlocks::Loaded> loading = question.loading;
+  const std::vector<FindInvalidBlocks::Loaded> running = question.running;
+  const InvalidBlocksFound found = co_await kv_cache_.find_invalid_blocks(std::move(question));
+  num_free_blocks_ = found.num_free_blocks;
+  for (std::size_t i = 0; i < loading.size(); ++i) {
+    if (found.loading[i] < 0) continue;
+    RequestState& request = *requests_.at(loading[i].id);
+    request.num_computed_tokens = found.loading[i];
+    request.kv_load_failed = true;
+    if (!recompute) fail(request.id);
+  }
+  for (std::size_t i = 0; i < running.size(); ++i) {
+    if (found.running[i] < 0) continue;
+    RequestState& request = *requests_.at(running[i].id);
+    request.num_computed_tokens = found.running[i];
+    lost.push_back(request.id);
+    if (!recompute) fail(request.id);
+  }
+  co_return lost;
+}
+
+// ---- the end of requests ------------------------------------------------------------------------
+
+namespace {
+
+/// A prefill that was done elsewhere: the client is told how much of it was cached.
+void add_remote_prefill(std::string& kv_transfer_params, const PrefillStats& stats) {
+  auto params = nlohmann::json::parse(kv_transfer_params, nullptr, /*allow_exceptions=*/false);
+  if (!params.is_object()) return;
+  const auto flag = params.find("do_remote_prefill");
+  if (flag == params.end() || *flag != true) return;
+  params["remote_prefill_cached_tokens"] = stats.num_cached_tokens;
+  kv_transfer_params = params.dump();
+}
+
+}  // namespace
+
+/// The connector is told of requests that have ended since the last call, and may keep their
+/// blocks. `outputs` get what it has to say to the clients.
+Task<bool> Scheduler::release_ended(std::span<EngineCoreOutput> outputs) {
+  const std::vector<RequestState*> ended = std::exchange(ended_, {});
+  for (RequestState* const request : ended) {
+    ReadBlockTable question{take_kv_updates(), request->id, request->num_computed_tokens,
+                            request->num_in_flight_tokens};
+    const BlockTableRead answer = co_await kv_cache_.read_block_table(std::move(question));
+    num_free_blocks_ = answer.num_free_blocks;
+    KVConnector::Finished finished = connector_->request_finished(*request, answer.block_ids);
+    for (EngineCoreOutput& output : outputs) {
+      if (output.id != request->id || !output.finish_reason) continue;
+      output.kv_transfer_params = std::move(finished.kv_transfer_params);
+      if (output.prefill_stats)
+        add_remote_prefill(output.kv_transfer_params, *output.prefill_stats);
+    }
+    if (finished.delay_free || request->kv_load == KVLoad::kInProgress) {
+      request->holds_blocks_after_end = true;
+      ++num_holding_after_end_;
+    } else {
+      forget(*request);
+    }
+  }
+  co_return true;
+}
+
+void Scheduler::take_transfer_results(const KVConnectorOutput& report) {
+  for (const RequestId id : report.finished_recving) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end()) continue;
+    RequestState& request = *known->second;
+    if (request.status == RequestStatus::kWaitingForRemoteKVs)
+      request.kv_load = KVLoad::kFinished;
+    else if (request.holds_blocks_after_end)
+      forget(request);
+  }
+  for (const RequestId id : report.finished_sending) {
+    const auto known = requests_.find(id);
+    if (known != requests_.end() && known->second->holds_blocks_after_end) forget(*known->second);
+  }
+  connector_->update_connector_output(report);
+}
+
+// ---- fences -------------------------------------------------------------------------------------
+
+/// Workers still run a step that this request takes part in, and a transfer could write into its
+/// blocks before they are done.
+bool Scheduler::must_defer_free(const RequestState& request) const {
+  return defer_frees_ && request.last_fence > processed_fence_;
+}
+
+void Scheduler::free_blocks(const RequestState& request) {
+  if (!must_defer_free(request)) return tell_kv(KVCacheCommandKind::kFreeBlocks, request.id);
+  tell_kv(KVCacheCommandKind::kDeferFree, request.id);
+  deferred_fences_.push_back(fence_);
+}
+
+void Scheduler::pass_fence() {
+  ++processed_fence_;
+  std::int32_t num_due = 0;
+  for (; !deferred_fences_.empty() && deferred_fences_.front() <= processed_fence_; ++num_due)
+    deferred_fences_.pop_front();
+  if (num_due > 0) tell_kv(KVCacheCommandKind::kReleaseDeferred, RequestId{}, num_due);
+}
+
+void Scheduler::count_kv_loads(SchedulerStats& stats) const {
+  for (const RequestQueue* queue : {&holding_, &waiting_}) {
+    for (const RequestState* request : queue->list()) {
+      stats.num_kv_loads_to_start += request->kv_load == KVLoad::kToStart;
+      stats.num_kv_loads_in_progress += request->kv_load == KVLoad::kInProgress;
+      stats.num_kv_loads_waiting += request->kv_load == KVLoad::kFinished;
+    }
+  }
+}
+
+}  // namespace troupe

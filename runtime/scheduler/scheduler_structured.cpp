@@ -1,0 +1,161 @@
+// Structured output: requests wait for their grammars, the grammars follow what is sampled, and
+// drafts and samples are kept to what the grammars allow.
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+#include "runtime/scheduler/scheduler.hpp"
+
+namespace troupe {
+namespace {
+
+/// How many of `drafts` the grammar would accept, one after the other. It stays as it is.
+std::size_t num_accepted_drafts(Grammar& grammar, std::span<const TokenId> drafts) {
+  std::size_t n = 0;
+  while (n < drafts.size() && drafts[n] >= 0 && grammar.accept(drafts[n])) ++n;
+  grammar.rollback(n);
+  return n;
+}
+
+}  // namespace
+
+void Scheduler::set_grammar(RequestId id, Result<std::unique_ptr<Grammar>> grammar) {
+  const auto known = requests_.find(id);
+  if (known == requests_.end() || is_finished(known->second->status)) return;
+  RequestState& request = *known->second;
+  if (grammar.ok()) {
+    CHECK(grammar.value() != nullptr, value(id));
+    request.grammar = std::move(grammar.value());
+    // A resubmitted request goes on where its output had come.
+    for (auto i = static_cast<std::size_t>(request.num_prompt_tokens); i < request.token_ids.size();
+         ++i)
+      static_cast<void>(request.grammar->accept(request.token_ids[i]));
+  } else {
+    request.grammar_error = grammar.error();
+  }
+}
+
+/// A request whose grammar cannot be made is failed by the next update.
+bool Scheduler::waits_for_grammar(RequestState& request) {
+  if (request.status != RequestStatus::kWaitingForGrammar) return false;
+  if (request.grammar_error && !std::exchange(request.grammar_error_reported, true))
+    failures_.emplace_back(request.id, *request.grammar_error);
+  if (request.grammar == nullptr) return true;
+  request.status = RequestStatus::kWaiting;
+  return false;
+}
+
+/// A token that the grammar refuses ends the request; it can only come from a sampler that did not
+/// apply the bitmask.
+void Scheduler::advance_grammar(RequestState& request, std::span<const TokenId> kept) {
+  if (request.grammar == nullptr) return;
+  for (const TokenId token : kept) {
+    if (request.grammar->accept(token)) continue;
+    request.status = RequestStatus::kFinishedError;
+    request.resumable = false;
+    return;
+  }
+}
+
+void Scheduler::update_draft_token_ids(
+    std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) {
+  for (const auto& [id, drafts] : draft_token_ids) {
+    const auto known = requests_.find(id);
+    if (known == requests_.end() || is_finished(known->second->status)) continue;
+    RequestState& request = *known->second;
+    if (request.is_prefill_chunk) {
+      request.draft_token_ids.clear();
+      continue;
+    }
+    request.draft_token_ids = drafts;
+    if (request.grammar != nullptr)
+      request.draft_token_ids.resize(num_accepted_drafts(*request.grammar, drafts));
+  }
+}
+
+void Scheduler::update_draft_token_ids_in_output(
+    SchedulerOutput& step,
+    std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) const {
+  std::size_t begin = 0;
+  step.num_invalid_draft_tokens.clear();
+  for (std::size_t i = 0; i < step.num_draft_tokens.size(); ++i) {
+    const auto scheduled = std::span(step.draft_token_ids)
+                               .subspan(begin, static_cast<std::size_t>(step.num_draft_tokens[i]));
+    begin += scheduled.size();
+    const RequestState* const state = request(step.scheduled_ids[i]);
+    const auto drafts =
+        std::find_if(draft_token_ids.begin(), draft_token_ids.end(),
+                     [&](const auto& entry) { return entry.first == step.scheduled_ids[i]; });
+    if (scheduled.empty() || state == nullptr || is_finished(state->status) ||
+        drafts == draft_token_ids.end())
+      continue;
+    std::size_t size = std::min(scheduled.size(), drafts->second.size());
+    if (state->grammar != nullptr)
+      size = num_accepted_drafts(*state->grammar, std::span(drafts->second).first(size));
+    std::copy_n(drafts->second.begin(), size, scheduled.begin());
+    std::fill(scheduled.begin() + static_cast<std::ptrdiff_t>(size), scheduled.end(), -1);
+    if (size < scheduled.size())
+      step.num_invalid_draft_tokens.emplace_back(
+          state->id, static_cast<std::int32_t>(scheduled.size() - size));
+  }
+}
+
+namespace {
+
+/// A row for each draft and one more: what may stand in the draft's place, and behind the last one.
+void fill_rows(Grammar& grammar, std::span<const TokenId> drafts, std::span<std::int32_t> rows) {
+  const std::size_t width = grammar.words_per_row();
+  std::size_t num_accepted = 0;
+  bool placeholder = false;  // behind one, nothing is known
+  bool refused = false;
+  for (std::size_t i = 0; i <= drafts.size(); ++i) {
+    const auto row = rows.subspan(i * width, width);
+    if (placeholder) {
+      std::fill(row.begin(), row.end(), -1);
+      continue;
+    }
+    grammar.fill_bitmask(row);
+    if (refused || i == drafts.size()) continue;
+    if (drafts[i] < 0)
+      placeholder = true;
+    else if (grammar.accept(drafts[i]))
+      ++num_accepted;
+    else
+      refused = true;
+  }
+  grammar.rollback(num_accepted);
+}
+
+}  // namespace
+
+std::optional<GrammarOutput> Scheduler::grammar_bitmask(const SchedulerOutput& step) const {
+  if (!step.has_structured_output_requests) return std::nullopt;
+  GrammarOutput output;
+  output.step = step.step;
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+    const auto num_drafts =
+        step.num_draft_tokens.empty() ? 0 : static_cast<std::size_t>(step.num_draft_tokens[i]);
+    const auto drafts = std::span(step.draft_token_ids).subspan(begin, num_drafts);
+    begin += num_drafts;
+    const RequestState* const state = request(step.scheduled_ids[i]);
+    if (state == nullptr || is_finished(state->status) || state->grammar == nullptr ||
+        state->is_prefill_chunk)
+      continue;
+    const std::size_t width = state->grammar->words_per_row();
+    CHECK(output.ids.empty() || width == static_cast<std::size_t>(output.words_per_row), width,
+          output.words_per_row);
+    output.words_per_row = static_cast<std::int32_t>(width);
+    output.ids.push_back(state->id);
+    output.num_rows.push_back(static_cast<std::int32_t>(num_drafts) + 1);
+    output.num_acceptable_drafts.push_back(
+        static_cast<std::int32_t>(std::find(drafts.begin(), drafts.end(), -1) - drafts.begin()));
+    const std::size_t first = output.bitmask.size();
+    output.bitmask.resize(first + (num_drafts + 1) * width);
+    fill_rows(*state->grammar, drafts, std::span(output.bitmask).subspan(first));
+  }
+  if (output.ids.empty()) return std::nullopt;
+  return output;
+}
+
+}  // namespace troupe
