@@ -100,6 +100,13 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
     RequestState& request = *requests_.at(running[i].id);
     request.num_computed_tokens = found.running[i];
     lost.push_back(request.id);
+    if (config_.async_scheduling) {
+      // Nor do the results of later steps count: they were computed from the same KV.
+      request.num_output_placeholders = 0;
+      request.num_stale_tokens = request.num_in_flight_tokens;
+      request.drop_stale_output = true;
+      request.draft_token_ids.clear();
+    }
     if (!recompute) fail(request.id);
   }
   co_return lost;

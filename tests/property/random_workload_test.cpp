@@ -30,12 +30,15 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
   }
   BOOST_TEST_MESSAGE(coverage.hits << " hits, " << coverage.preemptions << " preemptions, "
                                    << coverage.copies << " copies, " << coverage.evictions
-                                   << " evictions");
+                                   << " evictions, " << coverage.loads << " loads, "
+                                   << coverage.failed_loads << " failed");
   if (num_operations < 20000) return;
   BOOST_TEST(coverage.hits > 0u);
   BOOST_TEST(coverage.preemptions > 0u);
   BOOST_TEST(coverage.copies > 0u);
   BOOST_TEST(coverage.evictions > 0u);
+  BOOST_TEST(coverage.loads > 0u);
+  BOOST_TEST(coverage.failed_loads > 0u);
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
   for (const KVCacheGroup& group : settings.groups)
     enough += ceil_div(config_.max_model_len + 8, group.spec.block_size) +
               group.spec.num_speculative_blocks + 4;
+  choose_connector(settings);
+  // A load that is tried again reserves its blocks twice.
+  if (connector_) enough *= 2;
   settings.num_blocks = config_.num_blocks = 1 + enough + pick(0, 2 * enough);
   config_.states = settings.state_positions();
   config_.has_block_work =
@@ -36,7 +39,22 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   manager_.emplace(settings);
   port_.emplace(*manager_);
-  scheduler_.emplace(config_, *port_, nullptr);
+  scheduler_.emplace(config_, *port_, nullptr, connector_ ? &*connector_ : nullptr);
+}
+
+void RandomWorkload::choose_connector(KVCacheSettings& settings) {
+  const bool states =
+      std::any_of(settings.groups.begin(), settings.groups.end(),
+                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+  if (states || pick(0, 1) == 1) return;
+  settings.kv_connector = true;
+  const bool producer = pick(0, 1) == 1;
+  config_.kv_transfer = {.producer = producer,
+                         .consumer = !producer || pick(0, 1) == 1,
+                         .recompute_failed_loads = pick(0, 1) == 1,
+                         .block_size = settings.scheduler_block_size()};
+  connector_.emplace(static_cast<std::uint32_t>(pick(0, 1 << 30)), settings.groups.size() == 1);
+  kinds_ += " connector";
 }
 
 void RandomWorkload::choose_groups(KVCacheSettings& settings) {
@@ -108,6 +126,7 @@ void RandomWorkload::run(int num_operations) {
       default:
         step();
     }
+    static_cast<void>(run_now(scheduler_->release_ended()));
     scheduler_->flush();
     check_blocks();
   }
@@ -116,6 +135,10 @@ void RandomWorkload::run(int num_operations) {
     step();
   }
   BOOST_TEST(alive_.empty());
+  if (connector_) {
+    coverage_.loads += static_cast<std::uint64_t>(connector_->num_loads);
+    coverage_.failed_loads += static_cast<std::uint64_t>(connector_->num_failures);
+  }
   scheduler_->flush();
   check_blocks();
   BOOST_TEST(manager_->pool().num_free_blocks() == manager_->pool().num_blocks() - 1);
@@ -137,6 +160,10 @@ void RandomWorkload::add() {
   const int own = pick(1, 16);
   for (int i = 0; i < own; ++i) request.prompt_token_ids.push_back(pick(0, 50));
   for (int i = pick(0, 3); i > 1; --i) request.output_token_ids.push_back(pick(4, 50));
+  if (pick(0, 5) == 0) {
+    request.params.structured_outputs.emplace();
+    without_grammar_.insert(request.id);
+  }
   alive_.insert(request.id);
   BOOST_REQUIRE(scheduler_->add_request(std::move(request), 0).ok());
 }
@@ -151,6 +178,14 @@ void RandomWorkload::abort_one() {
 
 /// Synchronous: plan and finish a step; asynchronous: plan one, finish the one before.
 void RandomWorkload::step() {
+  if (!without_grammar_.empty() && pick(0, 2) == 0) {
+    const RequestId id = *without_grammar_.begin();
+    without_grammar_.erase(id);
+    if (pick(0, 4) == 0)
+      scheduler_->set_grammar(id, invalid_argument("no such grammar"));
+    else
+      scheduler_->set_grammar(id, std::make_unique<RandomGrammar>());
+  }
   if (scheduler_->has_requests()) {
     open_.push_back(run_now(scheduler_->schedule(0, pick(0, 4) == 0)));
     const SchedulerOutput& planned = open_.back();
@@ -192,6 +227,11 @@ void RandomWorkload::finish_step() {
           id, std::vector<TokenId>(
                   static_cast<std::size_t>(pick(0, config_.speculative.num_draft_tokens)), 9));
   }
+  if (connector_) result.kv_connector = connector_->report();
+  if (const auto masks = scheduler_->grammar_bitmask(planned)) {
+    BOOST_TEST(masks->ids.size() == masks->num_rows.size());
+    BOOST_TEST(planned.has_structured_output_requests);
+  }
   const EngineCoreOutputs outputs = run_now(scheduler_->update_from_output(planned, result, 0));
   for (const EngineCoreOutput& output : outputs.outputs) {
     BOOST_TEST(alive_.contains(output.id));
@@ -208,6 +248,8 @@ void RandomWorkload::check_blocks() {
   for (const auto& [id, request] : manager_->requests())
     for (const GroupBlocks& group : request->groups)
       for (const BlockId block : group.blocks) ++owners[static_cast<std::size_t>(block)];
+  for (const std::vector<BlockId>& blocks : manager_->deferred_frees())
+    for (const BlockId block : blocks) ++owners[static_cast<std::size_t>(block)];
   std::vector<bool> free(owners.size());
   for (const BlockId block : pool.free_queue()) {
     BOOST_REQUIRE(block != kNullBlock);

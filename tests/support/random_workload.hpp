@@ -13,11 +13,13 @@
 
 #include "runtime/scheduler/scheduler.hpp"
 #include "tests/support/local_ports.hpp"
+#include "tests/support/random_connector.hpp"
 
 namespace troupe {
 
 /// One engine with groups of random kinds (full, MLA, sliding, chunked, Mamba with and without kept
-/// states; hits inside blocks, drafters, copies), and random clients. Checks with Boost.Test after
+/// states; hits inside blocks, drafters, copies), often with a KV connector and with grammars, and
+/// random clients. Checks with Boost.Test after
 /// every operation: free + used = total, references = owners, no block twice in the free queue.
 class RandomWorkload {
  public:
@@ -31,9 +33,11 @@ class RandomWorkload {
   /// What the workload has come across, so that a test can see that it is worth its name.
   struct Coverage {
     std::uint64_t hits = 0, preemptions = 0, copies = 0, evictions = 0;
+    std::uint64_t loads = 0, failed_loads = 0;
     void operator+=(const Coverage& other) {
       hits += other.hits, preemptions += other.preemptions, copies += other.copies;
       evictions += other.evictions;
+      loads += other.loads, failed_loads += other.failed_loads;
     }
   };
   [[nodiscard]] const Coverage& coverage() const noexcept { return coverage_; }
@@ -42,6 +46,7 @@ class RandomWorkload {
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
   void choose_groups(KVCacheSettings& settings);
   void choose_drafter(KVCacheSettings& settings);
+  void choose_connector(KVCacheSettings& settings);
   void add();
   void abort_one();
   void step();
@@ -53,9 +58,11 @@ class RandomWorkload {
   SchedulerConfig config_;
   std::optional<KVCacheManager> manager_;
   std::optional<LocalKVCache> port_;
+  std::optional<RandomConnector> connector_;
   std::optional<Scheduler> scheduler_;
   std::deque<SchedulerOutput> open_;
   std::set<RequestId> alive_;
+  std::set<RequestId> without_grammar_;  ///< structured ones, until theirs is compiled
   std::map<RequestId, std::size_t> known_;
   std::uint64_t last_id_ = 0;
   Coverage coverage_;
