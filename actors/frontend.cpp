@@ -13,12 +13,16 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kRenderDeadline = 60s;
+constexpr auto kResetDeadline = 60s;
 
 /// What the server's threads call. Thread-safe: a counter, a flag, and messages.
 class FrontendPort final : public EnginePort {
  public:
-  FrontendPort(caf::actor_system& system, std::vector<InputProcessorActor> input_processors)
-      : system_(system), input_processors_(std::move(input_processors)) {
+  FrontendPort(caf::actor_system& system, std::vector<InputProcessorActor> input_processors,
+               SchedulerActor scheduler)
+      : system_(system),
+        input_processors_(std::move(input_processors)),
+        scheduler_(std::move(scheduler)) {
     // Ids are never given out twice, also not by the next life of this process.
     next_id_ = (std::uint64_t{std::random_device{}()} << 32) + 1;
   }
@@ -49,11 +53,23 @@ class FrontendPort final : public EnginePort {
           .then([reply](RenderReply& answer) { reply(std::move(answer)); }, failed);
     });
   }
+  void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) override {
+    system_.spawn<caf::hidden>([to = scheduler_, what,
+                                reply = std::move(reply)](caf::event_based_actor* self) {
+      ask(self, to, kResetDeadline, what)
+          .then([reply](const CachesReset& answer) { reply(answer); },
+                [reply, self](const caf::error& error) {
+                  reply(Error{ErrorCode::kUnavailable,
+                              "the scheduler gave no answer: " + to_text(error, self->system())});
+                });
+    });
+  }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
 
  private:
   caf::actor_system& system_;
   std::vector<InputProcessorActor> input_processors_;
+  SchedulerActor scheduler_;
   FrontendActor frontend_;
   std::atomic<std::uint64_t> next_id_;
   std::atomic<bool> healthy_{true};
@@ -134,15 +150,17 @@ void log_stats_later(Self self) {
 
 FrontendActor::behavior_type frontend_behavior(
     Self self, const ServerConfig& config, const std::vector<InputProcessorActor>& input_processors,
-    const OutputProcessorActor& output_processor, std::uint64_t seed) {
+    const OutputProcessorActor& output_processor, const SchedulerActor& scheduler,
+    std::uint64_t seed) {
   send(self, output_processor, Subscribe{});
   FrontendState& frontend = state(self);
   frontend.config = config;
   frontend.random.seed(seed);
   frontend.metrics = std::make_unique<EngineMetrics>(config.service.model_names.front(),
                                                      config.service.defaults.max_model_len);
+  frontend.metrics->set_cache_config(0, config.cache_config);
   frontend.logged.resize(frontend.metrics->num_engines());
-  frontend.port = std::make_unique<FrontendPort>(self->system(), input_processors);
+  frontend.port = std::make_unique<FrontendPort>(self->system(), input_processors, scheduler);
   return {
       [self](const Listen&) -> Listening {
         FrontendState& frontend = state(self);
@@ -206,9 +224,10 @@ FrontendActor::behavior_type frontend_behavior(
 
 FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
                              std::vector<InputProcessorActor> input_processors,
-                             OutputProcessorActor output_processor, std::uint64_t seed) {
+                             OutputProcessorActor output_processor, SchedulerActor scheduler,
+                             std::uint64_t seed) {
   return system.spawn(frontend_behavior, config, std::move(input_processors),
-                      std::move(output_processor), seed);
+                      std::move(output_processor), std::move(scheduler), seed);
 }
 
 }  // namespace troupe

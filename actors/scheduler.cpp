@@ -83,6 +83,11 @@ class EncoderCacheActorPort final : public EncoderCachePort {
   EncoderCacheManagerActor to_;
 };
 
+struct PendingReset {
+  ResetCaches what;
+  caf::typed_response_promise<CachesReset> promise;
+};
+
 /// One step at a time: `planning` while the core asks, `in_flight` while the workers compute. What
 /// arrives meanwhile and would change the core waits in `inbox`.
 struct SchedulerState {
@@ -95,10 +100,11 @@ struct SchedulerState {
   std::unique_ptr<Scheduler> core;
   Task<SchedulerOutput> planning;
   Task<EngineCoreOutputs> updating;  ///< from a step's result
-  Task<bool> recovering;             ///< from a failed step
+  Task<bool> recovering;             ///< from a failed step, or a reset of the caches
   std::optional<SchedulerOutput> in_flight;
   std::vector<std::variant<EngineCoreRequest, AbortRequests>> inbox;
   int num_failures = 0;
+  std::deque<PendingReset> resets;
   double wake_at = kNever;  ///< when ExpireRequests arrives, if it is under way
 
   [[nodiscard]] bool asking() const {
@@ -166,6 +172,26 @@ void expire(StatefulSelf self) {
              me, ExpireRequests{});
 }
 
+void reset_caches(StatefulSelf self) {
+  SchedulerState& scheduler = state(self);
+  PendingReset reset = std::move(scheduler.resets.front());
+  scheduler.resets.pop_front();
+  if (reset.what.encoder_cache) scheduler.core->reset_encoder_cache();
+  if (!reset.what.prefix_cache) {
+    reset.promise.deliver(CachesReset{true});
+    return advance(self);
+  }
+  scheduler.recovering =
+      scheduler.core->reset_prefix_cache(reset.what.preempt_running, now_seconds());
+  scheduler.recovering.start([self, promise = reset.promise]() mutable {
+    const bool ok = state(self).recovering.result();
+    state(self).recovering.reset();
+    log_info("prefix cache reset", kv("done", ok));
+    promise.deliver(CachesReset{ok});
+    advance(self);
+  });
+}
+
 /// Starts the next step if there is something to do and nothing is under way.
 void advance(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
@@ -173,6 +199,7 @@ void advance(StatefulSelf self) {
   take_inbox(self);
   expire(self);
   if (scheduler.in_flight) return;
+  if (!scheduler.resets.empty()) return reset_caches(self);
   if (!scheduler.core->has_requests()) {
     scheduler.core->flush();
     return;
@@ -222,6 +249,12 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
       [self](AbortRequests& abort) {
         state(self).inbox.emplace_back(std::move(abort));
         advance(self);
+      },
+      [self](const ResetCaches& what) -> caf::result<CachesReset> {
+        auto promise = self->make_response_promise<CachesReset>();
+        state(self).resets.push_back({what, promise});
+        advance(self);
+        return promise;
       },
       [self](ModelRunnerOutput& result) {
         SchedulerState& scheduler = state(self);

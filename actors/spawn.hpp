@@ -65,7 +65,7 @@ struct SchedulerPeers {
 [[nodiscard]] FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
                                            std::vector<InputProcessorActor> input_processors,
                                            OutputProcessorActor output_processor,
-                                           std::uint64_t seed);
+                                           SchedulerActor scheduler, std::uint64_t seed);
 
 /// Detached: it reads files while the engine starts. Fills `handles` before it answers Start.
 [[nodiscard]] SupervisorActor spawn_supervisor(caf::actor_system& system,

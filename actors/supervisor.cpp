@@ -2,6 +2,7 @@
 // order.
 #include <algorithm>
 #include <random>
+#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -175,6 +176,25 @@ ServerDefaults request_defaults(const SupervisorState& supervisor) {
   return defaults;
 }
 
+/// The fields of vLLM's CacheConfig as its cache_config_info shows them (Python's texts), as far as
+/// they mean something here.
+Labels cache_config_labels(const SupervisorState& supervisor) {
+  const EngineOptions& engine = supervisor.start.options.engine;
+  const auto number_or_none = [](std::int64_t value) {
+    return value == 0 ? "None" : std::to_string(value);
+  };
+  std::ostringstream share;
+  share << engine.gpu_memory_utilization;
+  return {{"block_size", std::to_string(engine.block_size)},
+          {"cache_dtype", engine.kv_cache_dtype},
+          {"enable_prefix_caching", engine.enable_prefix_caching ? "True" : "False"},
+          {"gpu_memory_utilization", share.str()},
+          {"kv_cache_memory_bytes", number_or_none(engine.kv_cache_memory_bytes)},
+          {"num_gpu_blocks", std::to_string(supervisor.cache.num_blocks)},
+          {"num_gpu_blocks_override", number_or_none(engine.num_gpu_blocks_override)},
+          {"prefix_caching_hash_algo", engine.prefix_caching_hash_algo}};
+}
+
 ServerConfig server_config(const SupervisorState& supervisor) {
   const Options& options = supervisor.start.options;
   ServerConfig config;
@@ -191,7 +211,9 @@ ServerConfig server_config(const SupervisorState& supervisor) {
   service.enable_prompt_tokens_details = options.server.enable_prompt_tokens_details;
   service.enable_force_include_usage = options.server.enable_force_include_usage;
   service.max_num_queued_reqs = options.server.max_num_queued_reqs;
+  service.dev_mode = options.server.server_dev_mode;
   service.defaults = supervisor.handles->request_defaults;
+  config.cache_config = cache_config_labels(supervisor);
   return config;
 }
 
@@ -288,7 +310,8 @@ Result<void> spawn_engine(Self self) {
   supervisor.frontend =
       adopt(self, "frontend",
             spawn_frontend(system, server_config(supervisor), handles.input_processors,
-                           peers.output_processor, first_seed(supervisor.start.options.model)));
+                           peers.output_processor, scheduler,
+                           first_seed(supervisor.start.options.model)));
   return {};
 }
 

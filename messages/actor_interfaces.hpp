@@ -22,6 +22,7 @@ using ExecutorActor = ActorOf<
 using SchedulerActor = ActorOf<
     void(EngineCoreRequest),           // Queue a request.
     void(AbortRequests),               // End these wherever they are.
+    CachesReset(ResetCaches),          // Forget what is cached, between two steps.
     void(ModelRunnerOutput),           // The result of the step in flight.
     void(StepFailed),                  // The step in flight gave no result.
     void(ExpireRequests)>;             // To itself: the time of some request may be up.

@@ -93,6 +93,23 @@ struct ExpireRequests {
 };
 TROUPE_MESSAGE(ExpireRequests)
 
+/// Frontend -> Scheduler: forget cached content. Answered with CachesReset.
+struct ResetCaches {
+  bool prefix_cache = false;
+  bool encoder_cache = false;
+  /// Running requests give their blocks back first and are computed anew; else the prefix cache
+  /// stays as it is while one of its blocks is in use.
+  bool preempt_running = false;
+  bool operator==(const ResetCaches&) const = default;
+};
+TROUPE_MESSAGE(ResetCaches, prefix_cache, encoder_cache, preempt_running)
+
+struct CachesReset {
+  bool ok = false;
+  bool operator==(const CachesReset&) const = default;
+};
+TROUPE_MESSAGE(CachesReset, ok)
+
 /// Supervisor -> Frontend: whether the engine makes progress, and if not, why.
 struct EngineHealth {
   bool healthy = true;

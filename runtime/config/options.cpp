@@ -109,7 +109,9 @@ void bind_options(OptionSet& set, Options& options) {
            "streams end with usage unasked")
       .add("trust-request-chat-template", server.trust_request_chat_template,
            "requests may bring a chat template of their own")
-      .add("response-role", server.response_role, "role of the answers");
+      .add("response-role", server.response_role, "role of the answers")
+      .add("server-dev-mode", server.server_dev_mode,
+           "offer /reset_prefix_cache and /reset_encoder_cache; not for production");
 
   set.section("log")
       .add("log-level", options.log.log_level, "what is logged",

@@ -65,6 +65,7 @@ struct ServerOptions {
   bool enable_force_include_usage = false;
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
+  bool server_dev_mode = false;
 };
 
 struct LogOptions {

@@ -5,8 +5,10 @@
 #include <functional>
 #include <vector>
 
+#include "messages/control.hpp"
 #include "messages/ids.hpp"
 #include "messages/request.hpp"
+#include "runtime/base/result.hpp"
 
 namespace troupe {
 
@@ -31,6 +33,9 @@ class EnginePort {
 
   /// Tokenises, renders or decodes. `reply` is called once, from any thread.
   virtual void render(RenderRequest request, std::function<void(RenderReply)> reply) = 0;
+
+  /// Forgets cached content, between two steps. `reply` is called once, from any thread.
+  virtual void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) = 0;
 
   /// False while no engine is ready to serve; /health then says 503.
   [[nodiscard]] virtual bool healthy() const noexcept = 0;

@@ -19,6 +19,7 @@ struct ServerConfig {
   ServerOptions options;  ///< address, limits, timeouts
   ServiceConfig service;  ///< the model and the API
   int num_io_threads = 1;
+  Labels cache_config;              ///< for the Frontend's vllm:cache_config_info
   double log_stats_interval_s = 0;  ///< between the Frontend's lines of statistics; 0: none
 };
 

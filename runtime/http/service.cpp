@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
+#include "runtime/http/cache_reset.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/rendering.hpp"
@@ -160,11 +162,38 @@ constexpr auto answer_tokenize = answer_or_refuse<
 constexpr auto answer_detokenize = answer_or_refuse<
     try_render<DetokenizeRequest, parse_detokenize_request, Rendering::Kind::kDetokenize>>;
 
+/// "/path?name=true" or 1.
+bool query_flag(std::string_view target, std::string_view name) {
+  std::string_view query = target.substr(std::min(target.find('?'), target.size()));
+  while (!query.empty()) {
+    query.remove_prefix(1);
+    const std::string_view pair = query.substr(0, query.find('&'));
+    query.remove_prefix(pair.size());
+    if (!pair.starts_with(name) || pair.substr(name.size(), 1) != "=") continue;
+    const std::string_view value = pair.substr(name.size() + 1);
+    return equal_ignoring_case(value, "true") || value == "1";
+  }
+  return false;
+}
+
+Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
+                                 ResponseSink& sink) {
+  return std::make_unique<CacheReset>(
+      context, sink,
+      ResetCaches{.prefix_cache = true,
+                  .preempt_running = query_flag(http.target, "reset_running_requests")});
+}
+
+Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  return std::make_unique<CacheReset>(context, sink, ResetCaches{.encoder_cache = true});
+}
+
 struct Route {
   std::string_view method;
   std::string_view path;
   Answer (*answer)(ServiceContext&, const HttpRequest&, ResponseSink&);
   bool takes_json = false;  ///< and gives work to the engine: refused while draining
+  bool dev = false;         ///< in development mode only, and behind the API key
 };
 constexpr Route kRoutes[] = {
     {"GET", "/health", answer_health},
@@ -178,22 +207,26 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", answer_chat, true},
     {"POST", "/tokenize", answer_tokenize, true},
     {"POST", "/detokenize", answer_detokenize, true},
+    {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, false, true},
+    {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, false, true},
 };
+/// Asked too often by too many to say anything.
+constexpr std::string_view kUnobserved[] = {"/metrics", "/health", "/load", "/ping", "/version"};
 
 /// Null if there is none. HEAD is a GET without a body.
-const Route* find_route(std::string_view method, std::string_view path) {
+const Route* find_route(std::string_view method, std::string_view path, bool dev_mode) {
   if (method == "HEAD") method = "GET";
   for (const Route& route : kRoutes) {
-    if (route.path == path && route.method == method) return &route;
+    if (route.path == path && route.method == method && route.dev <= dev_mode) return &route;
   }
   return nullptr;
 }
 
 /// The methods of a path, as the Allow header lists them; empty if there is no such path.
-std::string allowed_methods(std::string_view path) {
+std::string allowed_methods(std::string_view path, bool dev_mode) {
   std::string methods;
   for (const Route& route : kRoutes) {
-    if (route.path != path) continue;
+    if (route.path != path || route.dev > dev_mode) continue;
     if (!methods.empty()) methods += ", ";
     methods += route.method;
     if (route.method == "GET") methods += ", HEAD";
@@ -202,6 +235,10 @@ std::string allowed_methods(std::string_view path) {
 }
 
 bool guarded(std::string_view path) {
+  if (std::any_of(std::begin(kRoutes), std::end(kRoutes),
+                  [&](const Route& route) { return route.dev && route.path == path; })) {
+    return true;
+  }
   return std::any_of(std::begin(kGuardedPrefixes), std::end(kGuardedPrefixes),
                      [&](std::string_view prefix) { return path.starts_with(prefix); });
 }
@@ -274,7 +311,7 @@ Service::~Service() { CHECK(context_->live.empty()); }
 
 std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
   const std::string_view path = head.path();
-  const std::string methods = allowed_methods(path);
+  const std::string methods = allowed_methods(path, context_->config.dev_mode);
   if (methods.empty()) {
     return error_response(
         {ErrorCode::kNotFound, "there is no " + std::string(path.substr(0, 256)), ""});
@@ -286,7 +323,7 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
                         .body = R"({"error":"Unauthorized"})",
                         .headers = {{"WWW-Authenticate", "Bearer"}}};
   }
-  const Route* const route = find_route(head.method, path);
+  const Route* const route = find_route(head.method, path, context_->config.dev_mode);
   if (route == nullptr) {
     HttpResponse response = error_response(
         405, "Method Not Allowed",
@@ -317,10 +354,10 @@ std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sin
     sink.respond({.status = 200,
                   .content_type = "",
                   .body = "",
-                  .headers = {{"Allow", allowed_methods(path)}}});
+                  .headers = {{"Allow", allowed_methods(path, context_->config.dev_mode)}}});
     return nullptr;
   }
-  const Route* const route = find_route(request.method, path);
+  const Route* const route = find_route(request.method, path, context_->config.dev_mode);
   CHECK(route != nullptr, request.method, path);
   if (route->takes_json && context_->counters.draining) {  // since `refuse` looked
     sink.respond(error_response({ErrorCode::kOverloaded, "the server is shutting down", ""}));
@@ -355,12 +392,32 @@ HttpHeaders Service::common_headers(const HttpRequest& request) const {
   headers.emplace_back("Access-Control-Allow-Origin", any ? "*" : std::string(origin));
   if (!any) headers.emplace_back("Vary", "Origin");
   if (request.method == "OPTIONS") {
-    headers.emplace_back("Access-Control-Allow-Methods", allowed_methods(request.path()));
+    headers.emplace_back("Access-Control-Allow-Methods",
+                         allowed_methods(request.path(), context_->config.dev_mode));
     const std::string_view wanted = request.header("Access-Control-Request-Headers");
     if (!wanted.empty()) headers.emplace_back("Access-Control-Allow-Headers", wanted);
     headers.emplace_back("Access-Control-Max-Age", kPreflightSeconds);
   }
   return headers;
+}
+
+HttpObservation Service::begin_observation(const HttpRequest& head) const {
+  const std::string_view path = head.path();
+  if (std::find(std::begin(kUnobserved), std::end(kUnobserved), path) != std::end(kUnobserved))
+    return {};
+  const bool known = !allowed_methods(path, context_->config.dev_mode).empty();
+  HttpObservation observation{.handler = known ? std::string(path) : "none",
+                              .method = head.method,
+                              .start = context_->environment.steady_clock()};
+  const std::string_view length = head.header("Content-Length");
+  std::from_chars(length.data(), length.data() + length.size(), observation.request_bytes);
+  return observation;
+}
+
+void Service::end_observation(HttpObservation observation) {
+  if (observation.handler.empty()) return;
+  observation.end = context_->environment.steady_clock();
+  context_->metrics.observe_http(observation);
 }
 
 }  // namespace troupe

@@ -16,6 +16,7 @@
 #include "runtime/http/engine_port.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/metrics/engine_metrics.hpp"
+#include "runtime/metrics/http_metrics.hpp"
 
 namespace troupe {
 
@@ -83,6 +84,7 @@ struct ServiceConfig {
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
   std::int64_t max_num_queued_reqs = 0;  ///< samples in the engine; 0: no limit
+  bool dev_mode = false;                 ///< offers what belongs to a test bench only
 };
 
 /// What a service takes from outside, so that tests decide it.
@@ -126,6 +128,11 @@ class Service {
 
   /// Headers that every answer to `request` carries (CORS, request id).
   [[nodiscard]] HttpHeaders common_headers(const HttpRequest& request) const;
+
+  /// What the metrics are to say about a request whose head has been read. The owner fills in what
+  /// becomes of it, and hands it back when the answer has left.
+  [[nodiscard]] HttpObservation begin_observation(const HttpRequest& head) const;
+  void end_observation(HttpObservation observation);
 
  private:
   std::unique_ptr<ServiceContext> context_;

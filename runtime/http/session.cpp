@@ -2,6 +2,7 @@
 
 #include <array>
 #include <ctime>
+#include <utility>
 
 #include "runtime/base/check.hpp"
 #include "runtime/http/json_text.hpp"
@@ -130,6 +131,7 @@ void HttpSession::look_at_head() {
   head_only_ = head.method == "HEAD";
   http_1_0_ = parser_.is_http_1_0();
   common_headers_ = service_.common_headers(head);
+  observation_ = service_.begin_observation(head);
   if (refuse_all_) {
     return refuse(
         error_response({ErrorCode::kOverloaded, "the server has too many connections", ""}));
@@ -170,6 +172,8 @@ void HttpSession::append_head(const HttpResponse& response) {
 
 void HttpSession::respond(HttpResponse response) {
   CHECK(busy_ && !answered_);
+  observation_.status = response.status;
+  observation_.response_bytes = response.body.size();
   append_head(response);
   output_ += "Content-Length: ";
   append_json_integer(output_, response.body.size());
@@ -191,6 +195,7 @@ void HttpSession::append_connection_field() {
 
 void HttpSession::begin(HttpResponse head) {
   CHECK(busy_ && !answered_);
+  observation_.status = head.status;
   // HTTP/1.0 knows no chunks: there the end of the connection ends the answer.
   chunked_ = !http_1_0_;
   if (!chunked_) close_ = true;
@@ -231,6 +236,7 @@ void HttpSession::sent() {
     return;
   }
   exchange_.reset();
+  service_.end_observation(std::exchange(observation_, {}));
   if (close_) return;
   busy_ = answered_ = chunked_ = head_only_ = http_1_0_ = false;
   parser_ = RequestParser(limits_);

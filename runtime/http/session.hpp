@@ -73,6 +73,7 @@ class HttpSession final : public ResponseSink {
   bool http_1_0_ = false;
   bool close_ = false;  ///< after this answer
   HttpHeaders common_headers_;
+  HttpObservation observation_;  ///< of the request being answered
   std::unique_ptr<Exchange> exchange_;
 };
 

@@ -1,5 +1,6 @@
 #include "runtime/metrics/engine_metrics.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -144,6 +145,12 @@ EngineMetrics::EngineMetrics(const std::string& model_name, std::int32_t max_mod
 }
 
 EngineMetrics::~EngineMetrics() = default;
+
+void EngineMetrics::set_cache_config(std::uint32_t engine, Labels fields) {
+  fields.emplace_back("engine", std::to_string(engine));
+  std::sort(fields.begin(), fields.end());
+  registry_.gauge("vllm:cache_config_info", "Information of the cache config.", fields).set(1);
+}
 
 EngineMetrics::Engine& EngineMetrics::at(std::uint32_t engine) {
   CHECK(engine < engines_.size(), engine, engines_.size());

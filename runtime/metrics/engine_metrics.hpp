@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "messages/engine_output.hpp"
+#include "runtime/metrics/http_metrics.hpp"
 #include "runtime/metrics/registry.hpp"
 
 namespace troupe {
@@ -55,6 +56,9 @@ class EngineMetrics {
   void observe_request(std::uint32_t engine, std::int32_t n, std::int32_t max_generation_tokens);
   /// A request was refused because as many as allowed are queued.
   void observe_rejection();
+  void observe_http(const HttpObservation& request) { http_.observe(request); }
+  /// The fields of an engine's cache configuration, once, for vllm:cache_config_info.
+  void set_cache_config(std::uint32_t engine, Labels fields);
 
   [[nodiscard]] std::string prometheus_text() const { return registry_.text(); }
   [[nodiscard]] EngineTotals totals(std::uint32_t engine) const;
@@ -65,6 +69,7 @@ class EngineMetrics {
   Engine& at(std::uint32_t engine);
 
   Registry registry_;
+  HttpMetrics http_{registry_};
   std::vector<std::unique_ptr<Engine>> engines_;
   Metric* rejections_;
 };

@@ -92,16 +92,18 @@ Registry::Series& Registry::add(const std::string& name, const std::string& help
   }
   CHECK(family->type == type, name);
   for (const Series& series : family->series) CHECK(series.labels != text, name, text);
-  return family->series.emplace_back(Series{std::move(text), nullptr, nullptr});
+  return family->series.emplace_back(Series{std::move(text), nullptr, nullptr, nullptr});
 }
 
 Metric& Registry::counter(const std::string& name, const std::string& help, const Labels& labels) {
+  const std::lock_guard lock(mutex_);
   Series& series = add(name, help, labels, Type::kCounter);
   series.metric = std::make_unique<Metric>();
   return *series.metric;
 }
 
 Metric& Registry::gauge(const std::string& name, const std::string& help, const Labels& labels) {
+  const std::lock_guard lock(mutex_);
   Series& series = add(name, help, labels, Type::kGauge);
   series.metric = std::make_unique<Metric>();
   return *series.metric;
@@ -109,13 +111,22 @@ Metric& Registry::gauge(const std::string& name, const std::string& help, const 
 
 Histogram& Registry::histogram(const std::string& name, const std::string& help,
                                const Labels& labels, const std::vector<double>& bounds) {
+  const std::lock_guard lock(mutex_);
   Series& series = add(name, help, labels, Type::kHistogram);
   series.histogram = std::make_unique<Histogram>(bounds);
   return *series.histogram;
 }
 
+Summary& Registry::summary(const std::string& name, const std::string& help, const Labels& labels) {
+  const std::lock_guard lock(mutex_);
+  Series& series = add(name, help, labels, Type::kSummary);
+  series.summary = std::make_unique<Summary>();
+  return *series.summary;
+}
+
 std::string Registry::text() const {
-  constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram"};
+  constexpr std::string_view kTypes[] = {"counter", "gauge", "histogram", "summary"};
+  const std::lock_guard lock(mutex_);
   std::string text;
   for (const Family& family : families_) {
     const std::string name = family.type == Type::kCounter ? family.name + "_total" : family.name;
@@ -126,6 +137,9 @@ std::string Registry::text() const {
     for (const Series& series : family.series) {
       if (series.histogram) {
         append_histogram(text, name, series.labels, *series.histogram);
+      } else if (series.summary) {
+        append_sample(text, name + "_count", series.labels, series.summary->count());
+        append_sample(text, name + "_sum", series.labels, series.summary->sum());
       } else {
         append_sample(text, name, series.labels, series.metric->value());
       }

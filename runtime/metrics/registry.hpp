@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,29 +42,41 @@ class Histogram {
   Metric sum_;
 };
 
+/// How many observations, and their sum. Any thread.
+class Summary {
+ public:
+  void observe(double value) noexcept { count_.add(), sum_.add(value); }
+  [[nodiscard]] double count() const noexcept { return count_.value(); }
+  [[nodiscard]] double sum() const noexcept { return sum_.value(); }
+
+ private:
+  Metric count_, sum_;
+};
+
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-/// Owns metrics, grouped by name in the order in which the names came. All are registered before
-/// the first reader; from then on values change from any thread and the set stays as it is, which
-/// is why there is no lock.
+/// Owns metrics, grouped by name in the order in which the names came. Any thread: a lock is taken
+/// to register and to write the text, none to count.
 class Registry {
  public:
-  /// The exposition adds `_total` to a counter's name. Pre, for all three: a name is registered
+  /// The exposition adds `_total` to a counter's name. Pre, for all: a name is registered
   /// with one type only, and each set of labels once.
   Metric& counter(const std::string& name, const std::string& help, const Labels& labels);
   Metric& gauge(const std::string& name, const std::string& help, const Labels& labels);
   Histogram& histogram(const std::string& name, const std::string& help, const Labels& labels,
                        const std::vector<double>& bounds);
+  Summary& summary(const std::string& name, const std::string& help, const Labels& labels);
 
   /// Prometheus text format 0.0.4.
   [[nodiscard]] std::string text() const;
 
  private:
-  enum class Type : std::uint8_t { kCounter, kGauge, kHistogram };
+  enum class Type : std::uint8_t { kCounter, kGauge, kHistogram, kSummary };
   struct Series {
     std::string labels;  ///< a="b",c="d"
     std::unique_ptr<Metric> metric;
     std::unique_ptr<Histogram> histogram;
+    std::unique_ptr<Summary> summary;
   };
   struct Family {
     std::string name;
@@ -71,8 +84,10 @@ class Registry {
     Type type;
     std::vector<Series> series;
   };
+  /// Pre: the lock is held.
   Series& add(const std::string& name, const std::string& help, const Labels& labels, Type type);
 
+  mutable std::mutex mutex_;  ///< guards the families, not the values
   std::deque<Family> families_;
 };
 

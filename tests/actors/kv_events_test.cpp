@@ -114,6 +114,26 @@ BOOST_FIXTURE_TEST_CASE(a_reset_is_published_at_once, Fixture) {
   BOOST_TEST(std::holds_alternative<AllBlocksCleared>(batches->back().events.at(0)));
 }
 
+BOOST_AUTO_TEST_CASE(caches_are_reset_while_nothing_runs) {
+  SystemConfig config;
+  caf::actor_system system{config};
+  StartOptions options;
+  options.serve_http = false;
+  options.options.model.model = TROUPE_SOURCE_DIR "/tools/demo_model/model";
+  options.options.engine.kv_cache_memory_bytes = 16 << 20;
+  auto engine = start(system, options);
+  BOOST_REQUIRE(engine.ok());
+  caf::scoped_actor self{system};
+  for (const ResetCaches& what :
+       {ResetCaches{.prefix_cache = true}, ResetCaches{.encoder_cache = true},
+        ResetCaches{.prefix_cache = true, .encoder_cache = true, .preempt_running = true}}) {
+    self->request(engine->handles.scheduler, std::chrono::seconds(60), what)
+        .receive([](const CachesReset& reset) { BOOST_TEST(reset.ok); },
+                 [](const caf::error&) { BOOST_ERROR("no answer"); });
+  }
+  BOOST_TEST(stop(system, *engine, 0));
+}
+
 BOOST_AUTO_TEST_CASE(events_cross_between_processes) {
   KVEventBatch batch{1.5, {BlockRemoved{{{1, 2, 3}}, 4}, AllBlocksCleared{}}};
   BlocksStored stored{.hashes = {{{5}}}, .token_ids = {1, 2}, .block_size = 2};

@@ -24,6 +24,9 @@ class Engine final : public EnginePort {
   void submit(GenerateRequest request) override { submitted.push_back(request.id); }
   void abort(std::vector<RequestId>) override {}
   void render(RenderRequest, std::function<void(RenderReply)> reply) override { reply({}); }
+  void reset_caches(ResetCaches, std::function<void(Result<CachesReset>)> reply) override {
+    reply(CachesReset{true});
+  }
   [[nodiscard]] bool healthy() const noexcept override { return true; }
 
   std::vector<RequestId> submitted;

@@ -55,7 +55,12 @@ class FakeEngine final : public EnginePort {
     }
     reply(std::move(answer));
   }
+  void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) override {
+    reset_ = what;
+    reply(CachesReset{what.preempt_running});
+  }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
+  [[nodiscard]] const ResetCaches& last_reset() const noexcept { return reset_; }
 
   void set_healthy(bool healthy) { healthy_ = healthy; }
   /// Called for every submission, on the thread that submits.
@@ -83,6 +88,7 @@ class FakeEngine final : public EnginePort {
   std::uint64_t next_id_ = 1;
   std::vector<GenerateRequest> submitted_;
   std::vector<RequestId> aborted_;
+  ResetCaches reset_;
   std::function<void(const GenerateRequest&)> react_;
   std::atomic<bool> healthy_{true};
 };

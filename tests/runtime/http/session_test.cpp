@@ -436,6 +436,54 @@ BOOST_AUTO_TEST_CASE(a_silent_stream_is_kept_alive_with_comments) {
   BOOST_TEST(has(begin, ": keep-alive\n\n"));
 }
 
+BOOST_AUTO_TEST_CASE(caches_are_reset_in_development_mode_only) {
+  config.api_keys = {"secret"};
+  const std::string request = "Authorization: Bearer secret\r\n\r\n";
+  const std::string head = " HTTP/1.1\r\nHost: h\r\n";
+  BOOST_TEST(starts(exchange("POST /reset_prefix_cache" + head + request), 404));
+  config.dev_mode = true;
+  BOOST_TEST(starts(exchange("POST /reset_prefix_cache" + head + "\r\n"), 401));
+  const std::string refused =
+      exchange("POST /reset_prefix_cache?x=1" + head + "Content-Length: 0\r\n" + request);
+  BOOST_TEST(starts(refused, 200));
+  BOOST_TEST(body_of(refused) == R"({"success":false})");
+  BOOST_TEST((engine.last_reset() == ResetCaches{.prefix_cache = true}));
+  BOOST_TEST(body_of(exchange("POST /reset_prefix_cache?a&reset_running_requests=True" + head +
+                              request)) == R"({"success":true})");
+  BOOST_TEST(starts(exchange("POST /reset_encoder_cache" + head + request), 200));
+  BOOST_TEST((engine.last_reset() == ResetCaches{.encoder_cache = true}));
+  BOOST_TEST(starts(get("/reset_prefix_cache", "Authorization: Bearer secret\r\n"), 405));
+}
+
+BOOST_AUTO_TEST_CASE(requests_are_counted_by_route_method_and_kind_of_status) {
+  get("/health");
+  get("/metrics");
+  get("/v1/models");
+  get("/v1/models");
+  get("/no/such/path");
+  exchange("BREW /v1/models HTTP/1.1\r\nHost: h\r\n\r\n");
+  const std::string body = R"({"prompt":"hi"})";
+  post("/v1/completions", body);
+  const auto text = [&] { return metrics.prometheus_text(); };
+  BOOST_TEST(!has(text(), "/v1/completions"));  // not yet answered
+  deliver(text_output(last_id(), "t", {5}, FinishReason::kLength));
+  drain_output();
+  BOOST_TEST(
+      has(text(), R"(http_requests_total{handler="/v1/models",method="GET",status="2xx"} 2.0)"));
+  BOOST_TEST(
+      has(text(), R"(http_requests_total{handler="/v1/models",method="OTHER",status="4xx"} 1.0)"));
+  BOOST_TEST(has(text(), R"(http_requests_total{handler="none",method="GET",status="4xx"} 1.0)"));
+  BOOST_TEST(has(text(), R"(http_requests_total{handler="/v1/completions",method="POST",)"
+                         R"(status="2xx"} 1.0)"));
+  BOOST_TEST(has(text(), R"(http_request_duration_seconds_bucket{handler="/v1/completions",)"
+                         R"(method="POST",le="0.1"} 1.0)"));
+  BOOST_TEST(has(text(), R"(http_request_size_bytes_sum{handler="/v1/completions"} )" +
+                             std::to_string(body.size()) + ".0"));
+  BOOST_TEST(has(text(), R"(http_response_size_bytes_count{handler="/v1/models"} 3.0)"));
+  BOOST_TEST(has(text(), "http_request_duration_highr_seconds_count 5.0"));
+  BOOST_TEST(!has(text(), "\"/health\""));
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace

@@ -78,6 +78,14 @@ BOOST_AUTO_TEST_CASE(a_finished_sample_fills_the_histograms_of_its_times) {
       has(text, "vllm:request_success_total" + kLabels + ",finished_reason=\"length\"} 0.0"));
 }
 
+BOOST_AUTO_TEST_CASE(the_cache_configuration_is_a_gauge_of_labels) {
+  EngineMetrics metrics("m", 100);
+  metrics.set_cache_config(0, {{"num_gpu_blocks", "7"}, {"block_size", "16"}});
+  BOOST_TEST(
+      has(metrics.prometheus_text(),
+          "vllm:cache_config_info{block_size=\"16\",engine=\"0\",num_gpu_blocks=\"7\"} 1.0"));
+}
+
 BOOST_AUTO_TEST_CASE(the_statistics_line_shows_rates_between_two_moments) {
   const EngineTotals before{
       .prompt_tokens = 100, .generation_tokens = 10, .prefix_queries = 50, .prefix_hits = 50};
