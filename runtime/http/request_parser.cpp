@@ -61,6 +61,11 @@ std::size_t RequestParser::feed(std::string_view bytes) {
     if (impl_->state == State::kDone) return 0;
     parser.eager(true);  // all of the body that is there, in one call
   }
+  // Beast asserts that it never sees less than this of a last chunk; every chunked body has more to
+  // come until it has this much.
+  constexpr std::string_view kShortestEnd = "0\r\n\r\n";
+  if (impl_->state == State::kBody && parser.chunked() && bytes.size() < kShortestEnd.size())
+    return 0;
   boost::system::error_code error;
   const std::size_t used = parser.put(boost::asio::const_buffer(bytes.data(), bytes.size()), error);
   if (error && error != http::error::need_more) {
