@@ -69,6 +69,10 @@ struct EngineMetrics::Engine {
 
     prefix_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.");
     prefix_hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.");
+    external_prefix_queries =
+        counter("external_prefix_cache_queries", "Tokens looked up by the KV connector.");
+    external_prefix_hits =
+        counter("external_prefix_cache_hits", "Tokens that the KV connector had.");
     preemptions = counter("num_preemptions", "Requests put back to waiting.");
     prompt_tokens = counter("prompt_tokens", "Prompt tokens whose prefill has ended.");
     generation_tokens = counter("generation_tokens", "Tokens generated.");
@@ -125,7 +129,8 @@ struct EngineMetrics::Engine {
   }
 
   Metric *running, *waiting, *waiting_capacity, *waiting_deferred, *kv_cache_usage;
-  Metric *prefix_queries, *prefix_hits, *preemptions;
+  Metric *prefix_queries, *prefix_hits, *external_prefix_queries, *external_prefix_hits;
+  Metric* preemptions;
   Metric *prompt_tokens, *generation_tokens, *prompt_tokens_cached;
   Metric *prompt_computed, *prompt_local_hit, *prompt_external;
   std::array<Metric*, kNumReasons> success;
@@ -171,6 +176,9 @@ void EngineMetrics::observe_step(const IterationStats& stats) {
   engine.kv_cache_usage->set(scheduler.kv_cache_usage);
   engine.prefix_queries->add(static_cast<double>(scheduler.prefix_cache.queries));
   engine.prefix_hits->add(static_cast<double>(scheduler.prefix_cache.hits));
+  engine.external_prefix_queries->add(
+      static_cast<double>(scheduler.connector_prefix_cache.queries));
+  engine.external_prefix_hits->add(static_cast<double>(scheduler.connector_prefix_cache.hits));
   engine.preemptions->add(stats.num_preemptions);
   engine.prompt_tokens->add(stats.num_prompt_tokens);
   engine.generation_tokens->add(stats.num_generation_tokens);
