@@ -202,6 +202,8 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
     output.block_copies = std::move(work.block_copies);
     num_free_blocks_ = work.num_free_blocks;
   }
+  // What an encoder-decoder model has encoded is reported as freed in the step after.
+  encoder_cache_touched_ |= config_.encoder_decoder;
   if (std::exchange(encoder_cache_touched_, false)) {
     TakeFreedEncoderOutputs question{take_encoder_updates()};
     FreedEncoderOutputs freed = co_await encoder_cache_->take_freed(std::move(question));

@@ -66,7 +66,9 @@ struct SchedulerConfig {
   std::int32_t max_encoder_embeds = 0;     ///< encoder budget of a step
   bool include_finished_requests = false;  ///< outputs list ended requests per client
   bool has_block_work = false;             ///< Mamba groups: ask TakeBlockWork in each step
-  StatePositions states;                   ///< of Mamba layers: where prefills are cut
+  /// Encoder inputs go into the cross-attention cache with a request's first step.
+  bool encoder_decoder = false;
+  StatePositions states;  ///< of Mamba layers: where prefills are cut
   std::uint32_t engine_index = 0;
 
   /// Steps that may be open at once.

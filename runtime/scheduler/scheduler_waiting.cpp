@@ -205,6 +205,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
                         .delay_caching = lookup.async,
                         .full_sequence_must_fit = config_.reserve_full_sequence,
                         .keep_watermark = !running_.empty()};
+  if (config_.encoder_decoder) question.num_encoder_tokens = sized.encoder.num_embeds;
   if (lookup.async)
     reserve_for_prefills(question);
   else

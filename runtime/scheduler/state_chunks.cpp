@@ -31,7 +31,8 @@ std::int32_t Scheduler::cut_at_state(const RequestState& request, std::int32_t n
     if (aligned > begin || (block <= budget && (threshold <= 0 || block <= threshold)))
       end = aligned;
   }
-  const auto stop_at = [&, limit = end](std::int32_t position) {
+  const std::int32_t limit = end;
+  const auto stop_at = [&](std::int32_t position) {
     if (begin < position && position < limit) end = std::min(end, position);
   };
   if (begin % block != 0 && !checkpointed) stop_at((begin / block + 1) * block);
@@ -39,7 +40,7 @@ std::int32_t Scheduler::cut_at_state(const RequestState& request, std::int32_t n
   const std::int32_t tail = states.last_hit(prompt, states.hash_unit);
   if (states.partial_hits && !checkpointed && last < tail && tail < prompt) stop_at(tail);
   const std::int32_t junction = request.shared_prefix_boundary;
-  if (begin < junction && junction < end)
+  if (begin < junction && junction < limit)
     stop_at(states.keep_junction && junction <= prompt
                 ? junction
                 : begin + (junction - begin) / block * block);

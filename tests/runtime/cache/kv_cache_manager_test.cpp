@@ -1,0 +1,203 @@
+#include "runtime/cache/kv_cache_manager.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace troupe {
+namespace {
+
+KVCacheSpec spec_of(KVCacheKind kind, std::int32_t block_size) {
+  KVCacheSpec spec{.kind = kind, .block_size = block_size};
+  if (kind == KVCacheKind::kMamba) spec.mamba_mode = MambaMode::kAlign;
+  if (kind == KVCacheKind::kSlidingWindow || kind == KVCacheKind::kSlidingWindowMla)
+    spec.sliding_window = 17;
+  return spec;
+}
+
+KVCacheSettings settings_of(const std::vector<KVCacheSpec>& specs) {
+  KVCacheSettings settings;
+  for (const KVCacheSpec& spec : specs) settings.groups.push_back({.spec = spec});
+  settings.num_blocks = 100;
+  settings.max_model_len = settings.max_in_flight_tokens = 512;
+  return settings;
+}
+
+/// A prompt of the tokens first, first + 1, ...
+CachedRequest& add(KVCacheManager& manager, std::uint64_t id, std::int32_t num_tokens,
+                   TokenId first = 0) {
+  KVCacheRequest request{.id = RequestId{id}};
+  for (TokenId token = first; token < first + num_tokens; ++token)
+    request.token_ids.push_back(token);
+  request.num_prompt_tokens = num_tokens;
+  return manager.add_request(std::move(request));
+}
+
+/// Computes tokens [computed, end), from a hit if computed is 0.
+bool compute(KVCacheManager& manager, CachedRequest& request, std::int32_t computed,
+             std::int32_t end, CacheHit* hit = nullptr) {
+  manager.new_step_starts();
+  const std::int32_t num_hit = hit == nullptr ? 0 : hit->num_tokens;
+  return manager.allocate_slots(request,
+                                {.num_computed_tokens = computed,
+                                 .num_new_tokens = end - computed - num_hit,
+                                 .num_hit_tokens = num_hit,
+                                 .hit = hit},
+                                nullptr);
+}
+
+BOOST_AUTO_TEST_CASE(latent_and_sink_attention_hit_as_full_attention_does) {
+  for (const KVCacheKind kind :
+       {KVCacheKind::kFullAttention, KVCacheKind::kMla, KVCacheKind::kSinkFullAttention}) {
+    KVCacheManager manager(settings_of({spec_of(kind, 8)}));
+    BOOST_TEST(compute(manager, add(manager, 1, 40), 0, 40));
+    CachedRequest& second = add(manager, 2, 40);
+    CacheHit hit = manager.get_computed_blocks(second);
+    BOOST_TEST(hit.num_tokens == 32);
+    BOOST_TEST((hit.blocks == BlockTable{{1, 2, 3, 4}}));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_latent_window_slides_as_any_other) {
+  KVCacheManager manager(settings_of({spec_of(KVCacheKind::kSlidingWindowMla, 8)}));
+  CachedRequest& first = add(manager, 1, 64);
+  BOOST_TEST(compute(manager, first, 0, 64));
+  manager.remove_skipped_blocks(first, 64);
+  BOOST_TEST((first.groups[0].blocks == std::vector<BlockId>{0, 0, 0, 0, 0, 0, 7, 8}));
+  CacheHit hit = manager.get_computed_blocks(add(manager, 2, 64));
+  BOOST_TEST(hit.num_tokens == 56);
+  BOOST_TEST((hit.blocks == BlockTable{{0, 0, 0, 0, 0, 6, 7}}));
+}
+
+BOOST_AUTO_TEST_CASE(cross_attention_takes_its_blocks_once_and_gives_all_back) {
+  KVCacheSettings settings = settings_of(
+      {spec_of(KVCacheKind::kFullAttention, 16), spec_of(KVCacheKind::kCrossAttention, 16)});
+  settings.prefix_caching = false;
+  settings.num_blocks = 1 + 6;
+  KVCacheManager manager(settings);
+  CachedRequest& request = add(manager, 1, 5);
+  BlockTable taken(2);
+  KVCacheManager::Slots slots{.num_new_tokens = 5, .num_encoder_tokens = 100};
+  BOOST_TEST(!manager.allocate_slots(request, slots, &taken));  // 1 + 7 blocks
+  BOOST_TEST(manager.pool().num_free_blocks() == 6);
+  slots.num_encoder_tokens = 70;
+  slots.full_sequence_must_fit = true;
+  BOOST_TEST(manager.allocate_slots(request, slots, &taken));
+  BOOST_TEST((taken == BlockTable{{1}, {2, 3, 4, 5, 6}}));
+  // The decoder goes on; the encoder's part stays as it is.
+  taken.assign(2, {});
+  BOOST_TEST(
+      manager.allocate_slots(request, {.num_computed_tokens = 5, .num_new_tokens = 1}, &taken));
+  BOOST_TEST((taken == BlockTable{{}, {}}));
+  manager.remove_skipped_blocks(request, 6);
+  manager.free(request);
+  BOOST_TEST(manager.pool().num_free_blocks() == 6);
+}
+
+/// Full attention and states in blocks of 16 tokens, hashes for every 8.
+KVCacheSettings partial_settings() {
+  KVCacheSettings settings =
+      settings_of({spec_of(KVCacheKind::kFullAttention, 16), spec_of(KVCacheKind::kMamba, 16)});
+  settings.prefix_match_unit = 8;
+  return settings;
+}
+
+BOOST_AUTO_TEST_CASE(a_hit_that_ends_inside_a_block_gets_a_copy_of_it) {
+  KVCacheManager manager(partial_settings());
+  BOOST_TEST(manager.coordinator().num_groups() == 2u);
+  CachedRequest& first = add(manager, 1, 45);
+  // As the Scheduler cuts it: at the last block boundary, at the last hash boundary, the rest.
+  BOOST_TEST(compute(manager, first, 0, 32));
+  BOOST_TEST(compute(manager, first, 32, 40));
+  BOOST_TEST(first.groups[1].cached_tail.has_value());
+  BOOST_TEST(compute(manager, first, 40, 45));
+  // The state after 40 tokens moves on in its block; the cache knows a copy.
+  BlockCopies copies = manager.take_block_copies();
+  BOOST_REQUIRE(copies.size() == 1u);
+  BOOST_TEST(copies[0].first == first.groups[1].blocks.back());
+  const BlockId kept = copies[0].second;
+  BOOST_TEST(manager.pool().num_references(kept) == 0);
+  BOOST_TEST(manager.pool().prefix_map().num_tokens(kept) == 40);
+
+  CachedRequest& second = add(manager, 2, 45);
+  CacheHit hit = manager.get_computed_blocks(second);
+  BOOST_TEST(hit.num_tokens == 40);
+  const BlockId shared = first.groups[0].blocks[2];
+  BOOST_TEST(
+      (hit.blocks ==
+       BlockTable{{first.groups[0].blocks[0], first.groups[0].blocks[1], shared}, {0, 0, kept}}));
+  BOOST_TEST(compute(manager, second, 0, 45, &hit));
+  copies = manager.take_block_copies();
+  BOOST_REQUIRE(copies.size() == 2u);
+  BOOST_TEST(copies[0].first == shared);
+  BOOST_TEST(copies[0].second == second.groups[0].blocks[2]);
+  BOOST_TEST(copies[1].first == kept);
+  BOOST_TEST(copies[1].second == second.groups[1].blocks[2]);
+  for (const auto& [source, destination] : copies)
+    BOOST_TEST(manager.pool().num_references(destination) == 1);
+  manager.forget(RequestId{1});
+  manager.forget(RequestId{2});
+  BOOST_TEST(manager.pool().num_free_blocks() == 99);
+}
+
+BOOST_AUTO_TEST_CASE(a_state_is_not_hit_in_the_step_that_writes_it) {
+  KVCacheManager manager(
+      settings_of({spec_of(KVCacheKind::kFullAttention, 8), spec_of(KVCacheKind::kMamba, 8)}));
+  CachedRequest& first = add(manager, 1, 40);
+  BOOST_TEST(compute(manager, first, 0, 32));
+  CachedRequest& second = add(manager, 2, 40);
+  CacheHit hit = manager.get_computed_blocks(second);
+  BOOST_TEST(hit.num_tokens == 32);
+  const KVCacheManager::Slots slots{.num_new_tokens = 8, .num_hit_tokens = 32, .hit = &hit};
+  BOOST_TEST(!manager.allocate_slots(second, slots, nullptr));
+  manager.new_step_starts();
+  BOOST_TEST(manager.allocate_slots(second, slots, nullptr));
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_keeps_a_state_from_inside_a_step) {
+  KVCacheSpec state = spec_of(KVCacheKind::kMamba, 8);
+  state.num_prefill_checkpoint_blocks = 1;
+  state.prefill_checkpoint_alignment = 8;
+  KVCacheManager manager(settings_of({spec_of(KVCacheKind::kFullAttention, 8), state}));
+  CachedRequest& first = add(manager, 1, 45);
+  BOOST_TEST(compute(manager, first, 0, 45));  // in one step
+  BOOST_TEST((first.groups[1].blocks == std::vector<BlockId>{0, 0, 0, 0, 7, 8}));
+  BOOST_TEST(manager.pool().prefix_map().num_tokens(7) == 40);
+  CacheHit hit = manager.get_computed_blocks(add(manager, 2, 45));
+  BOOST_TEST(hit.num_tokens == 40);
+  BOOST_TEST((hit.blocks[1] == std::vector<BlockId>{0, 0, 0, 0, 7}));
+}
+
+BOOST_AUTO_TEST_CASE(a_tail_inside_a_block_gives_way_to_external_tokens) {
+  KVCacheManager manager(partial_settings());
+  KVCacheUpdates updates;
+  for (const std::uint64_t id : {1, 2}) {
+    KVCacheRequest& request = updates.new_requests.emplace_back();
+    request.id = RequestId{id};
+    request.num_prompt_tokens = 60;
+    for (TokenId token = 0; token < (id == 1 ? 45 : 60); ++token)
+      request.token_ids.push_back(token);
+  }
+  updates.new_requests[0].num_prompt_tokens = 45;
+  manager.apply(updates);
+  CachedRequest& first = manager.request(RequestId{1});
+  for (const auto& [begin, end] : {std::pair(0, 32), std::pair(32, 40), std::pair(40, 45)})
+    BOOST_TEST(compute(manager, first, begin, end));
+  static_cast<void>(manager.take_block_copies());
+  manager.new_step_starts();
+  BOOST_TEST(manager.lookup({.id = RequestId{2}}).num_tokens == 40);
+  const RequestAdmitted admitted = manager.admit({.id = RequestId{2},
+                                                  .num_hit_tokens = 32,
+                                                  .use_hit = true,
+                                                  .num_external_tokens = 24,
+                                                  .num_new_tokens = 4});
+  BOOST_TEST(admitted.fits);
+  BOOST_TEST(manager.take_block_copies().empty());
+  const CachedRequest& second = manager.request(RequestId{2});
+  BOOST_TEST(second.groups[0].blocks.size() == 4u);
+  BOOST_TEST(second.groups[0].blocks[1] == first.groups[0].blocks[1]);
+  BOOST_TEST(second.groups[0].blocks[2] != first.groups[0].blocks[2]);
+  BOOST_TEST(second.groups[1].blocks.size() == 4u);
+  BOOST_TEST(second.groups[1].blocks[2] == kNullBlock);
+}
+
+}  // namespace
+}  // namespace troupe
