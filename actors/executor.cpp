@@ -6,16 +6,15 @@
 namespace troupe {
 namespace {
 
-/// Owns the list of workers of one engine. A step goes to all of them; the answer of rank 0 is the
-/// step's result, because all ranks sample the same tokens. Answers of a step that is no longer the
-/// current one are dropped.
+/// Owns the list of workers of one engine. A step goes to all of them, also while they compute the
+/// one before; the answer of rank 0 is the step's result, because all ranks sample the same tokens.
+/// Which steps are open is the Scheduler's to know: it drops what answers none of them.
 struct ExecutorState {
   ExecutorState() = default;
   static inline const char* name = "executor";
 
   std::vector<WorkerActor> workers;
-  SchedulerActor scheduler;  ///< whoever asked for the current step
-  std::uint64_t step = 0;
+  SchedulerActor scheduler;  ///< whoever asked for the latest step
 };
 
 ExecutorActor::behavior_type executor_behavior(ExecutorActor::stateful_pointer<ExecutorState> self,
@@ -25,16 +24,14 @@ ExecutorActor::behavior_type executor_behavior(ExecutorActor::stateful_pointer<E
       [self](SchedulerOutput& output) {
         ExecutorState& executor = state(self);
         executor.scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
-        executor.step = output.step;
         const caf::message shared = caf::make_message(std::move(output));
         for (const WorkerActor& worker : executor.workers) send_shared(self, worker, shared);
       },
       [self](ModelRunnerOutput& output) {
-        if (output.step == state(self).step) send(self, state(self).scheduler, std::move(output));
+        if (self->current_sender() == state(self).workers.front())
+          send(self, state(self).scheduler, std::move(output));
       },
-      [self](StepFailed& failure) {
-        if (failure.step == state(self).step) send(self, state(self).scheduler, std::move(failure));
-      },
+      [self](StepFailed& failure) { send(self, state(self).scheduler, std::move(failure)); },
   };
 }
 

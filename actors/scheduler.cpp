@@ -2,8 +2,10 @@
 // cache managers.
 #include "runtime/scheduler/scheduler.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
+#include <iterator>
 #include <variant>
 
 #include "actors/spawn.hpp"
@@ -52,6 +54,9 @@ class KVCacheActorPort final : public KVCachePort {
   Reply<BlockWork> take_block_work(TakeBlockWork question) override {
     return ask_for<BlockWork>(self_, to_, std::move(question));
   }
+  Reply<PrefixCacheReset> reset(ResetPrefixCache question) override {
+    return ask_for<PrefixCacheReset>(self_, to_, std::move(question));
+  }
   Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
     return ask_for<BlockTableRead>(self_, to_, std::move(question));
   }
@@ -88,8 +93,9 @@ struct PendingReset {
   caf::typed_response_promise<CachesReset> promise;
 };
 
-/// One step at a time: `planning` while the core asks, `in_flight` while the workers compute. What
-/// arrives meanwhile and would change the core waits in `inbox`.
+/// Steps overlap: up to `max_open_steps` are open, so that the workers have the next one at hand
+/// when they end one. While the core asks the caches nothing may touch it. Whatever arrives passes
+/// through `inbox`, in the order of arrival.
 struct SchedulerState {
   SchedulerState() = default;
   static inline const char* name = "scheduler";
@@ -99,12 +105,16 @@ struct SchedulerState {
   std::unique_ptr<EncoderCacheActorPort> encoder_cache;
   std::unique_ptr<Scheduler> core;
   Task<SchedulerOutput> planning;
-  Task<EngineCoreOutputs> updating;  ///< from a step's result
-  Task<bool> recovering;             ///< from a failed step, or a reset of the caches
-  std::optional<SchedulerOutput> in_flight;
-  std::vector<std::variant<EngineCoreRequest, AbortRequests>> inbox;
+  Task<EngineCoreOutputs> updating;        ///< from a step's result
+  Task<bool> recovering;                   ///< from a failed step, or a reset of the caches
+  std::deque<SchedulerOutput> open_steps;  ///< with the workers, no result yet; oldest first
+  std::size_t max_open_steps = 1;
+  /// The last plan had nothing to compute: until something arrives, neither has another one.
+  bool nothing_to_compute = false;
+  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
+                          ExpireRequests, PendingReset>>
+      inbox;
   int num_failures = 0;
-  std::deque<PendingReset> resets;
   double wake_at = kNever;  ///< when ExpireRequests arrives, if it is under way
 
   [[nodiscard]] bool asking() const {
@@ -115,7 +125,6 @@ struct SchedulerState {
 using StatefulSelf = SchedulerActor::stateful_pointer<SchedulerState>;
 
 void advance(StatefulSelf self);
-void expire(StatefulSelf self);
 
 void report_error(StatefulSelf self, RequestId id, Error error) {
   EngineCoreOutputs outputs;
@@ -125,42 +134,73 @@ void report_error(StatefulSelf self, RequestId id, Error error) {
   send(self, state(self).peers.output_processor, std::move(outputs));
 }
 
-void take_inbox(StatefulSelf self) {
-  SchedulerState& scheduler = state(self);
-  for (auto& message : scheduler.inbox) {
-    if (auto* request = std::get_if<EngineCoreRequest>(&message)) {
-      const RequestId id = request->id;
-      if (auto added = scheduler.core->add_request(std::move(*request), now_seconds());
-          !added.ok()) {
-        report_error(self, id, added.error());
-      }
-    } else {
-      static_cast<void>(scheduler.core->finish_requests(std::get<AbortRequests>(message).ids,
-                                                        RequestStatus::kFinishedAborted));
-    }
-  }
-  scheduler.inbox.clear();
+void take(StatefulSelf self, EngineCoreRequest& request) {
+  const RequestId id = request.id;
+  auto added = state(self).core->add_request(std::move(request), now_seconds());
+  if (!added.ok()) report_error(self, id, added.error());
 }
 
-void on_planned(StatefulSelf self) {
-  SchedulerState& scheduler = state(self);
-  SchedulerOutput step = scheduler.planning.result();
-  scheduler.planning.reset();
-  log_debug("step planned", kv("step", step.step), kv("requests", step.scheduled_ids.size()),
-            kv("tokens", step.total_num_scheduled_tokens),
-            kv("preempted", step.preempted_ids.size()));
-  send(self, scheduler.peers.executor, step);
-  scheduler.in_flight = std::move(step);
-  expire(self);
+void take(StatefulSelf self, AbortRequests& abort) {
+  static_cast<void>(state(self).core->finish_requests(abort.ids, RequestStatus::kFinishedAborted));
 }
+
+/// Results come in the order of the steps; those of steps that were given up are dropped.
+void take(StatefulSelf self, ModelRunnerOutput& result) {
+  SchedulerState& scheduler = state(self);
+  if (scheduler.open_steps.empty() || scheduler.open_steps.front().step != result.step) return;
+  SchedulerOutput step = std::move(scheduler.open_steps.front());
+  scheduler.open_steps.pop_front();
+  scheduler.num_failures = 0;
+  auto on_updated = [self, drafts = std::move(result.draft_token_ids)] {
+    SchedulerState& scheduler = state(self);
+    send(self, scheduler.peers.output_processor, scheduler.updating.result());
+    scheduler.core->update_draft_token_ids(drafts);
+    scheduler.updating.reset();
+    advance(self);
+  };
+  scheduler.updating =
+      scheduler.core->update_from_output(std::move(step), std::move(result), now_seconds());
+  scheduler.updating.start(std::move(on_updated));
+}
+
+/// The steps behind the failed one build on it: none of them counts. Their requests wait again, and
+/// no block they were to fill stays in the prefix cache.
+void take(StatefulSelf self, StepFailed& failure) {
+  SchedulerState& scheduler = state(self);
+  const auto failed =
+      std::find_if(scheduler.open_steps.begin(), scheduler.open_steps.end(),
+                   [&](const SchedulerOutput& step) { return step.step == failure.step; });
+  if (failed == scheduler.open_steps.end()) return;
+  ++scheduler.num_failures;
+  log_warning("step failed", kv("step", failed->step), kv("requests", failed->scheduled_ids.size()),
+              kv("open_steps", scheduler.open_steps.size()), kv("failures", scheduler.num_failures),
+              kv("error", failure.error.message));
+  if (scheduler.num_failures == kMaxStepFailures) {
+    static_cast<void>(
+        scheduler.core->finish_requests(failed->scheduled_ids, RequestStatus::kFinishedError));
+    for (const RequestId id : failed->scheduled_ids) report_error(self, id, failure.error);
+    scheduler.num_failures = 0;
+  }
+  const std::vector<SchedulerOutput> steps(std::move_iterator(scheduler.open_steps.begin()),
+                                           std::move_iterator(scheduler.open_steps.end()));
+  scheduler.open_steps.clear();
+  scheduler.recovering = scheduler.core->recover_from_failed_steps(steps, now_seconds());
+  scheduler.recovering.start([self] {
+    state(self).recovering.reset();
+    advance(self);
+  });
+}
+
+void take(StatefulSelf self, ExpireRequests&) { state(self).wake_at = kNever; }
 
 /// Ends the requests whose time is up. A timer runs only while some request has a limit.
 void expire(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
-  if (scheduler.asking() || scheduler.core->next_deadline() == kNever) return;
+  if (scheduler.core->next_deadline() == kNever) return;
   const double now = now_seconds();
   if (scheduler.core->next_deadline() <= now) {
     send(self, scheduler.peers.output_processor, scheduler.core->expire_requests(now));
+    scheduler.nothing_to_compute = false;  // the caches are to hear of what has ended
   }
   const double next = scheduler.core->next_deadline();
   if (next >= scheduler.wake_at) return;
@@ -172,15 +212,11 @@ void expire(StatefulSelf self) {
              me, ExpireRequests{});
 }
 
-void reset_caches(StatefulSelf self) {
+/// Open steps go on; with preempt_running their results are dropped, and computed anew.
+void take(StatefulSelf self, PendingReset& reset) {
   SchedulerState& scheduler = state(self);
-  PendingReset reset = std::move(scheduler.resets.front());
-  scheduler.resets.pop_front();
   if (reset.what.encoder_cache) scheduler.core->reset_encoder_cache();
-  if (!reset.what.prefix_cache) {
-    reset.promise.deliver(CachesReset{true});
-    return advance(self);
-  }
+  if (!reset.what.prefix_cache) return reset.promise.deliver(CachesReset{true});
   scheduler.recovering =
       scheduler.core->reset_prefix_cache(reset.what.preempt_running, now_seconds());
   scheduler.recovering.start([self, promise = reset.promise]() mutable {
@@ -192,48 +228,62 @@ void reset_caches(StatefulSelf self) {
   });
 }
 
-/// Starts the next step if there is something to do and nothing is under way.
-void advance(StatefulSelf self) {
-  SchedulerState& scheduler = state(self);
-  if (scheduler.asking()) return;
-  take_inbox(self);
-  expire(self);
-  if (scheduler.in_flight) return;
-  if (!scheduler.resets.empty()) return reset_caches(self);
-  if (!scheduler.core->has_requests()) {
-    scheduler.core->flush();
-    return;
-  }
-  scheduler.planning = scheduler.core->schedule(now_seconds());
-  scheduler.planning.start([self] { on_planned(self); });
+/// True if the workers need not hear of it.
+bool is_empty(const SchedulerOutput& step) {
+  return step.scheduled_ids.empty() && step.finished_ids.empty() && step.preempted_ids.empty() &&
+         step.blocks_to_zero.empty() && step.block_copies.empty() &&
+         step.free_encoder_identifiers.empty();
 }
 
-/// Nothing of the failed step counts: its requests wait again, and no block it was to fill stays in
-/// the prefix cache.
-void recover(StatefulSelf self, const Error& error) {
+void on_planned(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
-  const SchedulerOutput step = std::move(*scheduler.in_flight);
-  scheduler.in_flight.reset();
-  ++scheduler.num_failures;
-  log_warning("step failed", kv("step", step.step), kv("requests", step.scheduled_ids.size()),
-              kv("failures", scheduler.num_failures), kv("error", error.message));
-  if (scheduler.num_failures == kMaxStepFailures) {
-    static_cast<void>(
-        scheduler.core->finish_requests(step.scheduled_ids, RequestStatus::kFinishedError));
-    for (const RequestId id : step.scheduled_ids) report_error(self, id, error);
-    scheduler.num_failures = 0;
+  SchedulerOutput step = scheduler.planning.result();
+  scheduler.planning.reset();
+  log_debug("step planned", kv("step", step.step), kv("requests", step.scheduled_ids.size()),
+            kv("tokens", step.total_num_scheduled_tokens),
+            kv("preempted", step.preempted_ids.size()),
+            kv("open_steps", scheduler.open_steps.size()));
+  scheduler.nothing_to_compute = step.scheduled_ids.empty();
+  // With no step open, the empty one's result is what makes the loop go on.
+  if (!is_empty(step) || scheduler.open_steps.empty()) {
+    send(self, scheduler.peers.executor, step);
+    scheduler.open_steps.push_back(std::move(step));
   }
-  scheduler.recovering = scheduler.core->recover_from_failed_step(step, now_seconds());
-  scheduler.recovering.start([self] {
-    state(self).recovering.reset();
-    advance(self);
-  });
+  advance(self);
+}
+
+/// Takes in what has arrived, then plans steps while there is something to do, until the core asks
+/// or as many steps are open as may be.
+void advance(StatefulSelf self) {
+  SchedulerState& scheduler = state(self);
+  while (!scheduler.asking()) {
+    if (!scheduler.inbox.empty()) {
+      auto message = std::move(scheduler.inbox.front());
+      scheduler.inbox.pop_front();
+      scheduler.nothing_to_compute = false;
+      std::visit([self](auto& arrived) { take(self, arrived); }, message);
+      continue;
+    }
+    expire(self);
+    if (scheduler.nothing_to_compute || scheduler.open_steps.size() >= scheduler.max_open_steps)
+      return;
+    if (!scheduler.core->has_requests()) return scheduler.core->flush();
+    scheduler.planning = scheduler.core->schedule(now_seconds());
+    scheduler.planning.start([self] { on_planned(self); });
+  }
+}
+
+template <class Message>
+void receive(StatefulSelf self, Message&& message) {
+  state(self).inbox.emplace_back(std::move(message));
+  advance(self);
 }
 
 SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const SchedulerConfig& config,
                                                  const SchedulerPeers& peers) {
   SchedulerState& scheduler = state(self);
   scheduler.peers = peers;
+  scheduler.max_open_steps = static_cast<std::size_t>(config.max_concurrent_batches());
   scheduler.kv_cache = std::make_unique<KVCacheActorPort>(self, peers.kv_cache_manager);
   if (peers.encoder_cache_manager) {
     scheduler.encoder_cache =
@@ -242,46 +292,15 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
   scheduler.core =
       std::make_unique<Scheduler>(config, *scheduler.kv_cache, scheduler.encoder_cache.get());
   return {
-      [self](EngineCoreRequest& request) {
-        state(self).inbox.emplace_back(std::move(request));
-        advance(self);
-      },
-      [self](AbortRequests& abort) {
-        state(self).inbox.emplace_back(std::move(abort));
-        advance(self);
-      },
+      [self](EngineCoreRequest& request) { receive(self, request); },
+      [self](AbortRequests& abort) { receive(self, abort); },
+      [self](ModelRunnerOutput& result) { receive(self, result); },
+      [self](StepFailed& failure) { receive(self, failure); },
+      [self](ExpireRequests& due) { receive(self, due); },
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
         auto promise = self->make_response_promise<CachesReset>();
-        state(self).resets.push_back({what, promise});
-        advance(self);
+        receive(self, PendingReset{what, promise});
         return promise;
-      },
-      [self](ModelRunnerOutput& result) {
-        SchedulerState& scheduler = state(self);
-        if (!scheduler.in_flight || scheduler.in_flight->step != result.step) return;
-        SchedulerOutput step = std::move(*scheduler.in_flight);
-        scheduler.in_flight.reset();
-        scheduler.num_failures = 0;
-        take_inbox(self);  // an abort that came meanwhile ends its request with this step
-        auto on_updated = [self, drafts = std::move(result.draft_token_ids)] {
-          SchedulerState& scheduler = state(self);
-          send(self, scheduler.peers.output_processor, scheduler.updating.result());
-          scheduler.core->update_draft_token_ids(drafts);
-          scheduler.updating.reset();
-          advance(self);
-        };
-        scheduler.updating =
-            scheduler.core->update_from_output(std::move(step), std::move(result), now_seconds());
-        scheduler.updating.start(std::move(on_updated));
-      },
-      [self](const StepFailed& failure) {
-        if (state(self).in_flight && state(self).in_flight->step == failure.step)
-          recover(self, failure.error);
-      },
-      [self](const ExpireRequests&) {
-        state(self).wake_at = kNever;
-        expire(self);
-        advance(self);  // the caches are to hear of what has ended
       },
   };
 }

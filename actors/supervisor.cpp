@@ -101,13 +101,19 @@ void on_down(Self self, const caf::down_msg& down) {
   end_children(self);
 }
 
+/// Tokens whose results may be outstanding at once.
+std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
+  const SchedulerConfig config{.async_scheduling = engine.async_scheduling};
+  return config.max_concurrent_batches() * static_cast<std::int32_t>(engine.max_num_batched_tokens);
+}
+
 KVCacheSettings cache_settings(const SupervisorState& supervisor) {
   const EngineOptions& engine = supervisor.start.options.engine;
   KVCacheSettings settings;
   settings.groups = supervisor.cache.groups;
   settings.num_blocks = supervisor.cache.num_blocks;
   settings.max_model_len = supervisor.model.max_model_len;
-  settings.max_in_flight_tokens = static_cast<std::int32_t>(engine.max_num_batched_tokens);
+  settings.max_in_flight_tokens = max_in_flight_tokens(engine);
   settings.prefix_caching = engine.enable_prefix_caching;
   // The table of options admits the names of algorithms only.
   settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
@@ -138,6 +144,7 @@ SchedulerConfig scheduler_config(const SupervisorState& supervisor) {
   config.has_block_work =
       std::any_of(supervisor.cache.groups.begin(), supervisor.cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+  config.async_scheduling = engine.async_scheduling;
   return config;
 }
 
@@ -244,11 +251,10 @@ std::int64_t cache_bytes(const SupervisorState& supervisor) {
       static_cast<double>(supervisor.model.available_bytes) * engine.gpu_memory_utilization;
   std::int64_t enough = kUsualCpuCacheBytes;
   if (const auto groups = group_layers(supervisor.model.kv_cache_specs, /*hybrid_groups=*/true)) {
-    enough =
-        std::max(enough, bytes_per_block(*groups) +
-                             max_request_bytes(*groups, supervisor.model.max_model_len,
-                                               {.max_in_flight_tokens = static_cast<std::int32_t>(
-                                                    engine.max_num_batched_tokens)}));
+    enough = std::max(
+        enough, bytes_per_block(*groups) +
+                    max_request_bytes(*groups, supervisor.model.max_model_len,
+                                      {.max_in_flight_tokens = max_in_flight_tokens(engine)}));
   }
   return std::min(static_cast<std::int64_t>(share), enough);
 }
@@ -349,10 +355,9 @@ void on_model_loaded(Self self, ModelLoaded& model) {
   if (model.error) return refuse_start(self, *model.error);
   supervisor.model = std::move(model);
   const EngineOptions& engine = supervisor.start.options.engine;
-  KVCacheLimits limits = {
-      .available_bytes = cache_bytes(supervisor),
-      .max_model_len = supervisor.model.max_model_len,
-      .max_in_flight_tokens = static_cast<std::int32_t>(engine.max_num_batched_tokens)};
+  KVCacheLimits limits = {.available_bytes = cache_bytes(supervisor),
+                          .max_model_len = supervisor.model.max_model_len,
+                          .max_in_flight_tokens = max_in_flight_tokens(engine)};
   if (engine.num_gpu_blocks_override > 0) {
     limits.num_blocks_override = static_cast<std::int32_t>(engine.num_gpu_blocks_override);
   }

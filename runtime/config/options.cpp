@@ -56,6 +56,8 @@ void bind_options(OptionSet& set, Options& options) {
            {"fifo", "lru"})
       .add("scheduling-policy", engine.scheduling_policy, "order of waiting requests",
            {"fcfs", "priority"})
+      .add("async-scheduling", engine.async_scheduling,
+           "plan a step while the one before is computed")
       .add("watermark", engine.watermark,
            "share of the blocks kept free when requests are admitted", 0, 1)
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,

@@ -34,6 +34,7 @@ struct EngineOptions {
   std::int64_t prefix_cache_retention_interval = 0;  ///< tokens; -1: everything
   std::string encoder_cache_eviction = "fifo";
   std::string scheduling_policy = "fcfs";
+  bool async_scheduling = true;
   double watermark = 0;
   std::int64_t num_gpu_blocks_override = 0;  ///< 0: from memory
   std::int64_t kv_cache_memory_bytes = 0;    ///< 0: a share of what is free

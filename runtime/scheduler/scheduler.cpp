@@ -402,15 +402,20 @@ Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool 
   co_return answer.ok&& connector_ok;
 }
 
-Task<bool> Scheduler::recover_from_failed_step(const SchedulerOutput& step, double now) {
-  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
-    const auto known = requests_.find(step.scheduled_ids[i]);
-    if (known == requests_.end()) continue;
-    RequestState& request = *known->second;
-    request.num_in_flight_tokens -= step.num_scheduled_tokens[i];
-    if (request.num_stale_tokens > 0) request.num_stale_tokens -= step.num_scheduled_tokens[i];
+Task<bool> Scheduler::recover_from_failed_steps(std::span<const SchedulerOutput> steps,
+                                                double now) {
+  for (const SchedulerOutput& step : steps) {
+    for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+      const auto known = requests_.find(step.scheduled_ids[i]);
+      if (known == requests_.end()) continue;
+      RequestState& request = *known->second;
+      request.num_in_flight_tokens -= step.num_scheduled_tokens[i];
+      if (request.num_stale_tokens > 0) request.num_stale_tokens -= step.num_scheduled_tokens[i];
+    }
+    // A worker that failed may not have read them.
+    finished_ids_.insert(finished_ids_.end(), step.finished_ids.begin(), step.finished_ids.end());
+    if (step.total_num_scheduled_tokens > 0) pass_fence();
   }
-  if (step.total_num_scheduled_tokens > 0) pass_fence();
   reset_encoder_cache();
   const bool ok = co_await reset_prefix_cache(/*preempt_running=*/true, now);
   co_return ok;

@@ -86,10 +86,12 @@ class Scheduler {
   Task<EngineCoreOutputs> update_from_output(SchedulerOutput step, ModelRunnerOutput result,
                                              double now);
 
-  /// The step gave no result, and what its workers had computed is lost: every running request goes
-  /// back to waiting with the tokens it has, and computes them anew. False if sessions between two
-  /// chunks still hold blocks, whose content is then not to be trusted.
-  Task<bool> recover_from_failed_step(const SchedulerOutput& step, double now);
+  /// One of the open steps gave no result, so none of them counts (`steps`: all whose results were
+  /// not taken in), and what their workers had computed is lost: every running request goes back to
+  /// waiting with the tokens it has, and computes them anew. Which requests have ended is told to
+  /// the workers again. False if sessions between two chunks still hold blocks, whose content is
+  /// then not to be trusted. `steps` is not looked at after the task's first wait.
+  Task<bool> recover_from_failed_steps(std::span<const SchedulerOutput> steps, double now);
 
   /// What the grammars allow in this step; none if it has no structured request beyond its prefill.
   /// If step.pending_structured_output_tokens, only after the update of the step before.

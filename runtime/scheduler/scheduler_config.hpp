@@ -71,7 +71,7 @@ struct SchedulerConfig {
   StatePositions states;  ///< of Mamba layers: where prefills are cut
   std::uint32_t engine_index = 0;
 
-  /// Steps that may be open at once.
+  /// Steps that may be open at once: planned, their results not yet taken in.
   [[nodiscard]] std::int32_t max_concurrent_batches() const noexcept {
     if (!async_scheduling) return pipeline_parallel_size;
     if (stagger_decodes) return pipeline_parallel_size + 1;

@@ -5,6 +5,11 @@
 #include "runtime/base/check.hpp"
 
 namespace troupe {
+namespace {
+
+constexpr TokenId kStandIn = 0;
+
+}  // namespace
 
 InputBatch::InputBatch(std::vector<std::int32_t> block_sizes) {
   for (const std::int32_t block_size : block_sizes) {
@@ -28,14 +33,16 @@ void InputBatch::admit(const NewRequestData& data) {
   CHECK(data.block_ids.size() == groups_.size(), data.block_ids.size(), groups_.size());
   const auto num_prompt_tokens = static_cast<std::size_t>(data.num_prompt_tokens);
   CHECK(num_prompt_tokens <= data.token_ids.size(), num_prompt_tokens, data.token_ids.size());
-  requests_.insert_or_assign(
-      value(data.id),
-      WorkerRequest{.id = data.id,
-                    .token_ids = data.token_ids,
-                    .num_prompt_tokens = data.num_prompt_tokens,
-                    .num_computed_tokens = data.num_computed_tokens,
-                    .blocks = data.block_ids,
-                    .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)});
+  WorkerRequest request{.id = data.id,
+                        .token_ids = data.token_ids,
+                        .num_prompt_tokens = data.num_prompt_tokens,
+                        .num_computed_tokens = data.num_computed_tokens,
+                        .blocks = data.block_ids,
+                        .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
+  if (data.params.prompt_logprobs)
+    request.prompt_logprobs = {
+        .id = data.id, .first_position = data.num_computed_tokens + 1, .rows = {}};
+  requests_.insert_or_assign(value(data.id), std::move(request));
 }
 
 void InputBatch::update_known(const CachedRequestData& data) {
@@ -71,13 +78,14 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     WorkerRequest& request = found->second;
     const std::int32_t num_tokens = step.num_scheduled_tokens[i];
     const std::int32_t seq_len = request.num_computed_tokens + num_tokens;
+    if (request.failed) request.token_ids.resize(static_cast<std::size_t>(seq_len), kStandIn);
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
     CHECK(num_tokens > 0 && seq_len <= num_known, value(request.id), num_tokens, seq_len,
           num_known);
     rows_.push_back({.request = &request,
                      .first_token = query_start_loc_.back(),
                      .num_tokens = num_tokens,
-                     .samples = seq_len == num_known});
+                     .samples = seq_len == num_known && !request.failed});
     query_start_loc_.push_back(query_start_loc_.back() + num_tokens);
     seq_lens_.push_back(seq_len);
   }

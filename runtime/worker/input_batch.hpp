@@ -2,11 +2,13 @@
 // The requests a worker knows, and the flat batch that one step makes of them.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "messages/cache.hpp"
+#include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/worker/sampling_state.hpp"
@@ -21,11 +23,17 @@ struct WorkerRequest {
   std::int32_t num_computed_tokens = 0;  ///< before the current step
   BlockTable blocks;
   SamplingState sampling;
+  /// What is scored of its prompt; none if nobody asked, or when it has been handed over.
+  std::optional<PromptLogprobs> prompt_logprobs;
+  bool failed = false;  ///< it got no token where it should have
 };
 
 /// Owns the state of every known request, and the arrays of the current batch; these keep their
 /// memory from step to step. The Scheduler's messages alone decide what is known; tokens that this
 /// worker sampled are appended by append_token and not sent back to it.
+///
+/// Steps may have been planned before the results of earlier ones were known. For a request that
+/// has failed by then, they compute stand-ins, of which nothing is sampled.
 class InputBatch {
  public:
   /// A request's part in the current step.

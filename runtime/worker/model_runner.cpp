@@ -217,9 +217,10 @@ void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunner
     append_rows(sampled_.logprobs, output.logprobs);
     for (std::size_t i = 0; i < count; ++i) {
       const TokenId token = sampled_.token_ids[i];
-      if (token == kNoToken) continue;
       const std::size_t index = sampling_rows_[begin + i];
       WorkerRequest& request = *rows[index].request;
+      request.failed = token == kNoToken;
+      if (request.failed) continue;
       output.sampled_token_ids.push_back(token);
       output.num_sampled[index] = 1;
       if (request.sampling.params().logprobs) output.num_logprob_rows[index] = 1;
@@ -230,20 +231,18 @@ void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunner
 
 void ModelRunner::score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
   for (const InputBatch::Row& row : rows) {
-    const WorkerRequest& request = *row.request;
-    const bool in_prompt = request.num_computed_tokens + 1 < request.num_prompt_tokens;
-    if (!request.sampling.params().prompt_logprobs || !in_prompt) continue;
-    PromptLogprobs scores;
-    scores.id = request.id;
-    scores.first_position = request.num_computed_tokens + 1;
-    if (const Result<void> scored = score_prompt(row, scores); scored.ok())
-      output.prompt_logprobs.push_back(std::move(scores));
-    else
+    WorkerRequest& request = *row.request;
+    if (!request.prompt_logprobs) continue;
+    if (const Result<void> scored = score_prompt(row, request.prompt_logprobs->rows); !scored.ok())
       add_error(request.id, scored.error(), output);
+    if (!row.samples) continue;
+    output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
+    request.prompt_logprobs.reset();
   }
 }
 
-Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, PromptLogprobs& scores) {
+/// Appends what this step's tokens say of the prompt tokens behind them.
+Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, LogprobRows& scores) {
   const WorkerRequest& request = *row.request;
   const std::int32_t num_logprobs = *request.sampling.params().prompt_logprobs;
   const auto vocab_size = static_cast<std::size_t>(loaded_.model->vocab_size());
@@ -259,7 +258,7 @@ Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, PromptLogprob
     for (std::int32_t i = 0; i < count; ++i) {
       const auto next = static_cast<std::size_t>(request.num_computed_tokens + begin + i + 1);
       RETURN_IF_ERROR(sampler_.append_logprobs({logits.row(i), vocab_size}, request.token_ids[next],
-                                               num_logprobs, scores.rows));
+                                               num_logprobs, scores));
     }
   }
   return {};

@@ -45,8 +45,9 @@ class ModelRunner {
   /// Pre: every attention layer is in one group, with the spec it asked for.
   Result<void> initialize_kv_cache(const KVCacheConfig& config);
 
-  /// Computes one step. Block copies and zeroing come first. Log-probabilities of prompt tokens are
-  /// delivered with the step that computes the position before them. A request whose logits are
+  /// Computes one step. Block copies and zeroing come first. Log-probabilities of a prompt
+  /// are delivered, all of them, with the first token that follows it; once more, and again all of
+  /// them, if the request lost its blocks and computes its prompt anew. A request whose logits are
   /// not finite, or whose parameters forbid every token, is reported in request_errors and gets no
   /// token; the others are not affected.
   /// Errors: kUnavailable (no cache yet). CHECKs what the Scheduler must keep: known ids, block
@@ -59,7 +60,7 @@ class ModelRunner {
   void move_blocks(const SchedulerOutput& step);
   void sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   void score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
-  Result<void> score_prompt(const InputBatch::Row& row, PromptLogprobs& scores);
+  Result<void> score_prompt(const InputBatch::Row& row, LogprobRows& scores);
   /// Logits of the tokens at `flat_rows` of the batch: [flat_rows.size(), vocab_size].
   Matrix logits_of(std::span<const std::int32_t> flat_rows);
 

@@ -1,9 +1,11 @@
 // What the actors cost: wall time per decode step around a worker that computes nothing, all
 // messages included, from the Scheduler's question to the text at the frontend: the median of
-// several rounds. The goal is 60 us with 1 and with 64 running requests.
+// several rounds, with one step at a time and with steps that overlap. The goal is 60 us with 1 and
+// with 64 running requests.
 //
 // Usage: bench_actors TOKENIZER_FOLDER [steps] [rounds]
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -18,7 +20,8 @@ using namespace troupe;
 using Clock = std::chrono::steady_clock;
 
 double microseconds_per_step(const std::shared_ptr<const Tokenizer>& tokenizer,
-                             std::uint64_t num_requests, std::int32_t num_steps) {
+                             std::uint64_t num_requests, std::int32_t num_steps,
+                             bool async_scheduling) {
   SystemConfig config;
   caf::actor_system system{config};
   testing::EngineHarness engine(
@@ -26,7 +29,8 @@ double microseconds_per_step(const std::shared_ptr<const Tokenizer>& tokenizer,
       {.num_blocks = static_cast<std::int32_t>(num_requests) * (num_steps / 16 + 4) + 1,
        .max_model_len = num_steps + 64,
        .max_num_batched_tokens = 16384,
-       .max_num_seqs = 1024});
+       .max_num_seqs = 1024,
+       .async_scheduling = async_scheduling});
   const auto start = Clock::now();
   for (std::uint64_t id = 1; id <= num_requests; ++id) {
     std::vector<TokenId> prompt(16);
@@ -52,15 +56,19 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_actors: %s\n", tokenizer.error().message.c_str());
     return 1;
   }
-  std::printf("%10s %16s %16s %16s\n", "running", "us per step", "least", "most");
+  std::printf("%10s %10s %16s %16s %16s\n", "running", "overlap", "us per step", "least", "most");
   for (const std::uint64_t num_requests : {1, 8, 64, 256}) {
-    std::vector<double> rounds;
+    std::array<std::vector<double>, 2> rounds;
     for (int round = 0; round < num_rounds; ++round)
-      rounds.push_back(microseconds_per_step(*tokenizer, num_requests, num_steps));
-    std::sort(rounds.begin(), rounds.end());
-    std::printf("%10lu %16.1f %16.1f %16.1f\n", static_cast<unsigned long>(num_requests),
-                rounds[rounds.size() / 2], rounds.front(), rounds.back());
-    std::fflush(stdout);
+      for (const bool async : {false, true})
+        rounds[async].push_back(microseconds_per_step(*tokenizer, num_requests, num_steps, async));
+    for (const bool async : {false, true}) {
+      std::vector<double>& sorted = rounds[async];
+      std::sort(sorted.begin(), sorted.end());
+      std::printf("%10lu %10s %16.1f %16.1f %16.1f\n", static_cast<unsigned long>(num_requests),
+                  async ? "yes" : "no", sorted[sorted.size() / 2], sorted.front(), sorted.back());
+      std::fflush(stdout);
+    }
   }
   return 0;
 }

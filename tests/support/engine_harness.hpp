@@ -19,6 +19,7 @@ namespace troupe::testing {
 /// What the fake frontend has received, by request.
 struct FrontendLog {
   std::map<RequestId, std::vector<TokenId>> token_ids;
+  std::map<RequestId, std::string> text;
   std::map<RequestId, int> num_finished;
   std::map<RequestId, Error> errors;
   SchedulerStats stats;  ///< the latest
@@ -57,6 +58,7 @@ inline FrontendActor::behavior_type fake_frontend(
           for (const CompletionOutput& sample : output.outputs) {
             auto& tokens = log->token_ids[output.id];
             tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
+            log->text[output.id] += sample.text;
           }
           log->num_finished[output.id] += output.finished ? 1 : 0;
           if (output.error) log->errors[output.id] = *output.error;
@@ -114,6 +116,7 @@ struct HarnessOptions {
   std::int32_t max_model_len = 2048;
   std::int32_t max_num_batched_tokens = 2048;
   std::int32_t max_num_seqs = 128;
+  bool async_scheduling = false;
 };
 
 struct EngineHarness {
@@ -121,28 +124,33 @@ struct EngineHarness {
   std::shared_ptr<CacheLog> cache_log = std::make_shared<CacheLog>();
   std::shared_ptr<FrontendLog> frontend_log = std::make_shared<FrontendLog>();
   std::vector<caf::actor> actors;
+  WorkerActor worker;
+  ExecutorActor executor;
   OutputProcessorActor output_processor;
   SchedulerActor scheduler;
   FrontendActor frontend;
 
   EngineHarness(caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer,
                 const HarnessOptions& options) {
+    SchedulerConfig config;
+    config.async_scheduling = options.async_scheduling;
     KVCacheSettings settings;
     settings.groups = {{.spec = {.block_size = options.block_size}, .layers = {0}}};
     settings.num_blocks = options.num_blocks;
     settings.max_model_len = options.max_model_len;
-    settings.max_in_flight_tokens = options.max_num_batched_tokens;
-    SchedulerConfig config;
+    settings.max_in_flight_tokens =
+        config.max_concurrent_batches() * options.max_num_batched_tokens;
     config.num_blocks = options.num_blocks;
     config.max_model_len = options.max_model_len;
     config.max_num_seqs = options.max_num_seqs;
     config.max_num_batched_tokens = options.max_num_batched_tokens;
 
-    const WorkerActor worker = keep(system.spawn(fake_worker, worker_log));
+    worker = keep(system.spawn(fake_worker, worker_log));
     SchedulerPeers peers;
     const KVCacheManagerActor cache = keep(spawn_kv_cache_manager(system, settings));
     peers.kv_cache_manager = keep(system.spawn(counting_cache, cache, cache_log));
-    peers.executor = keep(spawn_executor(system, {worker}));
+    executor = keep(spawn_executor(system, {worker}));
+    peers.executor = executor;
     output_processor = keep(spawn_output_processor(system, std::move(tokenizer)));
     peers.output_processor = output_processor;
     scheduler = keep(spawn_scheduler(system, config, peers));
@@ -157,8 +165,7 @@ struct EngineHarness {
 
   /// A request as an InputProcessor would hand it over.
   void add(RequestId id, std::vector<TokenId> prompt, std::int32_t max_tokens,
-           const RequestLimits& limits = {}) {
-    SamplingParams params;
+           SamplingParams params = {}, const RequestLimits& limits = {}) {
     params.temperature = 0;
     params.max_tokens = max_tokens;
     params.output_kind = OutputKind::kDelta;
@@ -171,6 +178,11 @@ struct EngineHarness {
                            .limits = limits};
     post(output_processor, std::move(output));
     post(scheduler, std::move(core));
+  }
+  /// As a client that leaves.
+  void abort(RequestId id) {
+    post(output_processor, AbortRequests{{id}});
+    post(scheduler, AbortRequests{{id}});
   }
 
  private:

@@ -1,14 +1,18 @@
 #pragma once
 // A Worker without a model: the token at position p of request r is a function of r and p alone, so
 // that a test can tell whether a request got exactly the tokens it should. Steps can be made to
-// fail, or to be counted.
+// fail, to be held back, or to be counted.
 
+#include <deque>
 #include <memory>
 #include <unordered_map>
+#include <variant>
 
 #include "messages/actor_interfaces.hpp"
 
 namespace troupe::testing {
+
+using StepAnswer = std::variant<ModelRunnerOutput, StepFailed>;
 
 /// Shared by a fake worker and its test; both run on the test's thread, or the test reads it at
 /// rest.
@@ -16,7 +20,10 @@ struct FakeWorkerLog {
   std::uint64_t num_steps = 0;
   std::uint64_t num_steps_to_fail = 0;  ///< the next ones
   bool keep_quiet = false;              ///< take steps, give no result
+  bool hold = false;                    ///< keep results for release_answer
+  std::deque<StepAnswer> held;
   std::vector<std::size_t> batch_sizes;
+  std::vector<RequestId> finished_ids;
 };
 
 [[nodiscard]] inline TokenId fake_token(RequestId id, std::int32_t position) {
@@ -29,7 +36,8 @@ struct FakeWorkerState {
   static inline const char* name = "fake_worker";
   std::unordered_map<RequestId, std::int32_t> num_prompt_tokens;
 
-  [[nodiscard]] ModelRunnerOutput execute(const SchedulerOutput& step) {
+  /// As the real one: a step that builds on one that failed fails as well.
+  [[nodiscard]] StepAnswer execute(const SchedulerOutput& step) {
     ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
     std::unordered_map<RequestId, std::pair<std::int32_t, std::int32_t>> computed_and_known;
     for (const RequestId id : step.preempted_ids) num_prompt_tokens.erase(id);
@@ -41,9 +49,11 @@ struct FakeWorkerState {
     }
     const CachedRequestData& cached = step.cached_requests;
     for (std::size_t i = 0; i < cached.ids.size(); ++i) {
-      computed_and_known[cached.ids[i]] = {
-          cached.num_computed_tokens[i],
-          num_prompt_tokens.at(cached.ids[i]) + cached.num_output_tokens[i]};
+      const auto known = num_prompt_tokens.find(cached.ids[i]);
+      if (known == num_prompt_tokens.end())
+        return StepFailed{step.step, {ErrorCode::kInternal, "unknown request"}};
+      computed_and_known[cached.ids[i]] = {cached.num_computed_tokens[i],
+                                           known->second + cached.num_output_tokens[i]};
     }
     for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
       const auto [computed, known] = computed_and_known.at(step.scheduled_ids[i]);
@@ -64,15 +74,28 @@ inline WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<Fake
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
         ++log->num_steps;
         log->batch_sizes.push_back(step.scheduled_ids.size());
+        log->finished_ids.insert(log->finished_ids.end(), step.finished_ids.begin(),
+                                 step.finished_ids.end());
         if (log->keep_quiet) return;
-        if (log->num_steps_to_fail > 0) {
+        StepAnswer answer = StepFailed{step.step, {ErrorCode::kInternal, "made to fail"}};
+        if (log->num_steps_to_fail > 0)
           --log->num_steps_to_fail;
-          send(self, executor, StepFailed{step.step, {ErrorCode::kInternal, "made to fail"}});
-          return;
-        }
-        send(self, executor, state(self).execute(step));
+        else
+          answer = state(self).execute(step);
+        if (log->hold)
+          log->held.push_back(std::move(answer));
+        else
+          std::visit([&](auto& message) { send(self, executor, std::move(message)); }, answer);
       },
   };
+}
+
+/// Sends the oldest answer held back, in the worker's name.
+inline void release_answer(const WorkerActor& worker, const ExecutorActor& executor,
+                           FakeWorkerLog& log) {
+  std::visit([&](auto& message) { caf::send_as(worker, executor, std::move(message)); },
+             log.held.front());
+  log.held.pop_front();
 }
 
 }  // namespace troupe::testing

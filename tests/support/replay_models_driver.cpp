@@ -90,8 +90,6 @@ class Driver {
     release(victim);
     victim.known = false;
     victim.num_computed = 0;
-    // Its prompt is scored from the start again.
-    victim.result->prompt_logprobs = {};
   }
 
   /// Starts behind the longest run of full blocks that another request has computed.
@@ -170,6 +168,8 @@ class Driver {
     }
     for (const PromptLogprobs& scores : done.prompt_logprobs) {
       Running& request = *std::ranges::find(scheduled, scores.id, &Running::id).operator*();
+      // All of them; once more after a preemption.
+      request.result->prompt_logprobs = {};
       std::size_t entry = 0;
       for (std::size_t row = 0; row < scores.rows.row_sizes.size(); ++row)
         copy_row(scores.rows, row, entry, request.result->prompt_logprobs);

@@ -424,6 +424,33 @@ BOOST_AUTO_TEST_CASE(prompt_logprobs_come_with_the_first_output_and_have_none_fo
   BOOST_TEST(text_step("d").to_frontend.outputs.at(0).prompt_logprobs.empty());
 }
 
+BOOST_AUTO_TEST_CASE(prompt_logprobs_that_are_sent_again_after_a_preemption_replace_the_first) {
+  params().prompt_logprobs = 0;
+  params().output_kind = OutputKind::kFinalOnly;
+  request.prompt_token_ids = byte_tokens("abc");
+  add();
+  LogprobRows rows = logprob_row({'b'});
+  const LogprobRows next = logprob_row({'c'});
+  rows.row_sizes.push_back(1);
+  rows.token_ids.push_back(next.token_ids[0]);
+  rows.logprobs.push_back(next.logprobs[0]);
+  rows.ranks.push_back(next.ranks[0]);
+  for (const char token : {'d', 'e'}) {
+    auto output = tokens_of(RequestId{10}, {token});
+    output.new_prompt_logprobs =
+        PromptLogprobs{.id = RequestId{10}, .first_position = 1, .rows = rows};
+    BOOST_TEST(processor.process(step_of({output})).to_frontend.outputs.empty());
+  }
+  const auto last = step({'f'}, FinishReason::kLength);
+  const auto& positions = last.to_frontend.outputs.at(0).prompt_logprobs;
+  BOOST_REQUIRE(positions.size() == 3u);
+  BOOST_TEST(positions[0].empty());
+  BOOST_TEST(positions[1].size() == 1u);
+  BOOST_TEST(positions[1].at(0).token == "b");
+  BOOST_TEST(positions[2].size() == 1u);
+  BOOST_TEST(positions[2].at(0).token == "c");
+}
+
 BOOST_AUTO_TEST_CASE(times_and_counts_follow_the_engine_clock) {
   add();
   auto first = tokens_of(RequestId{10}, {'a'});

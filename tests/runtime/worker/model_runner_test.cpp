@@ -135,6 +135,50 @@ BOOST_AUTO_TEST_CASE(a_request_whose_parameters_forbid_every_token_fails_alone) 
   BOOST_TEST((after[2] == before[2]));
 }
 
+BOOST_AUTO_TEST_CASE(steps_planned_before_a_request_failed_do_not_fail) {
+  DrivenRunner runner = load_driven_runner({.folder = model_folder("qwen2")});
+  const auto next_step = [&](std::vector<RequestId> ids, std::int32_t num_computed) {
+    SchedulerOutput step;
+    step.scheduled_ids = ids;
+    step.num_scheduled_tokens.assign(ids.size(), 1);
+    step.total_num_scheduled_tokens = static_cast<std::int32_t>(ids.size());
+    step.cached_requests.ids = ids;
+    step.cached_requests.num_computed_tokens.assign(ids.size(), num_computed);
+    step.cached_requests.num_output_tokens.assign(ids.size(), num_computed - 2);
+    return runner.runner->execute(step);
+  };
+  SchedulerOutput first = one_request_step({1, 2, 3}, {{1}});
+  NewRequestData failing = first.new_requests.front();
+  failing.id = RequestId{2};
+  failing.block_ids = {{2}};
+  failing.params.allowed_token_ids = {5};
+  failing.params.logit_bias = {{5, -INFINITY}};
+  first.new_requests.push_back(failing);
+  first.scheduled_ids.push_back(RequestId{2});
+  first.num_scheduled_tokens.push_back(3);
+  first.total_num_scheduled_tokens += 3;
+
+  std::vector<TokenId> tokens;
+  const auto take = [&](const Result<ModelRunnerOutput>& done, std::size_t num_rows) {
+    BOOST_REQUIRE(done.ok());
+    BOOST_TEST(done->num_sampled.size() == num_rows);
+    BOOST_TEST(done->num_sampled.front() == 1);
+    BOOST_TEST(done->sampled_token_ids.size() == 1u);
+    tokens.push_back(done->sampled_token_ids.front());
+    return done->request_errors.size();
+  };
+  BOOST_TEST(take(runner.runner->execute(first), 2) == 1u);
+  const std::vector<RequestId> both = {RequestId{1}, RequestId{2}};
+  BOOST_TEST(take(next_step(both, 3), 2) == 0u);
+  BOOST_TEST(take(next_step(both, 4), 2) == 0u);
+
+  const std::vector<TokenId> together = std::exchange(tokens, {});
+  take(runner.runner->execute(one_request_step({1, 2, 3}, {{1}})), 1);
+  take(next_step({RequestId{1}}, 3), 1);
+  take(next_step({RequestId{1}}, 4), 1);
+  BOOST_TEST(tokens == together, boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(copied_blocks_hold_the_same_tokens_and_zeroed_ones_do_not) {
   DrivenRunner runner = load_driven_runner({.folder = model_folder("llama")});
   std::vector<TokenId> tokens(32);

@@ -1,0 +1,232 @@
+// Steps that overlap: the next one is planned and with the worker before the last one's result is
+// there. The worker holds its results back, so that two steps are open when something happens.
+#include <algorithm>
+#include <random>
+
+#include "tests/support/deterministic_engine.hpp"
+
+namespace troupe::testing {
+namespace {
+
+constexpr HarnessOptions kOverlap{.async_scheduling = true};
+
+struct TwoOpenSteps : DeterministicEngine {
+  explicit TwoOpenSteps(const HarnessOptions& harness_options = kOverlap)
+      : DeterministicEngine(harness_options) {
+    worker().hold = true;
+  }
+  void add(std::uint64_t id, std::int32_t max_tokens, SamplingParams params = {}) {
+    engine->add(RequestId{id}, prompt(20, static_cast<TokenId>(40 * id)), max_tokens,
+                std::move(params));
+  }
+  void release_all() {
+    while (!worker().held.empty()) release();
+  }
+};
+
+BOOST_FIXTURE_TEST_CASE(the_next_step_is_with_the_worker_before_the_result_of_the_last,
+                        TwoOpenSteps) {
+  add(1, 6);
+  coordinator.run();
+  for (std::uint64_t released = 0; released < 5; ++released) {
+    // Two are open, not more: coordinator.run() came back, so nobody keeps asking either.
+    BOOST_TEST(worker().num_steps == released + 2);
+    BOOST_TEST(worker().held.size() == 2u);
+    BOOST_TEST(frontend().token_ids[RequestId{1}].size() == released);
+    release();
+  }
+  release_all();
+  check_tokens(RequestId{1}, 20, 6);
+}
+
+BOOST_AUTO_TEST_CASE(without_overlap_a_step_waits_for_the_result_of_the_last) {
+  TwoOpenSteps test(HarnessOptions{});
+  test.add(1, 6);
+  test.coordinator.run();
+  BOOST_TEST(test.worker().num_steps == 1u);
+  test.release();
+  BOOST_TEST(test.worker().num_steps == 2u);
+  test.release_all();
+  test.check_tokens(RequestId{1}, 20, 6);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_request_that_comes_between_is_in_the_next_step, TwoOpenSteps) {
+  add(1, 6);
+  coordinator.run();
+  add(2, 6);
+  coordinator.run();
+  release();
+  BOOST_TEST(worker().batch_sizes.back() == 2u);
+  release_all();
+  check_tokens(RequestId{1}, 20, 6);
+  check_tokens(RequestId{2}, 20, 6);
+}
+
+BOOST_FIXTURE_TEST_CASE(nothing_is_computed_beyond_the_length_that_is_asked_for, TwoOpenSteps) {
+  add(1, 2);
+  add(2, 4);
+  coordinator.run();
+  release_all();
+  check_tokens(RequestId{1}, 20, 2);
+  check_tokens(RequestId{2}, 20, 4);
+  // Two steps with both (or 1 first, alone), then request 2 alone; the rest only tells who ended.
+  const auto& sizes = worker().batch_sizes;
+  BOOST_TEST(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}) == 6u);
+  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_token_computed_behind_a_stop_token_is_dropped, TwoOpenSteps) {
+  SamplingParams params;
+  params.eos_token_id = fake_token(RequestId{1}, 23);
+  add(1, 100, params);
+  add(2, 12);
+  coordinator.run();
+  release_all();
+  check_tokens(RequestId{1}, 20, 4);
+  check_tokens(RequestId{2}, 20, 12);
+  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(tokens_computed_behind_a_stop_string_are_dropped, TwoOpenSteps) {
+  add(1, 40);
+  coordinator.run();
+  release_all();
+  const std::string text = frontend().text[RequestId{1}];
+  const std::string stop = text.substr(text.size() / 2, 4);
+  SamplingParams params;
+  params.stop = {stop};
+  engine->add(RequestId{1}, prompt(20), 40, params);
+  coordinator.run();
+  release_all();
+  BOOST_TEST(frontend().num_finished[RequestId{1}] == 2);
+  BOOST_TEST(frontend().text[RequestId{1}] == text + text.substr(0, text.find(stop)));
+  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(an_abort_with_two_open_steps_ends_only_its_request, TwoOpenSteps) {
+  add(1, 1000);
+  add(2, 12);
+  coordinator.run();
+  release();
+  release();
+  BOOST_REQUIRE_EQUAL(worker().held.size(), 2u);
+  const std::size_t had = frontend().token_ids[RequestId{1}].size();
+  engine->abort(RequestId{1});
+  coordinator.run();
+  BOOST_TEST(frontend().num_finished[RequestId{1}] == 1);
+  release_all();
+  BOOST_TEST(frontend().token_ids[RequestId{1}].size() == had);
+  BOOST_TEST(frontend().num_finished[RequestId{1}] == 1);
+  check_tokens(RequestId{2}, 20, 12);
+  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(the_failure_of_the_older_of_two_open_steps_takes_both_back, TwoOpenSteps) {
+  add(1, 12);
+  add(2, 12);
+  coordinator.run();
+  release();
+  release();
+  BOOST_REQUIRE_EQUAL(worker().held.size(), 2u);
+  const std::uint64_t older = std::get<ModelRunnerOutput>(worker().held[0]).step;
+  worker().held[0] = StepFailed{older, {ErrorCode::kInternal, "made to fail"}};
+  release();
+  // What the younger one computed is dropped, though its answer is a result.
+  BOOST_TEST(std::holds_alternative<ModelRunnerOutput>(worker().held[0]));
+  release_all();
+  check_tokens(RequestId{1}, 20, 12);
+  check_tokens(RequestId{2}, 20, 12);
+  BOOST_TEST(frontend().errors.empty());
+  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+}
+
+BOOST_FIXTURE_TEST_CASE(the_failure_of_the_younger_of_two_open_steps_keeps_the_older_ones_tokens,
+                        TwoOpenSteps) {
+  add(1, 12);
+  coordinator.run();
+  const std::uint64_t younger = std::get<ModelRunnerOutput>(worker().held[1]).step;
+  worker().held[1] = StepFailed{younger, {ErrorCode::kInternal, "made to fail"}};
+  release();
+  BOOST_TEST(frontend().token_ids[RequestId{1}].size() == 1u);
+  release_all();
+  check_tokens(RequestId{1}, 20, 12);
+}
+
+BOOST_FIXTURE_TEST_CASE(two_open_steps_that_fail_together_are_one_failure, TwoOpenSteps) {
+  add(1, 12);
+  coordinator.run();
+  for (int failure = 0; failure < 2; ++failure) {
+    BOOST_REQUIRE_EQUAL(worker().held.size(), 2u);
+    for (StepAnswer& answer : worker().held)
+      answer = StepFailed{std::get<ModelRunnerOutput>(answer).step, {}};
+    release();
+    release();
+  }
+  BOOST_TEST(frontend().errors.empty());
+  release_all();
+  check_tokens(RequestId{1}, 20, 12);
+}
+
+BOOST_FIXTURE_TEST_CASE(who_ended_in_a_failed_step_is_told_to_the_workers_again, TwoOpenSteps) {
+  add(1, 12);
+  coordinator.run();
+  engine->abort(RequestId{1});
+  coordinator.run();
+  release();  // the next plan tells the worker of the end
+  BOOST_REQUIRE_EQUAL(worker().held.size(), 2u);
+  worker().finished_ids.clear();
+  for (StepAnswer& answer : worker().held)
+    answer = StepFailed{std::get<ModelRunnerOutput>(answer).step, {}};
+  release_all();
+  BOOST_TEST((worker().finished_ids == std::vector{RequestId{1}}));
+}
+
+/// Whatever the order in which actors run, with requests that come, go and fail meanwhile.
+BOOST_AUTO_TEST_CASE(no_order_of_events_changes_a_token) {
+  for (std::uint32_t seed = 1; seed <= 60; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      std::mt19937 random(seed);
+      const auto pick = [&](std::size_t count) { return random() % count; };
+      DeterministicEngine test({.num_blocks = seed % 2 == 0 ? 14 : 100,
+                                .max_num_batched_tokens = seed % 3 == 0 ? 16 : 2048,
+                                .max_num_seqs = 8,
+                                .async_scheduling = seed % 5 != 0});
+      auto& jobs = test.coordinator.jobs;
+      std::vector<bool> aborted(13);
+      std::uint64_t next_id = 1;
+      std::uint64_t last_failure = 0;
+      for (std::uint64_t i = 0; next_id <= 12 || !jobs.empty(); ++i) {
+        BOOST_REQUIRE(i < 200000u);
+        if (next_id <= 12 && (jobs.empty() || pick(40) == 0)) {
+          test.engine->add(RequestId{next_id}, test.prompt(5 + 3 * next_id), 40);
+          ++next_id;
+        }
+        // Three in a row would end requests.
+        if (pick(100) == 0 && test.worker().num_steps > last_failure + 4) {
+          test.worker().num_steps_to_fail = 1;
+          last_failure = test.worker().num_steps;
+        }
+        if (next_id > 1 && pick(300) == 0) {
+          const std::uint64_t id = 1 + pick(next_id - 1);
+          test.engine->abort(RequestId{id});
+          aborted[id] = true;
+        }
+        if (!jobs.empty()) std::swap(jobs.front(), jobs[pick(jobs.size())]);
+        test.coordinator.try_run_once();
+      }
+      for (std::uint64_t id = 1; id <= 12; ++id) {
+        const RequestId request{id};
+        BOOST_TEST(test.frontend().num_finished[request] == 1);
+        const auto& tokens = test.frontend().token_ids[request];
+        if (!aborted[id]) BOOST_TEST(tokens.size() == 40u);
+        for (std::size_t n = 0; n < tokens.size(); ++n)
+          BOOST_TEST(tokens[n] == fake_token(request, static_cast<std::int32_t>(5 + 3 * id + n)));
+      }
+      BOOST_TEST(test.frontend().errors.empty());
+      BOOST_TEST(test.frontend().stats.kv_cache_usage == 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace troupe::testing
