@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The same requests give the same tokens and log-probabilities, bit for bit, whatever happens around them: alone or all at
-once, prefilled in pieces, from the prefix cache, preempted for want of blocks, on one thread or two."""
+once, prefilled in pieces, from the prefix cache, preempted for want of blocks, with steps that overlap or not, on one thread
+or two."""
 import json
 import re
 import subprocess
@@ -12,7 +13,8 @@ SHARED = "Tell me a story about a dragon. What is the capital of France? Count f
 
 
 def requests():
-    """Greedy and sampled requests of several lengths; some share a long prefix."""
+    """Greedy and sampled requests of several lengths; some share a long prefix, some have their prompt scored, or parameters
+    that look back at the tokens before."""
     lines = []
     for number in range(12):
         body = {"max_tokens": 40, "ignore_eos": True, "logprobs": 3, "seed": number,
@@ -22,6 +24,12 @@ def requests():
             body["logprobs"], body["top_logprobs"] = True, 3
         else:
             body["prompt"] = SHARED * (number % 3) + "Once upon a time " * number
+        if number % 4 == 1:
+            body["prompt_logprobs"] = 2
+        if number % 4 == 2:
+            body.update(repetition_penalty=1.2, presence_penalty=0.5, bad_words=["the", "time"])
+        if number == 7:
+            body.update(ignore_eos=False, stop=["a", "e", "."], min_tokens=12)
         lines.append(json.dumps(body))
     return lines
 
@@ -34,7 +42,7 @@ def generate(lines, *arguments):
         raise AssertionError(f"{arguments}: {done.stderr}\n{done.stdout[:2000]}")
     # Numbers are compared as they were written: to the last digit.
     answers = [json.loads(line, parse_float=str) for line in done.stdout.splitlines()]
-    return [answer["choices"] for answer in answers]
+    return [(answer["choices"], answer.get("prompt_logprobs")) for answer in answers]
 
 
 def available_instruction_sets():
@@ -63,6 +71,9 @@ class Invariance(unittest.TestCase):
             "few blocks": ("--max-model-len", "512", "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
             "blocks of 32": ("--block-size", "32"),
             "one thread": ("--threads", "1"),
+            "one step at a time": ("--no-async-scheduling",),
+            "one step at a time, few blocks": ("--no-async-scheduling", "--max-model-len", "512", "--num-gpu-blocks-override", "120",
+                                               "--max-num-batched-tokens", "64"),
         }
         for name, arguments in variants.items():
             with self.subTest(isa=isa, dtype=dtype, variant=name):
