@@ -122,6 +122,7 @@ void RandomWorkload::run(int num_operations) {
       case 3:
         if (pick(0, 20) == 0)
           static_cast<void>(run_now(scheduler_->reset_prefix_cache(pick(0, 1) == 1, 0)));
+        if (pick(0, 10) == 0) fail_open_steps();
         break;
       default:
         step();
@@ -201,6 +202,13 @@ void RandomWorkload::step() {
   }
   const std::size_t depth = config_.async_scheduling && scheduler_->has_requests() ? 1 : 0;
   while (open_.size() > depth) finish_step();
+}
+
+void RandomWorkload::fail_open_steps() {
+  const std::vector<SchedulerOutput> steps(open_.begin(), open_.end());
+  open_.clear();
+  BOOST_TEST(run_now(scheduler_->recover_from_failed_steps(steps, 0)));
+  BOOST_TEST(scheduler_->running().empty());
 }
 
 void RandomWorkload::finish_step() {

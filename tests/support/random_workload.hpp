@@ -51,6 +51,7 @@ class RandomWorkload {
   void abort_one();
   void step();
   void finish_step();
+  void fail_open_steps();
   void check_blocks();
 
   std::mt19937 random_;

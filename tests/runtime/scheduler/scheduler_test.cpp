@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(a_failed_step_costs_no_request_and_no_token) {
     const SchedulerOutput output = run_now(scheduler.schedule(0));
     if (step == 3) {
       BOOST_TEST(output.scheduled_ids.size() == 3u);
-      BOOST_TEST(run_now(scheduler.recover_from_failed_step(output, 0)));
+      BOOST_TEST(run_now(scheduler.recover_from_failed_steps(std::span(&output, 1), 0)));
       BOOST_TEST(scheduler.running().empty());
       BOOST_TEST(manager.pool().num_free_blocks() == 39);
       BOOST_TEST(manager.pool().prefix_map().num_keys() == 0u);
