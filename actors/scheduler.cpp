@@ -54,9 +54,6 @@ class KVCacheActorPort final : public KVCachePort {
   Reply<BlockWork> take_block_work(TakeBlockWork question) override {
     return ask_for<BlockWork>(self_, to_, std::move(question));
   }
-  Reply<PrefixCacheReset> reset(ResetPrefixCache question) override {
-    return ask_for<PrefixCacheReset>(self_, to_, std::move(question));
-  }
   Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
     return ask_for<BlockTableRead>(self_, to_, std::move(question));
   }

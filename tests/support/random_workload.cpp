@@ -207,7 +207,8 @@ void RandomWorkload::step() {
 void RandomWorkload::fail_open_steps() {
   const std::vector<SchedulerOutput> steps(open_.begin(), open_.end());
   open_.clear();
-  BOOST_TEST(run_now(scheduler_->recover_from_failed_steps(steps, 0)));
+  const bool ok = run_now(scheduler_->recover_from_failed_steps(steps, 0));
+  if (!connector_) BOOST_TEST(ok);  // else blocks may wait for its transfers
   BOOST_TEST(scheduler_->running().empty());
 }
 
