@@ -213,7 +213,10 @@ void expire(StatefulSelf self) {
 void take(StatefulSelf self, PendingReset& reset) {
   SchedulerState& scheduler = state(self);
   if (reset.what.encoder_cache) scheduler.core->reset_encoder_cache();
-  if (!reset.what.prefix_cache) return reset.promise.deliver(CachesReset{true});
+  if (!reset.what.prefix_cache) {
+    reset.promise.deliver(CachesReset{true});
+    return;
+  }
   scheduler.recovering =
       scheduler.core->reset_prefix_cache(reset.what.preempt_running, now_seconds());
   scheduler.recovering.start([self, promise = reset.promise]() mutable {

@@ -167,6 +167,21 @@ BOOST_FIXTURE_TEST_CASE(two_open_steps_that_fail_together_are_one_failure, TwoOp
   check_tokens(RequestId{1}, 20, 12);
 }
 
+BOOST_FIXTURE_TEST_CASE(a_reset_of_the_caches_with_two_open_steps_costs_no_token, TwoOpenSteps) {
+  add(1, 12);
+  add(2, 12);
+  coordinator.run();
+  release();
+  release();
+  BOOST_REQUIRE_EQUAL(worker().held.size(), 2u);
+  post(engine->scheduler, ResetCaches{.prefix_cache = true, .preempt_running = true});
+  coordinator.run();
+  release_all();
+  check_tokens(RequestId{1}, 20, 12);
+  check_tokens(RequestId{2}, 20, 12);
+  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+}
+
 BOOST_FIXTURE_TEST_CASE(who_ended_in_a_failed_step_is_told_to_the_workers_again, TwoOpenSteps) {
   add(1, 12);
   coordinator.run();
