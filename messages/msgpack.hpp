@@ -88,12 +88,12 @@ class Writer {
   /// Untagged: the alternative alone.
   template <class... Ts>
   void put(const std::variant<Ts...>& x) {
-    std::visit([this](const auto& alternative) { put(alternative); }, x);
+    std::visit([&](const auto& alternative) { put(alternative); }, x);
   }
   template <Reflected T>
   void put(const T& x) {
     packer_.pack_array(std::tuple_size_v<decltype(fields_of<T>())>);
-    for_each_field(x, [this](const char*, const auto& field) { put(field); });
+    for_each_field(x, [&](const char*, const auto& field) { put(field); });
   }
   template <Tagged T>
   void put(const T& x) {
@@ -102,7 +102,7 @@ class Writer {
                    [&](const char*, const auto& field) { num_fields += present(field) ? 1 : 0; });
     packer_.pack_map(num_fields);
     put("type"), put(T::kTag);
-    for_each_field(x, [this](const char* name, const auto& field) {
+    for_each_field(x, [&](const char* name, const auto& field) {
       if (present(field)) put(name), put(field);
     });
   }

@@ -39,14 +39,8 @@ std::vector<double> one_two_five(double max) {
 /// The metrics that carry one engine's label.
 struct EngineMetrics::Engine {
   Engine(Registry& registry, const std::string& model_name, std::int32_t max_model_len,
-         std::uint32_t index) {
-    const Labels labels = {{"engine", std::to_string(index)}, {"model_name", model_name}};
-    const auto with = [&](const std::string& label, const std::string& value) {
-      Labels extended = labels;
-      extended.emplace_back(label, value);
-      return extended;
-    };
-    const std::string prefix = "vllm:";
+         std::uint32_t index)
+      : registry(registry), labels{{"engine", std::to_string(index)}, {"model_name", model_name}} {
     const auto gauge = [&](const std::string& name, const std::string& help) {
       return &registry.gauge(prefix + name, help, labels);
     };
@@ -128,6 +122,59 @@ struct EngineMetrics::Engine {
                             kLatencyBounds);
   }
 
+  [[nodiscard]] Labels with(const std::string& label, const std::string& value) const {
+    Labels extended = labels;
+    extended.emplace_back(label, value);
+    return extended;
+  }
+
+  /// Shown once a KV connector has loaded something.
+  void observe_kv_loads(const SchedulerStats& stats) {
+    const std::array<std::pair<const char*, std::int32_t>, 3> stages = {
+        std::pair{"waiting_to_start", stats.num_kv_loads_to_start},
+        std::pair{"in_progress", stats.num_kv_loads_in_progress},
+        std::pair{"completed_waiting", stats.num_kv_loads_waiting}};
+    if (kv_loads[0] == nullptr) {
+      if (std::none_of(stages.begin(), stages.end(), [](auto& stage) { return stage.second > 0; }))
+        return;
+      for (std::size_t i = 0; i < stages.size(); ++i) {
+        kv_loads[i] = &registry.gauge(prefix + "num_requests_kv_fetch_by_stage",
+                                      "Requests whose KV is fetched, by how far that is.",
+                                      with("stage", stages[i].first));
+      }
+    }
+    for (std::size_t i = 0; i < stages.size(); ++i) kv_loads[i]->set(stages[i].second);
+  }
+
+  /// Shown once something has been drafted.
+  void observe_speculation(const SpecDecodingStats& stats) {
+    if (stats.num_requests == 0) return;
+    if (drafts == nullptr) {
+      drafts = &registry.counter(prefix + "spec_decode_num_drafts", "Drafts.", labels);
+      draft_tokens =
+          &registry.counter(prefix + "spec_decode_num_draft_tokens", "Tokens drafted.", labels);
+      accepted_tokens = &registry.counter(prefix + "spec_decode_num_accepted_tokens",
+                                          "Drafted tokens that were accepted.", labels);
+    }
+    drafts->add(stats.num_requests);
+    draft_tokens->add(stats.num_draft_tokens);
+    accepted_tokens->add(stats.num_accepted_tokens);
+    for (std::size_t i = 0; i < stats.num_accepted_per_position.size(); ++i) {
+      if (i == accepted_at.size()) {
+        accepted_at.push_back(&registry.counter(prefix + "spec_decode_num_accepted_tokens_per_pos",
+                                                "Accepted tokens by their place in the draft.",
+                                                with("position", std::to_string(i))));
+      }
+      accepted_at[i]->add(stats.num_accepted_per_position[i]);
+    }
+  }
+
+  Registry& registry;
+  const Labels labels;
+  const std::string prefix = "vllm:";
+  std::array<Metric*, 3> kv_loads{};
+  Metric *drafts = nullptr, *draft_tokens = nullptr, *accepted_tokens = nullptr;
+  std::vector<Metric*> accepted_at;
   Metric *running, *waiting, *waiting_capacity, *waiting_deferred, *kv_cache_usage;
   Metric *prefix_queries, *prefix_hits, *external_prefix_queries, *external_prefix_hits;
   Metric* preemptions;
@@ -179,6 +226,8 @@ void EngineMetrics::observe_step(const IterationStats& stats) {
   engine.external_prefix_queries->add(
       static_cast<double>(scheduler.connector_prefix_cache.queries));
   engine.external_prefix_hits->add(static_cast<double>(scheduler.connector_prefix_cache.hits));
+  engine.observe_kv_loads(scheduler);
+  engine.observe_speculation(scheduler.spec_decoding);
   engine.preemptions->add(stats.num_preemptions);
   engine.prompt_tokens->add(stats.num_prompt_tokens);
   engine.generation_tokens->add(stats.num_generation_tokens);

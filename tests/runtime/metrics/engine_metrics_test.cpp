@@ -78,6 +78,33 @@ BOOST_AUTO_TEST_CASE(a_finished_sample_fills_the_histograms_of_its_times) {
       has(text, "vllm:request_success_total" + kLabels + ",finished_reason=\"length\"} 0.0"));
 }
 
+BOOST_AUTO_TEST_CASE(what_is_not_in_use_has_no_metrics_until_it_is) {
+  EngineMetrics metrics("m", 100);
+  IterationStats stats;
+  metrics.observe_step(stats);
+  BOOST_TEST(
+      has(metrics.prometheus_text(), "vllm:external_prefix_cache_hits_total" + kLabels + "} 0.0"));
+  BOOST_TEST(metrics.prometheus_text().find("kv_fetch") == std::string::npos);
+  BOOST_TEST(metrics.prometheus_text().find("spec_decode") == std::string::npos);
+  stats.scheduler.connector_prefix_cache = {.requests = 1, .queries = 9, .hits = 4};
+  stats.scheduler.num_kv_loads_in_progress = 2;
+  stats.scheduler.spec_decoding = {.num_requests = 2,
+                                   .num_draft_tokens = 6,
+                                   .num_accepted_tokens = 3,
+                                   .num_accepted_per_position = {2, 1, 0}};
+  metrics.observe_step(stats);
+  stats.scheduler.num_kv_loads_in_progress = 0;
+  metrics.observe_step(stats);
+  const std::string text = metrics.prometheus_text();
+  BOOST_TEST(has(text, "vllm:external_prefix_cache_queries_total" + kLabels + "} 18.0"));
+  BOOST_TEST(
+      has(text, "vllm:num_requests_kv_fetch_by_stage" + kLabels + ",stage=\"in_progress\"} 0.0"));
+  BOOST_TEST(has(text, "vllm:spec_decode_num_drafts_total" + kLabels + "} 4.0"));
+  BOOST_TEST(has(text, "vllm:spec_decode_num_accepted_tokens_total" + kLabels + "} 6.0"));
+  BOOST_TEST(has(text, "vllm:spec_decode_num_accepted_tokens_per_pos_total" + kLabels +
+                           ",position=\"1\"} 2.0"));
+}
+
 BOOST_AUTO_TEST_CASE(the_cache_configuration_is_a_gauge_of_labels) {
   EngineMetrics metrics("m", 100);
   metrics.set_cache_config(0, {{"num_gpu_blocks", "7"}, {"block_size", "16"}});
