@@ -106,6 +106,8 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
       request.num_stale_tokens = request.num_in_flight_tokens;
       request.drop_stale_output = true;
       request.draft_token_ids.clear();
+      // What samples its next token may be among them: the last known one is computed again.
+      request.num_computed_tokens = std::min(request.num_computed_tokens, request.num_tokens() - 1);
     }
     if (!recompute) fail(request.id);
   }
