@@ -192,7 +192,8 @@ BOOST_AUTO_TEST_CASE(an_event_without_kept_blocks_has_no_extra_keys) {
 // ---- endpoints and options ----------------------------------------------------------------------
 
 BOOST_AUTO_TEST_CASE(endpoints_of_ranks_are_those_of_the_reference) {
-  for (const json& line : golden()["zmq"]["endpoint_offset"]) {
+  const json file = golden();
+  for (const json& line : file["zmq"]["endpoint_offset"]) {
     const std::string endpoint = line["endpoint"];
     BOOST_TEST(is_bound_endpoint(endpoint) == line["binds"].get<bool>(), endpoint);
     for (const std::int32_t rank : {0, 1, 3}) {
