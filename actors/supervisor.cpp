@@ -137,8 +137,12 @@ SchedulerConfig scheduler_config(const SupervisorState& supervisor) {
   config.enable_chunked_prefill = engine.enable_chunked_prefill;
   config.long_prefill_token_threshold =
       static_cast<std::int32_t>(engine.long_prefill_token_threshold);
-  config.policy = engine.scheduling_policy == "priority" ? SchedulingPolicy::kPriority
-                                                         : SchedulingPolicy::kFcfs;
+  if (engine.scheduling_policy == "priority") config.policy = SchedulingPolicy::kPriority;
+  if (engine.scheduling_policy == "fair") config.policy = SchedulingPolicy::kFair;
+  config.max_queue_bypasses = static_cast<std::int32_t>(engine.max_queue_bypasses);
+  config.priority_preemption = engine.enable_priority_preemption;
+  if (engine.preemption_victim == "least-work")
+    config.preemption_victim = PreemptionVictim::kLeastWork;
   config.prefix_caching = engine.enable_prefix_caching;
   config.states = cache_settings(supervisor).state_positions();
   config.has_block_work =
@@ -178,6 +182,8 @@ ServerDefaults request_defaults(const SupervisorState& supervisor) {
   defaults.vocab_size = supervisor.model.vocab_size;
   defaults.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
   defaults.stream_interval = static_cast<std::int32_t>(options.engine.stream_interval);
+  defaults.limits = {.max_queue_time_s = options.server.max_queue_time_s,
+                     .max_request_time_s = options.server.max_request_time_s};
   defaults.trust_request_chat_template = options.server.trust_request_chat_template;
   defaults.response_role = options.server.response_role;
   return defaults;

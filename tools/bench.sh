@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Measures what the project promises, and prints goal and measured side by side. The output of every part stays in
 # build/bench. Figures mean something on a quiet machine only.
+# With VLLM_PYTHON=path/to/python of an environment that has vLLM, the two schedulers are compared.
 # Usage: tools/bench.sh   (after `make build` and the benchmarks of build/release; `make bench` does all of it)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -50,6 +51,15 @@ done
 heading 'The scheduler with its KV cache'
 record scheduler "$release/tests/bench_scheduler" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 row 'scheduler, 256 running: us per step' '< 150' "$(awk '/^schedule_and_update\/256_median/ { print $2 }' "$out/scheduler.txt")"
+
+if [[ ${VLLM_PYTHON:-} ]]; then
+  heading "This scheduler and vLLM's own, in turns"
+  record schedulers python3 tests/support/bench_schedulers.py "$VLLM_PYTHON" "$release/tests/bench_scheduler"
+  for running in 1 64 256 1024; do
+    row "scheduler, $running running: times faster than vLLM's" '> 20' \
+      "$(awk -v n=$running '$1 == n { print $4 }' "$out/schedulers.txt")"
+  done
+fi
 
 heading 'Tokenizers on one thread: this repository and texts of many languages'
 text=$out/text.txt

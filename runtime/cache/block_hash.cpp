@@ -216,7 +216,8 @@ void BlockHasher::extend(const KVCacheRequest& request, std::vector<BlockHash>& 
   const auto num_units = request.token_ids.size() / static_cast<std::size_t>(unit_);
   if (hashes.size() >= num_units) return;
   Bytes bytes;
-  hashes.reserve(num_units);
+  // Exactly as many would be moved again with each further block.
+  if (num_units > hashes.capacity()) hashes.reserve(std::max(num_units, 2 * hashes.capacity()));
   while (hashes.size() < num_units) {
     const auto begin = static_cast<std::int32_t>(hashes.size()) * unit_;
     const BlockHash& parent = hashes.empty() ? none_hash_ : hashes.back();

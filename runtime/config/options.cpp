@@ -54,8 +54,16 @@ void bind_options(OptionSet& set, Options& options) {
       .add("encoder-cache-eviction", engine.encoder_cache_eviction,
            "which unused encoder output goes first: released first, or used longest ago",
            {"fifo", "lru"})
-      .add("scheduling-policy", engine.scheduling_policy, "order of waiting requests",
-           {"fcfs", "priority"})
+      .add("scheduling-policy", engine.scheduling_policy,
+           "order of waiting requests; fair: the API key served the fewest tokens first",
+           {"fcfs", "priority", "fair"})
+      .add("max-queue-bypasses", engine.max_queue_bypasses,
+           "how many later requests may pass one that lacks free blocks; 0: none", 0, kMaxCount)
+      .add("enable-priority-preemption", engine.enable_priority_preemption,
+           "with scheduling-policy priority: waiting requests displace less urgent ones that run")
+      .add("preemption-victim", engine.preemption_victim,
+           "who gives way when blocks run out: the last to come, or who loses the least work",
+           {"last", "least-work"})
       .add("async-scheduling", engine.async_scheduling,
            "plan a step while the one before is computed")
       .add("watermark", engine.watermark,
@@ -104,6 +112,12 @@ void bind_options(OptionSet& set, Options& options) {
            "seconds that running requests get to finish on shutdown", 0, 86400)
       .add("max-num-queued-reqs", server.max_num_queued_reqs,
            "requests in the engine before further ones get 503; 0: no limit", 0, kMaxCount)
+      .add("max-queue-time-s", server.max_queue_time_s,
+           "seconds that a request may wait until it is scheduled, then it gets 503; 0: no limit",
+           0, 86400)
+      .add("max-request-time-s", server.max_request_time_s,
+           "seconds that a request may take; what is there by then is its answer; 0: no limit", 0,
+           86400)
       .add("enable-request-id-headers", server.enable_request_id_headers, "send X-Request-Id back")
       .add("enable-prompt-tokens-details", server.enable_prompt_tokens_details,
            "report cached tokens in usage")
@@ -129,6 +143,11 @@ Result<void> validate(const Options& options) {
         "max-num-batched-tokens is " + std::to_string(engine.max_num_batched_tokens) +
             ", it must be at least max-num-seqs, " + std::to_string(engine.max_num_seqs),
         "max-num-batched-tokens");
+  }
+  if (engine.enable_priority_preemption && engine.scheduling_policy != "priority") {
+    return invalid_argument("enable-priority-preemption needs scheduling-policy priority, it is " +
+                                engine.scheduling_policy,
+                            "enable-priority-preemption");
   }
   if (!engine.enable_chunked_prefill &&
       options.model.max_model_len > engine.max_num_batched_tokens) {

@@ -34,6 +34,9 @@ struct EngineOptions {
   std::int64_t prefix_cache_retention_interval = 0;  ///< tokens; -1: everything
   std::string encoder_cache_eviction = "fifo";
   std::string scheduling_policy = "fcfs";
+  std::int64_t max_queue_bypasses = 0;
+  bool enable_priority_preemption = false;
+  std::string preemption_victim = "last";
   bool async_scheduling = true;
   double watermark = 0;
   std::int64_t num_gpu_blocks_override = 0;  ///< 0: from memory
@@ -61,6 +64,8 @@ struct ServerOptions {
   double sse_keep_alive_interval = 0;
   double shutdown_timeout = 0;
   std::int64_t max_num_queued_reqs = 0;  ///< 0: no limit
+  double max_queue_time_s = 0;           ///< 0: no limit
+  double max_request_time_s = 0;         ///< 0: no limit
   bool enable_request_id_headers = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;

@@ -2,6 +2,8 @@
 // Who may use the API.
 
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,11 +18,19 @@ class ApiKeys {
 
   /// `authorization`: the header's value, "Bearer <key>" (the scheme in any case). Takes the same
   /// time whichever key matches, if any.
-  [[nodiscard]] bool allow(std::string_view authorization) const;
+  [[nodiscard]] bool allow(std::string_view authorization) const {
+    return digests_.empty() || find(authorization).has_value();
+  }
+  /// A number for whoever has this key: 1 and up in the order of the keys; 0 for a key that is not
+  /// known, or if there are none.
+  [[nodiscard]] std::uint32_t tenant(std::string_view authorization) const {
+    return find(authorization).value_or(0);
+  }
 
  private:
   using Digest = std::array<unsigned char, 32>;
   static Digest digest(std::string_view key);
+  [[nodiscard]] std::optional<std::uint32_t> find(std::string_view authorization) const;
 
   std::vector<Digest> digests_;
 };

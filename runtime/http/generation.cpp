@@ -76,6 +76,8 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     request.truncate_prompt_tokens = fields.truncate_prompt_tokens;
     request.cache_salt = fields.cache_salt;
     request.priority = fields.priority;
+    request.limits = fields.limits;
+    request.tenant = fields.tenant;
     request.arrival_time = arrival_time;
     request.return_prompt_text = return_prompt_text;
     context_.port.submit(std::move(request));
@@ -127,7 +129,8 @@ void Generation::observe(Part& part, const RequestOutput& output, std::uint32_t 
     const RequestTimes& times = output.finished_times[i];
     longest = std::max(longest, times.num_generation_tokens);
     // Without a stream the first output is the last: the engine's clock tells of the first token.
-    if (!stream_) metrics.observe_first_token(engine, times.first_token - times.queued);
+    if (!stream_ && times.first_token > 0)
+      metrics.observe_first_token(engine, times.first_token - times.queued);
     const auto num_prompt_tokens = part.begun
                                        ? part.num_prompt_tokens
                                        : static_cast<std::int32_t>(output.prompt_token_ids.size());
@@ -165,6 +168,7 @@ void Generation::retire(Part& part) {
   --num_live_;
   context_.live.erase(part.id);
   context_.counters.num_samples -= num_samples_;
+  context_.counters.completions.observe(num_samples_, context_.environment.steady_clock());
 }
 
 void Generation::abandon() {
@@ -182,7 +186,11 @@ void Generation::fail(Error error) {
   error_ = std::move(error);
   if (begun_) return flush();
   done_ = true;
-  sink_.respond(error_response(*error_));
+  // It has waited in vain: let what is there now go first.
+  ServiceCounters& counters = context_.counters;
+  sink_.respond(error_response(
+      *error_, counters.completions.retry_after_s(counters.num_samples.load(),
+                                                  context_.environment.steady_clock())));
 }
 
 void Generation::begin() {

@@ -58,6 +58,7 @@ constexpr std::string_view kUnsupportedFields[] = {"prompt_embeds", "logprob_tok
 /// Fields that are checked for their form only.
 constexpr std::string_view kIgnoredObjects[] = {"kv_transfer_params", "ec_transfer_params",
                                                 "vllm_xargs"};
+constexpr double kMaxLimitSeconds = 86400;
 constexpr std::string_view kIgnoredTexts[] = {"user", "session_id"};
 
 Error unsupported(std::string_view name, std::string_view what) {
@@ -178,6 +179,18 @@ void read_cache_salt(const JsonFields& fields, GenerationFields& request) {
   request.cache_salt = *salt;
 }
 
+/// The server's limits, or what the request asks for where that is shorter.
+void read_limits(const JsonFields& fields, const ServerDefaults& defaults,
+                 GenerationFields& request) {
+  request.limits = defaults.limits;
+  const auto read = [&](std::string_view name, double& limit) {
+    const auto asked = fields.number(name, {0, kMaxLimitSeconds, true});
+    if (asked) limit = limit > 0 ? std::min(limit, *asked) : *asked;
+  };
+  read("max_queue_time_s", request.limits.max_queue_time_s);
+  read("max_request_time_s", request.limits.max_request_time_s);
+}
+
 void read_response_format(const JsonFields& fields) {
   const std::optional<JsonFields> format = fields.object("response_format");
   if (!format) return;
@@ -237,6 +250,7 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
   read_word_lists(fields, defaults, params);
   read_repetition_detection(fields, params);
   read_cache_salt(fields, request);
+  read_limits(fields, defaults, request);
   read_response_format(fields);
   read_what_is_not_used(fields);
 

@@ -40,6 +40,7 @@ struct ServerDefaults {
   std::int32_t vocab_size = 0;
   std::int32_t max_logprobs = 20;  ///< -1: the whole vocabulary
   std::int32_t stream_interval = 1;
+  RequestLimits limits;  ///< a request may ask for shorter ones
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
 };
@@ -60,7 +61,9 @@ struct GenerationFields {
   bool return_tokens_as_token_ids = false;
   std::optional<std::int32_t> truncate_prompt_tokens;
   std::int32_t priority = 0;
-  std::string request_id;  ///< the client's, may be empty
+  RequestLimits limits;
+  std::uint32_t tenant = 0;  ///< not from the body: from the API key
+  std::string request_id;    ///< the client's, may be empty
   std::string cache_salt;
 };
 

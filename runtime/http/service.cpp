@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kGuardedPrefixes[] = {"/v1", "/v2", "/inference", "/cohere"};
-constexpr std::string_view kRetryAfterSeconds = "1";
 constexpr std::string_view kPreflightSeconds = "600";
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept {
@@ -97,18 +96,26 @@ Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& 
   return nullptr;
 }
 
-/// Counts `num_samples` as queued; an error if that is more than the server takes.
-Result<void> admit(ServiceContext& context, std::int64_t num_samples) {
+/// Counts `num_samples` as queued; an answer if that is more than the server takes.
+std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_t num_samples) {
+  ServiceCounters& counters = context.counters;
   const std::int64_t limit = context.config.max_num_queued_reqs;
-  const std::int64_t before = context.counters.num_samples.fetch_add(num_samples);
-  if (limit == 0 || before + num_samples <= limit) return {};
-  context.counters.num_samples -= num_samples;
+  const std::string limit_text = "max_num_queued_reqs is " + std::to_string(limit);
+  if (limit > 0 && num_samples > limit) {  // also of an idle engine: to come back does not help
+    return error_response(invalid_argument(
+        "request has " + std::to_string(num_samples) + " samples, " + limit_text, "n"));
+  }
+  const std::int64_t before = counters.num_samples.fetch_add(num_samples);
+  if (limit == 0 || before + num_samples <= limit) return std::nullopt;
+  counters.num_samples -= num_samples;
   context.metrics.observe_rejection();
-  return Error{ErrorCode::kOverloaded,
-               "request has " + std::to_string(num_samples) + " samples and " +
-                   std::to_string(before) + " are queued, max_num_queued_reqs is " +
-                   std::to_string(limit),
-               ""};
+  const std::int64_t retry_after_s = counters.completions.retry_after_s(
+      before + num_samples - limit, context.environment.steady_clock());
+  return error_response({ErrorCode::kOverloaded,
+                         "request has " + std::to_string(num_samples) + " samples and " +
+                             std::to_string(before) + " are queued, " + limit_text,
+                         ""},
+                        retry_after_s);
 }
 
 std::string base_id(const ServiceContext& context, const HttpRequest& http,
@@ -132,7 +139,11 @@ Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, Re
   if constexpr (std::is_same_v<Request, CompletionRequest>) {
     num_samples *= static_cast<std::int64_t>(request.prompts.size());
   }
-  RETURN_IF_ERROR(admit(context, num_samples));
+  if (auto refusal = refuse_overload(context, num_samples)) {
+    sink.respond(*std::move(refusal));
+    return Answer(nullptr);
+  }
+  request.tenant = context.api_keys.tenant(http.header("Authorization"));
   const std::string id = base_id(context, http, request);
   return start(context, sink, std::move(request), id);
 }
@@ -256,11 +267,13 @@ std::string_view HttpRequest::path() const noexcept {
   return std::string_view(target).substr(0, target.find('?'));
 }
 
-HttpResponse error_response(const Error& error) {
+HttpResponse error_response(const Error& error, std::int64_t retry_after_s) {
   HttpResponse response{.status = http_status(error.code),
                         .content_type = std::string(kJson),
                         .body = error_json(error)};
-  if (response.status == 503) response.headers.emplace_back("Retry-After", kRetryAfterSeconds);
+  if (response.status == 503) {
+    response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
+  }
   return response;
 }
 

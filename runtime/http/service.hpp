@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "messages/engine_output.hpp"
+#include "runtime/http/completion_rate.hpp"
 #include "runtime/http/engine_port.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/metrics/engine_metrics.hpp"
@@ -41,8 +42,8 @@ struct HttpResponse {
   HttpHeaders headers;
 };
 
-/// An answer in OpenAI's error form.
-[[nodiscard]] HttpResponse error_response(const Error& error);
+/// An answer in OpenAI's error form; with status 503, `retry_after_s` says when to come back.
+[[nodiscard]] HttpResponse error_response(const Error& error, std::int64_t retry_after_s = 1);
 [[nodiscard]] HttpResponse error_response(int status, std::string_view type,
                                           std::string_view message);
 
@@ -101,6 +102,7 @@ struct ServiceEnvironment {
 struct ServiceCounters {
   std::atomic<std::int64_t> num_exchanges{0};  ///< requests being answered by the engine
   std::atomic<std::int64_t> num_samples{0};    ///< samples in the engine
+  CompletionRate completions;                  ///< of samples
   std::atomic<bool> draining{false};
 };
 

@@ -1,10 +1,12 @@
 #pragma once
-// Waiting requests: first come first served, or by (priority, arrival, id).
+// Waiting requests, in the order in which they are to be admitted.
 
 #include <deque>
+#include <map>
 #include <set>
 #include <vector>
 
+#include "runtime/scheduler/fair_share.hpp"
 #include "runtime/scheduler/request_state.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
 
@@ -20,9 +22,13 @@ struct MoreUrgent {
 };
 
 /// Does not own the requests. Under kPriority the place of a request follows from the order alone.
+/// Under kFair each tenant has a queue of its own, first come first served, and the front is that
+/// of the tenant served least; it moves as tenants are served.
 class RequestQueue {
  public:
-  explicit RequestQueue(SchedulingPolicy policy) : policy_(policy) {}
+  /// `fair_share` must outlive the queue; only asked under kFair.
+  RequestQueue(SchedulingPolicy policy, const FairShare& fair_share)
+      : policy_(policy), fair_share_(fair_share) {}
 
   void push(RequestState* request);
   void prepend(RequestState* request);
@@ -36,13 +42,21 @@ class RequestQueue {
   [[nodiscard]] bool contains(RequestState* request) const;
 
   [[nodiscard]] bool empty() const noexcept { return size() == 0; }
-  [[nodiscard]] std::size_t size() const noexcept { return fifo_.size() + sorted_.size(); }
+  [[nodiscard]] std::size_t size() const noexcept {
+    return fifo_.size() + sorted_.size() + num_of_tenants_;
+  }
   [[nodiscard]] std::vector<const RequestState*> list() const;
 
  private:
+  /// The queue that the request is in, or goes to. Pre: not kPriority.
+  [[nodiscard]] std::deque<RequestState*>& fifo_of(const RequestState& request);
+
   SchedulingPolicy policy_;
-  std::deque<RequestState*> fifo_;              ///< kFcfs
-  std::set<RequestState*, MoreUrgent> sorted_;  ///< kPriority
+  const FairShare& fair_share_;
+  std::deque<RequestState*> fifo_;                                ///< kFcfs
+  std::set<RequestState*, MoreUrgent> sorted_;                    ///< kPriority
+  std::map<std::uint32_t, std::deque<RequestState*>> by_tenant_;  ///< kFair; none is empty
+  std::size_t num_of_tenants_ = 0;                                ///< requests in by_tenant_
 };
 
 }  // namespace troupe

@@ -107,7 +107,11 @@ struct RequestState {
   bool is_prefill_chunk = false;  ///< its prefill goes on after the last scheduled step
   std::uint64_t next_decode_step = 0;
   std::int32_t shared_prefix_boundary = 0;
-  bool deferred = false;  ///< the waiting scan has passed over it
+  bool deferred = false;                ///< the waiting scan has passed over it
+  std::int32_t num_bypasses = 0;        ///< others admitted before it although it came first
+  std::int32_t num_hit_tokens = 0;      ///< found in the prefix cache when it was last admitted
+  std::int32_t num_charged_tokens = 0;  ///< kFair: of its first tokens, paid for by its tenant
+  bool takes_turns = false;             ///< kFair: counted among its tenant's requests
 
   std::int32_t num_cached_estimate = 0;  ///< tokens of its longest cached prefix
   std::optional<PrefillStats> prefill_stats;

@@ -22,8 +22,8 @@ Scheduler::Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCache
       kv_cache_(kv_cache),
       encoder_cache_(encoder_cache),
       connector_(connector),
-      waiting_(config_.policy),
-      holding_(config_.policy),
+      waiting_(config_.policy, fair_share_),
+      holding_(config_.policy, fair_share_),
       plan_(std::make_unique<StepPlan>()),
       defer_frees_(connector != nullptr && config_.kv_transfer.consumer &&
                    config_.max_concurrent_batches() > 1) {
@@ -81,6 +81,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   added->sequence = next_sequence_++;
   added->events.push_back({EngineEventKind::kQueued, now});
   start_clock(*added, limits, age_s);
+  enter_turns(*added);
   kv_updates_.new_requests.push_back(std::move(cached));
   if (!added->mm_features.empty())
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
@@ -141,6 +142,7 @@ void Scheduler::finish(RequestState& request, RequestStatus status) {
 void Scheduler::free_request(RequestState& request) {
   if (request.deferred) --num_deferred_;
   stop_clock(request);
+  leave_turns(request);
   if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kForget, request);
   finished_ids_.push_back(request.id);
   if (config_.include_finished_requests)
@@ -342,6 +344,7 @@ void Scheduler::advance_scheduled(const StepPlan& plan, SchedulerOutput& output)
     RequestState& request = *entry.request;
     request.num_computed_tokens += entry.num_tokens;
     request.num_in_flight_tokens += entry.num_tokens;
+    charge(request, request.num_computed_tokens);
     request.is_prefill_chunk =
         request.num_computed_tokens < request.num_tokens() + request.num_output_placeholders;
     request.last_fence = fence_;

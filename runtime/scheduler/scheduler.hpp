@@ -19,6 +19,7 @@
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/task.hpp"
+#include "runtime/scheduler/fair_share.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/scheduler/ports.hpp"
 #include "runtime/scheduler/request_queue.hpp"
@@ -157,13 +158,24 @@ class Scheduler {
                                           const Budget& budget) const;
   Reply<SlotsAllocated> ask_slots(std::span<const SizedRequest> batch);
   Task<bool> preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized);
-  [[nodiscard]] RequestState* choose_victim() const;
-  void undo_scheduled(StepPlan& plan, RequestState* victim);
   void commit_running(StepPlan& plan, const SizedRequest& sized, const SlotsAllocated& answer,
                       std::size_t index);
 
+  // scheduler_preemption.cpp
+  [[nodiscard]] RequestState* choose_victim() const;
+  void preempt_running(StepPlan& plan, RequestState* victim);
+  bool preempt_for(StepPlan& plan, const RequestState& urgent);
+  void undo_scheduled(StepPlan& plan, RequestState* victim);
+
+  // scheduler_turns.cpp
+  void enter_turns(RequestState& request);
+  void leave_turns(RequestState& request);
+  void charge(RequestState& request, std::int32_t num_computed_tokens);
+  [[nodiscard]] bool may_be_passed(const RequestState& request, const StepPlan& plan) const;
+  bool count_bypass(const StepPlan& plan) const;
+
   // scheduler_waiting.cpp
-  enum class Admission : std::uint8_t { kAdmitted, kSkip, kStop };
+  enum class Admission : std::uint8_t { kAdmitted, kSkip, kDoesNotFit, kStop };
   struct SizedAdmission;
   struct PrefixLookup;
   Task<bool> look_up(RequestState& request, PrefixLookup& lookup);
@@ -248,6 +260,7 @@ class Scheduler {
 
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<RequestState*> running_;  ///< in the order of admission
+  FairShare fair_share_;                ///< kFair
   RequestQueue waiting_;
   RequestQueue holding_;
   std::set<std::pair<double, RequestId>> deadlines_;  ///< of the requests that have one

@@ -104,9 +104,7 @@ Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& 
     if (connector_ != nullptr && connector_->has_pending_block_frees()) co_return false;
     RequestState* const victim = choose_victim();
     if (must_defer_free(*victim)) co_return false;
-    running_.erase(std::find(running_.begin(), running_.end(), victim));
-    undo_scheduled(plan, victim);
-    preempt(*victim, /*drop_output=*/false);
+    preempt_running(plan, victim);
     plan.preempted = true;
     if (victim == sized.request) co_return false;
     const SlotsAllocated answer = co_await ask_slots(std::span(&sized, 1));
@@ -115,27 +113,6 @@ Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& 
       co_return true;
     }
   }
-}
-
-/// Who came last; under priority, the least urgent, of equals the first in running order.
-RequestState* Scheduler::choose_victim() const {
-  CHECK(!running_.empty());
-  if (config_.policy == SchedulingPolicy::kFcfs) return running_.back();
-  return *std::max_element(running_.begin(), running_.end(),
-                           [](const RequestState* a, const RequestState* b) {
-                             if (a->priority != b->priority) return a->priority < b->priority;
-                             return a->arrival_time < b->arrival_time;
-                           });
-}
-
-void Scheduler::undo_scheduled(StepPlan& plan, RequestState* victim) {
-  const auto entry =
-      std::find_if(plan.scheduled.begin(), plan.scheduled.end(),
-                   [victim](const ScheduledRequest& other) { return other.request == victim; });
-  if (entry == plan.scheduled.end()) return;
-  plan.budget.give_back(entry->num_tokens, config_.speculative.draft_slots);
-  plan.budget.encoder_embeds += entry->num_embeds;
-  plan.scheduled.erase(entry);
 }
 
 void Scheduler::commit_running(StepPlan& plan, const SizedRequest& sized,

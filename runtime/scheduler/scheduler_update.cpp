@@ -215,6 +215,7 @@ void Scheduler::end_turn(RequestState& request) {
   stop_clock(request);
   if (request.next_chunks.empty()) {
     request.status = RequestStatus::kWaitingForStreamingRequest;
+    leave_turns(request);
     ++num_waiting_for_chunk_;
   } else {
     std::optional<EngineCoreRequest> chunk = std::move(request.next_chunks.front());
@@ -250,6 +251,7 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
   request.num_prompt_tokens = request.num_tokens();
   request.arrival_time = chunk.arrival_time;
   start_clock(request, chunk.limits, chunk.age_s);
+  enter_turns(request);
   request.params = std::move(chunk.params);
   request.max_tokens = request.params.max_tokens.value_or(1);
   request.status = RequestStatus::kWaiting;

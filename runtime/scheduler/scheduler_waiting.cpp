@@ -39,7 +39,8 @@ BlockTable block_table_of(const RequestAdmitted& answer) {
 }  // namespace
 
 /// Head first; the first request that does not fit ends the scan, so that none is starved by
-/// smaller ones behind it. Requests that cannot run yet are passed over and keep their place.
+/// smaller ones behind it, unless it may be passed by some (max_queue_bypasses). Requests that
+/// cannot run yet are passed over and keep their place.
 Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
   const std::int32_t max_active =
       config_.max_num_active_seqs > 0 ? config_.max_num_active_seqs : config_.max_num_seqs;
@@ -47,21 +48,38 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
     RequestQueue* queue = &holding_;
     if (queue->empty() && pause_state_ == PauseState::kUnpaused) queue = &waiting_;
     if (queue->empty()) break;
-    if (static_cast<std::int32_t>(running_.size()) + num_waiting_for_chunk_ >= max_active) break;
+    const bool is_full =
+        static_cast<std::int32_t>(running_.size()) + num_waiting_for_chunk_ >= max_active;
+    if (is_full && !config_.priority_preemption) break;
 
     RequestState& request = *queue->front();
+    if (std::find(plan.displaced.begin(), plan.displaced.end(), &request) != plan.displaced.end())
+      break;
+    const bool held_blocks = request.holds_kv();
     Admission admission = Admission::kSkip;
-    if (!must_keep_waiting(request, plan)) admission = co_await admit(plan, request);
+    if (!must_keep_waiting(request, plan)) {
+      if (is_full && !preempt_for(plan, request)) break;
+      admission = co_await admit(plan, request);
+    }
     if (admission == Admission::kStop) break;
-    queue->pop();
-    if (admission == Admission::kSkip) {
-      defer(request);
-      (request.holds_kv() ? plan.skipped_holding : plan.skipped_waiting).push_back(&request);
-    } else {
+    if (admission == Admission::kDoesNotFit) {
+      if (preempt_for(plan, request)) continue;
+      if (!may_be_passed(request, plan)) break;
+      plan.passed_by.push_back(&request);
+    }
+    queue->remove(&request);
+    if (admission == Admission::kAdmitted) {
       if (request.deferred) --num_deferred_;
       request.deferred = false;
       running_.push_back(&request);
+    } else {
+      if (admission == Admission::kSkip) defer(request);
+      (request.holds_kv() ? plan.skipped_holding : plan.skipped_waiting).push_back(&request);
     }
+    // Who loads its KV in the background has its blocks, too.
+    const bool got_blocks =
+        admission == Admission::kAdmitted || (!held_blocks && request.holds_kv());
+    if (got_blocks && !count_bypass(plan)) break;
   }
   holding_.prepend(plan.skipped_holding);
   waiting_.prepend(plan.skipped_waiting);
@@ -214,7 +232,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
   num_free_blocks_ = answer.num_free_blocks;
   if (!answer.fits) {
     if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
-    co_return Admission::kStop;
+    co_return Admission::kDoesNotFit;
   }
   if (connector_ != nullptr)
     connector_->update_state_after_alloc(request, block_table_of(answer),
@@ -249,6 +267,10 @@ void Scheduler::commit_admission(StepPlan& plan, RequestState& request, const Si
     entry.drafts = StepPlan::append(plan.drafts, placeholders);
   }
   request.status = RequestStatus::kRunning;
+  request.num_hit_tokens = num_computed;
+  request.num_bypasses = 0;
+  request.num_charged_tokens = std::max(request.num_charged_tokens, num_computed);
+  charge(request, num_computed + sized.num_tokens);
   request.num_computed_tokens = num_computed;
   request.kv_load = KVLoad::kNone;
   if (connector_ != nullptr && num_computed + sized.num_tokens < request.num_tokens())

@@ -75,6 +75,8 @@ struct Scheduler::StepPlan {
   std::vector<SizedRequest> batch;  ///< of the running loop: asked together
   std::vector<RequestState*> skipped_waiting;
   std::vector<RequestState*> skipped_holding;
+  std::vector<RequestState*> passed_by;  ///< for want of blocks
+  std::vector<RequestState*> displaced;  ///< for a more urgent one that waits
 
   void clear() {
     budget = {};
@@ -82,6 +84,7 @@ struct Scheduler::StepPlan {
     defer_prefills = preempted = prefill_scheduled = has_sync_kv_loads = false;
     scheduled.clear(), loras.clear(), drafts.clear(), blocks.clear(), block_counts.clear();
     encoder_items.clear(), batch.clear(), skipped_waiting.clear(), skipped_holding.clear();
+    passed_by.clear(), displaced.clear();
   }
   template <class T>
   [[nodiscard]] static Slice append(std::vector<T>& array,

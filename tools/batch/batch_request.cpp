@@ -70,6 +70,7 @@ std::vector<GenerateRequest> BatchRequest::take_requests() {
     request.truncate_prompt_tokens = fields_.truncate_prompt_tokens;
     request.cache_salt = fields_.cache_salt;
     request.priority = fields_.priority;
+    request.limits = fields_.limits;
     request.return_prompt_text = echo_prompt_;
     requests.push_back(std::move(request));
   }

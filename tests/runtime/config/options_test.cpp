@@ -125,6 +125,10 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
   options.engine.max_num_seqs = 17;
   BOOST_TEST(validate(options).error().message ==
              "max-num-batched-tokens is 16, it must be at least max-num-seqs, 17");
+  options = {};
+  options.engine.enable_priority_preemption = true;
+  BOOST_TEST(validate(options).error().message ==
+             "enable-priority-preemption needs scheduling-policy priority, it is fcfs");
 }
 
 }  // namespace

@@ -1,0 +1,57 @@
+// Whose turn it is: shares of tenants, and how often a request may be passed by.
+
+#include <algorithm>
+
+#include "runtime/scheduler/scheduler.hpp"
+#include "runtime/scheduler/step_plan.hpp"
+
+namespace troupe {
+namespace {
+
+/// Each costs a question to the KVCacheManager, in every step, until it fits.
+constexpr std::size_t kMaxPassedByPerStep = 8;
+
+}  // namespace
+
+/// It waits or runs from now on, and counts among its tenant's requests.
+void Scheduler::enter_turns(RequestState& request) {
+  if (config_.policy != SchedulingPolicy::kFair || request.takes_turns) return;
+  request.takes_turns = true;
+  fair_share_.enter(request.tenant);
+}
+
+void Scheduler::leave_turns(RequestState& request) {
+  if (!request.takes_turns) return;
+  request.takes_turns = false;
+  fair_share_.leave(request.tenant);
+}
+
+/// The tenant pays for each token once: not for what the cache had, nor for what a preemption makes
+/// the engine compute again. Drafts that are rejected were paid for in advance.
+void Scheduler::charge(RequestState& request, std::int32_t num_computed_tokens) {
+  if (config_.policy != SchedulingPolicy::kFair) return;
+  const std::int32_t paid = request.num_charged_tokens;
+  if (num_computed_tokens <= paid) return;
+  const std::int32_t prompt = request.num_prompt_tokens;
+  fair_share_.serve(request.tenant, std::min(num_computed_tokens, prompt) - std::min(paid, prompt),
+                    std::max(num_computed_tokens, prompt) - std::max(paid, prompt));
+  request.num_charged_tokens = num_computed_tokens;
+}
+
+/// Bounded bypass: once it has been passed max_queue_bypasses times it blocks the queue, until what
+/// runs before it has ended and it fits.
+bool Scheduler::may_be_passed(const RequestState& request, const StepPlan& plan) const {
+  return request.num_bypasses < config_.max_queue_bypasses &&
+         plan.passed_by.size() < kMaxPassedByPerStep;
+}
+
+/// Somebody was admitted before those in plan.passed_by. False: one of them may not be passed
+/// again.
+bool Scheduler::count_bypass(const StepPlan& plan) const {
+  bool may_go_on = true;
+  for (RequestState* const request : plan.passed_by)
+    may_go_on &= ++request->num_bypasses < config_.max_queue_bypasses;
+  return may_go_on;
+}
+
+}  // namespace troupe
