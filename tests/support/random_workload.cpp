@@ -218,15 +218,21 @@ void RandomWorkload::finish_step() {
   ModelRunnerOutput result;
   result.ids = planned.scheduled_ids;
   std::map<RequestId, std::int32_t> computed;
+  std::map<RequestId, std::size_t> known;  // tokens, those under way included
   for (const NewRequestData& data : planned.new_requests)
-    computed[data.id] = data.num_computed_tokens, known_[data.id] = data.token_ids.size();
-  for (std::size_t i = 0; i < planned.cached_requests.ids.size(); ++i)
-    computed[planned.cached_requests.ids[i]] = planned.cached_requests.num_computed_tokens[i];
+    computed[data.id] = data.num_computed_tokens, known[data.id] = data.token_ids.size(),
+    num_prompt_tokens_[data.id] = data.num_prompt_tokens;
+  const CachedRequestData& cached = planned.cached_requests;
+  for (std::size_t i = 0; i < cached.ids.size(); ++i) {
+    computed[cached.ids[i]] = cached.num_computed_tokens[i];
+    known[cached.ids[i]] =
+        static_cast<std::size_t>(num_prompt_tokens_[cached.ids[i]] + cached.num_output_tokens[i]);
+  }
   std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;
   for (std::size_t i = 0; i < result.ids.size(); ++i) {
     const RequestId id = result.ids[i];
     const bool samples =
-        static_cast<std::size_t>(computed[id] + planned.num_scheduled_tokens[i]) >= known_[id];
+        static_cast<std::size_t>(computed[id] + planned.num_scheduled_tokens[i]) >= known[id];
     const int num_drafts = planned.num_draft_tokens.empty() ? 0 : planned.num_draft_tokens[i];
     const int num_sampled = samples ? 1 + pick(0, num_drafts) : 0;
     result.num_sampled.push_back(num_sampled);

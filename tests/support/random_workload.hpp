@@ -64,7 +64,7 @@ class RandomWorkload {
   std::deque<SchedulerOutput> open_;
   std::set<RequestId> alive_;
   std::set<RequestId> without_grammar_;  ///< structured ones, until theirs is compiled
-  std::map<RequestId, std::size_t> known_;
+  std::map<RequestId, std::int32_t> num_prompt_tokens_;
   std::uint64_t last_id_ = 0;
   Coverage coverage_;
 };
