@@ -12,7 +12,10 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
   config_.async_scheduling = pick(0, 1) == 1;
   config_.max_num_seqs = pick(1, 8);
   config_.max_num_batched_tokens = pick(16, 64);
-  config_.policy = pick(0, 1) == 1 ? SchedulingPolicy::kPriority : SchedulingPolicy::kFcfs;
+  config_.policy = static_cast<SchedulingPolicy>(pick(0, 2));
+  config_.max_queue_bypasses = pick(0, 1) * pick(1, 3);
+  config_.priority_preemption = pick(0, 1) == 1;
+  config_.preemption_victim = static_cast<PreemptionVictim>(pick(0, 1));
   config_.prefix_caching = settings.prefix_caching = pick(0, 5) > 0;
   if (pick(0, 2) == 0) config_.long_prefill_token_threshold = pick(8, 32);
   const int retention = pick(0, 2);
@@ -150,6 +153,7 @@ void RandomWorkload::add() {
   EngineCoreRequest request;
   request.id = RequestId{++last_id_};
   request.priority = pick(0, 2);
+  request.tenant = static_cast<std::uint32_t>(pick(0, 2));
   request.arrival_time = static_cast<double>(last_id_);
   request.params.max_tokens = pick(1, 30);
   request.params.eos_token_id = 3;
