@@ -232,4 +232,19 @@ Result<DecoderPtr> make_decoder(const Json& json) {
   return json_fields::unsupported("decoder " + type);
 }
 
+bool decodes_tokens_apart(const Json& json) {
+  if (!json.is_object()) return false;
+  const std::string& type = json.at("type").get_ref<const std::string&>();
+  if (type != "Sequence") {
+    return type == "ByteLevel" || type == "ByteFallback" || type == "Fuse" || type == "Replace" ||
+           type == "Strip";
+  }
+  // What follows a Fuse sees the whole text as one token.
+  const Json& steps = json.at("decoders");
+  const auto fuse = std::find_if(steps.begin(), steps.end(),
+                                 [](const Json& step) { return step.at("type") == "Fuse"; });
+  return std::all_of(steps.begin(), steps.end(), decodes_tokens_apart) &&
+         (fuse == steps.end() || std::next(fuse) == steps.end());
+}
+
 }  // namespace troupe

@@ -26,4 +26,8 @@ void append_byte_level(std::string& bytes, std::string_view token);
 /// (the type's name), kCorrupt.
 Result<std::unique_ptr<const TokenDecoder>> make_decoder(const nlohmann::json& json);
 
+/// True if the decoder turns each token into text by itself and joins the texts, except for tokens
+/// that spell single bytes of a character. Pre: make_decoder() accepts `json`.
+[[nodiscard]] bool decodes_tokens_apart(const nlohmann::json& json);
+
 }  // namespace troupe

@@ -31,6 +31,16 @@ IncrementalDecoder::IncrementalDecoder(std::shared_ptr<const Tokenizer> tokenize
 }
 
 std::optional<std::string> IncrementalDecoder::advance(TokenId id, bool& is_invalid) {
+  // The common case: everything before is settled, and the token brings whole characters.
+  if (num_prefix_ids_ == ids_.size() && tokenizer_->decodes_alone(id)) {
+    std::string text = tokenizer_->decode(std::span(&id, 1), skip_special_tokens_);
+    if (!text.empty() && text.find(unicode::kReplacement) == std::string::npos) {
+      ids_.assign(1, id);
+      prefix_ = text;
+      num_prefix_ids_ = 1;
+      return text;
+    }
+  }
   if (prefix_.empty() && !ids_.empty()) {
     std::string primed = tokenizer_->decode(ids_, skip_special_tokens_);
     if (!primed.ends_with(unicode::kReplacement)) {

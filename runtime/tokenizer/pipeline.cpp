@@ -59,6 +59,7 @@ Result<std::unique_ptr<const TokenizerPipeline>> TokenizerPipeline::from_json(co
   const Json& decoder = field(json, "decoder");
   ASSIGN_OR_RETURN(pipeline->decoder_, make_decoder(decoder));
   pipeline->decodes_byte_level_ = decoder.is_object() && field(decoder, "type") == "ByteLevel";
+  pipeline->decodes_tokens_apart_ = decodes_tokens_apart(decoder);
   return std::unique_ptr<const TokenizerPipeline>(std::move(pipeline));
 }
 

@@ -40,6 +40,11 @@ class TokenizerPipeline {
   /// True if a decoder may begin at this token as well as at the start of a text: it does not go on
   /// with a character that an earlier token began.
   [[nodiscard]] bool starts_character(TokenId id) const;
+  /// True if the token's text behind whole characters is what it decodes to alone, as long as that
+  /// is whole characters, too.
+  [[nodiscard]] bool decodes_alone(TokenId id) const {
+    return decodes_tokens_apart_ && added_.find(id) == nullptr && starts_character(id);
+  }
 
  private:
   TokenizerPipeline() = default;
@@ -60,6 +65,7 @@ class TokenizerPipeline {
   PostProcessor post_processor_;
   std::unique_ptr<const TokenDecoder> decoder_;
   bool decodes_byte_level_ = false;
+  bool decodes_tokens_apart_ = false;
   bool needs_origins_ = false;  ///< also where only ids are asked for
 };
 

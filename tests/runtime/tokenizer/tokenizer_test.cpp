@@ -46,6 +46,56 @@ BOOST_AUTO_TEST_CASE(streamed_pieces_join_to_the_decoded_text) {
   }
 }
 
+/// The stream by its definition: each step decodes all ids since the one before the last piece.
+class PlainStream {
+ public:
+  PlainStream(const Tokenizer& tokenizer, bool skip_special_tokens)
+      : tokenizer_(tokenizer), skips_(skip_special_tokens) {}
+  std::string step(TokenId id) {
+    const std::string before = prefix_;
+    ids_.push_back(id);
+    const std::string text = tokenizer_.decode(ids_, skips_);
+    if (text.size() <= before.size() || text.ends_with("\uFFFD")) return "";
+    if (!text.starts_with(before)) return restart(id);
+    ids_.erase(ids_.begin(), ids_.begin() + num_prefix_ids_);
+    num_prefix_ids_ = static_cast<std::ptrdiff_t>(ids_.size());
+    prefix_ = tokenizer_.decode(ids_, skips_);
+    return text.substr(before.size());
+  }
+
+ private:
+  std::string restart(TokenId id) {
+    ids_.clear();
+    prefix_.clear();
+    num_prefix_ids_ = 0;
+    return step(id);
+  }
+
+  const Tokenizer& tokenizer_;
+  bool skips_;
+  std::vector<TokenId> ids_;
+  std::string prefix_;
+  std::ptrdiff_t num_prefix_ids_ = 0;
+};
+
+BOOST_AUTO_TEST_CASE(streams_of_random_tokens_have_the_pieces_of_the_definition) {
+  std::mt19937 random(10);
+  for (const char* name : {"llama3", "qwen2", "gemma", "llama2", "metaspace", "flags_bytelevel",
+                           "flags_metaspace", "bert"}) {
+    const auto tokenizer = load_golden(name);
+    const auto last = static_cast<TokenId>(tokenizer->id_limit() + 1);
+    for (int i = 0; i < 200; ++i) {
+      IncrementalDecoder decoder(tokenizer, i % 2 == 0);
+      PlainStream plain(*tokenizer, i % 2 == 0);
+      for (int n = 0; n < 40; ++n) {
+        const TokenId id = std::uniform_int_distribution<TokenId>(0, last)(random);
+        BOOST_REQUIRE_MESSAGE(decoder.step(id).text.value_or("") == plain.step(id),
+                              name << " token " << id);
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_long_prompt_primes_a_stream_as_its_end_does) {
   std::mt19937 random(9);
   for (const char* name : {"llama3", "gemma", "llama2", "bert"}) {
