@@ -29,9 +29,11 @@ struct Fixture {
   caf::scoped_actor self{system};
 
   Fixture() {
-    publisher = system.spawn([log = batches]() -> KVEventPublisherActor::behavior_type {
-      return {[log](const KVEventBatch& batch) { log->push_back(batch); }};
-    });
+    publisher = system.spawn(
+        [](const std::shared_ptr<Batches>& log) -> KVEventPublisherActor::behavior_type {
+          return {[log](const KVEventBatch& batch) { log->push_back(batch); }};
+        },
+        batches);
     KVCacheSettings settings;
     settings.groups = {{.spec = {.block_size = 2}, .layers = {0}}};
     settings.num_blocks = 6;
