@@ -23,7 +23,7 @@ namespace {
 
 /// How long the end waits for subscribers that have not taken what was sent.
 constexpr int kLingerMs = 1000;
-/// A request has three short frames.
+/// A request has three short frames, a subscription one.
 constexpr std::int64_t kMaxRequestFrameBytes = 1024;
 constexpr std::size_t kMaxRequestsPerTurn = 64;
 /// Answers under way; a request beyond is ignored, as subscribers ask again.
@@ -83,6 +83,7 @@ class KVEventPublisher::Impl {
       allow_ipv6(pub_, endpoint_);
       pub_.set(zmq::sockopt::sndhwm, static_cast<int>(config_.hwm));
       pub_.set(zmq::sockopt::linger, kLingerMs);
+      pub_.set(zmq::sockopt::maxmsgsize, kMaxRequestFrameBytes);
       if (is_bound_endpoint(endpoint_)) {
         pub_.bind(endpoint_);
         endpoint_ = pub_.get(zmq::sockopt::last_endpoint);
