@@ -27,7 +27,7 @@ template <class Answer, class Self, class Handle, class Question>
 Reply<Answer> ask_for(Self* self, const Handle& to, Question question) {
   auto [reply, setter] = Reply<Answer>::pending();
   ask(self, to, std::move(question))
-      .then([setter](Answer& answer) { setter.set(std::move(answer)); },
+      .then([setter = setter](Answer& answer) { setter.set(std::move(answer)); },
             [self](const caf::error& error) {
               log_error("a cache manager gave no answer",
                         kv("error", to_text(error, self->system())));
