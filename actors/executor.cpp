@@ -2,43 +2,71 @@
 #include "actors/spawn.hpp"
 #include "messages/type_ids.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/worker/worker_group.hpp"
 
 namespace troupe {
 namespace {
 
 /// Owns the list of workers of one engine. A step goes to all of them, also while they compute the
-/// one before; the answer of rank 0 is the step's result, because all ranks sample the same tokens.
-/// Which steps are open is the Scheduler's to know: it drops what answers none of them.
+/// one before; its result is that of the output rank, once all have answered, and the first failure
+/// is the step's. Which steps are open is the Scheduler's to know: it drops what answers none of
+/// them.
 struct ExecutorState {
   ExecutorState() = default;
   static inline const char* name = "executor";
 
   std::vector<WorkerActor> workers;
-  SchedulerActor scheduler;  ///< whoever asked for the latest step
+  std::optional<StepAnswers> answers;  ///< none with one worker: its answer is the step's
+  std::uint32_t generation = 0;        ///< times that the workers have been told to meet
+  SchedulerActor scheduler;            ///< whoever asked for the latest step
 };
 
-ExecutorActor::behavior_type executor_behavior(ExecutorActor::stateful_pointer<ExecutorState> self,
-                                               const std::vector<WorkerActor>& workers) {
+using Self = ExecutorActor::stateful_pointer<ExecutorState>;
+
+void join_group(Self self) {
+  ExecutorState& executor = state(self);
+  const JoinGroup join{executor.generation++};
+  for (const WorkerActor& worker : executor.workers) send(self, worker, join);
+}
+
+ExecutorActor::behavior_type executor_behavior(Self self, const std::vector<WorkerActor>& workers,
+                                               const ParallelConfig& parallel) {
   state(self).workers = workers;
+  if (workers.size() > 1) {
+    state(self).answers.emplace(parallel);
+    join_group(self);
+  }
   return {
       [self](SchedulerOutput& output) {
         ExecutorState& executor = state(self);
         executor.scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
+        if (executor.answers) executor.answers->begin(output.step);
         const caf::message shared = caf::make_message(std::move(output));
         for (const WorkerActor& worker : executor.workers) send_shared(self, worker, shared);
       },
       [self](ModelRunnerOutput& output) {
-        if (self->current_sender() == state(self).workers.front())
-          send(self, state(self).scheduler, std::move(output));
+        ExecutorState& executor = state(self);
+        if (!executor.answers) return send(self, executor.scheduler, std::move(output));
+        if (auto result = executor.answers->add(std::move(output)))
+          send(self, executor.scheduler, std::move(*result));
       },
-      [self](StepFailed& failure) { send(self, state(self).scheduler, std::move(failure)); },
+      [self](StepFailed& failure) {
+        ExecutorState& executor = state(self);
+        if (!executor.answers) return send(self, executor.scheduler, std::move(failure));
+        if (!executor.answers->fail(failure.step)) return;  // another rank was first
+        log_warning("a rank failed", kv("rank", failure.rank), kv("step", failure.step));
+        send(self, executor.scheduler, std::move(failure));
+        join_group(self);
+      },
   };
 }
 
 }  // namespace
 
-ExecutorActor spawn_executor(caf::actor_system& system, std::vector<WorkerActor> workers) {
-  return system.spawn(executor_behavior, std::move(workers));
+ExecutorActor spawn_executor(caf::actor_system& system, std::vector<WorkerActor> workers,
+                             const ParallelConfig& parallel) {
+  CHECK(std::ssize(workers) == parallel.world_size(), workers.size(), parallel.world_size());
+  return system.spawn(executor_behavior, std::move(workers), parallel);
 }
 
 }  // namespace troupe

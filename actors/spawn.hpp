@@ -24,8 +24,10 @@ struct EngineHandles;
 /// Detached: its steps compute.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank);
 
+/// One worker for each rank of `parallel`, in their order.
 [[nodiscard]] ExecutorActor spawn_executor(caf::actor_system& system,
-                                           std::vector<WorkerActor> workers);
+                                           std::vector<WorkerActor> workers,
+                                           const ParallelConfig& parallel = {});
 
 /// The actor keeps `core`; it ends with the last of its owners.
 [[nodiscard]] KVEventPublisherActor spawn_kv_event_publisher(

@@ -1,5 +1,7 @@
 // The Supervisor: spawns the actors of one engine in order, watches them, stops them in reverse
 // order.
+#include <unistd.h>
+
 #include <algorithm>
 #include <random>
 #include <sstream>
@@ -20,6 +22,7 @@
 #include "runtime/processors/input_processor.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "runtime/worker/worker_group.hpp"
 
 namespace troupe {
 namespace {
@@ -43,7 +46,11 @@ struct SupervisorState {
   ModelLoaded model;
   KVCacheConfig cache;
 
-  WorkerActor worker;
+  ParallelConfig parallel;                   ///< of the workers
+  std::vector<WorkerActor> workers;          ///< by rank
+  std::vector<ModelLoaded> loaded;           ///< by rank
+  std::size_t num_answered = 0;              ///< workers that have answered the current question
+  std::vector<double> load_fractions;        ///< by rank
   KVEventPublisherActor kv_event_publisher;  ///< null: nobody follows the cache
   FrontendActor frontend;
   std::vector<std::pair<std::string, caf::actor>> children;  ///< in the order of spawning
@@ -103,7 +110,9 @@ void on_down(Self self, const caf::down_msg& down) {
 
 /// Tokens whose results may be outstanding at once.
 std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
-  const SchedulerConfig config{.async_scheduling = engine.async_scheduling};
+  const SchedulerConfig config{
+      .async_scheduling = engine.async_scheduling,
+      .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
   return config.max_concurrent_batches() * static_cast<std::int32_t>(engine.max_num_batched_tokens);
 }
 
@@ -149,6 +158,7 @@ SchedulerConfig scheduler_config(const SupervisorState& supervisor) {
       std::any_of(supervisor.cache.groups.begin(), supervisor.cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   config.async_scheduling = engine.async_scheduling;
+  config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   return config;
 }
 
@@ -271,7 +281,20 @@ std::uint64_t first_seed(const ModelOptions& model) {
   return (std::uint64_t{device()} << 32) | device();
 }
 
-WorkerOptions worker_options(const Options& options) {
+/// The workers are threads of this process; no two engines meet under one name.
+ParallelConfig parallel_config(const EngineOptions& engine) {
+  ParallelConfig parallel{
+      .tensor_parallel_size = static_cast<std::int32_t>(engine.tensor_parallel_size),
+      .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
+  parallel.ranks_on_host = parallel.world_size();
+  if (parallel.world_size() == 1) return parallel;
+  std::random_device device;
+  parallel.rendezvous =
+      "shm:troupe-" + std::to_string(getpid()) + "-" + std::to_string(std::uint32_t{device()});
+  return parallel;
+}
+
+WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
   return {
       .model = options.model.model,
       .dtype = options.model.dtype,
@@ -281,7 +304,8 @@ WorkerOptions worker_options(const Options& options) {
       .block_size = static_cast<std::int32_t>(options.engine.block_size),
       .max_model_len = static_cast<std::int32_t>(options.model.max_model_len),
       .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
-      .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens)};
+      .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
+      .parallel = parallel};
 }
 
 /// Last: the engine's actors around the worker that is ready, the way in, and the port.
@@ -293,7 +317,8 @@ Result<void> spawn_engine(Self self) {
   ASSIGN_OR_RETURN(const auto input_core, make_input_processor(supervisor));
 
   SchedulerPeers peers;
-  peers.executor = adopt(self, "executor", spawn_executor(system, {supervisor.worker}));
+  peers.executor =
+      adopt(self, "executor", spawn_executor(system, supervisor.workers, supervisor.parallel));
   peers.kv_cache_manager = adopt(
       self, "kv cache manager",
       spawn_kv_cache_manager(system, cache_settings(supervisor), supervisor.kv_event_publisher));
@@ -332,6 +357,7 @@ void report_started(Self self, std::uint16_t port) {
   const ModelLoaded& model = supervisor.model;
   log_info("engine ready", kv("architecture", model.architecture), kv("dtype", model.dtype),
            kv("cpu_isa", model.cpu_isa), kv("max_model_len", model.max_model_len),
+           kv("canonical_shards", model.canonical_shards), kv("workers", supervisor.workers.size()),
            kv("weight_mib", model.weight_bytes >> 20),
            kv("kv_blocks", supervisor.cache.num_blocks - 1),
            kv("kv_groups", supervisor.cache.groups.size()));
@@ -342,6 +368,7 @@ void report_started(Self self, std::uint16_t port) {
 void on_cache_ready(Self self, const Status& status) {
   SupervisorState& supervisor = state(self);
   if (status.error) return refuse_start(self, *status.error);
+  if (++supervisor.num_answered < supervisor.workers.size()) return;
   if (auto spawned = spawn_engine(self); !spawned.ok()) return refuse_start(self, spawned.error());
   if (!supervisor.frontend) return report_started(self, 0);
   ask(self, supervisor.frontend, kControlDeadline, Listen{})
@@ -359,7 +386,12 @@ void on_cache_ready(Self self, const Status& status) {
 void on_model_loaded(Self self, ModelLoaded& model) {
   SupervisorState& supervisor = state(self);
   if (model.error) return refuse_start(self, *model.error);
-  supervisor.model = std::move(model);
+  const auto rank = static_cast<std::size_t>(model.rank);
+  supervisor.loaded.at(rank) = std::move(model);
+  if (++supervisor.num_answered < supervisor.workers.size()) return;
+  auto joined = join_loaded(supervisor.loaded);
+  if (!joined.ok()) return refuse_start(self, joined.error());
+  supervisor.model = std::move(joined).value();
   const EngineOptions& engine = supervisor.start.options.engine;
   KVCacheLimits limits = {.available_bytes = cache_bytes(supervisor),
                           .max_model_len = supervisor.model.max_model_len,
@@ -370,12 +402,15 @@ void on_model_loaded(Self self, ModelLoaded& model) {
   auto config = make_kv_cache_config(supervisor.model.kv_cache_specs, limits);
   if (!config.ok()) return refuse_start(self, config.error());
   supervisor.cache = std::move(config).value();
-  ask(self, supervisor.worker, kControlDeadline, InitializeKVCache{supervisor.cache})
-      .then([self](const Status& status) { on_cache_ready(self, status); },
-            [self](const caf::error& error) {
-              refuse_start(self, {ErrorCode::kInternal, "the worker took no KV cache: " +
-                                                            to_text(error, self->system())});
-            });
+  supervisor.num_answered = 0;
+  for (const WorkerActor& worker : supervisor.workers) {
+    ask(self, worker, kControlDeadline, InitializeKVCache{supervisor.cache})
+        .then([self](const Status& status) { on_cache_ready(self, status); },
+              [self](const caf::error& error) {
+                refuse_start(self, {ErrorCode::kInternal, "the worker took no KV cache: " +
+                                                              to_text(error, self->system())});
+              });
+  }
 }
 
 /// Subscribers may connect while the model loads.
@@ -399,6 +434,35 @@ Result<void> start_kv_events(Self self) {
   return {};
 }
 
+void load_workers(Self self) {
+  SupervisorState& supervisor = state(self);
+  supervisor.parallel = parallel_config(supervisor.start.options.engine);
+  WorkerOptions options = worker_options(supervisor.start.options, supervisor.parallel);
+  const std::int32_t num_workers = options.parallel.world_size();
+  supervisor.loaded.resize(static_cast<std::size_t>(num_workers));
+  supervisor.load_fractions.resize(static_cast<std::size_t>(num_workers));
+  for (std::int32_t rank = 0; rank < num_workers; ++rank) {
+    supervisor.workers.push_back(adopt(self, "worker", spawn_worker(self->system(), rank)));
+    options.parallel.rank = rank;
+    ask(self, supervisor.workers.back(), kLoadDeadline, LoadModel{options})
+        .then([self](ModelLoaded& model) { on_model_loaded(self, model); },
+              [self](const caf::error& error) {
+                refuse_start(self, {ErrorCode::kInternal,
+                                    "the worker did not load: " + to_text(error, self->system())});
+              });
+  }
+}
+
+/// The share that all of them have loaded.
+void on_progress(Self self, LoadProgress progress) {
+  SupervisorState& supervisor = state(self);
+  if (!supervisor.start.on_progress) return;
+  std::vector<double>& fractions = supervisor.load_fractions;
+  fractions.at(static_cast<std::size_t>(progress.rank)) = progress.fraction;
+  progress.fraction = *std::min_element(fractions.begin(), fractions.end());
+  supervisor.start.on_progress(progress);
+}
+
 /// Options and generation config first, as they are quick to be wrong. Then the worker: it loads
 /// while this actor reads the tokenizer.
 void start(Self self) {
@@ -412,13 +476,7 @@ void start(Self self) {
   supervisor.sampling_defaults = std::move(defaults).value();
   if (auto events = start_kv_events(self); !events.ok()) return refuse_start(self, events.error());
 
-  supervisor.worker = adopt(self, "worker", spawn_worker(self->system(), 0));
-  ask(self, supervisor.worker, kLoadDeadline, LoadModel{worker_options(supervisor.start.options)})
-      .then([self](ModelLoaded& model) { on_model_loaded(self, model); },
-            [self](const caf::error& error) {
-              refuse_start(self, {ErrorCode::kInternal,
-                                  "the worker did not load: " + to_text(error, self->system())});
-            });
+  load_workers(self);
   auto tokenizer = Tokenizer::load(options.model);
   if (!tokenizer.ok()) return refuse_start(self, tokenizer.error());
   supervisor.tokenizer = std::move(tokenizer).value();
@@ -457,9 +515,7 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
         stop(self, message.drain_timeout_s);
         return state(self).stopped;
       },
-      [self](const LoadProgress& progress) {
-        if (state(self).start.on_progress) state(self).start.on_progress(progress);
-      },
+      [self](const LoadProgress& progress) { on_progress(self, progress); },
   };
 }
 

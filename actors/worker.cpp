@@ -32,7 +32,7 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
           send(self, asker, LoadProgress{rank, fraction, std::string(what)});
         };
         auto runner = guarded([&] { return ModelRunner::load(load.options, progress); });
-        if (!runner.ok()) return {.error = runner.error()};
+        if (!runner.ok()) return {.rank = rank, .error = runner.error()};
         state(self).runner = std::move(runner).value();
         return state(self).runner->describe();
       },
@@ -42,13 +42,20 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
             guarded([&] { return state(self).runner->initialize_kv_cache(initialize.config); });
         return {done.ok() ? std::nullopt : std::optional(done.error())};
       },
-      [self](const SchedulerOutput& step) {
+      [self](const JoinGroup& join) {
+        CHECK(state(self).runner != nullptr);
+        const auto joined = guarded([&] { return state(self).runner->join_group(join); });
+        // The next step tells whoever waits for it.
+        if (!joined.ok())
+          log_warning("the ranks did not meet", kv("error", joined.error().message));
+      },
+      [self, rank](const SchedulerOutput& step) {
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
         auto result = guarded([&] { return state(self).runner->execute(step); });
         if (result.ok()) {
           send(self, executor, std::move(result).value());
         } else {
-          send(self, executor, StepFailed{step.step, result.error()});
+          send(self, executor, StepFailed{step.step, result.error(), rank});
         }
       },
   };

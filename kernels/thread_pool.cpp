@@ -30,16 +30,16 @@ bool spin_until(const Done& done) {
   return done();
 }
 
-int num_usable_cores() {
-  cpu_set_t usable;
-  if (sched_getaffinity(0, sizeof usable, &usable) == 0) return CPU_COUNT(&usable);
-  return static_cast<int>(std::thread::hardware_concurrency());
-}
-
 std::uint32_t job_of(std::uint64_t ticket) { return static_cast<std::uint32_t>(ticket >> 32); }
 std::uint32_t num_free_of(std::uint64_t ticket) { return static_cast<std::uint32_t>(ticket); }
 
 }  // namespace
+
+int ThreadPool::num_usable_cores() {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof usable, &usable) == 0) return CPU_COUNT(&usable);
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
 
 ThreadPool::ThreadPool(int num_threads) {
   if (num_threads <= 0) num_threads = num_usable_cores();

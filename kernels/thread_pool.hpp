@@ -39,7 +39,10 @@ class ChunkFunction {
 /// One thread at a time may call parallel_for; the function must not call it again.
 class ThreadPool {
  public:
-  /// num_threads 0: as many as this process may run on.
+  /// Cores that this process may run on.
+  [[nodiscard]] static int num_usable_cores();
+
+  /// num_threads 0: one per usable core.
   explicit ThreadPool(int num_threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -10,6 +10,7 @@ namespace troupe {
 using WorkerActor = ActorOf<
     ModelLoaded(LoadModel),            // Load the weights; LoadProgress goes to the asker meanwhile.
     Status(InitializeKVCache),         // Take the memory of the KV cache.
+    void(JoinGroup),                   // Meet the other ranks.
     void(SchedulerOutput)>;            // Run a step; ModelRunnerOutput or StepFailed goes to the sender.
 
 /// The group of workers of one engine.

@@ -47,6 +47,7 @@ struct KVConnectorOutput {
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
                invalid_block_ids)
 
+/// Of several ranks the output rank gives all of it, the others step and rank.
 struct ModelRunnerOutput {
   std::uint64_t step = 0;
   std::vector<RequestId> ids;  ///< the step's batch
@@ -61,10 +62,11 @@ struct ModelRunnerOutput {
   std::vector<std::pair<RequestId, Error>> request_errors;
   std::vector<std::pair<RequestId, std::vector<float>>> pooling_outputs;
   KVConnectorOutput kv_connector;
+  std::int32_t rank = 0;
   bool operator==(const ModelRunnerOutput&) const = default;
 };
 TROUPE_MESSAGE(ModelRunnerOutput, step, ids, sampled_token_ids, num_sampled, logprobs,
                num_logprob_rows, prompt_logprobs, draft_token_ids, request_errors, pooling_outputs,
-               kv_connector)
+               kv_connector, rank)
 
 }  // namespace troupe

@@ -11,21 +11,49 @@
 
 namespace troupe {
 
+/// How the workers of one engine share a model: the layers are cut into stages, the matrices of
+/// each stage into tensor-parallel slices. One rank per worker.
+struct ParallelConfig {
+  std::int32_t tensor_parallel_size = 1;
+  std::int32_t pipeline_parallel_size = 1;
+  std::int32_t rank = 0;           ///< stage * tensor_parallel_size + rank in the stage
+  std::int32_t ranks_on_host = 1;  ///< they share its cores and its memory
+  /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
+  /// with one rank. Every incarnation of the workers meets under its own number.
+  std::string rendezvous;
+  std::uint64_t incarnation = 0;
+  double timeout_s = 60;  ///< how long a rank waits for another one
+  bool operator==(const ParallelConfig&) const = default;
+
+  [[nodiscard]] std::int32_t world_size() const noexcept {
+    return tensor_parallel_size * pipeline_parallel_size;
+  }
+  [[nodiscard]] std::int32_t stage() const noexcept { return rank / tensor_parallel_size; }
+  [[nodiscard]] std::int32_t tensor_rank() const noexcept { return rank % tensor_parallel_size; }
+  /// The rank that samples, and whose results count: the first one of the last stage.
+  [[nodiscard]] std::int32_t output_rank() const noexcept {
+    return world_size() - tensor_parallel_size;
+  }
+};
+TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, ranks_on_host,
+               rendezvous, incarnation, timeout_s)
+
 /// What a worker loads, and how.
 struct WorkerOptions {
   std::string model;           ///< folder
   std::string dtype = "auto";  ///< auto, bfloat16, float32
   std::string kv_cache_dtype = "auto";
   std::string cpu_isa = "auto";
-  std::int32_t threads = 0;  ///< 0: one per core
+  std::int32_t threads = 0;  ///< 0: the cores, shared out among the ranks on this host
   std::int32_t block_size = 16;
   std::int32_t max_model_len = 0;  ///< 0: the model's own
   std::int32_t max_num_seqs = 0;
   std::int32_t max_num_batched_tokens = 0;
+  ParallelConfig parallel;
   bool operator==(const WorkerOptions&) const = default;
 };
 TROUPE_MESSAGE(WorkerOptions, model, dtype, kv_cache_dtype, cpu_isa, threads, block_size,
-               max_model_len, max_num_seqs, max_num_batched_tokens)
+               max_model_len, max_num_seqs, max_num_batched_tokens, parallel)
 
 struct LoadModel {
   WorkerOptions options;
@@ -44,19 +72,23 @@ TROUPE_MESSAGE(LoadProgress, rank, fraction, what)
 
 /// The answer to LoadModel.
 struct ModelLoaded {
+  std::int32_t rank = 0;
   std::string architecture;
   std::string dtype;
   std::string cpu_isa;
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;
-  std::vector<KVCacheSpec> kv_cache_specs;  ///< one per attention layer
+  /// Parts in which row-parallel layers are reduced (WeightSpec::k_shards): the most workers that
+  /// may share a layer and still compute the same bits as one.
+  std::int32_t canonical_shards = 0;
+  std::vector<KVCacheSpec> kv_cache_specs;  ///< one per attention layer of all stages
   std::int64_t weight_bytes = 0;
   std::int64_t available_bytes = 0;  ///< of the device, for the KV cache
   std::optional<Error> error;
   bool operator==(const ModelLoaded&) const = default;
 };
-TROUPE_MESSAGE(ModelLoaded, architecture, dtype, cpu_isa, max_model_len, vocab_size, kv_cache_specs,
-               weight_bytes, available_bytes, error)
+TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, cpu_isa, max_model_len, vocab_size,
+               canonical_shards, kv_cache_specs, weight_bytes, available_bytes, error)
 
 /// Supervisor -> Worker: take the memory. Answered with Status.
 struct InitializeKVCache {
@@ -72,12 +104,22 @@ struct Status {
 };
 TROUPE_MESSAGE(Status, error)
 
+/// Executor -> Worker, only with several ranks: meet the others. First before the first step, then
+/// after each failed one, as the group does not outlive a failure. `generation` counts these within
+/// an incarnation.
+struct JoinGroup {
+  std::uint32_t generation = 0;
+  bool operator==(const JoinGroup&) const = default;
+};
+TROUPE_MESSAGE(JoinGroup, generation)
+
 /// Worker -> Executor -> Scheduler: the step gave no result; nothing of it counts.
 struct StepFailed {
   std::uint64_t step = 0;
   Error error;
+  std::int32_t rank = 0;  ///< of the worker that failed
   bool operator==(const StepFailed&) const = default;
 };
-TROUPE_MESSAGE(StepFailed, step, error)
+TROUPE_MESSAGE(StepFailed, step, error, rank)
 
 }  // namespace troupe

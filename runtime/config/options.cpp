@@ -83,9 +83,17 @@ void bind_options(OptionSet& set, Options& options) {
            "most log-probabilities a request may ask for; -1: no limit", -1, kMaxCount)
       .add("stream-interval", engine.stream_interval, "tokens between two chunks of a stream", 1,
            1 << 16)
-      .add("threads", engine.threads, "threads that compute; 0: one per core", 0, 1024)
+      .add("threads", engine.threads,
+           "threads of each worker that compute; 0: the cores, shared out", 0, 1024)
       .add("cpu-isa", engine.cpu_isa, "instruction set",
            {"auto", "scalar", "avx2", "avx512", "amx"})
+      .add("tensor-parallel-size", engine.tensor_parallel_size,
+           "workers that share each layer: its attention heads, the rows and columns of its "
+           "matrices",
+           1, 64)
+      .add("pipeline-parallel-size", engine.pipeline_parallel_size,
+           "stages that the layers are cut into; they work at the same time on different steps", 1,
+           64)
       .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64)
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish what the prefix cache holds, over ZeroMQ; with "

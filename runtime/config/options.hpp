@@ -45,8 +45,10 @@ struct EngineOptions {
   std::string kv_cache_dtype = "auto";
   std::int64_t max_logprobs = 20;
   std::int64_t stream_interval = 1;
-  std::int64_t threads = 0;  ///< 0: one per core
+  std::int64_t threads = 0;  ///< of each worker; 0: the cores, shared out among the workers
   std::string cpu_isa = "auto";
+  std::int64_t tensor_parallel_size = 1;
+  std::int64_t pipeline_parallel_size = 1;
   std::int64_t num_input_processors = 2;
   std::string kv_events_config;  ///< JSON object
 };

@@ -38,6 +38,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
           .scale = config.attention_scale,
           .logit_softcap = config.attention_logit_softcap,
           .sliding_window = config.sliding_windows[layer],
+          .canonical_shards = config.canonical_shards(),
           .norm = {.eps = config.rms_norm_eps},
           .rope = std::move(rope)};
 }
@@ -46,7 +47,7 @@ PreNormLayer::PreNormLayer(WeightLoader& loader, const std::string& name, const 
                            AttentionOptions attention)
     : DecoderLayer(Attention(loader, name + ".self_attn", std::move(attention)),
                    GatedMlp(loader, name + ".mlp", config.hidden_size, config.intermediate_size,
-                            Activation::kSilu, config.mlp_bias)),
+                            config.canonical_shards(), Activation::kSilu, config.mlp_bias)),
       input_norm_(loader, name + ".input_layernorm", config.hidden_size,
                   {.eps = config.rms_norm_eps}),
       post_attention_norm_(loader, name + ".post_attention_layernorm", config.hidden_size,

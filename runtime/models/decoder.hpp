@@ -73,6 +73,9 @@ class DecoderModel final : public Model {
     return config_.max_model_len;
   }
   [[nodiscard]] std::int64_t weight_bytes() const noexcept override { return weight_bytes_; }
+  [[nodiscard]] std::int32_t canonical_shards() const noexcept override {
+    return config_.canonical_shards();
+  }
   [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
                                                         DType dtype) const override;
   Result<std::int64_t> reserve(const BatchLimits& limits) override;

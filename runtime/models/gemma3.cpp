@@ -16,7 +16,7 @@ class Gemma3Layer final : public DecoderLayer {
               AttentionOptions attention)
       : DecoderLayer(Attention(loader, name + ".self_attn", attention),
                      GatedMlp(loader, name + ".mlp", config.hidden_size, config.intermediate_size,
-                              Activation::kGeluTanh, false)),
+                              config.canonical_shards(), Activation::kGeluTanh, false)),
         input_norm_(loader, name + ".input_layernorm", config.hidden_size, attention.norm),
         post_attention_norm_(loader, name + ".post_attention_layernorm", config.hidden_size,
                              attention.norm),

@@ -46,7 +46,7 @@ Attention::Attention(WeightLoader& loader, const std::string& name, AttentionOpt
                  {name + ".v_proj", kv_size()}},
                 options_.hidden_size, options_.qkv_bias),
       o_proj_(loader, {{name + ".o_proj", options_.hidden_size}}, q_size(), options_.output_bias,
-              kCanonicalShards) {
+              options_.canonical_shards) {
   if (!options_.qk_norm) return;
   q_norm_ = RmsNorm(loader, name + ".q_norm", options_.head_dim, options_.norm);
   k_norm_ = RmsNorm(loader, name + ".k_norm", options_.head_dim, options_.norm);
@@ -122,7 +122,8 @@ KVCacheSpec Attention::kv_cache_spec(std::int32_t block_size, DType dtype) const
 }
 
 GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
-                   std::int64_t intermediate_size, Activation activation, bool has_bias)
+                   std::int64_t intermediate_size, std::int32_t canonical_shards,
+                   Activation activation, bool has_bias)
     : intermediate_size_(intermediate_size),
       activation_(activation),
       gate_up_proj_(
@@ -130,7 +131,7 @@ GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t h
           {{name + ".gate_proj", intermediate_size}, {name + ".up_proj", intermediate_size}},
           hidden_size, has_bias),
       down_proj_(loader, {{name + ".down_proj", hidden_size}}, intermediate_size, has_bias,
-                 kCanonicalShards) {}
+                 canonical_shards) {}
 
 void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
   Scratch scratch = step.scratch;

@@ -97,7 +97,8 @@ struct AttentionOptions {
   std::int32_t sliding_window = 0;
   bool qkv_bias = false;
   bool output_bias = false;
-  bool qk_norm = false;  ///< RMSNorm on each head of q and k, before they are rotated
+  bool qk_norm = false;               ///< RMSNorm on each head of q and k, before they are rotated
+  std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
   std::shared_ptr<const RotaryEmbedding> rope;
 };
@@ -130,7 +131,8 @@ enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 class GatedMlp {
  public:
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
-           std::int64_t intermediate_size, Activation activation, bool has_bias);
+           std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
+           bool has_bias);
   /// x and out: [num_tokens, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;

@@ -55,6 +55,8 @@ class Model {
   [[nodiscard]] virtual std::int64_t max_model_len() const noexcept = 0;
   /// Bytes of the packed weights; the embedding table stays in the mapped file.
   [[nodiscard]] virtual std::int64_t weight_bytes() const noexcept = 0;
+  /// Parts in which every row-parallel layer is reduced; see WeightSpec::k_shards.
+  [[nodiscard]] virtual std::int32_t canonical_shards() const noexcept = 0;
   /// One per attention layer, in order.
   [[nodiscard]] virtual std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
                                                                 DType dtype) const = 0;

@@ -237,6 +237,12 @@ std::optional<T> optional_integer(ConfigFields& fields, std::string_view key, st
 
 }  // namespace
 
+std::int32_t ModelConfig::canonical_shards() const noexcept {
+  std::int32_t shards = 4;
+  while (num_heads % shards != 0 || intermediate_size % shards != 0) shards /= 2;
+  return shards;
+}
+
 Result<ModelConfig> parse_model_config(std::string_view json_text) {
   ASSIGN_OR_RETURN(const json parsed, parse_json_object(json_text, kFile));
   ConfigFields root(parsed, std::string(kFile));

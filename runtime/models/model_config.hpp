@@ -63,6 +63,10 @@ struct ModelConfig {
   float attention_logit_softcap = 0;  ///< 0: none
   std::optional<DType> dtype;         ///< what the checkpoint says it stores: f32, bf16, f16
   std::vector<TokenId> eos_token_ids;
+
+  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads and
+  /// intermediate size can be divided so, else 2, else 1.
+  [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 
 /// Architectures that ModelConfig can describe; the registry has a factory for each.

@@ -139,7 +139,6 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     for (const TensorView* tensor : tensors)
       if (element_type(tensor->type) != type) type = ElementType::kF32;
   }
-  while (num_cols % k_shards != 0) k_shards /= 2;
   matrix.spec = {num_rows, num_cols, type, format_.mode, k_shards};
   const std::int64_t num_bytes = device_.ops().packed_bytes(matrix.spec);
   Result<Memory> memory = Memory::allocate(static_cast<std::size_t>(num_bytes), "weights");

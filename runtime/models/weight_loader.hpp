@@ -16,9 +16,6 @@
 
 namespace troupe {
 
-/// Parts into which the inputs of row-parallel layers are cut; see WeightSpec::k_shards.
-inline constexpr std::int32_t kCanonicalShards = 4;
-
 /// A matrix in the backend's layout, and its memory.
 struct PackedMatrix {
   WeightSpec spec;
@@ -52,8 +49,8 @@ class WeightLoader {
     std::string name;  ///< "model.layers.0.self_attn.q_proj": ".weight" and ".bias" are appended
     std::int64_t num_rows = 0;
   };
-  /// The matrices of `parts` ([num_rows, num_cols] each) under each other, as one. k_shards is
-  /// lowered to what divides num_cols.
+  /// The matrices of `parts` ([num_rows, num_cols] each) under each other, as one.
+  /// Pre: k_shards divides num_cols.
   PackedMatrix matrix(const std::vector<Part>& parts, std::int64_t num_cols, std::int32_t k_shards);
   /// The biases of `parts`, one behind the other.
   std::vector<float> biases(const std::vector<Part>& parts);

@@ -56,8 +56,14 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
     return invalid_argument(
         "block_size is " + std::to_string(options.block_size) + " and max_num_batched_tokens is " +
         std::to_string(options.max_num_batched_tokens) + ", both must be at least 1");
+  if (options.parallel.world_size() > 1)
+    return Error{ErrorCode::kUnsupported, "several workers of one model are not supported yet"};
+  const std::int32_t num_threads =
+      options.threads > 0
+          ? options.threads
+          : std::max(1, ThreadPool::num_usable_cores() / options.parallel.ranks_on_host);
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                   Device::create_cpu(options.cpu_isa, options.threads));
+                   Device::create_cpu(options.cpu_isa, num_threads));
   ASSIGN_OR_RETURN(
       LoadedModel loaded,
       load_model(options.model, *device,
@@ -90,15 +96,18 @@ Result<void> ModelRunner::reserve_memory() {
 
 ModelLoaded ModelRunner::describe() const {
   const Model& model = *loaded_.model;
-  return {.architecture = loaded_.config.architecture,
-          .dtype = std::string(dtype_name(loaded_.dtype)),
-          .cpu_isa = std::string(device_->isa_name()),
-          .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
-          .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
-          .kv_cache_specs = model.kv_cache_specs(options_.block_size, kv_dtype_),
-          .weight_bytes = model.weight_bytes(),
-          .available_bytes =
-              std::max<std::int64_t>(0, available_host_bytes() - peak_activation_bytes_)};
+  return {
+      .rank = options_.parallel.rank,
+      .architecture = loaded_.config.architecture,
+      .dtype = std::string(dtype_name(loaded_.dtype)),
+      .cpu_isa = std::string(device_->isa_name()),
+      .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
+      .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
+      .canonical_shards = model.canonical_shards(),
+      .kv_cache_specs = model.kv_cache_specs(options_.block_size, kv_dtype_),
+      .weight_bytes = model.weight_bytes(),
+      .available_bytes = std::max<std::int64_t>(
+          0, available_host_bytes() / options_.parallel.ranks_on_host - peak_activation_bytes_)};
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
@@ -139,6 +148,11 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_ = std::move(memory);
   layer_caches_ = std::move(caches);
   batch_.emplace(std::move(block_sizes));
+  return {};
+}
+
+Result<void> ModelRunner::join_group(const JoinGroup& join) {
+  CHECK(options_.parallel.world_size() > 1, join.generation);
   return {};
 }
 

@@ -45,6 +45,10 @@ class ModelRunner {
   /// Pre: every attention layer is in one group, with the spec it asked for.
   Result<void> initialize_kv_cache(const KVCacheConfig& config);
 
+  /// Meets the other ranks, where there are any; what was left of an earlier meeting is given up.
+  /// Errors: kUnavailable naming who did not come in time.
+  Result<void> join_group(const JoinGroup& join);
+
   /// Computes one step. Block copies and zeroing come first. Log-probabilities of a prompt
   /// are delivered, all of them, with the first token that follows it; once more, and again all of
   /// them, if the request lost its blocks and computes its prompt anew. A request whose logits are

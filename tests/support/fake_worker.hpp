@@ -70,6 +70,7 @@ inline WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<Fake
   return {
       [](const LoadModel&) { return ModelLoaded{}; },
       [](const InitializeKVCache&) { return Status{}; },
+      [](const JoinGroup&) {},
       [self, log](const SchedulerOutput& step) {
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
         ++log->num_steps;

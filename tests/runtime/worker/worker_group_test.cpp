@@ -1,0 +1,79 @@
+#include "runtime/worker/worker_group.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+namespace troupe {
+namespace {
+
+constexpr ParallelConfig two_by_two() {
+  return {.tensor_parallel_size = 2, .pipeline_parallel_size = 2};
+}
+
+ModelRunnerOutput answer(std::uint64_t step, std::int32_t rank) {
+  ModelRunnerOutput output{.step = step};
+  output.rank = rank;
+  output.sampled_token_ids = {rank};
+  return output;
+}
+
+BOOST_AUTO_TEST_CASE(ranks_are_counted_stage_by_stage) {
+  ParallelConfig parallel = two_by_two();
+  parallel.rank = 3;
+  BOOST_TEST(parallel.world_size() == 4);
+  BOOST_TEST(parallel.stage() == 1);
+  BOOST_TEST(parallel.tensor_rank() == 1);
+  BOOST_TEST(parallel.output_rank() == 2);
+}
+
+BOOST_AUTO_TEST_CASE(a_step_has_a_result_when_all_ranks_have_answered_and_it_is_the_output_ranks) {
+  StepAnswers answers(two_by_two());
+  answers.begin(7);
+  answers.begin(8);
+  BOOST_TEST(!answers.add(answer(7, 2)).has_value());
+  BOOST_TEST(!answers.add(answer(8, 0)).has_value());
+  BOOST_TEST(!answers.add(answer(7, 0)).has_value());
+  BOOST_TEST(!answers.add(answer(7, 1)).has_value());
+  const auto result = answers.add(answer(7, 3));
+  BOOST_REQUIRE(result.has_value());
+  BOOST_TEST(result->step == 7u);
+  BOOST_TEST(result->sampled_token_ids.at(0) == 2);
+}
+
+BOOST_AUTO_TEST_CASE(the_first_failure_ends_every_open_step_and_later_answers_do_not_count) {
+  StepAnswers answers(two_by_two());
+  answers.begin(1);
+  answers.begin(2);
+  BOOST_TEST(!answers.fail(3));
+  BOOST_TEST(answers.fail(2));
+  BOOST_TEST(!answers.fail(2));
+  BOOST_TEST(!answers.fail(1));
+  for (std::int32_t rank = 0; rank < 4; ++rank)
+    BOOST_TEST(!answers.add(answer(1, rank)).has_value());
+  answers.begin(3);
+  for (std::int32_t rank = 0; rank < 3; ++rank)
+    BOOST_TEST(!answers.add(answer(3, rank)).has_value());
+  BOOST_TEST(answers.add(answer(3, 3)).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(workers_that_do_not_fit_together_are_told_in_what) {
+  ModelLoaded first{
+      .architecture = "A", .cpu_isa = "avx512", .weight_bytes = 5, .available_bytes = 10};
+  ModelLoaded second = first;
+  second.rank = 1;
+  second.available_bytes = 4;
+  const std::vector<ModelLoaded> same = {first, second};
+  const auto joined = join_loaded(same);
+  BOOST_REQUIRE(joined.ok());
+  BOOST_TEST(joined->weight_bytes == 10);
+  BOOST_TEST(joined->available_bytes == 4);
+
+  second.cpu_isa = "avx2";
+  const std::vector<ModelLoaded> different = {first, second};
+  const auto refused = join_loaded(different);
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST(refused.error().message ==
+             "the workers do not fit together: cpu_isa is avx512 on rank 0, avx2 on rank 1");
+}
+
+}  // namespace
+}  // namespace troupe
