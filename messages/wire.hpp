@@ -27,21 +27,40 @@ static_assert(std::endian::native == std::endian::little);
 template <class T>
 concept Plain = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
 
-class Writer {
- public:
-  explicit Writer(std::vector<char>& out) : out_(out) {}
+/// Where a Writer puts its bytes, each piece once.
+template <class T>
+concept Sink = requires(T& sink, const void* data, std::size_t size) {
+  sink.append(data, size);
+};
 
-  void raw(const void* data, std::size_t size) {
+class VectorSink {
+ public:
+  explicit VectorSink(std::vector<char>& out) : out_(out) {}
+  void append(const void* data, std::size_t size) {
     const std::size_t end = out_.size();
     out_.resize(end + size);
     if (size != 0) std::memcpy(out_.data() + end, data, size);
   }
+
+ private:
+  std::vector<char>& out_;
+};
+
+template <Sink Out>
+class Writer {
+ public:
+  explicit Writer(Out& out) : out_(out) {}
+
+  void raw(const void* data, std::size_t size) { out_.append(data, size); }
   void length(std::uint64_t n) {
-    for (; n > 0x7f; n >>= 7) out_.push_back(static_cast<char>(n | 0x80));
-    out_.push_back(static_cast<char>(n));
+    char bytes[10];
+    std::size_t size = 0;
+    for (; n > 0x7f; n >>= 7) bytes[size++] = static_cast<char>(n | 0x80);
+    bytes[size++] = static_cast<char>(n);
+    raw(bytes, size);
   }
 
-  void put(bool x) { out_.push_back(x ? 1 : 0); }
+  void put(bool x) { put(static_cast<std::uint8_t>(x ? 1 : 0)); }
   template <Plain T>
   void put(T x) {
     raw(&x, sizeof x);
@@ -99,7 +118,7 @@ class Writer {
     length(x.size());
     for (const auto& [key, value] : x) put(key), put(value);
   }
-  std::vector<char>& out_;
+  Out& out_;
 };
 
 /// After a malformed input ok() is false for good, every further get leaves its argument as it is,
@@ -246,7 +265,8 @@ class Reader {
 template <Reflected T>
 void encode(const T& message, std::vector<char>& out) {
   out.clear();
-  Writer(out).put(message);
+  VectorSink sink(out);
+  Writer(sink).put(message);
 }
 
 /// False if the bytes are not a T; message is then in some valid state.

@@ -52,7 +52,8 @@ BOOST_AUTO_TEST_CASE(floats_travel_bit_for_bit) {
 
 BOOST_AUTO_TEST_CASE(fields_that_an_older_writer_did_not_send_keep_their_defaults) {
   std::vector<char> bytes;
-  wire::Writer(bytes).put(RequestId{9});
+  wire::VectorSink sink(bytes);
+  wire::Writer(sink).put(RequestId{9});
   GenerateRequest request;
   BOOST_TEST(wire::decode(bytes.data(), bytes.size(), request));
   BOOST_TEST(value(request.id) == 9u);
@@ -76,7 +77,8 @@ BOOST_AUTO_TEST_CASE(damaged_bytes_are_refused_or_read_but_never_crash) {
 
 BOOST_AUTO_TEST_CASE(a_length_beyond_the_input_is_refused_before_memory_is_taken) {
   std::vector<char> bytes;
-  wire::Writer(bytes).length(std::uint64_t{1} << 40);
+  wire::VectorSink sink(bytes);
+  wire::Writer(sink).length(std::uint64_t{1} << 40);
   wire::Reader reader(bytes.data(), bytes.size());
   std::vector<double> numbers;
   reader.get(numbers);
