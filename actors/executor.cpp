@@ -7,7 +7,8 @@
 namespace troupe {
 namespace {
 
-/// Owns the list of workers of one engine. A step goes to all of them, also while they compute the
+/// Owns the list of workers of one engine; one entry may stand for those of a host, where they are
+/// in other processes. A step goes to all of them, also while they compute the
 /// one before; its result is that of the output rank, once all have answered, and the first failure
 /// is the step's. Which steps are open is the Scheduler's to know: it drops what answers none of
 /// them.
@@ -15,7 +16,7 @@ struct ExecutorState {
   ExecutorState() = default;
   static inline const char* name = "executor";
 
-  std::vector<WorkerActor> workers;
+  std::vector<StepRunnerActor> workers;
   std::optional<StepAnswers> answers;  ///< none with one worker: its answer is the step's
   std::uint32_t generation = 0;        ///< times that the workers have been told to meet
   SchedulerActor scheduler;            ///< whoever asked for the latest step
@@ -26,13 +27,14 @@ using Self = ExecutorActor::stateful_pointer<ExecutorState>;
 void join_group(Self self) {
   ExecutorState& executor = state(self);
   const JoinGroup join{executor.generation++};
-  for (const WorkerActor& worker : executor.workers) send(self, worker, join);
+  for (const StepRunnerActor& worker : executor.workers) send(self, worker, join);
 }
 
-ExecutorActor::behavior_type executor_behavior(Self self, const std::vector<WorkerActor>& workers,
+ExecutorActor::behavior_type executor_behavior(Self self,
+                                               const std::vector<StepRunnerActor>& workers,
                                                const ParallelConfig& parallel) {
   state(self).workers = workers;
-  if (workers.size() > 1) {
+  if (parallel.world_size() > 1) {
     state(self).answers.emplace(parallel);
     join_group(self);
   }
@@ -42,7 +44,7 @@ ExecutorActor::behavior_type executor_behavior(Self self, const std::vector<Work
         executor.scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
         if (executor.answers) executor.answers->begin(output.step);
         const caf::message shared = caf::make_message(std::move(output));
-        for (const WorkerActor& worker : executor.workers) send_shared(self, worker, shared);
+        for (const StepRunnerActor& worker : executor.workers) send_shared(self, worker, shared);
       },
       [self](ModelRunnerOutput& output) {
         ExecutorState& executor = state(self);
@@ -63,9 +65,8 @@ ExecutorActor::behavior_type executor_behavior(Self self, const std::vector<Work
 
 }  // namespace
 
-ExecutorActor spawn_executor(caf::actor_system& system, std::vector<WorkerActor> workers,
+ExecutorActor spawn_executor(caf::actor_system& system, std::vector<StepRunnerActor> workers,
                              const ParallelConfig& parallel) {
-  CHECK(std::ssize(workers) == parallel.world_size(), workers.size(), parallel.world_size());
   return system.spawn(executor_behavior, std::move(workers), parallel);
 }
 

@@ -13,6 +13,7 @@ namespace troupe {
 
 class InputProcessor;
 class KVEventPublisher;
+class StepRings;
 class Tokenizer;
 struct EncoderCacheSettings;
 struct KVCacheSettings;
@@ -24,9 +25,33 @@ struct EngineHandles;
 /// Detached: its steps compute.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank);
 
-/// One worker for each rank of `parallel`, in their order.
+// Workers in other processes of the engine's host:
+//
+// 1. The engine's process makes rings = StepRings::create({.ranks, .incarnation}).
+// 2. It sends rings->worker(i), a message, to the process of worker i, which calls
+//    spawn_remote_executor. When does not matter: steps wait in the rings. LoadModel and
+//    InitializeKVCache reach the Worker by CAF, as without rings.
+// 3. The engine's process gives spawn_remote_workers(system, rings) to spawn_executor, instead of
+//    these workers.
+//
+// Both actors are to be monitored: remote workers end when any worker's process, or its remote
+// executor, has ended; a remote executor ends when its Worker, the engine's process or the remote
+// workers have ended. A group that is put together anew gets rings of a new incarnation; a Worker
+// that lived on, and its process, take them as they took the first.
+
+/// The engine's end of the rings. Detached: it may wait for room in a ring. Its answers come from
+/// all of its ranks.
+[[nodiscard]] StepRunnerActor spawn_remote_workers(caf::actor_system& system,
+                                                   std::shared_ptr<StepRings> rings);
+
+/// The worker's end. Detached, for the same reason. Errors: those of WorkerStepRings::open.
+[[nodiscard]] Result<StepSinkActor> spawn_remote_executor(caf::actor_system& system,
+                                                          const WorkerRings& rings,
+                                                          const WorkerActor& worker);
+
+/// `workers` run all ranks of `parallel` together.
 [[nodiscard]] ExecutorActor spawn_executor(caf::actor_system& system,
-                                           std::vector<WorkerActor> workers,
+                                           std::vector<StepRunnerActor> workers,
                                            const ParallelConfig& parallel = {});
 
 /// The actor keeps `core`; it ends with the last of its owners.

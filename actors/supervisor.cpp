@@ -318,7 +318,9 @@ Result<void> spawn_engine(Self self) {
 
   SchedulerPeers peers;
   peers.executor =
-      adopt(self, "executor", spawn_executor(system, supervisor.workers, supervisor.parallel));
+      adopt(self, "executor",
+            spawn_executor(system, {supervisor.workers.begin(), supervisor.workers.end()},
+                           supervisor.parallel));
   peers.kv_cache_manager = adopt(
       self, "kv cache manager",
       spawn_kv_cache_manager(system, cache_settings(supervisor), supervisor.kv_event_publisher));

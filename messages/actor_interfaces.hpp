@@ -13,6 +13,16 @@ using WorkerActor = ActorOf<
     void(JoinGroup),                   // Meet the other ranks.
     void(SchedulerOutput)>;            // Run a step; ModelRunnerOutput or StepFailed goes to the sender.
 
+/// What an Executor needs of its workers: a Worker, or those of a host behind their rings.
+using StepRunnerActor = ActorOf<
+    void(JoinGroup),                   // Meet the other ranks.
+    void(SchedulerOutput)>;            // Run a step; every rank answers the sender.
+
+/// Whom a Worker answers: its Executor, or the end of the rings that lead there.
+using StepSinkActor = ActorOf<
+    void(ModelRunnerOutput),           // A worker's result.
+    void(StepFailed)>;                 // A worker's failure.
+
 /// The group of workers of one engine.
 using ExecutorActor = ActorOf<
     void(SchedulerOutput),             // Run a step on every worker; the result goes to the sender.

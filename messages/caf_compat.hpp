@@ -69,6 +69,19 @@ void post(const Handle& to, Message&& message) {
 #endif
 }
 
+/// One-way, from any thread, in the name of `from`, who gets the answer.
+template <class From, class Handle, class Message>
+void post_as(const From& from, const Handle& to, Message&& message) {
+#if TROUPE_CAF_MAIL
+  caf::actor_cast<caf::abstract_actor*>(to)->enqueue(
+      caf::make_mailbox_element(caf::actor_cast<caf::strong_actor_ptr>(from),
+                                caf::make_message_id(), std::forward<Message>(message)),
+      nullptr);
+#else
+  caf::send_as(from, to, std::forward<Message>(message));
+#endif
+}
+
 template <class Self, class Handle, class Message>
 void send_after(Self* self, std::chrono::nanoseconds delay, const Handle& to, Message&& message) {
 #if TROUPE_CAF_MAIL
@@ -126,6 +139,17 @@ void add_message_types(caf::actor_system_config& config) {
 #else
   config.add_message_types<Block>();
 #endif
+}
+
+/// Why an actor ends that cannot go on; to_text gives the text back, and more.
+[[nodiscard]] inline caf::error exit_reason_of(std::string text) {
+  return caf::make_error(caf::sec::runtime_error, std::move(text));
+}
+
+/// Ends an actor for a reason of its own, from any thread.
+template <class Handle>
+void post_exit(const Handle& to, caf::error reason) {
+  post(caf::actor_cast<caf::actor>(to), caf::exit_msg{to->address(), std::move(reason)});
 }
 
 /// The settings that CAF needs to serve tokens: no work stealing (its workers sleep between polls),

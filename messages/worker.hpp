@@ -113,6 +113,18 @@ struct JoinGroup {
 };
 TROUPE_MESSAGE(JoinGroup, generation)
 
+/// To the process of a worker, from the engine's on the same host: where its steps come from, and
+/// where its answers go (runtime/transport/step_rings.hpp). Every incarnation has rings of its own.
+struct WorkerRings {
+  std::string calls;  ///< name of the ring that all workers of the host read
+  std::uint32_t reader = 0;
+  std::string answers;  ///< name of the ring that this worker writes
+  std::int32_t rank = 0;
+  std::uint64_t incarnation = 0;
+  bool operator==(const WorkerRings&) const = default;
+};
+TROUPE_MESSAGE(WorkerRings, calls, reader, answers, rank, incarnation)
+
 /// Worker -> Executor -> Scheduler: the step gave no result; nothing of it counts.
 struct StepFailed {
   std::uint64_t step = 0;

@@ -402,7 +402,8 @@ void RingWriter::publish(bool last) noexcept {
 
 Result<void> RingWriter::take_chunk() {
   const std::uint32_t capacity = ring_->num_chunks_ * kChunk;
-  const auto closed = [this] { return (ring_->header().head.load() & kClosed) != 0; };
+  if ((ring_->header().head.load() & kClosed) != 0)
+    return Error{ErrorCode::kAborted, "the ring " + ring_->name() + " is closed"};
   if (position_ == free_until_) {
     std::uint32_t num_free = capacity;
     bool any_reader = false;
@@ -428,7 +429,6 @@ Result<void> RingWriter::take_chunk() {
     }
     free_until_ = position_ + num_free;
   }
-  if (closed()) return Error{ErrorCode::kAborted, "the ring " + ring_->name() + " is closed"};
   next_ = ring_->chunk(position_);
   end_ = next_ + ring_->chunk_bytes();
   return {};

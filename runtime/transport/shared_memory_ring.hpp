@@ -38,9 +38,10 @@ using Deadline = std::chrono::steady_clock::time_point;
 
 struct RingOptions {
   std::uint32_t num_readers = 1;  ///< at most kMaxRingReaders
-  std::uint32_t num_chunks = 8;   ///< a power of two, 2 to kMaxRingChunks
-  /// A multiple of 64, 64 B to kMaxRingChunkBytes. Longer messages travel in several chunks.
-  std::uint64_t chunk_bytes = std::uint64_t{16} << 20;
+  std::uint32_t num_chunks = 16;  ///< a power of two, 2 to kMaxRingChunks
+  /// A multiple of 64, 64 B to kMaxRingChunkBytes. Longer messages travel in several chunks, which
+  /// is faster than one at a time: the reader copies while the writer writes.
+  std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
   /// What the writer's and the readers' builds must have in common, at most 63 characters.
   std::string build_id;
 };

@@ -12,6 +12,7 @@
 #include "runtime/cache/kv_cache_settings.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "runtime/transport/step_rings.hpp"
 #include "tests/support/fake_worker.hpp"
 
 namespace troupe::testing {
@@ -117,6 +118,7 @@ struct HarnessOptions {
   std::int32_t max_num_batched_tokens = 2048;
   std::int32_t max_num_seqs = 128;
   bool async_scheduling = false;
+  bool through_rings = false;  ///< the worker sits behind rings, as in another process
 };
 
 struct EngineHarness {
@@ -149,7 +151,13 @@ struct EngineHarness {
     SchedulerPeers peers;
     const KVCacheManagerActor cache = keep(spawn_kv_cache_manager(system, settings));
     peers.kv_cache_manager = keep(system.spawn(counting_cache, cache, cache_log));
-    executor = keep(spawn_executor(system, {worker}));
+    StepRunnerActor runner = worker;
+    if (options.through_rings) {
+      const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
+      keep(spawn_remote_executor(system, rings->worker(0), worker).value());
+      runner = keep(spawn_remote_workers(system, rings));
+    }
+    executor = keep(spawn_executor(system, {runner}));
     peers.executor = executor;
     output_processor = keep(spawn_output_processor(system, std::move(tokenizer)));
     peers.output_processor = output_processor;
