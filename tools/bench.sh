@@ -39,8 +39,15 @@ fi
 heading 'Messages of a decode step through all actors (the worker computes nothing)'
 record actors "$release/tests/bench_actors" "$tokenizers/qwen2" 2000 9
 for running in 1 64; do
-  row "actors, $running running: us per step" '< 60' "$(awk -v n=$running '$1 == n { print $2 }' "$out/actors.txt")"
+  row "actors, $running running: us per step" '< 60' \
+    "$(awk -v n=$running '$1 == n && $2 == "no" && $3 == "no" { print $4 }' "$out/actors.txt")"
+  row "actors, $running running: us more through rings" '< 40' \
+    "$(awk -v n=$running '$1 == n && $2 == "no" { if ($3 == "yes") print $4 - near; near = $4 }' "$out/actors.txt")"
 done
+
+heading 'Shared-memory rings between processes'
+record ring "$release/tests/bench_ring"
+row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ { print $(NF - 1) }' "$out/ring.txt")"
 
 heading 'The block pool with a million blocks, and block hashes'
 record cache "$release/tests/bench_cache" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true

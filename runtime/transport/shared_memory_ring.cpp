@@ -243,7 +243,8 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::open(const std::stri
   // The number may have come to mean any file by now: opening it must do nothing else.
   ring->fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   const Error gone{ErrorCode::kUnavailable,
-                   "the ring " + name + " is gone, and so may be the process that made it"};
+                   "there is no ring " + name +
+                       ": the process that made it has ended, or is not visible from this one"};
   if (ring->fd_ < 0) {
     if (errno == ENOENT || errno == ENXIO) return gone;
     return system_error("opening the ring " + name, errno);

@@ -1,7 +1,8 @@
 // What the actors cost: wall time per decode step around a worker that computes nothing, all
 // messages included, from the Scheduler's question to the text at the frontend: the median of
-// several rounds, with one step at a time and with steps that overlap. The goal is 60 us with 1 and
-// with 64 running requests.
+// several rounds, with one step at a time and with steps that overlap, with the worker as a
+// neighbour and behind shared-memory rings, as in another process. The goal is 60 us with 1 and
+// with 64 running requests, and at most 40 more through rings.
 //
 // Usage: bench_actors TOKENIZER_FOLDER [steps] [rounds]
 #include <algorithm>
@@ -21,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 
 double microseconds_per_step(const std::shared_ptr<const Tokenizer>& tokenizer,
                              std::uint64_t num_requests, std::int32_t num_steps,
-                             bool async_scheduling) {
+                             bool async_scheduling, bool through_rings) {
   SystemConfig config;
   caf::actor_system system{config};
   testing::EngineHarness engine(
@@ -30,7 +31,8 @@ double microseconds_per_step(const std::shared_ptr<const Tokenizer>& tokenizer,
        .max_model_len = num_steps + 64,
        .max_num_batched_tokens = 16384,
        .max_num_seqs = 1024,
-       .async_scheduling = async_scheduling});
+       .async_scheduling = async_scheduling,
+       .through_rings = through_rings});
   const auto start = Clock::now();
   for (std::uint64_t id = 1; id <= num_requests; ++id) {
     std::vector<TokenId> prompt(16);
@@ -56,17 +58,27 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_actors: %s\n", tokenizer.error().message.c_str());
     return 1;
   }
-  std::printf("%10s %10s %16s %16s %16s\n", "running", "overlap", "us per step", "least", "most");
+  std::printf("%10s %10s %10s %16s %16s %16s\n", "running", "overlap", "rings", "us per step",
+              "least", "most");
   for (const std::uint64_t num_requests : {1, 8, 64, 256}) {
-    std::array<std::vector<double>, 2> rounds;
-    for (int round = 0; round < num_rounds; ++round)
-      for (const bool async : {false, true})
-        rounds[async].push_back(microseconds_per_step(*tokenizer, num_requests, num_steps, async));
-    for (const bool async : {false, true}) {
-      std::vector<double>& sorted = rounds[async];
+    struct Variant {
+      bool async;
+      bool rings;
+      std::vector<double> rounds;
+    };
+    std::array<Variant, 4> variants{
+        {{false, false, {}}, {false, true, {}}, {true, false, {}}, {true, true, {}}}};
+    for (int round = 0; round < num_rounds; ++round) {
+      for (Variant& variant : variants) {
+        variant.rounds.push_back(microseconds_per_step(*tokenizer, num_requests, num_steps,
+                                                       variant.async, variant.rings));
+      }
+    }
+    for (auto& [async, rings, sorted] : variants) {
       std::sort(sorted.begin(), sorted.end());
-      std::printf("%10lu %10s %16.1f %16.1f %16.1f\n", static_cast<unsigned long>(num_requests),
-                  async ? "yes" : "no", sorted[sorted.size() / 2], sorted.front(), sorted.back());
+      std::printf("%10lu %10s %10s %16.1f %16.1f %16.1f\n",
+                  static_cast<unsigned long>(num_requests), async ? "yes" : "no",
+                  rings ? "yes" : "no", sorted[sorted.size() / 2], sorted.front(), sorted.back());
       std::fflush(stdout);
     }
   }

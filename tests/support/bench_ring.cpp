@@ -213,7 +213,8 @@ int main(int argc, char** argv) {
   rows.push_back({"us there and back: futex", false, [&] { return futex_round_trip(count); }, {}});
   for (const std::uint32_t num_readers : {1u, 2u, 4u}) {
     for (const int spins : {0, kSpins}) {
-      rows.push_back({"us there and back: ring, " + std::to_string(num_readers) + " readers, " +
+      rows.push_back({"us there and back: ring, " + std::to_string(num_readers) +
+                          (num_readers == 1 ? " reader, " : " readers, ") +
                           (spins == 0 ? "no spinning" : "spinning"),
                       false,
                       [=] { return ring_round_trip(count, num_readers, spins); },
