@@ -37,7 +37,9 @@ struct EngineHandles;
 // Both actors are to be monitored: remote workers end when any worker's process, or its remote
 // executor, has ended; a remote executor ends when its Worker, the engine's process or the remote
 // workers have ended. A group that is put together anew gets rings of a new incarnation; a Worker
-// that lived on, and its process, take them as they took the first.
+// that lived on, and its process, take them as they took the first. The end of a process is noticed
+// within 100 ms; who learns of it earlier calls rings->detach(i). A process that was stopped, not
+// ended, is for others to notice.
 
 /// The engine's end of the rings. Detached: it may wait for room in a ring. Its answers come from
 /// all of its ranks.

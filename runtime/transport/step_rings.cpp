@@ -97,11 +97,25 @@ WorkerRings StepRings::worker(std::size_t i) const {
           .incarnation = incarnation_};
 }
 
+template <class Call>
+Result<void> StepRings::send_to_all(const Call& call, Deadline deadline) {
+  auto sent = send_as<WorkerCall>(*writer_, incarnation_, call, deadline);
+  if (sent.ok()) return sent;
+  Error error = std::move(sent).error();
+  std::string ranks;
+  for (std::size_t i = 0; i < num_workers(); ++i) {
+    ranks += ranks.empty() ? "" : ", ";
+    ranks += std::to_string(ranks_[i]);
+    if (calls_->is_detached(static_cast<std::uint32_t>(i))) ranks += " (gone)";
+  }
+  error.message = "workers of rank " + ranks + ": " + error.message;
+  return error;
+}
 Result<void> StepRings::send(const JoinGroup& join, Deadline deadline) {
-  return send_as<WorkerCall>(*writer_, incarnation_, join, deadline);
+  return send_to_all(join, deadline);
 }
 Result<void> StepRings::send(const SchedulerOutput& step, Deadline deadline) {
-  return send_as<WorkerCall>(*writer_, incarnation_, step, deadline);
+  return send_to_all(step, deadline);
 }
 
 Result<std::optional<WorkerAnswer>> StepRings::receive(std::size_t i, Deadline deadline) {

@@ -48,7 +48,7 @@ class StepRings {
   /// What the process of worker i is told.
   [[nodiscard]] WorkerRings worker(std::size_t i) const;
 
-  /// To all workers. Errors: those of RingWriter::commit.
+  /// To all workers. Errors: those of RingWriter::commit, with the ranks.
   [[nodiscard]] Result<void> send(const JoinGroup& join, Deadline deadline);
   [[nodiscard]] Result<void> send(const SchedulerOutput& step, Deadline deadline);
   /// The next answer of worker i, with its rank; nothing if none came until the deadline. Errors:
@@ -63,6 +63,8 @@ class StepRings {
 
  private:
   StepRings() = default;
+  template <class Call>
+  [[nodiscard]] Result<void> send_to_all(const Call& call, Deadline deadline);
 
   std::uint64_t incarnation_ = 0;
   std::vector<std::int32_t> ranks_;

@@ -112,6 +112,15 @@ BOOST_FIXTURE_TEST_CASE(a_worker_that_is_detached_learns_of_it, Fixture) {
   BOOST_TEST((engine->receive(0, patient()).error().code == ErrorCode::kAborted));
 }
 
+BOOST_FIXTURE_TEST_CASE(a_send_that_fails_names_the_ranks_and_who_is_gone, Fixture) {
+  second.reset();
+  for (int i = 0; i < 4; ++i) BOOST_REQUIRE(engine->send(JoinGroup{}, now()).ok());
+  const auto sent = engine->send(JoinGroup{}, now());
+  BOOST_REQUIRE(!sent.ok());
+  BOOST_TEST((sent.error().code == ErrorCode::kTimeout));
+  BOOST_TEST(sent.error().message.starts_with("workers of rank 2, 3 (gone): "));
+}
+
 BOOST_FIXTURE_TEST_CASE(workers_learn_that_the_engine_has_left, Fixture) {
   engine.reset();
   BOOST_TEST((first->receive(patient()).error().code == ErrorCode::kAborted));
