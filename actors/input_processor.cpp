@@ -44,10 +44,10 @@ InputProcessorActor::behavior_type input_processor_behavior(
                     send(self, scheduler, std::move(sample));
                 },
                 [=](const caf::error& error) {
+                  // The engine ends with it; the Frontend gives the request to the next one.
                   state(self).registering.erase(id);
-                  refuse(self, frontend, id,
-                         {ErrorCode::kUnavailable,
-                          "the output processor is gone: " + to_text(error, self->system())});
+                  log_warning("the output processor is gone", kv("id", value(id)),
+                              kv("error", to_text(error, self->system())));
                 });
       },
       [=](const AbortRequests& abort) {

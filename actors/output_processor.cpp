@@ -25,6 +25,7 @@ OutputProcessorActor::behavior_type output_processor_behavior(
   return {
       [self](const Subscribe&) {
         state(self).frontend = caf::actor_cast<FrontendActor>(self->current_sender());
+        return Status{};
       },
       [self](OutputRequest& request) {
         state(self).core->add(std::move(request));

@@ -2,12 +2,13 @@
 
 #include <sstream>
 
-#include "messages/type_ids.hpp"
+#include "messages/actor_interfaces.hpp"
 
 namespace troupe {
 
 void configure(caf::actor_system_config& config) {
   add_message_types<caf::id_block::troupe>(config);
+  add_message_types<caf::id_block::troupe_handles>(config);
   tune(config);
 }
 

@@ -61,7 +61,7 @@ using EncoderCacheManagerActor = ActorOf<
 
 /// Tokens to text; joins the samples of a request.
 using OutputProcessorActor = ActorOf<
-    void(Subscribe),                   // Send the RequestOutputs of every step to the sender.
+    Status(Subscribe),                 // Send the RequestOutputs of every step to the sender.
     Status(OutputRequest),             // Expect outputs of this request; answered before the Scheduler hears of it.
     void(EngineCoreOutputs),           // What a step produced; the sender is told of requests that a stop string ended.
     void(AbortRequests)>;              // The client is gone: finish these without it.
@@ -72,15 +72,33 @@ using InputProcessorActor = ActorOf<
     void(AbortRequests),               // The client is gone: end these in every actor behind.
     RenderReply(RenderRequest)>;       // What would this prompt become?
 
+}  // namespace troupe
+
+// Handles that travel in messages.
+CAF_BEGIN_TYPE_ID_BLOCK(troupe_handles, caf::id_block::troupe::end)
+CAF_ADD_TYPE_ID(troupe_handles, (troupe::SchedulerActor))
+CAF_ADD_TYPE_ID(troupe_handles, (troupe::OutputProcessorActor))
+CAF_ADD_TYPE_ID(troupe_handles, (troupe::InputProcessorActor))
+CAF_ADD_TYPE_ID(troupe_handles, (std::vector<troupe::InputProcessorActor>))
+CAF_END_TYPE_ID_BLOCK(troupe_handles)
+
+namespace troupe {
+
 /// The client side of the engine: the HTTP server, or a program that generates offline.
 using FrontendActor = ActorOf<
     Listening(Listen),                 // Open the port.
     void(GenerateRequest),             // A client's request, from the server's threads.
     void(AbortRequests),               // Clients that are gone, from the server's threads.
+    RenderReply(RenderRequest),        // What would this prompt become? Handed on to an InputProcessor.
+    CachesReset(ResetCaches),          // Handed on to the Scheduler.
     void(RequestOutputs),              // What a step produced, as text.
-    void(EngineHealth),                // Whether the engine makes progress.
+    void(EngineLost),                  // The engine ends: keep the requests until there is another one.
+    void(EngineReplaced, std::vector<InputProcessorActor>, OutputProcessorActor, SchedulerActor),
+                                       // Here is another engine: it goes on with every request.
+    void(EngineHealth),                // Whether there is, or will be, an engine.
     Drained(Drain),                    // Refuse new requests, wait for those that run.
     void(DrainProgress),               // To itself: idle, or out of time.
+    void(ExpireRequests),              // To itself: the time of a request that waits may be up.
     void(LogStats)>;                   // To itself: a line of statistics is due.
 
 /// The root: spawns all of them in order, watches them, stops them in reverse order.

@@ -39,13 +39,13 @@ struct ActorSignature<Result(Arguments...)> {
 template <class... Signatures>
 using ActorOf = caf::typed_actor<typename internal::ActorSignature<Signatures>::type...>;
 
-/// One-way, from an actor.
-template <class Self, class Handle, class Message>
-void send(Self* self, const Handle& to, Message&& message) {
+/// One-way, from an actor. `arguments` are for handles, which no plain struct can hold.
+template <class Self, class Handle, class Message, class... Arguments>
+void send(Self* self, const Handle& to, Message&& message, Arguments&&... arguments) {
 #if TROUPE_CAF_MAIL
-  self->mail(std::forward<Message>(message)).send(to);
+  self->mail(std::forward<Message>(message), std::forward<Arguments>(arguments)...).send(to);
 #else
-  self->send(to, std::forward<Message>(message));
+  self->send(to, std::forward<Message>(message), std::forward<Arguments>(arguments)...);
 #endif
 }
 

@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// Frontend -> OutputProcessor: the outputs are for the sender.
+/// Frontend -> OutputProcessor: the outputs are for the sender. Answered before the first one.
 struct Subscribe {
   std::uint32_t client_index = 0;
   bool operator==(const Subscribe&) const = default;
@@ -87,7 +87,7 @@ struct LogStats {
 };
 TROUPE_MESSAGE(LogStats)
 
-/// The Scheduler to itself: the time of some request may be up.
+/// The Scheduler, or the Frontend, to itself: the time of some request may be up.
 struct ExpireRequests {
   bool operator==(const ExpireRequests&) const = default;
 };
@@ -110,7 +110,26 @@ struct CachesReset {
 };
 TROUPE_MESSAGE(CachesReset, ok)
 
-/// Supervisor -> Frontend: whether the engine makes progress, and if not, why.
+/// Supervisor -> Frontend: some actor of the engine has died, so the others end too. Requests wait
+/// for the EngineReplaced that follows.
+struct EngineLost {
+  std::string reason;
+  bool operator==(const EngineLost&) const = default;
+};
+TROUPE_MESSAGE(EngineLost, reason)
+
+/// Supervisor -> Frontend, together with the handles of the new actors: none of the old ones is
+/// left, and the workers remember nothing of their requests.
+struct EngineReplaced {
+  /// The old engine fell by itself (SIGSEGV, SIGABRT, a failed CHECK): one of its requests may be
+  /// to blame. False: it was killed from outside, or its host is gone.
+  bool crashed = false;
+  bool operator==(const EngineReplaced&) const = default;
+};
+TROUPE_MESSAGE(EngineReplaced, crashed)
+
+/// Supervisor -> Frontend: whether there is an engine, and if not, why. Not healthy: there will be
+/// no other one, and whoever waits for it fails.
 struct EngineHealth {
   bool healthy = true;
   std::string reason;

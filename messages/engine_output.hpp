@@ -164,10 +164,11 @@ struct RequestTimes {
   double last_token = 0;
   std::int32_t num_generation_tokens = 0;
   std::int32_t num_preemptions = 0;
+  std::int32_t num_earlier_tokens = 0;  ///< of those, from before the request was resubmitted
   bool operator==(const RequestTimes&) const = default;
 };
 TROUPE_MESSAGE(RequestTimes, queued, scheduled, first_token, last_token, num_generation_tokens,
-               num_preemptions)
+               num_preemptions, num_earlier_tokens)
 
 /// OutputProcessor (or InputProcessor, for an error) -> Frontend. Exactly one output of a request
 /// has `finished` set.

@@ -57,6 +57,15 @@ struct RequestLimits {
 };
 TROUPE_MESSAGE(RequestLimits, max_queue_time_s, max_request_time_s)
 
+/// What the client of a resubmitted request has been given of one sample: it goes on behind it.
+struct EmittedSample {
+  std::vector<TokenId> token_ids;
+  double cumulative_logprob = 0;
+  bool finished = false;  ///< it has ended, and does not run again
+  bool operator==(const EmittedSample&) const = default;
+};
+TROUPE_MESSAGE(EmittedSample, token_ids, cumulative_logprob, finished)
+
 /// Frontend -> InputProcessor. `id` is the first of `params.n` consecutive ids, one for each
 /// sample.
 struct GenerateRequest {
@@ -71,14 +80,14 @@ struct GenerateRequest {
   double arrival_time = 0;  ///< seconds, wall clock
   bool return_prompt_text =
       false;  ///< the rendered or given prompt comes back with the first output
-  std::vector<TokenId>
-      emitted_token_ids;  ///< a resubmitted request: what its client has already been given
+  /// A resubmitted request whose client has been given something already: by sample.
+  std::vector<EmittedSample> emitted;
   RequestLimits limits;
   std::uint32_t tenant = 0;  ///< whose share of the engine it uses: a number for the API key
   bool operator==(const GenerateRequest&) const = default;
 };
 TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, truncate_prompt_tokens, cache_salt,
-               priority, arrival_time, return_prompt_text, emitted_token_ids, limits, tenant)
+               priority, arrival_time, return_prompt_text, emitted, limits, tenant)
 
 struct LoraRequest {
   std::string name;
@@ -139,11 +148,11 @@ struct OutputRequest {
   std::string prompt_text;  ///< only if asked for
   SamplingParams params;
   double arrival_time = 0;
-  std::vector<TokenId> emitted_token_ids;
+  std::vector<EmittedSample> emitted;  ///< as in the GenerateRequest
   bool operator==(const OutputRequest&) const = default;
 };
 TROUPE_MESSAGE(OutputRequest, id, external_id, prompt_token_ids, prompt_text, params, arrival_time,
-               emitted_token_ids)
+               emitted)
 
 /// What the InputProcessor makes of a GenerateRequest.
 struct ProcessedRequest {

@@ -35,7 +35,9 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
   progress.complete("ready");
   offline->engine_ = std::move(engine).value();
   offline->self_.emplace(*offline->system_);
-  (*offline->self_)->send(offline->engine_.handles.output_processor, Subscribe{});
+  (*offline->self_)
+      ->request(offline->engine_.handles.output_processor, caf::infinite, Subscribe{})
+      .receive([](const Status&) {}, [](const caf::error&) {});  // on_failure tells of its death
   return offline;
 }
 

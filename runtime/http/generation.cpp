@@ -129,7 +129,7 @@ void Generation::observe(Part& part, const RequestOutput& output, std::uint32_t 
     const RequestTimes& times = output.finished_times[i];
     longest = std::max(longest, times.num_generation_tokens);
     // Without a stream the first output is the last: the engine's clock tells of the first token.
-    if (!stream_ && times.first_token > 0)
+    if (!stream_ && times.first_token > 0 && times.num_earlier_tokens == 0)
       metrics.observe_first_token(engine, times.first_token - times.queued);
     const auto num_prompt_tokens = part.begun
                                        ? part.num_prompt_tokens

@@ -194,6 +194,9 @@ EngineMetrics::EngineMetrics(const std::string& model_name, std::int32_t max_mod
   }
   rejections_ = &registry_.counter("vllm:admission_rejections", "Requests refused at the door.",
                                    {{"model_name", model_name}, {"reason", "max_num_queued_reqs"}});
+  resubmissions_ = &registry_.counter("troupe:request_resubmissions",
+                                      "Requests given to the engine that replaced theirs.",
+                                      {{"model_name", model_name}});
 }
 
 EngineMetrics::~EngineMetrics() = default;
@@ -259,9 +262,9 @@ void EngineMetrics::observe_finished(std::uint32_t index, const FinishedSample& 
     engine.decode_time->observe(times.last_token - times.first_token);
     engine.inference_time->observe(times.last_token - times.scheduled);
   }
-  if (times.num_generation_tokens > 1) {
-    engine.time_per_token->observe((times.last_token - times.first_token) /
-                                   (times.num_generation_tokens - 1));
+  const std::int32_t num_timed_tokens = times.num_generation_tokens - times.num_earlier_tokens;
+  if (num_timed_tokens > 1) {
+    engine.time_per_token->observe((times.last_token - times.first_token) / (num_timed_tokens - 1));
   }
   engine.request_prompt_tokens->observe(sample.num_prompt_tokens);
   engine.request_computed_tokens->observe(sample.num_prompt_tokens - sample.num_cached_tokens);
@@ -277,6 +280,10 @@ void EngineMetrics::observe_request(std::uint32_t index, std::int32_t n,
 }
 
 void EngineMetrics::observe_rejection() { rejections_->add(); }
+
+void EngineMetrics::observe_resubmissions(std::size_t count) {
+  resubmissions_->add(static_cast<double>(count));
+}
 
 EngineTotals EngineMetrics::totals(std::uint32_t index) const {
   CHECK(index < engines_.size(), index);

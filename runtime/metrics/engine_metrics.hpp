@@ -56,6 +56,8 @@ class EngineMetrics {
   void observe_request(std::uint32_t engine, std::int32_t n, std::int32_t max_generation_tokens);
   /// A request was refused because as many as allowed are queued.
   void observe_rejection();
+  /// Requests were given to another engine, because theirs is gone.
+  void observe_resubmissions(std::size_t count);
   void observe_http(const HttpObservation& request) { http_.observe(request); }
   /// The fields of an engine's cache configuration, once, for vllm:cache_config_info.
   void set_cache_config(std::uint32_t engine, Labels fields);
@@ -72,6 +74,7 @@ class EngineMetrics {
   HttpMetrics http_{registry_};
   std::vector<std::unique_ptr<Engine>> engines_;
   Metric* rejections_;
+  Metric* resubmissions_;
 };
 
 /// The statistics line of one engine, key=value, over the `seconds` between two totals.

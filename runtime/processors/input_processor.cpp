@@ -1,6 +1,7 @@
 #include "runtime/processors/input_processor.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,13 @@ namespace {
 std::uint64_t draw_key(RequestId id, std::uint64_t entropy) {
   constexpr std::uint32_t kSeedDraw = 0xFFFFFFFF;  // no token is drawn with this index
   return philox_bits(entropy, value(id), kSeedDraw);
+}
+
+/// A template may show the time: it is that of the request's arrival, also when it is submitted
+/// again.
+ChatClock clock_of(const GenerateRequest& request, ChatClock now) {
+  if (request.arrival_time > 0) now.unix_us = std::llround(request.arrival_time * 1e6);
+  return now;
 }
 
 /// The eos ids beside the first one stop a request as stop ids of its own do; all of them are what
@@ -45,19 +53,23 @@ InputProcessor::InputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
 Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                                                  const InputContext& context) const {
   SamplingParams& params = request.params;
+  const bool reads_no_cache = params.skip_reading_prefix_cache;
   RETURN_IF_ERROR(normalize_sampling_params(params, {.vocab_size = options_.vocab_size,
                                                      .max_logprobs = options_.max_logprobs,
                                                      .max_num_samples = options_.max_num_samples}));
-  ASSIGN_OR_RETURN(TokenizedPrompt prompt, tokenize(request.prompt, context.clock));
+  ASSIGN_OR_RETURN(TokenizedPrompt prompt,
+                   tokenize(request.prompt, clock_of(request, context.clock)));
   if (request.truncate_prompt_tokens) {
     RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, params));
   }
   RETURN_IF_ERROR(check_prompt(prompt.token_ids));
   RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size()));
-  if (!request.emitted_token_ids.empty() && params.n > 1) {
-    return invalid_argument(
-        "a request that goes on behind emitted tokens has n = 1, not " + std::to_string(params.n),
-        "n");
+  const bool resubmitted = !request.emitted.empty();
+  if (resubmitted && request.emitted.size() != static_cast<std::size_t>(params.n)) {
+    return invalid_argument("the request goes on behind the tokens of " +
+                                std::to_string(request.emitted.size()) + " samples, n is " +
+                                std::to_string(params.n),
+                            "n");
   }
   if (params.seed) {
     params.philox_key = static_cast<std::uint64_t>(*params.seed);
@@ -72,7 +84,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                       .prompt_text = request.return_prompt_text ? std::move(prompt.text) : "",
                       .params = params,
                       .arrival_time = request.arrival_time,
-                      .emitted_token_ids = request.emitted_token_ids};
+                      .emitted = request.emitted};
   EngineCoreRequest sample;
   sample.external_id = std::move(request.external_id);
   sample.prompt_token_ids = std::move(prompt.token_ids);
@@ -82,15 +94,24 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   sample.priority = request.priority;
   sample.cache_salt = std::move(request.cache_salt);
   sample.limits = request.limits;
-  if (!request.emitted_token_ids.empty()) sample.limits.max_queue_time_s = 0;  // it has run before
+  if (resubmitted) {
+    sample.limits.max_queue_time_s = 0;   // it has run before
+    if (sample.params.prompt_logprobs) {  // they have been given
+      sample.params.prompt_logprobs.reset();
+      sample.params.skip_reading_prefix_cache = reads_no_cache;
+    }
+  }
   if (request.arrival_time > 0) {
     sample.age_s =
         std::max(static_cast<double>(context.clock.unix_us) * 1e-6 - request.arrival_time, 0.0);
   }
   sample.tenant = request.tenant;
-  sample.output_token_ids = std::move(request.emitted_token_ids);
   for (std::int32_t i = 0; i < params.n; ++i) {
     const auto index = static_cast<std::uint64_t>(i);
+    if (resubmitted) {
+      if (request.emitted[index].finished) continue;
+      sample.output_token_ids = std::move(request.emitted[index].token_ids);
+    }
     sample.id = RequestId{value(request.id) + index};
     sample.params.philox_key = params.philox_key + index;
     if (params.seed) sample.params.seed = static_cast<std::int64_t>(sample.params.philox_key);

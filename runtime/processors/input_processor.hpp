@@ -44,6 +44,9 @@ class InputProcessor {
   /// is submitted again brings its key, so that it goes on with the tokens it would have had);
   /// without that, one made of context.entropy and the request's id.
   ///
+  /// A request with `emitted` makes none for the samples that have ended; the others go on behind
+  /// their tokens, and the prompt is not scored again.
+  ///
   /// Errors: kInvalidArgument with the field at fault; those of the chat renderer.
   Result<ProcessedRequest> process(GenerateRequest request, const InputContext& context) const;
 

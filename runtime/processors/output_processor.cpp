@@ -20,7 +20,9 @@ class OutputRequestState {
     for (std::int32_t i = 0; i < request.params.n; ++i) {
       samples.push_back(std::make_unique<OutputSample>(request, i, tokenizer));
     }
-    num_unfinished = request.params.n;
+    num_unfinished = static_cast<std::int32_t>(std::count_if(
+        samples.begin(), samples.end(), [](const auto& sample) { return !sample->finished(); }));
+    had_output_ = !request.emitted.empty();
     num_prompt_tokens = static_cast<std::int32_t>(request.prompt_token_ids.size());
   }
   // Samples refer to the request.
@@ -101,9 +103,9 @@ void OutputRequestState::append_sample(OutputSample& sample, RequestOutput& outp
 }
 
 bool OutputRequestState::comes_to_nothing() const {
-  return num_unfinished == 1 && !had_output_ && request.emitted_token_ids.empty() &&
+  return num_unfinished == 1 &&
          std::none_of(samples.begin(), samples.end(),
-                      [](const auto& sample) { return sample->has_tokens; });
+                      [](const auto& sample) { return sample->has_tokens || sample->is_resumed; });
 }
 
 RequestOutput OutputRequestState::output_of(OutputSample& sample) {
@@ -142,7 +144,7 @@ void count(const EngineCoreOutput& output, std::int32_t num_prompt_tokens, Outpu
   if (std::exchange(sample.has_tokens, true)) {
     stats.inter_token_latencies.push_back(stats.time - times.last_token);
   } else {
-    stats.num_prompt_tokens += num_prompt_tokens;
+    if (!sample.is_resumed) stats.num_prompt_tokens += num_prompt_tokens;
     times.first_token = stats.time;
   }
   times.last_token = stats.time;
@@ -158,10 +160,13 @@ OutputProcessor::~OutputProcessor() = default;
 
 void OutputProcessor::add(OutputRequest request) {
   CHECK(request.params.n >= 1, request.params.n);
-  CHECK(request.params.n == 1 || request.emitted_token_ids.empty(), request.params.n);
+  CHECK(request.emitted.empty() ||
+            request.emitted.size() == static_cast<std::size_t>(request.params.n),
+        request.params.n, request.emitted.size());
   const RequestId id = request.id;
   auto state = std::make_unique<OutputRequestState>(std::move(request), tokenizer_);
   for (const auto& sample : state->samples) {
+    if (sample->finished()) continue;
     const bool is_new = samples_.emplace(sample->id(), state.get()).second;
     CHECK(is_new, value(sample->id()));
   }

@@ -37,9 +37,9 @@ class OutputProcessor {
   OutputProcessor(const OutputProcessor&) = delete;
   OutputProcessor& operator=(const OutputProcessor&) = delete;
 
-  /// Expects the outputs of all samples of a request. With `emitted_token_ids` the request goes on
-  /// behind these: their text counts as handed out (but for kCumulative, which repeats it).
-  /// Pre: no sample's id is known.
+  /// Expects the outputs of all samples of a request. With `emitted` the request goes on behind
+  /// these tokens: their text counts as handed out (but for kCumulative, which repeats it), and so
+  /// does what belongs to the prompt. Pre: no sample's id is known; not all samples have ended.
   void add(OutputRequest request);
 
   /// Takes the outputs of one step. The times of `outputs` enter the statistics.

@@ -25,11 +25,17 @@ OutputSample::OutputSample(const OutputRequest& request, std::int32_t index,
     : request_(request),
       index_(index),
       detokenizer_(tokenizer, request.params, request.prompt_token_ids) {
-  const std::vector<TokenId>& emitted = request.emitted_token_ids;
-  detokenizer_.skip(emitted);
-  if (request.params.output_kind != OutputKind::kDelta) token_ids_ = emitted;
-  if (request.params.logprobs) context_ = emitted;
-  num_tokens_ = num_sent_tokens_ = emitted.size();
+  if (request.emitted.empty()) return;
+  const EmittedSample& emitted = request.emitted[static_cast<std::size_t>(index)];
+  const std::vector<TokenId>& tokens = emitted.token_ids;
+  if (emitted.finished) finish_reason_ = FinishReason::kStop;  // as its client knows it
+  detokenizer_.skip(tokens);
+  if (request.params.output_kind != OutputKind::kDelta) token_ids_ = tokens;
+  if (request.params.logprobs) context_ = tokens;
+  cumulative_logprob_ = emitted.cumulative_logprob;
+  num_tokens_ = num_sent_tokens_ = tokens.size();
+  times.num_generation_tokens = times.num_earlier_tokens = static_cast<std::int32_t>(num_tokens_);
+  is_resumed = !tokens.empty();
 }
 
 RequestId OutputSample::id() const noexcept {

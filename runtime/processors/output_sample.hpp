@@ -32,7 +32,8 @@ class LogprobRowReader {
 /// since the last output, otherwise all of them.
 class OutputSample {
  public:
-  /// `request` must outlive the object.
+  /// `request` must outlive the object. The sample goes on behind request.emitted[index], if there
+  /// is such a thing.
   OutputSample(const OutputRequest& request, std::int32_t index,
                const std::shared_ptr<const Tokenizer>& tokenizer);
 
@@ -50,10 +51,11 @@ class OutputSample {
   [[nodiscard]] bool finished() const noexcept { return finish_reason_.has_value(); }
   [[nodiscard]] RequestId id() const noexcept;
 
-  RequestTimes times;
+  RequestTimes times;                         ///< of this engine run
   std::optional<PrefillStats> prefill_stats;  ///< until it is handed out
   std::int32_t num_cached_tokens = 0;
   bool has_tokens = false;  ///< of this engine run: the first step's latency is none between tokens
+  bool is_resumed = false;  ///< another engine run computed its prompt before
 
  private:
   void add_logprobs(const LogprobRows& rows, std::span<const TokenId> tokens,

@@ -38,13 +38,14 @@ RequestState::RequestState(EngineCoreRequest request)
       mm_features(std::move(request.mm_features)),
       pooling(request.pooling),
       resumable(request.resumable),
+      resubmitted(!request.output_token_ids.empty()),
       token_ids(std::move(request.prompt_token_ids)),
       num_prompt_tokens(static_cast<std::int32_t>(token_ids.size())),
       max_tokens(pooling ? 1 : params.max_tokens.value_or(1)),
       status(params.structured_outputs ? RequestStatus::kWaitingForGrammar
                                        : RequestStatus::kWaiting),
-      prefill_stats(PrefillStats{.num_prompt_tokens = num_prompt_tokens}),
       kv_transfer_params(std::move(request.kv_transfer_params)) {
+  if (!resubmitted) prefill_stats.emplace(PrefillStats{.num_prompt_tokens = num_prompt_tokens});
   token_ids.insert(token_ids.end(), request.output_token_ids.begin(),
                    request.output_token_ids.end());
 }

@@ -89,6 +89,7 @@ struct RequestState {
   std::vector<MultiModalFeature> mm_features;  ///< by rising offset
   bool pooling = false;
   bool resumable = false;
+  bool resubmitted = false;  ///< another engine has computed its prompt before
   std::deque<std::optional<EngineCoreRequest>> next_chunks;  ///< of a session; none: its end
 
   std::vector<TokenId> token_ids;  ///< the prompt, then the outputs
@@ -113,8 +114,8 @@ struct RequestState {
   std::int32_t num_charged_tokens = 0;  ///< kFair: of its first tokens, paid for by its tenant
   bool takes_turns = false;             ///< kFair: counted among its tenant's requests
 
-  std::int32_t num_cached_estimate = 0;  ///< tokens of its longest cached prefix
-  std::optional<PrefillStats> prefill_stats;
+  std::int32_t num_cached_estimate = 0;       ///< tokens of its longest cached prefix
+  std::optional<PrefillStats> prefill_stats;  ///< until they are reported
   std::vector<EngineEvent> events;
 
   std::unique_ptr<Grammar> grammar;    ///< of a structured request, once it is compiled

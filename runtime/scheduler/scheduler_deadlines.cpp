@@ -1,24 +1,12 @@
 // Requests whose time is up: how long each may wait and take (RequestLimits), and what becomes of
 // it then.
 
-#include <cmath>
-#include <cstdio>
-
 #include "runtime/base/check.hpp"
+#include "runtime/base/request_time.hpp"
 #include "runtime/scheduler/scheduler.hpp"
 
 namespace troupe {
 namespace {
-
-/// "0.25", "30": at most milliseconds.
-std::string seconds_text(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f", seconds);
-  std::string result = text;
-  result.erase(result.find_last_not_of('0') + 1);
-  if (result.ends_with('.')) result.pop_back();
-  return result;
-}
 
 double deadline(double start, double limit_s) { return limit_s > 0 ? start + limit_s : kNever; }
 
@@ -59,26 +47,14 @@ EngineCoreOutputs Scheduler::expire_requests(double now) {
     const auto known = requests_.find(id);
     CHECK(known != requests_.end(), value(id));
     RequestState& request = *known->second;
-    const bool in_queue = request.queue_deadline <= now;
-    const std::string took = seconds_text(now - request.arrival);
     EngineCoreOutput& output = outputs.outputs.emplace_back();
     output.id = id;
     output.client_index = request.client_index;
     output.finish_reason = FinishReason::kTimeout;
     output.events = std::exchange(request.events, {});
-    if (in_queue) {
-      // The engine has more to do than it can: another try later, or elsewhere, may do better.
-      output.error =
-          Error{ErrorCode::kOverloaded,
-                "the request has waited " + took + " s to be scheduled, max_queue_time_s is " +
-                    seconds_text(request.limits.max_queue_time_s),
-                "max_queue_time_s"};
-    } else {
-      output.error = Error{ErrorCode::kTimeout,
-                           "the request has taken " + took + " s, max_request_time_s is " +
-                               seconds_text(request.limits.max_request_time_s),
-                           "max_request_time_s"};
-    }
+    const double age_s = now - request.arrival;
+    output.error = request.queue_deadline <= now ? queue_time_error(age_s, request.limits)
+                                                 : request_time_error(age_s, request.limits);
     finish(request, RequestStatus::kFinishedTimeout);
   }
   outputs.finished_requests = std::exchange(finished_by_client_, {});

@@ -182,7 +182,7 @@ void count_lookup(PrefixCacheStats& stats, bool again, std::int32_t num_queries,
 
 /// Only of requests that got their blocks, so that the same lookup never counts twice.
 void Scheduler::record_lookup(const RequestState& request, const PrefixLookup& lookup) {
-  const bool again = request.num_preemptions > 0;
+  const bool again = request.num_preemptions > 0 || request.resubmitted;
   if (lookup.use_hit)
     count_lookup(prefix_stats_, again, request.num_tokens(), lookup.num_local_tokens);
   if (lookup.counts && connector_ != nullptr)

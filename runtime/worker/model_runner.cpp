@@ -111,6 +111,9 @@ ModelLoaded ModelRunner::describe() const {
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
+  batch_.reset();
+  layer_caches_.clear();
+  cache_ = {};  // of an engine before: there may be no room for both
   const std::size_t num_layers =
       loaded_.model->kv_cache_specs(options_.block_size, kv_dtype_).size();
   const std::int64_t tensor_bytes = config.num_blocks * config.page_bytes;

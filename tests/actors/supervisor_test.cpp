@@ -21,7 +21,8 @@ struct Fixture {
   /// The final output of one greedy request.
   RequestOutput run(Engine& engine, Prompt prompt, std::int32_t max_tokens) {
     caf::scoped_actor self{system};
-    self->send(engine.handles.output_processor, Subscribe{});
+    self->request(engine.handles.output_processor, caf::infinite, Subscribe{})
+        .receive([](const Status&) {}, [](const caf::error&) { BOOST_ERROR("not subscribed"); });
     GenerateRequest request{.id = RequestId{1}, .external_id = "r", .prompt = std::move(prompt)};
     request.params.temperature = 0;
     request.params.max_tokens = max_tokens;

@@ -20,7 +20,7 @@ GenerateRequest sample_request() {
   request.params.seed = -7;
   request.params.stop = {"\n\n", "END"};
   request.params.logit_bias = {{5, -std::numeric_limits<float>::infinity()}};
-  request.emitted_token_ids = {1, 2, 3};
+  request.emitted = {{.token_ids = {1, 2, 3}, .cumulative_logprob = -2.5, .finished = true}};
   return request;
 }
 

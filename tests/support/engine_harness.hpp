@@ -47,11 +47,13 @@ struct FakeFrontendState {
 inline FrontendActor::behavior_type fake_frontend(
     FrontendActor::stateful_pointer<FakeFrontendState> self,
     const std::shared_ptr<FrontendLog>& log, const OutputProcessorActor& output_processor) {
-  send(self, output_processor, Subscribe{});
+  ask(self, output_processor, Subscribe{}).then([](const Status&) {});
   return {
       [](const Listen&) { return Listening{}; },
       [](const GenerateRequest&) {},
       [](const AbortRequests&) {},
+      [](const RenderRequest&) { return RenderReply{}; },
+      [](const ResetCaches&) { return CachesReset{}; },
       [log](const RequestOutputs& outputs) {
         ++log->num_messages;
         log->stats = outputs.stats.scheduler;
@@ -66,9 +68,13 @@ inline FrontendActor::behavior_type fake_frontend(
           if (output.finished) ++log->num_ended, log->num_ended.notify_all();
         }
       },
+      [](const EngineLost&) {},
+      [](const EngineReplaced&, const std::vector<InputProcessorActor>&,
+         const OutputProcessorActor&, const SchedulerActor&) {},
       [](const EngineHealth&) {},
       [](const Drain&) { return Drained{}; },
       [](const DrainProgress&) {},
+      [](const ExpireRequests&) {},
       [](const LogStats&) {},
   };
 }

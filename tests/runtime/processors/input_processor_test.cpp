@@ -168,12 +168,30 @@ BOOST_AUTO_TEST_CASE(the_largest_seed_wraps_around) {
 }
 
 BOOST_AUTO_TEST_CASE(emitted_tokens_go_on_as_outputs) {
-  request.emitted_token_ids = {1, 2};
+  request.emitted = {{.token_ids = {1, 2}}};
+  params().prompt_logprobs = 1;
   const auto processed = process().value();
   BOOST_TEST(processed.samples[0].output_token_ids.size() == 2u);
-  BOOST_TEST(processed.output.emitted_token_ids.size() == 2u);
+  BOOST_TEST((processed.output.emitted == request.emitted));
+  // The prompt has been scored.
+  BOOST_TEST(!processed.samples[0].params.prompt_logprobs.has_value());
+  BOOST_TEST(!processed.samples[0].params.skip_reading_prefix_cache);
   params().n = 2;
   (void)error("n");
+}
+
+BOOST_AUTO_TEST_CASE(of_a_resubmitted_request_only_the_samples_that_have_not_ended_run) {
+  params().n = 3;
+  params().seed = 40;
+  request.emitted = {
+      {.token_ids = {1, 2}}, {.token_ids = {3}, .finished = true}, {.token_ids = {}}};
+  const auto processed = process().value();
+  BOOST_REQUIRE_EQUAL(processed.samples.size(), 2u);
+  BOOST_TEST(value(processed.samples[0].id) == value(request.id));
+  BOOST_TEST((processed.samples[0].output_token_ids == std::vector<TokenId>{1, 2}));
+  BOOST_TEST(value(processed.samples[1].id) == value(request.id) + 2);
+  BOOST_TEST(processed.samples[1].output_token_ids.empty());
+  BOOST_TEST(processed.samples[1].params.philox_key == 42u);
 }
 
 BOOST_AUTO_TEST_CASE(limits_travel_with_the_age_that_the_request_has_here) {
@@ -187,7 +205,7 @@ BOOST_AUTO_TEST_CASE(limits_travel_with_the_age_that_the_request_has_here) {
   BOOST_TEST(at(101500000).tenant == 3u);
   BOOST_TEST(at(101500000).age_s == 1.5);
   BOOST_TEST(at(99000000).age_s == 0);  // a clock that was set back
-  request.emitted_token_ids = {5};
+  request.emitted = {{.token_ids = {5}}};
   BOOST_TEST(at(101500000).limits.max_queue_time_s == 0);
   BOOST_TEST(at(101500000).limits.max_request_time_s == 60);
 }

@@ -221,7 +221,7 @@ BOOST_AUTO_TEST_CASE(an_abort_ends_a_request_with_all_its_text) {
 
 BOOST_AUTO_TEST_CASE(a_resubmitted_request_goes_on_where_its_client_is) {
   params().stop = {"END"};
-  request.emitted_token_ids = byte_tokens("abcE");
+  request.emitted = {{.token_ids = byte_tokens("abcE")}};
   add();
   const auto first = text_step("N");  // "ab" was handed out before
   BOOST_TEST(completion(first).text == "c");
@@ -229,9 +229,64 @@ BOOST_AUTO_TEST_CASE(a_resubmitted_request_goes_on_where_its_client_is) {
   BOOST_TEST(completion(text_step("D")).text == "");
 }
 
+BOOST_AUTO_TEST_CASE(what_belongs_to_the_prompt_of_a_resubmitted_request_does_not_come_again) {
+  request.prompt_text = "Q:";
+  request.emitted = {{.token_ids = byte_tokens("ab")}};
+  add();
+  EngineCoreOutput output = tokens_of(RequestId{10}, {'c'});
+  output.new_prompt_logprobs.emplace();
+  const auto processed = processor.process(step_of({output}, 5));
+  const RequestOutput& first = processed.to_frontend.outputs.at(0);
+  BOOST_TEST(first.prompt_text == "");
+  BOOST_TEST(first.prompt_token_ids.empty());
+  BOOST_TEST(first.prompt_logprobs.empty());
+  BOOST_TEST(processed.to_frontend.stats.num_prompt_tokens == 0);
+  BOOST_TEST(processed.to_frontend.stats.num_generation_tokens == 1);
+  BOOST_TEST(processed.to_frontend.stats.inter_token_latencies.empty());
+  const auto last = step({'d'}, FinishReason::kLength);
+  const RequestTimes& times = last.to_frontend.outputs.at(0).finished_times.at(0);
+  BOOST_TEST(times.num_generation_tokens == 4);
+  BOOST_TEST(times.num_earlier_tokens == 2);
+}
+
+BOOST_AUTO_TEST_CASE(of_a_resubmitted_request_the_samples_that_had_not_ended_go_on) {
+  params().n = 3;
+  params().logprobs = 0;
+  request.emitted = {{.token_ids = byte_tokens("ab"), .cumulative_logprob = -2},
+                     {.token_ids = byte_tokens("c"), .finished = true},
+                     {}};
+  add();
+  EngineCoreOutput scored = tokens_of(RequestId{10}, {'x'});
+  scored.new_logprobs = {.row_sizes = {1}, .token_ids = {'x'}, .logprobs = {-0.5F}, .ranks = {1}};
+  const auto processed = processor.process(
+      step_of({scored, tokens_of(RequestId{11}, {'y'}), tokens_of(RequestId{12}, {'z'})}));
+  BOOST_REQUIRE_EQUAL(processed.to_frontend.outputs.size(), 2u);  // nothing of the second
+  const CompletionOutput& first = processed.to_frontend.outputs[0].outputs.at(0);
+  BOOST_TEST(first.index == 0);
+  BOOST_TEST(first.text == "x");
+  BOOST_TEST(first.cumulative_logprob == -2.5);
+  BOOST_TEST(processed.to_frontend.outputs[1].outputs.at(0).text == "z");
+  BOOST_TEST(!finished(
+      processor.process(step_of({tokens_of(RequestId{10}, {'.'}, FinishReason::kLength)}))));
+  BOOST_TEST(finished(
+      processor.process(step_of({tokens_of(RequestId{12}, {'.'}, FinishReason::kLength)}))));
+  BOOST_TEST(processor.num_requests() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(an_abort_of_a_resubmitted_request_ends_the_samples_that_run) {
+  params().n = 2;
+  request.emitted = {{.token_ids = byte_tokens("c"), .finished = true}, {}};
+  add();
+  const std::vector<RequestId> ids = {RequestId{10}};
+  const auto aborted = processor.abort(ids);
+  BOOST_TEST(aborted.to_abort == std::vector<RequestId>{RequestId{11}});
+  BOOST_TEST(completion(aborted).index == 1);
+  BOOST_TEST(finished(aborted));
+}
+
 BOOST_AUTO_TEST_CASE(a_resubmitted_cumulative_request_repeats_its_text) {
   params().output_kind = OutputKind::kCumulative;
-  request.emitted_token_ids = byte_tokens("ab");
+  request.emitted = {{.token_ids = byte_tokens("ab")}};
   add();
   const auto output = text_step("c");
   BOOST_TEST(completion(output).text == "abc");

@@ -144,8 +144,9 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_taken_up_again_anywhere_is_the_same_stream
   BOOST_TEST(whole.text == "héllo 🙂 wörld, aab aabb ");
   std::string before;
   for (std::size_t cut = 0; cut < whole.pieces.size(); ++cut) {
-    request.emitted_token_ids.assign(tokens.begin(),
-                                     tokens.begin() + static_cast<std::ptrdiff_t>(cut));
+    request.emitted.resize(1);
+    request.emitted[0].token_ids.assign(tokens.begin(),
+                                        tokens.begin() + static_cast<std::ptrdiff_t>(cut));
     const Stream rest = run(tokenizer, request, std::span(tokens).subspan(cut), {1 + random() % 3});
     BOOST_TEST(before + rest.text == whole.text);
     before += whole.pieces[cut];

@@ -1,0 +1,294 @@
+#include "runtime/processors/request_journal.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <limits>
+
+namespace troupe {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+GenerateRequest request_of(std::uint64_t id, std::int32_t n = 1) {
+  GenerateRequest request;
+  request.id = RequestId{id};
+  request.prompt = TextPrompt{"prompt of " + std::to_string(id)};
+  request.params.n = n;
+  request.params.output_kind = OutputKind::kDelta;
+  request.params.philox_key = 77;
+  request.arrival_time = 100;
+  return request;
+}
+
+RequestOutputs tokens_of(std::uint64_t id, std::vector<TokenId> tokens, std::int32_t index = 0,
+                         std::optional<FinishReason> reason = std::nullopt) {
+  RequestOutput output;
+  output.id = RequestId{id};
+  output.outputs.push_back({.index = index,
+                            .token_ids = std::move(tokens),
+                            .cumulative_logprob = -1.5,
+                            .finish_reason = reason});
+  RequestOutputs outputs;
+  outputs.outputs.push_back(std::move(output));
+  return outputs;
+}
+
+RequestOutputs end_of(std::uint64_t id) {
+  RequestOutputs outputs = tokens_of(id, {9}, 0, FinishReason::kLength);
+  outputs.outputs[0].finished = true;
+  return outputs;
+}
+
+struct Fixture {
+  RequestJournal journal;
+
+  Fixture() { journal.engine_ready(); }
+
+  void add(GenerateRequest request) { BOOST_REQUIRE(journal.add(std::move(request)).ok()); }
+  void add(std::uint64_t id) { add(request_of(id)); }
+  std::vector<std::uint64_t> submitted() {
+    std::vector<std::uint64_t> ids;
+    for (const GenerateRequest& request : journal.take_submissions())
+      ids.push_back(value(request.id));
+    return ids;
+  }
+  RequestJournal::Replaced replace(bool crashed = false) {
+    journal.engine_lost();
+    BOOST_TEST(submitted().empty());
+    auto replaced = journal.engine_replaced(crashed);
+    BOOST_TEST(submitted().empty());
+    journal.engine_ready();
+    return replaced;
+  }
+  RequestJournal::Aborted abort(std::uint64_t id) {
+    const std::vector<RequestId> ids = {RequestId{id}};
+    return journal.abort(ids);
+  }
+};
+
+using Ids = std::vector<std::uint64_t>;
+
+BOOST_FIXTURE_TEST_SUITE(request_journal, Fixture)
+
+BOOST_AUTO_TEST_CASE(a_request_goes_to_the_engine_once_and_as_it_came) {
+  add(1);
+  const auto submissions = journal.take_submissions();
+  BOOST_REQUIRE_EQUAL(submissions.size(), 1u);
+  BOOST_TEST((submissions[0] == request_of(1)));
+  BOOST_TEST(submitted().empty());
+  journal.record(end_of(1));
+  BOOST_TEST(journal.num_live() == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(
+    after_a_replacement_all_go_on_behind_what_their_clients_have_in_the_old_order) {
+  for (const std::uint64_t id : {30, 20, 10, 40}) add(id);
+  BOOST_TEST((submitted() == Ids{30, 20, 10, 40}));
+  journal.record(tokens_of(20, {1, 2}));
+  journal.record(tokens_of(20, {3}));
+  journal.record(end_of(40));
+  journal.engine_lost();
+  journal.record(tokens_of(10, {4}));  // was under way
+  add(50);
+  const auto replaced = replace();
+  BOOST_TEST(replaced.num_resubmissions == 3u);
+  BOOST_TEST(replaced.ended.outputs.empty());
+  const auto submissions = journal.take_submissions();
+  BOOST_REQUIRE_EQUAL(submissions.size(), 4u);
+  BOOST_TEST((submissions[0] == request_of(30)));
+  GenerateRequest expected = request_of(20);
+  expected.emitted = {{.token_ids = {1, 2, 3}, .cumulative_logprob = -1.5}};
+  BOOST_TEST((submissions[1] == expected));
+  BOOST_TEST((submissions[2].emitted.at(0).token_ids == std::vector<TokenId>{4}));
+  BOOST_TEST(value(submissions[3].id) == 50u);
+}
+
+BOOST_AUTO_TEST_CASE(samples_are_known_one_by_one) {
+  add(request_of(1, 3));
+  BOOST_TEST((submitted() == Ids{1}));
+  journal.record(tokens_of(1, {5}, 2));
+  journal.record(tokens_of(1, {6, 7}, 1, FinishReason::kStop));
+  static_cast<void>(replace());
+  const auto submissions = journal.take_submissions();
+  BOOST_REQUIRE_EQUAL(submissions.size(), 1u);
+  const std::vector<EmittedSample> expected = {
+      {}, {{6, 7}, -1.5, /*finished=*/true}, {{5}, -1.5, /*finished=*/false}};
+  BOOST_TEST((submissions[0].emitted == expected));
+}
+
+BOOST_AUTO_TEST_CASE(a_request_for_one_final_output_is_run_in_pieces_so_that_they_are_not_lost) {
+  GenerateRequest request = request_of(1);
+  request.params.output_kind = OutputKind::kFinalOnly;
+  add(std::move(request));
+  const auto submissions = journal.take_submissions();
+  BOOST_TEST((submissions.at(0).params.output_kind == OutputKind::kDelta));
+  BOOST_TEST(submissions.at(0).params.stream_interval == RequestJournal::kFinalOnlyInterval);
+}
+
+BOOST_AUTO_TEST_CASE(a_cumulative_output_replaces_the_one_before) {
+  GenerateRequest request = request_of(1);
+  request.params.output_kind = OutputKind::kCumulative;
+  add(std::move(request));
+  BOOST_TEST((submitted() == Ids{1}));
+  journal.record(tokens_of(1, {1}));
+  journal.record(tokens_of(1, {1, 2}));
+  static_cast<void>(replace());
+  BOOST_TEST(
+      (journal.take_submissions().at(0).emitted.at(0).token_ids == std::vector<TokenId>{1, 2}));
+}
+
+BOOST_AUTO_TEST_CASE(only_so_many_wait_for_an_engine) {
+  add(1);
+  BOOST_TEST((submitted() == Ids{1}));
+  journal.engine_lost();
+  for (std::uint64_t id = 2; id < 2 + RequestJournal::kMaxWaiting; ++id) add(id);
+  const auto refused = journal.add(request_of(5000));
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST((refused.error().code == ErrorCode::kOverloaded));
+  BOOST_TEST(refused.error().message.find("the limit is 1024") != std::string::npos);
+  BOOST_TEST(journal.num_live() == 1 + RequestJournal::kMaxWaiting);
+}
+
+BOOST_AUTO_TEST_CASE(the_engine_is_told_of_an_abort_and_ends_the_request) {
+  add(request_of(4, 2));
+  BOOST_TEST((submitted() == Ids{4}));
+  const auto aborted = abort(4);
+  BOOST_REQUIRE_EQUAL(aborted.to_engine.size(), 1u);
+  BOOST_TEST((aborted.to_engine[0].ids == std::vector{RequestId{4}, RequestId{5}}));
+  BOOST_TEST(aborted.ended.outputs.empty());
+  BOOST_TEST(journal.num_live() == 1u);
+  BOOST_TEST(abort(99).to_engine.empty());
+}
+
+BOOST_AUTO_TEST_CASE(an_abort_that_the_lost_engine_did_not_answer_is_not_forgotten) {
+  add(1);
+  add(2);
+  BOOST_TEST((submitted() == Ids{1, 2}));
+  BOOST_TEST(abort(1).to_engine.size() == 1u);
+  const auto replaced = replace();
+  BOOST_REQUIRE_EQUAL(replaced.ended.outputs.size(), 1u);
+  BOOST_TEST(replaced.ended.outputs[0].finished);
+  BOOST_TEST((replaced.ended.outputs[0].outputs.at(0).finish_reason == FinishReason::kAbort));
+  BOOST_TEST((submitted() == Ids{2}));
+}
+
+BOOST_AUTO_TEST_CASE(without_an_engine_an_abort_ends_the_samples_that_still_run) {
+  add(request_of(1, 2));
+  add(5);
+  BOOST_TEST((submitted() == Ids{1, 5}));
+  journal.record(tokens_of(1, {6}, 1, FinishReason::kStop));
+  journal.engine_lost();
+  add(6);
+  const auto aborted = journal.abort_all();
+  BOOST_TEST(aborted.to_engine.empty());
+  BOOST_TEST(aborted.ended.outputs.size() == 3u);
+  for (const RequestOutput& output : aborted.ended.outputs) {
+    BOOST_TEST(output.finished);
+    BOOST_REQUIRE_EQUAL(output.outputs.size(), 1u);
+    BOOST_TEST(output.outputs[0].index == 0);
+    BOOST_TEST((output.outputs[0].finish_reason == FinishReason::kAbort));
+  }
+  BOOST_TEST(replace().num_resubmissions == 0u);
+}
+
+BOOST_AUTO_TEST_CASE(deadlines_hold_while_there_is_no_engine) {
+  GenerateRequest queued = request_of(1);
+  queued.limits.max_queue_time_s = 5;
+  GenerateRequest begun = request_of(2);
+  begun.limits = {.max_queue_time_s = 5, .max_request_time_s = 20};
+  GenerateRequest in_vain = request_of(3);
+  in_vain.limits.max_request_time_s = 10;
+  for (const GenerateRequest& request : {queued, begun, in_vain, request_of(4)}) add(request);
+  BOOST_TEST(journal.next_deadline() == 105);
+  BOOST_TEST((submitted() == Ids{1, 2, 3, 4}));
+  BOOST_TEST(journal.next_deadline() == kNever);  // the engine watches them
+  BOOST_TEST(journal.expire(1000).outputs.empty());
+  journal.record(tokens_of(2, {8}));
+  journal.engine_lost();
+  BOOST_TEST(journal.next_deadline() == 105);
+
+  const auto first = journal.expire(105.5);
+  BOOST_REQUIRE_EQUAL(first.outputs.size(), 1u);
+  BOOST_TEST(first.outputs[0].error->message ==
+             "the request has waited 5.5 s to be scheduled, max_queue_time_s is 5");
+  BOOST_TEST((first.outputs[0].error->code == ErrorCode::kOverloaded));
+  BOOST_TEST(journal.next_deadline() == 110);
+  const auto second = journal.expire(110);
+  BOOST_REQUIRE_EQUAL(second.outputs.size(), 1u);
+  BOOST_TEST((second.outputs[0].error->code == ErrorCode::kTimeout));
+  BOOST_TEST(second.outputs[0].outputs.empty());
+  const auto third = journal.expire(120);
+  BOOST_REQUIRE_EQUAL(third.outputs.size(), 1u);
+  BOOST_TEST(!third.outputs[0].error.has_value());
+  BOOST_TEST((third.outputs[0].outputs.at(0).finish_reason == FinishReason::kTimeout));
+  BOOST_TEST(journal.next_deadline() == kNever);
+  BOOST_TEST(journal.num_live() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(engines_that_are_killed_from_outside_make_nobody_suspect) {
+  add(1);
+  for (int i = 0; i < 10; ++i) {
+    BOOST_TEST((submitted() == Ids{1}));
+    BOOST_TEST(replace().num_resubmissions == 1u);
+    BOOST_TEST(!journal.in_quarantine());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(who_saw_two_crashes_runs_alone_and_ends_with_the_third) {
+  add(1);
+  add(2);
+  BOOST_TEST((submitted() == Ids{1, 2}));
+  BOOST_TEST(replace(true).num_resubmissions == 2u);
+  add(3);
+  BOOST_TEST((submitted() == Ids{1, 2, 3}));
+  BOOST_TEST(replace(true).num_resubmissions == 3u);
+  add(4);
+  // 1 and 2 are suspect; 3 has seen one crash only, 4 none.
+  BOOST_TEST(journal.in_quarantine());
+  BOOST_TEST((submitted() == Ids{1}));
+  BOOST_TEST(submitted().empty());
+  journal.record(end_of(1));
+  BOOST_TEST((submitted() == Ids{2}));
+  BOOST_TEST(replace(false).num_resubmissions == 1u);  // not its fault
+  BOOST_TEST((submitted() == Ids{2}));
+  const auto replaced = replace(true);
+  BOOST_TEST(replaced.num_resubmissions == 0u);
+  BOOST_REQUIRE_EQUAL(replaced.ended.outputs.size(), 1u);
+  BOOST_TEST(value(replaced.ended.outputs[0].id) == 2u);
+  BOOST_TEST((replaced.ended.outputs[0].error->code == ErrorCode::kInternal));
+  BOOST_TEST(replaced.ended.outputs[0].error->message.find("3 times") != std::string::npos);
+  BOOST_TEST(!journal.in_quarantine());
+  BOOST_TEST((submitted() == Ids{3, 4}));
+}
+
+BOOST_AUTO_TEST_CASE(a_suspect_whose_client_leaves_makes_room_for_the_next) {
+  for (const std::uint64_t id : {1, 2, 3}) add(id);
+  for (int i = 0; i < 2; ++i) {
+    BOOST_TEST((submitted() == Ids{1, 2, 3}));
+    static_cast<void>(replace(true));
+  }
+  BOOST_TEST((submitted() == Ids{1}));
+  BOOST_TEST(abort(2).ended.outputs.size() == 1u);
+  BOOST_TEST(abort(1).to_engine.size() == 1u);
+  BOOST_TEST(submitted().empty());  // still in the engine
+  journal.record(end_of(1));
+  BOOST_TEST((submitted() == Ids{3}));
+}
+
+BOOST_AUTO_TEST_CASE(without_hope_of_an_engine_all_fail) {
+  add(1);
+  add(2);
+  BOOST_TEST((submitted() == Ids{1, 2}));
+  add(3);
+  const auto failed = journal.fail_all({ErrorCode::kUnavailable, "the engine stopped: why", ""});
+  BOOST_TEST(failed.outputs.size() == 3u);
+  for (const RequestOutput& output : failed.outputs) {
+    BOOST_TEST(output.finished);
+    BOOST_TEST((output.error->code == ErrorCode::kUnavailable));
+  }
+  BOOST_TEST(journal.num_live() == 0u);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace troupe
