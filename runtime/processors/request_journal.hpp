@@ -32,7 +32,7 @@ class RequestJournal {
   static constexpr int kMaxCrashes = 3;
   /// A request for one final output is run as one for deltas of so many tokens, so that they are
   /// not lost with the engine. (Who answers the client joins them.)
-  static constexpr std::int32_t kFinalOnlyInterval = 64;
+  static constexpr std::int32_t kFinalOnlyInterval = 16;
 
   /// The request waits until take_submissions hands it out. Pre: its id is new. Error: kOverloaded,
   /// as many wait already.

@@ -83,8 +83,12 @@ json content_of(const HttpAnswer& answer) {
     }
     const json event = json::parse(line.substr(6));
     if (event.contains("error")) merge(content["errors"], json::array({event["error"]}));
-    for (const json& choice : event.value("choices", json::array()))
+    for (json choice : event.value("choices", json::array())) {
+      // Where a character has several tokens, it depends on which of them an event has.
+      if (choice.contains("logprobs") && choice["logprobs"].is_object())
+        choice["logprobs"].erase("text_offset");
       merge(content["choices"][std::to_string(choice["index"].get<int>())], choice);
+    }
     if (event.contains("usage")) merge(content["usages"], json::array({event["usage"]}));
   }
   return content;
@@ -161,6 +165,12 @@ std::vector<std::future<json>> ask_all(ReplaceableEngine& engine, const std::vec
   return answers;
 }
 
+/// Says where an answer differs, as a JSON patch.
+void check_same(const json& answer, const json& expected, std::size_t request) {
+  BOOST_TEST(json::diff(expected, answer).dump() == "[]",
+             "request " << request << ": " << json::diff(expected, answer).dump());
+}
+
 double metric(ReplaceableEngine& engine, const std::string& name) {
   std::istringstream lines(get(engine.port(), "/metrics").body);
   for (std::string line; std::getline(lines, line);)
@@ -188,7 +198,7 @@ BOOST_AUTO_TEST_CASE(
   for (std::uint32_t seed = 1; seed <= 8; ++seed) {
     std::mt19937 random(seed);
     const auto plan = [&random] {
-      return BreakPlan{.num_steps = 1 + random() % 30,
+      return BreakPlan{.num_steps = 1 + random() % 40,
                        .before_step = random() % 2 == 0,
                        .silent = random() % 2 == 0};
     };
@@ -200,8 +210,7 @@ BOOST_AUTO_TEST_CASE(
         engine.connect(plan(), /*crashed=*/false);
         ++num_replacements;
       }
-      for (std::size_t i = 0; i < answers.size(); ++i)
-        BOOST_TEST(answers[i].get().dump(1) == expected[i].dump(1), "request " << i);
+      for (std::size_t i = 0; i < answers.size(); ++i) check_same(answers[i].get(), expected[i], i);
       BOOST_TEST(metric(engine, "troupe:request_resubmissions_total") > 0);
     }
   }
@@ -230,8 +239,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_crashes_its_engine_fails_alone) {
     ++num_crashes;
   }
   BOOST_TEST(num_crashes == 3);
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    BOOST_TEST(answers[i].get().dump(1) == expected[i].dump(1), "request " << i);
+  for (std::size_t i = 0; i < expected.size(); ++i) check_same(answers[i].get(), expected[i], i);
   const json failed = answers.back().get();
   BOOST_TEST(failed.at("status") == 500);
   BOOST_TEST(failed.dump().find("crashed 3 times") != std::string::npos);
@@ -261,7 +269,7 @@ BOOST_AUTO_TEST_CASE(without_an_engine_requests_wait_and_health_tells) {
   });
   engine.connect({}, /*crashed=*/false);
   BOOST_TEST(rendered.get().status == 200u);
-  BOOST_TEST(answers[0].get().dump(1) == undisturbed()[1].dump(1));
+  check_same(answers[0].get(), undisturbed()[1], 1);
   BOOST_TEST(get(engine.port(), "/health").status == 200u);
 }
 
@@ -283,7 +291,7 @@ BOOST_AUTO_TEST_CASE(a_client_that_leaves_while_there_is_no_engine_costs_the_nex
   while (get(engine.port(), "/load").body != R"({"server_load":0})") continue;  // it has left
   engine.connect({}, /*crashed=*/false);
   auto answers = ask_all(engine, {bodies()[1]});
-  BOOST_TEST(answers[0].get().dump(1) == undisturbed()[1].dump(1));
+  check_same(answers[0].get(), undisturbed()[1], 1);
   BOOST_TEST(metric(engine, "troupe:request_resubmissions_total") == 0);
 }
 
