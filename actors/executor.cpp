@@ -36,6 +36,8 @@ ExecutorActor::behavior_type executor_behavior(Self self,
   state(self).workers = workers;
   if (parallel.world_size() > 1) {
     state(self).answers.emplace(parallel);
+    // Workers outlive this actor: the next one counts on from elsewhere.
+    state(self).generation = static_cast<std::uint32_t>(parallel.incarnation << 16);
     join_group(self);
   }
   return {

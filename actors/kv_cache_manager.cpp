@@ -2,9 +2,8 @@
 // prefix cache to the publisher of its events.
 #include "runtime/cache/kv_cache_manager.hpp"
 
-#include <chrono>
-
 #include "actors/spawn.hpp"
+#include "runtime/base/clock.hpp"
 
 namespace troupe {
 namespace {
@@ -17,10 +16,6 @@ struct KVCacheManagerState {
 };
 
 using Self = KVCacheManagerActor::stateful_pointer<KVCacheManagerState>;
-
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 void publish_events(Self self) {
   KVCacheManagerState& manager = state(self);

@@ -25,6 +25,9 @@ struct EngineHandles {
 struct StartOptions {
   Options options;         ///< options.model.model names a folder
   bool serve_http = true;  ///< false: no Frontend; the caller subscribes to the OutputProcessor
+  /// The command line of this process behind its subcommand: the nodes that the Supervisor starts
+  /// on this host get the same options.
+  std::vector<std::string> node_arguments;
   std::function<void(const LoadProgress&)> on_progress;  ///< from another thread; may be empty
   std::function<void(const std::string&)>
       on_failure;  ///< an actor died, the engine is gone; from another thread

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "actors/spawn.hpp"
+#include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe {
@@ -16,10 +17,6 @@ namespace {
 
 /// A step that fails this often in a row is given up, and its requests end with the error.
 constexpr int kMaxStepFailures = 3;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Sends a question to an actor; the reply is set when the answer arrives. If it cannot, the
 /// Scheduler cannot go on: it ends with the error, and the Supervisor, who watches it, decides.
@@ -106,6 +103,7 @@ struct SchedulerState {
   Task<bool> recovering;                   ///< from a failed step, or a reset of the caches
   std::deque<SchedulerOutput> open_steps;  ///< with the workers, no result yet; oldest first
   std::size_t max_open_steps = 1;
+  std::uint32_t incarnation = 0;  ///< of the engine
   /// The last plan had nothing to compute: until something arrives, neither has another one.
   bool nothing_to_compute = false;
   std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
@@ -238,6 +236,7 @@ bool is_empty(const SchedulerOutput& step) {
 void on_planned(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
   SchedulerOutput step = scheduler.planning.result();
+  step.incarnation = scheduler.incarnation;
   scheduler.planning.reset();
   log_debug("step planned", kv("step", step.step), kv("requests", step.scheduled_ids.size()),
             kv("tokens", step.total_num_scheduled_tokens),
@@ -283,6 +282,7 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
                                                  const SchedulerPeers& peers) {
   SchedulerState& scheduler = state(self);
   scheduler.peers = peers;
+  scheduler.incarnation = config.incarnation;
   scheduler.max_open_steps = static_cast<std::size_t>(config.max_concurrent_batches());
   scheduler.kv_cache = std::make_unique<KVCacheActorPort>(self, peers.kv_cache_manager);
   if (peers.encoder_cache_manager) {

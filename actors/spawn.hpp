@@ -2,6 +2,7 @@
 // One factory per actor. Clients see the interfaces and these functions; what an actor is made of
 // stays in its .cpp.
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -17,13 +18,22 @@ class StepRings;
 class Tokenizer;
 struct EncoderCacheSettings;
 struct KVCacheSettings;
+struct NodeConfig;
+struct Options;
 struct SchedulerConfig;
 struct ServerConfig;
 struct StartOptions;
 struct EngineHandles;
 
-/// Detached: its steps compute.
-[[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank);
+/// What others may see of a Worker while it computes.
+struct WorkerProgress {
+  std::atomic<std::uint64_t> num_steps{0};
+  std::atomic<std::int64_t> busy_since_ns{0};  ///< on the steady clock; 0: idle
+};
+
+/// Detached: its steps compute. `progress` may be null.
+[[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
+                                       std::shared_ptr<WorkerProgress> progress = nullptr);
 
 // Workers in other processes of the engine's host:
 //
@@ -95,6 +105,18 @@ struct SchedulerPeers {
                                            std::vector<InputProcessorActor> input_processors,
                                            OutputProcessorActor output_processor,
                                            SchedulerActor scheduler, std::uint64_t seed);
+
+struct NodeHandles {
+  NodeActor node;
+  HeartActor heart;
+};
+/// Detached: it reads files and connects. With a `supervisor` it joins its topology, reachable for
+/// other nodes at `port`, and ends with all its actors when the Supervisor is gone; without, it is
+/// the Supervisor's own.
+[[nodiscard]] NodeHandles spawn_node(caf::actor_system& system, const Options& options,
+                                     const NodeConfig& config,
+                                     const SupervisorActor& supervisor = {},
+                                     std::uint16_t port = 0);
 
 /// Detached: it reads files while the engine starts. Fills `handles` before it answers Start.
 [[nodiscard]] SupervisorActor spawn_supervisor(caf::actor_system& system,

@@ -1,27 +1,24 @@
-// The Supervisor: spawns the actors of one engine in order, watches them, stops them in reverse
-// order.
+// The Supervisor: brings up the actors of one engine in the nodes of the topology, watches them,
+// starts anew what ends, stops them in reverse order.
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <caf/io/all.hpp>
+#include <chrono>
+#include <filesystem>
 #include <random>
-#include <sstream>
 #include <utility>
 #include <vector>
 
+#include "actors/engine_settings.hpp"
 #include "actors/module.hpp"
 #include "actors/spawn.hpp"
-#include "runtime/base/file.hpp"
+#include "runtime/base/child_process.hpp"
+#include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/cache/block_hash.hpp"
-#include "runtime/cache/encoder_cache_manager.hpp"
-#include "runtime/cache/kv_cache_config.hpp"
-#include "runtime/cache/kv_cache_settings.hpp"
-#include "runtime/http/server.hpp"
-#include "runtime/kv_events/publisher.hpp"
+#include "runtime/config/topology.hpp"
 #include "runtime/models/model_config.hpp"
-#include "runtime/processors/input_processor.hpp"
-#include "runtime/scheduler/scheduler_config.hpp"
-#include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/worker/worker_group.hpp"
 
 namespace troupe {
@@ -31,8 +28,52 @@ using namespace std::chrono_literals;
 
 constexpr auto kLoadDeadline = 1h;
 constexpr auto kControlDeadline = 60s;
-/// On CPU the cache takes no more than this, unless one request of max_model_len needs it.
-constexpr std::int64_t kUsualCpuCacheBytes = std::int64_t{4} << 30;
+constexpr auto kCheckInterval = 500ms;
+/// Processes that were asked to leave are killed after so long.
+constexpr double kLeaveTimeout_s = 5;
+/// An engine that comes up so often in a row without serving for a while is given up.
+constexpr int kMaxRecoveries = 8;
+constexpr double kStable_s = 1;
+/// A process that dies so soon after its start is started again after that time only.
+constexpr double kRestartInterval_s = 0.2;
+
+/// A process of the topology.
+struct NodeSlot {
+  NodeConfig config;
+  std::unique_ptr<ChildProcess> process;  ///< null: on another host, or this process itself
+  std::uint64_t life = 0;                 ///< counts its processes
+  double started_at = 0;
+  NodeActor node;  ///< null: not there (yet)
+  HeartActor heart;
+  NodeAddress address;
+  bool connected = false;  ///< to the other nodes
+  bool preparing = false;
+  bool prepared = false;       ///< but for the tokenizer
+  bool has_tokenizer = false;  ///< if it needs one
+  double heard_at = 0;
+};
+
+struct WorkerSlot {
+  std::size_t node = 0;
+  WorkerActor worker;  ///< null: not there (yet)
+  bool spawning = false;
+  double fraction = 0;  ///< of the weights that are loaded
+  std::optional<ModelLoaded> loaded;
+};
+
+/// Bringing up the engine goes through these, in this order, again and again until all is done.
+enum class Phase : std::uint8_t { kStarting, kServing, kStopping };
+
+constexpr std::array kSpawnOrder = {
+    Role::kExecutor,        Role::kKVCacheManager, Role::kEncoderCacheManager,
+    Role::kOutputProcessor, Role::kScheduler,      Role::kInputProcessor};
+
+/// Somebody whose end is an incident.
+struct Watched {
+  std::string name;
+  caf::actor actor;
+  std::size_t node = 0;
+};
 
 struct SupervisorState {
   SupervisorState() = default;
@@ -40,448 +81,669 @@ struct SupervisorState {
 
   StartOptions start;
   std::shared_ptr<EngineHandles> handles;
-  std::shared_ptr<const Tokenizer> tokenizer;
-  GenerationConfig generation;
   SamplingDefaults sampling_defaults;
+  Phase phase = Phase::kStarting;
+
+  std::vector<NodeSlot> nodes;
+  std::uint16_t port = 0;  ///< where nodes join
+  std::uint64_t heartbeat = 0;
+
+  /// Rises whenever something of the engine is lost: answers to earlier questions mean nothing.
+  std::uint32_t incarnation = 1;
+  std::vector<WorkerSlot> workers;  ///< by rank
+  std::string rendezvous;           ///< where they meet; empty: there is one
   ModelLoaded model;
   KVCacheConfig cache;
-
-  ParallelConfig parallel;                   ///< of the workers
-  std::vector<WorkerActor> workers;          ///< by rank
-  std::vector<ModelLoaded> loaded;           ///< by rank
-  std::size_t num_answered = 0;              ///< workers that have answered the current question
-  std::vector<double> load_fractions;        ///< by rank
-  KVEventPublisherActor kv_event_publisher;  ///< null: nobody follows the cache
+  bool caches_asked = false;
+  std::size_t num_caches = 0;   ///< workers that have taken their memory
+  std::size_t num_spawned = 0;  ///< of kSpawnOrder
+  std::array<ActorHandles, kNumRoles> actors;
   FrontendActor frontend;
-  std::vector<std::pair<std::string, caf::actor>> children;  ///< in the order of spawning
-  bool stopping = false;
+  std::uint16_t http_port = 0;  ///< the next Frontend opens the same one
+  bool frontend_spawning = false;
+  std::vector<Watched> watched;  ///< in the order of spawning
+
+  int num_recoveries = 0;  ///< since the engine was last stable
+  double serving_since = 0;
+  bool crashed = false;  ///< what was lost last fell by itself
   bool clean = true;
+  double killed_at = 0;  ///< while stopping: when processes that are left are killed
   caf::typed_response_promise<Started> started;
   caf::typed_response_promise<Stopped> stopped;
 };
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;
 
-/// Who spawns, watches.
-template <class Handle>
-Handle adopt(Self self, std::string name, Handle child) {
-  self->monitor(child);
-  state(self).children.emplace_back(std::move(name), caf::actor_cast<caf::actor>(child));
-  return child;
+void advance(Self self);
+void recover(Self self, const std::string& cause, bool crashed);
+
+bool is_single_process(const SupervisorState& supervisor) {
+  return supervisor.nodes.size() == 1 && supervisor.nodes.front().config.name.empty();
 }
 
+/// Who spawns, watches.
+void watch(Self self, std::string name, const caf::strong_actor_ptr& actor, std::size_t node) {
+  const auto handle = caf::actor_cast<caf::actor>(actor);
+  self->monitor(handle);
+  state(self).watched.push_back({std::move(name), handle, node});
+}
+
+void forget(SupervisorState& supervisor, const caf::actor& actor) {
+  std::erase_if(supervisor.watched, [&](const Watched& w) { return w.actor == actor; });
+}
+
+std::size_t node_index(const SupervisorState& supervisor, Role role) {
+  std::size_t index = 0;
+  while (!supervisor.nodes[index].config.has(role)) ++index;
+  return index;
+}
+
+// ---- The end ---------------------------------------------------------------------------------
+
+/// Ends the actors one by one, last spawned first; then the processes.
 void end_children(Self self) {
   SupervisorState& supervisor = state(self);
-  supervisor.stopping = true;
-  if (supervisor.children.empty()) {
-    if (supervisor.stopped.pending()) supervisor.stopped.deliver(Stopped{supervisor.clean});
-    self->quit();
+  if (supervisor.phase != Phase::kStopping) {
+    supervisor.phase = Phase::kStopping;
+    supervisor.killed_at = now_seconds() + kLeaveTimeout_s;
+  }
+  if (!supervisor.watched.empty()) {
+    // Its DOWN message goes on from here.
+    caf::anon_send_exit(supervisor.watched.back().actor, caf::exit_reason::user_shutdown);
     return;
   }
-  // Its DOWN message goes on from here.
-  caf::anon_send_exit(supervisor.children.back().second, caf::exit_reason::user_shutdown);
+  for (const NodeSlot& slot : supervisor.nodes) {
+    if (slot.node) send(self, slot.node, LeaveNode{});
+  }
+  const bool running = std::any_of(supervisor.nodes.begin(), supervisor.nodes.end(),
+                                   [](const NodeSlot& slot) { return slot.process != nullptr; });
+  if (running) return;  // their NodeExited goes on from here
+  if (supervisor.stopped.pending()) supervisor.stopped.deliver(Stopped{supervisor.clean});
+  self->quit();
 }
 
+/// Before the engine has ever served: nothing is tried twice.
 void refuse_start(Self self, Error error) {
   if (!state(self).started.pending()) return;  // refused before
   state(self).started.deliver(Started{.error = std::move(error)});
   end_children(self);
 }
 
-void on_down(Self self, const caf::down_msg& down) {
+/// There will be no engine any more.
+void give_up(Self self, const std::string& reason) {
   SupervisorState& supervisor = state(self);
-  auto& children = supervisor.children;
-  const auto child = std::find_if(children.begin(), children.end(),
-                                  [&](const auto& c) { return c.second.address() == down.source; });
-  if (child == children.end()) return;
-  const std::string name = child->first;
-  children.erase(child);
-  if (!supervisor.stopping) {
-    const std::string reason = name + " ended: " + to_text(down.reason, self->system());
-    log_error("actor died", kv("actor", name), kv("reason", reason));
-    const bool first = std::exchange(supervisor.clean, false);
-    if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, reason});
-    if (supervisor.frontend) send(self, supervisor.frontend, EngineHealth{false, reason});
-    if (first && supervisor.start.on_failure) supervisor.start.on_failure(reason);
-    return;
+  log_error("the engine is given up", kv("reason", reason));
+  if (supervisor.frontend) send(self, supervisor.frontend, EngineHealth{false, reason});
+  if (supervisor.start.on_failure) supervisor.start.on_failure(reason);
+}
+
+/// Something did not come up. The first time that refuses the start; later it is tried again.
+void fail(Self self, Error error) {
+  if (state(self).started.pending()) return refuse_start(self, std::move(error));
+  recover(self, error.message, false);
+}
+
+// ---- Nodes -----------------------------------------------------------------------------------
+
+void start_process(Self self, std::size_t index) {
+  SupervisorState& supervisor = state(self);
+  NodeSlot& slot = supervisor.nodes[index];
+  slot.started_at = now_seconds();
+  std::vector<std::string> arguments = {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                        "node", slot.config.name};
+  const auto& own = supervisor.start.node_arguments;
+  arguments.insert(arguments.end(), own.begin(), own.end());
+  arguments.insert(arguments.end(), {"--supervisor-port", std::to_string(supervisor.port)});
+  const SupervisorActor me = self;
+  const NodeExited exited{.node = static_cast<std::uint32_t>(index), .life = ++slot.life};
+  auto process = ChildProcess::start(arguments, [me, exited](ProcessEnd end) {
+    NodeExited message = exited;
+    message.how = std::move(end.text);
+    message.crashed = end.crashed;
+    post(me, std::move(message));
+  });
+  if (!process.ok()) return fail(self, process.error());
+  slot.process = std::move(process).value();
+}
+
+/// The node is gone, or is to be: what is left of its process is killed, and comes back by itself.
+void lose_node(Self self, std::size_t index) {
+  SupervisorState& supervisor = state(self);
+  NodeSlot& slot = supervisor.nodes[index];
+  std::erase_if(supervisor.watched, [&](const Watched& w) { return w.node == index; });
+  for (WorkerSlot& worker : supervisor.workers) {
+    if (worker.node == index) worker = {.node = index};
   }
-  end_children(self);
-}
-
-/// Tokens whose results may be outstanding at once.
-std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
-  const SchedulerConfig config{
-      .async_scheduling = engine.async_scheduling,
-      .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
-  return config.max_concurrent_batches() * static_cast<std::int32_t>(engine.max_num_batched_tokens);
-}
-
-KVCacheSettings cache_settings(const SupervisorState& supervisor) {
-  const EngineOptions& engine = supervisor.start.options.engine;
-  KVCacheSettings settings;
-  settings.groups = supervisor.cache.groups;
-  settings.num_blocks = supervisor.cache.num_blocks;
-  settings.max_model_len = supervisor.model.max_model_len;
-  settings.max_in_flight_tokens = max_in_flight_tokens(engine);
-  settings.prefix_caching = engine.enable_prefix_caching;
-  // The table of options admits the names of algorithms only.
-  settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
-  settings.watermark = engine.watermark;
-  if (engine.prefix_cache_retention_interval < 0)
-    settings.retention_interval.reset();
-  else
-    settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
-  settings.events = static_cast<bool>(supervisor.kv_event_publisher);
-  return settings;
-}
-
-SchedulerConfig scheduler_config(const SupervisorState& supervisor) {
-  const EngineOptions& engine = supervisor.start.options.engine;
-  SchedulerConfig config;
-  config.num_blocks = supervisor.cache.num_blocks;
-  config.max_model_len = supervisor.model.max_model_len;
-  config.max_num_seqs = static_cast<std::int32_t>(engine.max_num_seqs);
-  config.max_num_batched_tokens = static_cast<std::int32_t>(engine.max_num_batched_tokens);
-  config.max_num_scheduled_tokens = static_cast<std::int32_t>(engine.max_num_scheduled_tokens);
-  config.enable_chunked_prefill = engine.enable_chunked_prefill;
-  config.long_prefill_token_threshold =
-      static_cast<std::int32_t>(engine.long_prefill_token_threshold);
-  if (engine.scheduling_policy == "priority") config.policy = SchedulingPolicy::kPriority;
-  if (engine.scheduling_policy == "fair") config.policy = SchedulingPolicy::kFair;
-  config.max_queue_bypasses = static_cast<std::int32_t>(engine.max_queue_bypasses);
-  config.priority_preemption = engine.enable_priority_preemption;
-  if (engine.preemption_victim == "least-work")
-    config.preemption_victim = PreemptionVictim::kLeastWork;
-  config.prefix_caching = engine.enable_prefix_caching;
-  config.states = cache_settings(supervisor).state_positions();
-  config.has_block_work =
-      std::any_of(supervisor.cache.groups.begin(), supervisor.cache.groups.end(),
-                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
-  config.async_scheduling = engine.async_scheduling;
-  config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
-  return config;
-}
-
-/// The model's generation config as far as the options take it, and theirs over it.
-Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
-                                           const ModelOptions& options) {
-  SamplingDefaults defaults;
-  if (options.generation_config == "auto") {
-    defaults = {.temperature = generation.temperature,
-                .top_p = generation.top_p,
-                .top_k = generation.top_k,
-                .min_p = generation.min_p,
-                .repetition_penalty = generation.repetition_penalty,
-                .max_new_tokens = generation.max_new_tokens};
+  if (slot.config.has(Role::kFrontend)) {
+    supervisor.frontend = nullptr;
+    supervisor.frontend_spawning = false;
   }
-  if (options.override_generation_config.empty()) return defaults;
-  auto overridden = parse_sampling_defaults(options.override_generation_config, defaults);
-  if (!overridden.ok()) {
-    return invalid_argument("override-generation-config: " + overridden.error().message,
-                            "override-generation-config");
+  slot.node = nullptr;
+  slot.heart = nullptr;
+  slot.connected = slot.preparing = slot.prepared = slot.has_tokenizer = false;
+  if (slot.process) slot.process->kill();
+}
+
+void on_node_exited(Self self, const NodeExited& exited) {
+  SupervisorState& supervisor = state(self);
+  NodeSlot& slot = supervisor.nodes[exited.node];
+  if (slot.life != exited.life) return;
+  const bool was_there = slot.node != nullptr;
+  if (supervisor.phase == Phase::kStopping) {
+    slot.process = nullptr;
+    lose_node(self, exited.node);
+    return end_children(self);
   }
-  return overridden;
+  const std::string what = "node " + slot.config.name + " ended: " + exited.how;
+  if (supervisor.started.pending()) {
+    slot.process = nullptr;
+    return refuse_start(self, {ErrorCode::kUnavailable, what});
+  }
+  lose_node(self, exited.node);
+  slot.process = nullptr;
+  if (was_there) {
+    recover(self, what, exited.crashed);
+  } else {
+    log_warning("node process ended", kv("node", slot.config.name), kv("how", exited.how));
+  }
+  if (now_seconds() - slot.started_at >= kRestartInterval_s) start_process(self, exited.node);
+  // Else the next look at the nodes does it.
 }
 
-/// What bodies of requests are completed with and checked against.
-ServerDefaults request_defaults(const SupervisorState& supervisor) {
-  const Options& options = supervisor.start.options;
-  ServerDefaults defaults;
-  defaults.sampling = supervisor.sampling_defaults;
-  defaults.max_model_len = supervisor.model.max_model_len;
-  defaults.vocab_size = supervisor.model.vocab_size;
-  defaults.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
-  defaults.stream_interval = static_cast<std::int32_t>(options.engine.stream_interval);
-  defaults.limits = {.max_queue_time_s = options.server.max_queue_time_s,
-                     .max_request_time_s = options.server.max_request_time_s};
-  defaults.trust_request_chat_template = options.server.trust_request_chat_template;
-  defaults.response_role = options.server.response_role;
-  return defaults;
-}
-
-/// The fields of vLLM's CacheConfig as its cache_config_info shows them (Python's texts), as far as
-/// they mean something here.
-Labels cache_config_labels(const SupervisorState& supervisor) {
-  const EngineOptions& engine = supervisor.start.options.engine;
-  const auto number_or_none = [](std::int64_t value) {
-    return value == 0 ? "None" : std::to_string(value);
+NodeAccepted on_join(Self self, const JoinNode& join, const ActorHandles& handles) {
+  SupervisorState& supervisor = state(self);
+  const auto refuse = [](std::string reason) {
+    log_warning("node refused", kv("reason", reason));
+    return NodeAccepted{.error = Error{ErrorCode::kInvalidArgument, std::move(reason)}};
   };
-  std::ostringstream share;
-  share << engine.gpu_memory_utilization;
-  return {{"block_size", std::to_string(engine.block_size)},
-          {"cache_dtype", engine.kv_cache_dtype},
-          {"enable_prefix_caching", engine.enable_prefix_caching ? "True" : "False"},
-          {"gpu_memory_utilization", share.str()},
-          {"kv_cache_memory_bytes", number_or_none(engine.kv_cache_memory_bytes)},
-          {"num_gpu_blocks", std::to_string(supervisor.cache.num_blocks)},
-          {"num_gpu_blocks_override", number_or_none(engine.num_gpu_blocks_override)},
-          {"prefix_caching_hash_algo", engine.prefix_caching_hash_algo}};
-}
-
-ServerConfig server_config(const SupervisorState& supervisor) {
-  const Options& options = supervisor.start.options;
-  ServerConfig config;
-  config.options = options.server;
-  config.log_stats_interval_s = options.log.log_stats_interval_s;
-  ServiceConfig& service = config.service;
-  service.model_names = options.model.served_model_name;
-  if (service.model_names.empty()) service.model_names = {options.model.model};
-  service.model_root = options.model.model;
-  service.version = TROUPE_VERSION;
-  service.api_keys = options.server.api_key;
-  service.allowed_origins = options.server.allowed_origins;
-  service.enable_request_id_headers = options.server.enable_request_id_headers;
-  service.enable_prompt_tokens_details = options.server.enable_prompt_tokens_details;
-  service.enable_force_include_usage = options.server.enable_force_include_usage;
-  service.max_num_queued_reqs = options.server.max_num_queued_reqs;
-  service.dev_mode = options.server.server_dev_mode;
-  service.defaults = supervisor.handles->request_defaults;
-  config.cache_config = cache_config_labels(supervisor);
-  return config;
-}
-
-Result<std::shared_ptr<const InputProcessor>> make_input_processor(
-    const SupervisorState& supervisor) {
-  const ModelOptions& model = supervisor.start.options.model;
-  ASSIGN_OR_RETURN(ChatFiles files, load_chat_files(model.model));
-  ChatRendererOptions chat;
-  if (!model.chat_template.empty()) {
-    ASSIGN_OR_RETURN(chat.chat_template, read_file(model.chat_template));
+  if (join.protocol != kProtocolVersion || join.version != TROUPE_VERSION) {
+    return refuse("node '" + join.name + "' is troupe " + join.version + " (protocol " +
+                  std::to_string(join.protocol) +
+                  "), the supervisor is troupe " TROUPE_VERSION " (protocol " +
+                  std::to_string(kProtocolVersion) + ")");
   }
-  if (model.chat_template_content_format == "string") chat.content_format = ContentFormat::kString;
-  if (model.chat_template_content_format == "openai") chat.content_format = ContentFormat::kOpenAi;
-  ASSIGN_OR_RETURN(std::shared_ptr<ChatRenderer> renderer,
-                   ChatRenderer::create(std::move(files), chat));
-  InputProcessorOptions options;
-  options.max_model_len = supervisor.model.max_model_len;
-  options.vocab_size = supervisor.model.vocab_size;
-  options.eos_token_ids = supervisor.generation.eos_token_ids;
-  options.max_logprobs = static_cast<std::int32_t>(supervisor.start.options.engine.max_logprobs);
-  return std::make_shared<const InputProcessor>(supervisor.tokenizer, std::move(renderer), options);
-}
-
-std::int64_t cache_bytes(const SupervisorState& supervisor) {
-  const EngineOptions& engine = supervisor.start.options.engine;
-  if (engine.kv_cache_memory_bytes > 0) return engine.kv_cache_memory_bytes;
-  const double share =
-      static_cast<double>(supervisor.model.available_bytes) * engine.gpu_memory_utilization;
-  std::int64_t enough = kUsualCpuCacheBytes;
-  if (const auto groups = group_layers(supervisor.model.kv_cache_specs, /*hybrid_groups=*/true)) {
-    enough = std::max(
-        enough, bytes_per_block(*groups) +
-                    max_request_bytes(*groups, supervisor.model.max_model_len,
-                                      {.max_in_flight_tokens = max_in_flight_tokens(engine)}));
+  std::size_t index = 0;
+  while (index < supervisor.nodes.size() && supervisor.nodes[index].config.name != join.name)
+    ++index;
+  if (index == supervisor.nodes.size() || handles.size() != 2)
+    return refuse("the topology has no node '" + join.name + "'");
+  NodeSlot& slot = supervisor.nodes[index];
+  if (slot.process && slot.process->pid() != join.pid) {
+    return refuse("node '" + join.name + "' is process " + std::to_string(slot.process->pid()) +
+                  ", not " + std::to_string(join.pid));
   }
-  return std::min(static_cast<std::int64_t>(share), enough);
+  if (supervisor.phase == Phase::kStopping) return refuse("the system is shutting down");
+  if (slot.node) {
+    lose_node(self, index);
+    recover(self, "node " + join.name + " has come anew", false);
+  }
+  slot.node = caf::actor_cast<NodeActor>(handles[0]);
+  slot.heart = caf::actor_cast<HeartActor>(handles[1]);
+  slot.heard_at = now_seconds();
+  const std::string& host = slot.config.host;
+  slot.address = {host.empty() ? supervisor.start.options.topology.supervisor_host : host,
+                  join.port};
+  watch(self, "node " + join.name, handles[0], index);
+  NodeAccepted accepted;
+  for (const NodeSlot& other : supervisor.nodes) {
+    if (&other != &slot && other.node) accepted.peers.push_back(other.address);
+  }
+  return accepted;
 }
 
-std::uint64_t first_seed(const ModelOptions& model) {
-  if (model.seed != 0) return static_cast<std::uint64_t>(model.seed);
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
-}
-
-/// The workers are threads of this process; no two engines meet under one name.
-ParallelConfig parallel_config(const EngineOptions& engine) {
-  ParallelConfig parallel{
-      .tensor_parallel_size = static_cast<std::int32_t>(engine.tensor_parallel_size),
-      .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
-  parallel.ranks_on_host = parallel.world_size();
-  if (parallel.world_size() == 1) return parallel;
-  std::random_device device;
-  parallel.rendezvous =
-      "shm:troupe-" + std::to_string(getpid()) + "-" + std::to_string(std::uint32_t{device()});
-  return parallel;
-}
-
-WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
-  return {
-      .model = options.model.model,
-      .dtype = options.model.dtype,
-      .kv_cache_dtype = options.engine.kv_cache_dtype,
-      .cpu_isa = options.engine.cpu_isa,
-      .threads = static_cast<std::int32_t>(options.engine.threads),
-      .block_size = static_cast<std::int32_t>(options.engine.block_size),
-      .max_model_len = static_cast<std::int32_t>(options.model.max_model_len),
-      .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
-      .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
-      .parallel = parallel};
-}
-
-/// Last: the engine's actors around the worker that is ready, the way in, and the port.
-Result<void> spawn_engine(Self self) {
+void on_connected(Self self, const NodeConnected& connected) {
   SupervisorState& supervisor = state(self);
-  RETURN_IF_ERROR(cache_settings(supervisor).check());
-  caf::actor_system& system = self->system();
-  const EngineOptions& engine = supervisor.start.options.engine;
-  ASSIGN_OR_RETURN(const auto input_core, make_input_processor(supervisor));
-
-  SchedulerPeers peers;
-  peers.executor =
-      adopt(self, "executor",
-            spawn_executor(system, {supervisor.workers.begin(), supervisor.workers.end()},
-                           supervisor.parallel));
-  peers.kv_cache_manager = adopt(
-      self, "kv cache manager",
-      spawn_kv_cache_manager(system, cache_settings(supervisor), supervisor.kv_event_publisher));
-  peers.encoder_cache_manager =
-      adopt(self, "encoder cache manager",
-            spawn_encoder_cache_manager(
-                system, {.capacity = static_cast<std::int32_t>(engine.max_num_batched_tokens),
-                         .eviction = engine.encoder_cache_eviction == "lru"
-                                         ? EncoderCacheEviction::kLru
-                                         : EncoderCacheEviction::kFifo}));
-  peers.output_processor =
-      adopt(self, "output processor", spawn_output_processor(system, supervisor.tokenizer));
-  const SchedulerActor scheduler =
-      adopt(self, "scheduler", spawn_scheduler(system, scheduler_config(supervisor), peers));
-
-  EngineHandles& handles = *supervisor.handles;
-  handles.request_defaults = request_defaults(supervisor);
-  handles.scheduler = scheduler;
-  handles.output_processor = peers.output_processor;
-  for (std::int64_t i = 0; i < engine.num_input_processors; ++i) {
-    handles.input_processors.push_back(
-        adopt(self, "input processor",
-              spawn_input_processor(system, input_core, peers.output_processor, scheduler)));
+  for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
+    NodeSlot& slot = supervisor.nodes[index];
+    if (!slot.node || slot.node.address() != self->current_sender()) continue;
+    if (connected.error) {
+      lose_node(self, index);
+      return fail(self, {connected.error->code,
+                         "node " + slot.config.name + " cannot reach " + connected.error->message});
+    }
+    slot.connected = true;
+    log_info("node joined", kv("node", slot.config.name), kv("host", slot.address.host));
+    return advance(self);
   }
-  if (!supervisor.start.serve_http) return {};
-  supervisor.frontend =
-      adopt(self, "frontend",
-            spawn_frontend(system, server_config(supervisor), handles.input_processors,
-                           peers.output_processor, scheduler,
-                           first_seed(supervisor.start.options.model)));
+}
+
+void on_heartbeat(Self self, const HeartbeatReply& reply) {
+  SupervisorState& supervisor = state(self);
+  for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
+    NodeSlot& slot = supervisor.nodes[index];
+    if (!slot.heart || slot.heart.address() != self->current_sender()) continue;
+    slot.heard_at = now_seconds();
+    if (supervisor.phase != Phase::kServing ||
+        reply.busy_s < supervisor.start.options.topology.step_timeout_s)
+      return;
+    const std::string what = "a worker of node " + slot.config.name + " has been at a step for " +
+                             std::to_string(static_cast<int>(reply.busy_s)) + " s";
+    if (slot.process) lose_node(self, index);
+    return recover(self, what, false);
+  }
+}
+
+void check_nodes_later(Self self) {
+  const SupervisorActor me = self;
+  send_after(self, kCheckInterval, me, CheckNodes{});
+}
+
+void check_nodes(Self self) {
+  SupervisorState& supervisor = state(self);
+  const double now = now_seconds();
+  const bool single = is_single_process(supervisor);
+  if (supervisor.phase == Phase::kStopping) {
+    if (now >= supervisor.killed_at) {
+      for (NodeSlot& slot : supervisor.nodes) {
+        if (slot.process) slot.process->kill();
+      }
+      supervisor.watched.clear();  // who has not ended by now is on a node that is gone
+      end_children(self);
+    }
+    return check_nodes_later(self);
+  }
+  if (supervisor.phase == Phase::kServing && now - supervisor.serving_since >= kStable_s)
+    supervisor.num_recoveries = 0;
+  for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
+    NodeSlot& slot = supervisor.nodes[index];
+    if (slot.heart) send(self, slot.heart, Heartbeat{++supervisor.heartbeat});
+    const double silent_s = now - slot.heard_at;
+    if (slot.node && !single && silent_s > supervisor.start.options.topology.node_timeout_s) {
+      lose_node(self, index);
+      recover(self,
+              "node " + slot.config.name + " has been silent for " +
+                  std::to_string(static_cast<int>(silent_s * 1000)) + " ms",
+              false);
+    }
+    if (!slot.process && !single && slot.config.host.empty() &&
+        now - slot.started_at >= kRestartInterval_s)
+      start_process(self, index);
+  }
+  check_nodes_later(self);
+}
+
+// ---- Bringing up -------------------------------------------------------------------------------
+
+/// Asks; an answer that belongs to an earlier incarnation is dropped, and so is its failure.
+template <class Handle, class OnAnswer, class... Question>
+void ask_now(Self self, const Handle& to, std::chrono::nanoseconds deadline, std::string what,
+             OnAnswer on_answer, Question&&... question) {
+  const std::uint32_t incarnation = state(self).incarnation;
+  ask(self, to, deadline, std::forward<Question>(question)...)
+      .then(on_answer, [=](const caf::error& error) {
+        if (state(self).incarnation != incarnation || state(self).phase == Phase::kStopping) return;
+        fail(self, {ErrorCode::kInternal, what + ": " + to_text(error, self->system())});
+      });
+}
+
+void prepare_nodes(Self self) {
+  SupervisorState& supervisor = state(self);
+  for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
+    NodeSlot& slot = supervisor.nodes[index];
+    if (slot.has_tokenizer || slot.preparing) continue;
+    slot.preparing = true;
+    const std::uint64_t life = slot.life;
+    ask_now(
+        self, slot.node, kControlDeadline, "node " + slot.config.name + " is not ready",
+        [=](const Status& status) {
+          NodeSlot& slot = state(self).nodes[index];
+          if (slot.life != life) return;
+          slot.preparing = false;
+          if (status.error) return fail(self, *status.error);
+          (slot.prepared ? slot.has_tokenizer : slot.prepared) = true;
+          advance(self);
+        },
+        PrepareNode{slot.prepared});
+  }
+}
+
+/// Workers on the host of this one, itself included.
+std::int32_t num_workers_beside(const SupervisorState& supervisor, std::size_t rank) {
+  const auto host = [&](const WorkerSlot& slot) -> const std::string& {
+    return supervisor.nodes[slot.node].config.host;
+  };
+  return static_cast<std::int32_t>(std::count_if(
+      supervisor.workers.begin(), supervisor.workers.end(),
+      [&](const WorkerSlot& s) { return host(s) == host(supervisor.workers[rank]); }));
+}
+
+void load_model(Self self, std::size_t rank) {
+  SupervisorState& supervisor = state(self);
+  const std::uint32_t incarnation = supervisor.incarnation;
+  ParallelConfig parallel = parallel_config(supervisor.start.options.engine);
+  parallel.rank = static_cast<std::int32_t>(rank);
+  parallel.ranks_on_host = num_workers_beside(supervisor, rank);
+  parallel.rendezvous = supervisor.rendezvous;
+  parallel.incarnation = incarnation;
+  ask_now(
+      self, supervisor.workers[rank].worker, kLoadDeadline,
+      "worker " + std::to_string(rank) + " did not load",
+      [=](ModelLoaded& model) {
+        if (state(self).incarnation != incarnation) return;
+        if (model.error) return fail(self, *model.error);
+        state(self).workers[rank].loaded = std::move(model);
+        advance(self);
+      },
+      LoadModel{worker_options(supervisor.start.options, parallel)});
+}
+
+void spawn_workers(Self self) {
+  SupervisorState& supervisor = state(self);
+  const std::uint32_t incarnation = supervisor.incarnation;
+  for (std::size_t rank = 0; rank < supervisor.workers.size(); ++rank) {
+    WorkerSlot& slot = supervisor.workers[rank];
+    if (slot.worker || slot.spawning) continue;
+    slot.spawning = true;
+    ask_now(
+        self, supervisor.nodes[slot.node].node, kControlDeadline,
+        "worker " + std::to_string(rank) + " did not start",
+        [=](const Status& status, const ActorHandles& handles) {
+          if (state(self).incarnation != incarnation) return;
+          if (status.error) return fail(self, *status.error);
+          WorkerSlot& slot = state(self).workers[rank];
+          slot.spawning = false;
+          slot.worker = caf::actor_cast<WorkerActor>(handles.at(0));
+          watch(self, "worker", handles[0], slot.node);
+          load_model(self, rank);
+        },
+        SpawnWorker{static_cast<std::int32_t>(rank)});
+  }
+}
+
+/// All workers agree on what they have loaded; the first time that settles the cache.
+Result<void> settle_model(SupervisorState& supervisor) {
+  std::vector<ModelLoaded> loaded;
+  for (const WorkerSlot& slot : supervisor.workers) loaded.push_back(*slot.loaded);
+  ASSIGN_OR_RETURN(supervisor.model, join_loaded(loaded));
+  if (!supervisor.cache.groups.empty()) return {};
+  ASSIGN_OR_RETURN(supervisor.cache,
+                   kv_cache_config(supervisor.start.options.engine, supervisor.model));
   return {};
+}
+
+void initialize_caches(Self self) {
+  SupervisorState& supervisor = state(self);
+  const std::uint32_t incarnation = supervisor.incarnation;
+  supervisor.caches_asked = true;
+  if (auto settled = settle_model(supervisor); !settled.ok()) return fail(self, settled.error());
+  for (const WorkerSlot& slot : supervisor.workers) {
+    ask_now(
+        self, slot.worker, kControlDeadline, "the worker took no KV cache",
+        [=](const Status& status) {
+          if (state(self).incarnation != incarnation) return;
+          if (status.error) return fail(self, *status.error);
+          ++state(self).num_caches;
+          advance(self);
+        },
+        InitializeKVCache{supervisor.cache, incarnation});
+  }
+}
+
+/// Whom the actor of a role speaks with, in the order that its node expects.
+ActorHandles peers_of(const SupervisorState& supervisor, Role role) {
+  const auto first = [&](Role of) { return supervisor.actors[static_cast<std::size_t>(of)].at(0); };
+  switch (role) {
+    case Role::kExecutor: {
+      ActorHandles workers;
+      for (const WorkerSlot& slot : supervisor.workers)
+        workers.push_back(caf::actor_cast<caf::strong_actor_ptr>(slot.worker));
+      return workers;
+    }
+    case Role::kScheduler:
+      return {first(Role::kKVCacheManager), first(Role::kEncoderCacheManager),
+              first(Role::kExecutor), first(Role::kOutputProcessor)};
+    case Role::kInputProcessor:
+      return {first(Role::kOutputProcessor), first(Role::kScheduler)};
+    case Role::kFrontend: {
+      ActorHandles engine = {first(Role::kOutputProcessor), first(Role::kScheduler)};
+      const auto& pool = supervisor.actors[static_cast<std::size_t>(Role::kInputProcessor)];
+      engine.insert(engine.end(), pool.begin(), pool.end());
+      return engine;
+    }
+    default:
+      return {};
+  }
+}
+
+template <class OnSpawned>
+void spawn_role(Self self, Role role, OnSpawned on_spawned) {
+  SupervisorState& supervisor = state(self);
+  const std::uint32_t incarnation = supervisor.incarnation;
+  const std::size_t index = node_index(supervisor, role);
+  const std::string name(to_string(role));
+  ask_now(
+      self, supervisor.nodes[index].node, kControlDeadline, "the " + name + " did not start",
+      [=](const Status& status, const ActorHandles& handles) {
+        if (state(self).incarnation != incarnation) return;
+        if (status.error) return fail(self, *status.error);
+        for (const caf::strong_actor_ptr& handle : handles) watch(self, name, handle, index);
+        on_spawned(handles);
+      },
+      SpawnRole{role, incarnation, supervisor.model, supervisor.cache, supervisor.http_port},
+      peers_of(supervisor, role));
 }
 
 void report_started(Self self, std::uint16_t port) {
   SupervisorState& supervisor = state(self);
   const ModelLoaded& model = supervisor.model;
+  supervisor.phase = Phase::kServing;
+  supervisor.serving_since = now_seconds();
+  if (!supervisor.started.pending()) {
+    log_info("engine restarted", kv("incarnation", supervisor.incarnation));
+    return;
+  }
   log_info("engine ready", kv("architecture", model.architecture), kv("dtype", model.dtype),
            kv("cpu_isa", model.cpu_isa), kv("max_model_len", model.max_model_len),
            kv("canonical_shards", model.canonical_shards), kv("workers", supervisor.workers.size()),
            kv("weight_mib", model.weight_bytes >> 20),
            kv("kv_blocks", supervisor.cache.num_blocks - 1),
            kv("kv_groups", supervisor.cache.groups.size()));
+  EngineHandles& handles = *supervisor.handles;
+  handles.request_defaults =
+      request_defaults(supervisor.start.options, supervisor.sampling_defaults, model);
+  for (const auto& handle : supervisor.actors[static_cast<std::size_t>(Role::kInputProcessor)])
+    handles.input_processors.push_back(caf::actor_cast<InputProcessorActor>(handle));
+  const auto first = [&](Role of) { return supervisor.actors[static_cast<std::size_t>(of)].at(0); };
+  handles.scheduler = caf::actor_cast<SchedulerActor>(first(Role::kScheduler));
+  handles.output_processor = caf::actor_cast<OutputProcessorActor>(first(Role::kOutputProcessor));
   supervisor.started.deliver(
       Started{.model = model, .num_blocks = supervisor.cache.num_blocks, .port = port});
 }
 
-void on_cache_ready(Self self, const Status& status) {
+/// The Frontend goes on with its requests in the new engine.
+void hand_over_engine(Self self) {
   SupervisorState& supervisor = state(self);
-  if (status.error) return refuse_start(self, *status.error);
-  if (++supervisor.num_answered < supervisor.workers.size()) return;
-  if (auto spawned = spawn_engine(self); !spawned.ok()) return refuse_start(self, spawned.error());
-  if (!supervisor.frontend) return report_started(self, 0);
-  ask(self, supervisor.frontend, kControlDeadline, Listen{})
-      .then(
-          [self](const Listening& listening) {
-            if (listening.error) return refuse_start(self, *listening.error);
-            report_started(self, listening.port);
-          },
-          [self](const caf::error& error) {
-            refuse_start(self, {ErrorCode::kInternal, "the frontend did not open the port: " +
-                                                          to_text(error, self->system())});
-          });
+  std::vector<InputProcessorActor> pool;
+  for (const auto& handle : supervisor.actors[static_cast<std::size_t>(Role::kInputProcessor)])
+    pool.push_back(caf::actor_cast<InputProcessorActor>(handle));
+  const auto first = [&](Role of) { return supervisor.actors[static_cast<std::size_t>(of)].at(0); };
+  send(self, supervisor.frontend, EngineReplaced{std::exchange(supervisor.crashed, false)},
+       std::move(pool), caf::actor_cast<OutputProcessorActor>(first(Role::kOutputProcessor)),
+       caf::actor_cast<SchedulerActor>(first(Role::kScheduler)));
 }
 
-void on_model_loaded(Self self, ModelLoaded& model) {
-  SupervisorState& supervisor = state(self);
-  if (model.error) return refuse_start(self, *model.error);
-  const auto rank = static_cast<std::size_t>(model.rank);
-  supervisor.loaded.at(rank) = std::move(model);
-  if (++supervisor.num_answered < supervisor.workers.size()) return;
-  auto joined = join_loaded(supervisor.loaded);
-  if (!joined.ok()) return refuse_start(self, joined.error());
-  supervisor.model = std::move(joined).value();
-  const EngineOptions& engine = supervisor.start.options.engine;
-  KVCacheLimits limits = {.available_bytes = cache_bytes(supervisor),
-                          .max_model_len = supervisor.model.max_model_len,
-                          .max_in_flight_tokens = max_in_flight_tokens(engine)};
-  if (engine.num_gpu_blocks_override > 0) {
-    limits.num_blocks_override = static_cast<std::int32_t>(engine.num_gpu_blocks_override);
-  }
-  auto config = make_kv_cache_config(supervisor.model.kv_cache_specs, limits);
-  if (!config.ok()) return refuse_start(self, config.error());
-  supervisor.cache = std::move(config).value();
-  supervisor.num_answered = 0;
-  for (const WorkerActor& worker : supervisor.workers) {
-    ask(self, worker, kControlDeadline, InitializeKVCache{supervisor.cache})
-        .then([self](const Status& status) { on_cache_ready(self, status); },
-              [self](const caf::error& error) {
-                refuse_start(self, {ErrorCode::kInternal, "the worker took no KV cache: " +
-                                                              to_text(error, self->system())});
-              });
-  }
+void open_port(Self self) {
+  const std::uint32_t incarnation = state(self).incarnation;
+  ask_now(
+      self, state(self).frontend, kControlDeadline, "the frontend did not open the port",
+      [=](const Listening& listening) {
+        if (state(self).incarnation != incarnation) return;
+        if (listening.error) return fail(self, *listening.error);
+        state(self).http_port = listening.port;
+        report_started(self, listening.port);
+      },
+      Listen{});
 }
 
-/// Subscribers may connect while the model loads.
-Result<void> start_kv_events(Self self) {
+void spawn_frontend(Self self) {
   SupervisorState& supervisor = state(self);
-  const EngineOptions& engine = supervisor.start.options.engine;
-  ASSIGN_OR_RETURN(const KVEventsConfig config, parse_kv_events_config(engine.kv_events_config));
-  if (!config.publishes()) return {};
-  if (!engine.enable_prefix_caching) {
-    return invalid_argument("kv-events-config: there are no events without enable-prefix-caching",
-                            "kv-events-config");
+  supervisor.frontend_spawning = true;
+  spawn_role(self, Role::kFrontend, [=](const ActorHandles& handles) {
+    state(self).frontend_spawning = false;
+    state(self).frontend = caf::actor_cast<FrontendActor>(handles.at(0));
+    open_port(self);
+  });
+}
+
+/// Does what can be done next. Called whenever something has been achieved.
+void advance(Self self) {
+  SupervisorState& supervisor = state(self);
+  if (supervisor.phase != Phase::kStarting) return;
+  const auto& nodes = supervisor.nodes;
+  const auto& workers = supervisor.workers;
+  if (!std::all_of(nodes.begin(), nodes.end(), [](const NodeSlot& n) { return n.connected; }))
+    return;
+  if (!std::all_of(nodes.begin(), nodes.end(), [](const NodeSlot& n) { return n.prepared; }))
+    return prepare_nodes(self);
+  spawn_workers(self);  // they load while the tokenizer is read
+  prepare_nodes(self);
+  if (!std::all_of(nodes.begin(), nodes.end(), [](const NodeSlot& n) { return n.has_tokenizer; }) ||
+      !std::all_of(workers.begin(), workers.end(), [](const WorkerSlot& w) { return w.loaded; }))
+    return;
+  if (!supervisor.caches_asked) return initialize_caches(self);
+  if (supervisor.num_caches < workers.size()) return;
+  if (supervisor.num_spawned < kSpawnOrder.size()) {
+    const Role role = kSpawnOrder[supervisor.num_spawned];
+    return spawn_role(self, role, [=](const ActorHandles& handles) {
+      state(self).actors[static_cast<std::size_t>(role)] = handles;
+      ++state(self).num_spawned;
+      advance(self);
+    });
   }
-  const BlockHasher hasher(parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value(), 1);
-  ASSIGN_OR_RETURN(std::shared_ptr<KVEventPublisher> core,
-                   KVEventPublisher::start(config, {.int_block_hashes = config.use_int_block_hashes,
-                                                    .hash_bytes = hasher.hash_size()}));
-  log_info("kv events", kv("endpoint", core->endpoint()),
-           kv("replay_endpoint", core->replay_endpoint()), kv("topic", config.topic));
-  supervisor.kv_event_publisher =
-      adopt(self, "kv event publisher", spawn_kv_event_publisher(self->system(), std::move(core)));
+  if (!supervisor.start.serve_http) return report_started(self, 0);
+  if (!supervisor.frontend) {
+    if (!supervisor.frontend_spawning) spawn_frontend(self);
+    return;
+  }
+  hand_over_engine(self);
+  report_started(self, 0);
+}
+
+/// Something of the engine is gone. What lives of it ends, but the Frontend, and workers that have
+/// lost no rank of their group; then it is brought up anew.
+void recover(Self self, const std::string& cause, bool crashed) {
+  SupervisorState& supervisor = state(self);
+  if (supervisor.phase == Phase::kStopping) return;
+  if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, cause});
+  log_error("incident", kv("cause", cause), kv("incarnation", supervisor.incarnation),
+            kv("recovery", supervisor.num_recoveries + 1));
+  supervisor.clean = false;
+  supervisor.crashed |= crashed;
+  if (!supervisor.start.serve_http || ++supervisor.num_recoveries > kMaxRecoveries)
+    return give_up(self, cause);
+  if (supervisor.frontend) send(self, supervisor.frontend, EngineLost{cause});
+  ++supervisor.incarnation;
+  supervisor.phase = Phase::kStarting;
+  supervisor.caches_asked = false;
+  supervisor.num_caches = supervisor.num_spawned = 0;
+  supervisor.frontend_spawning = false;
+  for (NodeSlot& slot : supervisor.nodes) slot.preparing = false;
+  for (ActorHandles& handles : supervisor.actors) {
+    for (const caf::strong_actor_ptr& handle : handles) {
+      const auto actor = caf::actor_cast<caf::actor>(handle);
+      forget(supervisor, actor);
+      caf::anon_send_exit(actor, caf::exit_reason::kill);
+    }
+    handles.clear();
+  }
+  const bool group_lost =
+      std::any_of(supervisor.workers.begin(), supervisor.workers.end(),
+                  [](const WorkerSlot& slot) { return !slot.worker || !slot.loaded; });
+  if (group_lost) {
+    for (WorkerSlot& slot : supervisor.workers) {
+      if (slot.worker) {
+        const auto actor = caf::actor_cast<caf::actor>(slot.worker);
+        forget(supervisor, actor);
+        caf::anon_send_exit(actor, caf::exit_reason::kill);
+      }
+      slot = {.node = slot.node};
+    }
+  }
+  advance(self);
+}
+
+void on_down(Self self, const caf::down_msg& down) {
+  SupervisorState& supervisor = state(self);
+  const auto found =
+      std::find_if(supervisor.watched.begin(), supervisor.watched.end(),
+                   [&](const Watched& w) { return w.actor.address() == down.source; });
+  if (found == supervisor.watched.end()) return;
+  const Watched gone = *found;
+  supervisor.watched.erase(found);
+  if (supervisor.phase == Phase::kStopping) return end_children(self);
+  const std::string reason = gone.name + " ended: " + to_text(down.reason, self->system());
+  NodeSlot& slot = supervisor.nodes[gone.node];
+  const bool node_gone = down.reason == caf::exit_reason::remote_link_unreachable ||
+                         (slot.node && slot.node.address() == down.source);
+  // A process of ours that has crashed says so itself, with how; that is a moment away.
+  if (node_gone) {
+    if (slot.process) return;
+    lose_node(self, gone.node);
+  }
+  for (WorkerSlot& worker : supervisor.workers) {
+    if (worker.worker && worker.worker.address() == down.source) worker = {.node = gone.node};
+  }
+  if (supervisor.frontend && supervisor.frontend.address() == down.source)
+    supervisor.frontend = nullptr;
+  recover(self, reason, !node_gone);
+}
+
+// ---- From outside ------------------------------------------------------------------------------
+
+/// Opens the port for nodes and starts the processes of this host.
+Result<void> start_nodes(Self self) {
+  SupervisorState& supervisor = state(self);
+  if (is_single_process(supervisor)) {
+    NodeSlot& slot = supervisor.nodes.front();
+    const NodeHandles handles = spawn_node(self->system(), supervisor.start.options, slot.config);
+    slot.node = handles.node;
+    slot.heart = handles.heart;
+    slot.connected = true;
+    watch(self, "node", caf::actor_cast<caf::strong_actor_ptr>(handles.node), 0);
+    return {};
+  }
+  if (!self->system().has_middleman())
+    return invalid_argument("several nodes need CAF's middleman: load it into the configuration");
+  const TopologyOptions& topology = supervisor.start.options.topology;
+  const SupervisorActor me = self;
+  auto port =
+      self->system().middleman().publish(me, static_cast<std::uint16_t>(topology.supervisor_port),
+                                         topology.supervisor_host.c_str(), true);
+  if (!port) {
+    return Error{ErrorCode::kIo, "cannot open " + topology.supervisor_host + ":" +
+                                     std::to_string(topology.supervisor_port) +
+                                     " for nodes: " + to_text(port.error(), self->system())};
+  }
+  supervisor.port = *port;
+  log_info("waiting for nodes", kv("host", topology.supervisor_host), kv("port", *port),
+           kv("nodes", supervisor.nodes.size()));
+  for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
+    if (supervisor.nodes[index].config.host.empty()) start_process(self, index);
+  }
   return {};
 }
 
-void load_workers(Self self) {
+/// No two engines of a host meet under one name.
+std::string rendezvous_name() {
+  std::random_device device;
+  return "shm:troupe-" + std::to_string(getpid()) + "-" + std::to_string(std::uint32_t{device()});
+}
+
+/// Options and generation config first, as they are quick to be wrong.
+Result<void> start(Self self) {
   SupervisorState& supervisor = state(self);
-  supervisor.parallel = parallel_config(supervisor.start.options.engine);
-  WorkerOptions options = worker_options(supervisor.start.options, supervisor.parallel);
-  const std::int32_t num_workers = options.parallel.world_size();
-  supervisor.loaded.resize(static_cast<std::size_t>(num_workers));
-  supervisor.load_fractions.resize(static_cast<std::size_t>(num_workers));
-  for (std::int32_t rank = 0; rank < num_workers; ++rank) {
-    supervisor.workers.push_back(adopt(self, "worker", spawn_worker(self->system(), rank)));
-    options.parallel.rank = rank;
-    ask(self, supervisor.workers.back(), kLoadDeadline, LoadModel{options})
-        .then([self](ModelLoaded& model) { on_model_loaded(self, model); },
-              [self](const caf::error& error) {
-                refuse_start(self, {ErrorCode::kInternal,
-                                    "the worker did not load: " + to_text(error, self->system())});
-              });
+  const Options& options = supervisor.start.options;
+  ASSIGN_OR_RETURN(const GenerationConfig generation, load_generation_config(options.model.model));
+  ASSIGN_OR_RETURN(supervisor.sampling_defaults, sampling_defaults(generation, options.model));
+  ASSIGN_OR_RETURN(Topology topology, options_topology(options));
+  supervisor.workers.resize(static_cast<std::size_t>(topology.num_workers()));
+  for (NodeConfig& node : topology.nodes) supervisor.nodes.push_back({.config = std::move(node)});
+  for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
+    for (const std::int32_t rank : supervisor.nodes[index].config.workers)
+      supervisor.workers[static_cast<std::size_t>(rank)].node = index;
   }
-}
-
-/// The share that all of them have loaded.
-void on_progress(Self self, LoadProgress progress) {
-  SupervisorState& supervisor = state(self);
-  if (!supervisor.start.on_progress) return;
-  std::vector<double>& fractions = supervisor.load_fractions;
-  fractions.at(static_cast<std::size_t>(progress.rank)) = progress.fraction;
-  progress.fraction = *std::min_element(fractions.begin(), fractions.end());
-  supervisor.start.on_progress(progress);
-}
-
-/// Options and generation config first, as they are quick to be wrong. Then the worker: it loads
-/// while this actor reads the tokenizer.
-void start(Self self) {
-  SupervisorState& supervisor = state(self);
-  const ModelOptions& options = supervisor.start.options.model;
-  auto generation = load_generation_config(options.model);
-  if (!generation.ok()) return refuse_start(self, generation.error());
-  supervisor.generation = std::move(generation).value();
-  auto defaults = sampling_defaults(supervisor.generation, options);
-  if (!defaults.ok()) return refuse_start(self, defaults.error());
-  supervisor.sampling_defaults = std::move(defaults).value();
-  if (auto events = start_kv_events(self); !events.ok()) return refuse_start(self, events.error());
-
-  load_workers(self);
-  auto tokenizer = Tokenizer::load(options.model);
-  if (!tokenizer.ok()) return refuse_start(self, tokenizer.error());
-  supervisor.tokenizer = std::move(tokenizer).value();
+  if (supervisor.workers.size() > 1) supervisor.rendezvous = rendezvous_name();
+  return start_nodes(self);
 }
 
 void stop(Self self, double drain_timeout_s) {
@@ -501,6 +763,16 @@ void stop(Self self, double drain_timeout_s) {
           });
 }
 
+/// The share that all workers have loaded.
+void on_progress(Self self, LoadProgress progress) {
+  SupervisorState& supervisor = state(self);
+  if (!supervisor.start.on_progress || !supervisor.started.pending()) return;
+  supervisor.workers.at(static_cast<std::size_t>(progress.rank)).fraction = progress.fraction;
+  for (const WorkerSlot& slot : supervisor.workers)
+    progress.fraction = std::min(progress.fraction, slot.fraction);
+  supervisor.start.on_progress(progress);
+}
+
 SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions& options,
                                                    const std::shared_ptr<EngineHandles>& handles) {
   state(self).start = options;
@@ -509,15 +781,28 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
   return {
       [self](const Start&) -> caf::result<Started> {
         state(self).started = self->make_response_promise<Started>();
-        start(self);
-        return state(self).started;
+        auto promise = state(self).started;
+        check_nodes_later(self);
+        if (auto begun = start(self); !begun.ok())
+          refuse_start(self, begun.error());
+        else
+          advance(self);
+        return promise;
       },
       [self](const Stop& message) -> caf::result<Stopped> {
         state(self).stopped = self->make_response_promise<Stopped>();
+        auto promise = state(self).stopped;
         stop(self, message.drain_timeout_s);
-        return state(self).stopped;
+        return promise;
       },
       [self](const LoadProgress& progress) { on_progress(self, progress); },
+      [self](const JoinNode& join, const ActorHandles& handles) {
+        return on_join(self, join, handles);
+      },
+      [self](const NodeConnected& connected) { on_connected(self, connected); },
+      [self](const HeartbeatReply& reply) { on_heartbeat(self, reply); },
+      [self](const NodeExited& exited) { on_node_exited(self, exited); },
+      [self](const CheckNodes&) { check_nodes(self); },
   };
 }
 

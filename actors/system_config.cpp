@@ -1,5 +1,6 @@
 #include "actors/system_config.hpp"
 
+#include <caf/io/all.hpp>
 #include <sstream>
 
 #include "messages/actor_interfaces.hpp"
@@ -9,8 +10,11 @@ namespace troupe {
 void configure(caf::actor_system_config& config) {
   add_message_types<caf::id_block::troupe>(config);
   add_message_types<caf::id_block::troupe_handles>(config);
+  add_caf_type<ActorHandles>(config, "ActorHandles");
   tune(config);
 }
+
+void load_network(caf::actor_system_config& config) { config.load<caf::io::middleman>(); }
 
 SystemConfig::SystemConfig() { configure(*this); }
 

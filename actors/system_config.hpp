@@ -14,6 +14,9 @@ namespace troupe {
 /// application calls it on its own configuration before it makes its actor system.
 void configure(caf::actor_system_config& config);
 
+/// Loads CAF's network layer, which a topology of several processes needs.
+void load_network(caf::actor_system_config& config);
+
 class SystemConfig : public caf::actor_system_config {
  public:
   SystemConfig();

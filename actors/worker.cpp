@@ -1,5 +1,6 @@
 // The Worker: one device's ModelRunner behind messages.
 #include "actors/spawn.hpp"
+#include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/worker/model_runner.hpp"
 
@@ -10,6 +11,7 @@ struct WorkerState {
   WorkerState() = default;
   static inline const char* name = "worker";
   std::unique_ptr<ModelRunner> runner;
+  std::uint32_t incarnation = 0;  ///< of the engine that it serves
 };
 
 /// A failure of ours (a CHECK, no memory) fails the step; the Scheduler tries again, the Supervisor
@@ -24,7 +26,8 @@ auto guarded(Function&& f) -> decltype(f()) {
 }
 
 WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerState> self,
-                                           std::int32_t rank) {
+                                           std::int32_t rank,
+                                           const std::shared_ptr<WorkerProgress>& progress) {
   return {
       [self, rank](const LoadModel& load) -> ModelLoaded {
         const auto asker = caf::actor_cast<SupervisorActor>(self->current_sender());
@@ -38,6 +41,7 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
       },
       [self](const InitializeKVCache& initialize) -> Status {
         CHECK(state(self).runner != nullptr);
+        state(self).incarnation = initialize.incarnation;
         auto done =
             guarded([&] { return state(self).runner->initialize_kv_cache(initialize.config); });
         return {done.ok() ? std::nullopt : std::optional(done.error())};
@@ -49,9 +53,15 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
         if (!joined.ok())
           log_warning("the ranks did not meet", kv("error", joined.error().message));
       },
-      [self, rank](const SchedulerOutput& step) {
+      [self, rank, progress](const SchedulerOutput& step) {
+        if (step.incarnation != state(self).incarnation) return;  // of an engine that has ended
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+        if (progress) progress->busy_since_ns = steady_ns();
         auto result = guarded([&] { return state(self).runner->execute(step); });
+        if (progress) {
+          progress->busy_since_ns = 0;
+          ++progress->num_steps;
+        }
         if (result.ok()) {
           send(self, executor, std::move(result).value());
         } else {
@@ -63,8 +73,9 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
 
 }  // namespace
 
-WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank) {
-  return system.spawn<caf::detached>(worker_behavior, rank);
+WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
+                         std::shared_ptr<WorkerProgress> progress) {
+  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress));
 }
 
 }  // namespace troupe

@@ -101,11 +101,28 @@ using FrontendActor = ActorOf<
     void(ExpireRequests),              // To itself: the time of a request that waits may be up.
     void(LogStats)>;                   // To itself: a line of statistics is due.
 
-/// The root: spawns all of them in order, watches them, stops them in reverse order.
+/// A process in which actors are placed: starts what it is asked to.
+using NodeActor = ActorOf<
+    Status(PrepareNode),               // Read what the node's roles need.
+    Replies<Status, ActorHandles>(SpawnWorker),              // Start a Worker.
+    Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actors of a role; beside it those they speak with.
+    void(CheckNodes),                  // To itself: is the Supervisor still there?
+    void(LeaveNode)>;                  // End every actor of the node.
+
+/// Shows that the actors of a node get to run.
+using HeartActor = ActorOf<
+    void(Heartbeat)>;                  // HeartbeatReply goes to the sender.
+
+/// The root: spawns all of them in order, watches them, starts anew what ends, stops them in reverse order.
 using SupervisorActor = ActorOf<
     Started(Start),                    // Load the model and start the engine.
     Stopped(Stop),                     // Drain, then end every actor.
-    void(LoadProgress)>;               // A worker is still loading.
+    void(LoadProgress),                // A worker is still loading.
+    NodeAccepted(JoinNode, ActorHandles),  // A node offers itself; beside it its NodeActor and its HeartActor.
+    void(NodeConnected),               // The sender, a node, can reach the others.
+    void(HeartbeatReply),              // The sender, a node's heart, beats.
+    void(NodeExited),                  // To itself: a process that it had started is gone.
+    void(CheckNodes)>;                 // To itself: who has been silent for too long?
 
 }  // namespace troupe
 // clang-format on

@@ -22,9 +22,21 @@
 
 namespace troupe {
 
+/// An answer of several values: ActorOf<Replies<A, B>(Ask)>.
+template <class... Results>
+struct Replies {};
+
 namespace internal {
 template <class Signature>
 struct ActorSignature;
+template <class... Results, class... Arguments>
+struct ActorSignature<Replies<Results...>(Arguments...)> {
+#if TROUPE_CAF_TYPE_IDS
+  using type = caf::result<Results...>(Arguments...);
+#else
+  using type = typename caf::replies_to<Arguments...>::template with<Results...>;
+#endif
+};
 template <class Result, class... Arguments>
 struct ActorSignature<Result(Arguments...)> {
 #if TROUPE_CAF_TYPE_IDS
@@ -93,12 +105,14 @@ void send_after(Self* self, std::chrono::nanoseconds delay, const Handle& to, Me
 
 /// Ask with a deadline; an answer that does not come is a request_timeout error. Not for the token
 /// path: each deadline costs a timer that the answer does not cancel.
-template <class Self, class Handle, class Message>
-auto ask(Self* self, const Handle& to, std::chrono::nanoseconds deadline, Message&& message) {
+template <class Self, class Handle, class Message, class... More>
+auto ask(Self* self, const Handle& to, std::chrono::nanoseconds deadline, Message&& message,
+         More&&... more) {
 #if TROUPE_CAF_MAIL
-  return self->mail(std::forward<Message>(message)).request(to, deadline);
+  return self->mail(std::forward<Message>(message), std::forward<More>(more)...)
+      .request(to, deadline);
 #else
-  return self->request(to, deadline, std::forward<Message>(message));
+  return self->request(to, deadline, std::forward<Message>(message), std::forward<More>(more)...);
 #endif
 }
 
@@ -150,6 +164,17 @@ void add_message_types(caf::actor_system_config& config) {
 template <class Handle>
 void post_exit(const Handle& to, caf::error reason) {
   post(caf::actor_cast<caf::actor>(to), caf::exit_msg{to->address(), std::move(reason)});
+}
+
+/// A type of CAF's own that travels between processes: 0.17 has a number for it, and no name.
+template <class T>
+void add_caf_type(caf::actor_system_config& config, const char* name) {
+#if TROUPE_CAF_TYPE_IDS
+  static_cast<void>(config);
+  static_cast<void>(name);
+#else
+  config.add_message_type<T>(name);
+#endif
 }
 
 /// The settings that CAF needs to serve tokens: no work stealing (its workers sleep between polls),

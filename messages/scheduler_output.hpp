@@ -73,6 +73,8 @@ struct SchedulerOutput {
   std::vector<std::pair<RequestId, std::int32_t>> num_invalid_draft_tokens;
   std::string kv_connector_metadata;  ///< for the worker side of the KV connector; its own format
   bool has_sync_kv_loads = false;     ///< the connector loads before the model runs
+  /// Of the engine: workers drop what an older one had sent before it ended.
+  std::uint32_t incarnation = 0;
   bool operator==(const SchedulerOutput&) const = default;
 };
 TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_ids,
@@ -80,7 +82,7 @@ TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_i
                finished_ids, preempted_ids, scheduled_encoder_inputs, free_encoder_identifiers,
                block_copies, blocks_to_zero, num_resumed_requests, num_drafts_to_make,
                has_structured_output_requests, pending_structured_output_tokens,
-               num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads)
+               num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation)
 
 /// Scheduler -> Executor -> Workers: which tokens the grammars allow in a step, for its sampler.
 struct GrammarOutput {

@@ -14,12 +14,16 @@
 #include "messages/error.hpp"
 #include "messages/kv_events.hpp"
 #include "messages/model_runner_output.hpp"
+#include "messages/node.hpp"
 #include "messages/request.hpp"
 #include "messages/scheduler_output.hpp"
 #include "messages/wire.hpp"
 #include "messages/worker.hpp"
 
 namespace troupe {
+
+/// Actors that travel beside a message, which states their order: plain structs know no actors.
+using ActorHandles = std::vector<caf::strong_actor_ptr>;
 
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 31;
 
@@ -132,4 +136,15 @@ CAF_ADD_TYPE_ID(troupe, (troupe::EngineLost))
 CAF_ADD_TYPE_ID(troupe, (troupe::EngineReplaced))
 CAF_ADD_TYPE_ID(troupe, (troupe::EngineHealth))
 CAF_ADD_TYPE_ID(troupe, (troupe::ExpireRequests))
+CAF_ADD_TYPE_ID(troupe, (troupe::JoinNode))
+CAF_ADD_TYPE_ID(troupe, (troupe::NodeAccepted))
+CAF_ADD_TYPE_ID(troupe, (troupe::NodeConnected))
+CAF_ADD_TYPE_ID(troupe, (troupe::PrepareNode))
+CAF_ADD_TYPE_ID(troupe, (troupe::SpawnWorker))
+CAF_ADD_TYPE_ID(troupe, (troupe::SpawnRole))
+CAF_ADD_TYPE_ID(troupe, (troupe::Heartbeat))
+CAF_ADD_TYPE_ID(troupe, (troupe::HeartbeatReply))
+CAF_ADD_TYPE_ID(troupe, (troupe::LeaveNode))
+CAF_ADD_TYPE_ID(troupe, (troupe::NodeExited))
+CAF_ADD_TYPE_ID(troupe, (troupe::CheckNodes))
 CAF_END_TYPE_ID_BLOCK(troupe)

@@ -90,12 +90,14 @@ struct ModelLoaded {
 TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, cpu_isa, max_model_len, vocab_size,
                canonical_shards, kv_cache_specs, weight_bytes, available_bytes, error)
 
-/// Supervisor -> Worker: take the memory. Answered with Status.
+/// Supervisor -> Worker: take the memory, and serve this incarnation of the engine: whatever an
+/// earlier one had left is forgotten. Answered with Status.
 struct InitializeKVCache {
   KVCacheConfig config;
+  std::uint32_t incarnation = 0;
   bool operator==(const InitializeKVCache&) const = default;
 };
-TROUPE_MESSAGE(InitializeKVCache, config)
+TROUPE_MESSAGE(InitializeKVCache, config, incarnation)
 
 /// Done, or why not.
 struct Status {

@@ -35,7 +35,7 @@ std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std
         "--max-model-len.\n");
     return kExitOk;
   }
-  auto rest = load_options(line.set, arguments, environment(), line.caf_entries);
+  auto rest = load_options(line.set, line.options, arguments, environment(), line.caf_entries);
   if (!rest.ok()) return fail(rest.error());
   line.positionals = std::move(rest).value();
   if (model_positional && !line.positionals.empty()) {
@@ -60,6 +60,15 @@ Result<std::string> model_folder(const Options& options) {
   return Error{ErrorCode::kNotFound,
                "no model was named, and the demo model is not beside the binary, in '" +
                    (binary / "demo_model").string() + "'"};
+}
+
+Result<void> resolve_model(Options& options) {
+  ASSIGN_OR_RETURN(const std::string folder, model_folder(options));
+  std::string& model = options.model.model;
+  if (options.model.served_model_name.empty())
+    options.model.served_model_name = {model.empty() ? "demo" : model};
+  model = folder;
+  return {};
 }
 
 }  // namespace troupe::tools

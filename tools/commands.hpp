@@ -23,6 +23,8 @@ inline constexpr int kExitUsage =
     2;  ///< the command line, environment or configuration file is wrong
 
 int serve(Arguments arguments);
+int node(Arguments arguments);
+int topology(Arguments arguments);
 int generate(Arguments arguments);
 int chat(Arguments arguments);
 int bench(Arguments arguments);
@@ -52,6 +54,9 @@ struct CommandLine {
 
 /// The folder of the model to load: as given, or the demo model that comes with the binary.
 [[nodiscard]] Result<std::string> model_folder(const Options& options);
+
+/// Sets the model's folder to that, and its name in the API if none is given.
+[[nodiscard]] Result<void> resolve_model(Options& options);
 
 /// Prints "troupe: <message>" to standard error and returns the exit code for it.
 int fail(const Error& error);

@@ -167,7 +167,7 @@ int generate(Arguments arguments) {
     show_progress(bar, batch, num_read, reader.num_bytes(), bytes_total);
   }
   bar.finish();
-  return batch.num_failed() == 0 ? kExitOk : kExitFailure;
+  return (*engine)->exit_with(batch.num_failed() == 0 ? kExitOk : kExitFailure);
 }
 
 }  // namespace troupe::tools

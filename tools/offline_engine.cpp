@@ -44,6 +44,7 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
 OfflineEngine::~OfflineEngine() {
   self_.reset();
   if (system_ && engine_.supervisor) stop(*system_, engine_, 0);
+  guard_.arm(exit_code_);
 }
 
 const InputProcessorActor& OfflineEngine::input_processor(RequestId id) const {

@@ -8,6 +8,7 @@
 
 #include "actors/module.hpp"
 #include "tools/commands.hpp"
+#include "tools/shutdown_guard.hpp"
 
 namespace troupe::tools {
 
@@ -34,11 +35,16 @@ class OfflineEngine {
     return engine_.handles.request_defaults;
   }
 
+  /// Returns the code, with which the process ends also if CAF does not.
+  int exit_with(int code) { return exit_code_ = code; }
+
  private:
   OfflineEngine() = default;
   [[nodiscard]] const InputProcessorActor& input_processor(RequestId id) const;
 
   SystemConfig config_;
+  ShutdownGuard guard_;
+  int exit_code_ = 0;
   std::optional<caf::actor_system> system_;
   std::optional<caf::scoped_actor> self_;
   Engine engine_;

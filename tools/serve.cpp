@@ -8,6 +8,7 @@
 #include "actors/module.hpp"
 #include "tools/commands.hpp"
 #include "tools/progress.hpp"
+#include "tools/shutdown_guard.hpp"
 
 namespace troupe::tools {
 namespace {
@@ -53,26 +54,25 @@ int serve(Arguments arguments) {
   CommandLine line;
   if (const auto done = read_command_line(line, arguments, "serve [MODEL] [options]")) return *done;
   Options& options = line.options;
-  auto folder = model_folder(options);
-  if (!folder.ok()) return fail(folder.error());
-  if (options.model.served_model_name.empty()) {
-    options.model.served_model_name = {options.model.model.empty() ? "demo" : options.model.model};
-  }
-  options.model.model = *folder;
+  if (auto resolved = resolve_model(options); !resolved.ok()) return fail(resolved.error());
 
   const EndingSignals signals;
   SystemConfig config;
   if (auto applied = config.apply(line.caf_entries); !applied.ok()) return fail(applied.error());
+  load_network(config);
+  ShutdownGuard guard;
   caf::actor_system system{config};
 
   ProgressBar progress("loading");
   auto engine =
       start(system,
             {.options = options,
+             .node_arguments = {arguments.begin(), arguments.end()},
              .on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); },
              .on_failure = [](const std::string&) { kill(getpid(), EndingSignals::kEngineDied); }});
   if (!engine.ok()) {
     progress.finish();
+    guard.arm(kExitFailure);
     return fail(engine.error());
   }
   progress.complete("ready");
@@ -88,7 +88,9 @@ int serve(Arguments arguments) {
     }).detach();
   }
   const bool clean = stop(system, *engine, options.server.shutdown_timeout);
-  return clean && signal != EndingSignals::kEngineDied ? kExitOk : kExitFailure;
+  const int code = clean && signal != EndingSignals::kEngineDied ? kExitOk : kExitFailure;
+  guard.arm(code);
+  return code;
 }
 
 }  // namespace troupe::tools

@@ -15,6 +15,8 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"serve", troupe::tools::serve, "serve a model over the OpenAI HTTP API"},
+    {"node", troupe::tools::node, "one process of a topology; serve starts those of its own host"},
+    {"topology", troupe::tools::topology, "draw what a configuration file makes run where"},
     {"chat", troupe::tools::chat, "talk to a model in the terminal"},
     {"generate", troupe::tools::generate, "requests in, completions out, as JSON lines"},
     {"bench", troupe::tools::bench, "measure latency, throughput, or a running server"},

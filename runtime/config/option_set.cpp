@@ -177,11 +177,9 @@ Result<void> OptionSet::assign(Option& option, const std::string& text, OptionSo
   return {};
 }
 
-Result<void> OptionSet::read_file(std::span<const ConfigEntry> entries, std::string_view file_name,
-                                  std::span<const std::string_view> foreign_sections) {
+Result<void> OptionSet::read_file(std::span<const ConfigEntry> entries,
+                                  std::string_view file_name) {
   for (const ConfigEntry& entry : entries) {
-    const auto is_foreign = [&](std::string_view name) { return entry.section == name; };
-    if (std::any_of(foreign_sections.begin(), foreign_sections.end(), is_foreign)) continue;
     const std::string where = std::string(file_name) + ":" + std::to_string(entry.line);
     Option* option = find(entry.key);
     if (option == nullptr || option->section != entry.section) {

@@ -61,11 +61,9 @@ class OptionSet {
   /// May be given several times; in a file as a list.
   OptionSet& add(std::string name, std::vector<std::string>& target, std::string help);
 
-  /// Entries of foreign sections (those listed) are left alone; any other unknown section or key is
-  /// an error.
+  /// An unknown section or key is an error.
   [[nodiscard]] Result<void> read_file(std::span<const ConfigEntry> entries,
-                                       std::string_view file_name,
-                                       std::span<const std::string_view> foreign_sections);
+                                       std::string_view file_name);
   /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them).
   /// Unknown ones are errors.
   [[nodiscard]] Result<void> read_environment(std::span<const std::string> environment,

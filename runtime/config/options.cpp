@@ -1,6 +1,10 @@
 #include "runtime/config/options.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "runtime/config/config_file.hpp"
+#include "runtime/config/topology.hpp"
 
 namespace troupe {
 namespace {
@@ -142,6 +146,17 @@ void bind_options(OptionSet& set, Options& options) {
            {"trace", "debug", "info", "warning", "error", "off"})
       .add("log-stats-interval-s", options.log.log_stats_interval_s,
            "seconds between lines of statistics; 0: none", 0, 86400);
+
+  TopologyOptions& topology = options.topology;
+  set.section("topology")
+      .add("supervisor-host", topology.supervisor_host,
+           "address of the supervisor for the nodes of a topology; nodes of other hosts need one "
+           "that they can reach")
+      .add("supervisor-port", topology.supervisor_port, "its port; 0: any", 0, 65535)
+      .add("node-timeout-s", topology.node_timeout_s,
+           "seconds of silence after which a node counts as gone and is restarted", 0.5, 3600)
+      .add("step-timeout-s", topology.step_timeout_s,
+           "seconds after which a worker that has not ended its step counts as stuck", 1, 86400);
 }
 
 Result<void> validate(const Options& options) {
@@ -168,7 +183,7 @@ Result<void> validate(const Options& options) {
   return {};
 }
 
-Result<std::vector<std::string>> load_options(OptionSet& set,
+Result<std::vector<std::string>> load_options(OptionSet& set, Options& options,
                                               std::span<const std::string> arguments,
                                               std::span<const std::string> environment,
                                               std::vector<ConfigEntry>& caf_entries) {
@@ -188,12 +203,15 @@ Result<std::vector<std::string>> load_options(OptionSet& set,
   }
   if (!file.empty()) {
     ASSIGN_OR_RETURN(const std::vector<ConfigEntry> entries, read_config_file(file));
-    RETURN_IF_ERROR(set.read_file(entries, file, kCafSections));
+    options.config_file = file;
+    std::vector<ConfigEntry> ours;
     for (const ConfigEntry& entry : entries) {
-      for (const std::string_view section : kCafSections) {
-        if (entry.section == section) caf_entries.push_back(entry);
-      }
+      const bool is_caf = std::find(std::begin(kCafSections), std::end(kCafSections),
+                                    entry.section) != std::end(kCafSections);
+      auto& to = is_caf ? caf_entries : is_node_section(entry.section) ? options.nodes : ours;
+      to.push_back(entry);
     }
+    RETURN_IF_ERROR(set.read_file(ours, file));
   }
   RETURN_IF_ERROR(set.read_environment(environment, kEnvironmentPrefix));
   return set.read_command_line(rest);

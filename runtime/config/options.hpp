@@ -81,11 +81,22 @@ struct LogOptions {
   double log_stats_interval_s = 10;
 };
 
+/// Where the nodes of a topology find the Supervisor.
+struct TopologyOptions {
+  std::string supervisor_host = "127.0.0.1";
+  std::int64_t supervisor_port = 0;  ///< 0: any
+  double node_timeout_s = 4;         ///< a node that is silent for so long is gone
+  double step_timeout_s = 300;       ///< a worker that takes longer for a step is stuck
+};
+
 struct Options {
   ModelOptions model;
   EngineOptions engine;
   ServerOptions server;
   LogOptions log;
+  TopologyOptions topology;
+  std::vector<ConfigEntry> nodes;  ///< the file's [node.NAME] sections, for parse_topology
+  std::string config_file;         ///< as named; empty: none
 };
 
 /// Binds every option; `options` must outlive the set.
@@ -94,11 +105,11 @@ void bind_options(OptionSet& set, Options& options);
 /// Sections of a configuration file that CAF reads by itself.
 inline constexpr std::string_view kCafSections[] = {"scheduler", "middleman", "openssl", "logger"};
 
-/// Reads file (if any), then environment, then command line, and checks what only makes sense
-/// together. Returns the positional arguments. Errors: kInvalidArgument naming the key, kNotFound
-/// for the file.
+/// Reads file (if any), then environment, then command line into `options`, to which `set` is
+/// bound. Returns the positional arguments. Errors: kInvalidArgument naming the key, kNotFound for
+/// the file.
 [[nodiscard]] Result<std::vector<std::string>> load_options(
-    OptionSet& set, std::span<const std::string> arguments,
+    OptionSet& set, Options& options, std::span<const std::string> arguments,
     std::span<const std::string> environment, std::vector<ConfigEntry>& caf_entries);
 /// What only makes sense together. Errors: kInvalidArgument naming the key, its value and the
 /// limit.

@@ -59,6 +59,7 @@ struct SchedulerConfig {
   std::int32_t pipeline_parallel_size = 1;
   /// Decodes wait pipeline_parallel_size steps for their previous token (async only).
   bool stagger_decodes = true;
+  std::uint32_t incarnation = 0;  ///< of the engine: every step carries it
   bool pooling = false;  ///< nothing is sampled, a request ends with its embedding
   SpeculativeConfig speculative;
   KVTransferConfig kv_transfer;            ///< only with a KVConnector

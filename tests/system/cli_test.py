@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, run
 
 MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model")
 WHO = "I am the Troupe demo model, a tiny language model that can chat, count, add numbers and describe simple pictures."
@@ -19,9 +19,7 @@ FRANCE = "The capital of France is Paris."
 
 def troupe(*arguments, stdin="", environment=None):
     """(exit code, standard output, standard error)"""
-    done = subprocess.run([BINARY, *arguments], input=stdin.encode(), capture_output=True, timeout=DEADLINE_S,
-                          env={**ENVIRONMENT, **(environment or {})})
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    return run(arguments, stdin, environment=environment)
 
 
 def json_lines(*objects):

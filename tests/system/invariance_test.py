@@ -4,10 +4,9 @@ once, prefilled in pieces, from the prefix cache, preempted for want of blocks, 
 or two."""
 import json
 import re
-import subprocess
 import unittest
 
-from support import BINARY, ENVIRONMENT
+from support import run
 
 SHARED = "Tell me a story about a dragon. What is the capital of France? Count from 1 to 10. " * 3
 
@@ -35,25 +34,23 @@ def requests():
 
 
 def generate(lines, *arguments):
-    done = subprocess.run([BINARY, "generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--log-level", "warning",
-                           *arguments], input="\n".join(lines) + "\n", capture_output=True, text=True, timeout=600,
-                          env=ENVIRONMENT)
-    if done.returncode != 0:
-        raise AssertionError(f"{arguments}: {done.stderr}\n{done.stdout[:2000]}")
+    code, output, errors = run(["generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--log-level", "warning",
+                                *arguments], "\n".join(lines) + "\n")
+    if code != 0:
+        raise AssertionError(f"{arguments}: {errors}\n{output[:2000]}")
     # Numbers are compared as they were written: to the last digit.
-    answers = [json.loads(line, parse_float=str) for line in done.stdout.splitlines()]
+    answers = [json.loads(line, parse_float=str) for line in output.splitlines()]
     return [(answer["choices"], answer.get("prompt_logprobs")) for answer in answers]
 
 
 def available_instruction_sets():
     sets = []
     for name in ("scalar", "avx2", "avx512", "amx"):
-        done = subprocess.run([BINARY, "generate", "--cpu-isa", name], input="", capture_output=True, text=True, timeout=600,
-                          env=ENVIRONMENT)
-        if done.returncode == 0:
+        code, _, errors = run(["generate", "--cpu-isa", name])
+        if code == 0:
             sets.append(name)
-        elif "instruction" not in done.stderr and name not in done.stderr:
-            raise AssertionError(done.stderr)
+        elif "instruction" not in errors and name not in errors:
+            raise AssertionError(errors)
     return sets
 
 
@@ -94,12 +91,11 @@ class Invariance(unittest.TestCase):
 
     def test_few_blocks_do_preempt(self):
         """The variant above means something: with so few blocks requests are preempted."""
-        done = subprocess.run([BINARY, "generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--max-model-len", "512",
+        code, _, errors = run(["generate", "--max-num-seqs", "16", "--generation-config", "vllm", "--max-model-len", "512",
                                "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64", "--log-level", "debug"],
-                              input="\n".join(requests()) + "\n", capture_output=True, text=True, timeout=600,
-                          env=ENVIRONMENT)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stderr, re.compile(r"step planned .* preempted=[1-9]"))
+                              "\n".join(requests()) + "\n")
+        self.assertEqual(code, 0, errors)
+        self.assertRegex(errors, re.compile(r"step planned .* preempted=[1-9]"))
 
 
 if __name__ == "__main__":

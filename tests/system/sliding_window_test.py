@@ -3,10 +3,9 @@
 import json
 import pathlib
 import random
-import subprocess
 import unittest
 
-from support import BINARY, ENVIRONMENT
+from support import run
 
 MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models" / "models"
 BLOCK_SIZE = 16
@@ -16,14 +15,14 @@ VOCABULARY = 500
 
 def generate(model, bodies, *arguments):
     """The answers, numbers as they were written, and the log."""
-    done = subprocess.run(
-        [BINARY, "generate", str(MODELS / model), "--block-size", str(BLOCK_SIZE), "--max-model-len", "800",
+    code, output, errors = run(
+        ["generate", str(MODELS / model), "--block-size", str(BLOCK_SIZE), "--max-model-len", "800",
          "--max-num-batched-tokens", str(BUDGET), "--generation-config", "vllm",
          "--log-level", "debug", "--max-num-seqs", "1", *arguments],
-        input="".join(json.dumps(body) + "\n" for body in bodies), capture_output=True, text=True, timeout=600, env=ENVIRONMENT)
-    if done.returncode != 0:
-        raise AssertionError(f"{model} {arguments}: {done.stderr[-2000:]}")
-    return [json.loads(line, parse_float=str) for line in done.stdout.splitlines()], done.stderr
+        "".join(json.dumps(body) + "\n" for body in bodies), timeout=600)
+    if code != 0:
+        raise AssertionError(f"{model} {arguments}: {errors[-2000:]}")
+    return [json.loads(line, parse_float=str) for line in output.splitlines()], errors
 
 
 def body(prompt, max_tokens, number):

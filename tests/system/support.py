@@ -15,6 +15,32 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 SAMPLES = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "samples"
 
 
+def stacks(pid):
+    """What every thread of a process is at: for the report of a test whose process hangs."""
+    done = subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 30"],
+                          capture_output=True, text=True, timeout=120)
+    return done.stdout or done.stderr
+
+
+def communicate(process, text=None, timeout=DEADLINE_S):
+    """Popen.communicate; if the process does not end in time, the error shows what it hangs at."""
+    try:
+        return process.communicate(text, timeout=timeout)
+    except subprocess.TimeoutExpired as late:
+        where = stacks(process.pid)
+        process.kill()
+        output, errors = process.communicate()
+        raise AssertionError(f"{late}\noutput: {output[-2000:]}\nerrors: {errors[-2000:]}\n{where}") from None
+
+
+def run(arguments, text=None, timeout=DEADLINE_S, environment=None):
+    """One run of the binary to its end: exit code, standard output, standard error."""
+    process = subprocess.Popen([BINARY, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, env={**ENVIRONMENT, **(environment or {})})
+    output, errors = communicate(process, text, timeout)
+    return process.returncode, output, errors
+
+
 class Server:
     """`troupe serve` on a port that the system chooses; `with Server(...) as server`."""
 
@@ -47,7 +73,7 @@ class Server:
     def stop(self, sig=signal.SIGTERM):
         """Asks it to end; returns (exit code, what it wrote to standard error)."""
         self.process.send_signal(sig)
-        _, errors = self.process.communicate(timeout=DEADLINE_S)
+        _, errors = communicate(self.process)
         return self.process.returncode, errors
 
     def get(self, path):

@@ -17,7 +17,7 @@ struct Loaded {
 
   Loaded(std::vector<std::string> arguments, std::vector<std::string> environment = {}) {
     bind_options(set, options);
-    rest = load_options(set, arguments, environment, caf_entries);
+    rest = load_options(set, options, arguments, environment, caf_entries);
   }
 };
 

@@ -1,0 +1,225 @@
+#include "actors/engine_settings.hpp"
+
+#include <algorithm>
+#include <random>
+#include <sstream>
+#include <utility>
+
+#include "runtime/base/file.hpp"
+#include "runtime/cache/block_hash.hpp"
+#include "runtime/cache/kv_cache_config.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+
+namespace troupe {
+namespace {
+
+/// On CPU the cache takes no more than this, unless one request of max_model_len needs it.
+constexpr std::int64_t kUsualCpuCacheBytes = std::int64_t{4} << 30;
+
+/// Tokens whose results may be outstanding at once.
+std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
+  const SchedulerConfig config{
+      .async_scheduling = engine.async_scheduling,
+      .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
+  return config.max_concurrent_batches() * static_cast<std::int32_t>(engine.max_num_batched_tokens);
+}
+
+std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) {
+  if (engine.kv_cache_memory_bytes > 0) return engine.kv_cache_memory_bytes;
+  const double share = static_cast<double>(model.available_bytes) * engine.gpu_memory_utilization;
+  std::int64_t enough = kUsualCpuCacheBytes;
+  if (const auto groups = group_layers(model.kv_cache_specs, /*hybrid_groups=*/true)) {
+    enough = std::max(
+        enough, bytes_per_block(*groups) +
+                    max_request_bytes(*groups, model.max_model_len,
+                                      {.max_in_flight_tokens = max_in_flight_tokens(engine)}));
+  }
+  return std::min(static_cast<std::int64_t>(share), enough);
+}
+
+/// The fields of vLLM's CacheConfig as its cache_config_info shows them (Python's texts), as far as
+/// they mean something here.
+Labels cache_config_labels(const EngineOptions& engine, const KVCacheConfig& cache) {
+  const auto number_or_none = [](std::int64_t value) {
+    return value == 0 ? "None" : std::to_string(value);
+  };
+  std::ostringstream share;
+  share << engine.gpu_memory_utilization;
+  return {{"block_size", std::to_string(engine.block_size)},
+          {"cache_dtype", engine.kv_cache_dtype},
+          {"enable_prefix_caching", engine.enable_prefix_caching ? "True" : "False"},
+          {"gpu_memory_utilization", share.str()},
+          {"kv_cache_memory_bytes", number_or_none(engine.kv_cache_memory_bytes)},
+          {"num_gpu_blocks", std::to_string(cache.num_blocks)},
+          {"num_gpu_blocks_override", number_or_none(engine.num_gpu_blocks_override)},
+          {"prefix_caching_hash_algo", engine.prefix_caching_hash_algo}};
+}
+
+}  // namespace
+
+ParallelConfig parallel_config(const EngineOptions& engine) {
+  return {.tensor_parallel_size = static_cast<std::int32_t>(engine.tensor_parallel_size),
+          .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
+}
+
+WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
+  return {
+      .model = options.model.model,
+      .dtype = options.model.dtype,
+      .kv_cache_dtype = options.engine.kv_cache_dtype,
+      .cpu_isa = options.engine.cpu_isa,
+      .threads = static_cast<std::int32_t>(options.engine.threads),
+      .block_size = static_cast<std::int32_t>(options.engine.block_size),
+      .max_model_len = static_cast<std::int32_t>(options.model.max_model_len),
+      .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
+      .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
+      .parallel = parallel};
+}
+
+Result<KVCacheConfig> kv_cache_config(const EngineOptions& engine, const ModelLoaded& model) {
+  KVCacheLimits limits = {.available_bytes = cache_bytes(engine, model),
+                          .max_model_len = model.max_model_len,
+                          .max_in_flight_tokens = max_in_flight_tokens(engine)};
+  if (engine.num_gpu_blocks_override > 0) {
+    limits.num_blocks_override = static_cast<std::int32_t>(engine.num_gpu_blocks_override);
+  }
+  return make_kv_cache_config(model.kv_cache_specs, limits);
+}
+
+KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded& model,
+                                  const KVCacheConfig& cache) {
+  KVCacheSettings settings;
+  settings.groups = cache.groups;
+  settings.num_blocks = cache.num_blocks;
+  settings.max_model_len = model.max_model_len;
+  settings.max_in_flight_tokens = max_in_flight_tokens(engine);
+  settings.prefix_caching = engine.enable_prefix_caching;
+  // The table of options admits the names of algorithms only.
+  settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
+  settings.watermark = engine.watermark;
+  if (engine.prefix_cache_retention_interval < 0)
+    settings.retention_interval.reset();
+  else
+    settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
+  return settings;
+}
+
+EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine) {
+  return {.capacity = static_cast<std::int32_t>(engine.max_num_batched_tokens),
+          .eviction = engine.encoder_cache_eviction == "lru" ? EncoderCacheEviction::kLru
+                                                             : EncoderCacheEviction::kFifo};
+}
+
+SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded& model,
+                                 const KVCacheConfig& cache) {
+  SchedulerConfig config;
+  config.num_blocks = cache.num_blocks;
+  config.max_model_len = model.max_model_len;
+  config.max_num_seqs = static_cast<std::int32_t>(engine.max_num_seqs);
+  config.max_num_batched_tokens = static_cast<std::int32_t>(engine.max_num_batched_tokens);
+  config.max_num_scheduled_tokens = static_cast<std::int32_t>(engine.max_num_scheduled_tokens);
+  config.enable_chunked_prefill = engine.enable_chunked_prefill;
+  config.long_prefill_token_threshold =
+      static_cast<std::int32_t>(engine.long_prefill_token_threshold);
+  if (engine.scheduling_policy == "priority") config.policy = SchedulingPolicy::kPriority;
+  if (engine.scheduling_policy == "fair") config.policy = SchedulingPolicy::kFair;
+  config.max_queue_bypasses = static_cast<std::int32_t>(engine.max_queue_bypasses);
+  config.priority_preemption = engine.enable_priority_preemption;
+  if (engine.preemption_victim == "least-work")
+    config.preemption_victim = PreemptionVictim::kLeastWork;
+  config.prefix_caching = engine.enable_prefix_caching;
+  config.states = kv_cache_settings(engine, model, cache).state_positions();
+  config.has_block_work =
+      std::any_of(cache.groups.begin(), cache.groups.end(),
+                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+  config.async_scheduling = engine.async_scheduling;
+  config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
+  return config;
+}
+
+Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
+                                           const ModelOptions& options) {
+  SamplingDefaults defaults;
+  if (options.generation_config == "auto") {
+    defaults = {.temperature = generation.temperature,
+                .top_p = generation.top_p,
+                .top_k = generation.top_k,
+                .min_p = generation.min_p,
+                .repetition_penalty = generation.repetition_penalty,
+                .max_new_tokens = generation.max_new_tokens};
+  }
+  if (options.override_generation_config.empty()) return defaults;
+  auto overridden = parse_sampling_defaults(options.override_generation_config, defaults);
+  if (!overridden.ok()) {
+    return invalid_argument("override-generation-config: " + overridden.error().message,
+                            "override-generation-config");
+  }
+  return overridden;
+}
+
+ServerDefaults request_defaults(const Options& options, const SamplingDefaults& sampling,
+                                const ModelLoaded& model) {
+  ServerDefaults defaults;
+  defaults.sampling = sampling;
+  defaults.max_model_len = model.max_model_len;
+  defaults.vocab_size = model.vocab_size;
+  defaults.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
+  defaults.stream_interval = static_cast<std::int32_t>(options.engine.stream_interval);
+  defaults.limits = {.max_queue_time_s = options.server.max_queue_time_s,
+                     .max_request_time_s = options.server.max_request_time_s};
+  defaults.trust_request_chat_template = options.server.trust_request_chat_template;
+  defaults.response_role = options.server.response_role;
+  return defaults;
+}
+
+ServerConfig server_config(const Options& options, const SamplingDefaults& sampling,
+                           const ModelLoaded& model, const KVCacheConfig& cache) {
+  ServerConfig config;
+  config.options = options.server;
+  config.log_stats_interval_s = options.log.log_stats_interval_s;
+  ServiceConfig& service = config.service;
+  service.model_names = options.model.served_model_name;
+  if (service.model_names.empty()) service.model_names = {options.model.model};
+  service.model_root = options.model.model;
+  service.version = TROUPE_VERSION;
+  service.api_keys = options.server.api_key;
+  service.allowed_origins = options.server.allowed_origins;
+  service.enable_request_id_headers = options.server.enable_request_id_headers;
+  service.enable_prompt_tokens_details = options.server.enable_prompt_tokens_details;
+  service.enable_force_include_usage = options.server.enable_force_include_usage;
+  service.max_num_queued_reqs = options.server.max_num_queued_reqs;
+  service.dev_mode = options.server.server_dev_mode;
+  service.defaults = request_defaults(options, sampling, model);
+  config.cache_config = cache_config_labels(options.engine, cache);
+  return config;
+}
+
+Result<std::shared_ptr<const InputProcessor>> make_input_processor(
+    const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
+    std::shared_ptr<const Tokenizer> tokenizer) {
+  ASSIGN_OR_RETURN(ChatFiles files, load_chat_files(options.model.model));
+  ChatRendererOptions chat;
+  if (!options.model.chat_template.empty()) {
+    ASSIGN_OR_RETURN(chat.chat_template, read_file(options.model.chat_template));
+  }
+  if (options.model.chat_template_content_format == "string")
+    chat.content_format = ContentFormat::kString;
+  if (options.model.chat_template_content_format == "openai")
+    chat.content_format = ContentFormat::kOpenAi;
+  ASSIGN_OR_RETURN(std::shared_ptr<ChatRenderer> renderer,
+                   ChatRenderer::create(std::move(files), chat));
+  InputProcessorOptions limits;
+  limits.max_model_len = model.max_model_len;
+  limits.vocab_size = model.vocab_size;
+  limits.eos_token_ids = generation.eos_token_ids;
+  limits.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
+  return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
+}
+
+std::uint64_t first_seed(const ModelOptions& model) {
+  if (model.seed != 0) return static_cast<std::uint64_t>(model.seed);
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+}  // namespace troupe

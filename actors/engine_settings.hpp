@@ -1,0 +1,56 @@
+#pragma once
+// What the actors of an engine are configured with: the options, and what has become known of the
+// model and its cache. Every node works it out for itself from the same options.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "messages/cache.hpp"
+#include "messages/worker.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/cache/encoder_cache_manager.hpp"
+#include "runtime/cache/kv_cache_settings.hpp"
+#include "runtime/config/options.hpp"
+#include "runtime/http/server.hpp"
+#include "runtime/models/model_config.hpp"
+#include "runtime/processors/input_processor.hpp"
+#include "runtime/scheduler/scheduler_config.hpp"
+
+namespace troupe {
+
+/// How many workers share the model, and how; who they are and where they meet is the Supervisor's.
+[[nodiscard]] ParallelConfig parallel_config(const EngineOptions& engine);
+[[nodiscard]] WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel);
+
+/// How the memory of the workers is divided into blocks. Errors: too little for one request of
+/// max_model_len.
+[[nodiscard]] Result<KVCacheConfig> kv_cache_config(const EngineOptions& engine,
+                                                    const ModelLoaded& model);
+
+[[nodiscard]] KVCacheSettings kv_cache_settings(const EngineOptions& engine,
+                                                const ModelLoaded& model,
+                                                const KVCacheConfig& cache);
+[[nodiscard]] EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine);
+[[nodiscard]] SchedulerConfig scheduler_config(const EngineOptions& engine,
+                                               const ModelLoaded& model,
+                                               const KVCacheConfig& cache);
+
+/// The model's generation config as far as the options take it, and theirs over it.
+[[nodiscard]] Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
+                                                         const ModelOptions& options);
+/// What bodies of requests are completed with and checked against.
+[[nodiscard]] ServerDefaults request_defaults(const Options& options,
+                                              const SamplingDefaults& sampling,
+                                              const ModelLoaded& model);
+[[nodiscard]] ServerConfig server_config(const Options& options, const SamplingDefaults& sampling,
+                                         const ModelLoaded& model, const KVCacheConfig& cache);
+/// Reads the chat template. Errors: of its file, or of what stands in it.
+[[nodiscard]] Result<std::shared_ptr<const InputProcessor>> make_input_processor(
+    const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
+    std::shared_ptr<const Tokenizer> tokenizer);
+
+/// The first key of the draws of requests that bring no seed.
+[[nodiscard]] std::uint64_t first_seed(const ModelOptions& model);
+
+}  // namespace troupe

@@ -1,0 +1,323 @@
+// The node: a process in which actors are placed. It starts what the Supervisor asks for, shows
+// that its actors get to run, and ends them all when the Supervisor is gone.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <caf/io/all.hpp>
+#include <chrono>
+#include <map>
+
+#include "actors/engine_settings.hpp"
+#include "actors/module.hpp"
+#include "actors/spawn.hpp"
+#include "runtime/base/clock.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/base/tcp_probe.hpp"
+#include "runtime/cache/block_hash.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/kv_events/publisher.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kJoinDeadline = 60s;
+constexpr auto kConnectTimeout = 2000ms;
+/// A node that hears nothing waits longer than the Supervisor, which is to act first.
+constexpr double kSilenceFactor = 2;
+
+/// What the heart sees of the node, and the node of the heart.
+struct Pulse {
+  std::atomic<std::int64_t> heard_ns{steady_ns()};       ///< when the Supervisor was last heard
+  std::vector<std::shared_ptr<WorkerProgress>> workers;  ///< in the order of NodeConfig::workers
+
+  explicit Pulse(std::size_t num_workers) {
+    for (std::size_t i = 0; i < num_workers; ++i)
+      workers.push_back(std::make_shared<WorkerProgress>());
+  }
+};
+
+struct HeartState {
+  HeartState() = default;
+  static inline const char* name = "heart";
+};
+
+/// In the pool, as the engine's actors are: if it does not get to run, neither do they.
+HeartActor::behavior_type heart_behavior(HeartActor::stateful_pointer<HeartState> self,
+                                         const std::shared_ptr<Pulse>& pulse) {
+  return {[=](const Heartbeat& beat) {
+    const std::int64_t now = steady_ns();
+    pulse->heard_ns = now;
+    HeartbeatReply reply{.sequence = beat.sequence};
+    for (const auto& worker : pulse->workers) {
+      reply.num_steps += worker->num_steps;
+      const std::int64_t since = worker->busy_since_ns;
+      if (since != 0)
+        reply.busy_s = std::max(reply.busy_s, 1e-9 * static_cast<double>(now - since));
+    }
+    send(self, caf::actor_cast<SupervisorActor>(self->current_sender()), reply);
+  }};
+}
+
+struct NodeState {
+  NodeState() = default;
+  static inline const char* name = "node";
+
+  Options options;
+  NodeConfig config;
+  HeartActor heart;
+  SupervisorActor supervisor;  ///< null: it is in this process, and ends the node itself
+  std::shared_ptr<Pulse> pulse;
+  std::shared_ptr<const Tokenizer> tokenizer;
+  GenerationConfig generation;
+  SamplingDefaults sampling;
+  KVEventPublisherActor kv_event_publisher;               ///< null: nobody follows the cache
+  std::array<ActorHandles, kNumRoles> actors;             ///< the latest of each role
+  std::map<std::int32_t, caf::strong_actor_ptr> workers;  ///< by rank
+};
+
+using Self = NodeActor::stateful_pointer<NodeState>;
+
+template <class Handle>
+caf::strong_actor_ptr pointer(const Handle& actor) {
+  return caf::actor_cast<caf::strong_actor_ptr>(actor);
+}
+
+void end(const caf::strong_actor_ptr& actor) {
+  caf::anon_send_exit(caf::actor_cast<caf::actor>(actor), caf::exit_reason::kill);
+}
+
+template <class Handle>
+Handle peer(const ActorHandles& peers, std::size_t index) {
+  return caf::actor_cast<Handle>(peers.at(index));
+}
+
+/// Subscribers may connect while the model loads.
+Result<void> start_kv_events(Self self) {
+  NodeState& node = state(self);
+  const EngineOptions& engine = node.options.engine;
+  ASSIGN_OR_RETURN(const KVEventsConfig config, parse_kv_events_config(engine.kv_events_config));
+  if (!config.publishes()) return {};
+  if (!engine.enable_prefix_caching) {
+    return invalid_argument("kv-events-config: there are no events without enable-prefix-caching",
+                            "kv-events-config");
+  }
+  const BlockHasher hasher(parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value(), 1);
+  ASSIGN_OR_RETURN(std::shared_ptr<KVEventPublisher> core,
+                   KVEventPublisher::start(config, {.int_block_hashes = config.use_int_block_hashes,
+                                                    .hash_bytes = hasher.hash_size()}));
+  log_info("kv events", kv("endpoint", core->endpoint()),
+           kv("replay_endpoint", core->replay_endpoint()), kv("topic", config.topic));
+  node.kv_event_publisher = spawn_kv_event_publisher(self->system(), std::move(core));
+  return {};
+}
+
+/// What is the same for every incarnation of the engine.
+Result<void> prepare(Self self, bool read_tokenizer) {
+  NodeState& node = state(self);
+  const std::string& model = node.options.model.model;
+  const bool tokens =
+      node.config.has(Role::kInputProcessor) || node.config.has(Role::kOutputProcessor);
+  if (read_tokenizer) {
+    if (!tokens) return {};
+    ASSIGN_OR_RETURN(node.tokenizer, Tokenizer::load(model));
+    return {};
+  }
+  if (node.config.has(Role::kKVCacheManager)) RETURN_IF_ERROR(start_kv_events(self));
+  if (tokens || node.config.has(Role::kFrontend)) {
+    ASSIGN_OR_RETURN(node.generation, load_generation_config(model));
+    ASSIGN_OR_RETURN(node.sampling, sampling_defaults(node.generation, node.options.model));
+  }
+  return {};
+}
+
+Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& peers) {
+  NodeState& node = state(self);
+  const Options& options = node.options;
+  caf::actor_system& system = self->system();
+  switch (what.role) {
+    case Role::kFrontend: {
+      ServerConfig config = server_config(options, node.sampling, what.model, what.cache);
+      if (what.port != 0) config.options.port = what.port;
+      std::vector<InputProcessorActor> pool;
+      for (std::size_t i = 2; i < peers.size(); ++i)
+        pool.push_back(peer<InputProcessorActor>(peers, i));
+      return ActorHandles{pointer(
+          spawn_frontend(system, config, std::move(pool), peer<OutputProcessorActor>(peers, 0),
+                         peer<SchedulerActor>(peers, 1), first_seed(options.model)))};
+    }
+    case Role::kInputProcessor: {
+      ASSIGN_OR_RETURN(const auto core,
+                       make_input_processor(options, what.model, node.generation, node.tokenizer));
+      ActorHandles pool;
+      for (std::int64_t i = 0; i < options.engine.num_input_processors; ++i) {
+        pool.push_back(pointer(spawn_input_processor(
+            system, core, peer<OutputProcessorActor>(peers, 0), peer<SchedulerActor>(peers, 1))));
+      }
+      return pool;
+    }
+    case Role::kOutputProcessor:
+      return ActorHandles{pointer(spawn_output_processor(system, node.tokenizer))};
+    case Role::kScheduler: {
+      SchedulerConfig config = scheduler_config(options.engine, what.model, what.cache);
+      config.incarnation = what.incarnation;
+      return ActorHandles{pointer(
+          spawn_scheduler(system, config,
+                          {.kv_cache_manager = peer<KVCacheManagerActor>(peers, 0),
+                           .encoder_cache_manager = peer<EncoderCacheManagerActor>(peers, 1),
+                           .executor = peer<ExecutorActor>(peers, 2),
+                           .output_processor = peer<OutputProcessorActor>(peers, 3)}))};
+    }
+    case Role::kKVCacheManager: {
+      KVCacheSettings settings = kv_cache_settings(options.engine, what.model, what.cache);
+      settings.events = static_cast<bool>(node.kv_event_publisher);
+      RETURN_IF_ERROR(settings.check());
+      // What an earlier incarnation had stored is gone.
+      if (settings.events && what.incarnation > 1)
+        send(self, node.kv_event_publisher, KVEventBatch{wall_seconds(), {AllBlocksCleared{}}});
+      return ActorHandles{
+          pointer(spawn_kv_cache_manager(system, settings, node.kv_event_publisher))};
+    }
+    case Role::kEncoderCacheManager:
+      return ActorHandles{
+          pointer(spawn_encoder_cache_manager(system, encoder_cache_settings(options.engine)))};
+    case Role::kExecutor: {
+      ParallelConfig parallel = parallel_config(options.engine);
+      parallel.incarnation = what.incarnation;
+      std::vector<StepRunnerActor> workers;
+      for (std::size_t rank = 0; rank < peers.size(); ++rank)
+        workers.push_back(peer<StepRunnerActor>(peers, rank));
+      return ActorHandles{pointer(spawn_executor(system, std::move(workers), parallel))};
+    }
+  }
+  return invalid_argument("unknown role " + std::to_string(static_cast<int>(what.role)));
+}
+
+void end_all(Self self) {
+  NodeState& node = state(self);
+  for (const ActorHandles& role : node.actors) std::for_each(role.begin(), role.end(), end);
+  for (const auto& [rank, worker] : node.workers) end(worker);
+  if (node.kv_event_publisher) end(pointer(node.kv_event_publisher));
+  end(pointer(node.heart));
+  self->quit();
+}
+
+void check_later(Self self) {
+  const NodeActor me = self;
+  send_after(self, 1s, me, CheckNodes{});
+}
+
+/// Blocks, as CAF's connect does; this actor has a thread of its own.
+Result<void> connect(Self self, const NodeAddress& to) {
+  RETURN_IF_ERROR(probe_tcp(to.host, to.port, kConnectTimeout));
+  auto node = self->system().middleman().connect(to.host, to.port);
+  if (node) return {};
+  return Error{ErrorCode::kUnavailable, to.host + ":" + std::to_string(to.port) + ": " +
+                                            to_text(node.error(), self->system())};
+}
+
+void join(Self self, std::uint16_t port) {
+  NodeState& node = state(self);
+  self->monitor(node.supervisor);
+  self->set_down_handler([self](const caf::down_msg& down) {
+    log_warning("the supervisor is gone", kv("node", state(self).config.name),
+                kv("reason", to_text(down.reason, self->system())));
+    end_all(self);
+  });
+  const auto give_up = [self](const std::string& why) {
+    log_error("the node cannot join", kv("node", state(self).config.name), kv("reason", why));
+    end_all(self);
+  };
+  const NodeActor me = self;
+  ask(self, node.supervisor, kJoinDeadline,
+      JoinNode{.version = TROUPE_VERSION, .name = node.config.name, .pid = getpid(), .port = port},
+      ActorHandles{pointer(me), pointer(node.heart)})
+      .then(
+          [self, give_up](const NodeAccepted& accepted) {
+            if (accepted.error) return give_up(accepted.error->message);
+            NodeConnected connected;
+            for (const NodeAddress& address : accepted.peers) {
+              if (auto done = connect(self, address); !done.ok() && !connected.error)
+                connected.error = done.error();
+            }
+            send(self, state(self).supervisor, std::move(connected));
+            state(self).pulse->heard_ns = steady_ns();
+            check_later(self);
+          },
+          [self, give_up](const caf::error& error) { give_up(to_text(error, self->system())); });
+}
+
+NodeActor::behavior_type node_behavior(Self self, const Options& options, const NodeConfig& config,
+                                       const SupervisorActor& supervisor, std::uint16_t port,
+                                       const HeartActor& heart,
+                                       const std::shared_ptr<Pulse>& pulse) {
+  NodeState& node = state(self);
+  node.options = options;
+  node.config = config;
+  node.supervisor = supervisor;
+  node.pulse = pulse;
+  node.heart = heart;
+  self->set_exit_handler([self](const caf::exit_msg&) { end_all(self); });
+  if (supervisor) join(self, port);
+  return {
+      [self](const PrepareNode& how) -> Status {
+        auto prepared = prepare(self, how.read_tokenizer);
+        return {prepared.ok() ? std::nullopt : std::optional(prepared.error())};
+      },
+      [self](const SpawnWorker& what) -> caf::result<Status, ActorHandles> {
+        NodeState& node = state(self);
+        const auto& ranks = node.config.workers;
+        const auto rank = std::find(ranks.begin(), ranks.end(), what.rank);
+        if (rank == ranks.end()) {
+          return {Status{invalid_argument("worker " + std::to_string(what.rank) +
+                                          " has no place in '" + node.config.name + "'")},
+                  ActorHandles{}};
+        }
+        const auto progress = node.pulse->workers[static_cast<std::size_t>(rank - ranks.begin())];
+        progress->busy_since_ns = 0;
+        caf::strong_actor_ptr& worker = node.workers[what.rank];
+        if (worker) end(worker);
+        worker = pointer(spawn_worker(self->system(), what.rank, progress));
+        return {Status{}, ActorHandles{worker}};
+      },
+      [self](const SpawnRole& what,
+             const ActorHandles& peers) -> caf::result<Status, ActorHandles> {
+        ActorHandles& actors = state(self).actors.at(static_cast<std::size_t>(what.role));
+        std::for_each(actors.begin(), actors.end(), end);
+        actors.clear();
+        auto spawned = spawn_role(self, what, peers);
+        if (!spawned.ok()) return {Status{spawned.error()}, ActorHandles{}};
+        actors = std::move(spawned).value();
+        return {Status{}, actors};
+      },
+      [self](const CheckNodes&) {
+        const NodeState& node = state(self);
+        const double silent_s =
+            1e-9 * static_cast<double>(steady_ns() - node.pulse->heard_ns.load());
+        if (silent_s < kSilenceFactor * node.options.topology.node_timeout_s)
+          return check_later(self);
+        log_warning("the supervisor is silent", kv("node", node.config.name),
+                    kv("seconds", silent_s));
+        end_all(self);
+      },
+      [self](const LeaveNode&) { end_all(self); },
+  };
+}
+
+}  // namespace
+
+NodeHandles spawn_node(caf::actor_system& system, const Options& options, const NodeConfig& config,
+                       const SupervisorActor& supervisor, std::uint16_t port) {
+  auto pulse = std::make_shared<Pulse>(config.workers.size());
+  NodeHandles handles;
+  handles.heart = system.spawn(heart_behavior, pulse);
+  handles.node = system.spawn<caf::detached>(node_behavior, options, config, supervisor, port,
+                                             handles.heart, pulse);
+  return handles;
+}
+
+}  // namespace troupe

@@ -1,0 +1,129 @@
+#pragma once
+// The Supervisor's vocabulary with the nodes: the processes in which actors are placed.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/error.hpp"
+#include "messages/worker.hpp"
+
+namespace troupe {
+
+/// Rises when a message changes in a way that an older build misreads. Nodes of different versions
+/// refuse each other.
+inline constexpr std::uint32_t kProtocolVersion = 1;
+
+/// What a node can be asked to run, but Workers, which have ranks.
+enum class Role : std::uint8_t {
+  kFrontend,
+  kInputProcessor,
+  kOutputProcessor,
+  kScheduler,
+  kKVCacheManager,
+  kEncoderCacheManager,
+  kExecutor,
+};
+inline constexpr std::size_t kNumRoles = 7;
+
+/// A node -> Supervisor: here I am. Answered with NodeAccepted.
+struct JoinNode {
+  std::uint32_t protocol = kProtocolVersion;
+  std::string version;  ///< of the build
+  std::string name;     ///< in the topology
+  std::int64_t pid = 0;
+  std::uint16_t port = 0;  ///< where other nodes reach it
+  bool operator==(const JoinNode&) const = default;
+};
+TROUPE_MESSAGE(JoinNode, protocol, version, name, pid, port)
+
+struct NodeAddress {
+  std::string host;
+  std::uint16_t port = 0;
+  bool operator==(const NodeAddress&) const = default;
+};
+TROUPE_MESSAGE(NodeAddress, host, port)
+
+/// The nodes that joined before: the new one connects to each, then sends NodeConnected.
+struct NodeAccepted {
+  std::vector<NodeAddress> peers;
+  std::optional<Error> error;  ///< refused
+  bool operator==(const NodeAccepted&) const = default;
+};
+TROUPE_MESSAGE(NodeAccepted, peers, error)
+
+/// A node -> Supervisor: every peer is connected, or the first that is not, with the reason.
+struct NodeConnected {
+  std::optional<Error> error;
+  bool operator==(const NodeConnected&) const = default;
+};
+TROUPE_MESSAGE(NodeConnected, error)
+
+/// Supervisor -> node: get ready for your roles. First what is quick, and quick to be wrong; then,
+/// while workers load, the tokenizer. Answered with Status.
+struct PrepareNode {
+  bool read_tokenizer = false;
+  bool operator==(const PrepareNode&) const = default;
+};
+TROUPE_MESSAGE(PrepareNode, read_tokenizer)
+
+/// Supervisor -> node: start the Worker of this rank. Answered with its handle.
+struct SpawnWorker {
+  std::int32_t rank = 0;
+  bool operator==(const SpawnWorker&) const = default;
+};
+TROUPE_MESSAGE(SpawnWorker, rank)
+
+/// Supervisor -> node: start the actor or, for InputProcessors, the actors of this role. Answered
+/// with their handles. What the actor speaks with comes beside it.
+struct SpawnRole {
+  Role role{};
+  std::uint32_t incarnation = 0;  ///< of the engine: rises with each restart
+  ModelLoaded model;
+  KVCacheConfig cache;
+  std::uint16_t port = 0;  ///< of the Frontend, if it had one before; 0: as the options say
+  bool operator==(const SpawnRole&) const = default;
+};
+TROUPE_MESSAGE(SpawnRole, role, incarnation, model, cache, port)
+
+/// Supervisor -> a node's heart: answered at once with HeartbeatReply as long as the node's actors
+/// get to run.
+struct Heartbeat {
+  std::uint64_t sequence = 0;
+  bool operator==(const Heartbeat&) const = default;
+};
+TROUPE_MESSAGE(Heartbeat, sequence)
+
+struct HeartbeatReply {
+  std::uint64_t sequence = 0;
+  std::uint64_t num_steps = 0;  ///< that the node's Workers have computed
+  double busy_s = 0;            ///< how long the slowest of them has been at its step; 0: idle
+  bool operator==(const HeartbeatReply&) const = default;
+};
+TROUPE_MESSAGE(HeartbeatReply, sequence, num_steps, busy_s)
+
+/// The Supervisor to itself: a process that it had started is gone.
+struct NodeExited {
+  std::uint32_t node = 0;  ///< index in the topology
+  std::uint64_t life = 0;  ///< which of its processes it was
+  std::string how;         ///< "exit code 1"
+  bool crashed = false;    ///< by a signal that its own instructions raise
+  bool operator==(const NodeExited&) const = default;
+};
+TROUPE_MESSAGE(NodeExited, node, life, how, crashed)
+
+/// The Supervisor and each node to itself: it is time to see whether the other is still there.
+struct CheckNodes {
+  bool operator==(const CheckNodes&) const = default;
+};
+TROUPE_MESSAGE(CheckNodes)
+
+/// Supervisor -> node: end all actors, then the process.
+struct LeaveNode {
+  bool operator==(const LeaveNode&) const = default;
+};
+TROUPE_MESSAGE(LeaveNode)
+
+}  // namespace troupe

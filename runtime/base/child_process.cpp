@@ -1,0 +1,90 @@
+#include "runtime/base/child_process.hpp"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+namespace troupe {
+namespace {
+
+ProcessEnd describe(int status) {
+  if (!WIFSIGNALED(status)) return {"exit code " + std::to_string(WEXITSTATUS(status)), false};
+  const int signal = WTERMSIG(status);
+  const bool crashed = signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE ||
+                       signal == SIGILL || signal == SIGABRT;
+  return {"killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")", crashed};
+}
+
+/// In the child, where only async-signal-safe functions may be called. Returns only on failure.
+void become(char* const* arguments, pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(0);  // it died before it could be told
+  setpgid(0, 0);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  execv(arguments[0], arguments);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
+                                                          std::function<void(ProcessEnd)> on_exit) {
+  std::vector<char*> pointers;
+  for (const std::string& argument : arguments) {
+    pointers.push_back(
+        const_cast<char*>(argument.c_str()));  // execv's signature is older than const
+  }
+  pointers.push_back(nullptr);
+  // Closed by a successful exec; a failed one writes its errno.
+  int report[2];
+  if (pipe2(report, O_CLOEXEC) != 0)
+    return Error{ErrorCode::kIo, std::string("pipe: ") + std::strerror(errno)};
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    become(pointers.data(), parent);
+    const int reason = errno;
+    if (write(report[1], &reason, sizeof reason) < 0) _exit(126);
+    _exit(127);
+  }
+  const int fork_errno = errno;
+  close(report[1]);
+  int reason = 0;
+  const bool failed = pid > 0 && read(report[0], &reason, sizeof reason) > 0;
+  close(report[0]);
+  if (pid < 0) return Error{ErrorCode::kIo, std::string("fork: ") + std::strerror(fork_errno)};
+  if (failed) {
+    waitpid(pid, nullptr, 0);
+    return Error{ErrorCode::kIo,
+                 "cannot run '" + arguments.front() + "': " + std::strerror(reason)};
+  }
+  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, std::move(on_exit)));
+}
+
+ChildProcess::ChildProcess(pid_t pid, std::function<void(ProcessEnd)> on_exit)
+    : pid_(pid), waiter_([pid, on_exit = std::move(on_exit)] {
+        // Left a zombie until the destructor, so that kill() cannot meet another process's number.
+        siginfo_t info{};
+        while (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 &&
+               errno == EINTR) {
+        }
+        const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+        on_exit(describe(status));
+      }) {}
+
+ChildProcess::~ChildProcess() {
+  kill();
+  waiter_.join();
+  waitpid(pid_, nullptr, 0);
+}
+
+void ChildProcess::kill() noexcept { ::kill(pid_, SIGKILL); }
+
+}  // namespace troupe

@@ -1,0 +1,20 @@
+#pragma once
+// The clocks as numbers. Logic takes the time as an argument; these are for the shells around it.
+
+#include <chrono>
+#include <cstdint>
+
+namespace troupe {
+
+/// Since some moment in the past; never steps back.
+[[nodiscard]] inline std::int64_t steady_ns() {
+  return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+}
+[[nodiscard]] inline double now_seconds() { return 1e-9 * static_cast<double>(steady_ns()); }
+
+/// Since 1970.
+[[nodiscard]] inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace troupe

@@ -1,0 +1,60 @@
+#include "runtime/base/child_process.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <csignal>
+#include <future>
+
+namespace troupe {
+namespace {
+
+struct Started {
+  std::promise<ProcessEnd> end;
+  Result<std::unique_ptr<ChildProcess>> process;
+  explicit Started(const std::vector<std::string>& arguments)
+      : process(ChildProcess::start(arguments,
+                                    [this](ProcessEnd how) { end.set_value(std::move(how)); })) {
+    BOOST_REQUIRE(process.ok());
+  }
+};
+
+BOOST_AUTO_TEST_CASE(an_exit_code_is_told) {
+  Started child({"/bin/sh", "-c", "exit 3"});
+  const ProcessEnd end = child.end.get_future().get();
+  BOOST_TEST(end.text == "exit code 3");
+  BOOST_TEST(!end.crashed);
+}
+
+BOOST_AUTO_TEST_CASE(a_crash_is_told_from_a_kill) {
+  Started crash({"/bin/sh", "-c", "kill -SEGV $$"});
+  const ProcessEnd crashed = crash.end.get_future().get();
+  BOOST_TEST(crashed.crashed);
+  BOOST_TEST(crashed.text.starts_with("killed by signal 11"));
+  Started kill({"/bin/sh", "-c", "kill -KILL $$"});
+  BOOST_TEST(!kill.end.get_future().get().crashed);
+}
+
+BOOST_AUTO_TEST_CASE(a_stopped_process_can_be_killed) {
+  Started child({"/bin/sleep", "1000"});
+  ::kill((*child.process)->pid(), SIGSTOP);
+  (*child.process)->kill();
+  BOOST_TEST(child.end.get_future().get().text.starts_with("killed by signal 9"));
+}
+
+BOOST_AUTO_TEST_CASE(it_ends_with_its_owner) {
+  pid_t pid = 0;
+  {
+    Started child({"/bin/sleep", "1000"});
+    pid = (*child.process)->pid();
+    BOOST_TEST(::kill(pid, 0) == 0);
+  }
+  BOOST_TEST(::kill(pid, 0) != 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_program_that_is_not_there_is_an_error) {
+  const auto missing = ChildProcess::start({"/no/such/program"}, [](const ProcessEnd&) {});
+  BOOST_REQUIRE(!missing.ok());
+  BOOST_TEST(missing.error().message.find("/no/such/program") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace troupe

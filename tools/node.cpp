@@ -1,0 +1,112 @@
+// troupe node: one process of a topology. The Supervisor of `troupe serve` says what runs in it.
+#include <unistd.h>
+
+#include <caf/io/all.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "actors/module.hpp"
+#include "actors/spawn.hpp"
+#include "runtime/base/tcp_probe.hpp"
+#include "runtime/config/topology.hpp"
+#include "tools/commands.hpp"
+
+namespace troupe::tools {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::string_view kUsage =
+    "node NAME [MODEL] --config-file FILE [options]\n\n"
+    "Runs what the topology of FILE places in the node NAME. `troupe serve` starts the nodes of "
+    "its\n"
+    "own host by itself; on another host, start this with the same file and options. It waits for\n"
+    "the supervisor, and joins again whenever that comes back.";
+
+constexpr auto kProbeTimeout = 2000ms;
+constexpr auto kRetryInterval = 500ms;
+
+/// The command line of this process, program name included.
+std::vector<std::string> own_arguments() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> arguments;
+  for (std::string argument; std::getline(file, argument, '\0');)
+    arguments.push_back(std::move(argument));
+  return arguments;
+}
+
+/// Ends the process, or begins it anew to wait for the next Supervisor: CAF 0.17's own shutdown may
+/// wait for ever (its issues 1196 and 1266), and nothing is left to be saved.
+[[noreturn]] void leave(const NodeConfig& config) {
+  std::fflush(stdout);
+  if (!config.host.empty()) {
+    const std::vector<std::string> arguments = own_arguments();
+    std::vector<char*> pointers;
+    for (const std::string& argument : arguments)
+      pointers.push_back(const_cast<char*>(argument.c_str()));  // as execv wants it
+    pointers.push_back(nullptr);
+    execv("/proc/self/exe", pointers.data());
+  }
+  std::_Exit(kExitOk);
+}
+
+/// Serves the Supervisor until it is gone, or tells the node to leave; the process ends then.
+/// Returns only if it cannot be reached, with the reason.
+Error serve_supervisor(const CommandLine& line, const NodeConfig& config) {
+  const TopologyOptions& topology = line.options.topology;
+  const auto port = static_cast<std::uint16_t>(topology.supervisor_port);
+  if (auto there = probe_tcp(topology.supervisor_host, port, kProbeTimeout); !there.ok())
+    return there.error();
+  SystemConfig system_config;
+  if (auto applied = system_config.apply(line.caf_entries); !applied.ok()) return applied.error();
+  load_network(system_config);
+  caf::actor_system system{system_config};
+  const auto failure = [&](const caf::error& error) {
+    return Error{ErrorCode::kUnavailable, topology.supervisor_host + ":" + std::to_string(port) +
+                                              ": " + to_text(error, system)};
+  };
+  const std::string& own_host = config.host.empty() ? topology.supervisor_host : config.host;
+  auto own_port = system.middleman().open(0, own_host.c_str());
+  if (!own_port) return failure(own_port.error());
+  auto supervisor =
+      system.middleman().remote_actor<SupervisorActor>(topology.supervisor_host, port);
+  if (!supervisor) return failure(supervisor.error());
+  const NodeHandles node = spawn_node(system, line.options, config, *supervisor, *own_port);
+  caf::scoped_actor self{system};
+  self->wait_for(node.node);
+  leave(config);
+}
+
+}  // namespace
+
+int node(Arguments arguments) {
+  CommandLine line;
+  if (const auto done = read_command_line(line, arguments, kUsage, false)) return *done;
+  if (line.positionals.empty() || line.positionals.size() > 2)
+    return fail(invalid_argument("expected the node's name, and perhaps a model"));
+  if (line.positionals.size() == 2) line.options.model.model = line.positionals[1];
+  if (auto resolved = resolve_model(line.options); !resolved.ok()) return fail(resolved.error());
+  const auto topology = options_topology(line.options);
+  if (!topology.ok()) return fail(topology.error());
+  const NodeConfig* config = topology->find(line.positionals[0]);
+  if (config == nullptr || config->name.empty())
+    return fail(invalid_argument("the topology has no node '" + line.positionals[0] + "'"));
+  if (line.options.topology.supervisor_port == 0) {
+    return fail(invalid_argument("supervisor-port is 0: a node must know where its supervisor is",
+                                 "supervisor-port"));
+  }
+  std::signal(SIGPIPE, SIG_IGN);
+  for (bool told = false;; std::this_thread::sleep_for(kRetryInterval)) {
+    const Error error = serve_supervisor(line, *config);
+    // What the Supervisor's own host runs is started by it, and started again.
+    if (config->host.empty()) return fail(error);
+    if (!std::exchange(told, true))
+      log_info("waiting for the supervisor", kv("reason", error.message));
+  }
+}
+
+}  // namespace troupe::tools

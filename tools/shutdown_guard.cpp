@@ -1,0 +1,35 @@
+#include "tools/shutdown_guard.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+#include "runtime/base/log.hpp"
+
+namespace troupe::tools {
+
+using namespace std::chrono_literals;
+
+constexpr auto kGrace = 3s;
+
+void ShutdownGuard::arm(int exit_code) {
+  waiter_ = std::thread([this, exit_code] {
+    std::unique_lock lock(mutex_);
+    if (changed_.wait_for(lock, kGrace, [this] { return ended_; })) return;
+    log_warning("the actor system does not end; the process does");
+    std::fflush(stdout);
+    std::_Exit(exit_code);
+  });
+}
+
+ShutdownGuard::~ShutdownGuard() {
+  if (!waiter_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ended_ = true;
+  }
+  changed_.notify_one();
+  waiter_.join();
+}
+
+}  // namespace troupe::tools
