@@ -19,6 +19,7 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/kv_events/publisher.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
+#include "runtime/transport/step_rings.hpp"
 
 namespace troupe {
 namespace {
@@ -78,6 +79,8 @@ struct NodeState {
   KVEventPublisherActor kv_event_publisher;               ///< null: nobody follows the cache
   std::array<ActorHandles, kNumRoles> actors;             ///< the latest of each role
   std::map<std::int32_t, caf::strong_actor_ptr> workers;  ///< by rank
+  /// By rank: whom a Worker answers whose Executor is in another process of the host.
+  std::map<std::int32_t, caf::strong_actor_ptr> remote_executors;
 };
 
 using Self = NodeActor::stateful_pointer<NodeState>;
@@ -135,6 +138,49 @@ Result<void> prepare(Self self, bool read_tokenizer) {
   return {};
 }
 
+/// Behind the Executor itself, what stands for the workers of this host in other processes.
+Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const ActorHandles& peers) {
+  ParallelConfig parallel = parallel_config(state(self).options.engine);
+  parallel.incarnation = what.incarnation;
+  const auto& ring_ranks = what.ring_ranks;
+  std::vector<StepRunnerActor> workers;
+  for (std::int32_t rank = 0; rank < parallel.world_size(); ++rank) {
+    if (std::find(ring_ranks.begin(), ring_ranks.end(), rank) == ring_ranks.end())
+      workers.push_back(peer<StepRunnerActor>(peers, static_cast<std::size_t>(rank)));
+  }
+  ActorHandles handles;
+  if (!ring_ranks.empty()) {
+    ASSIGN_OR_RETURN(std::shared_ptr<StepRings> rings,
+                     StepRings::create({.ranks = ring_ranks, .incarnation = what.incarnation}));
+    for (std::size_t i = 0; i < ring_ranks.size(); ++i) {
+      const auto node = static_cast<std::size_t>(parallel.world_size()) + i;
+      send(self, peer<NodeActor>(peers, node), rings->worker(i));
+    }
+    workers.push_back(spawn_remote_workers(self->system(), std::move(rings)));
+    handles.push_back(pointer(workers.back()));
+  }
+  handles.insert(handles.begin(),
+                 pointer(troupe::spawn_executor(self->system(), std::move(workers), parallel)));
+  return handles;
+}
+
+/// The Worker lives on if they cannot be opened: who sends steps to it misses its answers.
+void take_rings(Self self, const WorkerRings& rings) {
+  NodeState& node = state(self);
+  const auto worker = node.workers.find(rings.rank);
+  if (worker == node.workers.end()) return;  // of an engine before it
+  caf::strong_actor_ptr& before = node.remote_executors[rings.rank];
+  if (before) end(before);
+  auto executor =
+      spawn_remote_executor(self->system(), rings, caf::actor_cast<WorkerActor>(worker->second));
+  if (executor.ok()) {
+    before = pointer(*executor);
+  } else {
+    log_error("a worker has no rings", kv("rank", rings.rank),
+              kv("error", executor.error().message));
+  }
+}
+
 Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& peers) {
   NodeState& node = state(self);
   const Options& options = node.options;
@@ -185,14 +231,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
     case Role::kEncoderCacheManager:
       return ActorHandles{
           pointer(spawn_encoder_cache_manager(system, encoder_cache_settings(options.engine)))};
-    case Role::kExecutor: {
-      ParallelConfig parallel = parallel_config(options.engine);
-      parallel.incarnation = what.incarnation;
-      std::vector<StepRunnerActor> workers;
-      for (std::size_t rank = 0; rank < peers.size(); ++rank)
-        workers.push_back(peer<StepRunnerActor>(peers, rank));
-      return ActorHandles{pointer(spawn_executor(system, std::move(workers), parallel))};
-    }
+    case Role::kExecutor:
+      return spawn_executor(self, what, peers);
   }
   return invalid_argument("unknown role " + std::to_string(static_cast<int>(what.role)));
 }
@@ -200,6 +240,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
 void end_all(Self self) {
   NodeState& node = state(self);
   for (const ActorHandles& role : node.actors) std::for_each(role.begin(), role.end(), end);
+  for (const auto& [rank, executor] : node.remote_executors) end(executor);
   for (const auto& [rank, worker] : node.workers) end(worker);
   if (node.kv_event_publisher) end(pointer(node.kv_event_publisher));
   end(pointer(node.heart));
@@ -294,6 +335,7 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         actors = std::move(spawned).value();
         return {Status{}, actors};
       },
+      [self](const WorkerRings& rings) { take_rings(self, rings); },
       [self](const CheckNodes&) {
         const NodeState& node = state(self);
         const double silent_s =

@@ -29,11 +29,11 @@ using namespace std::chrono_literals;
 constexpr auto kLoadDeadline = 1h;
 constexpr auto kControlDeadline = 60s;
 constexpr auto kCheckInterval = 500ms;
+constexpr auto kConfirmDelay = 200ms;
 /// Processes that were asked to leave are killed after so long.
 constexpr double kLeaveTimeout_s = 5;
-/// An engine that comes up so often in a row without serving for a while is given up.
+/// An engine that fails so often in a row to come up is given up.
 constexpr int kMaxRecoveries = 8;
-constexpr double kStable_s = 1;
 /// A process that dies so soon after its start is started again after that time only.
 constexpr double kRestartInterval_s = 0.2;
 
@@ -67,6 +67,8 @@ enum class Phase : std::uint8_t { kStarting, kServing, kStopping };
 constexpr std::array kSpawnOrder = {
     Role::kExecutor,        Role::kKVCacheManager, Role::kEncoderCacheManager,
     Role::kOutputProcessor, Role::kScheduler,      Role::kInputProcessor};
+
+constexpr std::string_view kRemoteWorkers = "remote workers";
 
 /// Somebody whose end is an incident.
 struct Watched {
@@ -103,8 +105,7 @@ struct SupervisorState {
   bool frontend_spawning = false;
   std::vector<Watched> watched;  ///< in the order of spawning
 
-  int num_recoveries = 0;  ///< since the engine was last stable
-  double serving_since = 0;
+  int num_recoveries = 0;  ///< since the engine was last up
   bool crashed = false;  ///< what was lost last fell by itself
   bool clean = true;
   double killed_at = 0;  ///< while stopping: when processes that are left are killed
@@ -342,8 +343,6 @@ void check_nodes(Self self) {
     }
     return check_nodes_later(self);
   }
-  if (supervisor.phase == Phase::kServing && now - supervisor.serving_since >= kStable_s)
-    supervisor.num_recoveries = 0;
   for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
     NodeSlot& slot = supervisor.nodes[index];
     if (slot.heart) send(self, slot.heart, Heartbeat{++supervisor.heartbeat});
@@ -479,6 +478,19 @@ void initialize_caches(Self self) {
   }
 }
 
+/// The workers that share a host with the Executor, but not its process.
+std::vector<std::int32_t> ring_ranks(const SupervisorState& supervisor) {
+  const std::size_t executor = node_index(supervisor, Role::kExecutor);
+  std::vector<std::int32_t> ranks;
+  for (std::size_t rank = 0; rank < supervisor.workers.size(); ++rank) {
+    const std::size_t node = supervisor.workers[rank].node;
+    if (node != executor &&
+        supervisor.nodes[node].config.host == supervisor.nodes[executor].config.host)
+      ranks.push_back(static_cast<std::int32_t>(rank));
+  }
+  return ranks;
+}
+
 /// Whom the actor of a role speaks with, in the order that its node expects.
 ActorHandles peers_of(const SupervisorState& supervisor, Role role) {
   const auto first = [&](Role of) { return supervisor.actors[static_cast<std::size_t>(of)].at(0); };
@@ -487,6 +499,10 @@ ActorHandles peers_of(const SupervisorState& supervisor, Role role) {
       ActorHandles workers;
       for (const WorkerSlot& slot : supervisor.workers)
         workers.push_back(caf::actor_cast<caf::strong_actor_ptr>(slot.worker));
+      for (const std::int32_t rank : ring_ranks(supervisor)) {
+        const WorkerSlot& slot = supervisor.workers[static_cast<std::size_t>(rank)];
+        workers.push_back(caf::actor_cast<caf::strong_actor_ptr>(supervisor.nodes[slot.node].node));
+      }
       return workers;
     }
     case Role::kScheduler:
@@ -516,10 +532,14 @@ void spawn_role(Self self, Role role, OnSpawned on_spawned) {
       [=](const Status& status, const ActorHandles& handles) {
         if (state(self).incarnation != incarnation) return;
         if (status.error) return fail(self, *status.error);
-        for (const caf::strong_actor_ptr& handle : handles) watch(self, name, handle, index);
+        for (const caf::strong_actor_ptr& handle : handles) {
+          const bool rings = role == Role::kExecutor && handle != handles.front();
+          watch(self, rings ? std::string(kRemoteWorkers) : name, handle, index);
+        }
         on_spawned(handles);
       },
-      SpawnRole{role, incarnation, supervisor.model, supervisor.cache, supervisor.http_port},
+      SpawnRole{role, incarnation, supervisor.model, supervisor.cache, supervisor.http_port,
+                ring_ranks(supervisor)},
       peers_of(supervisor, role));
 }
 
@@ -527,7 +547,7 @@ void report_started(Self self, std::uint16_t port) {
   SupervisorState& supervisor = state(self);
   const ModelLoaded& model = supervisor.model;
   supervisor.phase = Phase::kServing;
-  supervisor.serving_since = now_seconds();
+  supervisor.num_recoveries = 0;
   if (!supervisor.started.pending()) {
     log_info("engine restarted", kv("incarnation", supervisor.incarnation));
     return;
@@ -672,6 +692,11 @@ void on_down(Self self, const caf::down_msg& down) {
   supervisor.watched.erase(found);
   if (supervisor.phase == Phase::kStopping) return end_children(self);
   const std::string reason = gone.name + " ended: " + to_text(down.reason, self->system());
+  if (gone.name == kRemoteWorkers) {
+    // Most likely a worker's process is gone: that one says how it ended, a moment later.
+    const SupervisorActor me = self;
+    return send_after(self, kConfirmDelay, me, ConfirmLoss{supervisor.incarnation, reason});
+  }
   NodeSlot& slot = supervisor.nodes[gone.node];
   const bool node_gone = down.reason == caf::exit_reason::remote_link_unreachable ||
                          (slot.node && slot.node.address() == down.source);
@@ -803,6 +828,9 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const HeartbeatReply& reply) { on_heartbeat(self, reply); },
       [self](const NodeExited& exited) { on_node_exited(self, exited); },
       [self](const CheckNodes&) { check_nodes(self); },
+      [self](const ConfirmLoss& loss) {
+        if (loss.incarnation == state(self).incarnation) recover(self, loss.reason, false);
+      },
   };
 }
 

@@ -106,6 +106,7 @@ using NodeActor = ActorOf<
     Status(PrepareNode),               // Read what the node's roles need.
     Replies<Status, ActorHandles>(SpawnWorker),              // Start a Worker.
     Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actors of a role; beside it those they speak with.
+    void(WorkerRings),                 // From the Executor's node: where the steps of a Worker come from.
     void(CheckNodes),                  // To itself: is the Supervisor still there?
     void(LeaveNode)>;                  // End every actor of the node.
 
@@ -122,7 +123,8 @@ using SupervisorActor = ActorOf<
     void(NodeConnected),               // The sender, a node, can reach the others.
     void(HeartbeatReply),              // The sender, a node's heart, beats.
     void(NodeExited),                  // To itself: a process that it had started is gone.
-    void(CheckNodes)>;                 // To itself: who has been silent for too long?
+    void(CheckNodes),                  // To itself: who has been silent for too long?
+    void(ConfirmLoss)>;                // To itself: is what was lost still lost?
 
 }  // namespace troupe
 // clang-format on

@@ -77,16 +77,21 @@ struct SpawnWorker {
 TROUPE_MESSAGE(SpawnWorker, rank)
 
 /// Supervisor -> node: start the actor or, for InputProcessors, the actors of this role. Answered
-/// with their handles. What the actor speaks with comes beside it.
+/// with their handles. What the actor speaks with comes beside it: for the Executor the workers by
+/// rank, then the nodes of ring_ranks; for the Scheduler the KVCacheManager, the
+/// EncoderCacheManager, the Executor and the OutputProcessor; for InputProcessors the
+/// OutputProcessor and the Scheduler, for the Frontend these and the InputProcessors.
 struct SpawnRole {
   Role role{};
   std::uint32_t incarnation = 0;  ///< of the engine: rises with each restart
   ModelLoaded model;
   KVCacheConfig cache;
   std::uint16_t port = 0;  ///< of the Frontend, if it had one before; 0: as the options say
+  /// Workers on the Executor's host in other processes: it reaches them through rings.
+  std::vector<std::int32_t> ring_ranks;
   bool operator==(const SpawnRole&) const = default;
 };
-TROUPE_MESSAGE(SpawnRole, role, incarnation, model, cache, port)
+TROUPE_MESSAGE(SpawnRole, role, incarnation, model, cache, port, ring_ranks)
 
 /// Supervisor -> a node's heart: answered at once with HeartbeatReply as long as the node's actors
 /// get to run.
@@ -119,6 +124,14 @@ struct CheckNodes {
   bool operator==(const CheckNodes&) const = default;
 };
 TROUPE_MESSAGE(CheckNodes)
+
+/// The Supervisor to itself: this was lost; if nothing has been done about it, do it now.
+struct ConfirmLoss {
+  std::uint32_t incarnation = 0;
+  std::string reason;
+  bool operator==(const ConfirmLoss&) const = default;
+};
+TROUPE_MESSAGE(ConfirmLoss, incarnation, reason)
 
 /// Supervisor -> node: end all actors, then the process.
 struct LeaveNode {

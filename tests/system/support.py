@@ -5,6 +5,7 @@ import re
 import select
 import signal
 import subprocess
+import tempfile
 import time
 import urllib.request
 
@@ -29,8 +30,8 @@ def communicate(process, text=None, timeout=DEADLINE_S):
     except subprocess.TimeoutExpired as late:
         where = stacks(process.pid)
         process.kill()
-        output, errors = process.communicate()
-        raise AssertionError(f"{late}\noutput: {output[-2000:]}\nerrors: {errors[-2000:]}\n{where}") from None
+        written = "".join(f"\nwrote: {each[-2000:]}" for each in process.communicate() if each)
+        raise AssertionError(f"{late}{written}\n{where}") from None
 
 
 def run(arguments, text=None, timeout=DEADLINE_S, environment=None):
@@ -44,9 +45,10 @@ def run(arguments, text=None, timeout=DEADLINE_S, environment=None):
 class Server:
     """`troupe serve` on a port that the system chooses; `with Server(...) as server`."""
 
-    def __init__(self, *arguments, environment=None):
+    def __init__(self, *arguments, environment=None, prefix=()):
+        self.errors = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
-            [BINARY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*prefix, BINARY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=self.errors, text=True,
             env={**ENVIRONMENT, **(environment or {})})
         self.url = None
         deadline = time.monotonic() + DEADLINE_S
@@ -56,7 +58,7 @@ class Server:
             line = self.process.stdout.readline() if ready else ""
             if not line:
                 self.process.kill()
-                raise RuntimeError(f"the server did not start: {seen}{self.process.stderr.read()}")
+                raise RuntimeError(f"the server did not start: {seen}{self.log()}")
             seen += line
             match = re.search(r" at (http://\S+)", line)
             if match:
@@ -69,12 +71,31 @@ class Server:
     def __exit__(self, *_):
         if self.process.poll() is None:
             self.stop()
+        self.errors.close()
 
     def stop(self, sig=signal.SIGTERM):
         """Asks it to end; returns (exit code, what it wrote to standard error)."""
         self.process.send_signal(sig)
-        _, errors = communicate(self.process)
-        return self.process.returncode, errors
+        communicate(self.process)
+        return self.process.returncode, self.log()
+
+    def log(self):
+        """What it has written to standard error so far; also its nodes have."""
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def nodes(self):
+        """The processes that it has started: {name: pid}."""
+        found = {}
+        for entry in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+                arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if parent == self.process.pid and len(arguments) > 2 and arguments[1] == b"node":
+                found[arguments[2].decode()] = int(entry.name)
+        return found
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as response:

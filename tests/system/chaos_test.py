@@ -1,0 +1,156 @@
+#!/usr/bin/env python3
+"""Processes are killed and stopped under clients, again and again: every stream ends with the tokens, texts and
+log-probabilities of an undisturbed run, bad requests fail alone, and nothing is left over.
+
+TROUPE_CHAOS_FAULTS and TROUPE_CHAOS_SEED: how many faults (20), and which."""
+import http.client
+import json
+import os
+import pathlib
+import random
+import signal
+import threading
+import time
+import unittest
+
+from support import DEADLINE_S, Server, wait_until
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+NUM_STREAMS = 32
+NUM_FAULTS = int(os.environ.get("TROUPE_CHAOS_FAULTS", "20"))
+SEED = int(os.environ.get("TROUPE_CHAOS_SEED", str(random.randrange(1 << 30))))
+SHARE_STOPPED = 0.1  # the others are killed
+
+
+def body(number):
+    """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities."""
+    fields = {"model": "demo", "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True, "seed": number,
+              "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
+    if number % 3 == 0:
+        fields["messages"] = [{"role": "user", "content": "Tell me a story about a dragon. " * (1 + number % 4)}]
+        fields.update(logprobs=True, top_logprobs=2)
+    else:
+        fields["prompt"] = "Once upon a time " * (1 + number % 5)
+        fields["logprobs"] = 1
+    if number % 6 == 1:
+        fields["n"] = 2
+    if number % 7 == 2:
+        fields.update(ignore_eos=False, stop=["night", "friend"])
+    if number % 4 == 3:
+        fields.update(repetition_penalty=1.2, presence_penalty=0.3)
+    return fields
+
+
+def stream(port, fields):
+    """What a client has at the end, whatever the pieces in which it came."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
+    try:
+        connection.request("POST", "/v1/chat/completions" if "messages" in fields else "/v1/completions", json.dumps(fields),
+                           {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        if response.status != 200:
+            return response.status, response.read().decode()
+        texts, tokens, reasons, usage, done = {}, {}, {}, None, False
+        for line in response:
+            if line.strip() == b"data: [DONE]":
+                done = True
+            elif line.startswith(b"data: "):
+                event = json.loads(line[6:], parse_float=str)
+                if "error" in event:
+                    return 200, line.decode()
+                usage = event.get("usage") or usage
+                for choice in event["choices"]:
+                    index = choice["index"]
+                    text = choice.get("text", choice.get("delta", {}).get("content")) or ""
+                    texts[index] = texts.get(index, "") + text
+                    scored = choice.get("logprobs") or {}
+                    pairs = [(each["token"], each["logprob"]) for each in scored["content"]] if "content" in scored else \
+                        list(zip(scored.get("tokens", []), scored.get("token_logprobs", [])))
+                    tokens.setdefault(index, []).extend(pairs)
+                    reasons[index] = choice["finish_reason"] or reasons.get(index)
+        return 200, done, texts, tokens, reasons, usage
+    finally:
+        connection.close()
+
+
+class Clients:
+    """Threads that send one request after another until told to end, and compare each answer."""
+
+    def __init__(self, port, expected):
+        self.port, self.expected = port, expected
+        self.ending = threading.Event()
+        self.num_requests, self.lost, self.different, self.bad_answers = 0, [], [], []
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.work, args=(number,)) for number in range(NUM_STREAMS)]
+        self.threads.append(threading.Thread(target=self.send_bad_requests))
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, number):
+        while not self.ending.is_set():
+            try:
+                answer = stream(self.port, body(number))
+            except Exception as error:  # whatever it is, the request is lost
+                answer = repr(error)
+            with self.lock:
+                self.num_requests += 1
+                if not isinstance(answer, tuple) or answer[0] != 200 or answer[1] is not True:
+                    self.lost.append((number, answer))
+                elif answer != self.expected[number]:
+                    self.different.append((number, answer, self.expected[number]))
+            number = (number + NUM_STREAMS // 2 + 1) % NUM_STREAMS
+
+    def send_bad_requests(self):
+        bad = [{"model": "demo", "prompt": "x", "temperature": -1}, {"model": "demo", "prompt": [1 << 30]},
+               {"model": "demo", "prompt": "word " * 5000}, {"model": "demo", "messages": []}]
+        number = 0
+        while not self.ending.wait(0.05):
+            fields = bad[number % len(bad)]
+            number += 1
+            try:
+                status, *_ = stream(self.port, fields)
+            except Exception as error:
+                status = repr(error)
+            if status != 400:
+                self.bad_answers.append((fields, status))
+
+    def end(self):
+        self.ending.set()
+        for thread in self.threads:
+            thread.join()
+
+
+class Chaos(unittest.TestCase):
+    def test_no_request_is_lost_whatever_is_killed(self):
+        numbers = random.Random(SEED)
+        with Server("--config-file", str(CONFIGS / "one-process-per-role.conf"), "--log-stats-interval-s", "0") as server:
+            expected = [stream(server.port, body(number)) for number in range(NUM_STREAMS)]
+            self.assertEqual([answer for answer in expected if answer[:2] != (200, True)], [])
+            clients = Clients(server.port, expected)
+            names = sorted(set(server.nodes()) - {"front"})
+            self.assertEqual(len(names), 6)
+            for fault in range(NUM_FAULTS):
+                time.sleep(numbers.uniform(0.05, 0.6))  # not to wait for anything: a fault comes when it comes
+                name = numbers.choice(names)
+                victim = server.nodes()[name]
+                stopped = numbers.random() < SHARE_STOPPED or fault == NUM_FAULTS // 2
+                os.kill(victim, signal.SIGSTOP if stopped else signal.SIGKILL)
+                wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
+                wait_until(lambda: server.log().count("engine restarted") > fault, "the engine to come up again")
+            clients.end()
+            print(f"seed {SEED}: {clients.num_requests} requests, {NUM_FAULTS} faults, {len(clients.lost)} lost, "
+                  f"{len(clients.different)} different")
+            self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
+            self.assertEqual(server.wait_idle(), 0)
+            self.assertEqual(json.loads(server.get("/version"))["version"] != "", True)
+            log = server.log()
+            self.assertEqual(log.count("incident cause="), NUM_FAULTS, log[-4000:])
+            pids = list(server.nodes().values())
+            code, log = server.stop()
+        self.assertEqual(code, 1, "faults are not a clean run")
+        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
+        self.assertEqual([each for each in os.listdir("/dev/shm") if "troupe" in each], [])
+
+
+if __name__ == "__main__":
+    unittest.main()
