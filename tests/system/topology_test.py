@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""The same answers from every topology of configs/, and what happens when its parts come and go."""
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import threading
+import unittest
+
+from chaos_test import body, stream
+from support import BINARY, ENVIRONMENT, Server, run, wait_until
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+NUM_REQUESTS = 12
+NETWORK = "troupe-test"  # a network namespace with the second host of multi-node.conf
+
+
+def answers(server):
+    return [stream(server.port, body(number)) for number in range(NUM_REQUESTS)]
+
+
+@contextlib.contextmanager
+def second_host():
+    """A network namespace, reached from here as multi-node.conf says."""
+    def ip(*arguments):
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+    ip("netns", "add", NETWORK)
+    try:
+        ip("link", "add", "troupe0", "type", "veth", "peer", "name", "troupe1", "netns", NETWORK)
+        ip("address", "add", "10.77.0.1/24", "dev", "troupe0")
+        ip("link", "set", "troupe0", "up")
+        ip("-n", NETWORK, "address", "add", "10.77.0.2/24", "dev", "troupe1")
+        ip("-n", NETWORK, "link", "set", "troupe1", "up")
+        yield lambda state: ip("link", "set", "troupe0", state)
+    finally:
+        ip("netns", "delete", NETWORK)
+
+
+class Topologies(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with Server() as server:
+            cls.expected = answers(server)
+        assert all(answer[:2] == (200, True) for answer in cls.expected), cls.expected
+
+    def test_every_file_of_one_host_gives_the_same_answers(self):
+        for file in sorted(CONFIGS.glob("*.conf")):
+            if "\nhost=\"10." in file.read_text():
+                continue  # see below
+            with self.subTest(file=file.name), Server("--config-file", str(file)) as server:
+                self.assertEqual(answers(server), self.expected)
+                self.assertEqual(server.stop()[0], 0)
+
+    def test_several_hosts_give_the_same_answers_and_survive_a_partition(self):
+        file = str(CONFIGS / "multi-node.conf")
+        with second_host() as link:
+            command = ["ip", "netns", "exec", NETWORK, BINARY, "node", "worker-0", "--config-file", file]
+            node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+            try:
+                with Server("--config-file", file) as server:
+                    self.assertEqual(answers(server), self.expected)
+                    late = {}
+                    threads = [threading.Thread(target=lambda n=n: late.update({n: stream(server.port, body(n))}))
+                               for n in range(NUM_REQUESTS)]
+                    link("down")
+                    for thread in threads:
+                        thread.start()
+                    wait_until(lambda: "has been silent" in server.log(), "the silence to be noticed")
+                    link("up")
+                    for thread in threads:
+                        thread.join()
+                    self.assertEqual([late[n] for n in range(NUM_REQUESTS)], self.expected)
+                    server.stop()
+            finally:
+                node.kill()
+                node.communicate()
+
+    def test_a_frontend_that_is_killed_comes_back_at_its_port(self):
+        with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
+            front = server.nodes()["front"]
+            ended = {}
+
+            def read():
+                try:
+                    ended["answer"] = stream(server.port, body(9) | {"max_tokens": 2000})
+                except Exception as error:
+                    ended["answer"] = error
+            client = threading.Thread(target=read)
+            client.start()
+            wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "the stream to begin")
+            os.kill(front, signal.SIGKILL)
+            client.join()
+            self.assertFalse(isinstance(ended["answer"], tuple) and ended["answer"][1] is True, ended)
+            wait_until(lambda: "engine restarted" in server.log(), "the engine to come up again")
+            self.assertEqual(server.wait_idle(), 0)
+            self.assertEqual(answers(server), self.expected)
+
+    def test_nothing_outlives_the_supervisor(self):
+        server = Server("--config-file", str(CONFIGS / "multi-process.conf"))
+        pids = list(server.nodes().values())
+        self.assertEqual(len(pids), 3)
+        server.process.kill()
+        server.process.communicate()
+        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
+        server.errors.close()
+
+    def test_a_worker_that_crashes_on_a_request_takes_no_other_with_it(self):
+        with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
+            for _ in range(2):
+                worker = server.nodes()["worker-0"]
+                count = server.log().count("engine restarted")
+                os.kill(worker, signal.SIGSEGV)
+                wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
+            self.assertEqual(answers(server), self.expected)
+
+    def test_what_cannot_work_is_refused_with_the_reason(self):
+        code, drawing, _ = run(["topology", "--config-file", str(CONFIGS / "multi-node.conf")])
+        self.assertEqual(code, 0)
+        self.assertIn("┌─ 10.77.0.2 ", drawing)
+        self.assertIn("worker-0: worker 0", drawing)
+        code, _, errors = run(["topology", "--config-file", str(CONFIGS / "multi-node.conf"), "--supervisor-port", "0"])
+        self.assertEqual((code, "supervisor-port is 0" in errors), (2, True), errors)
+        code, _, errors = run(["node", "core", "--config-file", str(CONFIGS / "multi-process.conf")])
+        self.assertEqual((code, "supervisor-port is 0" in errors), (2, True), errors)
+        code, _, errors = run(["node", "nobody", "--config-file", str(CONFIGS / "multi-process.conf")])
+        self.assertEqual((code, "no node 'nobody'" in errors), (2, True), errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
