@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "actors/system_config.hpp"
-#include "messages/type_ids.hpp"
+#include "messages/actor_interfaces.hpp"
 
 namespace troupe {
 namespace {
@@ -43,6 +43,24 @@ BOOST_AUTO_TEST_CASE(a_message_of_any_registered_type_survives_with_its_type) {
   BOOST_REQUIRE(!reader(copy));
   BOOST_REQUIRE((copy.match_elements<SchedulerOutput>()));
   BOOST_TEST((copy.get_as<SchedulerOutput>(0) == step));
+}
+
+BOOST_AUTO_TEST_CASE(handles_travel_beside_a_message) {
+  SystemConfig config;
+  caf::actor_system system{config};
+  const caf::message message =
+      caf::make_message(EngineReplaced{.crashed = true}, std::vector<InputProcessorActor>(2),
+                        OutputProcessorActor{}, SchedulerActor{});
+  std::vector<char> bytes;
+  caf::binary_serializer writer{system, bytes};
+  BOOST_REQUIRE(!writer(message));
+  caf::message copy;
+  caf::binary_deserializer reader{system, bytes};
+  BOOST_REQUIRE(!reader(copy));
+  BOOST_REQUIRE((copy.match_elements<EngineReplaced, std::vector<InputProcessorActor>,
+                                     OutputProcessorActor, SchedulerActor>()));
+  BOOST_TEST(copy.get_as<EngineReplaced>(0).crashed);
+  BOOST_TEST(copy.get_as<std::vector<InputProcessorActor>>(1).size() == 2u);
 }
 
 BOOST_AUTO_TEST_CASE(damaged_bytes_are_an_error_not_a_message) {
