@@ -8,6 +8,7 @@
 #include <random>
 
 #include "actors/spawn.hpp"
+#include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/http/server.hpp"
 #include "runtime/processors/request_journal.hpp"
@@ -22,10 +23,6 @@ constexpr auto kResetDeadline = 60s;
 constexpr auto kSubscribeDeadline = 60s;
 constexpr std::size_t kMaxRenders = 1024;  ///< without an answer yet
 constexpr int kMaxRenderTries = 3;
-
-double wall_clock() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::chrono::nanoseconds from_seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -144,7 +141,7 @@ void watch_deadlines(Self self) {
   if (next >= frontend.wake_at) return;
   frontend.wake_at = next;
   const FrontendActor me = self;
-  send_after(self, from_seconds(std::max(next - wall_clock(), 0.0)), me, ExpireRequests{});
+  send_after(self, from_seconds(std::max(next - wall_seconds(), 0.0)), me, ExpireRequests{});
 }
 
 /// Gives the engine what waits for it, as far as it may be given.
@@ -380,7 +377,7 @@ FrontendActor::behavior_type frontend_behavior(
       [self](const ExpireRequests&) {
         FrontendState& frontend = state(self);
         frontend.wake_at = std::numeric_limits<double>::infinity();
-        frontend.deliver(frontend.journal.expire(wall_clock()));
+        frontend.deliver(frontend.journal.expire(wall_seconds()));
         submit_waiting(self);
       },
       [self](const LogStats&) {

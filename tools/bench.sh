@@ -49,6 +49,13 @@ heading 'Shared-memory rings between processes'
 record ring "$release/tests/bench_ring"
 row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ { print $(NF - 1) }' "$out/ring.txt")"
 
+heading 'Topologies: what a process of its own costs, and how long a stream pauses when one is killed'
+record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py
+row 'multi-process over single process, per token: us' '< 40' "$(awk '/^multi-process/ { print $4 }' "$out/topologies.txt")"
+row 'worker killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $6 }' "$out/topologies.txt")"
+row 'scheduler killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $8 }' "$out/topologies.txt")"
+row 'all processes while idle: % of a core' '< 1' "$(awk '/^multi-process/ { print $10 }' "$out/topologies.txt")"
+
 heading 'The block pool with a million blocks, and block hashes'
 record cache "$release/tests/bench_cache" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 for operation in allocate free hit; do

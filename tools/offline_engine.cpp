@@ -1,10 +1,10 @@
 #include "tools/offline_engine.hpp"
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 
+#include "runtime/base/clock.hpp"
 #include "tools/progress.hpp"
 
 namespace troupe::tools {
@@ -57,8 +57,7 @@ RequestId OfflineEngine::submit(GenerateRequest request) {
   next_id_ += static_cast<std::uint64_t>(request.params.n);
   request.id = id;
   if (request.external_id.empty()) request.external_id = to_string(id);
-  request.arrival_time =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  request.arrival_time = wall_seconds();
   request.params.philox_key = seed_ + value(id);
   (*self_)->send(input_processor(id), std::move(request));
   return id;

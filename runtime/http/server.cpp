@@ -15,6 +15,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/http/session.hpp"
 
@@ -31,13 +32,6 @@ constexpr double kLingerSeconds = 2;
 constexpr std::int64_t kMaxRefusedConnections = 128;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr std::size_t kReadBytes = 64 << 10;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-double wall_seconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 struct Timeouts {
   double idle_s;
@@ -61,7 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         closed_(std::move(closed)),
         session_(std::make_unique<HttpSession>(
             service, limits, wall_seconds, [this] { start_write(); }, refuse)),
-        waiting_since_(steady_seconds()),
+        waiting_since_(now_seconds()),
         last_write_(waiting_since_) {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
@@ -108,7 +102,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (!lingering_) {
       session_->receive({received_.data(), num_bytes});
       // A head must come within the idle time, however slowly its bytes drip in.
-      if (session_->answering() || session_->reading_body()) waiting_since_ = steady_seconds();
+      if (session_->answering() || session_->reading_body()) waiting_since_ = now_seconds();
     }
     start_read();
   }
@@ -116,7 +110,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start_write() {
     if (writing_ || !session_->take_output(sending_)) return;
     writing_ = true;
-    last_write_ = steady_seconds();
+    last_write_ = now_seconds();
     num_written_ = 0;
     continue_write();
   }
@@ -132,7 +126,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void on_written(const error_code& error, std::size_t num_bytes) {
     if (!session_) return;
     if (error) return close();
-    last_write_ = steady_seconds();
+    last_write_ = now_seconds();
     num_written_ += num_bytes;
     if (num_written_ < sending_.size()) return continue_write();
     writing_ = false;
@@ -178,7 +172,7 @@ struct Lane {
     ticker.expires_after(tick);
     ticker.async_wait([this](const error_code& error) {
       if (error) return;
-      const double now = steady_seconds();
+      const double now = now_seconds();
       // A copy: a connection that closes leaves the set.
       const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
       for (const auto& connection : all) connection->tick(now);
@@ -315,7 +309,7 @@ class Server::Impl {
     const auto self = std::make_shared<std::weak_ptr<Lane>>();
     ServiceEnvironment environment{
         .wall_clock = wall_seconds,
-        .steady_clock = steady_seconds,
+        .steady_clock = now_seconds,
         .random = [generator =
                        std::mt19937_64(std::random_device{}())]() mutable { return generator(); },
         .post =

@@ -46,7 +46,7 @@ class Server:
     """`troupe serve` on a port that the system chooses; `with Server(...) as server`."""
 
     def __init__(self, *arguments, environment=None, prefix=()):
-        self.errors = tempfile.TemporaryFile(mode="w+")
+        self.errors = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
             [*prefix, BINARY, "serve", "--port", "0", *arguments], stdout=subprocess.PIPE, stderr=self.errors, text=True,
             env={**ENVIRONMENT, **(environment or {})})
@@ -81,8 +81,8 @@ class Server:
 
     def log(self):
         """What it has written to standard error so far; also its nodes have."""
-        self.errors.seek(0)
-        return self.errors.read()
+        # Opened anew: the server writes where the file's own position is.
+        return pathlib.Path(f"/proc/self/fd/{self.errors.fileno()}").read_text()
 
     def nodes(self):
         """The processes that it has started: {name: pid}."""

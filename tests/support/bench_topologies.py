@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""What a topology costs, beside a single process measured in the same rounds, and how fast it recovers.
+
+For each file of configs/ that runs on one host: the time between two tokens of one stream (and what is more of it than in a
+single process), the pause of a stream when its worker's or its scheduler's process is killed, and the CPU time of all processes
+together while there is nothing to do. Usage: bench_topologies.py [ROUNDS]"""
+import http.client
+import json
+import os
+import pathlib
+import signal
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
+from support import Server, wait_until  # noqa: E402
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+IDLE_S = 5
+TOKENS = 400
+
+
+def arrivals(server, at_token=None, then=lambda: None):
+    """When each event of one stream came; `then` is called after event `at_token`."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    fields = {"model": "demo", "prompt": "Once upon a time", "max_tokens": TOKENS, "ignore_eos": True, "stream": True,
+              "temperature": 0}
+    connection.request("POST", "/v1/completions", json.dumps(fields), {"Content-Type": "application/json"})
+    times = []
+    for line in connection.getresponse():
+        if line.startswith(b"data: {"):
+            times.append(time.monotonic())
+            if len(times) == at_token:
+                then()
+    connection.close()
+    return times
+
+
+def gaps_us(times):
+    return [1e6 * (b - a) for a, b in zip(times, times[1:])]
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle_percent(server):
+    pids = [server.process.pid, *server.nodes().values()]
+    before = sum(map(cpu_seconds, pids))
+    time.sleep(IDLE_S)
+    return 100 * (sum(map(cpu_seconds, pids)) - before) / IDLE_S
+
+
+def pause_ms(server, role):
+    """The longest gap of a stream under which the process of that role is killed."""
+    nodes = server.nodes()
+    name = next((each for each in nodes if each.startswith(role)), None) or "core"
+    count = server.log().count("engine restarted")
+    times = arrivals(server, TOKENS // 4, lambda: os.kill(nodes[name], signal.SIGKILL))
+    wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
+    return max(gaps_us(times)) / 1000
+
+
+def main():
+    files = ["single-process.conf"] + sorted(
+        file.name for file in CONFIGS.glob("*.conf")
+        if file.name != "single-process.conf" and "\nhost=\"10." not in file.read_text())
+    print(f"{'topology':28} {'token to token':>15} {'over single':>12} {'worker killed':>14} {'scheduler killed':>17} {'idle CPU':>9}")
+    servers = {file: Server("--config-file", str(CONFIGS / file), "--log-stats-interval-s", "0") for file in files}
+    try:
+        between = {file: [] for file in files}
+        for number in range(ROUNDS):  # interleaved: what disturbs one round disturbs all
+            for file in files:
+                print(f"\r{file} {number + 1}/{ROUNDS} ", end="", file=sys.stderr, flush=True)
+                between[file].append(statistics.median(gaps_us(arrivals(servers[file]))))
+        print("\r" + 60 * " ", end="\r", file=sys.stderr)
+        single = min(between["single-process.conf"])
+        for file in files:
+            best, server = min(between[file]), servers[file]
+            row = f"{file:28} {best:12.0f} us {best - single:9.0f} us"
+            if server.nodes():
+                row += f" {min(pause_ms(server, 'worker') for _ in range(3)):11.0f} ms"
+                row += f" {min(pause_ms(server, 'scheduler') for _ in range(3)):14.0f} ms"
+            else:
+                row += f" {'-':>14} {'-':>17}"
+            print(row + f" {idle_percent(server):7.2f} %", flush=True)
+    finally:
+        for server in servers.values():
+            server.process.kill()
+
+
+if __name__ == "__main__":
+    main()
