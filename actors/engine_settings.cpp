@@ -24,10 +24,13 @@ std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
   return config.max_concurrent_batches() * static_cast<std::int32_t>(engine.max_num_batched_tokens);
 }
 
+/// For all layers, each with the heads of one rank: what the ranks of a pipeline have together.
 std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) {
-  if (engine.kv_cache_memory_bytes > 0) return engine.kv_cache_memory_bytes;
-  const double share = static_cast<double>(model.available_bytes) * engine.gpu_memory_utilization;
-  std::int64_t enough = kUsualCpuCacheBytes;
+  const std::int64_t num_stages = engine.pipeline_parallel_size;
+  if (engine.kv_cache_memory_bytes > 0) return engine.kv_cache_memory_bytes * num_stages;
+  const double share =
+      static_cast<double>(model.available_bytes * num_stages) * engine.gpu_memory_utilization;
+  std::int64_t enough = kUsualCpuCacheBytes / engine.tensor_parallel_size;
   if (const auto groups = group_layers(model.kv_cache_specs, /*hybrid_groups=*/true)) {
     enough = std::max(
         enough, bytes_per_block(*groups) +

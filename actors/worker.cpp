@@ -65,6 +65,7 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
         if (result.ok()) {
           send(self, executor, std::move(result).value());
         } else {
+          state(self).runner->fail_group(result.error());
           send(self, executor, StepFailed{step.step, result.error(), rank});
         }
       },

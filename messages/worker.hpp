@@ -22,7 +22,7 @@ struct ParallelConfig {
   /// with one rank. Every incarnation of the workers meets under its own number.
   std::string rendezvous;
   std::uint64_t incarnation = 0;
-  double timeout_s = 60;  ///< how long a rank waits for another one
+  double timeout_s = 300;  ///< how long a rank waits for another one, whose step may be long
   bool operator==(const ParallelConfig&) const = default;
 
   [[nodiscard]] std::int32_t world_size() const noexcept {

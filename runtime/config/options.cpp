@@ -75,7 +75,7 @@ void bind_options(OptionSet& set, Options& options) {
       .add("num-gpu-blocks-override", engine.num_gpu_blocks_override,
            "KV cache blocks; 0: from the memory", 0, kMaxCount)
       .add("kv-cache-memory-bytes", engine.kv_cache_memory_bytes,
-           "memory for the KV cache; 0: gpu-memory-utilization of what is free", 0)
+           "memory of each worker for the KV cache; 0: gpu-memory-utilization of what is free", 0)
       .add(
           "gpu-memory-utilization", engine.gpu_memory_utilization,
           "share of the device's free memory that the KV cache may take; on CPU 4 GiB, or what one "

@@ -7,15 +7,37 @@
 namespace troupe {
 namespace {
 
+std::span<std::byte> writable_bytes_of(Matrix matrix) {
+  return std::as_writable_bytes(
+      std::span(matrix.data, static_cast<std::size_t>(matrix.num_rows * matrix.num_cols)));
+}
+
+bool is_last_stage(const ParallelConfig& parallel) {
+  return parallel.stage() == parallel.pipeline_parallel_size - 1;
+}
+
+RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader, NormStyle style) {
+  const std::string name = weight_prefix(loader) + "norm";
+  if (is_last_stage(loader.parallel())) return RmsNorm(loader, name, config.hidden_size, style);
+  loader.ignore(name + ".");
+  return {};
+}
+
 /// A tied head is the embedding matrix once more, packed for multiplication.
 Linear load_head(const ModelConfig& config, WeightLoader& loader) {
+  if (!is_last_stage(loader.parallel())) {
+    loader.ignore("lm_head.");
+    loader.ignore("language_model.lm_head.");
+    return {};
+  }
   const std::string prefix = weight_prefix(loader);
   std::string name = prefix + "embed_tokens";
   if (!config.tie_word_embeddings)
     name = loader.has("language_model.lm_head.weight") ? "language_model.lm_head" : "lm_head";
   else
     loader.ignore("lm_head.");  // some checkpoints store the tied head again
-  return Linear(loader, {{name, config.vocab_size}}, config.hidden_size, false);
+  return Linear(loader, {{name, config.vocab_size, loader.shard(config.vocab_size)}},
+                config.hidden_size, false);
 }
 
 }  // namespace
@@ -26,6 +48,18 @@ std::string weight_prefix(const WeightLoader& loader) {
   for (const std::string_view prefix : kPrefixes)
     if (loader.has(std::string(prefix) + "embed_tokens.weight")) return std::string(prefix);
   return std::string(kPrefixes.front());
+}
+
+std::vector<std::size_t> layers_to_load(const ModelConfig& config, WeightLoader& loader) {
+  const Slice mine = stage_layers(config.num_layers, loader.parallel());
+  std::vector<std::size_t> layers;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    if (layer >= mine.begin && layer < mine.end())
+      layers.push_back(static_cast<std::size_t>(layer));
+    else
+      loader.ignore(weight_prefix(loader) + "layers." + std::to_string(layer) + ".");
+  }
+  return layers;
 }
 
 AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
@@ -65,26 +99,37 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
                            DecoderOptions options)
     : config_(config),
       device_(device),
+      parallel_(loader.parallel()),
       options_(options),
       layers_(std::move(layers)),
       embedding_(loader.table(weight_prefix(loader) + "embed_tokens", config.vocab_size,
                               config.hidden_size)),
-      final_norm_(loader, weight_prefix(loader) + "norm", config.hidden_size, options.norm),
+      final_norm_(load_final_norm(config, loader, options.norm)),
       head_(load_head(config, loader)),
       weight_bytes_(loader.num_packed_bytes()) {}
 
 std::vector<KVCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size, DType dtype) const {
+  const std::int64_t num_kv_heads = kv_heads_of_rank(config_.num_kv_heads, parallel_).count;
   std::vector<KVCacheSpec> specs;
-  for (const auto& layer : layers_)
-    specs.push_back(layer->attention().kv_cache_spec(block_size, dtype));
+  for (const std::int32_t window : config_.sliding_windows)
+    specs.push_back({.kind = window > 0 ? KVCacheKind::kSlidingWindow : KVCacheKind::kFullAttention,
+                     .block_size = block_size,
+                     .num_kv_heads = static_cast<std::int32_t>(num_kv_heads),
+                     .head_dim = static_cast<std::int32_t>(config_.head_dim),
+                     .dtype = dtype,
+                     .sliding_window = window});
   return specs;
 }
 
 Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
   const std::int64_t num_tokens = limits.max_num_tokens;
   std::int64_t scratch_bytes = 0;
-  std::int64_t workspace_bytes =
-      device_.ops().matmul_workspace_bytes(head_.spec(), limits.max_num_logit_rows);
+  std::int64_t workspace_bytes = 0;
+  if (is_last_stage()) {
+    workspace_bytes = device_.ops().matmul_workspace_bytes(head_.spec(), limits.max_num_logit_rows);
+    if (parallel_.tensor_parallel_size > 1)
+      scratch_bytes = Scratch::padded_bytes(limits.max_num_logit_rows, head_.spec().num_rows + 1);
+  }
   for (const auto& layer : layers_) {
     scratch_bytes = std::max({scratch_bytes, layer->attention().scratch_bytes(num_tokens),
                               layer->mlp().scratch_bytes(num_tokens)});
@@ -103,26 +148,51 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
 }
 
 void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
-                           Matrix hidden) {
+                           Communicator* peers, Matrix hidden) {
   const OpTable& ops = device_.ops();
   Scratch scratch(activations_.bytes());
   const Matrix residual = scratch.take(batch.num_tokens(), config_.hidden_size);
   const Matrix x = scratch.take(batch.num_tokens(), config_.hidden_size);
   const Matrix normed = scratch.take(batch.num_tokens(), config_.hidden_size);
-  const LayerStep step{ops, device_.context(), batch, caches, scratch};
+  const LayerStep step{ops, device_.context(), batch, caches, peers, scratch};
 
-  // The stream starts at zero, and the embedding is the first thing that is added to it.
-  std::fill_n(residual.data, residual.num_rows * residual.num_cols, 0.0f);
-  ops.embedding(step.context, {.table = embedding_,
-                               .ids = batch.token_ids.data(),
-                               .scale = options_.embedding_scale,
-                               .out = x});
+  if (is_first_stage()) {
+    // The stream starts at zero, and the embedding is the first thing that is added to it.
+    std::fill_n(residual.data, residual.num_rows * residual.num_cols, 0.0f);
+    ops.embedding(step.context, {.table = embedding_,
+                                 .ids = batch.token_ids.data(),
+                                 .scale = options_.embedding_scale,
+                                 .out = x});
+  } else {
+    const std::int32_t previous = parallel_.rank - parallel_.tensor_parallel_size;
+    peers->recv(writable_bytes_of(residual), previous);
+    peers->recv(writable_bytes_of(x), previous);
+  }
   for (const auto& layer : layers_) layer->forward(step, residual, x, normed);
-  final_norm_.add_and_apply(step, x, residual, hidden);
+  if (is_last_stage()) return final_norm_.add_and_apply(step, x, residual, hidden);
+  // The sum is left to the next stage's first norm, as if that were on this rank.
+  const std::int32_t next = parallel_.rank + parallel_.tensor_parallel_size;
+  peers->send(writable_bytes_of(residual), next);
+  peers->send(writable_bytes_of(x), next);
 }
 
-void DecoderModel::compute_logits(ConstMatrix hidden, Matrix out) {
-  head_.apply(device_.ops(), device_.context(), hidden, out);
+void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {
+  if (peers == nullptr || peers->group_size() == 1)
+    return head_.apply(device_.ops(), device_.context(), hidden, out);
+  const auto cols_of = [this](std::int32_t rank) {
+    return part_of(config_.vocab_size, rank, parallel_.tensor_parallel_size);
+  };
+  Scratch scratch(activations_.bytes());
+  const Matrix mine = scratch.take(hidden.num_rows, cols_of(peers->group_rank()).count);
+  head_.apply(device_.ops(), device_.context(), hidden, mine);
+  if (peers->group_rank() != 0) return peers->send(writable_bytes_of(mine), peers->group_begin());
+  for (std::int32_t member = 0; member < peers->group_size(); ++member) {
+    const Slice cols = cols_of(member);
+    const Matrix part(mine.data, hidden.num_rows, cols.count);
+    if (member != 0 && !peers->recv(writable_bytes_of(part), peers->group_begin() + member)) return;
+    for (std::int64_t row = 0; row < part.num_rows; ++row)
+      std::copy_n(part.row(row), cols.count, out.row(row) + cols.begin);
+  }
 }
 
 }  // namespace troupe

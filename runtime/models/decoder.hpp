@@ -55,6 +55,10 @@ class PreNormLayer final : public DecoderLayer {
 /// that published checkpoints use ("model.", none, and two under a language model's name).
 [[nodiscard]] std::string weight_prefix(const WeightLoader& loader);
 
+/// The layers of this rank's stage, in order; those of the others are not missed.
+[[nodiscard]] std::vector<std::size_t> layers_to_load(const ModelConfig& config,
+                                                      WeightLoader& loader);
+
 /// How an architecture differs from the plain stack.
 struct DecoderOptions {
   NormStyle norm;
@@ -63,7 +67,8 @@ struct DecoderOptions {
 
 class DecoderModel final : public Model {
  public:
-  /// Loads embedding, final norm and head; `layers` are loaded already.
+  /// Loads embedding, final norm and head, where this rank's stage has them; `layers` are loaded
+  /// already.
   DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
                std::vector<std::unique_ptr<DecoderLayer>> layers, DecoderOptions options);
 
@@ -79,18 +84,23 @@ class DecoderModel final : public Model {
   [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
                                                         DType dtype) const override;
   Result<std::int64_t> reserve(const BatchLimits& limits) override;
-  void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
+  void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
-  void compute_logits(ConstMatrix hidden, Matrix out) override;
+  void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
+  [[nodiscard]] bool is_first_stage() const noexcept { return parallel_.stage() == 0; }
+  [[nodiscard]] bool is_last_stage() const noexcept {
+    return parallel_.stage() == parallel_.pipeline_parallel_size - 1;
+  }
   ModelConfig config_;
   Device& device_;
+  ParallelConfig parallel_;
   DecoderOptions options_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
   StoredMatrix embedding_;
   RmsNorm final_norm_;
-  Linear head_;
+  Linear head_;  ///< rows of this rank
   std::int64_t weight_bytes_ = 0;
   Memory activations_;
 };

@@ -56,7 +56,7 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
       config.sliding_rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
   std::vector<std::unique_ptr<DecoderLayer>> layers;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(config.num_layers); ++i) {
+  for (const std::size_t i : layers_to_load(config, loader)) {
     AttentionOptions attention =
         attention_options(config, i, config.sliding_windows[i] > 0 ? local_rope : global_rope);
     attention.qk_norm = true;

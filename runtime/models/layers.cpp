@@ -5,8 +5,8 @@
 namespace troupe {
 
 Linear::Linear(WeightLoader& loader, const std::vector<WeightLoader::Part>& parts,
-               std::int64_t num_cols, bool has_bias, std::int32_t k_shards)
-    : weight_(loader.matrix(parts, num_cols, k_shards)) {
+               std::int64_t num_cols, bool has_bias)
+    : weight_(loader.matrix(parts, num_cols, {0, num_cols}, /*k_shards=*/1)) {
   if (has_bias) bias_ = loader.biases(parts);
 }
 
@@ -15,6 +15,27 @@ void Linear::apply(const OpTable& ops, const OpContext& context, ConstMatrix x, 
                        .weight = weight_.view(),
                        .bias = bias_.empty() ? nullptr : bias_.data(),
                        .out = out});
+}
+
+RowParallelLinear::RowParallelLinear(WeightLoader& loader, const std::string& name,
+                                     std::int64_t num_rows, std::int64_t num_cols, bool has_bias,
+                                     std::int32_t canonical_shards)
+    : weight_(loader.matrix({{name, num_rows, {0, num_rows}}}, num_cols, loader.shard(num_cols),
+                            canonical_shards / loader.parallel().tensor_parallel_size)) {
+  if (has_bias) bias_ = loader.biases({{name, num_rows, {0, num_rows}}});
+}
+
+void RowParallelLinear::apply(const LayerStep& step, ConstMatrix x, Matrix out) const {
+  // The bias comes after the whole sum, so with several ranks not from the kernel.
+  const bool is_part = step.peers != nullptr && step.peers->group_size() > 1;
+  const float* bias = bias_.empty() ? nullptr : bias_.data();
+  step.ops.matmul(step.context,
+                  {.x = x, .weight = weight_.view(), .bias = is_part ? nullptr : bias, .out = out});
+  if (!is_part) return;
+  step.peers->all_reduce({out.data, static_cast<std::size_t>(out.num_rows * out.num_cols)});
+  if (bias == nullptr) return;
+  for (std::int64_t row = 0; row < out.num_rows; ++row)
+    for (std::int64_t col = 0; col < out.num_cols; ++col) out.row(row)[col] += bias[col];
 }
 
 RmsNorm::RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style)
@@ -38,15 +59,33 @@ void RmsNorm::add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residua
                                        .out = out});
 }
 
+namespace {
+
+/// The rows of q, k and v whose heads are this rank's.
+std::vector<WeightLoader::Part> qkv_parts(const WeightLoader& loader, const std::string& name,
+                                          const AttentionOptions& whole) {
+  const std::int64_t q_rows = whole.num_heads * whole.head_dim;
+  const std::int64_t kv_rows = whole.num_kv_heads * whole.head_dim;
+  const Slice kv_heads = kv_heads_of_rank(whole.num_kv_heads, loader.parallel());
+  const Slice kv_slice{kv_heads.begin * whole.head_dim, kv_heads.count * whole.head_dim};
+  return {{name + ".q_proj", q_rows, loader.shard(q_rows)},
+          {name + ".k_proj", kv_rows, kv_slice},
+          {name + ".v_proj", kv_rows, kv_slice}};
+}
+
+AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig& parallel) {
+  options.num_heads /= parallel.tensor_parallel_size;
+  options.num_kv_heads = kv_heads_of_rank(options.num_kv_heads, parallel).count;
+  return options;
+}
+
+}  // namespace
+
 Attention::Attention(WeightLoader& loader, const std::string& name, AttentionOptions options)
-    : options_(std::move(options)),
-      qkv_proj_(loader,
-                {{name + ".q_proj", q_size()},
-                 {name + ".k_proj", kv_size()},
-                 {name + ".v_proj", kv_size()}},
-                options_.hidden_size, options_.qkv_bias),
-      o_proj_(loader, {{name + ".o_proj", options_.hidden_size}}, q_size(), options_.output_bias,
-              options_.canonical_shards) {
+    : options_(options_of_rank(options, loader.parallel())),
+      qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
+      o_proj_(loader, name + ".o_proj", options.hidden_size, options.num_heads * options.head_dim,
+              options.output_bias, options.canonical_shards) {
   if (!options_.qk_norm) return;
   q_norm_ = RmsNorm(loader, name + ".q_norm", options_.head_dim, options_.norm);
   k_norm_ = RmsNorm(loader, name + ".k_norm", options_.head_dim, options_.norm);
@@ -91,7 +130,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                                     .logit_softcap = options_.logit_softcap,
                                     .out = Heads(attended.data, num_tokens, options_.num_heads,
                                                  options_.head_dim, q_size())});
-  o_proj_.apply(step.ops, step.context, attended, out);
+  o_proj_.apply(step, attended, out);
 }
 
 std::int64_t Attention::scratch_bytes(std::int64_t num_tokens) const noexcept {
@@ -111,26 +150,16 @@ std::int64_t Attention::workspace_bytes(Device& device, std::int64_t num_tokens,
                                                  device.pool().num_threads())});
 }
 
-KVCacheSpec Attention::kv_cache_spec(std::int32_t block_size, DType dtype) const {
-  return {.kind = options_.sliding_window > 0 ? KVCacheKind::kSlidingWindow
-                                              : KVCacheKind::kFullAttention,
-          .block_size = block_size,
-          .num_kv_heads = static_cast<std::int32_t>(options_.num_kv_heads),
-          .head_dim = static_cast<std::int32_t>(options_.head_dim),
-          .dtype = dtype,
-          .sliding_window = options_.sliding_window};
-}
-
 GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
                    std::int64_t intermediate_size, std::int32_t canonical_shards,
                    Activation activation, bool has_bias)
-    : intermediate_size_(intermediate_size),
+    : intermediate_size_(loader.shard(intermediate_size).count),
       activation_(activation),
-      gate_up_proj_(
-          loader,
-          {{name + ".gate_proj", intermediate_size}, {name + ".up_proj", intermediate_size}},
-          hidden_size, has_bias),
-      down_proj_(loader, {{name + ".down_proj", hidden_size}}, intermediate_size, has_bias,
+      gate_up_proj_(loader,
+                    {{name + ".gate_proj", intermediate_size, loader.shard(intermediate_size)},
+                     {name + ".up_proj", intermediate_size, loader.shard(intermediate_size)}},
+                    hidden_size, has_bias),
+      down_proj_(loader, name + ".down_proj", hidden_size, intermediate_size, has_bias,
                  canonical_shards) {}
 
 void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
@@ -143,7 +172,7 @@ void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
     step.ops.silu_and_mul(step.context, gated);
   else
     step.ops.gelu_tanh_and_mul(step.context, gated);
-  down_proj_.apply(step.ops, step.context, activated, out);
+  down_proj_.apply(step, activated, out);
 }
 
 std::int64_t GatedMlp::scratch_bytes(std::int64_t num_tokens) const noexcept {

@@ -48,17 +48,35 @@ struct LayerStep {
   OpContext context;
   const ForwardBatch& batch;
   std::span<const LayerKvCache> caches;
+  Communicator* peers;  ///< null: this rank has the whole model
   Scratch scratch;
 };
 
-/// y = x W^T + b, with the rows of several checkpoint matrices as one W.
+/// y = x W^T + b, with the rows of several checkpoint matrices as one W; of each the rows that this
+/// rank has.
 class Linear {
  public:
   Linear() = default;
   Linear(WeightLoader& loader, const std::vector<WeightLoader::Part>& parts, std::int64_t num_cols,
-         bool has_bias, std::int32_t k_shards = 1);
-  /// x: [M, num_cols], out: [M, all rows].
+         bool has_bias);
+  /// x: [M, num_cols], out: [M, rows of this rank].
   void apply(const OpTable& ops, const OpContext& context, ConstMatrix x, Matrix out) const;
+  [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
+
+ private:
+  PackedMatrix weight_;
+  std::vector<float> bias_;
+};
+
+/// y = x W^T + b, where this rank has a slice of the columns of W and of x. The sum over all
+/// columns is the tree of canonical_shards parts, however many ranks hold them.
+class RowParallelLinear {
+ public:
+  /// W: [num_rows, num_cols]. Pre: the ranks divide canonical_shards, and these num_cols.
+  RowParallelLinear(WeightLoader& loader, const std::string& name, std::int64_t num_rows,
+                    std::int64_t num_cols, bool has_bias, std::int32_t canonical_shards);
+  /// x: [M, columns of this rank], out: [M, num_rows], the same on all ranks.
+  void apply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
 
  private:
@@ -103,24 +121,25 @@ struct AttentionOptions {
   std::shared_ptr<const RotaryEmbedding> rope;
 };
 
-/// Causal self-attention with grouped queries (arXiv 2305.13245) over the paged KV cache.
+/// Causal self-attention with grouped queries (arXiv 2305.13245) over the paged KV cache, for the
+/// heads of this rank.
 class Attention {
  public:
+  /// The options are those of the whole layer.
   Attention(WeightLoader& loader, const std::string& name, AttentionOptions options);
   /// x and out: [num_tokens, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;
   [[nodiscard]] std::int64_t workspace_bytes(Device& device, std::int64_t num_tokens,
                                              std::int64_t max_seq_len) const noexcept;
-  [[nodiscard]] KVCacheSpec kv_cache_spec(std::int32_t block_size, DType dtype) const;
 
  private:
   [[nodiscard]] std::int64_t q_size() const noexcept;
   [[nodiscard]] std::int64_t kv_size() const noexcept;
 
-  AttentionOptions options_;
+  AttentionOptions options_;  ///< head counts are those of this rank
   Linear qkv_proj_;
-  Linear o_proj_;
+  RowParallelLinear o_proj_;
   RmsNorm q_norm_;
   RmsNorm k_norm_;
 };
@@ -140,10 +159,10 @@ class GatedMlp {
                                              std::int64_t num_tokens) const noexcept;
 
  private:
-  std::int64_t intermediate_size_;
+  std::int64_t intermediate_size_;  ///< of this rank
   Activation activation_;
   Linear gate_up_proj_;
-  Linear down_proj_;
+  RowParallelLinear down_proj_;
 };
 
 }  // namespace troupe

@@ -10,7 +10,7 @@ std::unique_ptr<Model> make_llama(const ModelConfig& config, Device& device, Wei
       std::make_shared<const RotaryEmbedding>(config.rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
   std::vector<std::unique_ptr<DecoderLayer>> layers;
-  for (std::size_t i = 0; i < static_cast<std::size_t>(config.num_layers); ++i) {
+  for (const std::size_t i : layers_to_load(config, loader)) {
     AttentionOptions attention = attention_options(config, i, rope);
     attention.qkv_bias = attention.output_bias = config.attention_bias;
     layers.push_back(std::make_unique<PreNormLayer>(loader, prefix + std::to_string(i), config,

@@ -9,6 +9,7 @@
 #include "messages/cache.hpp"
 #include "messages/ids.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/communicator.hpp"
 
 namespace troupe {
 
@@ -57,7 +58,7 @@ class Model {
   [[nodiscard]] virtual std::int64_t weight_bytes() const noexcept = 0;
   /// Parts in which every row-parallel layer is reduced; see WeightSpec::k_shards.
   [[nodiscard]] virtual std::int32_t canonical_shards() const noexcept = 0;
-  /// One per attention layer, in order.
+  /// One per attention layer of all stages, in order; of each the heads of this rank.
   [[nodiscard]] virtual std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
                                                                 DType dtype) const = 0;
 
@@ -67,10 +68,13 @@ class Model {
   /// hidden[t]: the state of token t behind the final norm, [num_tokens, hidden_size]. K and V of
   /// the tokens are written to the cache. Pre: reserve() was called, the batch keeps its limits,
   /// positions are below max_model_len, token ids below vocab_size.
+  /// `peers` are the other ranks, null if there are none: all of them do the same; `hidden` is
+  /// filled on the last stage, and nothing counts if `peers` has failed.
   virtual void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
-                       Matrix hidden) = 0;
-  /// out = hidden W^T of the head: [num_rows, vocab_size].
-  virtual void compute_logits(ConstMatrix hidden, Matrix out) = 0;
+                       Communicator* peers, Matrix hidden) = 0;
+  /// out = hidden W^T of the head: [num_rows, vocab_size]. By all ranks of the last stage; the
+  /// first of them gets all columns, on the others `out` is not used.
+  virtual void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) = 0;
 };
 
 }  // namespace troupe

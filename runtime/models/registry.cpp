@@ -70,6 +70,7 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
   RETURN_IF_ERROR(limit_model_len(options, loaded.config));
+  RETURN_IF_ERROR(check_parallel(loaded.config, options.parallel));
   const auto architecture =
       std::ranges::find(kArchitectures, loaded.config.architecture, &RegisteredArchitecture::name);
   CHECK(architecture != kArchitectures.end(), loaded.config.architecture);
@@ -80,7 +81,8 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   if (options.dtype != "auto") {
     ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
   }
-  WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype), progress);
+  WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype), options.parallel,
+                      progress);
   loaded.model = architecture->make(loaded.config, device, loader);
   RETURN_IF_ERROR(loader.finish());
   return loaded;

@@ -23,6 +23,7 @@ struct ModelOptions {
   /// "bfloat16", "float16".
   std::string dtype = "auto";
   std::int64_t max_model_len = 0;  ///< 0: the model's own
+  ParallelConfig parallel;         ///< whose slices are loaded
 };
 
 /// A model, the files that parts of it stay mapped from, and what was decided at load.

@@ -23,6 +23,15 @@ ElementType element_type(TensorType type) {
   }
 }
 
+/// A slice of a stored matrix; its rows need not be dense.
+struct StoredSlice {
+  const std::byte* data = nullptr;
+  ElementType type = ElementType::kF32;
+  std::int64_t num_rows = 0;
+  std::int64_t num_cols = 0;
+  std::int64_t row_stride = 0;  ///< elements
+};
+
 StoredMatrix stored_matrix(const TensorView& tensor, std::int64_t num_rows, std::int64_t num_cols) {
   return {tensor.bytes.data(), element_type(tensor.type), num_rows, num_cols};
 }
@@ -59,18 +68,20 @@ void widen(const TensorView& tensor, float* out) {
 }
 
 /// Packs `part` at first_row with all threads.
-void pack_in_parallel(Device& device, const WeightSpec& spec, const StoredMatrix& part,
+void pack_in_parallel(Device& device, const WeightSpec& spec, const StoredSlice& part,
                       std::int64_t first_row, std::byte* packed) {
   constexpr std::int64_t kRowsPerChunk = 64;
   const std::int64_t num_chunks = (part.num_rows + kRowsPerChunk - 1) / kRowsPerChunk;
   const OpTable& ops = device.ops();
   const auto pack_chunk = [&](std::int64_t chunk) {
     const std::int64_t begin = chunk * kRowsPerChunk;
-    StoredMatrix rows = part;
-    rows.num_rows = std::min(kRowsPerChunk, part.num_rows - begin);
-    rows.data =
-        static_cast<const std::byte*>(part.data) + begin * part.num_cols * element_bytes(part.type);
-    ops.pack_rows(spec, rows, first_row + begin, packed);
+    const std::int64_t end = std::min(begin + kRowsPerChunk, part.num_rows);
+    const std::int64_t rows_at_once = part.row_stride == part.num_cols ? end - begin : 1;
+    for (std::int64_t row = begin; row < end; row += rows_at_once) {
+      const StoredMatrix rows{part.data + row * part.row_stride * element_bytes(part.type),
+                              part.type, rows_at_once, part.num_cols};
+      ops.pack_rows(spec, rows, first_row + row, packed);
+    }
   };
   device.pool().parallel_for(num_chunks, pack_chunk);
 }
@@ -78,8 +89,12 @@ void pack_in_parallel(Device& device, const WeightSpec& spec, const StoredMatrix
 }  // namespace
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
-                           LoadProgressCallback progress)
-    : checkpoint_(checkpoint), device_(device), format_(format), progress_(std::move(progress)) {}
+                           const ParallelConfig& parallel, LoadProgressCallback progress)
+    : checkpoint_(checkpoint),
+      device_(device),
+      format_(format),
+      parallel_(parallel),
+      progress_(std::move(progress)) {}
 
 void WeightLoader::fail(ErrorCode code, std::string message) {
   errors_.push_back({code, std::move(message)});
@@ -118,7 +133,7 @@ void WeightLoader::report_progress(std::string_view what, std::size_t num_bytes)
               what);
 }
 
-PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t num_cols,
+PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
                                   std::int32_t k_shards) {
   PackedMatrix matrix;
   std::vector<const TensorView*> tensors;
@@ -128,7 +143,7 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     const TensorView* tensor = find(part.name + ".weight", shape);
     if (tensor == nullptr) continue;
     tensors.push_back(tensor);
-    num_rows += part.num_rows;
+    num_rows += part.rows.count;
   }
   if (tensors.size() != parts.size() || !errors_.empty()) return matrix;
 
@@ -139,7 +154,7 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     for (const TensorView* tensor : tensors)
       if (element_type(tensor->type) != type) type = ElementType::kF32;
   }
-  matrix.spec = {num_rows, num_cols, type, format_.mode, k_shards};
+  matrix.spec = {num_rows, cols.count, type, format_.mode, k_shards};
   const std::int64_t num_bytes = device_.ops().packed_bytes(matrix.spec);
   Result<Memory> memory = Memory::allocate(static_cast<std::size_t>(num_bytes), "weights");
   if (!memory.ok()) {
@@ -150,9 +165,12 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
   num_packed_bytes_ += num_bytes;
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    pack_in_parallel(device_, matrix.spec, stored_matrix(*tensors[i], parts[i].num_rows, num_cols),
-                     first_row, matrix.memory.data());
-    first_row += parts[i].num_rows;
+    const ElementType stored = element_type(tensors[i]->type);
+    const std::int64_t first = parts[i].rows.begin * num_cols + cols.begin;
+    const StoredSlice slice{tensors[i]->bytes.data() + first * element_bytes(stored), stored,
+                            parts[i].rows.count, cols.count, num_cols};
+    pack_in_parallel(device_, matrix.spec, slice, first_row, matrix.memory.data());
+    first_row += parts[i].rows.count;
     report_progress(parts[i].name, tensors[i]->bytes.size());
   }
   return matrix;
@@ -164,8 +182,9 @@ std::vector<float> WeightLoader::biases(const std::vector<Part>& parts) {
     const std::int64_t shape[] = {part.num_rows};
     const TensorView* tensor = find(part.name + ".bias", shape);
     if (tensor == nullptr) continue;
-    all.resize(all.size() + static_cast<std::size_t>(part.num_rows));
-    widen(*tensor, all.data() + all.size() - part.num_rows);
+    std::vector<float> whole(static_cast<std::size_t>(part.num_rows));
+    widen(*tensor, whole.data());
+    all.insert(all.end(), whole.begin() + part.rows.begin, whole.begin() + part.rows.end());
   }
   return all;
 }

@@ -12,6 +12,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/memory.hpp"
+#include "runtime/models/parallel.hpp"
 #include "runtime/models/safetensors.hpp"
 
 namespace troupe {
@@ -42,17 +43,27 @@ struct WeightFormat {
 /// carry left-over buffers.
 class WeightLoader {
  public:
+  /// `parallel` says which rank loads; models ask for its slices.
   WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
-               LoadProgressCallback progress);
+               const ParallelConfig& parallel, LoadProgressCallback progress);
+
+  [[nodiscard]] const ParallelConfig& parallel() const noexcept { return parallel_; }
+  /// This rank's slice of `total` rows or columns.
+  [[nodiscard]] Slice shard(std::int64_t total) const noexcept {
+    return part_of(total, parallel_.tensor_rank(), parallel_.tensor_parallel_size);
+  }
 
   struct Part {
     std::string name;  ///< "model.layers.0.self_attn.q_proj": ".weight" and ".bias" are appended
     std::int64_t num_rows = 0;
+    Slice rows;  ///< that are loaded
   };
-  /// The matrices of `parts` ([num_rows, num_cols] each) under each other, as one.
-  /// Pre: k_shards divides num_cols.
-  PackedMatrix matrix(const std::vector<Part>& parts, std::int64_t num_cols, std::int32_t k_shards);
-  /// The biases of `parts`, one behind the other.
+  /// Those rows and columns of the matrices of `parts` ([num_rows, num_cols] each), under each
+  /// other, as one. Only their bytes of the mapped files are read. Pre: k_shards divides
+  /// cols.count.
+  PackedMatrix matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
+                      std::int32_t k_shards);
+  /// Those rows of the biases of `parts`, one behind the other.
   std::vector<float> biases(const std::vector<Part>& parts);
   /// `name`.weight, [size], widened.
   std::vector<float> vector(const std::string& name, std::int64_t size);
@@ -80,6 +91,7 @@ class WeightLoader {
   const Checkpoint& checkpoint_;
   Device& device_;
   WeightFormat format_;
+  ParallelConfig parallel_;
   LoadProgressCallback progress_;
   std::set<std::string, std::less<>> used_;
   std::vector<Error> errors_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.hpp"
+#include "runtime/worker/sampler.hpp"
 
 namespace troupe {
 namespace {
@@ -141,7 +142,14 @@ ForwardBatch InputBatch::forward_batch() const {
           .groups = group_views_};
 }
 
+void InputBatch::append_token(RequestId id, TokenId token) {
+  const auto found = requests_.find(value(id));
+  if (found != requests_.end()) append_token(found->second, token);
+}
+
 void InputBatch::append_token(WorkerRequest& request, TokenId token) {
+  request.failed = token == kNoToken;
+  if (request.failed) return;
   request.token_ids.push_back(token);
   request.sampling.append(token);
 }

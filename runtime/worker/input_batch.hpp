@@ -57,8 +57,10 @@ class InputBatch {
   [[nodiscard]] ForwardBatch forward_batch() const;
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
 
-  /// The token sampled for a row of this step.
+  /// The token sampled for a row; kNoToken: the request has failed.
   static void append_token(WorkerRequest& request, TokenId token);
+  /// The same for a request that may have gone meanwhile.
+  void append_token(RequestId id, TokenId token);
 
  private:
   struct GroupArrays {

@@ -5,6 +5,8 @@
 
 #include "runtime/base/log.hpp"
 #include "runtime/models/layers.hpp"
+#include "runtime/models/parallel.hpp"
+#include "runtime/worker/communicators/create.hpp"
 #include "runtime/worker/host_memory.hpp"
 
 namespace troupe {
@@ -56,18 +58,17 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
     return invalid_argument(
         "block_size is " + std::to_string(options.block_size) + " and max_num_batched_tokens is " +
         std::to_string(options.max_num_batched_tokens) + ", both must be at least 1");
-  if (options.parallel.world_size() > 1)
-    return Error{ErrorCode::kUnsupported, "several workers of one model are not supported yet"};
   const std::int32_t num_threads =
       options.threads > 0
           ? options.threads
           : std::max(1, ThreadPool::num_usable_cores() / options.parallel.ranks_on_host);
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                    Device::create_cpu(options.cpu_isa, num_threads));
-  ASSIGN_OR_RETURN(
-      LoadedModel loaded,
-      load_model(options.model, *device,
-                 {.dtype = options.dtype, .max_model_len = options.max_model_len}, progress));
+  ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device,
+                                                  {.dtype = options.dtype,
+                                                   .max_model_len = options.max_model_len,
+                                                   .parallel = options.parallel},
+                                                  progress));
   std::unique_ptr<ModelRunner> runner(
       new ModelRunner(options, std::move(device), std::move(loaded)));
   runner->kv_dtype_ = runner->loaded_.dtype;
@@ -117,21 +118,31 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   const std::size_t num_layers =
       loaded_.model->kv_cache_specs(options_.block_size, kv_dtype_).size();
   const std::int64_t tensor_bytes = config.num_blocks * config.page_bytes;
-  Memory memory;
-  ASSIGN_OR_RETURN(memory,
-                   Memory::allocate(static_cast<std::size_t>(config.num_tensors * tensor_bytes),
-                                    "the KV cache"));
   std::vector<LayerKvCache> caches(num_layers);
   std::vector<std::int32_t> block_sizes;
+  // A stage keeps those of the pool's tensors that its layers use.
+  const Slice layers_here = stage_layers(std::ssize(caches), options_.parallel);
+  const auto is_here = [&](std::int32_t layer) {
+    return layer >= layers_here.begin && layer < layers_here.end();
+  };
+  std::int64_t num_tensors = 0;
+  std::vector<std::int64_t> tensors_here(static_cast<std::size_t>(config.num_tensors), -1);
+  for (const KVCacheGroup& group : config.groups) {
+    CHECK(group.layers.size() <= tensors_here.size(), group.layers.size(), config.num_tensors);
+    for (std::size_t i = 0; i < group.layers.size(); ++i)
+      if (is_here(group.layers[i]) && tensors_here[i] < 0) tensors_here[i] = num_tensors++;
+  }
+  Memory memory;
+  ASSIGN_OR_RETURN(memory, Memory::allocate(static_cast<std::size_t>(num_tensors * tensor_bytes),
+                                            "the KV cache"));
   for (std::size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
     block_sizes.push_back(group.spec.block_size);
-    CHECK(group.layers.size() <= static_cast<std::size_t>(config.num_tensors), group.layers.size(),
-          config.num_tensors);
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
+      if (!is_here(group.layers[i])) continue;
       LayerKvCache& cache = caches.at(static_cast<std::size_t>(group.layers[i]));
       CHECK(cache.pages.data == nullptr, group.layers[i]);
-      cache = {.pages = {.data = memory.data() + static_cast<std::int64_t>(i) * tensor_bytes,
+      cache = {.pages = {.data = memory.data() + tensors_here[i] * tensor_bytes,
                          .type = cache_element_type(group.spec.dtype),
                          .num_blocks = config.num_blocks,
                          .block_size = group.spec.block_size,
@@ -146,48 +157,135 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
     }
   }
   for (std::size_t layer = 0; layer < num_layers; ++layer)
-    CHECK(caches[layer].pages.data != nullptr, layer);
+    CHECK((caches[layer].pages.data != nullptr) == is_here(static_cast<std::int32_t>(layer)),
+          layer);
   cache_config_ = config;
+  num_cache_tensors_ = num_tensors;
   cache_ = std::move(memory);
   layer_caches_ = std::move(caches);
   batch_.emplace(std::move(block_sizes));
   return {};
 }
 
+bool ModelRunner::is_last_stage() const noexcept {
+  return options_.parallel.rank >= options_.parallel.output_rank();
+}
+bool ModelRunner::is_output_rank() const noexcept {
+  return options_.parallel.rank == options_.parallel.output_rank();
+}
+
 Result<void> ModelRunner::join_group(const JoinGroup& join) {
-  CHECK(options_.parallel.world_size() > 1, join.generation);
+  const ParallelConfig& parallel = options_.parallel;
+  CHECK(parallel.world_size() > 1, join.generation);
+  // What had been sent before a failure counts: its step may have given a result.
+  while (!awaited_samples_.empty() && take_oldest_samples()) {
+  }
+  awaited_samples_.clear();
+  peers_.reset();
+  const int num_busy_threads = device_->pool().num_threads() * parallel.ranks_on_host;
+  // The other actors of the engine need a core as well.
+  const bool spin = num_busy_threads + 2 <= ThreadPool::num_usable_cores();
+  ASSIGN_OR_RETURN(peers_, create_communicator({.rendezvous = parallel.rendezvous,
+                                                .incarnation = parallel.incarnation,
+                                                .generation = join.generation,
+                                                .rank = parallel.rank,
+                                                .size = parallel.world_size(),
+                                                .group_size = parallel.tensor_parallel_size,
+                                                .timeout_s = parallel.timeout_s,
+                                                .spin = spin}));
   return {};
+}
+
+void ModelRunner::fail_group(const Error& reason) {
+  if (peers_ != nullptr) peers_->abort(reason);
+}
+
+void ModelRunner::take_samples(const SchedulerOutput& step) {
+  const auto touches = [&](const std::vector<RequestId>& ids) {
+    return std::ranges::any_of(ids, [&](RequestId id) {
+      const auto has = [&](const std::vector<RequestId>& list) {
+        return std::ranges::find(list, id) != list.end();
+      };
+      return has(step.scheduled_ids) || has(step.finished_ids) || has(step.preempted_ids);
+    });
+  };
+  std::size_t num_needed = 0;
+  for (std::size_t i = 0; i < awaited_samples_.size(); ++i)
+    if (touches(awaited_samples_[i])) num_needed = i + 1;
+  while (num_needed > 0 && take_oldest_samples()) --num_needed;
+}
+
+bool ModelRunner::take_oldest_samples() {
+  const std::vector<RequestId>& ids = awaited_samples_.front();
+  step_samples_.resize(ids.size());
+  if (!peers_->recv(std::as_writable_bytes(std::span(step_samples_)),
+                    options_.parallel.output_rank()))
+    return false;
+  for (std::size_t i = 0; i < ids.size(); ++i) batch_->append_token(ids[i], step_samples_[i]);
+  awaited_samples_.pop_front();
+  return true;
+}
+
+/// The output rank's tokens of this step go to all others, who expect them.
+void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
+  std::vector<RequestId> ids;
+  step_samples_.clear();
+  for (const InputBatch::Row& row : rows) {
+    if (!row.samples) continue;
+    ids.push_back(row.request->id);
+    step_samples_.push_back(row.request->failed ? kNoToken : row.request->token_ids.back());
+  }
+  if (ids.empty()) return;
+  if (!is_output_rank()) return awaited_samples_.push_back(std::move(ids));
+  peers_->broadcast(std::as_writable_bytes(std::span(step_samples_)), peers_->rank());
 }
 
 Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   if (!batch_) return Error{ErrorCode::kUnavailable, "the KV cache is not initialised"};
   CHECK(step.draft_token_ids.empty(), "this model runner does not verify draft tokens");
+  const bool has_peers = options_.parallel.world_size() > 1;
+  if (has_peers && peers_ == nullptr)
+    return Error{ErrorCode::kUnavailable, "the ranks of the model have not met"};
+  if (has_peers) {
+    take_samples(step);
+    RETURN_IF_ERROR(peers_->status());
+  }
   batch_->update(step, loaded_.model->vocab_size());
   move_blocks(step);
 
   ModelRunnerOutput output;
   output.step = step.step;
+  output.rank = options_.parallel.rank;
   const ForwardBatch batch = batch_->forward_batch();
   if (batch.num_tokens() == 0) return output;
   CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
   step_hidden_ = Matrix(floats(hidden_), batch.num_tokens(), loaded_.model->hidden_size());
-  loaded_.model->forward(batch, layer_caches_, step_hidden_);
+  loaded_.model->forward(batch, layer_caches_, peers_.get(), step_hidden_);
+  if (has_peers) RETURN_IF_ERROR(peers_->status());
 
   const std::span<const InputBatch::Row> rows = batch_->rows();
-  for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
-  score_prompts(rows, output);
-  sample_rows(rows, output);
+  if (is_last_stage()) {
+    if (is_output_rank()) {
+      for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
+    }
+    score_prompts(rows, output);
+    sample_rows(rows, output);
+  }
+  if (has_peers) {
+    send_samples(rows);
+    RETURN_IF_ERROR(peers_->status());
+  }
+  if (!is_output_rank()) output.prompt_logprobs.clear();
   return output;
 }
 
 void ModelRunner::move_blocks(const SchedulerOutput& step) {
-  const auto page = [this](std::int32_t tensor, BlockId block) {
+  const auto page = [this](std::int64_t tensor, BlockId block) {
     CHECK(block >= 0 && block < cache_config_.num_blocks, block, cache_config_.num_blocks);
-    return cache_.data() + (static_cast<std::int64_t>(tensor) * cache_config_.num_blocks + block) *
-                               cache_config_.page_bytes;
+    return cache_.data() + (tensor * cache_config_.num_blocks + block) * cache_config_.page_bytes;
   };
   const auto page_bytes = static_cast<std::size_t>(cache_config_.page_bytes);
-  for (std::int32_t tensor = 0; tensor < cache_config_.num_tensors; ++tensor) {
+  for (std::int64_t tensor = 0; tensor < num_cache_tensors_; ++tensor) {
     for (const BlockId block : step.blocks_to_zero) std::memset(page(tensor, block), 0, page_bytes);
     for (const auto& [source, destination] : step.block_copies)
       std::memcpy(page(tensor, destination), page(tensor, source), page_bytes);
@@ -201,7 +299,7 @@ Matrix ModelRunner::logits_of(std::span<const std::int32_t> flat_rows) {
   const Matrix logits(floats(row_logits_), num_rows, model.vocab_size());
   device_->ops().gather_rows(device_->context(),
                              {.x = step_hidden_, .rows = flat_rows.data(), .out = hidden});
-  model.compute_logits(hidden, logits);
+  model.compute_logits(hidden, peers_.get(), logits);
   return logits;
 }
 
@@ -210,8 +308,8 @@ void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunner
   const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
     return row.request->sampling.params().logprobs.has_value();
   });
-  output.num_sampled.assign(rows.size(), 0);
-  if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
+  if (is_output_rank()) output.num_sampled.assign(rows.size(), 0);
+  if (is_output_rank() && any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
 
   sampling_rows_.clear();
   for (std::size_t i = 0; i < rows.size(); ++i)
@@ -228,6 +326,7 @@ void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunner
       sampling_states_.push_back(&row.request->sampling);
     }
     const Matrix logits = logits_of(flat_rows_);
+    if (!is_output_rank()) continue;
     sampler_.sample({logits.data, count * vocab_size}, vocab_size, sampling_states_, sampled_);
     for (const auto& [index, error] : sampled_.errors)
       add_error(rows[sampling_rows_[begin + index]].request->id, error, output);
@@ -236,12 +335,11 @@ void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunner
       const TokenId token = sampled_.token_ids[i];
       const std::size_t index = sampling_rows_[begin + i];
       WorkerRequest& request = *rows[index].request;
-      request.failed = token == kNoToken;
+      InputBatch::append_token(request, token);
       if (request.failed) continue;
       output.sampled_token_ids.push_back(token);
       output.num_sampled[index] = 1;
       if (request.sampling.params().logprobs) output.num_logprob_rows[index] = 1;
-      InputBatch::append_token(request, token);
     }
   }
 }
@@ -266,19 +364,22 @@ Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, LogprobRows& 
   // The token at position p scores the one at p + 1; the prompt's last token scores an output.
   const std::int32_t num_scored =
       std::min(row.num_tokens, request.num_prompt_tokens - 1 - request.num_computed_tokens);
+  Result<void> done;
+  // All ranks compute all logits, also behind a row that cannot be scored.
   for (std::int32_t begin = 0; begin < num_scored; begin += kMaxLogitRows) {
     const std::int32_t count =
         std::min(static_cast<std::int32_t>(kMaxLogitRows), num_scored - begin);
     flat_rows_.clear();
     for (std::int32_t i = 0; i < count; ++i) flat_rows_.push_back(row.first_token + begin + i);
     const Matrix logits = logits_of(flat_rows_);
-    for (std::int32_t i = 0; i < count; ++i) {
+    if (!is_output_rank()) continue;
+    for (std::int32_t i = 0; i < count && done.ok(); ++i) {
       const auto next = static_cast<std::size_t>(request.num_computed_tokens + begin + i + 1);
-      RETURN_IF_ERROR(sampler_.append_logprobs({logits.row(i), vocab_size}, request.token_ids[next],
-                                               num_logprobs, scores));
+      done = sampler_.append_logprobs({logits.row(i), vocab_size}, request.token_ids[next],
+                                      num_logprobs, scores);
     }
   }
-  return {};
+  return done;
 }
 
 }  // namespace troupe

@@ -2,6 +2,7 @@
 // Running a model for the Scheduler: one SchedulerOutput in, one ModelRunnerOutput out.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "messages/scheduler_output.hpp"
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/communicator.hpp"
 #include "runtime/models/registry.hpp"
 #include "runtime/worker/input_batch.hpp"
 #include "runtime/worker/sampler.hpp"
@@ -24,7 +26,12 @@ namespace troupe {
 ///
 /// A request's tokens and log-probabilities do not depend, bit for bit, on what else is in a step
 /// or on how its tokens are spread over steps and blocks: the kernels are batch-invariant, and a
-/// token is drawn by the request's key and the token's position.
+/// token is drawn by the request's key and the token's position. Nor on how many ranks share the
+/// model.
+///
+/// Of several ranks, each runs every step: it computes its layers and heads, and hands on what the
+/// others need. The output rank samples and sends the tokens to all others; these take them when a
+/// step asks for them, so that the stages of a pipeline work on different steps at the same time.
 class ModelRunner {
  public:
   /// Loads the model of options.model. Errors: those of load_model and Device::create_cpu, and
@@ -48,24 +55,34 @@ class ModelRunner {
   /// Meets the other ranks, where there are any; what was left of an earlier meeting is given up.
   /// Errors: kUnavailable naming who did not come in time.
   Result<void> join_group(const JoinGroup& join);
+  /// This rank's step has failed: so it has on the others.
+  void fail_group(const Error& reason);
 
   /// Computes one step. Block copies and zeroing come first. Log-probabilities of a prompt
   /// are delivered, all of them, with the first token that follows it; once more, and again all of
   /// them, if the request lost its blocks and computes its prompt anew. A request whose logits are
   /// not finite, or whose parameters forbid every token, is reported in request_errors and gets no
   /// token; the others are not affected.
-  /// Errors: kUnavailable (no cache yet). CHECKs what the Scheduler must keep: known ids, block
+  /// Errors: kUnavailable (no cache yet; other ranks that have failed or are gone), kTimeout (other
+  /// ranks). CHECKs what the Scheduler must keep: known ids, block
   /// tables that cover the tokens, at most max_num_batched_tokens tokens, no draft tokens.
   Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
 
  private:
+  [[nodiscard]] bool is_last_stage() const noexcept;
+  [[nodiscard]] bool is_output_rank() const noexcept;
+  /// Takes what the output rank sampled in the steps before, as far as this step touches it.
+  void take_samples(const SchedulerOutput& step);
+  bool take_oldest_samples();
+  void send_samples(std::span<const InputBatch::Row> rows);
   ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded);
   Result<void> reserve_memory();
   void move_blocks(const SchedulerOutput& step);
   void sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   void score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   Result<void> score_prompt(const InputBatch::Row& row, LogprobRows& scores);
-  /// Logits of the tokens at `flat_rows` of the batch: [flat_rows.size(), vocab_size].
+  /// Logits of the tokens at `flat_rows` of the batch: [flat_rows.size(), vocab_size]; they are
+  /// those on the output rank only.
   Matrix logits_of(std::span<const std::int32_t> flat_rows);
 
   WorkerOptions options_;
@@ -75,8 +92,13 @@ class ModelRunner {
   std::int64_t peak_activation_bytes_ = 0;
 
   KVCacheConfig cache_config_;
+  std::int64_t num_cache_tensors_ = 0;  // of its tensors, those of this stage
   Memory cache_;
   std::vector<LayerKvCache> layer_caches_;
+
+  std::unique_ptr<Communicator> peers_;                 // null: none, or they have not met
+  std::deque<std::vector<RequestId>> awaited_samples_;  // per step, in the order of its batch
+  std::vector<TokenId> step_samples_;
 
   std::optional<InputBatch> batch_;  // none before initialize_kv_cache
   Sampler sampler_;

@@ -1,0 +1,264 @@
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "runtime/worker/communicators/create.hpp"
+
+namespace troupe {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+CommunicatorOptions options_of(std::int32_t rank, std::int32_t size) {
+  static std::uint64_t incarnation = 0;
+  if (rank == 0) ++incarnation;
+  return {.rendezvous = "shm:troupe-test-" + std::to_string(getpid()),
+          .incarnation = incarnation,
+          .rank = rank,
+          .size = size,
+          .group_size = size,
+          .timeout_s = 20};
+}
+
+/// Runs body(communicator) on one thread per rank; an error to meet fails the test.
+void with_ranks(std::int32_t size, const std::function<void(Communicator&)>& body,
+                double timeout_s = 20, std::int32_t group_size = 0) {
+  std::vector<std::thread> threads;
+  std::vector<CommunicatorOptions> options;
+  for (std::int32_t rank = 0; rank < size; ++rank) {
+    options.push_back(options_of(rank, size));
+    options.back().timeout_s = timeout_s;
+    if (group_size > 0) options.back().group_size = group_size;
+    options.back().spin = size == 2;
+  }
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  for (std::int32_t rank = size - 1; rank >= 0; --rank) {
+    threads.emplace_back([&, rank] {
+      auto communicator = create_communicator(options[static_cast<std::size_t>(rank)]);
+      if (!communicator.ok())
+        errors[static_cast<std::size_t>(rank)] = communicator.error().message;
+      else
+        body(**communicator);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::string& error : errors) BOOST_TEST(error == "");
+}
+
+/// Numbers whose sum depends on the order of the additions.
+std::vector<float> numbers(std::int32_t rank, std::size_t count) {
+  std::vector<float> values(count);
+  for (std::size_t i = 0; i < count; ++i)
+    values[i] = std::sin(static_cast<float>(i * 7 + 1)) *
+                std::pow(10.0f, static_cast<float>((static_cast<std::size_t>(rank) * 3 + i) % 5));
+  return values;
+}
+
+BOOST_AUTO_TEST_CASE(an_all_reduce_adds_in_the_canonical_tree) {
+  for (const std::int32_t size : {1, 2, 4}) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200'001}}) {
+      std::vector<float> expected = numbers(0, count);
+      if (size == 2) {
+        const auto b = numbers(1, count);
+        for (std::size_t i = 0; i < count; ++i) expected[i] = expected[i] + b[i];
+      } else if (size == 4) {
+        const auto b = numbers(1, count);
+        const auto c = numbers(2, count);
+        const auto d = numbers(3, count);
+        for (std::size_t i = 0; i < count; ++i) expected[i] = (expected[i] + b[i]) + (c[i] + d[i]);
+      }
+      std::vector<int> equal(static_cast<std::size_t>(size));
+      with_ranks(size, [&](Communicator& group) {
+        // More than once, as slots are used in turn.
+        for (int round = 0; round < 3; ++round) {
+          std::vector<float> data = numbers(group.rank(), count);
+          group.all_reduce(data);
+          equal[static_cast<std::size_t>(group.rank())] +=
+              std::memcmp(data.data(), expected.data(), count * sizeof(float)) == 0 ? 1 : 0;
+        }
+      });
+      for (const int times : equal) BOOST_TEST(times == 3);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_all_gather_puts_the_ranks_one_behind_the_other) {
+  for (const std::size_t count : {std::size_t{3}, std::size_t{700'000}}) {
+    std::vector<int> right(3);
+    with_ranks(3, [&](Communicator& group) {
+      const std::vector<std::byte> mine(count, static_cast<std::byte>(group.rank() + 1));
+      std::vector<std::byte> all(3 * count);
+      group.all_gather(mine, all);
+      bool same = true;
+      for (std::size_t i = 0; i < all.size(); ++i)
+        same = same && all[i] == static_cast<std::byte>(i / count + 1);
+      right[static_cast<std::size_t>(group.rank())] = same ? 1 : 0;
+    });
+    BOOST_TEST(std::accumulate(right.begin(), right.end(), 0) == 3);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(what_is_sent_arrives_in_order_also_when_it_is_more_than_fits_under_way) {
+  constexpr std::size_t kBytes = 40 << 20;
+  bool same = true;
+  with_ranks(2, [&](Communicator& group) {
+    std::vector<std::byte> data(kBytes + 5);
+    if (group.rank() == 0) {
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 31 >> 3);
+      for (std::size_t begin = 0; begin < data.size(); begin += 1'000'003)
+        group.send({data.data() + begin, std::min<std::size_t>(1'000'003, data.size() - begin)}, 1);
+    } else {
+      group.recv(data, 0);
+      for (std::size_t i = 0; i < data.size(); ++i)
+        same = same && data[i] == static_cast<std::byte>(i * 31 >> 3);
+    }
+  });
+  BOOST_TEST(same);
+}
+
+BOOST_AUTO_TEST_CASE(a_broadcast_does_not_wait_for_those_who_take_it_later) {
+  std::vector<int> sums(3);
+  with_ranks(3, [&](Communicator& group) {
+    std::int32_t sum = 0;
+    // The root is done with all of them before the barrier, the others begin behind it.
+    if (group.rank() != 2) group.barrier();
+    for (std::int32_t i = 0; i < 100; ++i) {
+      std::int32_t number = group.rank() == 2 ? i : 0;
+      group.broadcast(std::as_writable_bytes(std::span(&number, 1)), 2);
+      sum += number;
+    }
+    if (group.rank() == 2) group.barrier();
+    sums[static_cast<std::size_t>(group.rank())] = sum;
+  });
+  for (const int sum : sums) BOOST_TEST(sum == 4950);
+}
+
+BOOST_AUTO_TEST_CASE(each_stage_reduces_for_itself_and_sends_to_the_next) {
+  std::vector<float> results(4);
+  with_ranks(
+      4,
+      [&](Communicator& group) {
+        // Stages of different pace: the first is three steps ahead in its sums.
+        float received = 0;
+        for (int step = 0; step < 3; ++step) {
+          float number = static_cast<float>(group.rank() + 1);
+          group.all_reduce({&number, 1});
+          const auto bytes = std::as_writable_bytes(std::span(&number, 1));
+          if (group.group_begin() == 0) {
+            group.send(bytes, group.rank() + 2);
+          } else {
+            float previous = 0;
+            group.recv(std::as_writable_bytes(std::span(&previous, 1)), group.rank() - 2);
+            received += previous * 10 + number;
+          }
+        }
+        results[static_cast<std::size_t>(group.rank())] = received;
+      },
+      20, 2);
+  BOOST_TEST(results[2] == 3 * (30 + 7));
+  BOOST_TEST(results[3] == 3 * (30 + 7));
+}
+
+BOOST_AUTO_TEST_CASE(an_abort_fails_every_rank_that_waits_with_the_first_reason) {
+  std::vector<std::string> reasons(3);
+  const auto start = Clock::now();
+  with_ranks(3, [&](Communicator& group) {
+    if (group.rank() == 1) group.abort({ErrorCode::kInternal, "rank 1 made a mistake"});
+    group.barrier();
+    float number = 1;
+    group.send(std::as_bytes(std::span(&number, 1)), 0);
+    reasons[static_cast<std::size_t>(group.rank())] = group.status().error().message;
+  });
+  BOOST_TEST((Clock::now() - start < std::chrono::seconds(10)));
+  for (const std::string& reason : reasons) BOOST_TEST(reason == "rank 1 made a mistake");
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_does_not_do_its_part_fails_the_group_at_the_deadline) {
+  std::vector<std::string> reasons(2);
+  with_ranks(
+      2,
+      [&](Communicator& group) {
+        if (group.rank() == 0) {
+          std::vector<float> data(10, 2.0f);
+          group.all_reduce(data);
+          BOOST_TEST(data[0] == 2.0f);
+        } else {
+          while (group.status().ok()) std::this_thread::yield();
+        }
+        reasons[static_cast<std::size_t>(group.rank())] = group.status().error().message;
+      },
+      0.2);
+  for (const std::string& reason : reasons)
+    BOOST_TEST(reason.starts_with("rank 0 waited 0.2"), reason);
+}
+
+BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
+  CommunicatorOptions options = options_of(0, 3);
+  options.timeout_s = 0.1;
+  const auto alone = create_communicator(options);
+  BOOST_REQUIRE(!alone.ok());
+  BOOST_TEST(alone.error().message.starts_with("rank 1, 2 did not come to shm:"),
+             alone.error().message);
+  options.rank = 1;
+  const auto without_host = create_communicator(options);
+  BOOST_REQUIRE(!without_host.ok());
+  BOOST_TEST(without_host.error().message.starts_with("rank 0 did not open"),
+             without_host.error().message);
+}
+
+BOOST_AUTO_TEST_CASE(a_rendezvous_that_is_none_is_refused) {
+  CommunicatorOptions options = options_of(0, 2);
+  options.rendezvous = "pigeon";
+  BOOST_TEST(!create_communicator(options).ok());
+  options.rendezvous = "shm:" + std::string(100, 'x');
+  BOOST_TEST(!create_communicator(options).ok());
+}
+
+BOOST_AUTO_TEST_CASE(processes_share_the_memory_and_a_killed_one_fails_the_others_at_once) {
+  CommunicatorOptions options = options_of(0, 3);
+  std::vector<pid_t> children;
+  for (std::int32_t rank = 1; rank < 3; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      options.rank = rank;
+      auto communicator = create_communicator(options);
+      if (!communicator.ok()) _exit(1);
+      const std::vector<std::byte> mine(3, static_cast<std::byte>(rank));
+      std::vector<std::byte> all(9);
+      (*communicator)->all_gather(mine, all);
+      if (rank == 1) raise(SIGKILL);
+      (*communicator)->barrier();
+      _exit((*communicator)->status().ok() ? 2 : 0);
+    }
+    children.push_back(child);
+  }
+  auto communicator = create_communicator(options);
+  BOOST_REQUIRE(communicator.ok());
+  std::vector<std::byte> mine(3);
+  std::vector<std::byte> all(9);
+  (*communicator)->all_gather(mine, all);
+  BOOST_TEST((all[8] == std::byte{2}));
+  const auto start = Clock::now();
+  (*communicator)->barrier();
+  BOOST_TEST((Clock::now() - start < std::chrono::seconds(5)));
+  BOOST_REQUIRE(!(*communicator)->status().ok());
+  BOOST_TEST((*communicator)->status().error().message.starts_with("rank 1 is gone"),
+             (*communicator)->status().error().message);
+  int status = 0;
+  waitpid(children[0], &status, 0);
+  BOOST_TEST(WIFSIGNALED(status));
+  waitpid(children[1], &status, 0);
+  BOOST_TEST(status == 0);
+}
+
+}  // namespace
+}  // namespace troupe
