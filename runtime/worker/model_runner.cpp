@@ -265,9 +265,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
 
   const std::span<const InputBatch::Row> rows = batch_->rows();
   if (is_last_stage()) {
-    if (is_output_rank()) {
-      for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
-    }
+    for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
     score_prompts(rows, output);
     sample_rows(rows, output);
   }
@@ -275,7 +273,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
     send_samples(rows);
     RETURN_IF_ERROR(peers_->status());
   }
-  if (!is_output_rank()) output.prompt_logprobs.clear();
+  if (!is_output_rank()) return ModelRunnerOutput{.step = step.step, .rank = output.rank};
   return output;
 }
 
@@ -308,8 +306,8 @@ void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunner
   const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
     return row.request->sampling.params().logprobs.has_value();
   });
-  if (is_output_rank()) output.num_sampled.assign(rows.size(), 0);
-  if (is_output_rank() && any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
+  output.num_sampled.assign(rows.size(), 0);
+  if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
 
   sampling_rows_.clear();
   for (std::size_t i = 0; i < rows.size(); ++i)

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """The same requests give the same tokens and log-probabilities, bit for bit, whatever happens around them: alone or all at
 once, prefilled in pieces, from the prefix cache, preempted for want of blocks, with steps that overlap or not, on one thread
-or two."""
+or two, by one worker or by several that share the layers (tensor parallel) or take turns (pipeline parallel)."""
 import json
+import pathlib
 import re
 import unittest
 
 from support import run
 
+MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models" / "models"
 SHARED = "Tell me a story about a dragon. What is the capital of France? Count from 1 to 10. " * 3
 
 
@@ -31,6 +33,29 @@ def requests():
             body.update(ignore_eos=False, stop=["a", "e", "."], min_tokens=12)
         lines.append(json.dumps(body))
     return lines
+
+
+def token_requests():
+    """For models whose tokenizers are only a stand-in."""
+    lines = []
+    for number in range(6):
+        prompt = [(7 * number + 13 * position) % 600 + 5 for position in range(3 + 17 * number)]
+        body = {"prompt": prompt, "max_tokens": 24, "ignore_eos": True, "logprobs": 3, "seed": number,
+                "temperature": 0.0 if number % 2 else 0.9}
+        if number == 3:
+            body["prompt_logprobs"] = 2
+        lines.append(json.dumps(body))
+    return lines
+
+
+WORKERS = {
+    "2 share the layers": ("--tensor-parallel-size", "2"),
+    "4 share the layers": ("--tensor-parallel-size", "4"),
+    "2 stages": ("--pipeline-parallel-size", "2"),
+    "2 stages, one step at a time": ("--pipeline-parallel-size", "2", "--no-async-scheduling"),
+    "2 stages of 2, few blocks": ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2", "--max-model-len", "512",
+                                  "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
+}
 
 
 def generate(lines, *arguments):
@@ -88,6 +113,37 @@ class Invariance(unittest.TestCase):
         for isa in sets:
             self.check(isa, "bfloat16")
         self.check(sets[-1], "float32")
+
+    def test_any_number_of_workers(self):
+        lines = requests()
+        sets = available_instruction_sets()
+        for isa, dtype in [(isa, "bfloat16") for isa in sets] + [(sets[-1], "float32")]:
+            base = ("--cpu-isa", isa, "--dtype", dtype)
+            expected = generate(lines, *base)
+            self.assertEqual(len(expected), len(lines))
+            for name, arguments in WORKERS.items():
+                with self.subTest(isa=isa, dtype=dtype, workers=name):
+                    self.assertEqual(generate(lines, *base, *arguments), expected)
+
+    def test_any_number_of_workers_for_models_of_all_families(self):
+        """Biases, one KV head for all ranks, heads that can be divided by two only."""
+        lines = token_requests()
+        for folder, sizes in {"gemma3_text": (2, 4), "llama": (2, 4), "mistral": (2, 4), "qwen2": (2,), "qwen3": (2, 4)}.items():
+            expected = generate(lines, str(MODELS / folder))
+            self.assertEqual(len(expected), len(lines))
+            for size in sizes:
+                for arguments in (("--tensor-parallel-size", str(size)),
+                                  ("--tensor-parallel-size", str(size), "--pipeline-parallel-size", "3")):
+                    with self.subTest(model=folder, arguments=arguments):
+                        self.assertEqual(generate(lines, str(MODELS / folder), *arguments), expected)
+
+    def test_what_cannot_be_divided_is_refused(self):
+        for arguments, reason in {("--tensor-parallel-size", "3"): "tensor-parallel-size 3: 4 attention heads cannot be divided",
+                                  ("--pipeline-parallel-size", "7"): "pipeline-parallel-size 7: there are 6 layers"}.items():
+            done = subprocess.run([BINARY, "generate", *arguments], input="", capture_output=True, text=True, timeout=600,
+                                  env=ENVIRONMENT)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(reason, done.stderr)
 
     def test_few_blocks_do_preempt(self):
         """The variant above means something: with so few blocks requests are preempted."""

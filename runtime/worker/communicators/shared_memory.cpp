@@ -19,6 +19,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/worker/communicators/file_descriptor.hpp"
+
 namespace troupe {
 namespace {
 
@@ -90,35 +92,17 @@ void set_counter(Counter& counter, std::uint32_t value) {
   if (counter.num_waiting.load(std::memory_order_seq_cst) > 0) futex_wake_all(counter.value);
 }
 
-class File {
- public:
-  explicit File(int descriptor = -1) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(File&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  File& operator=(File&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-  [[nodiscard]] int get() const noexcept { return descriptor_; }
-  [[nodiscard]] bool valid() const noexcept { return descriptor_ >= 0; }
-
- private:
-  int descriptor_;
-};
-
 /// The shared memory; the last process that unmaps it frees it.
 class Segment {
  public:
-  Segment(File memory, void* address, std::size_t num_bytes)
+  Segment(FileDescriptor memory, void* address, std::size_t num_bytes)
       : memory_(std::move(memory)), address_(static_cast<std::byte*>(address)), size_(num_bytes) {}
   ~Segment() { munmap(address_, size_); }
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
   static Result<std::unique_ptr<Segment>> create(std::int32_t num_ranks) {
-    File memory(memfd_create("troupe communicator", MFD_CLOEXEC));
+    FileDescriptor memory(memfd_create("troupe communicator", MFD_CLOEXEC));
     const std::size_t num_bytes = segment_bytes(num_ranks);
     if (!memory.valid() || ftruncate(memory.get(), static_cast<off_t>(num_bytes)) != 0)
       return io_error("make shared memory");
@@ -127,7 +111,7 @@ class Segment {
     segment->header().layout_version = kLayoutVersion;
     return segment;
   }
-  static Result<std::unique_ptr<Segment>> map(File memory, std::int32_t num_ranks) {
+  static Result<std::unique_ptr<Segment>> map(FileDescriptor memory, std::int32_t num_ranks) {
     const std::size_t num_bytes = segment_bytes(num_ranks);
     void* address = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
     if (address == MAP_FAILED) return io_error("map shared memory");
@@ -137,7 +121,7 @@ class Segment {
     return {ErrorCode::kIo, std::string("cannot ") + action + ": " + std::strerror(errno)};
   }
 
-  [[nodiscard]] const File& memory() const { return memory_; }
+  [[nodiscard]] const FileDescriptor& memory() const { return memory_; }
   [[nodiscard]] Header& header() const { return *reinterpret_cast<Header*>(address_); }
   [[nodiscard]] std::byte* slot(std::int32_t rank, std::uint32_t round) const {
     return address_ + slots_offset() +
@@ -150,7 +134,7 @@ class Segment {
   }
 
  private:
-  File memory_;
+  FileDescriptor memory_;
   std::byte* address_;
   std::size_t size_;
 };
@@ -175,7 +159,7 @@ std::pair<sockaddr_un, socklen_t> socket_address(const CommunicatorOptions& opti
 }
 
 /// -1: no file comes with it.
-bool send_hello(const File& socket, Hello hello, int file) {
+bool send_hello(const FileDescriptor& socket, Hello hello, int file) {
   iovec data{&hello, sizeof hello};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -194,7 +178,8 @@ bool send_hello(const File& socket, Hello hello, int file) {
 }
 
 /// Until the deadline; `file` may be null.
-bool receive_hello(const File& socket, Clock::time_point deadline, Hello& hello, File* file) {
+bool receive_hello(const FileDescriptor& socket, Clock::time_point deadline, Hello& hello,
+                   FileDescriptor* file) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
   pollfd ready{.fd = socket.get(), .events = POLLIN, .revents = 0};
   if (left <= 0ms || poll(&ready, 1, static_cast<int>(left.count())) <= 0) return false;
@@ -212,20 +197,20 @@ bool receive_hello(const File& socket, Clock::time_point deadline, Hello& hello,
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     int descriptor = -1;
     std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);
-    File received(descriptor);
+    FileDescriptor received(descriptor);
     if (file != nullptr) *file = std::move(received);
   }
   return true;
 }
 
-std::string missing(std::span<const File> peers) {
+std::string missing(std::span<const FileDescriptor> peers) {
   std::string names;
   for (std::size_t rank = 1; rank < peers.size(); ++rank)
     if (!peers[rank].valid()) names += (names.empty() ? "" : ", ") + std::to_string(rank);
   return names;
 }
 
-bool same_user(const File& socket) {
+bool same_user(const FileDescriptor& socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
   return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
@@ -245,7 +230,8 @@ Error does_not_fit(const Hello& hello, const CommunicatorOptions& options) {
 
 struct Meeting {
   std::unique_ptr<Segment> segment;
-  std::vector<File> peers;  ///< sockets by rank; those who did not meet us directly have none
+  std::vector<FileDescriptor>
+      peers;  ///< sockets by rank; those who did not meet us directly have none
 };
 
 /// Rank 0: makes the memory, and gives it to every other rank.
@@ -253,7 +239,7 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
   Meeting meeting;
   ASSIGN_OR_RETURN(meeting.segment, Segment::create(options.size));
   meeting.peers.resize(static_cast<std::size_t>(options.size));
-  const File listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  const FileDescriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   const auto [address, address_size] = socket_address(options);
   if (!listener.valid() ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0 ||
@@ -267,7 +253,7 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
       return Error{ErrorCode::kTimeout, "rank " + missing(meeting.peers) + " did not come to " +
                                             options.rendezvous + " within " +
                                             std::to_string(options.timeout_s) + " s"};
-    File peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    FileDescriptor peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Hello hello;
     if (!peer.valid() || !same_user(peer) || !receive_hello(peer, deadline, hello, nullptr))
       continue;
@@ -289,12 +275,12 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
 Result<Meeting> come_to_meeting(const CommunicatorOptions& options, Clock::time_point deadline) {
   const auto [address, address_size] = socket_address(options);
   while (true) {
-    File host(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    FileDescriptor host(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!host.valid()) return Segment::io_error("open a socket");
     if (connect(host.get(), reinterpret_cast<const sockaddr*>(&address), address_size) == 0 &&
         same_user(host) && send_hello(host, {.rank = options.rank, .size = options.size}, -1)) {
       Hello answer;
-      File memory;
+      FileDescriptor memory;
       if (receive_hello(host, deadline, answer, &memory)) {
         if (!memory.valid() || answer.layout_version != kLayoutVersion)
           return does_not_fit(answer, options);
@@ -496,7 +482,7 @@ class SharedMemoryCommunicator final : public Communicator {
       if (pid == kLeft && peer == waited_for) return peer;
       if (pid == kLeft) continue;
       if (pid != 0 && kill(pid, 0) != 0 && errno == ESRCH) return peer;
-      const File& socket = peers_[index(peer)];
+      const FileDescriptor& socket = peers_[index(peer)];
       pollfd ready{.fd = socket.get(), .events = 0, .revents = 0};
       if (socket.valid() && poll(&ready, 1, 0) > 0 && (ready.revents & (POLLHUP | POLLERR)) != 0)
         return peer;
@@ -516,7 +502,7 @@ class SharedMemoryCommunicator final : public Communicator {
   CommunicatorOptions options_;
   std::unique_ptr<Segment> segment_;
   Header& header_;
-  std::vector<File> peers_;
+  std::vector<FileDescriptor> peers_;
   std::uint32_t round_ = 0;
 };
 

@@ -17,6 +17,7 @@
 #include <chrono>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -98,8 +99,7 @@ bool recv_all(const FileDescriptor& socket, std::span<std::byte> data, Clock::ti
     const ssize_t received = ::recv(socket.get(), data.data(), data.size(), 0);
     if (received > 0) {
       data = data.subspan(static_cast<std::size_t>(received));
-    } else if (received == 0 || errno != EAGAIN ||
-               !wait_ready(socket.get(), POLLIN, deadline)) {
+    } else if (received == 0 || errno != EAGAIN || !wait_ready(socket.get(), POLLIN, deadline)) {
       return false;
     }
   }
@@ -369,8 +369,8 @@ class TcpCommunicator final : public Communicator {
 
   /// Sends and receives at the same time, so that two who send much to each other do not wait for
   /// each other. False: the communicator has failed.
-  bool transfer(Lane lane, std::span<const std::byte> out, std::int32_t to,
-                std::span<std::byte> in, std::int32_t from) {
+  bool transfer(Lane lane, std::span<const std::byte> out, std::int32_t to, std::span<std::byte> in,
+                std::int32_t from) {
     const auto deadline = Clock::now() + std::chrono::duration<double>(timeout_s_);
     while (true) {
       if (!in.empty()) {
@@ -411,8 +411,7 @@ class TcpCommunicator final : public Communicator {
       if (peer == rank()) continue;
       pollfd ready{.fd = socket_of(kReason, peer).get(), .events = POLLIN, .revents = 0};
       std::byte first{};
-      if (poll(&ready, 1, 0) > 0 &&
-          ::recv(ready.fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
+      if (poll(&ready, 1, 0) > 0 && ::recv(ready.fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) > 0)
         return true;
     }
     return false;

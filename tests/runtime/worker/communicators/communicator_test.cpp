@@ -1,7 +1,11 @@
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <boost/test/data/test_case.hpp>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cmath>
@@ -12,16 +16,30 @@
 #include <vector>
 
 #include "runtime/worker/communicators/create.hpp"
+#include "runtime/worker/communicators/file_descriptor.hpp"
 
 namespace troupe {
 namespace {
 
+const std::vector<std::string> kKinds = {"shm", "tcp"};
+
 using Clock = std::chrono::steady_clock;
 
-CommunicatorOptions options_of(std::int32_t rank, std::int32_t size) {
+std::uint16_t free_port() {
+  const FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  socklen_t size = sizeof address;
+  BOOST_REQUIRE(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), size) == 0);
+  BOOST_REQUIRE(getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &size) == 0);
+  return ntohs(address.sin_port);
+}
+
+CommunicatorOptions options_of(const std::string& kind, std::int32_t rank, std::int32_t size) {
   static std::uint64_t incarnation = 0;
   if (rank == 0) ++incarnation;
-  return {.rendezvous = "shm:troupe-test-" + std::to_string(getpid()),
+  static const std::string tcp = "tcp:127.0.0.1:" + std::to_string(free_port());
+  return {.rendezvous = kind == "tcp" ? tcp : "shm:troupe-test-" + std::to_string(getpid()),
           .incarnation = incarnation,
           .rank = rank,
           .size = size,
@@ -30,12 +48,13 @@ CommunicatorOptions options_of(std::int32_t rank, std::int32_t size) {
 }
 
 /// Runs body(communicator) on one thread per rank; an error to meet fails the test.
-void with_ranks(std::int32_t size, const std::function<void(Communicator&)>& body,
-                double timeout_s = 20, std::int32_t group_size = 0) {
+void with_ranks(const std::string& kind, std::int32_t size,
+                const std::function<void(Communicator&)>& body, double timeout_s = 20,
+                std::int32_t group_size = 0) {
   std::vector<std::thread> threads;
   std::vector<CommunicatorOptions> options;
   for (std::int32_t rank = 0; rank < size; ++rank) {
-    options.push_back(options_of(rank, size));
+    options.push_back(options_of(kind, rank, size));
     options.back().timeout_s = timeout_s;
     if (group_size > 0) options.back().group_size = group_size;
     options.back().spin = size == 2;
@@ -63,7 +82,8 @@ std::vector<float> numbers(std::int32_t rank, std::size_t count) {
   return values;
 }
 
-BOOST_AUTO_TEST_CASE(an_all_reduce_adds_in_the_canonical_tree) {
+BOOST_DATA_TEST_CASE(an_all_reduce_adds_in_the_canonical_tree, boost::unit_test::data::make(kKinds),
+                     kind) {
   for (const std::int32_t size : {1, 2, 4}) {
     for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{200'001}}) {
       std::vector<float> expected = numbers(0, count);
@@ -77,7 +97,7 @@ BOOST_AUTO_TEST_CASE(an_all_reduce_adds_in_the_canonical_tree) {
         for (std::size_t i = 0; i < count; ++i) expected[i] = (expected[i] + b[i]) + (c[i] + d[i]);
       }
       std::vector<int> equal(static_cast<std::size_t>(size));
-      with_ranks(size, [&](Communicator& group) {
+      with_ranks(kind, size, [&](Communicator& group) {
         // More than once, as slots are used in turn.
         for (int round = 0; round < 3; ++round) {
           std::vector<float> data = numbers(group.rank(), count);
@@ -91,10 +111,11 @@ BOOST_AUTO_TEST_CASE(an_all_reduce_adds_in_the_canonical_tree) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(an_all_gather_puts_the_ranks_one_behind_the_other) {
+BOOST_DATA_TEST_CASE(an_all_gather_puts_the_ranks_one_behind_the_other,
+                     boost::unit_test::data::make(kKinds), kind) {
   for (const std::size_t count : {std::size_t{3}, std::size_t{700'000}}) {
     std::vector<int> right(3);
-    with_ranks(3, [&](Communicator& group) {
+    with_ranks(kind, 3, [&](Communicator& group) {
       const std::vector<std::byte> mine(count, static_cast<std::byte>(group.rank() + 1));
       std::vector<std::byte> all(3 * count);
       group.all_gather(mine, all);
@@ -107,10 +128,11 @@ BOOST_AUTO_TEST_CASE(an_all_gather_puts_the_ranks_one_behind_the_other) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_is_sent_arrives_in_order_also_when_it_is_more_than_fits_under_way) {
+BOOST_DATA_TEST_CASE(what_is_sent_arrives_in_order_also_when_it_is_more_than_fits_under_way,
+                     boost::unit_test::data::make(kKinds), kind) {
   constexpr std::size_t kBytes = 40 << 20;
   bool same = true;
-  with_ranks(2, [&](Communicator& group) {
+  with_ranks(kind, 2, [&](Communicator& group) {
     std::vector<std::byte> data(kBytes + 5);
     if (group.rank() == 0) {
       for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 31 >> 3);
@@ -125,9 +147,10 @@ BOOST_AUTO_TEST_CASE(what_is_sent_arrives_in_order_also_when_it_is_more_than_fit
   BOOST_TEST(same);
 }
 
-BOOST_AUTO_TEST_CASE(a_broadcast_does_not_wait_for_those_who_take_it_later) {
+BOOST_DATA_TEST_CASE(a_broadcast_does_not_wait_for_those_who_take_it_later,
+                     boost::unit_test::data::make(kKinds), kind) {
   std::vector<int> sums(3);
-  with_ranks(3, [&](Communicator& group) {
+  with_ranks(kind, 3, [&](Communicator& group) {
     std::int32_t sum = 0;
     // The root is done with all of them before the barrier, the others begin behind it.
     if (group.rank() != 2) group.barrier();
@@ -142,10 +165,11 @@ BOOST_AUTO_TEST_CASE(a_broadcast_does_not_wait_for_those_who_take_it_later) {
   for (const int sum : sums) BOOST_TEST(sum == 4950);
 }
 
-BOOST_AUTO_TEST_CASE(each_stage_reduces_for_itself_and_sends_to_the_next) {
+BOOST_DATA_TEST_CASE(each_stage_reduces_for_itself_and_sends_to_the_next,
+                     boost::unit_test::data::make(kKinds), kind) {
   std::vector<float> results(4);
   with_ranks(
-      4,
+      kind, 4,
       [&](Communicator& group) {
         // Stages of different pace: the first is three steps ahead in its sums.
         float received = 0;
@@ -168,10 +192,11 @@ BOOST_AUTO_TEST_CASE(each_stage_reduces_for_itself_and_sends_to_the_next) {
   BOOST_TEST(results[3] == 3 * (30 + 7));
 }
 
-BOOST_AUTO_TEST_CASE(an_abort_fails_every_rank_that_waits_with_the_first_reason) {
+BOOST_DATA_TEST_CASE(an_abort_fails_every_rank_that_waits_with_the_first_reason,
+                     boost::unit_test::data::make(kKinds), kind) {
   std::vector<std::string> reasons(3);
   const auto start = Clock::now();
-  with_ranks(3, [&](Communicator& group) {
+  with_ranks(kind, 3, [&](Communicator& group) {
     if (group.rank() == 1) group.abort({ErrorCode::kInternal, "rank 1 made a mistake"});
     group.barrier();
     float number = 1;
@@ -182,49 +207,57 @@ BOOST_AUTO_TEST_CASE(an_abort_fails_every_rank_that_waits_with_the_first_reason)
   for (const std::string& reason : reasons) BOOST_TEST(reason == "rank 1 made a mistake");
 }
 
-BOOST_AUTO_TEST_CASE(a_rank_that_does_not_do_its_part_fails_the_group_at_the_deadline) {
+BOOST_DATA_TEST_CASE(a_rank_that_does_not_do_its_part_fails_the_group_at_the_deadline,
+                     boost::unit_test::data::make(kKinds), kind) {
+  std::atomic<bool> over{false};
   std::vector<std::string> reasons(2);
   with_ranks(
-      2,
+      kind, 2,
       [&](Communicator& group) {
         if (group.rank() == 0) {
           std::vector<float> data(10, 2.0f);
           group.all_reduce(data);
           BOOST_TEST(data[0] == 2.0f);
+          over.store(true);
         } else {
-          while (group.status().ok()) std::this_thread::yield();
+          while (!over.load()) std::this_thread::yield();
+          std::byte nothing{};
+          BOOST_TEST(!group.recv({&nothing, 1}, 0));
         }
         reasons[static_cast<std::size_t>(group.rank())] = group.status().error().message;
       },
-      0.2);
+      0.5);
   for (const std::string& reason : reasons)
-    BOOST_TEST(reason.starts_with("rank 0 waited 0.2"), reason);
+    BOOST_TEST(reason.starts_with("rank 0 waited 0.5"), reason);
 }
 
-BOOST_AUTO_TEST_CASE(who_does_not_come_is_named) {
-  CommunicatorOptions options = options_of(0, 3);
+BOOST_DATA_TEST_CASE(who_does_not_come_is_named, boost::unit_test::data::make(kKinds), kind) {
+  CommunicatorOptions options = options_of(kind, 0, 3);
   options.timeout_s = 0.1;
   const auto alone = create_communicator(options);
   BOOST_REQUIRE(!alone.ok());
-  BOOST_TEST(alone.error().message.starts_with("rank 1, 2 did not come to shm:"),
+  BOOST_TEST(alone.error().message.starts_with("rank 1, 2 did not come to " + options.rendezvous),
              alone.error().message);
   options.rank = 1;
   const auto without_host = create_communicator(options);
   BOOST_REQUIRE(!without_host.ok());
-  BOOST_TEST(without_host.error().message.starts_with("rank 0 did not open"),
+  BOOST_TEST(without_host.error().message.starts_with("rank 0 did not "),
              without_host.error().message);
 }
 
 BOOST_AUTO_TEST_CASE(a_rendezvous_that_is_none_is_refused) {
-  CommunicatorOptions options = options_of(0, 2);
+  CommunicatorOptions options = options_of("shm", 0, 2);
   options.rendezvous = "pigeon";
   BOOST_TEST(!create_communicator(options).ok());
   options.rendezvous = "shm:" + std::string(100, 'x');
   BOOST_TEST(!create_communicator(options).ok());
+  options.rendezvous = "tcp:nowhere";
+  BOOST_TEST(!create_communicator(options).ok());
 }
 
-BOOST_AUTO_TEST_CASE(processes_share_the_memory_and_a_killed_one_fails_the_others_at_once) {
-  CommunicatorOptions options = options_of(0, 3);
+BOOST_DATA_TEST_CASE(processes_share_the_memory_and_a_killed_one_fails_the_others_at_once,
+                     boost::unit_test::data::make(kKinds), kind) {
+  CommunicatorOptions options = options_of(kind, 0, 3);
   std::vector<pid_t> children;
   for (std::int32_t rank = 1; rank < 3; ++rank) {
     const pid_t child = fork();

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace troupe {
+
+/// Owns a descriptor of the operating system, or none.
+class FileDescriptor {
+ public:
+  explicit FileDescriptor(int descriptor = -1) noexcept : descriptor_(descriptor) {}
+  ~FileDescriptor() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  FileDescriptor(FileDescriptor&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+  [[nodiscard]] int get() const noexcept { return descriptor_; }
+  [[nodiscard]] bool valid() const noexcept { return descriptor_ >= 0; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace troupe
