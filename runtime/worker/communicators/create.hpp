@@ -11,8 +11,10 @@ namespace troupe {
 
 struct CommunicatorOptions {
   std::string rendezvous;  ///< "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts
-  std::uint64_t incarnation = 0;  ///< only ranks of the same one ...
-  std::uint32_t generation = 0;   ///< ... and of the same meeting find each other
+  /// Only ranks that come to the same meeting find each other. It is (incarnation, generation), and
+  /// who waits in an older one than another rank gives up.
+  std::uint64_t incarnation = 0;
+  std::uint32_t generation = 0;
   std::int32_t rank = 0;
   std::int32_t size = 1;
   std::int32_t group_size = 1;  ///< ranks that do collective operations together
@@ -21,7 +23,8 @@ struct CommunicatorOptions {
 };
 
 /// Returns when all ranks are there. Errors: kInvalidArgument (the rendezvous), kTimeout and
-/// kUnavailable naming who is missing, kIo, kUnsupported (a peer of another build).
+/// kUnavailable naming who is missing, or that there is a
+/// newer meeting, kIo, kUnsupported (a peer of another build).
 Result<std::unique_ptr<Communicator>> create_communicator(const CommunicatorOptions& options);
 
 }  // namespace troupe

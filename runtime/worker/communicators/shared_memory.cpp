@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <compare>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -30,7 +31,7 @@ using namespace std::chrono_literals;
 constexpr std::uint32_t kMagic = 0x54726f75;  // "Trou"
 constexpr std::uint32_t kLayoutVersion = 1;
 constexpr std::int32_t kMaxRanks = 16;
-constexpr std::size_t kMaxNameBytes = 64;  // with two numbers behind it, it fits a socket's name
+constexpr std::size_t kMaxNameBytes = sizeof(sockaddr_un::sun_path) - 1;
 /// What a rank gives to one round of a collective; each rank has two of them, see Exchange.
 constexpr std::size_t kSlotBytes = 256 << 10;
 /// Bytes under way from one rank to another.
@@ -145,15 +146,32 @@ struct Hello {
   std::uint32_t layout_version = kLayoutVersion;
   std::int32_t rank = 0;
   std::int32_t size = 0;
+  std::uint64_t incarnation = 0;
+  std::uint32_t generation = 0;
 };
 
+Hello hello_of(const CommunicatorOptions& options) {
+  return {.rank = options.rank,
+          .size = options.size,
+          .incarnation = options.incarnation,
+          .generation = options.generation};
+}
+
+/// Of the peer's meeting against ours.
+std::strong_ordering compare_meetings(const Hello& peer, const CommunicatorOptions& options) {
+  return std::pair(peer.incarnation, peer.generation) <=>
+         std::pair(options.incarnation, options.generation);
+}
+
+Error newer_meeting(const CommunicatorOptions& options) {
+  return {ErrorCode::kUnavailable, "the other ranks of " + options.rendezvous + " meet anew"};
+}
+
 std::pair<sockaddr_un, socklen_t> socket_address(const CommunicatorOptions& options) {
-  const std::string name = options.rendezvous + "/" + std::to_string(options.incarnation) + "/" +
-                           std::to_string(options.generation);
+  const std::string& name = options.rendezvous;
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   // A leading zero byte: the abstract namespace.
-  CHECK(name.size() < sizeof address.sun_path, name);
   std::memcpy(address.sun_path + 1, name.data(), name.size());
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
@@ -257,7 +275,15 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
     Hello hello;
     if (!peer.valid() || !same_user(peer) || !receive_hello(peer, deadline, hello, nullptr))
       continue;
-    Hello answer{.rank = 0, .size = options.size};
+    const Hello answer = hello_of(options);
+    if (hello.magic == kMagic && hello.layout_version == kLayoutVersion) {
+      const auto order = compare_meetings(hello, options);
+      if (order > 0) return newer_meeting(options);
+      if (order < 0) {
+        static_cast<void>(send_hello(peer, answer, -1));
+        continue;
+      }
+    }
     const bool fits = hello.magic == kMagic && hello.layout_version == kLayoutVersion &&
                       hello.size == options.size && hello.rank > 0 && hello.rank < options.size &&
                       !meeting.peers[static_cast<std::size_t>(hello.rank)].valid();
@@ -278,10 +304,13 @@ Result<Meeting> come_to_meeting(const CommunicatorOptions& options, Clock::time_
     FileDescriptor host(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (!host.valid()) return Segment::io_error("open a socket");
     if (connect(host.get(), reinterpret_cast<const sockaddr*>(&address), address_size) == 0 &&
-        same_user(host) && send_hello(host, {.rank = options.rank, .size = options.size}, -1)) {
+        same_user(host) && send_hello(host, hello_of(options), -1)) {
       Hello answer;
       FileDescriptor memory;
       if (receive_hello(host, deadline, answer, &memory)) {
+        if (answer.magic == kMagic && answer.layout_version == kLayoutVersion &&
+            compare_meetings(answer, options) > 0)
+          return newer_meeting(options);
         if (!memory.valid() || answer.layout_version != kLayoutVersion)
           return does_not_fit(answer, options);
         Meeting meeting;

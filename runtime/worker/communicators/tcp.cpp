@@ -15,6 +15,7 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
+#include <compare>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -33,6 +34,9 @@ static_assert(std::endian::native == std::endian::little, "numbers travel as the
 
 constexpr std::uint32_t kMagic = 0x54726f76;
 constexpr std::uint32_t kVersion = 1;
+
+/// To a Hello. Whoever does not belong here at all gets none.
+enum Answer : std::uint32_t { kWelcome = 1, kOtherBuild, kOutdated };
 constexpr auto kSlice = 100ms;
 constexpr auto kConnectInterval = 20ms;
 
@@ -151,6 +155,10 @@ class Meeting {
     return {ErrorCode::kUnavailable, "rank " + std::to_string(peer) + " is gone"};
   }
 
+  [[nodiscard]] Error newer_meeting() const {
+    return {ErrorCode::kUnavailable, "the other ranks of " + options_.rendezvous + " meet anew"};
+  }
+
   Result<Address> resolve() const {
     const std::string place = options_.rendezvous.substr(std::strlen("tcp:"));
     const std::size_t colon = place.rfind(':');
@@ -219,7 +227,8 @@ class Meeting {
         std::uint32_t answer = 0;
         if (connected && send_all(attempt, bytes_of(hello(lane)), deadline_) &&
             recv_all(attempt, writable_bytes_of(answer), deadline_)) {
-          if (answer != kMagic + kVersion)
+          if (answer == kOutdated) return newer_meeting();
+          if (answer != kWelcome)
             return Error{ErrorCode::kUnsupported,
                          "the peer at " + options_.rendezvous + " is of another build"};
           connection = std::move(attempt);
@@ -257,16 +266,23 @@ class Meeting {
       Hello said;
       if (!recv_all(peer, writable_bytes_of(said), std::min(deadline_, Clock::now() + 2s)))
         continue;
-      if (said.magic != kMagic || said.incarnation != options_.incarnation ||
-          said.generation != options_.generation || said.size != options_.size ||
-          said.rank < first_rank || said.rank >= options_.size || said.lane >= kNumLanes)
-        continue;
-      const std::uint32_t answer = kMagic + kVersion;
-      FileDescriptor& place = sockets_[said.lane][static_cast<std::size_t>(said.rank)];
-      if (place.valid() || !send_all(peer, bytes_of(answer), deadline_)) continue;
-      if (said.version != kVersion)
+      if (said.magic != kMagic) continue;
+      const auto order = std::pair(said.incarnation, said.generation) <=>
+                         std::pair(options_.incarnation, options_.generation);
+      const std::uint32_t answer = said.version != kVersion ? kOtherBuild
+                                   : order < 0              ? kOutdated
+                                                            : kWelcome;
+      if (answer == kWelcome && order > 0) return newer_meeting();
+      const bool fits = said.size == options_.size && said.rank >= first_rank &&
+                        said.rank < options_.size && said.lane < kNumLanes &&
+                        !sockets_[said.lane][static_cast<std::size_t>(said.rank)].valid();
+      if (answer == kWelcome && !fits) continue;
+      if (!send_all(peer, bytes_of(answer), deadline_)) continue;
+      if (answer == kOtherBuild)
         return Error{ErrorCode::kUnsupported,
                      "a peer at " + options_.rendezvous + " is of another build"};
+      if (answer == kOutdated) continue;
+      FileDescriptor& place = sockets_[said.lane][static_cast<std::size_t>(said.rank)];
       if (addresses != nullptr)
         (*addresses)[static_cast<std::size_t>(said.rank)] = {from.sin_addr.s_addr, said.port};
       place = std::move(peer);

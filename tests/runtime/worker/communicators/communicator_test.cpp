@@ -245,11 +245,39 @@ BOOST_DATA_TEST_CASE(who_does_not_come_is_named, boost::unit_test::data::make(kK
              without_host.error().message);
 }
 
+BOOST_DATA_TEST_CASE(who_waits_in_an_older_meeting_gives_it_up,
+                     boost::unit_test::data::make(kKinds), kind) {
+  const CommunicatorOptions newer = [&] {
+    CommunicatorOptions options = options_of(kind, 0, 2);
+    options.generation = 7;
+    return options;
+  }();
+  for (const bool host_is_late : {true, false}) {
+    CommunicatorOptions late = newer;
+    late.generation = 6;
+    late.rank = host_is_late ? 0 : 1;
+    CommunicatorOptions other = newer;
+    other.rank = 1 - late.rank;
+    std::string error;
+    bool met = false;
+    std::thread thread([&] { met = create_communicator(other).ok(); });
+    const auto start = Clock::now();
+    const auto given_up = create_communicator(late);
+    if (!given_up.ok()) error = given_up.error().message;
+    late.generation = 7;
+    const auto second = create_communicator(late);
+    thread.join();
+    BOOST_TEST(error == "the other ranks of " + newer.rendezvous + " meet anew");
+    BOOST_TEST((Clock::now() - start < std::chrono::seconds(10)));
+    BOOST_TEST((met && second.ok()));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_rendezvous_that_is_none_is_refused) {
   CommunicatorOptions options = options_of("shm", 0, 2);
   options.rendezvous = "pigeon";
   BOOST_TEST(!create_communicator(options).ok());
-  options.rendezvous = "shm:" + std::string(100, 'x');
+  options.rendezvous = "shm:" + std::string(200, 'x');
   BOOST_TEST(!create_communicator(options).ok());
   options.rendezvous = "tcp:nowhere";
   BOOST_TEST(!create_communicator(options).ok());
