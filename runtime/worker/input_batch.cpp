@@ -142,9 +142,9 @@ ForwardBatch InputBatch::forward_batch() const {
           .groups = group_views_};
 }
 
-void InputBatch::append_token(RequestId id, TokenId token) {
+WorkerRequest* InputBatch::find(RequestId id) {
   const auto found = requests_.find(value(id));
-  if (found != requests_.end()) append_token(found->second, token);
+  return found == requests_.end() ? nullptr : &found->second;
 }
 
 void InputBatch::append_token(WorkerRequest& request, TokenId token) {

@@ -26,6 +26,9 @@ struct WorkerRequest {
   /// What is scored of its prompt; none if nobody asked, or when it has been handed over.
   std::optional<PromptLogprobs> prompt_logprobs;
   bool failed = false;  ///< it got no token where it should have
+  /// Which of the lists of samples that another rank sends holds its latest token, counted from 1;
+  /// 0: its tokens come from this rank.
+  std::uint64_t samples_index = 0;
 };
 
 /// Owns the state of every known request, and the arrays of the current batch; these keep their
@@ -59,8 +62,8 @@ class InputBatch {
 
   /// The token sampled for a row; kNoToken: the request has failed.
   static void append_token(WorkerRequest& request, TokenId token);
-  /// The same for a request that may have gone meanwhile.
-  void append_token(RequestId id, TokenId token);
+  /// Null: the request is not known.
+  [[nodiscard]] WorkerRequest* find(RequestId id);
 
  private:
   struct GroupArrays {

@@ -180,6 +180,7 @@ Result<void> ModelRunner::join_group(const JoinGroup& join) {
   // What had been sent before a failure counts: its step may have given a result.
   while (!awaited_samples_.empty() && take_oldest_samples()) {
   }
+  num_samples_taken_ += awaited_samples_.size();
   awaited_samples_.clear();
   peers_.reset();
   const int num_busy_threads = device_->pool().num_threads() * parallel.ranks_on_host;
@@ -201,18 +202,15 @@ void ModelRunner::fail_group(const Error& reason) {
 }
 
 void ModelRunner::take_samples(const SchedulerOutput& step) {
-  const auto touches = [&](const std::vector<RequestId>& ids) {
-    return std::ranges::any_of(ids, [&](RequestId id) {
-      const auto has = [&](const std::vector<RequestId>& list) {
-        return std::ranges::find(list, id) != list.end();
-      };
-      return has(step.scheduled_ids) || has(step.finished_ids) || has(step.preempted_ids);
-    });
-  };
-  std::size_t num_needed = 0;
-  for (std::size_t i = 0; i < awaited_samples_.size(); ++i)
-    if (touches(awaited_samples_[i])) num_needed = i + 1;
-  while (num_needed > 0 && take_oldest_samples()) --num_needed;
+  std::uint64_t num_needed = 0;
+  for (const std::vector<RequestId>* ids :
+       {&step.scheduled_ids, &step.finished_ids, &step.preempted_ids}) {
+    for (const RequestId id : *ids)
+      if (const WorkerRequest* request = batch_->find(id))
+        num_needed = std::max(num_needed, request->samples_index);
+  }
+  while (num_samples_taken_ < num_needed && take_oldest_samples()) {
+  }
 }
 
 bool ModelRunner::take_oldest_samples() {
@@ -221,8 +219,11 @@ bool ModelRunner::take_oldest_samples() {
   if (!peers_->recv(std::as_writable_bytes(std::span(step_samples_)),
                     options_.parallel.output_rank()))
     return false;
-  for (std::size_t i = 0; i < ids.size(); ++i) batch_->append_token(ids[i], step_samples_[i]);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    if (WorkerRequest* request = batch_->find(ids[i]))
+      InputBatch::append_token(*request, step_samples_[i]);
   awaited_samples_.pop_front();
+  ++num_samples_taken_;
   return true;
 }
 
@@ -236,7 +237,12 @@ void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
     step_samples_.push_back(row.request->failed ? kNoToken : row.request->token_ids.back());
   }
   if (ids.empty()) return;
-  if (!is_output_rank()) return awaited_samples_.push_back(std::move(ids));
+  if (!is_output_rank()) {
+    awaited_samples_.push_back(std::move(ids));
+    for (const InputBatch::Row& row : rows)
+      if (row.samples) row.request->samples_index = num_samples_taken_ + awaited_samples_.size();
+    return;
+  }
   peers_->broadcast(std::as_writable_bytes(std::span(step_samples_)), peers_->rank());
 }
 

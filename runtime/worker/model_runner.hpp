@@ -98,6 +98,7 @@ class ModelRunner {
 
   std::unique_ptr<Communicator> peers_;                 // null: none, or they have not met
   std::deque<std::vector<RequestId>> awaited_samples_;  // per step, in the order of its batch
+  std::uint64_t num_samples_taken_ = 0;                 // lists before the front of these
   std::vector<TokenId> step_samples_;
 
   std::optional<InputBatch> batch_;  // none before initialize_kv_cache

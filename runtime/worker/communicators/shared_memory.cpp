@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -35,11 +36,13 @@ constexpr std::size_t kMaxNameBytes = sizeof(sockaddr_un::sun_path) - 1;
 /// What a rank gives to one round of a collective; each rank has two of them, see Exchange.
 constexpr std::size_t kSlotBytes = 256 << 10;
 /// Bytes under way from one rank to another.
-constexpr std::size_t kChannelBytes = 16 << 20;
+constexpr std::size_t kChannelBytes = 8 << 20;
 /// How long a waiting rank sleeps before it looks whether its peers still live.
 constexpr auto kSlice = 20ms;
 constexpr auto kSpinTime = 50us;
 constexpr auto kConnectInterval = 2ms;
+/// For what a process that has connected is to say at once.
+constexpr auto kHelloDeadline = 2s;
 /// Instead of its process: the rank has done its part and will do no more.
 constexpr pid_t kLeft = -1;
 
@@ -61,7 +64,8 @@ struct Channel {
 struct Header {
   std::uint32_t magic;
   std::uint32_t layout_version;
-  std::array<std::atomic<std::int32_t>, kMaxRanks> pids;  ///< 0: has not come yet
+  ino_t pid_namespace;  ///< of rank 0: where `pids` mean something
+  std::array<std::atomic<std::int32_t>, kMaxRanks> pids;  ///< 0: not there yet, or not to be seen
   std::array<Counter, kMaxRanks> arrivals;                ///< rounds that each rank has come to
   std::array<Channel, kMaxRanks * kMaxRanks> channels;    ///< from * kMaxRanks + to
   std::atomic<std::uint32_t> failed;  ///< 1: being written, 2: `reason` can be read
@@ -93,6 +97,12 @@ void set_counter(Counter& counter, std::uint32_t value) {
   if (counter.num_waiting.load(std::memory_order_seq_cst) > 0) futex_wake_all(counter.value);
 }
 
+/// Ranks in containers may share memory and yet not see each other's processes.
+ino_t pid_namespace() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
 /// The shared memory; the last process that unmaps it frees it.
 class Segment {
  public:
@@ -110,6 +120,7 @@ class Segment {
     ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment, map(std::move(memory), num_ranks));
     segment->header().magic = kMagic;
     segment->header().layout_version = kLayoutVersion;
+    segment->header().pid_namespace = pid_namespace();
     return segment;
   }
   static Result<std::unique_ptr<Segment>> map(FileDescriptor memory, std::int32_t num_ranks) {
@@ -273,7 +284,8 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
                                             std::to_string(options.timeout_s) + " s"};
     FileDescriptor peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     Hello hello;
-    if (!peer.valid() || !same_user(peer) || !receive_hello(peer, deadline, hello, nullptr))
+    if (!peer.valid() || !same_user(peer) ||
+        !receive_hello(peer, std::min(deadline, Clock::now() + kHelloDeadline), hello, nullptr))
       continue;
     const Hello answer = hello_of(options);
     if (hello.magic == kMagic && hello.layout_version == kLayoutVersion) {
@@ -337,8 +349,9 @@ class SharedMemoryCommunicator final : public Communicator {
         options_(options),
         segment_(std::move(meeting.segment)),
         header_(segment_->header()),
-        peers_(std::move(meeting.peers)) {
-    header_.pids[index(rank())].store(getpid());
+        peers_(std::move(meeting.peers)),
+        sees_processes_(header_.pid_namespace == pid_namespace()) {
+    if (sees_processes_) header_.pids[index(rank())].store(getpid());
   }
   ~SharedMemoryCommunicator() override { header_.pids[index(rank())].store(kLeft); }
 
@@ -510,7 +523,7 @@ class SharedMemoryCommunicator final : public Communicator {
       const pid_t pid = header_.pids[index(peer)].load();
       if (pid == kLeft && peer == waited_for) return peer;
       if (pid == kLeft) continue;
-      if (pid != 0 && kill(pid, 0) != 0 && errno == ESRCH) return peer;
+      if (sees_processes_ && pid != 0 && kill(pid, 0) != 0 && errno == ESRCH) return peer;
       const FileDescriptor& socket = peers_[index(peer)];
       pollfd ready{.fd = socket.get(), .events = 0, .revents = 0};
       if (socket.valid() && poll(&ready, 1, 0) > 0 && (ready.revents & (POLLHUP | POLLERR)) != 0)
@@ -532,6 +545,7 @@ class SharedMemoryCommunicator final : public Communicator {
   std::unique_ptr<Segment> segment_;
   Header& header_;
   std::vector<FileDescriptor> peers_;
+  bool sees_processes_;
   std::uint32_t round_ = 0;
 };
 

@@ -130,7 +130,7 @@ BOOST_DATA_TEST_CASE(an_all_gather_puts_the_ranks_one_behind_the_other,
 
 BOOST_DATA_TEST_CASE(what_is_sent_arrives_in_order_also_when_it_is_more_than_fits_under_way,
                      boost::unit_test::data::make(kKinds), kind) {
-  constexpr std::size_t kBytes = 40 << 20;
+  constexpr std::size_t kBytes = 30 << 20;
   bool same = true;
   with_ranks(kind, 2, [&](Communicator& group) {
     std::vector<std::byte> data(kBytes + 5);
