@@ -15,6 +15,8 @@ namespace {
 
 /// On CPU the cache takes no more than this, unless one request of max_model_len needs it.
 constexpr std::int64_t kUsualCpuCacheBytes = std::int64_t{4} << 30;
+/// A rank may wait for a long prefill of another one; of those that are gone it hears at once.
+constexpr double kPeerDeadlineS = 300;
 
 /// Tokens whose results may be outstanding at once.
 std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
@@ -62,7 +64,8 @@ Labels cache_config_labels(const EngineOptions& engine, const KVCacheConfig& cac
 
 ParallelConfig parallel_config(const EngineOptions& engine) {
   return {.tensor_parallel_size = static_cast<std::int32_t>(engine.tensor_parallel_size),
-          .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
+          .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size),
+          .timeout_s = kPeerDeadlineS};
 }
 
 WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {

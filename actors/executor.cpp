@@ -18,16 +18,15 @@ struct ExecutorState {
 
   std::vector<StepRunnerActor> workers;
   std::optional<StepAnswers> answers;  ///< none with one worker: its answer is the step's
-  std::uint64_t incarnation = 0;
-  std::uint32_t generation = 0;  ///< times that the workers have been told to meet
-  SchedulerActor scheduler;      ///< whoever asked for the latest step
+  std::uint32_t generation = 0;        ///< times that the workers have been told to meet
+  SchedulerActor scheduler;            ///< whoever asked for the latest step
 };
 
 using Self = ExecutorActor::stateful_pointer<ExecutorState>;
 
 void join_group(Self self) {
   ExecutorState& executor = state(self);
-  const JoinGroup join{executor.generation++, executor.incarnation};
+  const JoinGroup join{executor.generation++};
   for (const StepRunnerActor& worker : executor.workers) send(self, worker, join);
 }
 
@@ -35,7 +34,6 @@ ExecutorActor::behavior_type executor_behavior(Self self,
                                                const std::vector<StepRunnerActor>& workers,
                                                const ParallelConfig& parallel) {
   state(self).workers = workers;
-  state(self).incarnation = parallel.incarnation;
   if (parallel.world_size() > 1) {
     state(self).answers.emplace(parallel);
     // Workers outlive this actor: the next one counts on from elsewhere.

@@ -749,7 +749,18 @@ Result<void> start_nodes(Self self) {
 }
 
 /// No two engines of a host meet under one name.
-std::string rendezvous_name() {
+/// In shared memory, or with workers on several hosts at that of rank 0, on the port behind the
+/// Supervisor's.
+std::string rendezvous_name(const SupervisorState& supervisor) {
+  const TopologyOptions& topology = supervisor.start.options.topology;
+  const auto host = [&](const WorkerSlot& slot) {
+    const std::string& own = supervisor.nodes[slot.node].config.host;
+    return own.empty() ? topology.supervisor_host : own;
+  };
+  const std::string first = host(supervisor.workers.front());
+  const bool on_one_host = std::all_of(supervisor.workers.begin(), supervisor.workers.end(),
+                                       [&](const WorkerSlot& slot) { return host(slot) == first; });
+  if (!on_one_host) return "tcp:" + first + ":" + std::to_string(topology.supervisor_port + 1);
   std::random_device device;
   return "shm:troupe-" + std::to_string(getpid()) + "-" + std::to_string(std::uint32_t{device()});
 }
@@ -767,7 +778,7 @@ Result<void> start(Self self) {
     for (const std::int32_t rank : supervisor.nodes[index].config.workers)
       supervisor.workers[static_cast<std::size_t>(rank)].node = index;
   }
-  if (supervisor.workers.size() > 1) supervisor.rendezvous = rendezvous_name();
+  if (supervisor.workers.size() > 1) supervisor.rendezvous = rendezvous_name(supervisor);
   return start_nodes(self);
 }
 

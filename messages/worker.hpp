@@ -19,12 +19,10 @@ struct ParallelConfig {
   std::int32_t rank = 0;           ///< stage * tensor_parallel_size + rank in the stage
   std::int32_t ranks_on_host = 1;  ///< they share its cores and its memory
   /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
-  /// with one rank.
+  /// with one rank. Every incarnation of the workers meets under its own number.
   std::string rendezvous;
-  /// Of the group: grows with every Executor that these workers get, and when they are put together
-  /// anew.
   std::uint64_t incarnation = 0;
-  double timeout_s = 300;  ///< how long a rank waits for another one, whose step may be long
+  double timeout_s = 60;  ///< how long a rank waits for another one
   bool operator==(const ParallelConfig&) const = default;
 
   [[nodiscard]] std::int32_t world_size() const noexcept {
@@ -110,13 +108,12 @@ TROUPE_MESSAGE(Status, error)
 
 /// Executor -> Worker, only with several ranks: meet the others. First before the first step, then
 /// after each failed one, as the group does not outlive a failure. `generation` counts these within
-/// an incarnation; whoever still waits in an older meeting gives it up.
+/// an incarnation.
 struct JoinGroup {
   std::uint32_t generation = 0;
-  std::uint64_t incarnation = 0;  ///< of the Executor: ParallelConfig's
   bool operator==(const JoinGroup&) const = default;
 };
-TROUPE_MESSAGE(JoinGroup, generation, incarnation)
+TROUPE_MESSAGE(JoinGroup, generation)
 
 /// To the process of a worker, from the engine's on the same host: where its steps come from, and
 /// where its answers go (runtime/transport/step_rings.hpp). Every incarnation has rings of its own.

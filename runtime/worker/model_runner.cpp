@@ -159,6 +159,11 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   for (std::size_t layer = 0; layer < num_layers; ++layer)
     CHECK((caches[layer].pages.data != nullptr) == is_here(static_cast<std::int32_t>(layer)),
           layer);
+  // A rank that still computes for an earlier engine is not kept waiting for this one.
+  fail_group({ErrorCode::kUnavailable, "the workers serve another engine"});
+  peers_.reset();
+  num_samples_taken_ += awaited_samples_.size();
+  awaited_samples_.clear();
   cache_config_ = config;
   num_cache_tensors_ = num_tensors;
   cache_ = std::move(memory);
@@ -187,7 +192,6 @@ Result<void> ModelRunner::join_group(const JoinGroup& join) {
   // The other actors of the engine need a core as well.
   const bool spin = num_busy_threads + 2 <= ThreadPool::num_usable_cores();
   ASSIGN_OR_RETURN(peers_, create_communicator({.rendezvous = parallel.rendezvous,
-                                                .incarnation = join.incarnation,
                                                 .generation = join.generation,
                                                 .rank = parallel.rank,
                                                 .size = parallel.world_size(),

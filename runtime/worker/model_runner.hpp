@@ -47,9 +47,9 @@ class ModelRunner {
     return peak_activation_bytes_;
   }
 
-  /// Takes the memory for the cache and forgets all requests. Pages are zero until written and take
-  /// no physical memory before. Errors: kIo, kUnsupported (padded pages).
-  /// Pre: every attention layer is in one group, with the spec it asked for.
+  /// Takes the memory for the cache, leaves the other ranks, and forgets all requests. Pages are
+  /// zero until written and take no physical memory before. Errors: kIo, kUnsupported (padded
+  /// pages). Pre: every attention layer is in one group, with the spec it asked for.
   Result<void> initialize_kv_cache(const KVCacheConfig& config);
 
   /// Meets the other ranks, where there are any; what was left of an earlier meeting is given up.

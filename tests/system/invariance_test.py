@@ -140,10 +140,9 @@ class Invariance(unittest.TestCase):
     def test_what_cannot_be_divided_is_refused(self):
         for arguments, reason in {("--tensor-parallel-size", "3"): "tensor-parallel-size 3: 4 attention heads cannot be divided",
                                   ("--pipeline-parallel-size", "7"): "pipeline-parallel-size 7: there are 6 layers"}.items():
-            done = subprocess.run([BINARY, "generate", *arguments], input="", capture_output=True, text=True, timeout=600,
-                                  env=ENVIRONMENT)
-            self.assertNotEqual(done.returncode, 0)
-            self.assertIn(reason, done.stderr)
+            code, _, errors = run(["generate", *arguments])
+            self.assertNotEqual(code, 0)
+            self.assertIn(reason, errors)
 
     def test_few_blocks_do_preempt(self):
         """The variant above means something: with so few blocks requests are preempted."""

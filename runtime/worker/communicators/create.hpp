@@ -11,9 +11,8 @@ namespace troupe {
 
 struct CommunicatorOptions {
   std::string rendezvous;  ///< "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts
-  /// Only ranks that come to the same meeting find each other. It is (incarnation, generation), and
-  /// who waits in an older one than another rank gives up.
-  std::uint64_t incarnation = 0;
+  /// Of the meeting: only ranks that come to the same one find each other, and who waits in an
+  /// older one than another rank gives up.
   std::uint32_t generation = 0;
   std::int32_t rank = 0;
   std::int32_t size = 1;

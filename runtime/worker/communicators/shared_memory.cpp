@@ -16,7 +16,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <compare>
 #include <cstring>
 #include <thread>
 #include <vector>
@@ -157,21 +156,11 @@ struct Hello {
   std::uint32_t layout_version = kLayoutVersion;
   std::int32_t rank = 0;
   std::int32_t size = 0;
-  std::uint64_t incarnation = 0;
   std::uint32_t generation = 0;
 };
 
 Hello hello_of(const CommunicatorOptions& options) {
-  return {.rank = options.rank,
-          .size = options.size,
-          .incarnation = options.incarnation,
-          .generation = options.generation};
-}
-
-/// Of the peer's meeting against ours.
-std::strong_ordering compare_meetings(const Hello& peer, const CommunicatorOptions& options) {
-  return std::pair(peer.incarnation, peer.generation) <=>
-         std::pair(options.incarnation, options.generation);
+  return {.rank = options.rank, .size = options.size, .generation = options.generation};
 }
 
 Error newer_meeting(const CommunicatorOptions& options) {
@@ -289,9 +278,8 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
       continue;
     const Hello answer = hello_of(options);
     if (hello.magic == kMagic && hello.layout_version == kLayoutVersion) {
-      const auto order = compare_meetings(hello, options);
-      if (order > 0) return newer_meeting(options);
-      if (order < 0) {
+      if (hello.generation > options.generation) return newer_meeting(options);
+      if (hello.generation < options.generation) {
         static_cast<void>(send_hello(peer, answer, -1));
         continue;
       }
@@ -321,7 +309,7 @@ Result<Meeting> come_to_meeting(const CommunicatorOptions& options, Clock::time_
       FileDescriptor memory;
       if (receive_hello(host, deadline, answer, &memory)) {
         if (answer.magic == kMagic && answer.layout_version == kLayoutVersion &&
-            compare_meetings(answer, options) > 0)
+            answer.generation > options.generation)
           return newer_meeting(options);
         if (!memory.valid() || answer.layout_version != kLayoutVersion)
           return does_not_fit(answer, options);

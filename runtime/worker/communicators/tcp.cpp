@@ -15,7 +15,6 @@
 #include <bit>
 #include <cerrno>
 #include <chrono>
-#include <compare>
 #include <cstring>
 #include <mutex>
 #include <optional>
@@ -47,7 +46,6 @@ enum Lane : std::uint32_t { kCollective, kPointToPoint, kReason, kNumLanes };
 struct Hello {
   std::uint32_t magic = kMagic;
   std::uint32_t version = kVersion;
-  std::uint64_t incarnation = 0;
   std::uint32_t generation = 0;
   std::int32_t size = 0;
   std::int32_t rank = 0;
@@ -198,8 +196,7 @@ class Meeting {
   }
 
   [[nodiscard]] Hello hello(std::uint32_t lane) const {
-    return {.incarnation = options_.incarnation,
-            .generation = options_.generation,
+    return {.generation = options_.generation,
             .size = options_.size,
             .rank = options_.rank,
             .lane = lane,
@@ -267,12 +264,10 @@ class Meeting {
       if (!recv_all(peer, writable_bytes_of(said), std::min(deadline_, Clock::now() + 2s)))
         continue;
       if (said.magic != kMagic) continue;
-      const auto order = std::pair(said.incarnation, said.generation) <=>
-                         std::pair(options_.incarnation, options_.generation);
-      const std::uint32_t answer = said.version != kVersion ? kOtherBuild
-                                   : order < 0              ? kOutdated
-                                                            : kWelcome;
-      if (answer == kWelcome && order > 0) return newer_meeting();
+      const std::uint32_t answer = said.version != kVersion                ? kOtherBuild
+                                   : said.generation < options_.generation ? kOutdated
+                                                                           : kWelcome;
+      if (answer == kWelcome && said.generation > options_.generation) return newer_meeting();
       const bool fits = said.size == options_.size && said.rank >= first_rank &&
                         said.rank < options_.size && said.lane < kNumLanes &&
                         !sockets_[said.lane][static_cast<std::size_t>(said.rank)].valid();

@@ -17,11 +17,11 @@ constexpr RequestId kRequest{1};
 class Ranks {
  public:
   explicit Ranks(std::int32_t tensor_parallel_size, std::int32_t pipeline_parallel_size = 1) {
-    static std::uint64_t incarnation = 0;
+    static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = tensor_parallel_size,
                             .pipeline_parallel_size = pipeline_parallel_size,
-                            .rendezvous = "shm:troupe-ranks-" + std::to_string(getpid()),
-                            .incarnation = ++incarnation,
+                            .rendezvous = "shm:troupe-ranks-" + std::to_string(getpid()) + "-" +
+                                          std::to_string(++number),
                             .timeout_s = 20};
     for (; parallel.rank < parallel.world_size(); ++parallel.rank) {
       auto runner = ModelRunner::load({.model = TROUPE_GOLDEN_DIR "/models/models/llama",

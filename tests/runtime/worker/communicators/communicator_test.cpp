@@ -36,11 +36,11 @@ std::uint16_t free_port() {
 }
 
 CommunicatorOptions options_of(const std::string& kind, std::int32_t rank, std::int32_t size) {
-  static std::uint64_t incarnation = 0;
-  if (rank == 0) ++incarnation;
+  static std::uint32_t generation = 0;
+  if (rank == 0) generation += 10;
   static const std::string tcp = "tcp:127.0.0.1:" + std::to_string(free_port());
   return {.rendezvous = kind == "tcp" ? tcp : "shm:troupe-test-" + std::to_string(getpid()),
-          .incarnation = incarnation,
+          .generation = generation,
           .rank = rank,
           .size = size,
           .group_size = size,
@@ -249,12 +249,12 @@ BOOST_DATA_TEST_CASE(who_waits_in_an_older_meeting_gives_it_up,
                      boost::unit_test::data::make(kKinds), kind) {
   const CommunicatorOptions newer = [&] {
     CommunicatorOptions options = options_of(kind, 0, 2);
-    options.generation = 7;
+    options.generation += 1;
     return options;
   }();
   for (const bool host_is_late : {true, false}) {
     CommunicatorOptions late = newer;
-    late.generation = 6;
+    --late.generation;
     late.rank = host_is_late ? 0 : 1;
     CommunicatorOptions other = newer;
     other.rank = 1 - late.rank;
@@ -264,7 +264,7 @@ BOOST_DATA_TEST_CASE(who_waits_in_an_older_meeting_gives_it_up,
     const auto start = Clock::now();
     const auto given_up = create_communicator(late);
     if (!given_up.ok()) error = given_up.error().message;
-    late.generation = 7;
+    ++late.generation;
     const auto second = create_communicator(late);
     thread.join();
     BOOST_TEST(error == "the other ranks of " + newer.rendezvous + " meet anew");
