@@ -46,7 +46,7 @@ struct Engine {
 [[nodiscard]] Result<Engine> start(caf::actor_system& system, StartOptions options);
 
 /// Drains for at most `drain_timeout_s`, then ends every actor; blocks until they have ended. False
-/// if one had died.
+/// if the engine had been given up.
 bool stop(caf::actor_system& system, Engine& engine, double drain_timeout_s);
 
 }  // namespace troupe

@@ -174,6 +174,7 @@ void refuse_start(Self self, Error error) {
 void give_up(Self self, const std::string& reason) {
   SupervisorState& supervisor = state(self);
   log_error("the engine is given up", kv("reason", reason));
+  supervisor.clean = false;
   if (supervisor.frontend) send(self, supervisor.frontend, EngineHealth{false, reason});
   if (supervisor.start.on_failure) supervisor.start.on_failure(reason);
 }
@@ -647,7 +648,6 @@ void recover(Self self, const std::string& cause, bool crashed) {
   if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, cause});
   log_error("incident", kv("cause", cause), kv("incarnation", supervisor.incarnation),
             kv("recovery", supervisor.num_recoveries + 1));
-  supervisor.clean = false;
   supervisor.crashed |= crashed;
   if (!supervisor.start.serve_http || ++supervisor.num_recoveries > kMaxRecoveries)
     return give_up(self, cause);

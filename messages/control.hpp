@@ -41,7 +41,7 @@ struct Stop {
 TROUPE_MESSAGE(Stop, drain_timeout_s)
 
 struct Stopped {
-  bool clean = true;  ///< false: some actor had died before
+  bool clean = true;  ///< false: the engine had been given up before
   bool operator==(const Stopped&) const = default;
 };
 TROUPE_MESSAGE(Stopped, clean)

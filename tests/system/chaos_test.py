@@ -145,7 +145,7 @@ class Chaos(unittest.TestCase):
             self.assertGreaterEqual(server.log().count("incident cause="), NUM_FAULTS)
             pids = list(server.nodes().values())
             code, log = server.stop()
-        self.assertEqual(code, 1, "faults are not a clean run")
+        self.assertEqual(code, 0, log[-2000:])
         wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
         self.assertEqual([each for each in os.listdir("/dev/shm") if "troupe" in each], [])
 
