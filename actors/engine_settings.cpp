@@ -42,6 +42,18 @@ std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) 
   return std::min(static_cast<std::int64_t>(share), enough);
 }
 
+KVCacheLimits kv_cache_limits(const Options& options, const ModelLoaded& model) {
+  const EngineOptions& engine = options.engine;
+  KVCacheLimits limits = {.available_bytes = cache_bytes(engine, model),
+                          .max_model_len = model.max_model_len,
+                          .max_in_flight_tokens = max_in_flight_tokens(engine),
+                          .shorten = options.model.max_model_len < 0};
+  if (engine.num_gpu_blocks_override > 0) {
+    limits.num_blocks_override = static_cast<std::int32_t>(engine.num_gpu_blocks_override);
+  }
+  return limits;
+}
+
 /// The fields of vLLM's CacheConfig as its cache_config_info shows them (Python's texts), as far as
 /// they mean something here.
 Labels cache_config_labels(const EngineOptions& engine, const KVCacheConfig& cache) {
@@ -76,20 +88,22 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .cpu_isa = options.engine.cpu_isa,
       .threads = static_cast<std::int32_t>(options.engine.threads),
       .block_size = static_cast<std::int32_t>(options.engine.block_size),
-      .max_model_len = static_cast<std::int32_t>(options.model.max_model_len),
+      // How long a request may be for the memory is known only when the model is loaded.
+      .max_model_len =
+          static_cast<std::int32_t>(std::max<std::int64_t>(0, options.model.max_model_len)),
       .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
       .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
       .parallel = parallel};
 }
 
-Result<KVCacheConfig> kv_cache_config(const EngineOptions& engine, const ModelLoaded& model) {
-  KVCacheLimits limits = {.available_bytes = cache_bytes(engine, model),
-                          .max_model_len = model.max_model_len,
-                          .max_in_flight_tokens = max_in_flight_tokens(engine)};
-  if (engine.num_gpu_blocks_override > 0) {
-    limits.num_blocks_override = static_cast<std::int32_t>(engine.num_gpu_blocks_override);
-  }
-  return make_kv_cache_config(model.kv_cache_specs, limits);
+Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
+  return make_kv_cache_config(model.kv_cache_specs, kv_cache_limits(options, model));
+}
+
+std::int32_t max_model_len(const Options& options, const ModelLoaded& model,
+                           const KVCacheConfig& cache) {
+  const KVCacheLimits limits = kv_cache_limits(options, model);
+  return limits.shorten ? longest_request(cache, limits) : model.max_model_len;
 }
 
 KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded& model,
@@ -107,6 +121,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
     settings.retention_interval.reset();
   else
     settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
+  if (engine.kv_cache_metrics) settings.metrics_sample_rate = engine.kv_cache_metrics_sample;
   return settings;
 }
 

@@ -25,8 +25,12 @@ namespace troupe {
 
 /// How the memory of the workers is divided into blocks. Errors: too little for one request of
 /// max_model_len.
-[[nodiscard]] Result<KVCacheConfig> kv_cache_config(const EngineOptions& engine,
+[[nodiscard]] Result<KVCacheConfig> kv_cache_config(const Options& options,
                                                     const ModelLoaded& model);
+/// Of one request: what the workers have loaded the model for or, if the length is to follow from
+/// the memory, as much of that as the cache has room for.
+[[nodiscard]] std::int32_t max_model_len(const Options& options, const ModelLoaded& model,
+                                         const KVCacheConfig& cache);
 
 [[nodiscard]] KVCacheSettings kv_cache_settings(const EngineOptions& engine,
                                                 const ModelLoaded& model,

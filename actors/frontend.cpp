@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kRenderDeadline = 60s;
 constexpr auto kResetDeadline = 60s;
+constexpr auto kPauseDeadline = 10min;  // requests may run to their end before
 constexpr auto kSubscribeDeadline = 60s;
 constexpr std::size_t kMaxRenders = 1024;  ///< without an answer yet
 constexpr int kMaxRenderTries = 3;
@@ -55,6 +56,15 @@ class FrontendPort final : public EnginePort {
   }
   void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) override {
     ask_frontend<CachesReset>(kResetDeadline, what, std::move(reply));
+  }
+  void pause(PauseScheduler what, PauseReply reply) override {
+    ask_frontend<PauseStatus>(kPauseDeadline, what, std::move(reply));
+  }
+  void resume(PauseReply reply) override {
+    ask_frontend<PauseStatus>(kResetDeadline, ResumeScheduler{}, std::move(reply));
+  }
+  void ask_paused(PauseReply reply) override {
+    ask_frontend<PauseStatus>(kResetDeadline, AskPaused{}, std::move(reply));
   }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
 
@@ -116,10 +126,11 @@ struct FrontendState {
   std::unique_ptr<FrontendPort> port;
   std::unique_ptr<Server> server;  ///< none before Listen
   EngineLink engine;
-  bool engine_ready = false;     ///< the outputs of `engine` come here
-  std::optional<Error> failure;  ///< there will be no other engine
+  bool engine_ready = false;        ///< the outputs of `engine` come here
+  std::optional<Error> failure;     ///< there will be no other engine
+  std::optional<PauseMode> paused;  ///< by whoever; holds for the engines to come
   RequestJournal journal;
-  double wake_at = std::numeric_limits<double>::infinity();  ///< when ExpireRequests arrives
+  double wake_at = std::numeric_limits<double>::infinity();  ///< when WakeUp arrives
   std::map<std::uint64_t, PendingRender> renders;
   std::uint64_t num_renders = 0;
   std::mt19937_64 random;
@@ -141,7 +152,7 @@ void watch_deadlines(Self self) {
   if (next >= frontend.wake_at) return;
   frontend.wake_at = next;
   const FrontendActor me = self;
-  send_after(self, from_seconds(std::max(next - wall_seconds(), 0.0)), me, ExpireRequests{});
+  send_after(self, from_seconds(std::max(next - wall_seconds(), 0.0)), me, WakeUp{});
 }
 
 /// Gives the engine what waits for it, as far as it may be given.
@@ -208,10 +219,19 @@ void lose_engine(FrontendState& frontend) {
   frontend.journal.engine_lost();
 }
 
+/// A new engine is paused before it gets requests. Those that an abort ended are not among them.
+void pause_again(Self self) {
+  FrontendState& frontend = state(self);
+  const PauseMode mode = frontend.paused == PauseMode::kKeep ? PauseMode::kKeep : PauseMode::kWait;
+  ask(self, frontend.engine.scheduler, PauseScheduler{.mode = mode})
+      .then([](const PauseStatus&) {}, [](const caf::error&) {});
+}
+
 /// The engine's outputs come here from now on: it gets what there is to do.
 void on_subscribed(Self self) {
   FrontendState& frontend = state(self);
   frontend.engine_ready = true;
+  if (frontend.paused) pause_again(self);
   frontend.port->set_healthy(true);
   frontend.journal.engine_ready();
   submit_waiting(self);
@@ -320,6 +340,17 @@ FrontendActor::behavior_type frontend_behavior(
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
         return self->delegate(state(self).engine.scheduler, what);
       },
+      [self](const PauseScheduler& what) -> caf::result<PauseStatus> {
+        state(self).paused = what.mode;
+        return self->delegate(state(self).engine.scheduler, what);
+      },
+      [self](const ResumeScheduler& what) -> caf::result<PauseStatus> {
+        state(self).paused.reset();
+        return self->delegate(state(self).engine.scheduler, what);
+      },
+      [self](const AskPaused& what) -> caf::result<PauseStatus> {
+        return self->delegate(state(self).engine.scheduler, what);
+      },
       [self](RequestOutputs& outputs) {
         FrontendState& frontend = state(self);
         if (!frontend.engine.has(self->current_sender())) return;
@@ -374,7 +405,7 @@ FrontendActor::behavior_type frontend_behavior(
           frontend.drained.deliver(Drained{frontend.num_aborted});
         }
       },
-      [self](const ExpireRequests&) {
+      [self](const WakeUp&) {
         FrontendState& frontend = state(self);
         frontend.wake_at = std::numeric_limits<double>::infinity();
         frontend.deliver(frontend.journal.expire(wall_seconds()));

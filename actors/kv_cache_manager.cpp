@@ -26,6 +26,12 @@ void publish_events(Self self) {
   }
 }
 
+/// Without metrics, nobody looks at the clock.
+void tell_time(Self self) {
+  BlockMetrics* metrics = state(self).core->metrics();
+  if (metrics != nullptr) metrics->set_time(now_seconds());
+}
+
 /// News of requests come when the result of a step is in: what the cache has recorded until then is
 /// that step's batch, and its blocks are computed.
 void publish_step(Self self, const KVCacheUpdates& updates) {
@@ -38,11 +44,13 @@ KVCacheManagerActor::behavior_type kv_cache_manager_behavior(
   state(self).publisher = publisher;
   KVCacheManager& core = *state(self).core;
   const auto answer = [self](const auto& question, auto ask) {
+    tell_time(self);
     publish_step(self, question.updates);
     return (state(self).core.get()->*ask)(question);
   };
   return {
       [self, &core](const KVCacheUpdates& updates) {
+        tell_time(self);
         core.apply(updates);
         publish_events(self);  // no step follows
       },

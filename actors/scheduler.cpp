@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <iterator>
+#include <utility>
 #include <variant>
 
 #include "actors/spawn.hpp"
@@ -17,6 +18,9 @@ namespace {
 
 /// A step that fails this often in a row is given up, and its requests end with the error.
 constexpr int kMaxStepFailures = 3;
+/// While nothing can be computed, the workers' side of the KV connector is asked for news this
+/// often.
+constexpr double kConnectorPollSeconds = 0.001;
 
 /// Sends a question to an actor; the reply is set when the answer arrives. If it cannot, the
 /// Scheduler cannot go on: it ends with the error, and the Supervisor, who watches it, decides.
@@ -87,6 +91,15 @@ struct PendingReset {
   caf::typed_response_promise<CachesReset> promise;
 };
 
+struct PendingPause {
+  PauseScheduler what;
+  caf::typed_response_promise<PauseStatus> promise;
+};
+
+struct PendingResume {
+  caf::typed_response_promise<PauseStatus> promise;
+};
+
 /// Steps overlap: up to `max_open_steps` are open, so that the workers have the next one at hand
 /// when they end one. While the core asks the caches nothing may touch it. Whatever arrives passes
 /// through `inbox`, in the order of arrival.
@@ -106,11 +119,13 @@ struct SchedulerState {
   std::uint32_t incarnation = 0;  ///< of the engine
   /// The last plan had nothing to compute: until something arrives, neither has another one.
   bool nothing_to_compute = false;
-  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
-                          ExpireRequests, PendingReset>>
+  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, WakeUp,
+                          PendingReset, PendingPause, PendingResume>>
       inbox;
+  std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
   int num_failures = 0;
-  double wake_at = kNever;  ///< when ExpireRequests arrives, if it is under way
+  double poll_at = kNever;  ///< when the KV connector is to be asked for news
+  double wake_at = kNever;  ///< when WakeUp arrives, if it is under way
 
   [[nodiscard]] bool asking() const {
     return planning.valid() || updating.valid() || recovering.valid();
@@ -146,11 +161,17 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerOutput step = std::move(scheduler.open_steps.front());
   scheduler.open_steps.pop_front();
   scheduler.num_failures = 0;
-  auto on_updated = [self, drafts = std::move(result.draft_token_ids)] {
+  const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
+                              scheduler.open_steps.empty() && result.kv_connector.empty();
+  auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
     SchedulerState& scheduler = state(self);
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
+    if (brings_nothing && scheduler.core->has_requests() && scheduler.core->waits_for_news()) {
+      scheduler.nothing_to_compute = true;
+      if (scheduler.peers.kv_connector) scheduler.poll_at = now_seconds() + kConnectorPollSeconds;
+    }
     advance(self);
   };
   scheduler.updating =
@@ -186,25 +207,26 @@ void take(StatefulSelf self, StepFailed& failure) {
   });
 }
 
-void take(StatefulSelf self, ExpireRequests&) { state(self).wake_at = kNever; }
+void take(StatefulSelf self, WakeUp&) { state(self).wake_at = state(self).poll_at = kNever; }
 
-/// Ends the requests whose time is up. A timer runs only while some request has a limit.
-void expire(StatefulSelf self) {
+/// Ends the requests whose time is up. A timer runs only while some request has a limit, or the KV
+/// connector is to be asked.
+void watch_the_clock(StatefulSelf self) {
   SchedulerState& scheduler = state(self);
-  if (scheduler.core->next_deadline() == kNever) return;
+  if (scheduler.core->next_deadline() == kNever && scheduler.poll_at == kNever) return;
   const double now = now_seconds();
   if (scheduler.core->next_deadline() <= now) {
     send(self, scheduler.peers.output_processor, scheduler.core->expire_requests(now));
     scheduler.nothing_to_compute = false;  // the caches are to hear of what has ended
   }
-  const double next = scheduler.core->next_deadline();
+  const double next = std::min(scheduler.core->next_deadline(), scheduler.poll_at);
   if (next >= scheduler.wake_at) return;
   scheduler.wake_at = next;
   const SchedulerActor me = self;
   send_after(self,
              std::chrono::duration_cast<std::chrono::nanoseconds>(
-                 std::chrono::duration<double>(next - now)),
-             me, ExpireRequests{});
+                 std::chrono::duration<double>(std::max(next - now, 0.0))),
+             me, WakeUp{});
 }
 
 /// Open steps go on; with preempt_running their results are dropped, and computed anew.
@@ -226,11 +248,51 @@ void take(StatefulSelf self, PendingReset& reset) {
   });
 }
 
+void take(StatefulSelf self, PendingPause& pause) {
+  SchedulerState& scheduler = state(self);
+  if (pause.what.mode == PauseMode::kAbort) {
+    send(self, scheduler.peers.output_processor, scheduler.core->abort_all_requests(now_seconds()));
+  }
+  scheduler.core->set_pause_state(pause.what.mode == PauseMode::kKeep ? PauseState::kPausedAll
+                                                                      : PauseState::kPausedNew);
+  scheduler.pausing.push_back(std::move(pause));
+}
+
+void answer_pauses(StatefulSelf self, bool paused) {
+  for (PendingPause& pause : std::exchange(state(self).pausing, {}))
+    pause.promise.deliver(PauseStatus{paused});
+}
+
+void take(StatefulSelf self, PendingResume& resume) {
+  state(self).core->set_pause_state(PauseState::kUnpaused);
+  answer_pauses(self, false);
+  resume.promise.deliver(PauseStatus{false});
+}
+
+/// Nothing runs, and nothing is left to be told.
+void complete_pause(StatefulSelf self) {
+  SchedulerState& scheduler = state(self);
+  const bool clears = std::any_of(
+      scheduler.pausing.begin(), scheduler.pausing.end(), [](const PendingPause& pause) {
+        return pause.what.clear_caches && pause.what.mode != PauseMode::kKeep;
+      });
+  if (!clears) return answer_pauses(self, true);
+  scheduler.core->reset_encoder_cache();
+  scheduler.recovering = scheduler.core->reset_prefix_cache(
+      /*preempt_running=*/true, now_seconds(), /*reset_connector=*/true);
+  scheduler.recovering.start([self] {
+    log_info("caches cleared in a pause", kv("done", state(self).recovering.result()));
+    state(self).recovering.reset();
+    answer_pauses(self, true);
+    advance(self);
+  });
+}
+
 /// True if the workers need not hear of it.
 bool is_empty(const SchedulerOutput& step) {
   return step.scheduled_ids.empty() && step.finished_ids.empty() && step.preempted_ids.empty() &&
          step.blocks_to_zero.empty() && step.block_copies.empty() &&
-         step.free_encoder_identifiers.empty();
+         step.free_encoder_identifiers.empty() && step.kv_connector_metadata.empty();
 }
 
 void on_planned(StatefulSelf self) {
@@ -263,10 +325,15 @@ void advance(StatefulSelf self) {
       std::visit([self](auto& arrived) { take(self, arrived); }, message);
       continue;
     }
-    expire(self);
+    watch_the_clock(self);
     if (scheduler.nothing_to_compute || scheduler.open_steps.size() >= scheduler.max_open_steps)
       return;
-    if (!scheduler.core->has_requests()) return scheduler.core->flush();
+    if (!scheduler.core->has_requests()) {
+      scheduler.core->flush();
+      if (scheduler.pausing.empty() || !scheduler.open_steps.empty()) return;
+      complete_pause(self);
+      continue;
+    }
     scheduler.planning = scheduler.core->schedule(now_seconds());
     scheduler.planning.start([self] { on_planned(self); });
   }
@@ -289,18 +356,31 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
     scheduler.encoder_cache =
         std::make_unique<EncoderCacheActorPort>(self, peers.encoder_cache_manager);
   }
-  scheduler.core =
-      std::make_unique<Scheduler>(config, *scheduler.kv_cache, scheduler.encoder_cache.get());
+  scheduler.core = std::make_unique<Scheduler>(
+      config, *scheduler.kv_cache, scheduler.encoder_cache.get(), peers.kv_connector.get());
   return {
       [self](EngineCoreRequest& request) { receive(self, request); },
       [self](AbortRequests& abort) { receive(self, abort); },
       [self](ModelRunnerOutput& result) { receive(self, result); },
       [self](StepFailed& failure) { receive(self, failure); },
-      [self](ExpireRequests& due) { receive(self, due); },
+      [self](WakeUp& wake_up) { receive(self, wake_up); },
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
         auto promise = self->make_response_promise<CachesReset>();
         receive(self, PendingReset{what, promise});
         return promise;
+      },
+      [self](const PauseScheduler& what) -> caf::result<PauseStatus> {
+        auto promise = self->make_response_promise<PauseStatus>();
+        receive(self, PendingPause{what, promise});
+        return promise;
+      },
+      [self](const ResumeScheduler&) -> caf::result<PauseStatus> {
+        auto promise = self->make_response_promise<PauseStatus>();
+        receive(self, PendingResume{promise});
+        return promise;
+      },
+      [self](const AskPaused&) {
+        return PauseStatus{state(self).core->pause_state() != PauseState::kUnpaused};
       },
   };
 }

@@ -13,6 +13,7 @@
 namespace troupe {
 
 class InputProcessor;
+class KVConnector;
 class KVEventPublisher;
 class StepRings;
 class Tokenizer;
@@ -79,12 +80,14 @@ struct WorkerProgress {
 [[nodiscard]] EncoderCacheManagerActor spawn_encoder_cache_manager(
     caf::actor_system& system, const EncoderCacheSettings& settings);
 
-/// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only.
+/// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only; so may
+/// `kv_connector`: KV stays here.
 struct SchedulerPeers {
   KVCacheManagerActor kv_cache_manager;
   EncoderCacheManagerActor encoder_cache_manager;
   ExecutorActor executor;
   OutputProcessorActor output_processor;
+  std::shared_ptr<KVConnector> kv_connector;
 };
 [[nodiscard]] SchedulerActor spawn_scheduler(caf::actor_system& system,
                                              const SchedulerConfig& config,

@@ -455,9 +455,11 @@ Result<void> settle_model(SupervisorState& supervisor) {
   std::vector<ModelLoaded> loaded;
   for (const WorkerSlot& slot : supervisor.workers) loaded.push_back(*slot.loaded);
   ASSIGN_OR_RETURN(supervisor.model, join_loaded(loaded));
-  if (!supervisor.cache.groups.empty()) return {};
-  ASSIGN_OR_RETURN(supervisor.cache,
-                   kv_cache_config(supervisor.start.options.engine, supervisor.model));
+  const Options& options = supervisor.start.options;
+  if (supervisor.cache.groups.empty()) {
+    ASSIGN_OR_RETURN(supervisor.cache, kv_cache_config(options, supervisor.model));
+  }
+  supervisor.model.max_model_len = max_model_len(options, supervisor.model, supervisor.cache);
   return {};
 }
 

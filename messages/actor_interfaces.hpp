@@ -34,9 +34,12 @@ using SchedulerActor = ActorOf<
     void(EngineCoreRequest),           // Queue a request.
     void(AbortRequests),               // End these wherever they are.
     CachesReset(ResetCaches),          // Forget what is cached, between two steps.
+    PauseStatus(PauseScheduler),       // Compute nothing more; answered when nothing runs.
+    PauseStatus(ResumeScheduler),      // Go on.
+    PauseStatus(AskPaused),            // Is it paused, or about to be?
     void(ModelRunnerOutput),           // The result of the step in flight.
     void(StepFailed),                  // The step in flight gave no result.
-    void(ExpireRequests)>;             // To itself: the time of some request may be up.
+    void(WakeUp)>;                     // To itself: look again, without news from others.
 
 /// Which blocks of the KV cache each request holds, and which hold what another is about to compute.
 using KVCacheManagerActor = ActorOf<
@@ -91,6 +94,9 @@ using FrontendActor = ActorOf<
     void(AbortRequests),               // Clients that are gone, from the server's threads.
     RenderReply(RenderRequest),        // What would this prompt become? Handed on to an InputProcessor.
     CachesReset(ResetCaches),          // Handed on to the Scheduler.
+    PauseStatus(PauseScheduler),       // Handed on to the Scheduler, also to one that comes later.
+    PauseStatus(ResumeScheduler),      // Handed on to the Scheduler.
+    PauseStatus(AskPaused),            // Handed on to the Scheduler.
     void(RequestOutputs),              // What a step produced, as text.
     void(EngineLost),                  // The engine ends: keep the requests until there is another one.
     void(EngineReplaced, std::vector<InputProcessorActor>, OutputProcessorActor, SchedulerActor),
@@ -98,7 +104,7 @@ using FrontendActor = ActorOf<
     void(EngineHealth),                // Whether there is, or will be, an engine.
     Drained(Drain),                    // Refuse new requests, wait for those that run.
     void(DrainProgress),               // To itself: idle, or out of time.
-    void(ExpireRequests),              // To itself: the time of a request that waits may be up.
+    void(WakeUp),                      // To itself: the time of a request that waits may be up.
     void(LogStats)>;                   // To itself: a line of statistics is due.
 
 /// A process in which actors are placed: starts what it is asked to.

@@ -90,20 +90,37 @@ struct KVCacheGroup {
   KVCacheSpec spec;
   std::vector<std::int32_t> layers;  ///< indices of the model's attention layers
   bool eagle = false;                ///< holds layers of an EAGLE-like drafter
+  /// Parallel to `layers`, where they differ in what a token takes: all look at the same tokens, as
+  /// `spec` says. Else empty, and `spec` is that of each.
+  std::vector<KVCacheSpec> layer_specs;
+
+  [[nodiscard]] const KVCacheSpec& layer_spec(std::size_t i) const {
+    return layer_specs.empty() ? spec : layer_specs[i];
+  }
   bool operator==(const KVCacheGroup&) const = default;
 };
-TROUPE_MESSAGE(KVCacheGroup, spec, layers, eagle)
+TROUPE_MESSAGE(KVCacheGroup, spec, layers, eagle, layer_specs)
 
 /// One pool of `num_blocks` blocks for all groups: a block id belongs to one group at a time. The
-/// worker keeps `num_tensors` tensors of `num_blocks` pages; in every group layer i uses tensor i.
+/// worker keeps as many tensors of `num_blocks` pages as the largest group has layers; in every
+/// group layer i uses tensor i.
 struct KVCacheConfig {
-  std::int32_t num_blocks = 0;   ///< the null block included
-  std::int32_t num_tensors = 0;  ///< layers of the largest group
-  std::int64_t page_bytes = 0;   ///< of one block in one tensor
+  std::int32_t num_blocks = 0;           ///< the null block included
+  std::vector<std::int64_t> page_bytes;  ///< per tensor: of one block
   std::vector<KVCacheGroup> groups;
   bool operator==(const KVCacheConfig&) const = default;
 };
-TROUPE_MESSAGE(KVCacheConfig, num_blocks, num_tensors, page_bytes, groups)
+TROUPE_MESSAGE(KVCacheConfig, num_blocks, page_bytes, groups)
+
+/// The time that a block spent with one content, seconds: from being given out to being given out
+/// again.
+struct BlockResidency {
+  double lifetime_s = 0;
+  double idle_s = 0;                 ///< since the last hit; without one, all of it
+  std::vector<double> reuse_gaps_s;  ///< between its last hits
+  bool operator==(const BlockResidency&) const = default;
+};
+TROUPE_MESSAGE(BlockResidency, lifetime_s, idle_s, reuse_gaps_s)
 
 // ---- Scheduler -> KVCacheManager, one-way
 // --------------------------------------------------------
@@ -196,10 +213,11 @@ struct SlotsAllocated {
   /// prompt was done before. Empty if all are -1.
   std::vector<std::int32_t> num_cached_tokens;
   std::int32_t num_free_blocks = 0;
+  std::vector<BlockResidency> evicted;  ///< since the last answer, as far as they were observed
   bool operator==(const SlotsAllocated&) const = default;
 };
 TROUPE_MESSAGE(SlotsAllocated, num_allocated, block_ids, block_counts, num_cached_tokens,
-               num_free_blocks)
+               num_free_blocks, evicted)
 
 /// How much of this request is cached? The hit is remembered until the next question.
 struct LookupPrefix {
@@ -259,9 +277,11 @@ struct RequestAdmitted {
   std::vector<std::int32_t> block_counts;  ///< per group
   std::int32_t num_cached_tokens = 0;      ///< as in SlotsAllocated
   std::int32_t num_free_blocks = 0;
+  std::vector<BlockResidency> evicted;  ///< as in SlotsAllocated
   bool operator==(const RequestAdmitted&) const = default;
 };
-TROUPE_MESSAGE(RequestAdmitted, fits, block_ids, block_counts, num_cached_tokens, num_free_blocks)
+TROUPE_MESSAGE(RequestAdmitted, fits, block_ids, block_counts, num_cached_tokens, num_free_blocks,
+               evicted)
 
 /// What the workers must do to the blocks before they compute; asked once per step, only when there
 /// are Mamba groups.

@@ -87,11 +87,12 @@ struct LogStats {
 };
 TROUPE_MESSAGE(LogStats)
 
-/// The Scheduler, or the Frontend, to itself: the time of some request may be up.
-struct ExpireRequests {
-  bool operator==(const ExpireRequests&) const = default;
+/// The Scheduler, or the Frontend, to itself: look again; the time of some request may be up, or
+/// the KV connector may have news.
+struct WakeUp {
+  bool operator==(const WakeUp&) const = default;
 };
-TROUPE_MESSAGE(ExpireRequests)
+TROUPE_MESSAGE(WakeUp)
 
 /// Frontend -> Scheduler: forget cached content. Answered with CachesReset.
 struct ResetCaches {
@@ -109,6 +110,39 @@ struct CachesReset {
   bool operator==(const CachesReset&) const = default;
 };
 TROUPE_MESSAGE(CachesReset, ok)
+
+/// What a pause does with the requests in the engine. New ones wait in any case.
+enum class PauseMode : std::uint8_t {
+  kAbort,  ///< they end, with what they have
+  kWait,   ///< they run to their end
+  kKeep    ///< they stay as they are, and go on later
+};
+
+/// Frontend -> Scheduler: compute nothing more. Answered with PauseStatus when nothing runs.
+struct PauseScheduler {
+  PauseMode mode{};
+  bool clear_caches = false;  ///< then; not with kKeep
+  bool operator==(const PauseScheduler&) const = default;
+};
+TROUPE_MESSAGE(PauseScheduler, mode, clear_caches)
+
+/// Frontend -> Scheduler: go on. Answered with PauseStatus.
+struct ResumeScheduler {
+  bool operator==(const ResumeScheduler&) const = default;
+};
+TROUPE_MESSAGE(ResumeScheduler)
+
+/// Frontend -> Scheduler: is it paused, or about to be? Answered with PauseStatus.
+struct AskPaused {
+  bool operator==(const AskPaused&) const = default;
+};
+TROUPE_MESSAGE(AskPaused)
+
+struct PauseStatus {
+  bool paused = false;
+  bool operator==(const PauseStatus&) const = default;
+};
+TROUPE_MESSAGE(PauseStatus, paused)
 
 /// Supervisor -> Frontend: some actor of the engine has died, so the others end too. Requests wait
 /// for the EngineReplaced that follows.

@@ -9,6 +9,7 @@
 #include <variant>
 #include <vector>
 
+#include "messages/cache.hpp"
 #include "messages/error.hpp"
 #include "messages/ids.hpp"
 #include "messages/model_runner_output.hpp"
@@ -110,12 +111,13 @@ struct SchedulerStats {
   std::int32_t num_kv_loads_to_start = 0;
   std::int32_t num_kv_loads_in_progress = 0;
   std::int32_t num_kv_loads_waiting = 0;
+  std::vector<BlockResidency> evicted_blocks;  ///< a sample of them, if it is wanted
   bool operator==(const SchedulerStats&) const = default;
 };
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
                kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding,
                connector_prefix_cache, num_kv_loads_to_start, num_kv_loads_in_progress,
-               num_kv_loads_waiting)
+               num_kv_loads_waiting, evicted_blocks)
 
 /// Scheduler -> OutputProcessor, one per step.
 struct EngineCoreOutputs {

@@ -135,6 +135,8 @@ int generate(Arguments arguments) {
   CommandLine line;
   std::int64_t max_in_flight = 256;
   line.options.log.log_level = "warning";
+  // The requests come to the engine in the order of their lines; several would mix it up.
+  line.options.engine.num_input_processors = 1;
   line.set.section("generate")
       .add("max-in-flight", max_in_flight, "requests given to the engine at once", 1, 1 << 16);
   if (const auto done = read_command_line(line, arguments, kUsage)) return *done;

@@ -112,18 +112,6 @@ void for_each_overlap(const KVCacheRequest& request, std::int32_t begin, std::in
     if (item.offset < end && begin < item.offset + item.length) f(item);
 }
 
-/// Digest of the prompt's embedding rows [begin, end), as far as it has them.
-std::array<std::uint8_t, 32> embeds_digest(const KVCacheRequest& request, std::int32_t begin,
-                                           std::int32_t end) {
-  const std::vector<char>& rows = *request.prompt_embeds;
-  const auto offset = [&](std::int32_t token) {
-    return std::min(rows.size(), static_cast<std::size_t>(token) *
-                                     static_cast<std::size_t>(request.prompt_embed_row_bytes));
-  };
-  const auto* data = reinterpret_cast<const std::uint8_t*>(rows.data());
-  return sha256({data + offset(begin), offset(end) - offset(begin)});
-}
-
 /// (parent, tokens, extra keys or nil): what is hashed for the unit of tokens [begin, end).
 template <class Writer>
 void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, std::int32_t end,
@@ -160,7 +148,7 @@ void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, 
     }
     if (request.prompt_embeds) {
       out.begin_tuple(2);
-      out.tag("prompt_embeds"), out.bytes(embeds_digest(request, begin, end));
+      out.tag("prompt_embeds"), out.bytes(embeds_digest(request, begin, end).bytes);
       out.end_tuple(2);
     }
     out.end_tuple(num_keys);
@@ -185,6 +173,16 @@ Result<BlockHashAlgorithm> parse_block_hash_algorithm(std::string_view name) {
   if (name == "xxhash_cbor") return BlockHashAlgorithm::kXxhashCbor;
   return invalid_argument("prefix-caching-hash-algo is '" + std::string(name) +
                           "', must be one of sha256, sha256_cbor, xxhash, xxhash_cbor");
+}
+
+BlockHash embeds_digest(const KVCacheRequest& request, std::int32_t begin, std::int32_t end) {
+  const std::vector<char>& rows = *request.prompt_embeds;
+  const auto offset = [&](std::int32_t token) {
+    return std::min(rows.size(), static_cast<std::size_t>(token) *
+                                     static_cast<std::size_t>(request.prompt_embed_row_bytes));
+  };
+  const auto* data = reinterpret_cast<const std::uint8_t*>(rows.data());
+  return {sha256({data + offset(begin), offset(end) - offset(begin)})};
 }
 
 BlockHasher::BlockHasher(BlockHashAlgorithm algorithm, std::int32_t unit, std::string_view seed)

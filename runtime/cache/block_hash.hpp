@@ -26,6 +26,10 @@ enum class BlockHashAlgorithm : std::uint8_t { kSha256Cbor, kXxhashCbor, kSha256
 /// "sha256", "sha256_cbor", "xxhash", "xxhash_cbor".
 [[nodiscard]] Result<BlockHashAlgorithm> parse_block_hash_algorithm(std::string_view name);
 
+/// SHA-256 of the prompt's embedding rows [begin, end), as far as it has them. Pre: it has some.
+[[nodiscard]] BlockHash embeds_digest(const KVCacheRequest& request, std::int32_t begin,
+                                      std::int32_t end);
+
 /// Hashes units of `unit` tokens. Immutable after construction.
 class BlockHasher {
  public:

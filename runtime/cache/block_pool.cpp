@@ -4,11 +4,12 @@
 
 namespace troupe {
 
-BlockPool::BlockPool(std::int32_t num_blocks, bool record_events)
+BlockPool::BlockPool(std::int32_t num_blocks, bool record_events, BlockMetrics* metrics)
     : num_blocks_(num_blocks),
       record_events_(record_events),
       blocks_(static_cast<std::size_t>(num_blocks) + 1),
-      map_(num_blocks) {
+      map_(num_blocks),
+      metrics_(metrics) {
   CHECK(num_blocks >= 1, num_blocks);
   const BlockId end = num_blocks_;
   at(end).previous = at(end).next = end;
@@ -49,13 +50,17 @@ void BlockPool::take(std::int32_t n, std::vector<BlockId>& blocks) {
   }
   const auto taken = std::span(blocks).subspan(first);
   for (const BlockId block : taken) map_.prefetch_slot_of(block);
-  for (const BlockId block : taken) drop_content(block);
+  for (const BlockId block : taken) {
+    drop_content(block);
+    if (metrics_ != nullptr) metrics_->on_taken(block);
+  }
 }
 
 void BlockPool::touch(BlockId block) {
   if (block == kNullBlock) return;
   if (at(block).references == 0) remove_from_queue(block);
   ++at(block).references;
+  if (metrics_ != nullptr) metrics_->on_hit(block);
 }
 
 void BlockPool::free(std::span<const BlockId> blocks) {
@@ -76,6 +81,7 @@ void BlockPool::free(std::span<const BlockId> blocks) {
 }
 
 void BlockPool::drop_content(BlockId block) {
+  if (metrics_ != nullptr) metrics_->on_evicted(block);
   map_.erase(block, [this](const BlockKey& key) {
     if (record_events_) record(BlockRemoved{key.hash, key.group});
   });
@@ -84,6 +90,7 @@ void BlockPool::drop_content(BlockId block) {
 bool BlockPool::reset() {
   if (num_free_ != num_blocks_ - 1) return false;
   map_.clear();
+  if (metrics_ != nullptr) metrics_->clear();
   if (record_events_) record(AllBlocksCleared{});
   return true;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "messages/ids.hpp"
+#include "runtime/cache/block_metrics.hpp"
 #include "runtime/cache/kv_events.hpp"
 #include "runtime/cache/prefix_map.hpp"
 
@@ -23,7 +24,8 @@ namespace troupe {
 /// (tests/support/bench_cache.cpp).
 class BlockPool {
  public:
-  BlockPool(std::int32_t num_blocks, bool record_events);
+  /// `metrics` hears of what happens to blocks; null: nobody does.
+  BlockPool(std::int32_t num_blocks, bool record_events, BlockMetrics* metrics = nullptr);
 
   [[nodiscard]] std::int32_t num_blocks() const noexcept { return num_blocks_; }
   [[nodiscard]] std::int32_t num_free_blocks() const noexcept { return num_free_; }
@@ -85,6 +87,7 @@ class BlockPool {
   bool record_events_;
   std::vector<Block> blocks_;  ///< one more than blocks: the queue's ring closes in the last one
   PrefixMap map_;
+  BlockMetrics* metrics_;
   std::vector<KVCacheEvent> events_;
   std::vector<BlockId> without_content_;  ///< scratch of free()
 };

@@ -18,6 +18,38 @@ bool all_equal(const Specs& specs) {
                      [&](const KVCacheSpec& spec) { return spec == specs.front(); });
 }
 
+/// Kinds whose layers hold blocks for the same tokens if their parameters agree.
+KVCacheKind family(KVCacheKind kind) {
+  switch (kind) {
+    case KVCacheKind::kMla:
+    case KVCacheKind::kSinkFullAttention:
+      return KVCacheKind::kFullAttention;
+    case KVCacheKind::kSlidingWindowMla:
+      return KVCacheKind::kSlidingWindow;
+    default:
+      return kind;
+  }
+}
+
+/// The layers hold blocks for the same tokens: one table serves all, whatever a token takes in
+/// each.
+bool hold_the_same_tokens(const Specs& specs) {
+  return std::all_of(specs.begin(), specs.end(), [&](KVCacheSpec spec) {
+    // What decides the size of a page, but not which tokens it is for.
+    const KVCacheSpec& first = specs.front();
+    if (family(spec.kind) != family(first.kind)) return false;
+    spec.kind = first.kind;
+    spec.num_kv_heads = first.num_kv_heads;
+    spec.head_dim = first.head_dim;
+    spec.head_dim_v = first.head_dim_v;
+    spec.dtype = first.dtype;
+    spec.state_bytes = first.state_bytes;
+    spec.padded_page_bytes = first.padded_page_bytes;
+    spec.tokens_per_state = first.tokens_per_state;
+    return spec == first;
+  });
+}
+
 /// Every layer keeps all its tokens.
 void as_full_attention(Specs& specs) {
   for (KVCacheSpec& spec : specs) {
@@ -75,6 +107,13 @@ std::int32_t max_blocks_of_group(const KVCacheSpec& spec, std::int32_t num_token
   }
 }
 
+/// Of one block, over the tensors that the group uses.
+std::int64_t bytes_of_group(const KVCacheGroup& group) {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < group.layers.size(); ++i) bytes += group.layer_spec(i).page_bytes();
+  return bytes;
+}
+
 /// In the largest unit of which there is at least one, with two decimals: "1.50 GiB", "300 bytes".
 std::string size_text(std::int64_t bytes) {
   constexpr std::array<const char*, 3> kUnits = {" KiB", " MiB", " GiB"};
@@ -101,7 +140,20 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
   }
   if (specs.empty()) return std::vector<KVCacheGroup>();
   if (!hybrid_groups && !all_equal(specs)) as_full_attention(specs);
-  RETURN_IF_ERROR(unify_page_sizes(specs));
+  const auto one_group = [&](Specs layer_specs) {
+    KVCacheGroup group{.spec = layer_specs.front(), .layers = ids};
+    if (!all_equal(layer_specs)) group.layer_specs = std::move(layer_specs);
+    return std::vector<KVCacheGroup>{std::move(group)};
+  };
+  if (hold_the_same_tokens(specs)) return one_group(std::move(specs));
+  Specs unified = specs;
+  if (const Result<void> done = unify_page_sizes(unified); !done.ok()) {
+    // Latent layers beside sliding windows: the windows are not used to save memory then.
+    as_full_attention(specs);
+    if (hold_the_same_tokens(specs)) return one_group(std::move(specs));
+    return done.error();
+  }
+  specs = std::move(unified);
 
   std::vector<KVCacheGroup> buckets;
   for (std::size_t layer = 0; layer < specs.size(); ++layer) {
@@ -133,9 +185,7 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
 
 std::int64_t bytes_per_block(std::span<const KVCacheGroup> groups) {
   std::int64_t bytes = 0;
-  for (const KVCacheGroup& group : groups)
-    bytes =
-        std::max(bytes, group.spec.page_bytes() * static_cast<std::int64_t>(group.layers.size()));
+  for (const KVCacheGroup& group : groups) bytes = std::max(bytes, bytes_of_group(group));
   return bytes;
 }
 
@@ -186,13 +236,15 @@ Result<KVCacheConfig> make_kv_cache_config(std::span<const KVCacheSpec> layers,
                                       : limits.available_bytes / block_bytes;
   config.num_blocks = static_cast<std::int32_t>(
       std::min<std::int64_t>(num_blocks, std::numeric_limits<std::int32_t>::max() - 1));
-  config.page_bytes = config.groups[0].spec.page_bytes();
-  for (const KVCacheGroup& group : config.groups)
-    config.num_tensors =
-        std::max(config.num_tensors, static_cast<std::int32_t>(group.layers.size()));
+  for (const KVCacheGroup& group : config.groups) {
+    for (std::size_t i = 0; i < group.layers.size(); ++i) {
+      if (i == config.page_bytes.size()) config.page_bytes.push_back(0);
+      config.page_bytes[i] = std::max(config.page_bytes[i], group.layer_spec(i).page_bytes());
+    }
+  }
 
   const std::int32_t longest = longest_request(config, limits);
-  if (longest == limits.max_model_len) return config;
+  if (longest == limits.max_model_len || (limits.shorten && longest > 0)) return config;
   const std::int64_t usable = (std::int64_t{config.num_blocks} - 1) * block_bytes;
   const std::int64_t needed = max_request_bytes(config.groups, limits.max_model_len, limits);
   return Error{ErrorCode::kInvalidArgument,

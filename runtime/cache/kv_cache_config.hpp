@@ -18,15 +18,19 @@ struct KVCacheLimits {
   std::int32_t max_in_flight_tokens = 0;  ///< as in KVCacheSettings
   std::int32_t max_encoder_tokens = 0;    ///< of one request, for cross attention
   std::optional<std::int32_t> num_blocks_override;
+  bool shorten = false;  ///< less than max_model_len will do: longest_request() says how much
   /// Off: sliding-window and chunked layers of a mixed model get blocks as full attention does;
   /// what they compute is the same.
   bool hybrid_groups = true;
 };
 
-/// Layers with equal specs are dealt out to groups of equal size, so that all groups can use the
-/// same memory; pages of different sizes are made equal by larger blocks, or else by padding.
-/// `layers[i]` is the need of attention layer i; encoder-only layers need nothing and are in no
-/// group. Error: page sizes that cannot be made equal.
+/// Layers that hold blocks for the same tokens are one group, also if a token takes different
+/// amounts in them. Else layers with equal specs are dealt out to groups of equal size, so that all
+/// groups can use the same memory; pages of different sizes are made equal by larger blocks, or
+/// else by padding. Where that cannot be (latent layers are not padded), sliding-window layers hold
+/// all their tokens, if that makes all of them one group. `layers[i]` is the need of attention
+/// layer i; encoder-only layers need nothing and are in no group. Error: page sizes that cannot be
+/// made equal.
 [[nodiscard]] Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> layers,
                                                              bool hybrid_groups);
 
@@ -47,8 +51,8 @@ struct KVCacheLimits {
 [[nodiscard]] std::int32_t longest_request(const KVCacheConfig& config,
                                            const KVCacheLimits& limits);
 
-/// Error: a request of max_model_len tokens does not fit; the text names the longest one that
-/// would.
+/// Error: a request of max_model_len tokens does not fit (or not of a single one, if shorter ones
+/// will do); the text names the longest one that would.
 [[nodiscard]] Result<KVCacheConfig> make_kv_cache_config(std::span<const KVCacheSpec> layers,
                                                          const KVCacheLimits& limits);
 

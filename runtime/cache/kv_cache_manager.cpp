@@ -7,10 +7,23 @@
 
 namespace troupe {
 
+namespace {
+
+/// Which blocks are in the sample does not matter, so that every run may have the same ones.
+constexpr std::uint64_t kSampleSeed = 1;
+
+std::optional<BlockMetrics> make_metrics(const KVCacheSettings& settings) {
+  if (!settings.prefix_caching || settings.metrics_sample_rate <= 0) return std::nullopt;
+  return BlockMetrics(settings.metrics_sample_rate, kSampleSeed);
+}
+
+}  // namespace
+
 KVCacheManager::KVCacheManager(const KVCacheSettings& settings)
     : settings_(settings),
       hasher_(settings.hash_algorithm, settings.hash_block_size(), settings.hash_seed),
-      pool_(settings.num_blocks, settings.events),
+      metrics_(make_metrics(settings)),
+      pool_(settings.num_blocks, settings.events, metrics()),
       coordinator_(settings_, pool_, copies_),
       watermark_blocks_(static_cast<std::int32_t>(settings.watermark * settings.num_blocks)) {}
 
@@ -240,6 +253,7 @@ SlotsAllocated KVCacheManager::allocate(const AllocateSlots& question) {
   }
   if (!any_blocks) answer.block_counts.clear();
   answer.num_free_blocks = pool_.num_free_blocks();
+  answer.evicted = take_evicted();
   return answer;
 }
 
@@ -302,6 +316,7 @@ RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
   RequestAdmitted answer;
   answer.fits = allocate_slots(known, slots, nullptr);
   answer.num_free_blocks = pool_.num_free_blocks();
+  answer.evicted = take_evicted();
   if (!answer.fits) return answer;
   for (const GroupBlocks& group : known.groups) {
     answer.block_counts.push_back(static_cast<std::int32_t>(group.blocks.size()));
@@ -364,5 +379,9 @@ PrefixCacheReset KVCacheManager::reset(const ResetPrefixCache& question) {
 }
 
 std::vector<KVCacheEvent> KVCacheManager::take_events() { return pool_.take_events(); }
+
+std::vector<BlockResidency> KVCacheManager::take_evicted() {
+  return metrics_ ? metrics_->take_ended() : std::vector<BlockResidency>();
+}
 
 }  // namespace troupe

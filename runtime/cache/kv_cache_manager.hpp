@@ -37,6 +37,9 @@ class KVCacheManager {
   [[nodiscard]] InvalidBlocksFound find_invalid_blocks(const FindInvalidBlocks& question);
   [[nodiscard]] PrefixCacheReset reset(const ResetPrefixCache& question);
   [[nodiscard]] std::vector<KVCacheEvent> take_events();
+  /// What blocks are observed by, if they are: their metrics want to know the time before each
+  /// message. Null: they do not.
+  [[nodiscard]] BlockMetrics* metrics() noexcept { return metrics_ ? &*metrics_ : nullptr; }
 
   // ---- operations on one request ----
   struct Slots {
@@ -101,9 +104,11 @@ class KVCacheManager {
  private:
   [[nodiscard]] CacheHit clipped_hit(CacheHit hit, std::int32_t num_tokens) const;
   [[nodiscard]] std::int32_t num_reserved_blocks(const AdmitRequest& question);
+  [[nodiscard]] std::vector<BlockResidency> take_evicted();
 
   KVCacheSettings settings_;
   BlockHasher hasher_;
+  std::optional<BlockMetrics> metrics_;
   BlockPool pool_;
   BlockCopies copies_;  ///< to be made before the step computes
   CacheCoordinator coordinator_;

@@ -33,6 +33,7 @@ struct KVCacheSettings {
   bool mamba_shared_prefix_checkpoint = false;
   bool kv_connector = false;  ///< blocks come and go by a KV connector, which wants their hashes
   bool events = false;
+  double metrics_sample_rate = 0;  ///< share of the blocks that BlockMetrics observes
   BlockHashAlgorithm hash_algorithm = BlockHashAlgorithm::kSha256Cbor;
   std::string hash_seed = std::string(BlockHasher::kDefaultSeed);
 

@@ -8,7 +8,8 @@
 
 namespace troupe {
 
-/// The extra keys of tokens [begin, end), as events show them: LoRA name, items, salt.
+/// The extra keys of tokens [begin, end), as events show them: LoRA name, items, salt, digest
+/// of prompt embeddings.
 [[nodiscard]] std::vector<ExtraKey> extra_keys(const KVCacheRequest& request, std::int32_t begin,
                                                std::int32_t end);
 

@@ -100,9 +100,16 @@ OptionSet& OptionSet::add(std::string name, bool& target, std::string help) {
 }
 
 OptionSet& OptionSet::add(std::string name, std::int64_t& target, std::string help,
-                          std::int64_t min, std::int64_t max) {
+                          std::int64_t min, std::int64_t max,
+                          std::vector<std::pair<std::string, std::int64_t>> words) {
   Option& option = append(std::move(name), "INT", std::move(help));
-  option.set = [&target, min, max](const std::string& text) -> Result<void> {
+  option.set = [&target, min, max,
+                words = std::move(words)](const std::string& text) -> Result<void> {
+    for (const auto& [word, number] : words) {
+      if (text != word) continue;
+      target = number;
+      return {};
+    }
     ASSIGN_OR_RETURN(const std::int64_t number, parse_integer(text));
     if (number < min)
       return invalid_argument("the smallest value allowed is " + std::to_string(min));

@@ -51,9 +51,10 @@ class OptionSet {
   OptionSet& section(std::string name);
   OptionSet& add(std::string name, bool& target, std::string help);
   /// Integers may end in k, m, g (powers of 1000) or K, M, G (of 1024). A value outside [min, max]
-  /// is an error.
+  /// is an error. `words` stand for a number each.
   OptionSet& add(std::string name, std::int64_t& target, std::string help,
-                 std::int64_t min = INT64_MIN, std::int64_t max = INT64_MAX);
+                 std::int64_t min = INT64_MIN, std::int64_t max = INT64_MAX,
+                 std::vector<std::pair<std::string, std::int64_t>> words = {});
   OptionSet& add(std::string name, double& target, std::string help, double min = -1e300,
                  double max = 1e300);
   OptionSet& add(std::string name, std::string& target, std::string help,

@@ -23,7 +23,9 @@ void bind_options(OptionSet& set, Options& options) {
            "name in the API; none: the folder as given")
       .add("dtype", model.dtype, "arithmetic", {"auto", "bfloat16", "float32"})
       .add("max-model-len", model.max_model_len,
-           "most tokens of prompt and output together; 0: the model's own", 0, kMaxCount)
+           "most tokens of prompt and output together; 0: the model's own; -1 or auto: as many of "
+           "these as the KV cache has room for",
+           -1, kMaxCount, {{"auto", -1}})
       .add("chat-template", model.chat_template,
            "file with a chat template that replaces the model's")
       .add("chat-template-content-format", model.chat_template_content_format,
@@ -55,6 +57,10 @@ void bind_options(OptionSet& set, Options& options) {
            "sliding-window and Mamba layers keep what a hit needs at the ends of prompts, and at "
            "every so many tokens; 0: not at these; -1: everywhere",
            -1, kMaxCount)
+      .add("kv-cache-metrics", engine.kv_cache_metrics,
+           "show how long KV cache blocks live, lie idle and take to be hit again, in /metrics")
+      .add("kv-cache-metrics-sample", engine.kv_cache_metrics_sample,
+           "share of the blocks that kv-cache-metrics observes", 1e-6, 1)
       .add("encoder-cache-eviction", engine.encoder_cache_eviction,
            "which unused encoder output goes first: released first, or used longest ago",
            {"fifo", "lru"})
@@ -139,7 +145,8 @@ void bind_options(OptionSet& set, Options& options) {
            "requests may bring a chat template of their own")
       .add("response-role", server.response_role, "role of the answers")
       .add("server-dev-mode", server.server_dev_mode,
-           "offer /reset_prefix_cache and /reset_encoder_cache; not for production");
+           "offer /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache and "
+           "/reset_mm_cache; not for production");
 
   set.section("log")
       .add("log-level", options.log.log_level, "what is logged",

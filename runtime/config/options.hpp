@@ -14,7 +14,7 @@ struct ModelOptions {
   std::string model;  ///< folder; empty: the demo model
   std::vector<std::string> served_model_name;
   std::string dtype = "auto";
-  std::int64_t max_model_len = 0;  ///< 0: the model's own
+  std::int64_t max_model_len = 0;  ///< 0: the model's own; -1: what fits in the memory
   std::string chat_template;
   std::string chat_template_content_format = "auto";
   std::string generation_config = "auto";
@@ -32,6 +32,8 @@ struct EngineOptions {
   bool enable_prefix_caching = true;
   std::string prefix_caching_hash_algo = "sha256_cbor";
   std::int64_t prefix_cache_retention_interval = 0;  ///< tokens; -1: everything
+  bool kv_cache_metrics = false;
+  double kv_cache_metrics_sample = 0.01;
   std::string encoder_cache_eviction = "fifo";
   std::string scheduling_policy = "fcfs";
   std::int64_t max_queue_bypasses = 0;

@@ -37,6 +37,14 @@ class EnginePort {
   /// Forgets cached content, between two steps. `reply` is called once, from any thread.
   virtual void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) = 0;
 
+  using PauseReply = std::function<void(Result<PauseStatus>)>;
+  /// Computes nothing more. `reply` is called once, from any thread, when nothing runs or it was
+  /// resumed before.
+  virtual void pause(PauseScheduler what, PauseReply reply) = 0;
+  /// Goes on. `reply` as above.
+  virtual void resume(PauseReply reply) = 0;
+  virtual void ask_paused(PauseReply reply) = 0;
+
   /// False while no engine is ready to serve; /health then says 503.
   [[nodiscard]] virtual bool healthy() const noexcept = 0;
 };

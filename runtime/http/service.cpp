@@ -4,7 +4,7 @@
 #include <array>
 #include <charconv>
 
-#include "runtime/http/cache_reset.hpp"
+#include "runtime/http/engine_call.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/rendering.hpp"
@@ -173,30 +173,87 @@ constexpr auto answer_tokenize = answer_or_refuse<
 constexpr auto answer_detokenize = answer_or_refuse<
     try_render<DetokenizeRequest, parse_detokenize_request, Rendering::Kind::kDetokenize>>;
 
-/// "/path?name=true" or 1.
-bool query_flag(std::string_view target, std::string_view name) {
+/// "value" in "/path?name=value".
+std::optional<std::string_view> query_value(std::string_view target, std::string_view name) {
   std::string_view query = target.substr(std::min(target.find('?'), target.size()));
   while (!query.empty()) {
     query.remove_prefix(1);
     const std::string_view pair = query.substr(0, query.find('&'));
     query.remove_prefix(pair.size());
-    if (!pair.starts_with(name) || pair.substr(name.size(), 1) != "=") continue;
-    const std::string_view value = pair.substr(name.size() + 1);
-    return equal_ignoring_case(value, "true") || value == "1";
+    if (pair.starts_with(name) && pair.substr(name.size(), 1) == "=")
+      return pair.substr(name.size() + 1);
   }
-  return false;
+  return std::nullopt;
+}
+
+/// "true" or "1".
+bool query_flag(std::string_view target, std::string_view name, bool otherwise = false) {
+  const auto value = query_value(target, name);
+  return value ? equal_ignoring_case(*value, "true") || *value == "1" : otherwise;
 }
 
 Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
                                  ResponseSink& sink) {
-  return std::make_unique<CacheReset>(
-      context, sink,
-      ResetCaches{.prefix_cache = true,
-                  .preempt_running = query_flag(http.target, "reset_running_requests")});
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.reset_caches(
+      {.prefix_cache = true, .preempt_running = query_flag(http.target, "reset_running_requests")},
+      call->reply<CachesReset>([](const CachesReset& reset) {
+        return json_response(reset.ok ? R"({"success":true})" : R"({"success":false})");
+      }));
+  return call;
 }
 
 Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  return std::make_unique<CacheReset>(context, sink, ResetCaches{.encoder_cache = true});
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.reset_caches({.encoder_cache = true},
+                            call->reply<CachesReset>([](const auto&) { return HttpResponse{}; }));
+  return call;
+}
+
+/// No part of this server keeps processed multimodal inputs: there is never anything to forget.
+Answer answer_reset_mm_cache(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
+  sink.respond({});
+  return nullptr;
+}
+
+Result<PauseScheduler> parse_pause(std::string_view target) {
+  PauseScheduler pause{.clear_caches = query_flag(target, "clear_cache", true)};
+  const std::string_view mode = query_value(target, "mode").value_or("abort");
+  if (mode == "wait" || query_flag(target, "wait_for_inflight_requests")) {
+    pause.mode = PauseMode::kWait;
+  } else if (mode == "keep") {
+    pause.mode = PauseMode::kKeep;
+  } else if (mode != "abort") {
+    return invalid_argument(
+        "mode is \"" + std::string(mode.substr(0, 32)) + "\", must be abort, wait or keep", "mode");
+  }
+  return pause;
+}
+
+Result<Answer> try_pause(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(const PauseScheduler pause, parse_pause(http.target));
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.pause(pause, call->reply<PauseStatus>([](const PauseStatus& status) {
+    return status.paused ? json_response(R"({"status":"paused"})")
+                         : error_response(409, "Conflict",
+                                          "resumed before the requests in the engine had ended");
+  }));
+  return Answer(std::move(call));
+}
+
+Answer answer_resume(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.resume(call->reply<PauseStatus>(
+      [](const auto&) { return json_response(R"({"status":"resumed"})"); }));
+  return call;
+}
+
+Answer answer_is_paused(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.ask_paused(call->reply<PauseStatus>([](const PauseStatus& status) {
+    return json_response(status.paused ? R"({"is_paused":true})" : R"({"is_paused":false})");
+  }));
+  return call;
 }
 
 struct Route {
@@ -220,6 +277,10 @@ constexpr Route kRoutes[] = {
     {"POST", "/detokenize", answer_detokenize, true},
     {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, false, true},
     {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, false, true},
+    {"POST", "/reset_mm_cache", answer_reset_mm_cache, false, true},
+    {"POST", "/pause", answer_or_refuse<try_pause>, false, true},
+    {"POST", "/resume", answer_resume, false, true},
+    {"GET", "/is_paused", answer_is_paused, false, true},
 };
 /// Asked too often by too many to say anything.
 constexpr std::string_view kUnobserved[] = {"/metrics", "/health", "/load", "/ping", "/version"};

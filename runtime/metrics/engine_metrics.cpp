@@ -20,6 +20,9 @@ const std::vector<double> kFirstTokenBounds = {.001, .005, .01, .02, .04, .06, .
                                                20,   40,   80,  160, 640, 2560};
 const std::vector<double> kIterationBounds = {1,   8,    16,   32,   64,   128,  256,
                                               512, 1024, 2048, 4096, 8192, 16384};
+const std::vector<double> kBlockTimeBounds = {.001, .002, .005, .01, .02, .05,  .1,
+                                              .2,   .5,   1,    2,   5,   10,   20,
+                                              30,   60,   120,  300, 600, 1200, 1800};
 const std::vector<double> kParamsNBounds = {1, 2, 5, 10, 20};
 const std::vector<double> kPreemptionBounds = {1, 2, 3, 4, 5, 10, 20};
 
@@ -146,6 +149,27 @@ struct EngineMetrics::Engine {
     for (std::size_t i = 0; i < stages.size(); ++i) kv_loads[i]->set(stages[i].second);
   }
 
+  /// Shown once a block that was observed has been evicted.
+  void observe_evictions(const std::vector<BlockResidency>& evicted) {
+    if (evicted.empty()) return;
+    if (block_lifetime == nullptr) {
+      block_lifetime = &registry.histogram(
+          prefix + "kv_block_lifetime_seconds",
+          "From giving out a KV cache block to giving it out again.", labels, kBlockTimeBounds);
+      block_idle = &registry.histogram(prefix + "kv_block_idle_before_evict_seconds",
+                                       "From the last use of a KV cache block to its eviction.",
+                                       labels, kBlockTimeBounds);
+      block_reuse_gap =
+          &registry.histogram(prefix + "kv_block_reuse_gap_seconds",
+                              "Between two hits of a KV cache block.", labels, kBlockTimeBounds);
+    }
+    for (const BlockResidency& block : evicted) {
+      block_lifetime->observe(block.lifetime_s);
+      block_idle->observe(block.idle_s);
+      for (const double gap : block.reuse_gaps_s) block_reuse_gap->observe(gap);
+    }
+  }
+
   /// Shown once something has been drafted.
   void observe_speculation(const SpecDecodingStats& stats) {
     if (stats.num_requests == 0) return;
@@ -185,6 +209,7 @@ struct EngineMetrics::Engine {
   Histogram *request_max_tokens, *request_computed_tokens, *iteration_tokens, *request_n;
   Histogram *request_preemptions, *first_token, *inter_token, *time_per_token, *e2e, *queue_time;
   Histogram *inference_time, *prefill_time, *decode_time;
+  Histogram *block_lifetime = nullptr, *block_idle = nullptr, *block_reuse_gap = nullptr;
 };
 
 EngineMetrics::EngineMetrics(const std::string& model_name, std::int32_t max_model_len,
@@ -231,6 +256,7 @@ void EngineMetrics::observe_step(const IterationStats& stats) {
   engine.external_prefix_hits->add(static_cast<double>(scheduler.connector_prefix_cache.hits));
   engine.observe_kv_loads(scheduler);
   engine.observe_speculation(scheduler.spec_decoding);
+  engine.observe_evictions(scheduler.evicted_blocks);
   engine.preemptions->add(stats.num_preemptions);
   engine.prompt_tokens->add(stats.num_prompt_tokens);
   engine.generation_tokens->add(stats.num_generation_tokens);

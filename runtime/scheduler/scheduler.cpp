@@ -117,14 +117,35 @@ std::vector<RequestId> Scheduler::finish_requests(std::span<const RequestId> ids
   return finished;
 }
 
-std::vector<RequestId> Scheduler::finish_all_requests(RequestStatus status) {
-  std::vector<const RequestState*> all;
-  for (const auto& [id, request] : requests_) all.push_back(request.get());
+std::vector<RequestState*> Scheduler::unfinished_in_order() const {
+  std::vector<RequestState*> all;
+  for (const auto& [id, request] : requests_)
+    if (!is_finished(request->status)) all.push_back(request.get());
   std::sort(all.begin(), all.end(),
             [](const auto* a, const auto* b) { return a->sequence < b->sequence; });
+  return all;
+}
+
+std::vector<RequestId> Scheduler::finish_all_requests(RequestStatus status) {
   std::vector<RequestId> ids;
-  for (const RequestState* request : all) ids.push_back(request->id);
+  for (const RequestState* request : unfinished_in_order()) ids.push_back(request->id);
   return finish_requests(ids, status);
+}
+
+EngineCoreOutputs Scheduler::abort_all_requests(double now) {
+  now_ = now;
+  EngineCoreOutputs outputs{.engine_index = config_.engine_index, .time = now};
+  for (RequestState* request : unfinished_in_order()) {
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.id = request->id;
+    output.client_index = request->client_index;
+    output.finish_reason = FinishReason::kAbort;
+    output.events = std::exchange(request->events, {});
+    finish(*request, RequestStatus::kFinishedAborted);
+  }
+  outputs.finished_requests = std::exchange(finished_by_client_, {});
+  outputs.stats = take_stats(/*num_scheduled_tokens=*/0);
+  return outputs;
 }
 
 void Scheduler::finish(RequestState& request, RequestStatus status) {
@@ -214,7 +235,9 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   if (plan.scheduled.empty() && !kv_updates_.empty()) {
     // Nothing asked for blocks: the statistics still want to know what ended requests gave back.
     AllocateSlots question{.updates = take_kv_updates()};
-    num_free_blocks_ = (co_await kv_cache_.allocate(std::move(question))).num_free_blocks;
+    const SlotsAllocated answer = co_await kv_cache_.allocate(std::move(question));
+    num_free_blocks_ = answer.num_free_blocks;
+    record_evicted(answer.evicted);
   }
   flush();
   advance_scheduled(plan, output);
@@ -442,6 +465,14 @@ std::int32_t Scheduler::num_unfinished_requests() const {
 bool Scheduler::has_requests() const {
   return num_unfinished_requests() > 0 || !finished_ids_.empty() || !ended_.empty() ||
          num_holding_after_end_ > 0;
+}
+
+bool Scheduler::waits_for_news() const {
+  // Not so if somebody's end is yet to be told, or a request takes turns with other batches.
+  return failures_.empty() && finished_ids_.empty() && ended_.empty() &&
+         std::none_of(running_.begin(), running_.end(), [this](const RequestState* request) {
+           return request->next_decode_step > step_;
+         });
 }
 
 const RequestState* Scheduler::request(RequestId id) const {

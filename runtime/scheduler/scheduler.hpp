@@ -68,6 +68,8 @@ class Scheduler {
   std::vector<RequestId> finish_requests(std::span<const RequestId> ids, RequestStatus status);
   /// As finish_requests for every request, in the order of adding.
   std::vector<RequestId> finish_all_requests(RequestStatus status);
+  /// Ends every request with what it has, in the order of adding (FinishReason::kAbort).
+  EngineCoreOutputs abort_all_requests(double now);
 
   /// The grammar of a structured request, which waits for it, or why there is none.
   void set_grammar(RequestId id, Result<std::unique_ptr<Grammar>> grammar);
@@ -116,6 +118,7 @@ class Scheduler {
   void reset_encoder_cache();
 
   void set_pause_state(PauseState state) noexcept { pause_state_ = state; }
+  [[nodiscard]] PauseState pause_state() const noexcept { return pause_state_; }
 
   /// Tells the KV connector of ended requests. Needed as flush() is.
   Task<bool> release_ended(std::span<EngineCoreOutput> outputs = {});
@@ -126,6 +129,10 @@ class Scheduler {
 
   /// The step loop must go on: something is unfinished, or ended requests are yet unreported.
   [[nodiscard]] bool has_requests() const;
+  /// Pre: the last plan neither scheduled nor preempted a request, and no step is open. True: the
+  /// next one will not either, until something arrives: a request, an abort, a grammar, news for
+  /// the KV connector.
+  [[nodiscard]] bool waits_for_news() const;
   [[nodiscard]] std::int32_t num_unfinished_requests() const;
   [[nodiscard]] std::int32_t num_waiting_requests() const noexcept {
     return static_cast<std::int32_t>(waiting_.size() + holding_.size());
@@ -227,6 +234,7 @@ class Scheduler {
                                                     std::int32_t num_new) const;
   [[nodiscard]] SchedulerOutput build_output(const StepPlan& plan);
   void advance_scheduled(const StepPlan& plan, SchedulerOutput& output);
+  [[nodiscard]] std::vector<RequestState*> unfinished_in_order() const;
   void enqueue_waiting(RequestState* request);
   void defer(RequestState& request);
   void remove_from_queues(RequestState* request);
@@ -251,6 +259,7 @@ class Scheduler {
   void end_turn(RequestState& request);
   void fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);
   void apply_chunk(RequestState& request, EngineCoreRequest chunk);
+  void record_evicted(std::span<const BlockResidency> evicted);
   [[nodiscard]] SchedulerStats take_stats(std::int32_t num_scheduled_tokens);
 
   SchedulerConfig config_;
@@ -284,6 +293,7 @@ class Scheduler {
   PrefixCacheStats prefix_stats_;
   PrefixCacheStats connector_stats_;
   SpecDecodingStats spec_stats_;
+  std::vector<BlockResidency> evicted_blocks_;
   std::unique_ptr<StepPlan> plan_;  ///< kept for its memory
 
   // Only with a KV connector.

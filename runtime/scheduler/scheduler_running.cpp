@@ -71,6 +71,7 @@ Task<bool> Scheduler::schedule_running(StepPlan& plan) {
       continue;
     }
     const SlotsAllocated answer = co_await ask_slots(plan.batch);
+    record_evicted(answer.evicted);
     const auto num_allocated = static_cast<std::size_t>(answer.num_allocated);
     for (std::size_t i = 0; i < num_allocated; ++i) commit_running(plan, plan.batch[i], answer, i);
     if (num_allocated == plan.batch.size()) {
@@ -108,6 +109,7 @@ Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& 
     plan.preempted = true;
     if (victim == sized.request) co_return false;
     const SlotsAllocated answer = co_await ask_slots(std::span(&sized, 1));
+    record_evicted(answer.evicted);
     if (answer.num_allocated == 1) {
       commit_running(plan, sized, answer, 0);
       co_return true;

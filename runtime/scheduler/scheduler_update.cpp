@@ -276,6 +276,10 @@ void Scheduler::fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs
   for (const auto& [id, error] : std::exchange(failures_, {})) fail(id, error);
 }
 
+void Scheduler::record_evicted(std::span<const BlockResidency> evicted) {
+  evicted_blocks_.insert(evicted_blocks_.end(), evicted.begin(), evicted.end());
+}
+
 SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   SchedulerStats stats;
   stats.num_running_reqs = static_cast<std::int32_t>(running_.size());
@@ -289,6 +293,7 @@ SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   stats.prefix_cache = std::exchange(prefix_stats_, {});
   stats.spec_decoding = std::exchange(spec_stats_, {});
   stats.connector_prefix_cache = std::exchange(connector_stats_, {});
+  stats.evicted_blocks = std::exchange(evicted_blocks_, {});
   if (connector_ != nullptr) count_kv_loads(stats);
   return stats;
 }

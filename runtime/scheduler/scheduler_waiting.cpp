@@ -230,6 +230,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
     question.num_lookahead_tokens = config_.speculative.num_lookahead_tokens;
   const RequestAdmitted answer = co_await kv_cache_.admit(std::move(question));
   num_free_blocks_ = answer.num_free_blocks;
+  record_evicted(answer.evicted);
   if (!answer.fits) {
     if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kFreeAll, request);
     co_return Admission::kDoesNotFit;

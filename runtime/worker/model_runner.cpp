@@ -117,7 +117,6 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_ = {};  // of an engine before: there may be no room for both
   const std::size_t num_layers =
       loaded_.model->kv_cache_specs(options_.block_size, kv_dtype_).size();
-  const std::int64_t tensor_bytes = config.num_blocks * config.page_bytes;
   std::vector<LayerKvCache> caches(num_layers);
   std::vector<std::int32_t> block_sizes;
   // A stage keeps those of the pool's tensors that its layers use.
@@ -125,35 +124,42 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   const auto is_here = [&](std::int32_t layer) {
     return layer >= layers_here.begin && layer < layers_here.end();
   };
-  std::int64_t num_tensors = 0;
-  std::vector<std::int64_t> tensors_here(static_cast<std::size_t>(config.num_tensors), -1);
+  const std::size_t num_tensors = config.page_bytes.size();
+  std::vector<bool> is_used(num_tensors);
   for (const KVCacheGroup& group : config.groups) {
-    CHECK(group.layers.size() <= tensors_here.size(), group.layers.size(), config.num_tensors);
+    CHECK(group.layers.size() <= num_tensors, group.layers.size(), num_tensors);
     for (std::size_t i = 0; i < group.layers.size(); ++i)
-      if (is_here(group.layers[i]) && tensors_here[i] < 0) tensors_here[i] = num_tensors++;
+      if (is_here(group.layers[i])) is_used[i] = true;
+  }
+  std::vector<CacheTensor> tensors(num_tensors);
+  std::int64_t num_bytes = 0;
+  for (std::size_t i = 0; i < num_tensors; ++i) {
+    if (!is_used[i]) continue;
+    tensors[i] = {.offset = num_bytes, .page_bytes = config.page_bytes[i]};
+    num_bytes += config.num_blocks * config.page_bytes[i];
   }
   Memory memory;
-  ASSIGN_OR_RETURN(memory, Memory::allocate(static_cast<std::size_t>(num_tensors * tensor_bytes),
-                                            "the KV cache"));
+  ASSIGN_OR_RETURN(memory, Memory::allocate(static_cast<std::size_t>(num_bytes), "the KV cache"));
   for (std::size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
     block_sizes.push_back(group.spec.block_size);
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
       if (!is_here(group.layers[i])) continue;
+      const KVCacheSpec& spec = group.layer_spec(i);
       LayerKvCache& cache = caches.at(static_cast<std::size_t>(group.layers[i]));
       CHECK(cache.pages.data == nullptr, group.layers[i]);
-      cache = {.pages = {.data = memory.data() + tensors_here[i] * tensor_bytes,
-                         .type = cache_element_type(group.spec.dtype),
+      cache = {.pages = {.data = memory.data() + tensors[i].offset,
+                         .type = cache_element_type(spec.dtype),
                          .num_blocks = config.num_blocks,
-                         .block_size = group.spec.block_size,
-                         .num_kv_heads = group.spec.num_kv_heads,
-                         .head_dim = group.spec.head_dim},
+                         .block_size = spec.block_size,
+                         .num_kv_heads = spec.num_kv_heads,
+                         .head_dim = spec.head_dim},
                .group = g};
-      if (cache.pages.block_bytes() != config.page_bytes)
+      if (cache.pages.block_bytes() != config.page_bytes[i])
         return Error{ErrorCode::kUnsupported,
                      "a page of layer " + std::to_string(group.layers[i]) + " takes " +
                          std::to_string(cache.pages.block_bytes()) + " bytes, the pool's pages " +
-                         std::to_string(config.page_bytes)};
+                         std::to_string(config.page_bytes[i])};
     }
   }
   for (std::size_t layer = 0; layer < num_layers; ++layer)
@@ -165,7 +171,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   num_samples_taken_ += awaited_samples_.size();
   awaited_samples_.clear();
   cache_config_ = config;
-  num_cache_tensors_ = num_tensors;
+  cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);
   layer_caches_ = std::move(caches);
   batch_.emplace(std::move(block_sizes));
@@ -288,15 +294,16 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
 }
 
 void ModelRunner::move_blocks(const SchedulerOutput& step) {
-  const auto page = [this](std::int64_t tensor, BlockId block) {
-    CHECK(block >= 0 && block < cache_config_.num_blocks, block, cache_config_.num_blocks);
-    return cache_.data() + (tensor * cache_config_.num_blocks + block) * cache_config_.page_bytes;
-  };
-  const auto page_bytes = static_cast<std::size_t>(cache_config_.page_bytes);
-  for (std::int64_t tensor = 0; tensor < num_cache_tensors_; ++tensor) {
-    for (const BlockId block : step.blocks_to_zero) std::memset(page(tensor, block), 0, page_bytes);
+  for (const CacheTensor& tensor : cache_tensors_) {
+    const auto size = static_cast<std::size_t>(tensor.page_bytes);
+    if (size == 0) continue;  // another stage's
+    const auto page = [&](BlockId block) {
+      CHECK(block >= 0 && block < cache_config_.num_blocks, block, cache_config_.num_blocks);
+      return cache_.data() + tensor.offset + block * tensor.page_bytes;
+    };
+    for (const BlockId block : step.blocks_to_zero) std::memset(page(block), 0, size);
     for (const auto& [source, destination] : step.block_copies)
-      std::memcpy(page(tensor, destination), page(tensor, source), page_bytes);
+      std::memcpy(page(destination), page(source), size);
   }
 }
 

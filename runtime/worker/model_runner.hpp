@@ -92,7 +92,12 @@ class ModelRunner {
   std::int64_t peak_activation_bytes_ = 0;
 
   KVCacheConfig cache_config_;
-  std::int64_t num_cache_tensors_ = 0;  // of its tensors, those of this stage
+  /// A tensor of the pool; all zero if only layers of other stages use it.
+  struct CacheTensor {
+    std::int64_t offset = 0;  // bytes, in cache_
+    std::int64_t page_bytes = 0;
+  };
+  std::vector<CacheTensor> cache_tensors_;
   Memory cache_;
   std::vector<LayerKvCache> layer_caches_;
 

@@ -8,7 +8,7 @@
 namespace troupe::testing {
 namespace {
 
-constexpr HarnessOptions kOverlap{.async_scheduling = true};
+const HarnessOptions kOverlap{.async_scheduling = true};
 
 struct TwoOpenSteps : DeterministicEngine {
   explicit TwoOpenSteps(const HarnessOptions& harness_options = kOverlap)
@@ -21,6 +21,12 @@ struct TwoOpenSteps : DeterministicEngine {
   }
   void release_all() {
     while (!worker().held.empty()) release();
+  }
+  /// All answers are in: these requests have ended with so many tokens, and no block is held.
+  void finish_with(std::initializer_list<std::pair<std::uint64_t, std::size_t>> num_tokens) {
+    release_all();
+    for (const auto& [id, count] : num_tokens) check_tokens(RequestId{id}, 20, count);
+    BOOST_TEST(frontend().stats.kv_cache_usage == 0);
   }
 };
 
@@ -35,8 +41,7 @@ BOOST_FIXTURE_TEST_CASE(the_next_step_is_with_the_worker_before_the_result_of_th
     BOOST_TEST(frontend().token_ids[RequestId{1}].size() == released);
     release();
   }
-  release_all();
-  check_tokens(RequestId{1}, 20, 6);
+  finish_with({{1, 6}});
 }
 
 BOOST_AUTO_TEST_CASE(without_overlap_a_step_waits_for_the_result_of_the_last) {
@@ -46,8 +51,7 @@ BOOST_AUTO_TEST_CASE(without_overlap_a_step_waits_for_the_result_of_the_last) {
   BOOST_TEST(test.worker().num_steps == 1u);
   test.release();
   BOOST_TEST(test.worker().num_steps == 2u);
-  test.release_all();
-  test.check_tokens(RequestId{1}, 20, 6);
+  test.finish_with({{1, 6}});
 }
 
 BOOST_FIXTURE_TEST_CASE(a_request_that_comes_between_is_in_the_next_step, TwoOpenSteps) {
@@ -57,18 +61,14 @@ BOOST_FIXTURE_TEST_CASE(a_request_that_comes_between_is_in_the_next_step, TwoOpe
   coordinator.run();
   release();
   BOOST_TEST(worker().batch_sizes.back() == 2u);
-  release_all();
-  check_tokens(RequestId{1}, 20, 6);
-  check_tokens(RequestId{2}, 20, 6);
+  finish_with({{1, 6}, {2, 6}});
 }
 
 BOOST_FIXTURE_TEST_CASE(nothing_is_computed_beyond_the_length_that_is_asked_for, TwoOpenSteps) {
   add(1, 2);
   add(2, 4);
   coordinator.run();
-  release_all();
-  check_tokens(RequestId{1}, 20, 2);
-  check_tokens(RequestId{2}, 20, 4);
+  finish_with({{1, 2}, {2, 4}});
   // Two steps with both (or 1 first, alone), then request 2 alone; the rest only tells who ended.
   const auto& sizes = worker().batch_sizes;
   BOOST_TEST(std::accumulate(sizes.begin(), sizes.end(), std::size_t{0}) == 6u);
@@ -81,10 +81,7 @@ BOOST_FIXTURE_TEST_CASE(a_token_computed_behind_a_stop_token_is_dropped, TwoOpen
   add(1, 100, params);
   add(2, 12);
   coordinator.run();
-  release_all();
-  check_tokens(RequestId{1}, 20, 4);
-  check_tokens(RequestId{2}, 20, 12);
-  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+  finish_with({{1, 4}, {2, 12}});
 }
 
 BOOST_FIXTURE_TEST_CASE(tokens_computed_behind_a_stop_string_are_dropped, TwoOpenSteps) {
@@ -133,11 +130,8 @@ BOOST_FIXTURE_TEST_CASE(the_failure_of_the_older_of_two_open_steps_takes_both_ba
   release();
   // What the younger one computed is dropped, though its answer is a result.
   BOOST_TEST(std::holds_alternative<ModelRunnerOutput>(worker().held[0]));
-  release_all();
-  check_tokens(RequestId{1}, 20, 12);
-  check_tokens(RequestId{2}, 20, 12);
+  finish_with({{1, 12}, {2, 12}});
   BOOST_TEST(frontend().errors.empty());
-  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
 }
 
 BOOST_FIXTURE_TEST_CASE(the_failure_of_the_younger_of_two_open_steps_keeps_the_older_ones_tokens,
@@ -148,8 +142,7 @@ BOOST_FIXTURE_TEST_CASE(the_failure_of_the_younger_of_two_open_steps_keeps_the_o
   worker().held[1] = StepFailed{younger, {ErrorCode::kInternal, "made to fail"}};
   release();
   BOOST_TEST(frontend().token_ids[RequestId{1}].size() == 1u);
-  release_all();
-  check_tokens(RequestId{1}, 20, 12);
+  finish_with({{1, 12}});
 }
 
 BOOST_FIXTURE_TEST_CASE(two_open_steps_that_fail_together_are_one_failure, TwoOpenSteps) {
@@ -163,8 +156,7 @@ BOOST_FIXTURE_TEST_CASE(two_open_steps_that_fail_together_are_one_failure, TwoOp
     release();
   }
   BOOST_TEST(frontend().errors.empty());
-  release_all();
-  check_tokens(RequestId{1}, 20, 12);
+  finish_with({{1, 12}});
 }
 
 BOOST_FIXTURE_TEST_CASE(a_reset_of_the_caches_with_two_open_steps_costs_no_token, TwoOpenSteps) {
@@ -176,10 +168,7 @@ BOOST_FIXTURE_TEST_CASE(a_reset_of_the_caches_with_two_open_steps_costs_no_token
   BOOST_REQUIRE_EQUAL(worker().held.size(), 2u);
   post(engine->scheduler, ResetCaches{.prefix_cache = true, .preempt_running = true});
   coordinator.run();
-  release_all();
-  check_tokens(RequestId{1}, 20, 12);
-  check_tokens(RequestId{2}, 20, 12);
-  BOOST_TEST(frontend().stats.kv_cache_usage == 0);
+  finish_with({{1, 12}, {2, 12}});
 }
 
 BOOST_FIXTURE_TEST_CASE(who_ended_in_a_failed_step_is_told_to_the_workers_again, TwoOpenSteps) {

@@ -27,6 +27,9 @@ class Engine final : public EnginePort {
   void reset_caches(ResetCaches, std::function<void(Result<CachesReset>)> reply) override {
     reply(CachesReset{true});
   }
+  void pause(PauseScheduler, PauseReply reply) override { reply(PauseStatus{true}); }
+  void resume(PauseReply reply) override { reply(PauseStatus{}); }
+  void ask_paused(PauseReply reply) override { reply(PauseStatus{}); }
   [[nodiscard]] bool healthy() const noexcept override { return true; }
 
   std::vector<RequestId> submitted;

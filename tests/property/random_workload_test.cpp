@@ -38,6 +38,7 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
   BOOST_TEST(coverage.copies > 0u);
   BOOST_TEST(coverage.evictions > 0u);
   BOOST_TEST(coverage.loads > 0u);
+  BOOST_TEST(coverage.waits > 0u);
   BOOST_TEST(coverage.failed_loads > 0u);
 }
 

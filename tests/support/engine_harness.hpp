@@ -10,6 +10,7 @@
 
 #include "actors/spawn.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
+#include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/transport/step_rings.hpp"
@@ -23,7 +24,8 @@ struct FrontendLog {
   std::map<RequestId, std::string> text;
   std::map<RequestId, int> num_finished;
   std::map<RequestId, Error> errors;
-  SchedulerStats stats;  ///< the latest
+  std::map<RequestId, std::int32_t> num_cached_tokens;  ///< of the prompt
+  SchedulerStats stats;                                 ///< the latest
   std::size_t num_messages = 0;
   std::atomic<std::size_t> num_ended{
       0};  ///< requests; notified, so that another thread can wait for them
@@ -54,6 +56,9 @@ inline FrontendActor::behavior_type fake_frontend(
       [](const AbortRequests&) {},
       [](const RenderRequest&) { return RenderReply{}; },
       [](const ResetCaches&) { return CachesReset{}; },
+      [](const PauseScheduler&) { return PauseStatus{}; },
+      [](const ResumeScheduler&) { return PauseStatus{}; },
+      [](const AskPaused&) { return PauseStatus{}; },
       [log](const RequestOutputs& outputs) {
         ++log->num_messages;
         log->stats = outputs.stats.scheduler;
@@ -65,6 +70,8 @@ inline FrontendActor::behavior_type fake_frontend(
           }
           log->num_finished[output.id] += output.finished ? 1 : 0;
           if (output.error) log->errors[output.id] = *output.error;
+          if (output.prefill_stats)
+            log->num_cached_tokens[output.id] = output.prefill_stats->num_cached_tokens;
           if (output.finished) ++log->num_ended, log->num_ended.notify_all();
         }
       },
@@ -74,7 +81,7 @@ inline FrontendActor::behavior_type fake_frontend(
       [](const EngineHealth&) {},
       [](const Drain&) { return Drained{}; },
       [](const DrainProgress&) {},
-      [](const ExpireRequests&) {},
+      [](const WakeUp&) {},
       [](const LogStats&) {},
   };
 }
@@ -125,6 +132,7 @@ struct HarnessOptions {
   std::int32_t max_num_seqs = 128;
   bool async_scheduling = false;
   bool through_rings = false;  ///< the worker sits behind rings, as in another process
+  std::shared_ptr<KVConnector> kv_connector;  ///< null: KV stays here
 };
 
 struct EngineHarness {
@@ -142,6 +150,7 @@ struct EngineHarness {
                 const HarnessOptions& options) {
     SchedulerConfig config;
     config.async_scheduling = options.async_scheduling;
+    config.kv_transfer = {.consumer = true, .block_size = options.block_size};
     KVCacheSettings settings;
     settings.groups = {{.spec = {.block_size = options.block_size}, .layers = {0}}};
     settings.num_blocks = options.num_blocks;
@@ -167,6 +176,7 @@ struct EngineHarness {
     peers.executor = executor;
     output_processor = keep(spawn_output_processor(system, std::move(tokenizer)));
     peers.output_processor = output_processor;
+    peers.kv_connector = options.kv_connector;
     scheduler = keep(spawn_scheduler(system, config, peers));
     frontend = keep(system.spawn(fake_frontend, frontend_log, output_processor));
   }

@@ -21,6 +21,7 @@ struct FakeWorkerLog {
   std::uint64_t num_steps_to_fail = 0;  ///< the next ones
   bool keep_quiet = false;              ///< take steps, give no result
   bool hold = false;                    ///< keep results for release_answer
+  KVConnectorOutput kv_report;          ///< comes with the next result
   std::deque<StepAnswer> held;
   std::vector<std::size_t> batch_sizes;
   std::vector<RequestId> finished_ids;
@@ -37,8 +38,9 @@ struct FakeWorkerState {
   std::unordered_map<RequestId, std::int32_t> num_prompt_tokens;
 
   /// As the real one: a step that builds on one that failed fails as well.
-  [[nodiscard]] StepAnswer execute(const SchedulerOutput& step) {
+  [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, KVConnectorOutput& kv_report) {
     ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
+    result.kv_connector = std::exchange(kv_report, {});
     std::unordered_map<RequestId, std::pair<std::int32_t, std::int32_t>> computed_and_known;
     for (const RequestId id : step.preempted_ids) num_prompt_tokens.erase(id);
     for (const RequestId id : step.finished_ids) num_prompt_tokens.erase(id);
@@ -82,7 +84,7 @@ inline WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<Fake
         if (log->num_steps_to_fail > 0)
           --log->num_steps_to_fail;
         else
-          answer = state(self).execute(step);
+          answer = state(self).execute(step, log->kv_report);
         if (log->hold)
           log->held.push_back(std::move(answer));
         else

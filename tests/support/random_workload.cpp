@@ -114,7 +114,9 @@ void RandomWorkload::choose_drafter(KVCacheSettings& settings) {
 
 void RandomWorkload::run(int num_operations) {
   for (int i = 0; i < num_operations; ++i) {
-    switch (pick(0, 9)) {
+    const int operation = pick(0, 9);
+    if (operation <= 3) waits_for_news_ = false;
+    switch (operation) {
       case 0:
       case 1:
         add();
@@ -186,13 +188,16 @@ void RandomWorkload::step() {
   if (!without_grammar_.empty() && pick(0, 2) == 0) {
     const RequestId id = *without_grammar_.begin();
     without_grammar_.erase(id);
+    waits_for_news_ = false;
     if (pick(0, 4) == 0)
       scheduler_->set_grammar(id, invalid_argument("no such grammar"));
     else
       scheduler_->set_grammar(id, std::make_unique<RandomGrammar>());
   }
+  bool may_wait = false;
   if (scheduler_->has_requests()) {
-    open_.push_back(run_now(scheduler_->schedule(0, pick(0, 4) == 0)));
+    const bool defer_prefills = pick(0, 4) == 0;
+    open_.push_back(run_now(scheduler_->schedule(0, defer_prefills)));
     const SchedulerOutput& planned = open_.back();
     BOOST_TEST(planned.total_num_scheduled_tokens <= config_.max_num_batched_tokens);
     BOOST_TEST(planned.scheduled_ids.size() <= static_cast<std::size_t>(config_.max_num_seqs));
@@ -203,9 +208,14 @@ void RandomWorkload::step() {
     coverage_.preemptions += planned.preempted_ids.size();
     for (const NewRequestData& data : planned.new_requests)
       coverage_.hits += data.num_computed_tokens > 0;
+    if (waits_for_news_) BOOST_TEST(planned.scheduled_ids.empty());
+    may_wait = planned.scheduled_ids.empty() && planned.preempted_ids.empty() && !defer_prefills;
   }
   const std::size_t depth = config_.async_scheduling && scheduler_->has_requests() ? 1 : 0;
   while (open_.size() > depth) finish_step();
+  // (A KV connector may have news at any time.)
+  if (may_wait && open_.empty() && !connector_) waits_for_news_ = scheduler_->waits_for_news();
+  coverage_.waits += waits_for_news_;
 }
 
 void RandomWorkload::fail_open_steps() {

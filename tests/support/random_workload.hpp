@@ -1,6 +1,7 @@
 #pragma once
 // Random workloads for the Scheduler with its caches: whatever happens, blocks are neither lost nor
-// given out twice, budgets are kept and every request ends once.
+// given out twice, budgets are kept, every request ends once, and what the Scheduler says to wait
+// for is needed.
 
 #include <cstdint>
 #include <deque>
@@ -33,11 +34,11 @@ class RandomWorkload {
   /// What the workload has come across, so that a test can see that it is worth its name.
   struct Coverage {
     std::uint64_t hits = 0, preemptions = 0, copies = 0, evictions = 0;
-    std::uint64_t loads = 0, failed_loads = 0;
+    std::uint64_t loads = 0, failed_loads = 0, waits = 0;
     void operator+=(const Coverage& other) {
       hits += other.hits, preemptions += other.preemptions, copies += other.copies;
       evictions += other.evictions;
-      loads += other.loads, failed_loads += other.failed_loads;
+      loads += other.loads, failed_loads += other.failed_loads, waits += other.waits;
     }
   };
   [[nodiscard]] const Coverage& coverage() const noexcept { return coverage_; }
@@ -66,6 +67,7 @@ class RandomWorkload {
   std::set<RequestId> without_grammar_;  ///< structured ones, until theirs is compiled
   std::map<RequestId, std::int32_t> num_prompt_tokens_;
   std::uint64_t last_id_ = 0;
+  bool waits_for_news_ = false;  ///< the Scheduler says so, and nothing has arrived since
   Coverage coverage_;
 };
 

@@ -225,10 +225,9 @@ KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num
     if (group == config.groups.end())
       group = config.groups.insert(config.groups.end(), {.spec = specs[layer], .layers = {}});
     group->layers.push_back(static_cast<std::int32_t>(layer));
-    config.num_tensors =
-        std::max(config.num_tensors, static_cast<std::int32_t>(group->layers.size()));
+    config.page_bytes.resize(std::max(config.page_bytes.size(), group->layers.size()),
+                             specs.front().page_bytes());
   }
-  config.page_bytes = specs.front().page_bytes();
   return config;
 }
 

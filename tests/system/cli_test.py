@@ -133,6 +133,15 @@ class Generate(unittest.TestCase):
             self.assertTrue(count["text"].startswith(" 5, 6"), count["text"])
             self.assertEqual((len(count["token_ids"]), count["finish_reason"]), (8, "length"))
 
+    def test_requests_run_in_the_order_of_the_lines(self):
+        stories = [f"{i}. " + "Once upon a time there was a circle. " * 15 for i in range(20)]
+        requests = [{"prompt": story, "max_tokens": 1} for story in stories for _ in range(2)]
+        code, out, errors = troupe("generate", "--max-num-seqs", "1", stdin=json_lines(*requests))
+        self.assertEqual(code, 0, errors)
+        cached = [json.loads(line)["usage"]["cached_tokens"] > 0 for line in out.splitlines()]
+        self.assertEqual(cached[::2], [False] * 20)  # the second of each two finds what the first has computed
+        self.assertEqual(cached[1::2], [True] * 20)
+
     def test_bad_lines_fail_alone(self):
         good = {"prompt": "1, 2, 3,", "max_tokens": 2}
         lines = (json_lines(good) + '{"prompt": \n' + "\n" +

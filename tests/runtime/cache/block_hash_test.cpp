@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/cache/kv_events.hpp"
 
 namespace troupe {
 namespace {
@@ -89,6 +90,36 @@ BOOST_AUTO_TEST_CASE(block_hashes_are_the_reference_s_byte_for_byte) {
   }
   BOOST_TEST(cases.size() == 56u);
   BOOST_TEST(num_blocks == 140u);
+}
+
+/// As the goldens show it: a text, an item's name and place, or a digest.
+json shown(const ExtraKey& key) {
+  if (const auto* text = std::get_if<std::string>(&key)) return *text;
+  if (const auto* digest = std::get_if<BlockHash>(&key)) return {{"bytes_hex", hex(*digest, 32)}};
+  const auto& [identifier, offset] = std::get<std::pair<std::string, std::int32_t>>(key);
+  return json::array({identifier, offset});
+}
+
+BOOST_AUTO_TEST_CASE(events_show_the_extra_keys_that_the_reference_shows) {
+  std::size_t num_keys = 0, num_digests = 0;
+  const json cases = golden()["cases"];
+  for (const json& golden_case : cases) {
+    BOOST_TEST_CONTEXT(golden_case["name"]) {
+      const KVCacheRequest request = request_of(golden_case);
+      for (const json& block : golden_case["blocks"]) {
+        const json& expected = block["event_extra_keys"];
+        const std::vector<ExtraKey> keys = extra_keys(request, block["start"], block["end"]);
+        BOOST_REQUIRE(keys.size() == (expected.is_null() ? 0 : expected.size()));
+        for (std::size_t i = 0; i < keys.size(); ++i) {
+          BOOST_TEST(shown(keys[i]) == expected[i]);
+          num_digests += std::holds_alternative<BlockHash>(keys[i]);
+        }
+        num_keys += keys.size();
+      }
+    }
+  }
+  BOOST_TEST(num_keys > 50u);
+  BOOST_TEST(num_digests > 2u);
 }
 
 BOOST_AUTO_TEST_CASE(a_coarser_block_has_the_hash_of_its_last_unit) {

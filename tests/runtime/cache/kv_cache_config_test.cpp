@@ -177,6 +177,79 @@ BOOST_AUTO_TEST_CASE(pages_that_do_not_divide_the_largest_are_padded_but_not_lat
   BOOST_TEST(refused.error().message.find("20000") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(layers_that_hold_the_same_tokens_are_one_group_whatever_a_token_takes) {
+  KVCacheSpec small = full_spec();
+  small.num_kv_heads = 1;
+  KVCacheSpec latent{
+      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
+  const std::vector<KVCacheSpec> layers = {full_spec(), small, latent, full_spec()};
+  const std::int64_t block_bytes =
+      2 * full_spec().page_bytes() + small.page_bytes() + latent.page_bytes();
+  const auto config =
+      make_kv_cache_config(layers, {.available_bytes = 10 * block_bytes, .max_model_len = 100});
+  BOOST_REQUIRE(config.ok());
+  BOOST_REQUIRE(config->groups.size() == 1u);
+  BOOST_TEST((config->groups[0].layers == std::vector<std::int32_t>{0, 1, 2, 3}));
+  BOOST_TEST((config->groups[0].layer_specs == layers));
+  BOOST_TEST((config->groups[0].spec == full_spec()));
+  BOOST_TEST(bytes_per_block(config->groups) == block_bytes);
+  BOOST_TEST(config->num_blocks == 10);
+  BOOST_TEST((config->page_bytes == std::vector{full_spec().page_bytes(), small.page_bytes(),
+                                                latent.page_bytes(), full_spec().page_bytes()}));
+
+  KVCacheSpec small_window = sliding_spec(64);
+  small_window.num_kv_heads = 1;
+  const auto groups_of = [](std::vector<KVCacheSpec> specs) {
+    const auto groups = group_layers(specs, true);
+    BOOST_REQUIRE(groups.ok());
+    return groups->size();
+  };
+  BOOST_TEST(groups_of({sliding_spec(64), small_window}) == 1u);
+  // Other windows or blocks: other tokens.
+  BOOST_TEST(groups_of({sliding_spec(32), small_window}) == 2u);
+  small.block_size = 32;
+  BOOST_TEST(groups_of({full_spec(), small}) == 2u);
+  // Equal layers need no list.
+  BOOST_TEST(
+      (*group_layers(std::vector<KVCacheSpec>(2, full_spec()), true))[0].layer_specs.empty());
+}
+
+BOOST_AUTO_TEST_CASE(windows_beside_latent_layers_hold_all_tokens_if_pages_cannot_be_made_equal) {
+  const KVCacheSpec latent{
+      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
+  KVCacheSpec window = sliding_spec(64);
+  window.num_kv_heads = 5;  // 20480 bytes, and latent pages of 18432 are not padded
+  const auto groups = group_layers(std::vector<KVCacheSpec>{latent, window, latent}, true);
+  BOOST_REQUIRE(groups.ok());
+  BOOST_REQUIRE(groups->size() == 1u);
+  const KVCacheGroup& group = (*groups)[0];
+  BOOST_TEST((group.spec == latent));
+  BOOST_REQUIRE(group.layer_specs.size() == 3u);
+  BOOST_TEST((group.layer_specs[1].kind == KVCacheKind::kFullAttention));
+  BOOST_TEST(group.layer_specs[1].sliding_window == 0);
+  BOOST_TEST(group.layer_specs[1].page_bytes() == window.page_bytes());
+  // Latent pages that are the larger ones: the window's are padded, and it stays a window.
+  window.num_kv_heads = 3;
+  const auto padded = group_layers(std::vector<KVCacheSpec>{latent, window, latent}, true);
+  BOOST_REQUIRE(padded.ok());
+  BOOST_REQUIRE(padded->size() == 3u);
+  BOOST_TEST(((*padded)[2].spec.kind == KVCacheKind::kSlidingWindow));
+  BOOST_TEST((*padded)[2].spec.page_bytes() == latent.page_bytes());
+}
+
+BOOST_AUTO_TEST_CASE(the_length_of_requests_can_follow_from_the_memory) {
+  const std::vector<KVCacheSpec> layers(4, full_spec());
+  const std::int64_t block_bytes = 4 * full_spec().page_bytes();
+  KVCacheLimits limits{.available_bytes = 11 * block_bytes, .max_model_len = 4096, .shorten = true};
+  const auto config = make_kv_cache_config(layers, limits);
+  BOOST_REQUIRE(config.ok());
+  BOOST_TEST(longest_request(*config, limits) == 160);
+  limits.available_bytes = 1000 * block_bytes;
+  BOOST_TEST(longest_request(make_kv_cache_config(layers, limits).value(), limits) == 4096);
+  limits.available_bytes = block_bytes;  // the null block
+  BOOST_TEST(!make_kv_cache_config(layers, limits).ok());
+}
+
 BOOST_AUTO_TEST_CASE(encoder_only_layers_need_no_cache) {
   KVCacheSpec encoder = full_spec();
   encoder.kind = KVCacheKind::kEncoderOnlyAttention;

@@ -94,6 +94,11 @@ BOOST_AUTO_TEST_CASE(numbers_may_carry_a_unit_and_flags_a_no) {
                 {"TROUPE_API_KEY=weaker"});
   BOOST_REQUIRE(loaded.rest.ok());
   BOOST_TEST(loaded.options.model.max_model_len == 8000);
+  for (const char* text : {"auto", "-1"}) {
+    const Loaded fitted({"--max-model-len", text});
+    BOOST_TEST(fitted.rest.ok());
+    BOOST_TEST(fitted.options.model.max_model_len == -1);
+  }
   BOOST_TEST(loaded.options.server.max_body_bytes == 2 << 20);
   BOOST_TEST(!loaded.options.engine.enable_prefix_caching);
   BOOST_TEST((loaded.options.server.api_key == std::vector<std::string>{"a", "b"}));

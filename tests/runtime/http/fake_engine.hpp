@@ -59,6 +59,17 @@ class FakeEngine final : public EnginePort {
     reset_ = what;
     reply(CachesReset{what.preempt_running});
   }
+  void pause(PauseScheduler what, PauseReply reply) override {
+    pauses_.push_back(what);
+    paused_ = true;
+    reply(PauseStatus{what.mode != PauseMode::kWait});
+  }
+  void resume(PauseReply reply) override {
+    paused_ = false;
+    reply(PauseStatus{});
+  }
+  void ask_paused(PauseReply reply) override { reply(PauseStatus{paused_}); }
+  [[nodiscard]] const std::vector<PauseScheduler>& pauses() const noexcept { return pauses_; }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
   [[nodiscard]] const ResetCaches& last_reset() const noexcept { return reset_; }
 
@@ -89,6 +100,8 @@ class FakeEngine final : public EnginePort {
   std::vector<GenerateRequest> submitted_;
   std::vector<RequestId> aborted_;
   ResetCaches reset_;
+  std::vector<PauseScheduler> pauses_;
+  bool paused_ = false;
   std::function<void(const GenerateRequest&)> react_;
   std::atomic<bool> healthy_{true};
 };

@@ -3,15 +3,10 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "tests/runtime/http/request_defaults.hpp"
+
 namespace troupe {
 namespace {
-
-ServerDefaults defaults() {
-  ServerDefaults defaults;
-  defaults.max_model_len = 1000;
-  defaults.vocab_size = 100;
-  return defaults;
-}
 
 BOOST_AUTO_TEST_CASE(all_errors_of_form_are_listed_but_no_more_than_ten) {
   const auto two =

@@ -2,15 +2,10 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "tests/runtime/http/request_defaults.hpp"
+
 namespace troupe {
 namespace {
-
-ServerDefaults defaults() {
-  ServerDefaults defaults;
-  defaults.max_model_len = 1000;
-  defaults.vocab_size = 100;
-  return defaults;
-}
 
 CompletionRequest completion(const std::string& fields) {
   const auto request = parse_completion_request(R"({"prompt":"hi")" + fields + "}", defaults());

@@ -455,6 +455,34 @@ BOOST_AUTO_TEST_CASE(caches_are_reset_in_development_mode_only) {
   BOOST_TEST(starts(get("/reset_prefix_cache", "Authorization: Bearer secret\r\n"), 405));
 }
 
+BOOST_AUTO_TEST_CASE(the_engine_is_paused_in_development_mode_only) {
+  const auto post_empty = [&](const std::string& target) {
+    return exchange("POST " + target + " HTTP/1.1\r\nHost: h\r\n\r\n");
+  };
+  BOOST_TEST(starts(post_empty("/pause"), 404));
+  BOOST_TEST(starts(get("/is_paused"), 404));
+  config.dev_mode = true;
+  BOOST_TEST(body_of(get("/is_paused")) == R"({"is_paused":false})");
+  BOOST_TEST(body_of(post_empty("/pause")) == R"({"status":"paused"})");
+  BOOST_TEST(body_of(get("/is_paused")) == R"({"is_paused":true})");
+  BOOST_TEST(starts(post_empty("/pause?mode=keep&clear_cache=false"), 200));
+  BOOST_TEST(body_of(post_empty("/resume")) == R"({"status":"resumed"})");
+  BOOST_TEST(body_of(get("/is_paused")) == R"({"is_paused":false})");
+  // Resumed before all requests had ended.
+  BOOST_TEST(starts(post_empty("/pause?mode=wait&clear_cache=0"), 409));
+  BOOST_TEST(starts(post_empty("/pause?wait_for_inflight_requests=true"), 409));
+  const std::string refused = post_empty("/pause?mode=sleep");
+  BOOST_TEST(starts(refused, 400));
+  BOOST_TEST(has(refused, "sleep"));
+  BOOST_TEST((engine.pauses() ==
+              std::vector<PauseScheduler>{{.mode = PauseMode::kAbort, .clear_caches = true},
+                                          {.mode = PauseMode::kKeep},
+                                          {.mode = PauseMode::kWait},
+                                          {.mode = PauseMode::kWait, .clear_caches = true}}));
+  BOOST_TEST(starts(get("/pause"), 405));
+  BOOST_TEST(starts(post_empty("/reset_mm_cache"), 200));
+}
+
 BOOST_AUTO_TEST_CASE(requests_are_counted_by_route_method_and_kind_of_status) {
   get("/health");
   get("/metrics");

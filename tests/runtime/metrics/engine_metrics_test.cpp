@@ -86,6 +86,8 @@ BOOST_AUTO_TEST_CASE(what_is_not_in_use_has_no_metrics_until_it_is) {
       has(metrics.prometheus_text(), "vllm:external_prefix_cache_hits_total" + kLabels + "} 0.0"));
   BOOST_TEST(metrics.prometheus_text().find("kv_fetch") == std::string::npos);
   BOOST_TEST(metrics.prometheus_text().find("spec_decode") == std::string::npos);
+  BOOST_TEST(metrics.prometheus_text().find("kv_block") == std::string::npos);
+  stats.scheduler.evicted_blocks = {{.lifetime_s = 3, .idle_s = 0.5, .reuse_gaps_s = {1, 0.25}}};
   stats.scheduler.connector_prefix_cache = {.requests = 1, .queries = 9, .hits = 4};
   stats.scheduler.num_kv_loads_in_progress = 2;
   stats.scheduler.spec_decoding = {.num_requests = 2,
@@ -93,6 +95,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_in_use_has_no_metrics_until_it_is) {
                                    .num_accepted_tokens = 3,
                                    .num_accepted_per_position = {2, 1, 0}};
   metrics.observe_step(stats);
+  stats.scheduler.evicted_blocks.clear();
   stats.scheduler.num_kv_loads_in_progress = 0;
   metrics.observe_step(stats);
   const std::string text = metrics.prometheus_text();
@@ -103,6 +106,11 @@ BOOST_AUTO_TEST_CASE(what_is_not_in_use_has_no_metrics_until_it_is) {
   BOOST_TEST(has(text, "vllm:spec_decode_num_accepted_tokens_total" + kLabels + "} 6.0"));
   BOOST_TEST(has(text, "vllm:spec_decode_num_accepted_tokens_per_pos_total" + kLabels +
                            ",position=\"1\"} 2.0"));
+  BOOST_TEST(has(text, "vllm:kv_block_lifetime_seconds_bucket" + kLabels + ",le=\"5.0\"} 1.0"));
+  BOOST_TEST(has(text, "vllm:kv_block_lifetime_seconds_bucket" + kLabels + ",le=\"2.0\"} 0.0"));
+  BOOST_TEST(has(text, "vllm:kv_block_idle_before_evict_seconds_sum" + kLabels + "} 0.5"));
+  BOOST_TEST(has(text, "vllm:kv_block_reuse_gap_seconds_count" + kLabels + "} 2.0"));
+  BOOST_TEST(has(text, "vllm:kv_block_reuse_gap_seconds_sum" + kLabels + "} 1.25"));
 }
 
 BOOST_AUTO_TEST_CASE(the_cache_configuration_is_a_gauge_of_labels) {

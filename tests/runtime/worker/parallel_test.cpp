@@ -37,11 +37,11 @@ class Ranks {
       KVCacheGroup group{.spec = spec, .layers = {}};
       for (std::size_t layer = 0; layer < loaded.kv_cache_specs.size(); ++layer)
         group.layers.push_back(static_cast<std::int32_t>(layer));
-      KVCacheConfig config{
-          .num_blocks = 8,
-          .num_tensors = static_cast<std::int32_t>(group.layers.size()),
-          .page_bytes = 2 * std::int64_t{spec.num_kv_heads} * spec.block_size * spec.head_dim * 4,
-          .groups = {group}};
+      KVCacheConfig config{.num_blocks = 8,
+                           .page_bytes = std::vector<std::int64_t>(
+                               group.layers.size(), 2 * std::int64_t{spec.num_kv_heads} *
+                                                        spec.block_size * spec.head_dim * 4),
+                           .groups = {group}};
       BOOST_REQUIRE(runners_.back()->initialize_kv_cache(config).ok());
     }
     meet(0);

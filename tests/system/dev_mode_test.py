@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""What an operator does to a running engine: pausing it, fitting it into memory, looking at its cache."""
+import json
+import threading
+import unittest
+import urllib.error
+import urllib.request
+
+from support import DEADLINE_S, Server, wait_until
+
+DEMO = ("--served-model-name", "demo", "--generation-config", "vllm")
+LONG = {"model": "demo", "prompt": "Once upon a time", "temperature": 0, "ignore_eos": True, "max_tokens": 600}
+
+
+def post(server, path, body=None):
+    """Status and parsed JSON (None if there is none)."""
+    data = b"" if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(server.url + path, data, {"Content-Type": "application/json"}, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+            status, text = response.status, response.read()
+    except urllib.error.HTTPError as error:
+        status, text = error.code, error.read()
+    return status, json.loads(text) if text else None
+
+
+class Call(threading.Thread):
+    """A request in the background."""
+
+    def __init__(self, server, path, body=None):
+        super().__init__()
+        self.answer = None
+        self.call = lambda: post(server, path, body)
+        self.start()
+
+    def run(self):
+        self.answer = self.call()
+
+    def choice(self):
+        self.join(DEADLINE_S)
+        status, body = self.answer
+        if status != 200:
+            raise AssertionError(body)
+        return body["choices"][0]
+
+
+class Pause(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*DEMO, "--server-dev-mode")
+        cls.whole = Call(cls.server, "/v1/completions", LONG).choice()["text"]
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop()[0] == 0
+
+    def running(self):
+        """A long completion of which some tokens are there."""
+        before = self.server.metric("vllm:generation_tokens_total")
+        call = Call(self.server, "/v1/completions", LONG)
+        wait_until(lambda: self.server.metric("vllm:generation_tokens_total") > before + 5, "the first tokens")
+        return call
+
+    def is_paused(self):
+        return json.loads(self.server.get("/is_paused"))["is_paused"]
+
+    def resume(self):
+        self.assertEqual(post(self.server, "/resume"), (200, {"status": "resumed"}))
+        self.assertFalse(self.is_paused())
+
+    def test_kept_requests_go_on_with_the_same_text(self):
+        self.assertFalse(self.is_paused())
+        call = self.running()
+        self.assertEqual(post(self.server, "/pause?mode=keep"), (200, {"status": "paused"}))
+        self.assertTrue(self.is_paused())
+        tokens = self.server.metric("vllm:generation_tokens_total")
+        late = Call(self.server, "/v1/completions", {**LONG, "max_tokens": 5})
+        wait_until(lambda: json.loads(self.server.get("/load"))["server_load"] == 2, "the late request to be there")
+        self.assertEqual(self.server.metric("vllm:generation_tokens_total"), tokens)
+        self.assertTrue(call.is_alive() and late.is_alive())
+        self.resume()
+        self.assertEqual(call.choice()["text"], self.whole)
+        self.assertEqual(late.choice()["finish_reason"], "length")
+
+    def test_a_pause_waits_for_running_requests(self):
+        call = self.running()
+        self.assertEqual(post(self.server, "/pause?mode=wait&clear_cache=false"), (200, {"status": "paused"}))
+        self.assertEqual(call.choice()["text"], self.whole)
+        late = Call(self.server, "/v1/completions", LONG)
+        wait_until(lambda: json.loads(self.server.get("/load"))["server_load"] == 1, "the late request to be there")
+        self.assertTrue(self.is_paused())
+        self.assertTrue(late.is_alive())
+        self.resume()
+        self.assertEqual(late.choice()["text"], self.whole)
+
+    def test_a_pause_ends_running_requests_and_clears_the_caches(self):
+        call = self.running()
+        self.assertEqual(post(self.server, "/pause"), (200, {"status": "paused"}))
+        choice = call.choice()
+        self.assertEqual(choice["finish_reason"], "abort")
+        self.assertTrue(self.whole.startswith(choice["text"]))
+        self.assertEqual(self.server.wait_idle(), 0)
+        self.resume()
+        hits = self.server.metric("vllm:prefix_cache_hits_total")
+        self.assertEqual(Call(self.server, "/v1/completions", LONG).choice()["text"], self.whole)
+        self.assertEqual(self.server.metric("vllm:prefix_cache_hits_total"), hits)
+
+    def test_a_server_that_is_paused_stops(self):
+        with Server(*DEMO, "--server-dev-mode") as server:
+            self.assertEqual(post(server, "/pause")[0], 200)
+            late = Call(server, "/v1/completions", LONG)
+            wait_until(lambda: json.loads(server.get("/load"))["server_load"] == 1, "the late request to be there")
+            self.assertEqual(server.stop()[0], 0)
+            late.join(DEADLINE_S)
+
+    def test_a_wrong_mode_is_refused(self):
+        status, body = post(self.server, "/pause?mode=nap")
+        self.assertEqual(status, 400)
+        self.assertIn("nap", body["error"]["message"])
+        self.assertFalse(self.is_paused())
+
+    def test_the_multimodal_cache_can_be_reset(self):
+        self.assertEqual(post(self.server, "/reset_mm_cache"), (200, None))
+
+    def test_without_development_mode_there_is_none_of_it(self):
+        with Server(*DEMO) as server:
+            for path in ("/pause", "/resume", "/reset_mm_cache"):
+                self.assertEqual(post(server, path)[0], 404)
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                server.get("/is_paused")
+            self.assertEqual(refused.exception.code, 404)
+
+
+class Memory(unittest.TestCase):
+    def test_requests_may_be_as_long_as_the_memory_allows(self):
+        for length in ("auto", "-1"):
+            with Server(*DEMO, "--max-model-len", length, "--num-gpu-blocks-override", "64",
+                        "--max-num-batched-tokens", "128", "--kv-cache-metrics", "--kv-cache-metrics-sample", "1") as server:
+                longest = json.loads(server.get("/v1/models"))["data"][0]["max_model_len"]
+                self.assertGreater(longest, 16)
+                self.assertLess(longest, 1000)
+                prompt = [5] * (longest - 4)
+                status, body = post(server, "/v1/completions",
+                                    {"model": "demo", "prompt": prompt, "max_tokens": 4, "ignore_eos": True})
+                self.assertEqual(status, 200, body)
+                self.assertEqual(body["usage"]["total_tokens"], longest)
+                status, body = post(server, "/v1/completions", {"model": "demo", "prompt": [5] * (longest + 1)})
+                self.assertEqual(status, 400)
+                self.assertIn(str(longest), body["error"]["message"])
+
+    def test_the_life_of_blocks_is_shown_if_it_is_asked_for(self):
+        prompts = ([token] * 200 for token in range(5, 25))
+        arguments = (*DEMO, "--max-model-len", "512", "--kv-cache-memory-bytes", "2M", "--max-num-batched-tokens", "128")
+        for flags in ((), ("--kv-cache-metrics", "--kv-cache-metrics-sample", "1")):
+            with Server(*arguments, *flags) as server:
+                for prompt in prompts if flags else ():
+                    self.assertEqual(post(server, "/v1/completions",
+                                          {"model": "demo", "prompt": prompt, "max_tokens": 2})[0], 200)
+                text = server.get("/metrics")
+                for name in ("lifetime_seconds", "idle_before_evict_seconds", "reuse_gap_seconds"):
+                    self.assertEqual(f"vllm:kv_block_{name}_count" in text, bool(flags))
+                if flags:
+                    self.assertGreater(server.metric("vllm:kv_block_lifetime_seconds_count"), 10)
+
+
+if __name__ == "__main__":
+    unittest.main()
