@@ -122,27 +122,33 @@ class Clients:
 
 class Chaos(unittest.TestCase):
     def test_no_request_is_lost_whatever_is_killed(self):
+        self.check("one-process-per-role.conf", NUM_FAULTS - NUM_FAULTS // 4)
+
+    def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
+        self.check("mixed.conf", NUM_FAULTS // 4)
+
+    def check(self, config, num_faults):
         numbers = random.Random(SEED)
-        with Server("--config-file", str(CONFIGS / "one-process-per-role.conf"), "--log-stats-interval-s", "0") as server:
+        with Server("--config-file", str(CONFIGS / config), "--log-stats-interval-s", "0") as server:
             expected = [stream(server.port, body(number)) for number in range(NUM_STREAMS)]
             self.assertEqual([answer for answer in expected if answer[:2] != (200, True)], [])
             clients = Clients(server.port, expected)
             names = sorted(set(server.nodes()) - {"front"})
-            self.assertEqual(len(names), 6)
-            for fault in range(NUM_FAULTS):
+            self.assertGreater(len(names), 2)
+            for fault in range(num_faults):
                 time.sleep(numbers.uniform(0.05, 0.6))  # not to wait for anything: a fault comes when it comes
                 name = numbers.choice(names)
                 victim, restarts = server.nodes()[name], server.log().count("engine restarted")
-                stopped = numbers.random() < SHARE_STOPPED or fault == NUM_FAULTS // 2
+                stopped = numbers.random() < SHARE_STOPPED or fault == num_faults // 2
                 os.kill(victim, signal.SIGSTOP if stopped else signal.SIGKILL)
                 wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
                 wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
             clients.end()
-            print(f"seed {SEED}: {clients.num_requests} requests, {NUM_FAULTS} faults, {len(clients.lost)} lost, "
+            print(f"{config}, seed {SEED}: {clients.num_requests} requests, {num_faults} faults, {len(clients.lost)} lost, "
                   f"{len(clients.different)} different")
             self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
             self.assertEqual(server.wait_idle(), 0)
-            self.assertGreaterEqual(server.log().count("incident cause="), NUM_FAULTS)
+            self.assertGreaterEqual(server.log().count("incident cause="), num_faults)
             pids = list(server.nodes().values())
             code, log = server.stop()
         self.assertEqual(code, 0, log[-2000:])
