@@ -4,7 +4,7 @@
 
 namespace troupe {
 
-Result<Engine> start(caf::actor_system& system, StartOptions options) {
+Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
   auto handles = std::make_shared<EngineHandles>();
   Engine engine;
   engine.supervisor = spawn_supervisor(system, options, handles);

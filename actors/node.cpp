@@ -102,6 +102,7 @@ Handle peer(const ActorHandles& peers, std::size_t index) {
 /// Subscribers may connect while the model loads.
 Result<void> start_kv_events(Self self) {
   NodeState& node = state(self);
+  if (node.kv_event_publisher) return {};  // it outlives engines
   const EngineOptions& engine = node.options.engine;
   ASSIGN_OR_RETURN(const KVEventsConfig config, parse_kv_events_config(engine.kv_events_config));
   if (!config.publishes()) return {};

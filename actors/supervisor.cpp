@@ -106,7 +106,7 @@ struct SupervisorState {
   std::vector<Watched> watched;  ///< in the order of spawning
 
   int num_recoveries = 0;  ///< since the engine was last up
-  bool crashed = false;  ///< what was lost last fell by itself
+  bool crashed = false;    ///< what was lost last fell by itself
   bool clean = true;
   double killed_at = 0;  ///< while stopping: when processes that are left are killed
   caf::typed_response_promise<Started> started;
@@ -590,10 +590,16 @@ void open_port(Self self) {
   ask_now(
       self, state(self).frontend, kControlDeadline, "the frontend did not open the port",
       [=](const Listening& listening) {
-        if (state(self).incarnation != incarnation) return;
+        SupervisorState& supervisor = state(self);
+        if (listening.error && supervisor.frontend) {  // this one will never have a port
+          const auto frontend = caf::actor_cast<caf::actor>(supervisor.frontend);
+          forget(supervisor, frontend);
+          caf::anon_send_exit(frontend, caf::exit_reason::kill);
+          supervisor.frontend = nullptr;
+        }
         if (listening.error) return fail(self, *listening.error);
-        state(self).http_port = listening.port;
-        report_started(self, listening.port);
+        supervisor.http_port = listening.port;
+        if (supervisor.incarnation == incarnation) report_started(self, listening.port);
       },
       Listen{});
 }

@@ -60,7 +60,7 @@ struct SchedulerConfig {
   /// Decodes wait pipeline_parallel_size steps for their previous token (async only).
   bool stagger_decodes = true;
   std::uint32_t incarnation = 0;  ///< of the engine: every step carries it
-  bool pooling = false;  ///< nothing is sampled, a request ends with its embedding
+  bool pooling = false;           ///< nothing is sampled, a request ends with its embedding
   SpeculativeConfig speculative;
   KVTransferConfig kv_transfer;            ///< only with a KVConnector
   std::int32_t max_loras = 0;              ///< distinct adapters in a step; 0: no limit
