@@ -23,11 +23,12 @@ struct PausedEngine {
   template <class Question>
   void ask_scheduler(const Question& question, std::optional<PauseStatus>& answer) {
     test.system.spawn<caf::hidden>(
-        [to = test.engine->scheduler, question, &answer](caf::event_based_actor* self) {
-          ask(self, to, question)
+        [&answer](caf::event_based_actor* self, const SchedulerActor& to, const Question& what) {
+          ask(self, to, what)
               .then([&answer](const PauseStatus& status) { answer = status; },
                     [](const caf::error&) { BOOST_ERROR("the scheduler gave no answer"); });
-        });
+        },
+        test.engine->scheduler, question);
   }
   template <class Question>
   bool answer_now(const Question& question) {
