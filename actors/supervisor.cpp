@@ -129,8 +129,29 @@ void watch(Self self, std::string name, const caf::strong_actor_ptr& actor, std:
   state(self).watched.push_back({std::move(name), handle, node});
 }
 
-void forget(SupervisorState& supervisor, const caf::actor& actor) {
+/// Its end is no incident.
+template <class Handle>
+void end_quietly(SupervisorState& supervisor, const Handle& handle) {
+  const auto actor = caf::actor_cast<caf::actor>(handle);
   std::erase_if(supervisor.watched, [&](const Watched& w) { return w.actor == actor; });
+  caf::anon_send_exit(actor, caf::exit_reason::kill);
+}
+
+const ActorHandles& actors_of(const SupervisorState& supervisor, Role role) {
+  return supervisor.actors[static_cast<std::size_t>(role)];
+}
+
+/// Pre: the role has been spawned.
+template <class Handle = caf::strong_actor_ptr>
+Handle first_of(const SupervisorState& supervisor, Role role) {
+  return caf::actor_cast<Handle>(actors_of(supervisor, role).at(0));
+}
+
+std::vector<InputProcessorActor> input_processors(const SupervisorState& supervisor) {
+  std::vector<InputProcessorActor> pool;
+  for (const caf::strong_actor_ptr& handle : actors_of(supervisor, Role::kInputProcessor))
+    pool.push_back(caf::actor_cast<InputProcessorActor>(handle));
+  return pool;
 }
 
 std::size_t node_index(const SupervisorState& supervisor, Role role) {
@@ -496,7 +517,7 @@ std::vector<std::int32_t> ring_ranks(const SupervisorState& supervisor) {
 
 /// Whom the actor of a role speaks with, in the order that its node expects.
 ActorHandles peers_of(const SupervisorState& supervisor, Role role) {
-  const auto first = [&](Role of) { return supervisor.actors[static_cast<std::size_t>(of)].at(0); };
+  const auto first = [&](Role of) { return first_of(supervisor, of); };
   switch (role) {
     case Role::kExecutor: {
       ActorHandles workers;
@@ -515,7 +536,7 @@ ActorHandles peers_of(const SupervisorState& supervisor, Role role) {
       return {first(Role::kOutputProcessor), first(Role::kScheduler)};
     case Role::kFrontend: {
       ActorHandles engine = {first(Role::kOutputProcessor), first(Role::kScheduler)};
-      const auto& pool = supervisor.actors[static_cast<std::size_t>(Role::kInputProcessor)];
+      const ActorHandles& pool = actors_of(supervisor, Role::kInputProcessor);
       engine.insert(engine.end(), pool.begin(), pool.end());
       return engine;
     }
@@ -564,11 +585,9 @@ void report_started(Self self, std::uint16_t port) {
   EngineHandles& handles = *supervisor.handles;
   handles.request_defaults =
       request_defaults(supervisor.start.options, supervisor.sampling_defaults, model);
-  for (const auto& handle : supervisor.actors[static_cast<std::size_t>(Role::kInputProcessor)])
-    handles.input_processors.push_back(caf::actor_cast<InputProcessorActor>(handle));
-  const auto first = [&](Role of) { return supervisor.actors[static_cast<std::size_t>(of)].at(0); };
-  handles.scheduler = caf::actor_cast<SchedulerActor>(first(Role::kScheduler));
-  handles.output_processor = caf::actor_cast<OutputProcessorActor>(first(Role::kOutputProcessor));
+  handles.input_processors = input_processors(supervisor);
+  handles.scheduler = first_of<SchedulerActor>(supervisor, Role::kScheduler);
+  handles.output_processor = first_of<OutputProcessorActor>(supervisor, Role::kOutputProcessor);
   supervisor.started.deliver(
       Started{.model = model, .num_blocks = supervisor.cache.num_blocks, .port = port});
 }
@@ -576,13 +595,10 @@ void report_started(Self self, std::uint16_t port) {
 /// The Frontend goes on with its requests in the new engine.
 void hand_over_engine(Self self) {
   SupervisorState& supervisor = state(self);
-  std::vector<InputProcessorActor> pool;
-  for (const auto& handle : supervisor.actors[static_cast<std::size_t>(Role::kInputProcessor)])
-    pool.push_back(caf::actor_cast<InputProcessorActor>(handle));
-  const auto first = [&](Role of) { return supervisor.actors[static_cast<std::size_t>(of)].at(0); };
   send(self, supervisor.frontend, EngineReplaced{std::exchange(supervisor.crashed, false)},
-       std::move(pool), caf::actor_cast<OutputProcessorActor>(first(Role::kOutputProcessor)),
-       caf::actor_cast<SchedulerActor>(first(Role::kScheduler)));
+       input_processors(supervisor),
+       first_of<OutputProcessorActor>(supervisor, Role::kOutputProcessor),
+       first_of<SchedulerActor>(supervisor, Role::kScheduler));
 }
 
 void open_port(Self self) {
@@ -592,9 +608,7 @@ void open_port(Self self) {
       [=](const Listening& listening) {
         SupervisorState& supervisor = state(self);
         if (listening.error && supervisor.frontend) {  // this one will never have a port
-          const auto frontend = caf::actor_cast<caf::actor>(supervisor.frontend);
-          forget(supervisor, frontend);
-          caf::anon_send_exit(frontend, caf::exit_reason::kill);
+          end_quietly(supervisor, supervisor.frontend);
           supervisor.frontend = nullptr;
         }
         if (listening.error) return fail(self, *listening.error);
@@ -667,11 +681,7 @@ void recover(Self self, const std::string& cause, bool crashed) {
   supervisor.frontend_spawning = false;
   for (NodeSlot& slot : supervisor.nodes) slot.preparing = false;
   for (ActorHandles& handles : supervisor.actors) {
-    for (const caf::strong_actor_ptr& handle : handles) {
-      const auto actor = caf::actor_cast<caf::actor>(handle);
-      forget(supervisor, actor);
-      caf::anon_send_exit(actor, caf::exit_reason::kill);
-    }
+    for (const caf::strong_actor_ptr& handle : handles) end_quietly(supervisor, handle);
     handles.clear();
   }
   const bool group_lost =
@@ -679,11 +689,7 @@ void recover(Self self, const std::string& cause, bool crashed) {
                   [](const WorkerSlot& slot) { return !slot.worker || !slot.loaded; });
   if (group_lost) {
     for (WorkerSlot& slot : supervisor.workers) {
-      if (slot.worker) {
-        const auto actor = caf::actor_cast<caf::actor>(slot.worker);
-        forget(supervisor, actor);
-        caf::anon_send_exit(actor, caf::exit_reason::kill);
-      }
+      if (slot.worker) end_quietly(supervisor, slot.worker);
       slot = {.node = slot.node};
     }
   }
@@ -756,9 +762,8 @@ Result<void> start_nodes(Self self) {
   return {};
 }
 
-/// No two engines of a host meet under one name.
-/// In shared memory, or with workers on several hosts at that of rank 0, on the port behind the
-/// Supervisor's.
+/// In shared memory, where no two engines of a host meet under one name, or with workers on several
+/// hosts at that of rank 0, on the port behind the Supervisor's.
 std::string rendezvous_name(const SupervisorState& supervisor) {
   const TopologyOptions& topology = supervisor.start.options.topology;
   const auto host = [&](const WorkerSlot& slot) {
