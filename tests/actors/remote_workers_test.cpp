@@ -18,7 +18,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using testing::fake_token;
-using testing::fake_worker;
 using testing::FakeWorkerLog;
 
 /// What runs into it has failed.
@@ -85,7 +84,7 @@ struct Fixture {
 
 BOOST_FIXTURE_TEST_CASE(an_executor_runs_steps_on_workers_behind_rings, Fixture) {
   const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
-  const WorkerActor worker = other.spawn(fake_worker, log);
+  const WorkerActor worker = spawn_fake_worker(other, log);
   const auto sink = spawn_remote_executor(other, rings->worker(0), worker).value();
   const StepRunnerActor workers = spawn_remote_workers(engine, rings);
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {workers})};
@@ -95,9 +94,9 @@ BOOST_FIXTURE_TEST_CASE(an_executor_runs_steps_on_workers_behind_rings, Fixture)
 
 BOOST_FIXTURE_TEST_CASE(all_ranks_behind_one_ring_answer_a_step_together, Fixture) {
   const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0, 1}}).value();
-  const WorkerActor first = other.spawn(fake_worker, log);
+  const WorkerActor first = spawn_fake_worker(other, log);
   const auto second_log = std::make_shared<FakeWorkerLog>();
-  const WorkerActor second = other.spawn(fake_worker, second_log);
+  const WorkerActor second = spawn_fake_worker(other, second_log);
   const auto first_sink = spawn_remote_executor(other, rings->worker(0), first).value();
   const auto second_sink = spawn_remote_executor(other, rings->worker(1), second).value();
   const StepRunnerActor workers = spawn_remote_workers(engine, rings);
@@ -112,8 +111,8 @@ BOOST_FIXTURE_TEST_CASE(all_ranks_behind_one_ring_answer_a_step_together, Fixtur
 
 BOOST_FIXTURE_TEST_CASE(a_worker_here_and_one_behind_a_ring_are_one_group, Fixture) {
   const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {1}}).value();
-  const WorkerActor near = engine.spawn(fake_worker, log);
-  const WorkerActor far = other.spawn(fake_worker, std::make_shared<FakeWorkerLog>());
+  const WorkerActor near = spawn_fake_worker(engine, log);
+  const WorkerActor far = spawn_fake_worker(other, std::make_shared<FakeWorkerLog>());
   const auto sink = spawn_remote_executor(other, rings->worker(0), far).value();
   const StepRunnerActor workers = spawn_remote_workers(engine, rings);
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {near, workers}, ranks(2))};
@@ -124,7 +123,7 @@ BOOST_FIXTURE_TEST_CASE(a_worker_here_and_one_behind_a_ring_are_one_group, Fixtu
 BOOST_FIXTURE_TEST_CASE(the_end_of_a_worker_fails_open_steps_and_ends_both_sides, Fixture) {
   log->keep_quiet = true;
   const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
-  const WorkerActor worker = other.spawn(fake_worker, log);
+  const WorkerActor worker = spawn_fake_worker(other, log);
   const auto sink = spawn_remote_executor(other, rings->worker(0), worker).value();
   const StepRunnerActor workers = spawn_remote_workers(engine, rings);
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {workers})};
@@ -141,7 +140,7 @@ BOOST_FIXTURE_TEST_CASE(the_end_of_a_worker_fails_open_steps_and_ends_both_sides
 }
 
 BOOST_FIXTURE_TEST_CASE(a_worker_goes_on_under_a_new_incarnation, Fixture) {
-  const WorkerActor worker = other.spawn(fake_worker, log);
+  const WorkerActor worker = spawn_fake_worker(other, log);
   for (std::uint64_t incarnation = 1; incarnation <= 5; ++incarnation) {
     const std::shared_ptr<StepRings> rings =
         StepRings::create({.ranks = {0}, .incarnation = incarnation}).value();
@@ -207,7 +206,7 @@ class Child {
 void serve_steps(const WorkerRings& names) {
   SystemConfig config;
   caf::actor_system system{config};
-  const WorkerActor worker = system.spawn(fake_worker, std::make_shared<FakeWorkerLog>());
+  const WorkerActor worker = spawn_fake_worker(system, std::make_shared<FakeWorkerLog>());
   const auto sink = spawn_remote_executor(system, names, worker);
   for (;;) ::pause();
 }
@@ -263,7 +262,7 @@ BOOST_AUTO_TEST_CASE(a_killed_engine_process_ends_the_workers_end_of_the_rings) 
   SystemConfig config;
   caf::actor_system system{config};
   const auto log = std::make_shared<FakeWorkerLog>();
-  const WorkerActor worker = system.spawn(fake_worker, log);
+  const WorkerActor worker = spawn_fake_worker(system, log);
   const auto sink = spawn_remote_executor(system, names, worker).value();
   caf::scoped_actor self{system};
   self->monitor(sink);

@@ -1,0 +1,155 @@
+#include "tests/support/engine_harness.hpp"
+
+#include "runtime/cache/kv_cache_settings.hpp"
+#include "runtime/scheduler/kv_connector.hpp"
+#include "runtime/scheduler/scheduler_config.hpp"
+#include "runtime/transport/step_rings.hpp"
+
+namespace troupe::testing {
+namespace {
+
+struct FakeFrontendState {
+  FakeFrontendState() = default;
+  static inline const char* name = "fake_frontend";
+};
+
+FrontendActor::behavior_type fake_frontend(FrontendActor::stateful_pointer<FakeFrontendState> self,
+                                           const std::shared_ptr<FrontendLog>& log,
+                                           const OutputProcessorActor& output_processor) {
+  ask(self, output_processor, Subscribe{}).then([](const Status&) {});
+  return {
+      [](const Listen&) { return Listening{}; },
+      [](const GenerateRequest&) {},
+      [](const AbortRequests&) {},
+      [](const RenderRequest&) { return RenderReply{}; },
+      [](const ResetCaches&) { return CachesReset{}; },
+      [](const PauseScheduler&) { return PauseStatus{}; },
+      [](const ResumeScheduler&) { return PauseStatus{}; },
+      [](const AskPaused&) { return PauseStatus{}; },
+      [log](const RequestOutputs& outputs) {
+        ++log->num_messages;
+        log->stats = outputs.stats.scheduler;
+        for (const RequestOutput& output : outputs.outputs) {
+          for (const CompletionOutput& sample : output.outputs) {
+            auto& tokens = log->token_ids[output.id];
+            tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
+            log->text[output.id] += sample.text;
+          }
+          log->num_finished[output.id] += output.finished ? 1 : 0;
+          if (output.error) log->errors[output.id] = *output.error;
+          if (output.prefill_stats)
+            log->num_cached_tokens[output.id] = output.prefill_stats->num_cached_tokens;
+          if (output.finished) ++log->num_ended, log->num_ended.notify_all();
+        }
+      },
+      [](const EngineLost&) {},
+      [](const EngineReplaced&, const std::vector<InputProcessorActor>&,
+         const OutputProcessorActor&, const SchedulerActor&) {},
+      [](const EngineHealth&) {},
+      [](const Drain&) { return Drained{}; },
+      [](const DrainProgress&) {},
+      [](const WakeUp&) {},
+      [](const LogStats&) {},
+  };
+}
+
+struct CountingCacheState {
+  CountingCacheState() = default;
+  static inline const char* name = "counting_cache";
+};
+
+/// Counts what is asked and hands it on.
+KVCacheManagerActor::behavior_type counting_cache(
+    KVCacheManagerActor::stateful_pointer<CountingCacheState> self, const KVCacheManagerActor& next,
+    const std::shared_ptr<CacheLog>& log) {
+  return {
+      [=](KVCacheUpdates& updates) {
+        ++log->num_updates;
+        send(self, next, std::move(updates));
+      },
+      [=](AllocateSlots& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+      [=](LookupPrefix& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+      [=](AdmitRequest& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+      [=](TakeBlockWork& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+      [=](ReadBlockTable& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+      [=](FindInvalidBlocks& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+      [=](ResetPrefixCache& question) {
+        return ++log->num_questions, self->delegate(next, std::move(question));
+      },
+  };
+}
+
+}  // namespace
+
+EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer,
+                             const HarnessOptions& options) {
+  SchedulerConfig config;
+  config.async_scheduling = options.async_scheduling;
+  config.kv_transfer = {.consumer = true, .block_size = options.block_size};
+  KVCacheSettings settings;
+  settings.groups = {{.spec = {.block_size = options.block_size}, .layers = {0}}};
+  settings.num_blocks = options.num_blocks;
+  settings.max_model_len = options.max_model_len;
+  settings.max_in_flight_tokens = config.max_concurrent_batches() * options.max_num_batched_tokens;
+  config.num_blocks = options.num_blocks;
+  config.max_model_len = options.max_model_len;
+  config.max_num_seqs = options.max_num_seqs;
+  config.max_num_batched_tokens = options.max_num_batched_tokens;
+
+  worker = keep(spawn_fake_worker(system, worker_log));
+  SchedulerPeers peers;
+  const KVCacheManagerActor cache = keep(spawn_kv_cache_manager(system, settings));
+  peers.kv_cache_manager = keep(system.spawn(counting_cache, cache, cache_log));
+  StepRunnerActor runner = worker;
+  if (options.through_rings) {
+    const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
+    keep(spawn_remote_executor(system, rings->worker(0), worker).value());
+    runner = keep(spawn_remote_workers(system, rings));
+  }
+  executor = keep(spawn_executor(system, {runner}));
+  peers.executor = executor;
+  output_processor = keep(spawn_output_processor(system, std::move(tokenizer)));
+  peers.output_processor = output_processor;
+  peers.kv_connector = options.kv_connector;
+  scheduler = keep(spawn_scheduler(system, config, peers));
+  frontend = keep(system.spawn(fake_frontend, frontend_log, output_processor));
+}
+EngineHarness::~EngineHarness() {
+  for (const caf::actor& actor : actors)
+    caf::anon_send_exit(actor, caf::exit_reason::user_shutdown);
+}
+
+void EngineHarness::add(RequestId id, std::vector<TokenId> prompt, std::int32_t max_tokens,
+                        SamplingParams params, const RequestLimits& limits) {
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  params.output_kind = OutputKind::kDelta;
+  OutputRequest output{
+      .id = id, .external_id = to_string(id), .prompt_token_ids = prompt, .params = params};
+  EngineCoreRequest core{.id = id,
+                         .external_id = to_string(id),
+                         .prompt_token_ids = std::move(prompt),
+                         .params = params,
+                         .limits = limits};
+  post(output_processor, std::move(output));
+  post(scheduler, std::move(core));
+}
+
+void EngineHarness::abort(RequestId id) {
+  post(output_processor, AbortRequests{{id}});
+  post(scheduler, AbortRequests{{id}});
+}
+
+}  // namespace troupe::testing
