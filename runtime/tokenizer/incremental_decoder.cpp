@@ -32,13 +32,12 @@ IncrementalDecoder::IncrementalDecoder(std::shared_ptr<const Tokenizer> tokenize
 
 std::optional<std::string> IncrementalDecoder::advance(TokenId id, bool& is_invalid) {
   // The common case: everything before is settled, and the token brings whole characters.
-  if (num_prefix_ids_ == ids_.size() && tokenizer_->decodes_alone(id)) {
-    std::string text = tokenizer_->decode(std::span(&id, 1), skip_special_tokens_);
-    if (!text.empty() && text.find(unicode::kReplacement) == std::string::npos) {
+  if (num_prefix_ids_ == ids_.size()) {
+    if (const std::string_view text = tokenizer_->lone_text(id); !text.empty()) {
       ids_.assign(1, id);
       prefix_ = text;
       num_prefix_ids_ = 1;
-      return text;
+      return prefix_;
     }
   }
   if (prefix_.empty() && !ids_.empty()) {

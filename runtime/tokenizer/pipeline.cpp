@@ -59,7 +59,9 @@ Result<std::unique_ptr<const TokenizerPipeline>> TokenizerPipeline::from_json(co
   const Json& decoder = field(json, "decoder");
   ASSIGN_OR_RETURN(pipeline->decoder_, make_decoder(decoder));
   pipeline->decodes_byte_level_ = decoder.is_object() && field(decoder, "type") == "ByteLevel";
-  pipeline->decodes_tokens_apart_ = decodes_tokens_apart(decoder);
+  if (decodes_tokens_apart(decoder)) {
+    pipeline->lone_texts_ = std::make_unique<LoneTexts>(pipeline->vocabulary().id_limit());
+  }
   return std::unique_ptr<const TokenizerPipeline>(std::move(pipeline));
 }
 
@@ -190,6 +192,15 @@ std::string TokenizerPipeline::decode(std::span<const TokenId> ids,
   decoder_->apply(tokens);
   for (const std::string& token : tokens) text += token;
   return text;
+}
+
+std::string_view TokenizerPipeline::lone_text(TokenId id) const {
+  if (!lone_texts_) return {};
+  return lone_texts_->get(id, [&] {
+    if (added_.find(id) != nullptr || !starts_character(id)) return std::string();
+    std::string text = decode(std::span(&id, 1), false);
+    return text.find(unicode::kReplacement) == std::string::npos ? text : std::string();
+  });
 }
 
 bool TokenizerPipeline::starts_character(TokenId id) const {

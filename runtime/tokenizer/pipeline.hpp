@@ -12,6 +12,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/tokenizer/added_vocabulary.hpp"
 #include "runtime/tokenizer/decoder.hpp"
+#include "runtime/tokenizer/lone_texts.hpp"
 #include "runtime/tokenizer/model.hpp"
 #include "runtime/tokenizer/normalizer.hpp"
 #include "runtime/tokenizer/post_processor.hpp"
@@ -40,11 +41,9 @@ class TokenizerPipeline {
   /// True if a decoder may begin at this token as well as at the start of a text: it does not go on
   /// with a character that an earlier token began.
   [[nodiscard]] bool starts_character(TokenId id) const;
-  /// True if the token's text behind whole characters is what it decodes to alone, as long as that
-  /// is whole characters, too.
-  [[nodiscard]] bool decodes_alone(TokenId id) const {
-    return decodes_tokens_apart_ && added_.find(id) == nullptr && starts_character(id);
-  }
+  /// What the token adds to a text of whole characters, whatever that is, if that is certain and
+  /// whole characters, too; otherwise empty. Valid as long as this object.
+  [[nodiscard]] std::string_view lone_text(TokenId id) const;
 
  private:
   TokenizerPipeline() = default;
@@ -65,8 +64,8 @@ class TokenizerPipeline {
   PostProcessor post_processor_;
   std::unique_ptr<const TokenDecoder> decoder_;
   bool decodes_byte_level_ = false;
-  bool decodes_tokens_apart_ = false;
-  bool needs_origins_ = false;  ///< also where only ids are asked for
+  std::unique_ptr<const LoneTexts> lone_texts_;  ///< null: no token decodes alone
+  bool needs_origins_ = false;                   ///< also where only ids are asked for
 };
 
 }  // namespace troupe

@@ -105,7 +105,7 @@ bool Tokenizer::is_added(TokenId id) const noexcept {
 
 bool Tokenizer::starts_character(TokenId id) const { return pipeline_->starts_character(id); }
 
-bool Tokenizer::decodes_alone(TokenId id) const { return pipeline_->decodes_alone(id); }
+std::string_view Tokenizer::lone_text(TokenId id) const { return pipeline_->lone_text(id); }
 
 std::optional<TokenId> Tokenizer::bos_id() const {
   return roles_.bos ? token_to_id(*roles_.bos) : std::nullopt;

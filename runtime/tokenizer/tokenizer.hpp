@@ -90,9 +90,9 @@ class Tokenizer {
   /// True if the token does not go on with a character that an earlier token began: text before it
   /// decodes the same with and without it.
   [[nodiscard]] bool starts_character(TokenId id) const;
-  /// True if the token's text behind whole characters is what it decodes to alone, as long as that
-  /// is whole characters, too.
-  [[nodiscard]] bool decodes_alone(TokenId id) const;
+  /// What the token adds to a text of whole characters, whatever that is, if that is certain and
+  /// whole characters, too; otherwise empty. Valid as long as the tokenizer.
+  [[nodiscard]] std::string_view lone_text(TokenId id) const;
 
   [[nodiscard]] std::optional<TokenId> bos_id() const;
   [[nodiscard]] std::optional<TokenId> eos_id() const;

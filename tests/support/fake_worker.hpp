@@ -26,8 +26,9 @@ struct FakeWorkerLog {
   std::vector<RequestId> finished_ids;
 };
 
+/// Never a byte token of the demo model: those come first in its vocabulary.
 [[nodiscard]] inline TokenId fake_token(RequestId id, std::int32_t position) {
-  return static_cast<TokenId>(100 +
+  return static_cast<TokenId>(300 +
                               (value(id) * 31 + static_cast<std::uint64_t>(position) * 7) % 1000);
 }
 
