@@ -3,11 +3,12 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <memory>
+
+#include "runtime/base/file_descriptor.hpp"
 
 namespace troupe {
 
@@ -24,20 +25,19 @@ Result<void> probe_tcp(const std::string& host, std::uint16_t port,
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
   Error last{ErrorCode::kUnavailable, where + ": no address"};
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-    const int descriptor =
-        socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (descriptor < 0) continue;
-    int error = connect(descriptor, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    const FileDescriptor descriptor(
+        socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (!descriptor.valid()) continue;
+    int error = connect(descriptor.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
-      pollfd waiting{.fd = descriptor, .events = POLLOUT, .revents = 0};
+      pollfd waiting{.fd = descriptor.get(), .events = POLLOUT, .revents = 0};
       if (poll(&waiting, 1, static_cast<int>(timeout.count())) <= 0) {
         error = ETIMEDOUT;
       } else {
         socklen_t size = sizeof error;
-        getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &size);
+        getsockopt(descriptor.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       }
     }
-    close(descriptor);
     if (error == 0) return {};
     last = {error == ETIMEDOUT ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
             where + ": " + std::strerror(error)};

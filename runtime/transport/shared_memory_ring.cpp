@@ -1,7 +1,6 @@
 #include "runtime/transport/shared_memory_ring.hpp"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -15,20 +14,19 @@
 #include <bit>
 #include <cerrno>
 #include <charconv>
-#include <climits>
 #include <new>
 #include <random>
 #include <system_error>
 #include <utility>
 
+#include "runtime/base/futex.hpp"
 #include "runtime/base/log.hpp"
 
 namespace troupe {
 namespace {
 
 using namespace std::chrono_literals;
-using Word = std::atomic<std::uint32_t>;
-static_assert(Word::is_always_lock_free && sizeof(Word) == 4);
+using Word = FutexWord;
 
 // The low bits of head and tail; the rest counts chunks.
 constexpr std::uint32_t kClosed = 1;
@@ -43,21 +41,6 @@ constexpr std::uint64_t kMagic = 0x676e697270757274;  // "trupring"
 constexpr std::uint32_t kLayout = 1;
 constexpr std::size_t kPage = 4096;
 constexpr auto kLookInterval = 100ms;
-
-/// Until the word is not `expected` any more, a wake-up, or the time. Spurious returns are fine.
-void futex_wait(Word& word, std::uint32_t expected, Deadline until) noexcept {
-  const auto since_epoch = until.time_since_epoch();
-  const auto seconds = std::chrono::floor<std::chrono::seconds>(since_epoch);
-  timespec time{};
-  time.tv_sec = static_cast<time_t>(seconds.count());
-  time.tv_nsec = static_cast<long>(std::chrono::nanoseconds(since_epoch - seconds).count());
-  // WAIT_BITSET takes an absolute time on the clock of std::chrono::steady_clock.
-  ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, &time, nullptr, FUTEX_BITSET_MATCH_ANY);
-}
-
-void futex_wake_all(Word& word) noexcept {
-  ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
 
 void pause_cpu() noexcept {
 #if defined(__x86_64__)
@@ -185,7 +168,7 @@ Result<void> SharedMemoryRing::check_shape(std::uint32_t num_readers, std::uint3
 }
 
 Result<void> SharedMemoryRing::map() {
-  void* memory = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  void* memory = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (memory == MAP_FAILED) {
     return system_error("mapping " + std::to_string(mapped_bytes_) + " bytes of a ring", errno);
   }
@@ -217,18 +200,18 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::create(const RingOpt
   ring->num_chunks_ = options.num_chunks;
   ring->chunk_bytes_ = options.chunk_bytes;
   ring->mapped_bytes_ = segment_bytes(options.num_readers, options.num_chunks, options.chunk_bytes);
-  ring->fd_ = ::memfd_create("troupe-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (ring->fd_ < 0) return system_error("creating a ring", errno);
+  ring->fd_ = FileDescriptor(::memfd_create("troupe-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!ring->fd_.valid()) return system_error("creating a ring", errno);
   // Nobody can take memory away that others have mapped.
-  if (::ftruncate(ring->fd_, static_cast<off_t>(ring->mapped_bytes_)) != 0 ||
-      ::fcntl(ring->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  if (::ftruncate(ring->fd_.get(), static_cast<off_t>(ring->mapped_bytes_)) != 0 ||
+      ::fcntl(ring->fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("sizing a ring of " + std::to_string(ring->mapped_bytes_) + " bytes",
                         errno);
   }
   RETURN_IF_ERROR(ring->map());
   // The rest is zero, as it should be.
   new (ring->base_) Header{.identity = identity, .head = 0, .writer_pid = 0, .writer_waits = 0};
-  ring->name_ = to_text({.pid = ::getpid(), .fd = ring->fd_, .token = identity.token});
+  ring->name_ = to_text({.pid = ::getpid(), .fd = ring->fd_.get(), .token = identity.token});
   return ring;
 }
 
@@ -241,22 +224,22 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::open(const std::stri
   std::shared_ptr<SharedMemoryRing> ring(new SharedMemoryRing);
   ring->name_ = name;
   // The number may have come to mean any file by now: opening it must do nothing else.
-  ring->fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  ring->fd_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   const Error gone{ErrorCode::kUnavailable,
                    "there is no ring " + name +
                        ": the process that made it has ended, or is not visible from this one"};
-  if (ring->fd_ < 0) {
+  if (!ring->fd_.valid()) {
     if (errno == ENOENT || errno == ENXIO) return gone;
     return system_error("opening the ring " + name, errno);
   }
   struct stat status {};
-  const int seals = ::fcntl(ring->fd_, F_GET_SEALS);
-  if (::fstat(ring->fd_, &status) != 0 || !S_ISREG(status.st_mode) || seals < 0 ||
+  const int seals = ::fcntl(ring->fd_.get(), F_GET_SEALS);
+  if (::fstat(ring->fd_.get(), &status) != 0 || !S_ISREG(status.st_mode) || seals < 0 ||
       (seals & F_SEAL_SHRINK) == 0 || static_cast<std::size_t>(status.st_size) < sizeof(Header)) {
     return gone;
   }
   Header::Identity identity{};
-  if (::pread(ring->fd_, &identity, sizeof identity, 0) != sizeof identity ||
+  if (::pread(ring->fd_.get(), &identity, sizeof identity, 0) != sizeof identity ||
       identity.magic != kMagic || identity.token != parsed->token) {
     return gone;
   }
@@ -291,7 +274,6 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::open(const std::stri
 
 SharedMemoryRing::~SharedMemoryRing() {
   if (base_ != nullptr) ::munmap(base_, mapped_bytes_);
-  if (fd_ >= 0) ::close(fd_);
 }
 
 void SharedMemoryRing::close() noexcept {
@@ -318,21 +300,16 @@ bool SharedMemoryRing::is_detached(std::uint32_t index) const noexcept {
 
 // ---- Processes --------------------------------------------------------------------------------
 
-PeerProcess::~PeerProcess() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 bool PeerProcess::alive(std::int32_t pid) {
   if (pid <= 0 || pid == ::getpid()) return true;
   if (pid != pid_) {
-    if (fd_ >= 0) ::close(fd_);
     pid_ = pid;
-    fd_ = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
-    if (fd_ < 0 && errno == ESRCH) return false;
+    fd_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!fd_.valid() && errno == ESRCH) return false;
   }
   // Without a pidfd (a kernel before 5.3), a zombie counts as alive until it has been waited for.
-  if (fd_ < 0) return ::kill(pid, 0) == 0 || errno != ESRCH;
-  pollfd ended{.fd = fd_, .events = POLLIN, .revents = 0};
+  if (!fd_.valid()) return ::kill(pid, 0) == 0 || errno != ESRCH;
+  pollfd ended{.fd = fd_.get(), .events = POLLIN, .revents = 0};
   return ::poll(&ended, 1, 0) <= 0;
 }
 

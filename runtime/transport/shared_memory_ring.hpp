@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/result.hpp"
 
 namespace troupe {
@@ -103,7 +104,7 @@ class SharedMemoryRing {
   [[nodiscard]] char* chunk(std::uint32_t position) const noexcept;
 
   std::string name_;
-  int fd_ = -1;
+  FileDescriptor fd_;
   char* base_ = nullptr;
   std::size_t mapped_bytes_ = 0;
   // As they were when the segment was opened: what is in it later is not trusted.
@@ -116,16 +117,12 @@ class SharedMemoryRing {
 /// (a zombie) as gone.
 class PeerProcess {
  public:
-  PeerProcess() = default;
-  ~PeerProcess();
-  PeerProcess(const PeerProcess&) = delete;
-  PeerProcess& operator=(const PeerProcess&) = delete;
   /// `pid` 0: nobody yet, who counts as alive.
   [[nodiscard]] bool alive(std::int32_t pid);
 
  private:
   std::int32_t pid_ = 0;
-  int fd_ = -1;
+  FileDescriptor fd_;
 };
 
 /// The one writer. Closes the ring at its end. One thread at a time.

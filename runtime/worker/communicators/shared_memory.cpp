@@ -1,7 +1,6 @@
 #include "runtime/worker/communicators/shared_memory.hpp"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,7 +19,8 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/worker/communicators/file_descriptor.hpp"
+#include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/futex.hpp"
 
 namespace troupe {
 namespace {
@@ -79,16 +79,6 @@ std::size_t channels_offset(std::int32_t size) {
 }
 std::size_t segment_bytes(std::int32_t size) {
   return channels_offset(size) + static_cast<std::size_t>(size * size) * kChannelBytes;
-}
-
-/// Shared between processes, so without FUTEX_PRIVATE_FLAG.
-void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t seen,
-                std::chrono::nanoseconds time) {
-  timespec timeout{.tv_sec = time.count() / 1'000'000'000, .tv_nsec = time.count() % 1'000'000'000};
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &timeout, nullptr, 0);
-}
-void futex_wake_all(std::atomic<std::uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
 }
 
 void set_counter(Counter& counter, std::uint32_t value) {
@@ -480,7 +470,8 @@ class SharedMemoryCommunicator final : public Communicator {
       counter.num_waiting.fetch_add(1, std::memory_order_seq_cst);
       const std::uint32_t seen = counter.value.load(std::memory_order_seq_cst);
       const bool is_done = done(seen);
-      if (!is_done && header_.failed.load() == 0) futex_wait(counter.value, seen, kSlice);
+      if (!is_done && header_.failed.load() == 0)
+        futex_wait(counter.value, seen, Clock::now() + kSlice);
       counter.num_waiting.fetch_sub(1, std::memory_order_seq_cst);
       if (is_done || done(counter.value.load(std::memory_order_acquire))) return true;
       if (header_.failed.load() != 0) return false;

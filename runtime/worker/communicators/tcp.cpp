@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/worker/communicators/file_descriptor.hpp"
+#include "runtime/base/file_descriptor.hpp"
 
 namespace troupe {
 namespace {

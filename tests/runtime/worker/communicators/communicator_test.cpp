@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/file_descriptor.hpp"
 #include "runtime/worker/communicators/create.hpp"
-#include "runtime/worker/communicators/file_descriptor.hpp"
 
 namespace troupe {
 namespace {
