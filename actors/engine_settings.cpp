@@ -84,6 +84,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
   return {
       .model = options.model.model,
       .dtype = options.model.dtype,
+      .quantization = options.model.quantization,
       .kv_cache_dtype = options.engine.kv_cache_dtype,
       .cpu_isa = options.engine.cpu_isa,
       .threads = static_cast<std::int32_t>(options.engine.threads),

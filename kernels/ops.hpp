@@ -33,6 +33,14 @@ enum class ComputeMode : std::uint8_t {
           ///< activations are rounded to bf16 on their way into it, sums stay f32
 };
 
+/// Weights as whole numbers, in groups along K (of each of k_shards parts; the last group of a part
+/// may be shorter): w[n, k] = scale[n, g] q[n, k] + minimum[n, g].
+enum class QuantizedType : std::uint8_t {
+  kNone,
+  kInt8,  ///< q in [-128, 127]
+  kInt4,  ///< q in [-8, 7]
+};
+
 /// Shape and numbers of a weight matrix in the backend's own layout.
 struct WeightSpec {
   std::int64_t num_rows = 0;             ///< outputs (N)
@@ -44,6 +52,25 @@ struct WeightSpec {
   /// use 4, so that 1, 2 and 4 tensor-parallel workers add the same numbers in the same order: a
   /// worker that holds 4 / T of the parts computes one subtree.
   std::int32_t k_shards = 1;
+  /// Not kNone: `type` and `mode` do not count. The activations are quantised too, each group of a
+  /// row alone, symmetric to 8 bits; sums within a group are exact, and groups are added in order,
+  /// so that all instruction sets compute the same bits.
+  QuantizedType quantized = QuantizedType::kNone;
+  std::int32_t group_size = 0;  ///< kInt8: a multiple of 16 up to 16384; kInt4: of 32
+  bool has_minimums = false;
+
+  /// Groups of one of the k_shards parts.
+  [[nodiscard]] TROUPE_INLINE std::int64_t groups_per_shard() const noexcept {
+    return (num_cols / k_shards + group_size - 1) / group_size;
+  }
+};
+
+/// Rows of a quantised matrix, as pack_quantized_rows takes them.
+struct QuantizedRows {
+  const std::int8_t* values = nullptr;  ///< [num_rows, num_cols]
+  const float* scales = nullptr;        ///< [num_rows, k_shards * groups_per_shard], kept as f16
+  const float* minimums = nullptr;      ///< as the scales; only with has_minimums
+  std::int64_t num_rows = 0;
 };
 
 /// A weight matrix after pack_rows; `data` has packed_bytes(spec) bytes and is aligned to 64.
@@ -222,6 +249,9 @@ struct OpTable {
   /// same time. Pre: part.num_cols == spec.num_cols; `packed` was zero filled.
   void (*pack_rows)(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
                     std::byte* packed) noexcept = nullptr;
+  /// pack_rows for a quantised matrix. Null: the backend has no quantised matrices.
+  void (*pack_quantized_rows)(const WeightSpec& spec, const QuantizedRows& part,
+                              std::int64_t first_row, std::byte* packed) noexcept = nullptr;
   /// Workspace of matmul with at most max_rows rows of x.
   std::int64_t (*matmul_workspace_bytes)(const WeightSpec& spec,
                                          std::int64_t max_rows) noexcept = nullptr;

@@ -40,8 +40,9 @@ TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, ran
 
 /// What a worker loads, and how.
 struct WorkerOptions {
-  std::string model;           ///< folder
-  std::string dtype = "auto";  ///< auto, bfloat16, float32
+  std::string model;                  ///< folder, or GGUF file
+  std::string dtype = "auto";         ///< auto, bfloat16, float32
+  std::string quantization = "auto";  ///< auto, int8, int4
   std::string kv_cache_dtype = "auto";
   std::string cpu_isa = "auto";
   std::int32_t threads = 0;  ///< 0: the cores, shared out among the ranks on this host
@@ -52,8 +53,8 @@ struct WorkerOptions {
   ParallelConfig parallel;
   bool operator==(const WorkerOptions&) const = default;
 };
-TROUPE_MESSAGE(WorkerOptions, model, dtype, kv_cache_dtype, cpu_isa, threads, block_size,
-               max_model_len, max_num_seqs, max_num_batched_tokens, parallel)
+TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, kv_cache_dtype, cpu_isa, threads,
+               block_size, max_model_len, max_num_seqs, max_num_batched_tokens, parallel)
 
 struct LoadModel {
   WorkerOptions options;

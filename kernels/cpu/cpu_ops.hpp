@@ -11,6 +11,8 @@ namespace troupe::TROUPE_ISA {
 std::int64_t packed_bytes(const WeightSpec& spec) noexcept;
 void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
                std::byte* packed) noexcept;
+void pack_quantized_rows(const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,
+                         std::byte* packed) noexcept;
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept;
 void matmul(const OpContext& context, const MatmulArgs& args) noexcept;
 

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/matmul_f32.hpp"
+#include "kernels/cpu/matmul_quantized.hpp"
 #include "kernels/cpu/rows.hpp"
 
 #if defined(TROUPE_BF16_TILES)
@@ -140,6 +141,59 @@ void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
       });
 }
 
+/// Where the quantised activations of all rows lie in the workspace: first their numbers,
+/// [num_rows, num_shards, padded_depth], then their groups.
+struct QuantizedSpace {
+  std::int64_t value_stride;
+  std::int64_t group_stride;
+  std::int64_t value_bytes;
+  std::int64_t num_bytes;
+};
+QuantizedSpace quantized_space(const WeightSpec& spec, std::int64_t num_rows,
+                               std::int64_t num_shards) {
+  QuantizedSpace space;
+  space.value_stride = num_shards * panel_layout(spec).padded_depth;
+  space.group_stride = num_shards * spec.groups_per_shard();
+  space.value_bytes = round_up(num_rows * space.value_stride, 64);
+  space.num_bytes =
+      space.value_bytes +
+      round_up(num_rows * space.group_stride * static_cast<std::int64_t>(sizeof(QuantizedGroup)),
+               64);
+  return space;
+}
+
+template <QuantizedType kType>
+void matmul_quantized(const OpContext& context, const MatmulArgs& args) {
+  const WeightSpec& spec = args.weight.spec;
+  const PanelLayout layout = panel_layout(spec);
+  const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
+  const std::int64_t shard_groups = spec.groups_per_shard();
+  const QuantizedSpace space = quantized_space(spec, args.x.num_rows, num_shards);
+  auto* values = reinterpret_cast<std::int8_t*>(context.workspace.data());
+  auto* groups = reinterpret_cast<QuantizedGroup*>(context.workspace.data() + space.value_bytes);
+  for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
+    for (std::int64_t s = 0; s < num_shards; ++s) {
+      for (std::int64_t g = 0; g < shard_groups; ++g) {
+        const std::int64_t begin = g * spec.group_size;
+        groups[row * space.group_stride + s * shard_groups + g] =
+            quantize_group(args.x.row(row) + s * layout.depth + begin,
+                           min_of(spec.group_size, layout.depth - begin), spec.group_size,
+                           values + row * space.value_stride + s * layout.padded_depth + begin);
+      }
+    }
+  });
+  for_each_block<NoUnit, kQuantizedRows>(
+      context, args,
+      [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index, const std::byte* shard,
+          float* sums) {
+        const QuantizedActivations x{
+            values + row * space.value_stride + shard_index * layout.padded_depth,
+            groups + row * space.group_stride + shard_index * shard_groups, space.value_stride,
+            space.group_stride};
+        multiply_rows_quantized<kType>(num_rows, spec, layout.group_bytes, x, shard, sums);
+      });
+}
+
 }  // namespace
 
 std::int64_t packed_bytes(const WeightSpec& spec) noexcept {
@@ -170,13 +224,32 @@ void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t fi
   });
 }
 
+void pack_quantized_rows(const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,
+                         std::byte* packed) noexcept {
+  const PanelLayout layout = panel_layout(spec);
+  const std::int64_t num_groups = spec.k_shards * spec.groups_per_shard();
+  for (std::int64_t i = 0; i < part.num_rows; ++i) {
+    const std::int64_t row = first_row + i;
+    pack_quantized_row(spec, layout, row % kPanelCols, part.values + i * spec.num_cols,
+                       part.scales + i * num_groups,
+                       spec.has_minimums ? part.minimums + i * num_groups : nullptr,
+                       packed + row / kPanelCols * layout.panel_bytes);
+  }
+}
+
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept {
+  if (spec.quantized != QuantizedType::kNone)
+    return quantized_space(spec, max_rows, spec.k_shards).num_bytes;
   if (!uses_bf16_unit(spec)) return 0;
   return round_up(max_rows * spec.k_shards * panel_layout(spec).padded_depth * 2, 64);
 }
 
 void matmul(const OpContext& context, const MatmulArgs& args) noexcept {
-  if (uses_bf16_unit(args.weight.spec)) {
+  if (args.weight.spec.quantized == QuantizedType::kInt8) {
+    matmul_quantized<QuantizedType::kInt8>(context, args);
+  } else if (args.weight.spec.quantized == QuantizedType::kInt4) {
+    matmul_quantized<QuantizedType::kInt4>(context, args);
+  } else if (uses_bf16_unit(args.weight.spec)) {
     matmul_bf16(context, args);
   } else {
     matmul_f32(context, args);

@@ -6,6 +6,10 @@
 // bf16 two neighbouring k are interleaved, ((k, n), (k + 1, n)) in one 32-bit word: what bf16 units
 // take, and what widens to f32 with one shift or mask. So any number of activation rows reads a
 // panel once, from beginning to end.
+//
+// A quantised shard is a sequence of groups, each with its numbers, then the panel's scales, then
+// its minimums (f16). Four neighbouring k lie in one 32-bit word (what VNNI and AMX take); of 4-bit
+// numbers, the lower halves of four rows of words are k 0 to 15 of 32, the upper halves 16 to 31.
 
 #include "kernels/cpu/simd.hpp"
 #include "kernels/ops.hpp"
@@ -38,12 +42,25 @@ struct PanelLayout {
   std::int64_t padded_depth;  ///< as stored
   std::int64_t shard_bytes;
   std::int64_t panel_bytes;
+  std::int64_t group_bytes = 0;  ///< of a quantised shard
 };
+
+/// The numbers of a quantised group for all columns of a panel.
+TROUPE_INLINE std::int64_t group_value_bytes(const WeightSpec& spec) {
+  return spec.group_size * kPanelCols / (spec.quantized == QuantizedType::kInt4 ? 2 : 1);
+}
 
 TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   PanelLayout layout;
   layout.num_panels = ceil_div(spec.num_rows, kPanelCols);
   layout.depth = spec.num_cols / spec.k_shards;
+  if (spec.quantized != QuantizedType::kNone) {
+    layout.padded_depth = spec.groups_per_shard() * spec.group_size;
+    layout.group_bytes = group_value_bytes(spec) + (spec.has_minimums ? 2 : 1) * kPanelCols * 2;
+    layout.shard_bytes = spec.groups_per_shard() * layout.group_bytes;
+    layout.panel_bytes = layout.shard_bytes * spec.k_shards;
+    return layout;
+  }
   layout.padded_depth =
       spec.type == ElementType::kBF16 ? round_up(layout.depth, kBf16DepthStep) : layout.depth;
   const std::int64_t number_bytes = spec.type == ElementType::kF32 ? 4 : 2;

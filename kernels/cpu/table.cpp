@@ -12,6 +12,7 @@ const OpTable& op_table() noexcept {
       .name = TROUPE_STRINGIFY(TROUPE_ISA),
       .packed_bytes = packed_bytes,
       .pack_rows = pack_rows,
+      .pack_quantized_rows = pack_quantized_rows,
       .matmul_workspace_bytes = matmul_workspace_bytes,
       .matmul = matmul,
       .embedding = embedding,

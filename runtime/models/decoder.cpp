@@ -4,6 +4,8 @@
 #include <array>
 #include <string_view>
 
+#include "runtime/models/quantize.hpp"
+
 namespace troupe {
 namespace {
 
@@ -37,7 +39,13 @@ Linear load_head(const ModelConfig& config, WeightLoader& loader) {
   else
     loader.ignore("lm_head.");  // some checkpoints store the tied head again
   return Linear(loader, {{name, config.vocab_size, loader.shard(config.vocab_size)}},
-                config.hidden_size, false);
+                config.hidden_size, false, MatrixRole::kHead);
+}
+
+ElementType wide_type(TensorType type) {
+  return type == TensorType::kBF16  ? ElementType::kBF16
+         : type == TensorType::kF16 ? ElementType::kF16
+                                    : ElementType::kF32;
 }
 
 }  // namespace
@@ -147,6 +155,23 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
   return num_bytes + workspace_bytes;
 }
 
+void DecoderModel::embed(std::span<const TokenId> ids, Matrix out) {
+  if (!is_block_type(embedding_->type)) {
+    device_.ops().embedding(device_.context(),
+                            {.table = {embedding_->bytes.data(), wide_type(embedding_->type),
+                                       config_.vocab_size, config_.hidden_size},
+                             .ids = ids.data(),
+                             .scale = options_.embedding_scale,
+                             .out = out});
+    return;
+  }
+  device_.pool().parallel_for(out.num_rows, [&](std::int64_t token) {
+    float* row = out.row(token);
+    widen_row(*embedding_, ids[static_cast<std::size_t>(token)], 0, config_.hidden_size, row);
+    for (std::int64_t i = 0; i < config_.hidden_size; ++i) row[i] *= options_.embedding_scale;
+  });
+}
+
 void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
                            Communicator* peers, Matrix hidden) {
   const OpTable& ops = device_.ops();
@@ -159,10 +184,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   if (is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
     std::fill_n(residual.data, residual.num_rows * residual.num_cols, 0.0f);
-    ops.embedding(step.context, {.table = embedding_,
-                                 .ids = batch.token_ids.data(),
-                                 .scale = options_.embedding_scale,
-                                 .out = x});
+    embed(batch.token_ids, x);
   } else {
     const std::int32_t previous = parallel_.rank - parallel_.tensor_parallel_size;
     peers->recv(writable_bytes_of(residual), previous);

@@ -89,6 +89,8 @@ class DecoderModel final : public Model {
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
+  /// out[t] = the embedding of ids[t], scaled.
+  void embed(std::span<const TokenId> ids, Matrix out);
   [[nodiscard]] bool is_first_stage() const noexcept { return parallel_.stage() == 0; }
   [[nodiscard]] bool is_last_stage() const noexcept {
     return parallel_.stage() == parallel_.pipeline_parallel_size - 1;
@@ -98,7 +100,7 @@ class DecoderModel final : public Model {
   ParallelConfig parallel_;
   DecoderOptions options_;
   std::vector<std::unique_ptr<DecoderLayer>> layers_;
-  StoredMatrix embedding_;
+  const TensorView* embedding_;  ///< of the mapped file
   RmsNorm final_norm_;
   Linear head_;  ///< rows of this rank
   std::int64_t weight_bytes_ = 0;

@@ -5,8 +5,8 @@
 namespace troupe {
 
 Linear::Linear(WeightLoader& loader, const std::vector<WeightLoader::Part>& parts,
-               std::int64_t num_cols, bool has_bias)
-    : weight_(loader.matrix(parts, num_cols, {0, num_cols}, /*k_shards=*/1)) {
+               std::int64_t num_cols, bool has_bias, MatrixRole role)
+    : weight_(loader.matrix(parts, num_cols, {0, num_cols}, /*k_shards=*/1, role)) {
   if (has_bias) bias_ = loader.biases(parts);
 }
 

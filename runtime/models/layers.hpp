@@ -58,7 +58,7 @@ class Linear {
  public:
   Linear() = default;
   Linear(WeightLoader& loader, const std::vector<WeightLoader::Part>& parts, std::int64_t num_cols,
-         bool has_bias);
+         bool has_bias, MatrixRole role = MatrixRole::kLayer);
   /// x: [M, num_cols], out: [M, rows of this rank].
   void apply(const OpTable& ops, const OpContext& context, ConstMatrix x, Matrix out) const;
   [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }

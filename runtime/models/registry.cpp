@@ -65,6 +65,14 @@ Result<DType> parse_dtype_name(std::string_view name) {
       "dtype is " + std::string(name) + ", not one of auto, float32, bfloat16, float16", "dtype");
 }
 
+Result<QuantizedType> parse_quantization(std::string_view name) {
+  if (name == "auto") return QuantizedType::kNone;
+  if (name == "int8") return QuantizedType::kInt8;
+  if (name == "int4") return QuantizedType::kInt4;
+  return invalid_argument("quantization is " + std::string(name) + ", not one of auto, int8, int4",
+                          "quantization");
+}
+
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
                                const ModelOptions& options, const LoadProgressCallback& progress) {
   LoadedModel loaded;
@@ -81,8 +89,9 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   if (options.dtype != "auto") {
     ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
   }
-  WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype), options.parallel,
-                      progress);
+  WeightFormat format = weight_format(loaded.dtype);
+  ASSIGN_OR_RETURN(format.quantized, parse_quantization(options.quantization));
+  WeightLoader loader(*loaded.checkpoint, device, format, options.parallel, progress);
   loaded.model = architecture->make(loaded.config, device, loader);
   RETURN_IF_ERROR(loader.finish());
   return loaded;

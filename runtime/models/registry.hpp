@@ -22,6 +22,9 @@ struct ModelOptions {
   /// "auto" (what the checkpoint says), "float32" (exact arithmetic on the weights as stored),
   /// "bfloat16", "float16".
   std::string dtype = "auto";
+  /// "auto" (what the checkpoint stores quantised keeps its width), "int8", "int4" (the other
+  /// matrices are quantised too).
+  std::string quantization = "auto";
   std::int64_t max_model_len = 0;  ///< 0: the model's own
   ParallelConfig parallel;         ///< whose slices are loaded
 };
@@ -39,6 +42,9 @@ struct LoadedModel {
 /// Reads such a name ("half", "float" and "bf16"-like short forms are not names). Errors:
 /// kInvalidArgument.
 Result<DType> parse_dtype_name(std::string_view name);
+
+/// Reads "auto" (kNone), "int8" or "int4". Errors: kInvalidArgument.
+Result<QuantizedType> parse_quantization(std::string_view name);
 
 /// Loads the model in `folder` onto the device, which must outlive it. The configuration is judged
 /// before any weight is read.

@@ -20,8 +20,9 @@ struct TypeInfo {
   TensorType type;
   std::string_view name;
   std::int64_t num_bytes;
+  std::int64_t num_elements = 1;
 };
-constexpr std::array<TypeInfo, 15> kTypes = {{
+constexpr std::array<TypeInfo, 19> kTypes = {{
     {TensorType::kBool, "BOOL", 1},
     {TensorType::kU8, "U8", 1},
     {TensorType::kI8, "I8", 1},
@@ -37,6 +38,10 @@ constexpr std::array<TypeInfo, 15> kTypes = {{
     {TensorType::kI64, "I64", 8},
     {TensorType::kU64, "U64", 8},
     {TensorType::kF64, "F64", 8},
+    {TensorType::kQ4_0, "Q4_0", 18, 32},
+    {TensorType::kQ8_0, "Q8_0", 34, 32},
+    {TensorType::kQ4_K, "Q4_K", 144, 256},
+    {TensorType::kQ6_K, "Q6_K", 210, 256},
 }};
 
 const TypeInfo& info(TensorType type) noexcept { return kTypes[static_cast<std::size_t>(type)]; }
@@ -72,7 +77,7 @@ class EntryParser {
                      std::string(to_string(tensor.type)) + " takes " + std::to_string(num_bytes) +
                      " bytes, data_offsets hold " + std::to_string(end - begin));
     tensor.bytes = data_.subspan(begin, num_bytes);
-    const auto alignment = static_cast<std::uintptr_t>(element_bytes(tensor.type));
+    const auto alignment = static_cast<std::uintptr_t>(type_block(tensor.type).num_bytes);
     if (reinterpret_cast<std::uintptr_t>(tensor.bytes.data()) % alignment != 0)
       return error(ErrorCode::kUnsupported, "its data is not aligned to its element size");
     return tensor;
@@ -91,8 +96,9 @@ class EntryParser {
     const auto dtype = entry.find("dtype");
     if (dtype == entry.end() || !dtype->is_string()) return corrupt("dtype is missing");
     const auto& name = dtype->get_ref<const std::string&>();
-    const auto* known = std::find_if(kTypes.begin(), kTypes.end(),
-                                     [&](const TypeInfo& type) { return type.name == name; });
+    const auto* known = std::find_if(kTypes.begin(), kTypes.end(), [&](const TypeInfo& type) {
+      return type.name == name && !is_block_type(type.type);
+    });
     if (known == kTypes.end()) return error(ErrorCode::kUnsupported, "dtype " + in_quotes(name));
     tensor.type = known->type;
     return {};
@@ -105,7 +111,7 @@ class EntryParser {
     if (shape->size() > kMaxDimensions)
       return corrupt("shape has " + std::to_string(shape->size()) + " dimensions, at most " +
                      std::to_string(kMaxDimensions) + " are read");
-    auto num_bytes = static_cast<std::uint64_t>(element_bytes(tensor.type));
+    auto num_bytes = static_cast<std::uint64_t>(type_block(tensor.type).num_bytes);
     for (const json& dimension : *shape) {
       if (!dimension.is_number_unsigned()) return corrupt("shape holds what is not a size");
       const auto size = dimension.get<std::uint64_t>();
@@ -177,10 +183,13 @@ Result<std::map<std::string, std::string>> parse_index(std::span<const std::byte
 }  // namespace
 
 std::string_view to_string(TensorType type) noexcept { return info(type).name; }
-std::int64_t element_bytes(TensorType type) noexcept { return info(type).num_bytes; }
+TypeBlock type_block(TensorType type) noexcept {
+  return {info(type).num_elements, info(type).num_bytes};
+}
 
 std::int64_t TensorView::num_elements() const noexcept {
-  return static_cast<std::int64_t>(bytes.size()) / element_bytes(type);
+  return static_cast<std::int64_t>(bytes.size()) / type_block(type).num_bytes *
+         type_block(type).num_elements;
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {
@@ -237,7 +246,7 @@ Result<void> Checkpoint::add_file(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   const std::string file_name = path.filename().string();
   for (const auto& [name, view] : file.tensors()) {
-    const auto [entry, added] = tensors_.emplace(name, Tensor{view, file_name});
+    const auto [entry, added] = tensors_.emplace(name, Tensor{.view = view, .file = file_name});
     if (!added)
       return Error{ErrorCode::kCorrupt, "tensor " + in_quotes(name) + " is in " +
                                             entry->second.file + " and in " + file_name};

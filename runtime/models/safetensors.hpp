@@ -17,7 +17,8 @@
 
 namespace troupe {
 
-/// Every element type of the format. Weights are read from kF32, kBF16 and kF16 only.
+/// Every element type of the format, and behind them the blocks of GGUF files that weights are read
+/// from.
 enum class TensorType : std::uint8_t {
   kBool,
   kU8,
@@ -34,10 +35,24 @@ enum class TensorType : std::uint8_t {
   kI64,
   kU64,
   kF64,
+  kQ4_0,
+  kQ8_0,
+  kQ4_K,
+  kQ6_K,
 };
 /// As the format spells it: "BF16", "I32", ...
 [[nodiscard]] std::string_view to_string(TensorType type) noexcept;
-[[nodiscard]] std::int64_t element_bytes(TensorType type) noexcept;
+
+/// What a row of a tensor is made of: single elements, or blocks of several.
+struct TypeBlock {
+  std::int64_t num_elements = 1;
+  std::int64_t num_bytes = 0;
+};
+[[nodiscard]] TypeBlock type_block(TensorType type) noexcept;
+/// Whole numbers with a scale: one of the types of GGUF.
+[[nodiscard]] constexpr bool is_block_type(TensorType type) noexcept {
+  return type >= TensorType::kQ4_0;
+}
 
 /// A tensor in a file: row major, little endian. A view; the file must stay open.
 struct TensorView {
@@ -46,10 +61,10 @@ struct TensorView {
   std::span<const std::byte> bytes;
 
   [[nodiscard]] std::int64_t num_elements() const noexcept;
-  /// The elements as T. Pre: element_bytes(type) == sizeof(T).
+  /// The elements as T. Pre: an element has sizeof(T) bytes.
   template <class T>
   [[nodiscard]] std::span<const T> elements() const {
-    CHECK(element_bytes(type) == sizeof(T), to_string(type));
+    CHECK(!is_block_type(type) && type_block(type).num_bytes == sizeof(T), to_string(type));
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
 };
@@ -93,6 +108,8 @@ class Checkpoint {
   struct Tensor {
     TensorView view;
     std::string file;  ///< its name in the folder, for errors
+    /// Not 0: the halves of each so many rows are interleaved (q and k of llama in GGUF files).
+    std::int64_t interleaved_head_dim = 0;
   };
 
   /// Errors: kNotFound (no weights), kCorrupt, kIo; they name the file.

@@ -32,15 +32,24 @@ struct WeightFormat {
   ComputeMode mode = ComputeMode::kF32;
   bool as_stored = true;                 ///< keep each matrix in the checkpoint's own type
   ElementType type = ElementType::kF32;  ///< otherwise convert to this one
+  /// Not kNone: matrices that the checkpoint stores wide are quantised. What it stores quantised
+  /// keeps its width in any case.
+  QuantizedType quantized = QuantizedType::kNone;
+};
+
+enum class MatrixRole : std::uint8_t {
+  kLayer,
+  kHead,  ///< of the vocabulary: quantised to no less than 8 bits, as its errors go into every
+          ///< token
 };
 
 /// Loads and packs one model's weights. Errors stick: the first ones are collected, later calls
 /// return empty weights, and finish() reports. So the code of a model names its weights one after
 /// the other and asks once.
 ///
-/// Every tensor must have exactly the expected shape, and be f32, bf16 or f16. Tensors of the
-/// checkpoint that no one asked for are named in a warning and do no harm: published checkpoints
-/// carry left-over buffers.
+/// Every tensor must have exactly the expected shape, and be f32, bf16, f16 or blocks of GGUF.
+/// Tensors of the checkpoint that no one asked for are named in a warning and do no harm: published
+/// checkpoints carry left-over buffers.
 class WeightLoader {
  public:
   /// `parallel` says which rank loads; models ask for its slices.
@@ -62,13 +71,13 @@ class WeightLoader {
   /// other, as one. Only their bytes of the mapped files are read. Pre: k_shards divides
   /// cols.count.
   PackedMatrix matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
-                      std::int32_t k_shards);
+                      std::int32_t k_shards, MatrixRole role = MatrixRole::kLayer);
   /// Those rows of the biases of `parts`, one behind the other.
   std::vector<float> biases(const std::vector<Part>& parts);
   /// `name`.weight, [size], widened.
   std::vector<float> vector(const std::string& name, std::int64_t size);
-  /// `name`.weight, [num_rows, num_cols], where it lies in the file.
-  StoredMatrix table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
+  /// `name`.weight, [num_rows, num_cols], where it lies in the file; null after an error.
+  const TensorView* table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
 
   [[nodiscard]] bool has(const std::string& tensor) const {
     return checkpoint_.find(tensor) != nullptr;
@@ -83,8 +92,12 @@ class WeightLoader {
   Result<void> finish();
 
  private:
+  /// The numbers in which a matrix of these tensors is kept.
+  [[nodiscard]] WeightSpec matrix_spec(const std::vector<const Checkpoint::Tensor*>& tensors,
+                                       std::int64_t num_rows, Slice cols, std::int32_t k_shards,
+                                       MatrixRole role) const;
   /// Null (and an error is recorded) unless the tensor is there with this shape.
-  const TensorView* find(const std::string& name, std::span<const std::int64_t> shape);
+  const Checkpoint::Tensor* find(const std::string& name, std::span<const std::int64_t> shape);
   void fail(ErrorCode code, std::string message);
   void report_progress(std::string_view what, std::size_t num_bytes);
 

@@ -66,6 +66,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                    Device::create_cpu(options.cpu_isa, num_threads));
   ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device,
                                                   {.dtype = options.dtype,
+                                                   .quantization = options.quantization,
                                                    .max_model_len = options.max_model_len,
                                                    .parallel = options.parallel},
                                                   progress));

@@ -148,11 +148,13 @@ void report(benchmark::State& state, double bytes, double flops) {
   state.counters["of_f32_peak"] = rate(flops * rounds / machine().flops);
 }
 
-void bench_matmul(benchmark::State& state, const OpTable* ops, ComputeMode mode) {
+/// `spec` without the sizes.
+void bench_matmul(benchmark::State& state, const OpTable* ops, WeightSpec spec) {
   const std::int64_t m = state.range(0);
   const std::int64_t n = state.range(1);
   const std::int64_t k = state.range(2);
-  const WeightSpec spec{n, k, ElementType::kBF16, mode, 1};
+  spec.num_rows = n;
+  spec.num_cols = k;
   const std::int64_t matrix_bytes = ops->packed_bytes(spec);
   // More weights than any cache holds, as a model's layers are.
   const std::int64_t num_matrices =
@@ -160,8 +162,14 @@ void bench_matmul(benchmark::State& state, const OpTable* ops, ComputeMode mode)
   const Memory weights(matrix_bytes * num_matrices);
   const Memory row(k * 4);
   fill_random(row.floats(), k);
+  const std::vector<std::int8_t> numbers(static_cast<std::size_t>(k), 5);
   for (std::int64_t i = 0; i < num_matrices; ++i) {
     for (std::int64_t r = 0; r < n; ++r) {
+      if (spec.quantized != QuantizedType::kNone) {
+        ops->pack_quantized_rows(spec, {numbers.data(), row.floats(), row.floats(), 1}, r,
+                                 weights.data() + i * matrix_bytes);
+        continue;
+      }
       ops->pack_rows(spec, {row.data(), ElementType::kF32, 1, k}, r,
                      weights.data() + i * matrix_bytes);
     }
@@ -242,9 +250,20 @@ void register_for(const OpTable* ops) {
   const auto add = [&](const std::string& op, auto&& f) {
     return benchmark::RegisterBenchmark((name + "/" + op).c_str(), f)->UseRealTime();
   };
-  for (const ComputeMode mode : {ComputeMode::kF32, ComputeMode::kBF16}) {
-    auto* matmul = add(mode == ComputeMode::kF32 ? "matmul_f32" : "matmul_bf16",
-                       [ops, mode](benchmark::State& state) { bench_matmul(state, ops, mode); });
+  const WeightSpec f32{.type = ElementType::kBF16, .mode = ComputeMode::kF32};
+  const WeightSpec bf16{.type = ElementType::kBF16, .mode = ComputeMode::kBF16};
+  WeightSpec int8 = f32;
+  int8.quantized = QuantizedType::kInt8;
+  int8.group_size = 64;
+  WeightSpec int4 = f32;
+  int4.quantized = QuantizedType::kInt4;
+  int4.group_size = 32;
+  for (const auto& [kind, spec] : {std::pair{"matmul_f32", f32},
+                                   {"matmul_bf16", bf16},
+                                   {"matmul_int8", int8},
+                                   {"matmul_int4", int4}}) {
+    auto* matmul =
+        add(kind, [ops, spec = spec](benchmark::State& state) { bench_matmul(state, ops, spec); });
     for (const std::int64_t m : {1, 8, 32, 512}) {
       for (const auto& [n, k] : {std::pair{4096, 1024}, {6144, 1024}, {1024, 3072}}) {
         matmul->Args({m, n, k});

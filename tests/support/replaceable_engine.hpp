@@ -105,6 +105,7 @@ class ReplaceableEngine {
     const std::string folder = TROUPE_SOURCE_DIR "/tools/demo_model/model";
     const WorkerOptions worker_options{.model = folder,
                                        .dtype = "auto",
+                                       .quantization = "auto",
                                        .kv_cache_dtype = "auto",
                                        .cpu_isa = "auto",
                                        .threads = 1,

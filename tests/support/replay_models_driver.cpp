@@ -235,6 +235,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   WorkerOptions worker;
   worker.model = options.folder;
   worker.dtype = options.dtype;
+  worker.quantization = options.quantization;
   worker.cpu_isa = options.isa;
   worker.threads = options.threads;
   worker.block_size = options.block_size;

@@ -23,6 +23,7 @@ struct DrivenRunner {
 struct DriverModelOptions {
   std::string folder;
   std::string dtype = "float32";
+  std::string quantization = "auto";
   std::string isa = "auto";
   std::int32_t threads = 2;
   std::int32_t block_size = 16;

@@ -60,10 +60,17 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
   const std::vector<DriverJob> jobs = mixed_jobs();
   for (const std::string& isa : available_isas()) {
     for (const std::string name : {"llama", "qwen2", "mistral", "gemma3_text"}) {
-      for (const std::string dtype : {"float32", "bfloat16"}) {
-        BOOST_TEST_CONTEXT(isa << ", " << name << ", " << dtype) {
-          const DriverModelOptions options{
-              .folder = model_folder(name), .dtype = dtype, .isa = isa};
+      for (const auto& [dtype, quantization] :
+           {std::pair<std::string, std::string>("float32", "auto"),
+            {"bfloat16", "auto"},
+            {"bfloat16", "int8"},
+            {"float32", "int4"}}) {
+        if (quantization != "auto" && name != "llama") continue;
+        BOOST_TEST_CONTEXT(isa << ", " << name << ", " << dtype << ", " << quantization) {
+          const DriverModelOptions options{.folder = model_folder(name),
+                                           .dtype = dtype,
+                                           .quantization = quantization,
+                                           .isa = isa};
           DrivenRunner runner = load_driven_runner(options);
           const auto alone = drive(runner, jobs, {.max_running = 1});
           for (const DriverResult& result : alone) {
@@ -265,6 +272,10 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_refused_by_name) {
   options = options_for(model_folder("qwen2"));
   options.dtype = "int3";
   BOOST_TEST(load_error(options).find("dtype is int3") != std::string::npos);
+  options = options_for(model_folder("qwen2"));
+  options.quantization = "int3";
+  BOOST_TEST(load_error(options).find("quantization is int3, not one of auto, int8, int4") !=
+             std::string::npos);
   options = options_for(model_folder("qwen2"));
   options.cpu_isa = "mmx";
   BOOST_TEST(load_error(options).find("mmx") != std::string::npos);

@@ -16,7 +16,8 @@ constexpr RequestId kRequest{1};
 
 class Ranks {
  public:
-  explicit Ranks(std::int32_t tensor_parallel_size, std::int32_t pipeline_parallel_size = 1) {
+  explicit Ranks(std::int32_t tensor_parallel_size, std::int32_t pipeline_parallel_size = 1,
+                 const std::string& quantization = "auto") {
     static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = tensor_parallel_size,
                             .pipeline_parallel_size = pipeline_parallel_size,
@@ -26,6 +27,7 @@ class Ranks {
     for (; parallel.rank < parallel.world_size(); ++parallel.rank) {
       auto runner = ModelRunner::load({.model = TROUPE_GOLDEN_DIR "/models/models/llama",
                                        .dtype = "float32",
+                                       .quantization = quantization,
                                        .threads = 1,
                                        .max_num_batched_tokens = 64,
                                        .parallel = parallel},
@@ -121,8 +123,7 @@ SchedulerOutput next_step(std::int32_t num_computed, RequestId id = kRequest) {
 
 const std::vector<TokenId> kPrompt = {11, 222, 333};
 
-std::vector<TokenId> tokens_of_one_rank() {
-  Ranks ranks(1);
+std::vector<TokenId> tokens_of(Ranks ranks) {
   std::vector<TokenId> tokens = {ranks.sample(first_step(kPrompt))};
   for (std::int32_t computed = 3; computed < 8; ++computed)
     tokens.push_back(ranks.sample(next_step(computed)));
@@ -130,7 +131,7 @@ std::vector<TokenId> tokens_of_one_rank() {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_failed_meet_anew_and_go_on_with_the_same_tokens) {
-  const std::vector<TokenId> expected = tokens_of_one_rank();
+  const std::vector<TokenId> expected = tokens_of(Ranks(1));
   for (const auto& [tensor, pipeline] : {std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)}) {
     BOOST_TEST_CONTEXT(tensor << " by " << pipeline) {
       Ranks ranks(tensor, pipeline);
@@ -156,6 +157,14 @@ BOOST_AUTO_TEST_CASE(ranks_that_failed_meet_anew_and_go_on_with_the_same_tokens)
       BOOST_TEST(ranks.sample(next_step(5)) == expected[3]);
       BOOST_TEST(ranks.sample(next_step(6)) == expected[4]);
     }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_share_quantised_layers_give_the_tokens_of_one) {
+  for (const std::string quantization : {"int8", "int4"}) {
+    const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, quantization));
+    BOOST_TEST((tokens_of(Ranks(2, 1, quantization)) == expected), quantization);
+    BOOST_TEST((tokens_of(Ranks(2, 2, quantization)) == expected), quantization);
   }
 }
 
