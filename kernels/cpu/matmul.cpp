@@ -16,29 +16,31 @@ namespace troupe::TROUPE_ISA {
 namespace {
 
 #if defined(TROUPE_BF16_TILES) || defined(TROUPE_BF16_DOT)
-constexpr bool kHasBf16Unit = true;
-#else
-constexpr bool kHasBf16Unit = false;
-/// Stands for the unit that this instruction set lacks; never asked to multiply.
-struct Bf16Unit {
-  static constexpr int kMaxRows = 1;
-  void multiply(int, const std::uint16_t*, std::int64_t, const std::byte*, std::int64_t, float*) {}
-};
+#define TROUPE_BF16_UNIT
+bool uses_bf16_unit(const WeightSpec& spec) {
+  return spec.mode == ComputeMode::kBF16 && spec.type == ElementType::kBF16;
+}
 #endif
 
-bool uses_bf16_unit(const WeightSpec& spec) {
-  return kHasBf16Unit && spec.mode == ComputeMode::kBF16 && spec.type == ElementType::kBF16;
-}
+/// The sums of one block of rows by one panel: those of shard s begin at data + s * shard_stride,
+/// those of a row at row * row_stride in them.
+struct BlockSums {
+  const float* data;
+  std::int64_t shard_stride;
+  std::int64_t row_stride;
+};
 
-/// The product's rows and columns [0, num_rows) x [0, num_cols) from the partial sums of the
-/// shards, [num_shards, sums_rows, kPanelCols]: added as a tree, then the bias.
-TROUPE_INLINE void finish_block(const float* sums, std::int64_t sums_rows, std::int64_t num_shards,
-                                const float* bias, std::int64_t num_rows, std::int64_t num_cols,
-                                float* out, std::int64_t out_stride) {
-  const std::int64_t shard_size = sums_rows * kPanelCols;
+/// out[rows, columns of the panel] from the sums of the shards: added as a tree, then the bias.
+TROUPE_INLINE void finish_block(const MatmulArgs& args, std::int64_t num_shards,
+                                const BlockSums& sums, std::int64_t first_row,
+                                std::int64_t num_rows, std::int64_t first_col,
+                                std::int64_t panel_cols) {
+  const std::int64_t num_cols = min_of(panel_cols, args.weight.spec.num_rows - first_col);
+  const std::int64_t shard_size = sums.shard_stride;
+  const float* bias = args.bias == nullptr ? nullptr : args.bias + first_col;
   for (std::int64_t r = 0; r < num_rows; ++r) {
-    const float* row = sums + r * kPanelCols;
-    float* to = out + r * out_stride;
+    const float* row = sums.data + r * sums.row_stride;
+    float* to = args.out.row(first_row + r) + first_col;
     for_each_vector(num_cols, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
       Vec sum = load(row + i);
       if (num_shards >= 2) sum = sum + load(row + shard_size + i);
@@ -53,7 +55,7 @@ TROUPE_INLINE void finish_block(const float* sums, std::int64_t sums_rows, std::
 
 /// Covers the product with chunks of one or more panels by up to kChunkRows rows, and those with
 /// blocks of up to kMaxRows rows. multiply(unit, first_row, num_rows, shard_index, shard, sums)
-/// fills the sums of one block.
+/// fills the sums of one block, [num_rows, layout.cols].
 template <class Unit, int kMaxRows, class Multiply>
 TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& args,
                                   const Multiply& multiply) {
@@ -65,7 +67,7 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& ar
   const std::int64_t num_rows = args.x.num_rows;
   const std::int64_t row_chunks = ceil_div(num_rows, kChunkRows);
   const std::int64_t panel_products =
-      max_of(1, min_of(num_rows, kChunkRows) * num_shards * layout.depth * kPanelCols);
+      max_of(1, min_of(num_rows, kChunkRows) * num_shards * layout.depth * layout.cols);
   const std::int64_t panels_per_chunk = max_of(1, kChunkProducts / panel_products);
   const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
 
@@ -77,7 +79,7 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& ar
     const std::int64_t first_row = chunk % row_chunks * kChunkRows;
     const std::int64_t end_row = min_of(num_rows, first_row + kChunkRows);
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
-      const std::int64_t col = panel * kPanelCols;
+      const std::int64_t col = panel * layout.cols;
       const std::byte* shards =
           args.weight.data + panel * layout.panel_bytes + args.first_shard * layout.shard_bytes;
       for (std::int64_t row = first_row, rows = 0; row < end_row; row += rows) {
@@ -86,11 +88,10 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& ar
         rows = ceil_div(end_row - row, blocks_left);
         for (std::int64_t s = 0; s < num_shards; ++s) {
           multiply(unit, row, static_cast<int>(rows), s, shards + s * layout.shard_bytes,
-                   sums + s * rows * kPanelCols);
+                   sums + s * rows * layout.cols);
         }
-        finish_block(sums, rows, num_shards, args.bias == nullptr ? nullptr : args.bias + col, rows,
-                     min_of(kPanelCols, spec.num_rows - col), args.out.row(row) + col,
-                     args.out.row_stride);
+        finish_block(args, num_shards, {sums, rows * layout.cols, layout.cols}, row, rows, col,
+                     layout.cols);
       }
     }
   });
@@ -112,15 +113,99 @@ void matmul_f32(const OpContext& context, const MatmulArgs& args) {
   });
 }
 
+#if defined(TROUPE_BF16_TILES)
+
+/// Rounds the activations into tiles (TileRows) in the workspace.
+void round_activations(const OpContext& context, const MatmulArgs& args, const PanelLayout& layout,
+                       const TileRows& rounded) {
+  const std::int64_t num_shards = rounded.row_depth() / layout.padded_depth;
+  for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
+    std::uint16_t* to = rounded.row(row);
+    const std::int64_t step_stride = rounded.step_stride(row);
+    for (std::int64_t s = 0; s < num_shards; ++s) {
+      const float* x = args.x.row(row) + s * layout.depth;
+      for (std::int64_t k = 0; k < layout.padded_depth; k += kBf16DepthStep, to += step_stride) {
+        round_to_bf16(x + k, min_of(kBf16DepthStep, layout.depth - k), kBf16DepthStep, to);
+      }
+    }
+  });
+}
+
+/// Every chunk is some panels by some rows; in it, every panel is multiplied by groups of rows
+/// whose sums stay near, and a stretch of the panel's depth at a time, which then lies in the
+/// first-level cache while the rows pass.
+void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
+  constexpr std::int64_t kRowsAtOnce = 128;
+  constexpr std::int64_t kStretch = 512;               // of the depth
+  constexpr std::int64_t kChunkRowBytes = 512 * 1024;  // rounded rows in the L2 cache
+  constexpr std::int64_t kChunkWeightBytes = 256 * 1024;
+  constexpr std::int64_t kWeightsAhead = 8 * 1024;  // memory answers while so much is multiplied
+  constexpr std::int64_t kStepLines = kBf16DepthStep * kBf16PanelCols * 2 / 64;
+  const WeightSpec& spec = args.weight.spec;
+  const PanelLayout layout = panel_layout(spec);
+  const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
+  const std::int64_t num_rows = args.x.num_rows;
+  const TileRows rounded(reinterpret_cast<std::uint16_t*>(context.workspace.data()), num_rows,
+                         num_shards * layout.padded_depth);
+  round_activations(context, args, layout, rounded);
+
+  const std::int64_t most_rows =
+      max_of(kRowsAtOnce, kChunkRowBytes / (rounded.row_depth() * 2) / kRowsAtOnce * kRowsAtOnce);
+  const std::int64_t row_chunks = ceil_div(num_rows, most_rows);
+  const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), 32);
+  const std::int64_t panels_per_chunk =
+      max_of(1, kChunkWeightBytes / max_of(1, num_shards * layout.shard_bytes));
+  const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
+  context.pool->parallel_for(panel_chunks * row_chunks, [&](std::int64_t chunk) {
+    alignas(64) float sums[kMaxShards * kRowsAtOnce * kBf16PanelCols];
+    TileUnit unit;
+    const std::int64_t first_row = chunk / panel_chunks * chunk_rows;
+    const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
+    const std::int64_t first_panel = chunk % panel_chunks * panels_per_chunk;
+    const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
+    // The first 32 rows ask for what they are about to use, the others for a share each of the next
+    // panel.
+    const std::int64_t shares = ceil_div(end_row - first_row, 32) - 1;
+    for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
+      const std::byte* shards =
+          args.weight.data + panel * layout.panel_bytes + args.first_shard * layout.shard_bytes;
+      const std::int64_t share_lines =
+          shares > 0 && panel + 1 < end_panel ? ceil_div(kStepLines, shares) : 0;
+      for (std::int64_t group = first_row; group < end_row; group += kRowsAtOnce) {
+        const std::int64_t end_group = min_of(end_row, group + kRowsAtOnce);
+        for (std::int64_t s = 0; s < num_shards; ++s) {
+          for (std::int64_t k = 0; k < layout.padded_depth; k += kStretch) {
+            const std::int64_t depth = min_of(kStretch, layout.padded_depth - k);
+            const std::byte* weights = shards + s * layout.shard_bytes + k * kBf16PanelCols * 2;
+            const std::int64_t stretch_lines = depth / kBf16DepthStep * share_lines;
+            for (std::int64_t row = group; row < end_group; row += 32) {
+              const std::int64_t share = (row - first_row) / 32 - 1;
+              const Prefetch ahead =
+                  share < 0 ? Prefetch{weights + kWeightsAhead, kStepLines}
+                            : Prefetch{weights + layout.panel_bytes + share * stretch_lines * 64,
+                                       share_lines};
+              unit.multiply(rounded, row, static_cast<int>(min_of(32, end_group - row)),
+                            s * layout.padded_depth + k, depth, weights, ahead, k == 0,
+                            sums + (s * kRowsAtOnce + row - group) * kBf16PanelCols);
+            }
+          }
+        }
+        finish_block(args, num_shards, {sums, kRowsAtOnce * kBf16PanelCols, kBf16PanelCols}, group,
+                     end_group - group, panel * kBf16PanelCols, kBf16PanelCols);
+      }
+    }
+  });
+}
+
+#elif defined(TROUPE_BF16_DOT)
+
 /// bf16 activations in the workspace, [num_rows, num_shards, padded_depth], the padding zero.
 void round_activations(const OpContext& context, const MatmulArgs& args, std::int64_t num_shards,
                        const PanelLayout& layout, std::uint16_t* rounded) {
   for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
     for (std::int64_t s = 0; s < num_shards; ++s) {
-      const float* x = args.x.row(row) + s * layout.depth;
-      std::uint16_t* to = rounded + (row * num_shards + s) * layout.padded_depth;
-      for (std::int64_t k = 0; k < layout.depth; ++k) to[k] = to_bf16(x[k]);
-      for (std::int64_t k = layout.depth; k < layout.padded_depth; ++k) to[k] = 0;
+      round_to_bf16(args.x.row(row) + s * layout.depth, layout.depth, layout.padded_depth,
+                    rounded + (row * num_shards + s) * layout.padded_depth);
     }
   });
 }
@@ -132,14 +217,16 @@ void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
   const std::int64_t stride = num_shards * layout.padded_depth;
   auto* rounded = reinterpret_cast<std::uint16_t*>(context.workspace.data());
   round_activations(context, args, num_shards, layout, rounded);
-  for_each_block<Bf16Unit, Bf16Unit::kMaxRows>(
+  for_each_block<DotUnit, DotUnit::kMaxRows>(
       context, args,
-      [&](Bf16Unit& unit, std::int64_t row, int num_rows, std::int64_t shard_index,
+      [&](DotUnit& unit, std::int64_t row, int num_rows, std::int64_t shard_index,
           const std::byte* shard, float* sums) {
         unit.multiply(num_rows, rounded + row * stride + shard_index * layout.padded_depth, stride,
                       shard, layout.padded_depth, sums);
       });
 }
+
+#endif
 
 /// Where the quantised activations of all rows lie in the workspace: first their numbers,
 /// [num_rows, num_shards, padded_depth], then their groups.
@@ -210,12 +297,12 @@ void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t fi
       constexpr ElementType kStored = decltype(stored_type)::value;
       for (std::int64_t i = 0; i < part.num_rows; ++i) {
         const std::int64_t row = first_row + i;
-        std::byte* panel = packed + row / kPanelCols * layout.panel_bytes;
+        std::byte* panel = packed + row / layout.cols * layout.panel_bytes;
         for (std::int64_t s = 0; s < spec.k_shards; ++s) {
           const std::int64_t from = i * part.num_cols + s * layout.depth;
           for (std::int64_t k = 0; k < layout.depth; ++k) {
             store_element<kPacked>(panel + s * layout.shard_bytes,
-                                   position_in_shard<kPacked>(k, row % kPanelCols),
+                                   position_in_shard<kPacked>(k, row % layout.cols),
                                    load_element<kStored>(part.data, from + k));
           }
         }
@@ -240,20 +327,23 @@ void pack_quantized_rows(const WeightSpec& spec, const QuantizedRows& part, std:
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept {
   if (spec.quantized != QuantizedType::kNone)
     return quantized_space(spec, max_rows, spec.k_shards).num_bytes;
-  if (!uses_bf16_unit(spec)) return 0;
-  return round_up(max_rows * spec.k_shards * panel_layout(spec).padded_depth * 2, 64);
+#if defined(TROUPE_BF16_UNIT)
+  if (uses_bf16_unit(spec))
+    return round_up(max_rows * spec.k_shards * panel_layout(spec).padded_depth * 2, 64);
+#endif
+  return 0;
 }
 
 void matmul(const OpContext& context, const MatmulArgs& args) noexcept {
-  if (args.weight.spec.quantized == QuantizedType::kInt8) {
-    matmul_quantized<QuantizedType::kInt8>(context, args);
-  } else if (args.weight.spec.quantized == QuantizedType::kInt4) {
-    matmul_quantized<QuantizedType::kInt4>(context, args);
-  } else if (uses_bf16_unit(args.weight.spec)) {
-    matmul_bf16(context, args);
-  } else {
-    matmul_f32(context, args);
-  }
+  const WeightSpec& spec = args.weight.spec;
+  if (spec.quantized == QuantizedType::kInt8)
+    return matmul_quantized<QuantizedType::kInt8>(context, args);
+  if (spec.quantized == QuantizedType::kInt4)
+    return matmul_quantized<QuantizedType::kInt4>(context, args);
+#if defined(TROUPE_BF16_UNIT)
+  if (uses_bf16_unit(spec)) return matmul_bf16(context, args);
+#endif
+  matmul_f32(context, args);
 }
 
 }  // namespace troupe::TROUPE_ISA

@@ -1,11 +1,12 @@
 #pragma once
 // The bf16 unit of AVX512_BF16: an instruction adds the products of two pairs to each of 16 sums.
 
+#include "kernels/cpu/bf16.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
 
 namespace troupe::TROUPE_ISA {
 
-class Bf16Unit {
+class DotUnit {
  public:
   static constexpr int kMaxRows = 6;
 

@@ -15,11 +15,12 @@ inline constexpr int kF32Rows = 1;
 #endif
 
 /// sums[r, n] = sum over k = 0, 1, ... of x[r, k] * panel[k, n], in this order, one fused
-/// multiply-add each. sums: [kRows, kPanelCols].
+/// multiply-add each. sums: [kRows, columns of the panel].
 template <ElementType kType, int kRows>
 void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard, std::int64_t depth,
                   float* sums) {
-  constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
+  constexpr std::int64_t kCols = panel_cols(kType);
+  constexpr int kVectors = static_cast<int>(kCols / kLanes);
   Vec acc[kRows][kVectors];
   TROUPE_UNROLL
   for (int r = 0; r < kRows; ++r) {
@@ -33,36 +34,31 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
     }
   };
   if constexpr (kType == ElementType::kBF16) {
+    const auto pairs = [&](std::int64_t k, int v) __attribute__((always_inline)) {
+      return load_bf16_pairs(shard + position_in_shard<kType>(k, v * kLanes) * 2);
+    };
     for (std::int64_t k = 0; k + 1 < depth; k += 2) {
-      const std::byte* row = shard + k * kPanelCols * 2;
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        accumulate(k, v, even(load_bf16_pairs(row + v * kLanes * 4)));
-      }
+      for (int v = 0; v < kVectors; ++v) accumulate(k, v, even(pairs(k, v)));
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        accumulate(k + 1, v, odd(load_bf16_pairs(row + v * kLanes * 4)));
-      }
+      for (int v = 0; v < kVectors; ++v) accumulate(k + 1, v, odd(pairs(k, v)));
     }
     if (depth % 2 != 0) {
-      const std::byte* row = shard + (depth - 1) * kPanelCols * 2;
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        accumulate(depth - 1, v, even(load_bf16_pairs(row + v * kLanes * 4)));
-      }
+      for (int v = 0; v < kVectors; ++v) accumulate(depth - 1, v, even(pairs(depth - 1, v)));
     }
   } else {
     for (std::int64_t k = 0; k < depth; ++k) {
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) {
-        accumulate(k, v, load_as<kType>(shard, k * kPanelCols + v * kLanes));
+        accumulate(k, v, load_as<kType>(shard, k * kCols + v * kLanes));
       }
     }
   }
   TROUPE_UNROLL
   for (int r = 0; r < kRows; ++r) {
     TROUPE_UNROLL
-    for (int v = 0; v < kVectors; ++v) store(sums + r * kPanelCols + v * kLanes, acc[r][v]);
+    for (int v = 0; v < kVectors; ++v) store(sums + r * kCols + v * kLanes, acc[r][v]);
   }
 }
 

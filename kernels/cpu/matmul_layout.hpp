@@ -1,11 +1,12 @@
 #pragma once
 // How a weight matrix lies in memory after packing.
 //
-// Output rows are cut in panels of kPanelCols (they are the columns of the product); a panel holds
-// its shards of K one after the other, and a shard is a sequence over k of kPanelCols numbers. For
-// bf16 two neighbouring k are interleaved, ((k, n), (k + 1, n)) in one 32-bit word: what bf16 units
-// take, and what widens to f32 with one shift or mask. So any number of activation rows reads a
-// panel once, from beginning to end.
+// Output rows are cut in panels (they are the columns of the product); a panel holds its shards of
+// K one after the other, and a shard is a sequence over k of the panel's columns. For bf16 two
+// neighbouring k are interleaved, ((k, n), (k + 1, n)) in one 32-bit word: what bf16 units take,
+// and what widens to f32 with one shift or mask. So any number of activation rows reads a panel
+// once, from beginning to end. For a unit with tiles the words lie tile by tile, 16 pairs of k by
+// 16 columns each, so that a tile is one stretch of memory.
 //
 // A quantised shard is a sequence of groups, each with its numbers, then the panel's scales, then
 // its minimums (f16). Four neighbouring k lie in one 32-bit word (what VNNI and AMX take); of 4-bit
@@ -29,15 +30,23 @@ inline constexpr std::int64_t kPanelCols = 16;
 #endif
 inline constexpr std::int64_t kMaxShards = 4;
 
-// bf16 shards are padded with zeros to whole steps of the unit: a pair, or the depth of a tile.
+// bf16 shards are padded with zeros to whole steps of the unit: a pair, or the depth of a tile. A
+// panel for tiles has the columns of two of them: with two tiles of rows they are four sums.
 #if defined(TROUPE_BF16_TILES)
 inline constexpr std::int64_t kBf16DepthStep = 32;
+inline constexpr std::int64_t kBf16PanelCols = 32;
 #else
 inline constexpr std::int64_t kBf16DepthStep = 2;
+inline constexpr std::int64_t kBf16PanelCols = kPanelCols;
 #endif
+
+TROUPE_INLINE constexpr std::int64_t panel_cols(ElementType type) {
+  return type == ElementType::kBF16 ? kBf16PanelCols : kPanelCols;
+}
 
 struct PanelLayout {
   std::int64_t num_panels;
+  std::int64_t cols;          ///< of a panel
   std::int64_t depth;         ///< of a shard
   std::int64_t padded_depth;  ///< as stored
   std::int64_t shard_bytes;
@@ -52,7 +61,8 @@ TROUPE_INLINE std::int64_t group_value_bytes(const WeightSpec& spec) {
 
 TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   PanelLayout layout;
-  layout.num_panels = ceil_div(spec.num_rows, kPanelCols);
+  layout.cols = spec.quantized == QuantizedType::kNone ? panel_cols(spec.type) : kPanelCols;
+  layout.num_panels = ceil_div(spec.num_rows, layout.cols);
   layout.depth = spec.num_cols / spec.k_shards;
   if (spec.quantized != QuantizedType::kNone) {
     layout.padded_depth = spec.groups_per_shard() * spec.group_size;
@@ -64,16 +74,20 @@ TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   layout.padded_depth =
       spec.type == ElementType::kBF16 ? round_up(layout.depth, kBf16DepthStep) : layout.depth;
   const std::int64_t number_bytes = spec.type == ElementType::kF32 ? 4 : 2;
-  layout.shard_bytes = layout.padded_depth * kPanelCols * number_bytes;
+  layout.shard_bytes = layout.padded_depth * layout.cols * number_bytes;
   layout.panel_bytes = layout.shard_bytes * spec.k_shards;
   return layout;
 }
 
 /// Where (k, column of the panel) is in a shard, in numbers.
 template <ElementType kType>
-TROUPE_INLINE std::int64_t position_in_shard(std::int64_t k, std::int64_t col) {
-  if constexpr (kType == ElementType::kBF16) return (k / 2 * kPanelCols + col) * 2 + k % 2;
-  return k * kPanelCols + col;
+TROUPE_INLINE constexpr std::int64_t position_in_shard(std::int64_t k, std::int64_t col) {
+  if constexpr (kType != ElementType::kBF16) return k * kPanelCols + col;
+  constexpr std::int64_t kTilePairs = kBf16DepthStep / 2;
+  constexpr std::int64_t kTileCols = 16;
+  const std::int64_t pair = k / 2;
+  const std::int64_t tile = pair / kTilePairs * (kBf16PanelCols / kTileCols) + col / kTileCols;
+  return ((tile * kTilePairs + pair % kTilePairs) * kTileCols + col % kTileCols) * 2 + k % 2;
 }
 
 }  // namespace troupe::TROUPE_ISA

@@ -2,47 +2,82 @@
 // The bf16 unit of AMX. A tile is 16 rows of 64 bytes: 16 x 32 activations, or 16 pairs of k x 16
 // columns of a panel, or 16 x 16 sums.
 
+#include "kernels/cpu/bf16.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
 #include "kernels/cpu/tiles.hpp"
 
 namespace troupe::TROUPE_ISA {
 
-/// Holds this thread's tile configuration while it lives.
-class Bf16Unit {
+/// Rounded activations, [num_rows, depth], tile by tile: 16 rows (fewer at the end), of these one
+/// step of 32 k after the other, in it row by row.
+class TileRows {
  public:
-  static constexpr int kMaxRows = 32;
+  TileRows(std::uint16_t* data, std::int64_t num_rows, std::int64_t row_depth)
+      : data_(data), num_rows_(num_rows), row_depth_(row_depth) {}
+  TROUPE_INLINE std::int64_t row_depth() const { return row_depth_; }
+  /// The row's first step; the others follow at step_stride(row) numbers.
+  TROUPE_INLINE std::uint16_t* row(std::int64_t row) const {
+    return data_ + row / 16 * 16 * row_depth_ + row % 16 * kBf16DepthStep;
+  }
+  TROUPE_INLINE std::int64_t step_stride(std::int64_t row) const {
+    return min_of(16, num_rows_ - row / 16 * 16) * kBf16DepthStep;
+  }
 
-  Bf16Unit() = default;
-  ~Bf16Unit() {
+ private:
+  std::uint16_t* data_;
+  std::int64_t num_rows_;
+  std::int64_t row_depth_;
+};
+
+/// Memory to ask for while something else is multiplied: the lines of each step.
+struct Prefetch {
+  const std::byte* first = nullptr;
+  std::int64_t lines_per_step = 0;
+  TROUPE_INLINE void fetch(std::int64_t step) const {
+    const std::byte* line = first + step * lines_per_step * 64;
+    for (std::int64_t i = 0; i < lines_per_step; ++i) __builtin_prefetch(line + i * 64, 0, 2);
+  }
+};
+
+/// Holds this thread's tile configuration while it lives.
+class TileUnit {
+ public:
+  TileUnit() = default;
+  ~TileUnit() {
     if (configured_rows_ != 0) release_tiles();
   }
-  Bf16Unit(const Bf16Unit&) = delete;
-  Bf16Unit& operator=(const Bf16Unit&) = delete;
+  TileUnit(const TileUnit&) = delete;
+  TileUnit& operator=(const TileUnit&) = delete;
 
-  /// sums[r, n] = sum over tiles of 32 k in order; x: bf16 rows, depth is a multiple of 32. A row's
-  /// sums do not depend on the other rows of its tile, nor on which of the two shapes below
-  /// computes them.
-  void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                std::int64_t depth, float* sums) {
+  /// sums[r, n] = (fresh ? 0 : sums[r, n]) + sum over steps of 32 k in order, for rows first_row
+  /// ... and k = first_k ... first_k + depth; both are whole tiles. num_rows is at most 32. A row's
+  /// sums do not depend on the other rows, nor on how the depth is cut in calls.
+  void multiply(const TileRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
+                std::int64_t depth, const std::byte* weights, const Prefetch& ahead, bool fresh,
+                float* sums) {
     configure(num_rows);
+    const std::int64_t first_step = first_k / kBf16DepthStep;
+    const std::int64_t num_steps = depth / kBf16DepthStep;
+    const std::int64_t stride = x.step_stride(first_row);
+    const std::uint16_t* upper = x.row(first_row) + first_step * stride;
     if (num_rows <= 16) {
-      multiply_flat(x, x_stride, shard, depth, sums);
+      multiply_flat(upper, stride, weights, num_steps, ahead, fresh, sums);
     } else {
-      multiply_square(x, x_stride, shard, depth, sums);
-      multiply_square(x, x_stride, shard + 2 * kTileRowBytes, depth, sums + 2 * kTileCols);
+      const std::int64_t lower_stride = x.step_stride(first_row + 16);
+      const std::uint16_t* lower = x.row(first_row + 16) + first_step * lower_stride;
+      multiply_square(upper, stride, lower, lower_stride, weights, num_steps, ahead, fresh, sums);
     }
   }
 
  private:
-  static constexpr std::int64_t kTileRowBytes = 64;
-  static constexpr std::int64_t kTileCols = 16;   ///< sums in a row
-  static constexpr std::int64_t kTileDepth = 32;  ///< activations in a row
-  static constexpr std::int64_t kPanelStride = kPanelCols * 4;
-  static constexpr std::int64_t kSumsStride = kPanelCols * 4;
-  static_assert(kPanelCols == 4 * kTileCols);
+  static constexpr std::int64_t kRowBytes = 64;  ///< of a tile
+  static constexpr std::int64_t kTileBytes = 1024;
+  static constexpr std::int64_t kTileCols = 16;  ///< sums in a row
+  static constexpr std::int64_t kSumsStride = kBf16PanelCols * 4;
+  static_assert(kBf16PanelCols == 2 * kTileCols);
 
-  /// Up to 16 rows: tile 4 is x; its sums for the panel's four column tiles are 0 to 3. More: 4 and
-  /// 5 are x, the sums of two column tiles are 0, 1 and 2, 3. Tiles 6 and 7 are weights.
+  /// Tiles 4 and 5 are activations; the sums of their products with two tiles of weights, 6 and 7,
+  /// are 0, 1 and 2, 3. Up to 16 rows leave out 5, 2 and 3.
   void configure(int num_rows) {
     if (num_rows == configured_rows_) return;
     configured_rows_ = num_rows;
@@ -50,7 +85,7 @@ class Bf16Unit {
     const int lower_rows = num_rows <= 16 ? upper_rows : num_rows - 16;
     TileConfig config;
     for (int tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kTileRowBytes;
+      config.row_bytes[tile] = kRowBytes;
       const bool lower = tile == 2 || tile == 3 || tile == 5;
       const bool weights = tile >= 6;
       config.num_rows[tile] =
@@ -59,52 +94,64 @@ class Bf16Unit {
     load_tile_config(config);
   }
 
-  static void multiply_flat(const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                            std::int64_t depth, float* sums) {
-    TROUPE_TILE_ZERO(0);
-    TROUPE_TILE_ZERO(1);
-    TROUPE_TILE_ZERO(2);
-    TROUPE_TILE_ZERO(3);
-    for (std::int64_t k = 0; k < depth; k += kTileDepth) {
-      const std::byte* weights = shard + k / 2 * kPanelStride;
-      TROUPE_TILE_LOAD(4, x + k, x_stride * 2);
-      TROUPE_TILE_LOAD(6, weights, kPanelStride);
+  static void multiply_flat(const std::uint16_t* x, std::int64_t stride, const std::byte* weights,
+                            std::int64_t num_steps, const Prefetch& ahead, bool fresh,
+                            float* sums) {
+    if (fresh) {
+      TROUPE_TILE_ZERO(0);
+      TROUPE_TILE_ZERO(1);
+    } else {
+      TROUPE_TILE_LOAD(0, sums, kSumsStride);
+      TROUPE_TILE_LOAD(1, sums + kTileCols, kSumsStride);
+    }
+    for (std::int64_t step = 0; step < num_steps; ++step) {
+      ahead.fetch(step);
+      TROUPE_TILE_LOAD(4, x, kRowBytes);
+      TROUPE_TILE_LOAD(6, weights, kRowBytes);
       TROUPE_TILE_DOT(0, 4, 6);
-      TROUPE_TILE_LOAD(7, weights + kTileRowBytes, kPanelStride);
+      TROUPE_TILE_LOAD(7, weights + kTileBytes, kRowBytes);
       TROUPE_TILE_DOT(1, 4, 7);
-      TROUPE_TILE_LOAD(6, weights + 2 * kTileRowBytes, kPanelStride);
-      TROUPE_TILE_DOT(2, 4, 6);
-      TROUPE_TILE_LOAD(7, weights + 3 * kTileRowBytes, kPanelStride);
-      TROUPE_TILE_DOT(3, 4, 7);
+      x += stride;
+      weights += 2 * kTileBytes;
     }
     TROUPE_TILE_STORE(0, sums, kSumsStride);
     TROUPE_TILE_STORE(1, sums + kTileCols, kSumsStride);
-    TROUPE_TILE_STORE(2, sums + 2 * kTileCols, kSumsStride);
-    TROUPE_TILE_STORE(3, sums + 3 * kTileCols, kSumsStride);
   }
 
-  /// 17 to 32 rows by two column tiles: each tile loaded is used twice.
-  static void multiply_square(const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                              std::int64_t depth, float* sums) {
-    TROUPE_TILE_ZERO(0);
-    TROUPE_TILE_ZERO(1);
-    TROUPE_TILE_ZERO(2);
-    TROUPE_TILE_ZERO(3);
-    for (std::int64_t k = 0; k < depth; k += kTileDepth) {
-      const std::byte* weights = shard + k / 2 * kPanelStride;
-      TROUPE_TILE_LOAD(4, x + k, x_stride * 2);
-      TROUPE_TILE_LOAD(6, weights, kPanelStride);
-      TROUPE_TILE_LOAD(7, weights + kTileRowBytes, kPanelStride);
-      TROUPE_TILE_LOAD(5, x + 16 * x_stride + k, x_stride * 2);
+  /// 17 to 32 rows: each tile loaded is used twice.
+  static void multiply_square(const std::uint16_t* x, std::int64_t stride,
+                              const std::uint16_t* lower, std::int64_t lower_stride,
+                              const std::byte* weights, std::int64_t num_steps,
+                              const Prefetch& ahead, bool fresh, float* sums) {
+    if (fresh) {
+      TROUPE_TILE_ZERO(0);
+      TROUPE_TILE_ZERO(1);
+      TROUPE_TILE_ZERO(2);
+      TROUPE_TILE_ZERO(3);
+    } else {
+      TROUPE_TILE_LOAD(0, sums, kSumsStride);
+      TROUPE_TILE_LOAD(1, sums + kTileCols, kSumsStride);
+      TROUPE_TILE_LOAD(2, sums + 16 * kBf16PanelCols, kSumsStride);
+      TROUPE_TILE_LOAD(3, sums + 16 * kBf16PanelCols + kTileCols, kSumsStride);
+    }
+    for (std::int64_t step = 0; step < num_steps; ++step) {
+      ahead.fetch(step);
+      TROUPE_TILE_LOAD(4, x, kRowBytes);
+      TROUPE_TILE_LOAD(6, weights, kRowBytes);
+      TROUPE_TILE_LOAD(7, weights + kTileBytes, kRowBytes);
+      TROUPE_TILE_LOAD(5, lower, kRowBytes);
       TROUPE_TILE_DOT(0, 4, 6);
       TROUPE_TILE_DOT(1, 4, 7);
       TROUPE_TILE_DOT(2, 5, 6);
       TROUPE_TILE_DOT(3, 5, 7);
+      x += stride;
+      lower += lower_stride;
+      weights += 2 * kTileBytes;
     }
     TROUPE_TILE_STORE(0, sums, kSumsStride);
     TROUPE_TILE_STORE(1, sums + kTileCols, kSumsStride);
-    TROUPE_TILE_STORE(2, sums + 16 * kPanelCols, kSumsStride);
-    TROUPE_TILE_STORE(3, sums + 16 * kPanelCols + kTileCols, kSumsStride);
+    TROUPE_TILE_STORE(2, sums + 16 * kBf16PanelCols, kSumsStride);
+    TROUPE_TILE_STORE(3, sums + 16 * kBf16PanelCols + kTileCols, kSumsStride);
   }
 
   int configured_rows_ = 0;
