@@ -5,16 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <caf/io/all.hpp>
 #include <chrono>
 #include <map>
 
 #include "actors/engine_settings.hpp"
 #include "actors/module.hpp"
+#include "actors/network.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/base/tcp_probe.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/kv_events/publisher.hpp"
@@ -27,7 +26,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kJoinDeadline = 60s;
-constexpr auto kConnectTimeout = 2000ms;
 /// A node that hears nothing waits longer than the Supervisor, which is to act first.
 constexpr double kSilenceFactor = 2;
 
@@ -71,7 +69,7 @@ struct NodeState {
   Options options;
   NodeConfig config;
   HeartActor heart;
-  SupervisorActor supervisor;  ///< null: it is in this process, and ends the node itself
+  SupervisorLink link;  ///< no Supervisor: it is in this process, and ends the node itself
   std::shared_ptr<Pulse> pulse;
   std::shared_ptr<const Tokenizer> tokenizer;
   GenerationConfig generation;
@@ -253,18 +251,9 @@ void check_later(Self self) {
   send_after(self, 1s, me, CheckNodes{});
 }
 
-/// Blocks, as CAF's connect does; this actor has a thread of its own.
-Result<void> connect(Self self, const NodeAddress& to) {
-  RETURN_IF_ERROR(probe_tcp(to.host, to.port, kConnectTimeout));
-  auto node = self->system().middleman().connect(to.host, to.port);
-  if (node) return {};
-  return Error{ErrorCode::kUnavailable, to.host + ":" + std::to_string(to.port) + ": " +
-                                            to_text(node.error(), self->system())};
-}
-
-void join(Self self, std::uint16_t port) {
+void join(Self self) {
   NodeState& node = state(self);
-  self->monitor(node.supervisor);
+  self->monitor(node.link.supervisor);
   self->set_down_handler([self](const caf::down_msg& down) {
     log_warning("the supervisor is gone", kv("node", state(self).config.name),
                 kv("reason", to_text(down.reason, self->system())));
@@ -275,18 +264,21 @@ void join(Self self, std::uint16_t port) {
     end_all(self);
   };
   const NodeActor me = self;
-  ask(self, node.supervisor, kJoinDeadline,
-      JoinNode{.version = TROUPE_VERSION, .name = node.config.name, .pid = getpid(), .port = port},
+  ask(self, node.link.supervisor, kJoinDeadline,
+      JoinNode{.version = TROUPE_VERSION,
+               .name = node.config.name,
+               .pid = getpid(),
+               .port = node.link.port},
       ActorHandles{pointer(me), pointer(node.heart)})
       .then(
           [self, give_up](const NodeAccepted& accepted) {
             if (accepted.error) return give_up(accepted.error->message);
             NodeConnected connected;
             for (const NodeAddress& address : accepted.peers) {
-              if (auto done = connect(self, address); !done.ok() && !connected.error)
-                connected.error = done.error();
+              auto done = state(self).link.network->connect(address.host, address.port);
+              if (!done.ok() && !connected.error) connected.error = done.error();
             }
-            send(self, state(self).supervisor, std::move(connected));
+            send(self, state(self).link.supervisor, std::move(connected));
             state(self).pulse->heard_ns = steady_ns();
             check_later(self);
           },
@@ -294,17 +286,16 @@ void join(Self self, std::uint16_t port) {
 }
 
 NodeActor::behavior_type node_behavior(Self self, const Options& options, const NodeConfig& config,
-                                       const SupervisorActor& supervisor, std::uint16_t port,
-                                       const HeartActor& heart,
+                                       const SupervisorLink& link, const HeartActor& heart,
                                        const std::shared_ptr<Pulse>& pulse) {
   NodeState& node = state(self);
   node.options = options;
   node.config = config;
-  node.supervisor = supervisor;
+  node.link = link;
   node.pulse = pulse;
   node.heart = heart;
   self->set_exit_handler([self](const caf::exit_msg&) { end_all(self); });
-  if (supervisor) join(self, port);
+  if (link.supervisor) join(self);
   return {
       [self](const PrepareNode& how) -> Status {
         auto prepared = prepare(self, how.read_tokenizer);
@@ -354,12 +345,12 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
 }  // namespace
 
 NodeHandles spawn_node(caf::actor_system& system, const Options& options, const NodeConfig& config,
-                       const SupervisorActor& supervisor, std::uint16_t port) {
+                       const SupervisorLink& link) {
   auto pulse = std::make_shared<Pulse>(config.workers.size());
   NodeHandles handles;
   handles.heart = system.spawn(heart_behavior, pulse);
-  handles.node = system.spawn<caf::detached>(node_behavior, options, config, supervisor, port,
-                                             handles.heart, pulse);
+  handles.node =
+      system.spawn<caf::detached>(node_behavior, options, config, link, handles.heart, pulse);
   return handles;
 }
 

@@ -15,6 +15,7 @@ namespace troupe {
 class InputProcessor;
 class KVConnector;
 class KVEventPublisher;
+class Network;
 class StepRings;
 class Tokenizer;
 struct EncoderCacheSettings;
@@ -113,13 +114,16 @@ struct NodeHandles {
   NodeActor node;
   HeartActor heart;
 };
-/// Detached: it reads files and connects. With a `supervisor` it joins its topology, reachable for
-/// other nodes at `port`, and ends with all its actors when the Supervisor is gone; without, it is
-/// the Supervisor's own.
+/// What a node of a process of its own has to the rest of the topology.
+struct SupervisorLink {
+  SupervisorActor supervisor;
+  std::shared_ptr<Network> network;
+  std::uint16_t port = 0;  ///< where other nodes reach this one
+};
+/// Detached: it reads files and connects. With a Supervisor elsewhere it joins its topology, and
+/// ends with all its actors when that is gone; without, it is the Supervisor's own.
 [[nodiscard]] NodeHandles spawn_node(caf::actor_system& system, const Options& options,
-                                     const NodeConfig& config,
-                                     const SupervisorActor& supervisor = {},
-                                     std::uint16_t port = 0);
+                                     const NodeConfig& config, const SupervisorLink& link = {});
 
 /// Detached: it reads files while the engine starts. Fills `handles` before it answers Start.
 [[nodiscard]] SupervisorActor spawn_supervisor(caf::actor_system& system,

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <caf/io/all.hpp>
 #include <chrono>
 #include <filesystem>
 #include <random>
@@ -13,10 +12,12 @@
 
 #include "actors/engine_settings.hpp"
 #include "actors/module.hpp"
+#include "actors/network.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/child_process.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/secret.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/models/model_config.hpp"
 #include "runtime/worker/worker_group.hpp"
@@ -86,6 +87,7 @@ struct SupervisorState {
   SamplingDefaults sampling_defaults;
   Phase phase = Phase::kStarting;
 
+  std::unique_ptr<Network> network;  ///< null: all is in one process
   std::vector<NodeSlot> nodes;
   std::uint16_t port = 0;  ///< where nodes join
   std::uint64_t heartbeat = 0;
@@ -94,6 +96,7 @@ struct SupervisorState {
   std::uint32_t incarnation = 1;
   std::vector<WorkerSlot> workers;  ///< by rank
   std::string rendezvous;           ///< where they meet; empty: there is one
+  std::string secret = random_secret();
   ModelLoaded model;
   KVCacheConfig cache;
   bool caches_asked = false;
@@ -435,6 +438,7 @@ void load_model(Self self, std::size_t rank) {
   parallel.rank = static_cast<std::int32_t>(rank);
   parallel.ranks_on_host = num_workers_beside(supervisor, rank);
   parallel.rendezvous = supervisor.rendezvous;
+  parallel.secret = supervisor.secret;
   parallel.incarnation = incarnation;
   ask_now(
       self, supervisor.workers[rank].worker, kLoadDeadline,
@@ -744,18 +748,17 @@ Result<void> start_nodes(Self self) {
   if (!self->system().has_middleman())
     return invalid_argument("several nodes need CAF's middleman: load it into the configuration");
   const TopologyOptions& topology = supervisor.start.options.topology;
-  const SupervisorActor me = self;
-  auto port =
-      self->system().middleman().publish(me, static_cast<std::uint16_t>(topology.supervisor_port),
-                                         topology.supervisor_host.c_str(), true);
-  if (!port) {
-    return Error{ErrorCode::kIo, "cannot open " + topology.supervisor_host + ":" +
-                                     std::to_string(topology.supervisor_port) +
-                                     " for nodes: " + to_text(port.error(), self->system())};
+  ASSIGN_OR_RETURN(auto tls, load_tls(topology));
+  supervisor.network = std::make_unique<Network>(self->system(), std::move(tls));
+  ASSIGN_OR_RETURN(supervisor.port, supervisor.network->publish(
+                                        self, topology.supervisor_host,
+                                        static_cast<std::uint16_t>(topology.supervisor_port)));
+  if (topology.insecure) {
+    log_warning("nodes of other hosts come without TLS: whoever can connect can do anything",
+                kv("host", topology.supervisor_host), kv("port", supervisor.port));
   }
-  supervisor.port = *port;
-  log_info("waiting for nodes", kv("host", topology.supervisor_host), kv("port", *port),
-           kv("nodes", supervisor.nodes.size()));
+  log_info("waiting for nodes", kv("host", topology.supervisor_host), kv("port", supervisor.port),
+           kv("nodes", supervisor.nodes.size()), kv("tls", !topology.tls_certificate.empty()));
   for (std::size_t index = 0; index < supervisor.nodes.size(); ++index) {
     if (supervisor.nodes[index].config.host.empty()) start_process(self, index);
   }

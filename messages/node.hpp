@@ -14,7 +14,7 @@ namespace troupe {
 
 /// Rises when a message changes in a way that an older build misreads. Nodes of different versions
 /// refuse each other.
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 
 /// What a node can be asked to run, but Workers, which have ranks.
 enum class Role : std::uint8_t {

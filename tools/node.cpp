@@ -1,7 +1,6 @@
 // troupe node: one process of a topology. The Supervisor of `troupe serve` says what runs in it.
 #include <unistd.h>
 
-#include <caf/io/all.hpp>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -10,8 +9,8 @@
 #include <thread>
 
 #include "actors/module.hpp"
+#include "actors/network.hpp"
 #include "actors/spawn.hpp"
-#include "runtime/base/tcp_probe.hpp"
 #include "runtime/config/topology.hpp"
 #include "tools/commands.hpp"
 
@@ -27,7 +26,6 @@ constexpr std::string_view kUsage =
     "own host by itself; on another host, start this with the same file and options. It waits for\n"
     "the supervisor, and joins again whenever that comes back.";
 
-constexpr auto kProbeTimeout = 2000ms;
 constexpr auto kRetryInterval = 500ms;
 
 /// The command line of this process, program name included.
@@ -59,23 +57,18 @@ std::vector<std::string> own_arguments() {
 Error serve_supervisor(const CommandLine& line, const NodeConfig& config) {
   const TopologyOptions& topology = line.options.topology;
   const auto port = static_cast<std::uint16_t>(topology.supervisor_port);
-  if (auto there = probe_tcp(topology.supervisor_host, port, kProbeTimeout); !there.ok())
-    return there.error();
+  ASSIGN_OR_RETURN(const auto tls, load_tls(topology));
+  RETURN_IF_ERROR(probe_node(tls, topology.supervisor_host, port));
   SystemConfig system_config;
-  if (auto applied = system_config.apply(line.caf_entries); !applied.ok()) return applied.error();
+  RETURN_IF_ERROR(system_config.apply(line.caf_entries));
   load_network(system_config);
   caf::actor_system system{system_config};
-  const auto failure = [&](const caf::error& error) {
-    return Error{ErrorCode::kUnavailable, topology.supervisor_host + ":" + std::to_string(port) +
-                                              ": " + to_text(error, system)};
-  };
+  SupervisorLink link;
+  link.network = std::make_shared<Network>(system, tls);
+  ASSIGN_OR_RETURN(link.supervisor, link.network->find_supervisor(topology.supervisor_host, port));
   const std::string& own_host = config.host.empty() ? topology.supervisor_host : config.host;
-  auto own_port = system.middleman().open(0, own_host.c_str());
-  if (!own_port) return failure(own_port.error());
-  auto supervisor =
-      system.middleman().remote_actor<SupervisorActor>(topology.supervisor_host, port);
-  if (!supervisor) return failure(supervisor.error());
-  const NodeHandles node = spawn_node(system, line.options, config, *supervisor, *own_port);
+  ASSIGN_OR_RETURN(link.port, link.network->open(own_host));
+  const NodeHandles node = spawn_node(system, line.options, config, link);
   caf::scoped_actor self{system};
   self->wait_for(node.node);
   leave(config);
@@ -100,12 +93,12 @@ int node(Arguments arguments) {
                                  "supervisor-port"));
   }
   std::signal(SIGPIPE, SIG_IGN);
-  for (bool told = false;; std::this_thread::sleep_for(kRetryInterval)) {
+  for (std::string told;; std::this_thread::sleep_for(kRetryInterval)) {
     const Error error = serve_supervisor(line, *config);
     // What the Supervisor's own host runs is started by it, and started again.
-    if (config->host.empty()) return fail(error);
-    if (!std::exchange(told, true))
-      log_info("waiting for the supervisor", kv("reason", error.message));
+    if (config->host.empty() || error.code == ErrorCode::kInvalidArgument) return fail(error);
+    if (told != error.message) log_info("waiting for the supervisor", kv("reason", error.message));
+    told = error.message;
   }
 }
 

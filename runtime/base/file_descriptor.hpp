@@ -20,6 +20,8 @@ class FileDescriptor {
     return *this;
   }
   [[nodiscard]] int get() const noexcept { return descriptor_; }
+  /// Whoever takes it closes it.
+  [[nodiscard]] int release() noexcept { return std::exchange(descriptor_, -1); }
   [[nodiscard]] bool valid() const noexcept { return descriptor_ >= 0; }
 
  private:

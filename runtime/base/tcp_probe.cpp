@@ -3,17 +3,16 @@
 #include <netdb.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <memory>
 
-#include "runtime/base/file_descriptor.hpp"
-
 namespace troupe {
 
-Result<void> probe_tcp(const std::string& host, std::uint16_t port,
-                       std::chrono::milliseconds timeout) {
+Result<FileDescriptor> connect_tcp(const std::string& host, std::uint16_t port,
+                                   std::chrono::milliseconds timeout) {
   const std::string where = host + ":" + std::to_string(port);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -25,24 +24,30 @@ Result<void> probe_tcp(const std::string& host, std::uint16_t port,
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, &freeaddrinfo);
   Error last{ErrorCode::kUnavailable, where + ": no address"};
   for (const addrinfo* address = found; address != nullptr; address = address->ai_next) {
-    const FileDescriptor descriptor(
+    FileDescriptor connection(
         socket(address->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (!descriptor.valid()) continue;
-    int error = connect(descriptor.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
+    if (!connection.valid()) continue;
+    int error = connect(connection.get(), address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
-      pollfd waiting{.fd = descriptor.get(), .events = POLLOUT, .revents = 0};
+      pollfd waiting{.fd = connection.get(), .events = POLLOUT, .revents = 0};
       if (poll(&waiting, 1, static_cast<int>(timeout.count())) <= 0) {
         error = ETIMEDOUT;
       } else {
         socklen_t size = sizeof error;
-        getsockopt(descriptor.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+        getsockopt(connection.get(), SOL_SOCKET, SO_ERROR, &error, &size);
       }
     }
-    if (error == 0) return {};
+    if (error == 0) return connection;
     last = {error == ETIMEDOUT ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
             where + ": " + std::strerror(error)};
   }
   return last;
+}
+
+Result<void> probe_tcp(const std::string& host, std::uint16_t port,
+                       std::chrono::milliseconds timeout) {
+  RETURN_IF_ERROR(connect_tcp(host, port, timeout));
+  return {};
 }
 
 }  // namespace troupe

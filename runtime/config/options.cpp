@@ -166,7 +166,16 @@ void bind_options(OptionSet& set, Options& options) {
       .add("node-timeout-s", topology.node_timeout_s,
            "seconds of silence after which a node counts as gone and is restarted", 0.5, 3600)
       .add("step-timeout-s", topology.step_timeout_s,
-           "seconds after which a worker that has not ended its step counts as stuck", 1, 86400);
+           "seconds after which a worker that has not ended its step counts as stuck", 1, 86400)
+      .add("tls-certificate", topology.tls_certificate,
+           "PEM file: this host's certificate; nodes then speak TLS 1.3 and let in nobody whose "
+           "certificate is not signed by tls-ca")
+      .add("tls-key", topology.tls_key, "PEM file: the key of tls-certificate")
+      .add("tls-ca", topology.tls_ca,
+           "PEM file: certificate authority of this system alone; whatever it signs is let in")
+      .add("insecure", topology.insecure,
+           "nodes of other hosts come without TLS: whoever can connect to supervisor-port can do "
+           "anything with the engine");
 }
 
 Result<void> validate(const Options& options) {

@@ -90,6 +90,10 @@ struct TopologyOptions {
   std::int64_t supervisor_port = 0;  ///< 0: any
   double node_timeout_s = 4;         ///< a node that is silent for so long is gone
   double step_timeout_s = 300;       ///< a worker that takes longer for a step is stuck
+  std::string tls_certificate;       ///< of this host; empty: no TLS between nodes
+  std::string tls_key;
+  std::string tls_ca;     ///< whose certificates are let in
+  bool insecure = false;  ///< nodes of other hosts may come without TLS
 };
 
 struct Options {

@@ -84,6 +84,31 @@ Result<void> check_places(const std::vector<NodeConfig>& nodes, std::int32_t num
   return {};
 }
 
+/// All three files or none, and between hosts one or the other decision.
+Result<void> check_security(const TopologyOptions& options, bool spans_hosts) {
+  const bool tls = !options.tls_certificate.empty();
+  if (tls == options.tls_key.empty() || tls == options.tls_ca.empty()) {
+    const std::string missing = !tls                      ? "tls-certificate"
+                                : options.tls_key.empty() ? "tls-key"
+                                                          : "tls-ca";
+    return invalid_argument(missing +
+                                " is not set: TLS between nodes needs tls-certificate, "
+                                "tls-key and tls-ca",
+                            missing);
+  }
+  if (tls && options.insecure)
+    return invalid_argument("insecure is set, and so is tls-certificate: which is it to be?",
+                            "insecure");
+  if (spans_hosts && !tls && !options.insecure) {
+    return invalid_argument(
+        "nodes are on several hosts, and whoever can connect to supervisor-port can do anything "
+        "with the engine (CAF lets in everybody, and carries all they say out): set "
+        "tls-certificate, tls-key and tls-ca, or insecure=true in a network of your own",
+        "tls-certificate");
+  }
+  return {};
+}
+
 std::string describe_workers(const std::vector<std::int32_t>& ranks) {
   std::string text = ranks.size() == 1 ? "worker" : "workers";
   for (const std::int32_t rank : ranks) text += " " + std::to_string(rank);
@@ -198,6 +223,7 @@ Result<Topology> options_topology(const Options& options) {
     return invalid_argument("supervisor-port is 0, which the nodes of other hosts cannot know",
                             "supervisor-port");
   }
+  RETURN_IF_ERROR(check_security(options.topology, topology.spans_hosts()));
   return topology;
 }
 

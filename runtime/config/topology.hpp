@@ -62,7 +62,8 @@ struct Topology {
 
 /// Of the file that the options were read from, for the number of workers that they ask for.
 /// Errors: also of nodes on other hosts that could not reach supervisor_host, as it is a loopback
-/// address, or supervisor_port, as it is 0.
+/// address, or supervisor_port, as it is 0; of files for TLS that are not named; of several hosts
+/// with neither TLS nor the word that it is not wanted.
 [[nodiscard]] Result<Topology> options_topology(const Options& options);
 
 /// What runs where, drawn in boxes, host by host.

@@ -199,6 +199,7 @@ Result<void> ModelRunner::join_group(const JoinGroup& join) {
   // The other actors of the engine need a core as well.
   const bool spin = num_busy_threads + 2 <= ThreadPool::num_usable_cores();
   ASSIGN_OR_RETURN(peers_, create_communicator({.rendezvous = parallel.rendezvous,
+                                                .secret = parallel.secret,
                                                 .generation = join.generation,
                                                 .rank = parallel.rank,
                                                 .size = parallel.world_size(),

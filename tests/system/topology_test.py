@@ -3,17 +3,23 @@
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 import unittest
 
 from chaos_test import body, stream
 from support import BINARY, ENVIRONMENT, Server, run, wait_until
 
-CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CONFIGS = ROOT / "configs"
 NUM_REQUESTS = 12
 NETWORK = "troupe-test"  # a network namespace with the second host of multi-node.conf
 IP = shutil.which("ip", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
@@ -44,9 +50,31 @@ def second_host():
         ip("netns", "delete", NETWORK)
 
 
+def make_certificates(folder, *names, days=3650):
+    """What tools/make_certificates.sh makes; returns the options for the first name."""
+    subprocess.run([ROOT / "tools" / "make_certificates.sh", folder, *names], check=True, capture_output=True, text=True,
+                   env=os.environ | {"DAYS": str(days)})
+    return tls_options(folder, names[0])
+
+
+def tls_options(folder, name):
+    return ["--tls-certificate", f"{folder}/{name}.pem", "--tls-key", f"{folder}/{name}.key", "--tls-ca", f"{folder}/ca.pem"]
+
+
+def cpu_seconds(pid):
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Topologies(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.certificates = folder.name
+        make_certificates(folder.name, "front", "worker")
+        make_certificates(folder.name, "expired", days=-1)
+        make_certificates(folder.name + "/other", "stranger")
         with Server() as server:
             cls.expected = answers(server)
         assert all(answer[:2] == (200, True) for answer in cls.expected), cls.expected
@@ -62,10 +90,12 @@ class Topologies(unittest.TestCase):
     def test_several_hosts_give_the_same_answers_and_survive_a_partition(self):
         file = str(CONFIGS / "multi-node.conf")
         with second_host() as link:
-            command = [IP, "netns", "exec", NETWORK, BINARY, "node", "worker-0", "--config-file", file]
+            command = [IP, "netns", "exec", NETWORK, BINARY, "node", "worker-0", "--config-file", file,
+                       *tls_options(self.certificates, "worker")]
             node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
             try:
-                with Server("--config-file", file) as server:
+                with Server("--config-file", file, *tls_options(self.certificates, "front")) as server:
+                    self.assertIn("tls=true", server.log())
                     self.assertEqual(answers(server), self.expected)
                     late = {}
                     threads = [threading.Thread(target=lambda n=n: late.update({n: stream(server.port, body(n))}))
@@ -82,6 +112,66 @@ class Topologies(unittest.TestCase):
             finally:
                 node.kill()
                 node.communicate()
+
+    def test_whoever_has_no_certificate_is_turned_away_and_the_others_go_on(self):
+        file = str(CONFIGS / "multi-process.conf")
+        with Server("--config-file", file, *tls_options(self.certificates, "front")) as server:
+            port = int(re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1))
+
+            def connect(folder=None, name=None, speak=None):
+                """What comes of a connection: its first bytes, or why there are none."""
+                with socket.create_connection(("127.0.0.1", port), timeout=20) as plain:
+                    if speak is not None:
+                        plain.sendall(speak)
+                        with contextlib.suppress(ConnectionResetError):
+                            plain.recv(100)
+                        return "sent away"
+                    context = ssl.create_default_context(cafile=f"{self.certificates}/ca.pem")
+                    context.check_hostname = False
+                    if name:
+                        context.load_cert_chain(f"{folder}/{name}.pem", f"{folder}/{name}.key")
+                    try:
+                        with context.wrap_socket(plain) as secure:
+                            return secure.recv(100)
+                    except ssl.SSLError as refused:
+                        return str(refused)
+
+            self.assertIsInstance(connect(self.certificates, "worker"), bytes)
+            strangers = {
+                "peer did not return a certificate": lambda: connect(),
+                "unable to get local issuer certificate": lambda: connect(self.certificates + "/other", "stranger"),
+                "certificate has expired": lambda: connect(self.certificates, "expired"),
+                "http request": lambda: connect(speak=b"GET / HTTP/1.1\r\n\r\n"),
+            }
+            results = []
+            client = threading.Thread(target=lambda: results.append(answers(server)))
+            client.start()
+            silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(10)]
+            self.addCleanup(lambda: [each.close() for each in silent])
+            for _ in range(10):
+                for stranger in strangers.values():
+                    self.assertIsInstance(stranger(), str)
+            client.join()
+            self.assertEqual(results, [self.expected])
+            for reason in strangers:
+                refusals = re.findall(f"connection refused peer=127.0.0.1 reason=.*{reason}", server.log())
+                self.assertEqual(len(refusals), 1, (reason, server.log()))
+            server.wait_idle()
+            before = cpu_seconds(server.process.pid)
+            time.sleep(0.5)  # those who connected and say nothing cost nothing
+            self.assertLess(cpu_seconds(server.process.pid) - before, 0.2)
+            self.assertNotIn("engine restarted", server.log())
+            self.assertNotIn("connection failed", server.log())
+            # The other side says why as well.
+            for options, reason in {
+                    ("stranger", self.certificates + "/other"): "does not speak TLS with us: certificate verify failed",
+                    ("expired", self.certificates): "certificate has expired",
+                    ("nobody", self.certificates): "No such file"}.items():
+                code, _, errors = run(["node", "worker-0", "--config-file", file, "--supervisor-port", str(port),
+                                       *tls_options(options[1], options[0])])
+                self.assertNotEqual(code, 0)
+                self.assertIn(reason.lower(), errors.lower())
+            self.assertEqual(answers(server), self.expected)
 
     def test_a_frontend_that_is_killed_comes_back_at_its_port(self):
         with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
@@ -128,6 +218,18 @@ class Topologies(unittest.TestCase):
         self.assertIn("worker-0: worker 0", drawing)
         code, _, errors = run(["topology", "--config-file", str(CONFIGS / "multi-node.conf"), "--supervisor-port", "0"])
         self.assertEqual((code, "supervisor-port is 0" in errors), (2, True), errors)
+        options = tls_options(self.certificates, "front")
+        bare = pathlib.Path(self.certificates) / "bare.conf"
+        bare.write_text(re.sub("tls-.*\n", "", (CONFIGS / "multi-node.conf").read_text()))
+        code, _, errors = run(["topology", "--config-file", str(bare)])
+        self.assertEqual((code, "CAF lets in everybody" in errors), (2, True), errors)
+        self.assertEqual(run(["topology", "--config-file", str(bare), "--insecure"])[0], 0)
+        self.assertEqual(run(["topology", "--config-file", str(bare), *options])[0], 0)
+        code, _, errors = run(["topology", "--config-file", str(bare), *options[:4]])
+        self.assertEqual((code, "tls-ca is not set" in errors), (2, True), errors)
+        code, _, errors = run(["serve", "--config-file", str(CONFIGS / "multi-process.conf"), *options[:2], "--tls-key",
+                               self.certificates + "/worker.key", *options[4:]])
+        self.assertEqual((code, "key values mismatch" in errors), (2, True), errors)
         code, _, errors = run(["node", "core", "--config-file", str(CONFIGS / "multi-process.conf")])
         self.assertEqual((code, "supervisor-port is 0" in errors), (2, True), errors)
         code, _, errors = run(["node", "nobody", "--config-file", str(CONFIGS / "multi-process.conf")])

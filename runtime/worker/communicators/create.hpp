@@ -11,6 +11,9 @@ namespace troupe {
 
 struct CommunicatorOptions {
   std::string rendezvous;  ///< "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts
+  /// Over TCP: ranks show each other that they know it (HMAC over nonces) before anything else, so
+  /// that nobody else is let in. What they say afterwards is neither encrypted nor signed.
+  std::string secret;
   /// Of the meeting: only ranks that come to the same one find each other, and who waits in an
   /// older one than another rank gives up.
   std::uint32_t generation = 0;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/secret.hpp"
 
 namespace troupe {
 namespace {
@@ -32,10 +33,11 @@ using namespace std::chrono_literals;
 static_assert(std::endian::native == std::endian::little, "numbers travel as they lie in memory");
 
 constexpr std::uint32_t kMagic = 0x54726f76;
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 /// To a Hello. Whoever does not belong here at all gets none.
-enum Answer : std::uint32_t { kWelcome = 1, kOtherBuild, kOutdated };
+enum Answer : std::uint32_t { kWelcome = 1, kOtherBuild, kOutdated, kProveIt };
+constexpr auto kHelloTimeout = 2s;
 constexpr auto kSlice = 100ms;
 constexpr auto kConnectInterval = 20ms;
 
@@ -51,6 +53,14 @@ struct Hello {
   std::int32_t rank = 0;
   std::uint32_t lane = 0;
   std::uint32_t port = 0;  ///< where this rank listens
+  std::array<std::uint8_t, 32> nonce{};
+};
+static_assert(sizeof(Hello) == 7 * 4 + 32, "all of it is signed");
+
+/// The answer to a Hello that this build can read, kProveIt: the secret is known here, is it there?
+struct Challenge {
+  std::array<std::uint8_t, 32> nonce{};
+  std::array<std::uint8_t, 32> proof{};
 };
 
 struct Address {
@@ -116,6 +126,23 @@ template <class T>
 std::span<std::byte> writable_bytes_of(T& value) {
   return std::as_writable_bytes(std::span(&value, 1));
 }
+
+/// Each side signs both nonces under a name of its own, so that neither's proof can be sent back to
+/// it, and none can be used twice.
+std::array<std::uint8_t, 32> proof_of(std::string_view side, const std::string& secret,
+                                      const Hello& hello,
+                                      const std::array<std::uint8_t, 32>& nonce) {
+  std::vector<std::byte> message;
+  const auto add = [&](std::span<const std::byte> bytes) {
+    message.insert(message.end(), bytes.begin(), bytes.end());
+  };
+  add(std::as_bytes(std::span(side)));
+  add(bytes_of(hello));
+  add(bytes_of(nonce));
+  return hmac_sha256(secret, message);
+}
+constexpr std::string_view kAcceptor = "acceptor";
+constexpr std::string_view kConnector = "connector";
 
 /// Owns the connections while the ranks meet.
 class Meeting {
@@ -196,11 +223,39 @@ class Meeting {
   }
 
   [[nodiscard]] Hello hello(std::uint32_t lane) const {
-    return {.generation = options_.generation,
-            .size = options_.size,
-            .rank = options_.rank,
-            .lane = lane,
-            .port = port_};
+    Hello hello{.generation = options_.generation,
+                .size = options_.size,
+                .rank = options_.rank,
+                .lane = lane,
+                .port = port_};
+    fill_random(hello.nonce);
+    return hello;
+  }
+
+  /// The other side's part of showing that both know the secret. False: it does not, or is gone.
+  bool accept_proof(const FileDescriptor& peer, const Hello& said, Clock::time_point deadline) {
+    Challenge challenge;
+    fill_random(challenge.nonce);
+    challenge.proof = proof_of(kAcceptor, options_.secret, said, challenge.nonce);
+    const std::uint32_t prove_it = kProveIt;
+    std::array<std::uint8_t, 32> proof{};
+    return send_all(peer, bytes_of(prove_it), deadline) &&
+           send_all(peer, bytes_of(challenge), deadline) &&
+           recv_all(peer, writable_bytes_of(proof), deadline) &&
+           same_secret(proof, proof_of(kConnector, options_.secret, said, challenge.nonce));
+  }
+
+  /// After a Hello, of which the other side asks whether we know the secret.
+  bool prove(const FileDescriptor& peer, const Hello& hello) {
+    Challenge challenge;
+    if (!recv_all(peer, writable_bytes_of(challenge), deadline_)) return false;
+    if (!same_secret(challenge.proof,
+                     proof_of(kAcceptor, options_.secret, hello, challenge.nonce))) {
+      stranger_ = true;
+      return false;
+    }
+    return send_all(peer, bytes_of(proof_of(kConnector, options_.secret, hello, challenge.nonce)),
+                    deadline_);
   }
 
   Result<void> connect_to(std::int32_t peer, Address address) {
@@ -222,8 +277,11 @@ class Meeting {
             getsockopt(attempt.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
         // The other side says yes to our Hello, or closes: it may still be in an older meeting.
         std::uint32_t answer = 0;
-        if (connected && send_all(attempt, bytes_of(hello(lane)), deadline_) &&
-            recv_all(attempt, writable_bytes_of(answer), deadline_)) {
+        const Hello hello = this->hello(lane);
+        if (connected && send_all(attempt, bytes_of(hello), deadline_) &&
+            recv_all(attempt, writable_bytes_of(answer), deadline_) &&
+            (answer != kProveIt ||
+             (prove(attempt, hello) && recv_all(attempt, writable_bytes_of(answer), deadline_)))) {
           if (answer == kOutdated) return newer_meeting();
           if (answer != kWelcome)
             return Error{ErrorCode::kUnsupported,
@@ -232,9 +290,10 @@ class Meeting {
           break;
         }
         if (Clock::now() >= deadline_)
-          return Error{ErrorCode::kTimeout, "rank " + std::to_string(peer) + " did not answer at " +
-                                                options_.rendezvous + " within " +
-                                                std::to_string(options_.timeout_s) + " s"};
+          return Error{ErrorCode::kTimeout,
+                       "rank " + std::to_string(peer) + " did not answer at " +
+                           options_.rendezvous + " within " + std::to_string(options_.timeout_s) +
+                           " s" + (stranger_ ? "; who did is not of this engine" : "")};
         std::this_thread::sleep_for(kConnectInterval);
       }
     }
@@ -261,9 +320,10 @@ class Meeting {
       if (!peer.valid()) continue;
       set_up(peer);
       Hello said;
-      if (!recv_all(peer, writable_bytes_of(said), std::min(deadline_, Clock::now() + 2s)))
-        continue;
+      const auto hello_deadline = std::min(deadline_, Clock::now() + kHelloTimeout);
+      if (!recv_all(peer, writable_bytes_of(said), hello_deadline)) continue;
       if (said.magic != kMagic) continue;
+      if (said.version == kVersion && !accept_proof(peer, said, hello_deadline)) continue;
       const std::uint32_t answer = said.version != kVersion                ? kOtherBuild
                                    : said.generation < options_.generation ? kOutdated
                                                                            : kWelcome;
@@ -290,6 +350,7 @@ class Meeting {
   Clock::time_point deadline_;
   FileDescriptor listener_;
   std::uint32_t port_ = 0;
+  bool stranger_ = false;  ///< somebody answered who does not know the secret
   std::array<std::vector<FileDescriptor>, kNumLanes> sockets_;
 };
 

@@ -71,7 +71,24 @@ BOOST_AUTO_TEST_CASE(nodes_of_other_hosts_need_a_supervisor_that_they_can_reach)
   options.topology.supervisor_host = "10.0.0.1";
   BOOST_TEST(options_topology(options).error().message.starts_with("supervisor-port is 0"));
   options.topology.supervisor_port = 4000;
+  BOOST_TEST(options_topology(options).error().message.starts_with("nodes are on several hosts"));
+  options.topology.insecure = true;
   BOOST_TEST(options_topology(options).ok());
+}
+
+BOOST_AUTO_TEST_CASE(tls_needs_all_of_its_files) {
+  Options options;
+  options.topology.tls_certificate = "c.pem";
+  BOOST_TEST(options_topology(options).error().message.starts_with("tls-key is not set"));
+  options.topology.tls_key = "c.key";
+  BOOST_TEST(options_topology(options).error().message.starts_with("tls-ca is not set"));
+  options.topology.tls_ca = "ca.pem";
+  BOOST_TEST(options_topology(options).ok());
+  options.topology.insecure = true;
+  BOOST_TEST(options_topology(options).error().message.starts_with("insecure is set, and so is"));
+  options.topology.insecure = false;
+  options.topology.tls_certificate.clear();
+  BOOST_TEST(options_topology(options).error().message.starts_with("tls-certificate is not set"));
 }
 
 BOOST_AUTO_TEST_CASE(a_drawing_shows_every_host_with_its_nodes) {

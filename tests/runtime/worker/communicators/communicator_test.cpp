@@ -40,6 +40,7 @@ CommunicatorOptions options_of(const std::string& kind, std::int32_t rank, std::
   if (rank == 0) generation += 10;
   static const std::string tcp = "tcp:127.0.0.1:" + std::to_string(free_port());
   return {.rendezvous = kind == "tcp" ? tcp : "shm:troupe-test-" + std::to_string(getpid()),
+          .secret = "of this test",
           .generation = generation,
           .rank = rank,
           .size = size,
@@ -271,6 +272,43 @@ BOOST_DATA_TEST_CASE(who_waits_in_an_older_meeting_gives_it_up,
     BOOST_TEST((Clock::now() - start < std::chrono::seconds(10)));
     BOOST_TEST((met && second.ok()));
   }
+}
+
+BOOST_AUTO_TEST_CASE(who_does_not_know_the_secret_is_not_let_in) {
+  auto first = options_of("tcp", 0, 2), second = options_of("tcp", 1, 2);
+  first.timeout_s = second.timeout_s = 0.5;
+  second.secret = "of another";
+  std::string error;
+  std::thread stranger([&] { error = create_communicator(second).error().message; });
+  BOOST_TEST(create_communicator(first).error().message.starts_with("rank 1 did not come"));
+  stranger.join();
+  BOOST_TEST(error.ends_with("within 0.500000 s; who did is not of this engine"), error);
+}
+
+BOOST_AUTO_TEST_CASE(a_hello_that_was_overheard_is_of_no_use) {
+  // Who repeats the bytes of a rank that was let in does not know how to answer the new challenge.
+  auto first = options_of("tcp", 0, 2);
+  first.timeout_s = 0.5;
+  std::thread replay([&] {
+    FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(first.rendezvous.substr(14))));
+    while (connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+      socket = FileDescriptor(::socket(AF_INET, SOCK_STREAM, 0));
+    struct {
+      std::uint32_t magic = 0x54726f76, version = 2, generation, size = 2, rank = 1, lane = 0, port;
+      std::uint8_t nonce[32] = {};
+      std::uint8_t proof[32] = {};
+    } said{.generation = first.generation, .port = 1};
+    BOOST_TEST(send(socket.get(), &said, sizeof said, MSG_NOSIGNAL) == ssize_t{sizeof said});
+    std::array<char, 100> answer;
+    // The challenge, and then the end: no word of welcome.
+    BOOST_TEST(recv(socket.get(), answer.data(), answer.size(), MSG_WAITALL) == 68);
+  });
+  BOOST_TEST(create_communicator(first).error().message.starts_with("rank 1 did not come"));
+  replay.join();
 }
 
 BOOST_AUTO_TEST_CASE(a_rendezvous_that_is_none_is_refused) {

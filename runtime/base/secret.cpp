@@ -1,0 +1,38 @@
+#include "runtime/base/secret.hpp"
+
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/hash.hpp"
+
+namespace troupe {
+
+std::array<std::uint8_t, 32> hmac_sha256(std::string_view key, std::span<const std::byte> message) {
+  std::array<std::uint8_t, 32> code;
+  unsigned size = 0;
+  const unsigned char* done = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                                   reinterpret_cast<const unsigned char*>(message.data()),
+                                   message.size(), code.data(), &size);
+  CHECK(done != nullptr && size == code.size(), size);
+  return code;
+}
+
+bool same_secret(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b) {
+  CHECK(a.size() == b.size(), a.size(), b.size());
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+void fill_random(std::span<std::uint8_t> bytes) {
+  const int done = RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
+  CHECK(done == 1, done);
+}
+
+std::string random_secret() {
+  std::array<std::uint8_t, 32> bytes;
+  fill_random(bytes);
+  return to_hex(bytes);
+}
+
+}  // namespace troupe

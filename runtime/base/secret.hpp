@@ -1,0 +1,26 @@
+#pragma once
+// Showing that one knows a secret without saying it.
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+/// HMAC-SHA256 (RFC 2104).
+[[nodiscard]] std::array<std::uint8_t, 32> hmac_sha256(std::string_view key,
+                                                       std::span<const std::byte> message);
+
+/// In a time that does not tell where they differ. Pre: equally long.
+[[nodiscard]] bool same_secret(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
+
+/// From the operating system's generator for keys.
+void fill_random(std::span<std::uint8_t> bytes);
+
+/// 256 bits as hexadecimal digits.
+[[nodiscard]] std::string random_secret();
+
+}  // namespace troupe

@@ -1,0 +1,168 @@
+#include "runtime/transport/tls.hpp"
+
+#include <openssl/err.h>
+#include <openssl/x509v3.h>
+#include <poll.h>
+
+#include <array>
+
+#include "runtime/base/tcp_probe.hpp"
+
+namespace troupe {
+namespace {
+
+/// What the thread's queue of errors holds, which is empty then.
+std::string take_errors() {
+  std::string text;
+  while (const unsigned long code = ERR_get_error()) {
+    const char* reason = ERR_reason_error_string(code);
+    if (!text.empty()) text += "; ";
+    text += reason != nullptr ? reason : "error " + std::to_string(code);
+  }
+  return text;
+}
+
+Error bad_file(const char* option, const std::string& file, const std::string& what) {
+  return invalid_argument(std::string(option) + " " + file + ": " + what, option);
+}
+
+/// As the other side will look at it.
+Result<void> check_own_certificate(SSL_CTX* context, const TlsFiles& files) {
+  const std::unique_ptr<X509_STORE_CTX, decltype(&X509_STORE_CTX_free)> check(X509_STORE_CTX_new(),
+                                                                              &X509_STORE_CTX_free);
+  STACK_OF(X509)* chain = nullptr;
+  SSL_CTX_get0_chain_certs(context, &chain);
+  CHECK(check != nullptr, files.certificate);
+  const int ready = X509_STORE_CTX_init(check.get(), SSL_CTX_get_cert_store(context),
+                                        SSL_CTX_get0_certificate(context), chain);
+  CHECK(ready == 1, files.certificate);
+  if (X509_verify_cert(check.get()) == 1) return {};
+  const int error = X509_STORE_CTX_get_error(check.get());
+  take_errors();
+  return bad_file(
+      "tls-certificate", files.certificate,
+      std::string(X509_verify_cert_error_string(error)) + " (tls-ca is " + files.ca + ")");
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::load(const TlsFiles& files) {
+  const std::shared_ptr<TlsContext> loaded(new TlsContext(SSL_CTX_new(TLS_method())));
+  SSL_CTX* context = loaded->get();
+  CHECK(context != nullptr, files.certificate);
+  SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
+  // A session is never taken up again, so no tickets follow the handshake.
+  SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
+  // Nodes are killed; what crosses between them says itself how long it is.
+  SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
+  SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1)
+    return bad_file("tls-certificate", files.certificate, take_errors());
+  // One that asks for a passphrase would wait for somebody at a terminal.
+  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return -1; });
+  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_check_private_key(context) != 1)
+    return bad_file("tls-key", files.key, take_errors());
+  if (SSL_CTX_load_verify_file(context, files.ca.c_str()) != 1)
+    return bad_file("tls-ca", files.ca, take_errors());
+  RETURN_IF_ERROR(check_own_certificate(context, files));
+  return std::shared_ptr<const TlsContext>(loaded);
+}
+
+TlsSession::TlsSession(std::shared_ptr<const TlsContext> context, int socket, Side side)
+    : context_(std::move(context)), ssl_(SSL_new(context_->get()), &SSL_free) {
+  CHECK(ssl_ != nullptr, take_errors());
+  SSL_set_fd(ssl_.get(), socket);
+  side == Side::kConnects ? SSL_set_connect_state(ssl_.get()) : SSL_set_accept_state(ssl_.get());
+}
+
+bool TlsSession::take_result(int result) {
+  const int state = SSL_get_error(ssl_.get(), result);
+  if (state == SSL_ERROR_WANT_WRITE) must_write_ = true;
+  if (state == SSL_ERROR_WANT_WRITE || state == SSL_ERROR_WANT_READ) return true;
+  error_ = take_errors();
+  if (const long verified = SSL_get_verify_result(ssl_.get());
+      verified != X509_V_OK && !established_)
+    error_ += std::string(" (") + X509_verify_cert_error_string(verified) + ")";
+  if (error_.empty() && !established_) error_ = "closed in the middle of the handshake";
+  return false;
+}
+
+bool TlsSession::shake_hands() {
+  ERR_clear_error();
+  const int result = SSL_do_handshake(ssl_.get());
+  if (result != 1) return take_result(result);
+  established_ = true;
+  return send_early();
+}
+
+bool TlsSession::send_early() {
+  while (!early_.empty()) {
+    const int sent = SSL_write(ssl_.get(), early_.data(), static_cast<int>(early_.size()));
+    if (sent <= 0) return take_result(sent);
+    early_.erase(early_.begin(), early_.begin() + sent);
+  }
+  return true;
+}
+
+std::optional<std::size_t> TlsSession::read(std::span<char> into) {
+  if (!established_ && !shake_hands()) return std::nullopt;
+  if (!established_ || into.empty()) return 0;
+  ERR_clear_error();
+  const int received = SSL_read(ssl_.get(), into.data(), static_cast<int>(into.size()));
+  if (received > 0) return static_cast<std::size_t>(received);
+  return take_result(received) ? std::optional<std::size_t>(0) : std::nullopt;
+}
+
+std::optional<std::size_t> TlsSession::write(std::span<const char> from) {
+  must_write_ = false;
+  if (!established_ && !shake_hands()) return std::nullopt;
+  if (!established_) {
+    if (early_.size() + from.size() > kMaxEarlyBytes) {
+      error_ = "more than " + std::to_string(kMaxEarlyBytes) + " bytes before the handshake";
+      return std::nullopt;
+    }
+    early_.insert(early_.end(), from.begin(), from.end());
+    return from.size();
+  }
+  ERR_clear_error();
+  if (!send_early()) return std::nullopt;
+  if (!early_.empty() || from.empty()) return 0;
+  const int sent = SSL_write(ssl_.get(), from.data(), static_cast<int>(from.size()));
+  if (sent > 0) return static_cast<std::size_t>(sent);
+  return take_result(sent) ? std::optional<std::size_t>(0) : std::nullopt;
+}
+
+std::size_t TlsSession::pending() const {
+  return static_cast<std::size_t>(SSL_pending(ssl_.get()));
+}
+
+Result<void> probe_tls(const std::shared_ptr<const TlsContext>& context, const std::string& host,
+                       std::uint16_t port, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  const std::string where = host + ":" + std::to_string(port);
+  ASSIGN_OR_RETURN(const FileDescriptor connection, connect_tcp(host, port, timeout));
+  TlsSession session(context, connection.get(), TlsSession::Side::kConnects);
+  while (true) {
+    std::array<char, 64> word;
+    auto received = session.must_write() ? session.write({}) : 0;
+    if (received) received = session.read(word);
+    if (received && *received > 0) return {};
+    if (!received) {
+      return Error{ErrorCode::kUnavailable,
+                   where + " does not speak TLS with us: " +
+                       (session.error().empty() ? "it closed the connection" : session.error())};
+    }
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd ready{.fd = connection.get(),
+                 .events = static_cast<short>(POLLIN | (session.must_write() ? POLLOUT : 0)),
+                 .revents = 0};
+    if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) <= 0)
+      return Error{ErrorCode::kTimeout, where + " says nothing to a TLS handshake"};
+  }
+}
+
+}  // namespace troupe

@@ -1,0 +1,91 @@
+#pragma once
+// TLS 1.3 with certificates on both sides, over connections that do not block: what nodes on
+// several hosts speak. Whoever has a certificate of the authority is let in, under any name: it is
+// to be one for this system alone.
+
+#include <openssl/ssl.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+/// PEM files.
+struct TlsFiles {
+  std::string certificate;  ///< with intermediate ones behind it, if there are any
+  std::string key;
+  std::string ca;
+};
+
+/// Certificate, key and authority of this host; any number of sessions, in any thread.
+class TlsContext {
+ public:
+  /// Errors name the file: it cannot be read, the key is not the certificate's, the certificate is
+  /// not the authority's, or its time is over or has not come.
+  [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> load(const TlsFiles& files);
+
+  [[nodiscard]] SSL_CTX* get() const noexcept { return context_.get(); }
+
+ private:
+  explicit TlsContext(SSL_CTX* context) : context_(context, &SSL_CTX_free) {}
+  std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
+};
+
+/// One connection. It does not own the socket. OpenSSL keeps a queue of errors for each thread, and
+/// takes what another session has left there for its own: every operation here leaves it empty.
+class TlsSession {
+ public:
+  enum class Side : std::uint8_t { kConnects, kAccepts };
+
+  /// Pre: the socket is connected and does not block.
+  TlsSession(std::shared_ptr<const TlsContext> context, int socket, Side side);
+
+  /// Both return the number of bytes; 0: the socket has to become ready first. nullopt: the
+  /// connection is over, see error(). Before the handshake is done write keeps what it is given, at
+  /// most kMaxEarlyBytes, and a later read sends it: who waits to write would spin meanwhile.
+  std::optional<std::size_t> read(std::span<char> into);
+  std::optional<std::size_t> write(std::span<const char> from);
+
+  /// Both sides have shown their certificates; of whoever connected, that is not yet to say that
+  /// the other side has taken it.
+  [[nodiscard]] bool established() const noexcept { return established_; }
+  /// Something is left to be written when the socket takes it: write must be called, if with
+  /// nothing.
+  [[nodiscard]] bool must_write() const noexcept { return must_write_; }
+  /// Bytes that have been received and can be read without the socket.
+  [[nodiscard]] std::size_t pending() const;
+  /// Why it is over; empty: the other side has closed it.
+  [[nodiscard]] const std::string& error() const noexcept { return error_; }
+
+  static constexpr std::size_t kMaxEarlyBytes = 64 << 10;
+
+ private:
+  /// False: over.
+  bool shake_hands();
+  bool send_early();
+  /// What became of an operation that returned `result`; false: over.
+  bool take_result(int result);
+
+  std::shared_ptr<const TlsContext> context_;
+  std::unique_ptr<SSL, decltype(&SSL_free)> ssl_;
+  std::vector<char> early_;
+  std::string error_;
+  bool established_ = false;
+  bool must_write_ = false;
+};
+
+/// Connects, shows the certificate and waits until the other side has said its first word: it has
+/// taken the certificate then. Errors name the address and what the other side, or this one, does
+/// not like.
+[[nodiscard]] Result<void> probe_tls(const std::shared_ptr<const TlsContext>& context,
+                                     const std::string& host, std::uint16_t port,
+                                     std::chrono::milliseconds timeout);
+
+}  // namespace troupe

@@ -1,0 +1,147 @@
+#include "runtime/transport/tls.hpp"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <filesystem>
+
+#include "runtime/base/file_descriptor.hpp"
+
+namespace troupe {
+namespace {
+
+/// A folder with what tools/make_certificates.sh makes: two authorities with a certificate each.
+struct Certificates {
+  std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("troupe-tls-" + std::to_string(getpid()));
+
+  Certificates() {
+    make("", "node");
+    make("/other", "stranger");
+  }
+  ~Certificates() { std::filesystem::remove_all(folder); }
+
+  void make(const std::string& authority, const std::string& name) const {
+    const std::string command = std::string(TROUPE_SOURCE_DIR "/tools/make_certificates.sh ") +
+                                folder.string() + authority + " " + name;
+    BOOST_REQUIRE_EQUAL(std::system(command.c_str()), 0);
+  }
+  [[nodiscard]] TlsFiles files(const std::string& name) const {
+    const std::string start = folder.string() + "/" + name;
+    return {start + ".pem", start + ".key", (folder / name).parent_path().string() + "/ca.pem"};
+  }
+  [[nodiscard]] std::shared_ptr<const TlsContext> context(const std::string& name) const {
+    return TlsContext::load(files(name)).value();
+  }
+};
+
+/// Both ends of a connection.
+struct Pair {
+  std::array<FileDescriptor, 2> sockets;
+  TlsSession connector, acceptor;
+
+  Pair(const std::shared_ptr<const TlsContext>& connects,
+       const std::shared_ptr<const TlsContext>& accepts)
+      : sockets(make()),
+        connector(connects, sockets[0].get(), TlsSession::Side::kConnects),
+        acceptor(accepts, sockets[1].get(), TlsSession::Side::kAccepts) {}
+
+  static std::array<FileDescriptor, 2> make() {
+    std::array<int, 2> ends{};
+    BOOST_REQUIRE_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
+    return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+  }
+};
+
+/// Until something comes, or the connection is over.
+std::string read_some(TlsSession& session, TlsSession& other) {
+  std::array<char, 1000> text;
+  for (int tries = 0; tries < 10; ++tries) {
+    const auto count = session.read(text);
+    if (!count) return "over: " + session.error();
+    if (*count > 0) return {text.data(), *count};
+    static_cast<void>(other.read({}));
+  }
+  return "nothing";
+}
+
+struct Fixture {
+  const Certificates& certificates() {
+    static const Certificates made;
+    return made;
+  }
+};
+
+BOOST_FIXTURE_TEST_SUITE(tls, Fixture)
+
+BOOST_AUTO_TEST_CASE(what_is_written_before_the_handshake_arrives_after_it) {
+  const auto context = certificates().context("node");
+  Pair pair(context, context);
+  const std::string hello = "first word";
+  BOOST_TEST(pair.acceptor.write(hello).value() == hello.size());
+  BOOST_TEST(!pair.acceptor.established());
+  BOOST_TEST(read_some(pair.connector, pair.acceptor) == hello);
+  BOOST_TEST(pair.acceptor.established());
+  BOOST_TEST(pair.connector.write(hello).value() == hello.size());
+  BOOST_TEST(read_some(pair.acceptor, pair.connector) == hello);
+}
+
+BOOST_AUTO_TEST_CASE(nobody_fills_the_memory_before_the_handshake) {
+  const auto context = certificates().context("node");
+  Pair pair(context, context);
+  const std::string much(TlsSession::kMaxEarlyBytes, 'x');
+  BOOST_TEST(pair.acceptor.write(much).value() == much.size());
+  BOOST_TEST(!pair.acceptor.write("x").has_value());
+  BOOST_TEST(pair.acceptor.error() == "more than 65536 bytes before the handshake");
+}
+
+BOOST_AUTO_TEST_CASE(a_stranger_is_refused_and_harms_nobody_else) {
+  const auto ours = certificates().context("node");
+  const auto other = certificates().context("other/stranger");
+  Pair healthy(ours, ours);
+  BOOST_TEST(healthy.acceptor.write("here").value() == 4u);
+  BOOST_TEST(read_some(healthy.connector, healthy.acceptor) == "here");
+
+  Pair refused(other, ours);
+  std::array<char, 10> text;
+  static_cast<void>(refused.connector.read(text));
+  static_cast<void>(refused.acceptor.read(text));
+  BOOST_TEST(read_some(refused.connector, refused.acceptor) ==
+             "over: certificate verify failed (unable to get local issuer certificate)");
+
+  // An error that were left in this thread's queue would end it.
+  BOOST_TEST(healthy.connector.read(text).value() == 0u);
+  BOOST_TEST(healthy.acceptor.write("still").value() == 5u);
+  BOOST_TEST(read_some(healthy.connector, healthy.acceptor) == "still");
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_a_peer_is_no_error) {
+  const auto context = certificates().context("node");
+  Pair pair(context, context);
+  static_cast<void>(pair.acceptor.write("a"));
+  BOOST_TEST(read_some(pair.connector, pair.acceptor) == "a");
+  pair.sockets[0] = FileDescriptor();  // closes the connector's end
+  BOOST_TEST(read_some(pair.acceptor, pair.connector).starts_with("over: "));
+}
+
+BOOST_AUTO_TEST_CASE(files_that_are_of_no_use_are_refused_with_the_reason) {
+  TlsFiles files = certificates().files("node");
+  files.certificate += "x";
+  BOOST_TEST(TlsContext::load(files).error().message.find("No such file") != std::string::npos);
+  files = certificates().files("node");
+  files.key = certificates().files("other/stranger").key;
+  BOOST_TEST(TlsContext::load(files).error().message.ends_with("key values mismatch"));
+  files = certificates().files("node");
+  files.ca = certificates().files("other/stranger").ca;
+  BOOST_TEST(TlsContext::load(files).error().message.find(
+                 "unable to get local issuer certificate") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace troupe
