@@ -51,6 +51,7 @@ row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ 
 
 heading 'Topologies: what a process of its own costs, and how long a stream pauses when one is killed'
 record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py
+record streams env TROUPE_BINARY="$release/troupe" python3 tests/system/bench_streams.py 1000 32
 row 'multi-process over single process, per token: us' '< 40' "$(awk '/^multi-process/ { print $4 }' "$out/topologies.txt")"
 row 'worker killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $6 }' "$out/topologies.txt")"
 row 'scheduler killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $8 }' "$out/topologies.txt")"

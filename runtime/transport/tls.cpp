@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <array>
+#include <cstring>
 
 #include "runtime/base/tcp_probe.hpp"
 
@@ -15,7 +16,10 @@ namespace {
 std::string take_errors() {
   std::string text;
   while (const unsigned long code = ERR_get_error()) {
-    const char* reason = ERR_reason_error_string(code);
+    // That there is an error of the system is said behind the error itself.
+    if (ERR_GET_REASON(code) == ERR_R_SYS_LIB && !text.empty()) continue;
+    const char* reason = ERR_SYSTEM_ERROR(code) ? std::strerror(ERR_GET_REASON(code))
+                                                : ERR_reason_error_string(code);
     if (!text.empty()) text += "; ";
     text += reason != nullptr ? reason : "error " + std::to_string(code);
   }

@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
-from support import Server, wait_until  # noqa: E402
+from support import Server, cpu_seconds, wait_until  # noqa: E402
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
@@ -40,11 +40,6 @@ def arrivals(server, at_token=None, then=lambda: None):
 
 def gaps_us(times):
     return [1e6 * (b - a) for a, b in zip(times, times[1:])]
-
-
-def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def idle_percent(server):

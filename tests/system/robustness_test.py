@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What clients do wrong, what they do at once, and how the server ends."""
+import asyncio
 import concurrent.futures
 import http.client
 import json
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import unittest
 
+import bench_streams
 from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, wait_until
 
 STORY = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story about a dragon."}], "temperature": 0}
@@ -157,6 +159,16 @@ class OneServer(unittest.TestCase):
             connection.request("GET", "/v1/models")
             self.assertEqual(json.loads(connection.getresponse().read())["data"][0]["id"], "demo")
         connection.close()
+
+
+class ManyStreams(unittest.TestCase):
+    def test_a_thousand_streams_at_once_end_alike_whatever_the_soft_limit_of_descriptors(self):
+        bench_streams.allow_descriptors(1100)
+        with Server(prefix=["bash", "-c", 'ulimit -Sn 256; exec "$@"', "-"]) as server:
+            streams = asyncio.run(bench_streams.read_streams(server.port, 1000, 4))
+            self.assertEqual(len({text for _, _, text in streams}), 1)
+            self.assertEqual(server.wait_idle(), 0)
+            self.assertNotIn("cannot accept", server.log())
 
 
 class Ending(unittest.TestCase):

@@ -116,6 +116,12 @@ class Server:
         return self.metric("vllm:kv_cache_usage_perc")
 
 
+def cpu_seconds(pid):
+    """What a process has used so far."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def wait_until(condition, what):
     """Looks again until the condition holds; fails when the deadline has passed."""
     deadline = time.monotonic() + DEADLINE_S

@@ -15,8 +15,10 @@ import threading
 import time
 import unittest
 
+import yaml
+
 from chaos_test import body, stream
-from support import BINARY, ENVIRONMENT, Server, run, wait_until
+from support import BINARY, ENVIRONMENT, Server, cpu_seconds, run, wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -59,11 +61,6 @@ def make_certificates(folder, *names, days=3650):
 
 def tls_options(folder, name):
     return ["--tls-certificate", f"{folder}/{name}.pem", "--tls-key", f"{folder}/{name}.key", "--tls-ca", f"{folder}/ca.pem"]
-
-
-def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Topologies(unittest.TestCase):
@@ -163,14 +160,13 @@ class Topologies(unittest.TestCase):
             self.assertNotIn("engine restarted", server.log())
             self.assertNotIn("connection failed", server.log())
             # The other side says why as well.
-            for options, reason in {
-                    ("stranger", self.certificates + "/other"): "does not speak TLS with us: certificate verify failed",
-                    ("expired", self.certificates): "certificate has expired",
-                    ("nobody", self.certificates): "No such file"}.items():
+            for folder, name, reason in [(self.certificates + "/other", "stranger", "certificate verify failed"),
+                                         (self.certificates, "expired", "certificate has expired"),
+                                         (self.certificates, "nobody", "No such file")]:
                 code, _, errors = run(["node", "worker-0", "--config-file", file, "--supervisor-port", str(port),
-                                       *tls_options(options[1], options[0])])
+                                       *tls_options(folder, name)])
                 self.assertNotEqual(code, 0)
-                self.assertIn(reason.lower(), errors.lower())
+                self.assertIn(reason, errors)
             self.assertEqual(answers(server), self.expected)
 
     def test_a_frontend_that_is_killed_comes_back_at_its_port(self):
@@ -210,6 +206,54 @@ class Topologies(unittest.TestCase):
                 os.kill(worker, signal.SIGSEGV)
                 wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
             self.assertEqual(answers(server), self.expected)
+
+    def test_the_slurm_job_starts_the_nodes_where_the_configuration_says(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            for part in ("configs", "tools"):
+                (folder / part).symlink_to(ROOT / part)
+            (folder / "build" / "release").mkdir(parents=True)
+            (folder / "build" / "release" / "troupe").symlink_to(BINARY)
+            commands = {"scontrol": "printf 'alpha\nbeta\n'", "srun": 'echo srun "$@"',
+                        "getent": 'case $2 in alpha) echo "10.9.0.1 STREAM alpha";; beta) echo "10.9.0.2 STREAM beta";; esac'}
+            for command, does in commands.items():
+                (folder / command).write_text(f"#!/bin/bash\n{does}\n")
+                (folder / command).chmod(0o755)
+            done = subprocess.run([CONFIGS / "slurm.sh", "/a/model"], capture_output=True, text=True, env=ENVIRONMENT | {
+                "PATH": f"{folder}:{ENVIRONMENT['PATH']}", "SLURM_SUBMIT_DIR": name, "SLURM_JOB_ID": "7",
+                "SLURM_JOB_NODELIST": "alpha,beta"})
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("┌─ 10.9.0.1 ", done.stdout)
+            self.assertIn("┌─ 10.9.0.2 ", done.stdout)
+            runs = sorted(line for line in done.stdout.splitlines() if line.startswith("srun"))
+            self.assertEqual(len(runs), 2)
+            self.assertRegex(runs[1], "--nodelist=beta .* node worker-0 /a/model .*/beta.key")
+            self.assertRegex(runs[0], "--nodelist=alpha .* serve /a/model .*/alpha.key")
+
+    def test_the_kubernetes_example_has_a_configuration_that_works(self):
+        parts = list(yaml.safe_load_all((CONFIGS / "kubernetes.yaml").read_text()))
+        config = next(part for part in parts if part["kind"] == "ConfigMap")["data"]["troupe.conf"]
+
+        def nodes(text):
+            return re.findall(r"^(?:\[node.*|roles.*|workers.*)$", text, re.MULTILINE)
+        self.assertEqual(nodes(config), nodes((CONFIGS / "multi-node.conf").read_text()))
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+            file.write(config)
+            file.flush()
+            code, drawing, errors = run(["topology", "--config-file", file.name])
+            self.assertEqual((code, errors), (0, ""))
+        services = {part["metadata"]["name"] for part in parts if part["kind"] == "Service"}
+        for part in parts:
+            if part["kind"] != "StatefulSet":
+                continue
+            pod = part["spec"]["template"]["spec"]
+            self.assertIn(f"┌─ {part['metadata']['name']}-0.{part['spec']['serviceName']} ", drawing)
+            self.assertIn(part["spec"]["serviceName"], services)
+            container = pod["containers"][0]
+            self.assertEqual({mount["name"] for mount in container["volumeMounts"]}, {each["name"] for each in pod["volumes"]})
+            command = container["command"]
+            self.assertIn(command[1], ("serve", "node"))
+            self.assertIn(command[2], ("/model", "worker-0"))
 
     def test_what_cannot_work_is_refused_with_the_reason(self):
         code, drawing, _ = run(["topology", "--config-file", str(CONFIGS / "multi-node.conf")])

@@ -8,6 +8,7 @@
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 
 #include "runtime/base/file_descriptor.hpp"
 
@@ -57,6 +58,12 @@ struct Pair {
   }
 };
 
+/// The number of bytes that were taken; -1: the connection is over.
+int write_some(TlsSession& session, std::string_view text) {
+  const auto count = session.write(text);
+  return count ? static_cast<int>(*count) : -1;
+}
+
 /// Until something comes, or the connection is over.
 std::string read_some(TlsSession& session, TlsSession& other) {
   std::array<char, 1000> text;
@@ -82,11 +89,11 @@ BOOST_AUTO_TEST_CASE(what_is_written_before_the_handshake_arrives_after_it) {
   const auto context = certificates().context("node");
   Pair pair(context, context);
   const std::string hello = "first word";
-  BOOST_TEST(pair.acceptor.write(hello).value() == hello.size());
+  BOOST_TEST(write_some(pair.acceptor, hello) == 10);
   BOOST_TEST(!pair.acceptor.established());
   BOOST_TEST(read_some(pair.connector, pair.acceptor) == hello);
   BOOST_TEST(pair.acceptor.established());
-  BOOST_TEST(pair.connector.write(hello).value() == hello.size());
+  BOOST_TEST(write_some(pair.connector, hello) == 10);
   BOOST_TEST(read_some(pair.acceptor, pair.connector) == hello);
 }
 
@@ -94,8 +101,8 @@ BOOST_AUTO_TEST_CASE(nobody_fills_the_memory_before_the_handshake) {
   const auto context = certificates().context("node");
   Pair pair(context, context);
   const std::string much(TlsSession::kMaxEarlyBytes, 'x');
-  BOOST_TEST(pair.acceptor.write(much).value() == much.size());
-  BOOST_TEST(!pair.acceptor.write("x").has_value());
+  BOOST_TEST(write_some(pair.acceptor, much) == 65536);
+  BOOST_TEST(write_some(pair.acceptor, "x") == -1);
   BOOST_TEST(pair.acceptor.error() == "more than 65536 bytes before the handshake");
 }
 
@@ -103,26 +110,26 @@ BOOST_AUTO_TEST_CASE(a_stranger_is_refused_and_harms_nobody_else) {
   const auto ours = certificates().context("node");
   const auto other = certificates().context("other/stranger");
   Pair healthy(ours, ours);
-  BOOST_TEST(healthy.acceptor.write("here").value() == 4u);
+  BOOST_TEST(write_some(healthy.acceptor, "here") == 4);
   BOOST_TEST(read_some(healthy.connector, healthy.acceptor) == "here");
 
   Pair refused(other, ours);
   std::array<char, 10> text;
   static_cast<void>(refused.connector.read(text));
   static_cast<void>(refused.acceptor.read(text));
-  BOOST_TEST(read_some(refused.connector, refused.acceptor) ==
-             "over: certificate verify failed (unable to get local issuer certificate)");
+  BOOST_TEST(read_some(refused.connector, refused.acceptor)
+                 .starts_with("over: certificate verify failed ("));
 
   // An error that were left in this thread's queue would end it.
   BOOST_TEST(healthy.connector.read(text).value() == 0u);
-  BOOST_TEST(healthy.acceptor.write("still").value() == 5u);
+  BOOST_TEST(write_some(healthy.acceptor, "still") == 5);
   BOOST_TEST(read_some(healthy.connector, healthy.acceptor) == "still");
 }
 
 BOOST_AUTO_TEST_CASE(the_end_of_a_peer_is_no_error) {
   const auto context = certificates().context("node");
   Pair pair(context, context);
-  static_cast<void>(pair.acceptor.write("a"));
+  BOOST_TEST(write_some(pair.acceptor, "a") == 1);
   BOOST_TEST(read_some(pair.connector, pair.acceptor) == "a");
   pair.sockets[0] = FileDescriptor();  // closes the connector's end
   BOOST_TEST(read_some(pair.acceptor, pair.connector).starts_with("over: "));
