@@ -4,6 +4,10 @@
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/thread_pool.hpp"
 
+#if defined(TROUPE_BF16_TILES)
+#include "kernels/cpu/attention_tiles.hpp"
+#endif
+
 namespace troupe::TROUPE_ISA {
 namespace {
 
@@ -44,6 +48,9 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t ti
 TROUPE_INLINE void attend_chunk_of_type(const AttentionArgs& args, const QueryTile& tile,
                                         std::int64_t chunk, ChunkScratch& scratch,
                                         const SoftmaxState& state) {
+#if defined(TROUPE_BF16_TILES)
+  if (attends_in_tiles(args.cache)) return TileAttention(args, tile, chunk, scratch, state).run();
+#endif
   with_element_type(args.cache.type, [&](auto type) {
     attend_chunk<decltype(type)::value>(args, tile, chunk, scratch, state);
   });

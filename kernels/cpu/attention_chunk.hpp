@@ -13,7 +13,12 @@
 namespace troupe::TROUPE_ISA {
 
 inline constexpr std::int64_t kChunkTokens = 256;
-inline constexpr int kTileRows = 16;  ///< query rows (tokens x heads of a group) that share a pass
+/// Query rows (tokens x heads of a group) that share a pass.
+#if defined(TROUPE_BF16_TILES)
+inline constexpr int kTileRows = 32;
+#else
+inline constexpr int kTileRows = 16;
+#endif
 
 /// The rows of a tile: num_rows consecutive (token, head of the group) pairs that read one KV head.
 struct QueryTile {
@@ -38,6 +43,11 @@ struct ChunkScratch {
   alignas(64) float scores[kTileRows][kChunkTokens];
   alignas(64) std::byte staged_keys[kMaxHeadDim * kLanes * 4];
   const std::byte* values[kChunkTokens];
+#if defined(TROUPE_BF16_TILES)
+  alignas(64) std::uint16_t queries[kTileRows * kMaxHeadDim];
+  alignas(64) std::uint16_t weights[kTileRows * kChunkTokens];
+  alignas(64) std::byte staged_values[1024];
+#endif
 };
 
 /// scores[r][v * kLanes ...] = q[r] . keys, summed over d in order; keys[v] are kLanes tokens whose

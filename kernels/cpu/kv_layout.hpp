@@ -2,6 +2,9 @@
 // Inside a KV page: keys [num_kv_heads, head_dim, block_size], then values [num_kv_heads,
 // block_size, head_dim]. Keys lie transposed so that a vector holds the same element of
 // neighbouring tokens and their scores need no sum over lanes.
+//
+// Where attention is done in bf16 tiles, pairs that a unit adds lie side by side: keys
+// [num_kv_heads, head_dim / 2, block_size, 2], values [num_kv_heads, block_size / 2, head_dim, 2].
 
 #include <cstddef>
 
@@ -9,17 +12,44 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// The keys of one head in one block; token t's element d is number d * block_size + t.
+/// Whether attention to this cache is done in tiles.
+TROUPE_INLINE bool attends_in_tiles([[maybe_unused]] const KvCacheView& cache) {
+#if defined(TROUPE_BF16_TILES)
+  return cache.type == ElementType::kBF16 && cache.head_dim % 32 == 0;
+#else
+  return false;
+#endif
+}
+
+/// Whether its pages are laid out for that; blocks that do not hold whole groups of 16 tokens are
+/// not.
+TROUPE_INLINE bool has_tiled_pages(const KvCacheView& cache) {
+  return attends_in_tiles(cache) && cache.block_size % 16 == 0;
+}
+
+/// The keys of one head in one block.
 TROUPE_INLINE std::byte* key_block(const KvCacheView& cache, std::int64_t block,
                                    std::int64_t head) {
   return static_cast<std::byte*>(cache.data) + block * cache.block_bytes() +
          head * cache.head_dim * cache.block_size * element_bytes(cache.type);
 }
 
-/// The values of one head in one block; token t's element d is number t * head_dim + d.
+/// The values of one head in one block.
 TROUPE_INLINE std::byte* value_block(const KvCacheView& cache, std::int64_t block,
                                      std::int64_t head) {
   return key_block(cache, block, cache.num_kv_heads + head);
+}
+
+/// Which number of key_block is element d of token t.
+TROUPE_INLINE std::int64_t key_number(const KvCacheView& cache, std::int64_t t, std::int64_t d) {
+  if (has_tiled_pages(cache)) return (d / 2 * cache.block_size + t) * 2 + d % 2;
+  return d * cache.block_size + t;
+}
+
+/// Which number of value_block is element d of token t.
+TROUPE_INLINE std::int64_t value_number(const KvCacheView& cache, std::int64_t t, std::int64_t d) {
+  if (has_tiled_pages(cache)) return (t / 2 * cache.head_dim + d) * 2 + t % 2;
+  return t * cache.head_dim + d;
 }
 
 }  // namespace troupe::TROUPE_ISA

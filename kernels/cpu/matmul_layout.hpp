@@ -15,12 +15,6 @@
 #include "kernels/cpu/simd.hpp"
 #include "kernels/ops.hpp"
 
-#if defined(__AMX_BF16__) || defined(TROUPE_EMULATE_TILES)
-#define TROUPE_BF16_TILES
-#elif defined(__AVX512BF16__)
-#define TROUPE_BF16_DOT
-#endif
-
 namespace troupe::TROUPE_ISA {
 
 #if defined(__AVX512F__)

@@ -15,6 +15,13 @@
 #define TROUPE_UNROLL _Pragma("GCC unroll 32")
 #endif
 
+// The bf16 unit of the set, if it has one.
+#if defined(__AMX_BF16__) || defined(TROUPE_EMULATE_TILES)
+#define TROUPE_BF16_TILES
+#elif defined(__AVX512BF16__)
+#define TROUPE_BF16_DOT
+#endif
+
 #if defined(__AVX512F__)
 #include "kernels/cpu/simd_avx512.hpp"
 #elif defined(__AVX2__)

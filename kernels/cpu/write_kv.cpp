@@ -22,10 +22,10 @@ void write_kv(const OpContext& context, const WriteKvArgs& args) noexcept {
                      std::byte* keys = key_block(cache, block, head);
                      std::byte* values = value_block(cache, block, head);
                      for (std::int64_t d = 0; d < cache.head_dim; ++d) {
-                       store_element<kType>(keys, d * cache.block_size + offset, k[d]);
+                       store_element<kType>(keys, key_number(cache, offset, d), k[d]);
                      }
                      for (std::int64_t d = 0; d < cache.head_dim; ++d) {
-                       store_element<kType>(values, offset * cache.head_dim + d, v[d]);
+                       store_element<kType>(values, value_number(cache, offset, d), v[d]);
                      }
                    }
                  });
