@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/file.hpp"
+#include "runtime/gguf/model_files.hpp"
 
 namespace troupe {
 namespace {
@@ -10,12 +11,13 @@ namespace {
 using Json = nlohmann::json;
 
 /// The file as an object; an empty one if there is no such file.
-Result<Json> read_json(const std::filesystem::path& path) {
-  const Result<std::string> text = read_file(path);
+Result<Json> read_json(const std::filesystem::path& model, std::string_view name) {
+  const Result<std::string> text = read_model_text(model, name);
   if (!text.ok() && text.error().code == ErrorCode::kNotFound) return Json::object();
   if (!text.ok()) return text.error();
   Json json = Json::parse(*text, nullptr, false);
-  if (!json.is_object()) return Error{ErrorCode::kCorrupt, path.string() + " is no JSON object"};
+  if (!json.is_object())
+    return Error{ErrorCode::kCorrupt, (model / name).string() + " is no JSON object"};
   return json;
 }
 
@@ -56,9 +58,9 @@ void add_templates(const Json& config, std::map<std::string, std::string>& templ
 
 Result<ChatFiles> load_chat_files(const std::filesystem::path& folder) {
   ChatFiles files;
-  ASSIGN_OR_RETURN(const Json special, read_json(folder / "special_tokens_map.json"));
-  ASSIGN_OR_RETURN(const Json config, read_json(folder / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(const Json processor, read_json(folder / "chat_template.json"));
+  ASSIGN_OR_RETURN(const Json special, read_json(folder, "special_tokens_map.json"));
+  ASSIGN_OR_RETURN(const Json config, read_json(folder, "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(const Json processor, read_json(folder, "chat_template.json"));
   add_special_tokens(special, files.special_tokens);
   add_special_tokens(config, files.special_tokens);
   // The later of these wins: files of their own over what is inside a configuration.

@@ -18,7 +18,8 @@ constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
 void bind_options(OptionSet& set, Options& options) {
   ModelOptions& model = options.model;
   set.section("model")
-      .add("model", model.model, "folder of a Hugging Face model; none: the demo model")
+      .add("model", model.model,
+           "folder of a Hugging Face model, or a GGUF file; none: the demo model")
       .add("served-model-name", model.served_model_name,
            "name in the API; none: the folder as given")
       .add("dtype", model.dtype, "arithmetic", {"auto", "bfloat16", "float32"})

@@ -49,7 +49,8 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
   for (const char* prefix : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                              "model.multi_modal_projector."})
     loader.ignore(prefix);
-  const NormStyle norm{.eps = config.rms_norm_eps, .weight_offset = 1};
+  const NormStyle norm{.eps = config.rms_norm_eps,
+                       .weight_offset = config.norm_weights_include_one ? 0.0f : 1.0f};
   const auto global_rope =
       std::make_shared<const RotaryEmbedding>(config.rope, config.head_dim, config.max_model_len);
   const auto local_rope = std::make_shared<const RotaryEmbedding>(

@@ -1,8 +1,7 @@
 #pragma once
-// Large memory: zero-filled pages straight from the operating system, and files mapped to be read.
+// Large memory: zero-filled pages straight from the operating system.
 
 #include <cstddef>
-#include <filesystem>
 #include <span>
 #include <utility>
 
@@ -31,26 +30,6 @@ class Memory {
  private:
   explicit Memory(std::span<std::byte> bytes) : bytes_(bytes) {}
   std::span<std::byte> bytes_;
-};
-
-/// Owns the read-only mapping of a whole file.
-class MappedFile {
- public:
-  MappedFile() = default;
-  /// Errors: kNotFound, kIo; both name the file.
-  static Result<MappedFile> open(const std::filesystem::path& path);
-  MappedFile(MappedFile&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-  MappedFile& operator=(MappedFile&& other) noexcept {
-    std::swap(bytes_, other.bytes_);
-    return *this;
-  }
-  ~MappedFile();
-
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
-
- private:
-  explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  std::span<const std::byte> bytes_;
 };
 
 }  // namespace troupe

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "runtime/base/file.hpp"
+#include "runtime/gguf/model_files.hpp"
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/rope_config.hpp"
 
@@ -277,8 +277,10 @@ Result<ModelConfig> parse_model_config(std::string_view json_text) {
 }
 
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const std::string text, read_file(folder / kFile));
-  return parse_model_config(text);
+  ASSIGN_OR_RETURN(const std::string text, read_model_text(folder, kFile));
+  ASSIGN_OR_RETURN(ModelConfig config, parse_model_config(text));
+  config.norm_weights_include_one = is_gguf(folder);
+  return config;
 }
 
 Result<GenerationConfig> parse_generation_config(std::string_view json_text) {
@@ -299,7 +301,7 @@ Result<GenerationConfig> parse_generation_config(std::string_view json_text) {
 }
 
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& folder) {
-  Result<std::string> text = read_file(folder / "generation_config.json");
+  Result<std::string> text = read_model_text(folder, "generation_config.json");
   if (!text.ok()) {
     if (text.error().code == ErrorCode::kNotFound) return GenerationConfig{};
     return text.error();

@@ -59,6 +59,8 @@ struct ModelConfig {
   std::vector<std::int32_t> sliding_windows;
   RopeConfig rope;
   RopeConfig sliding_rope;  ///< of the layers with a window; equals `rope` but in Gemma 3
+  /// Gemma 3 stores its norms' weights minus one, GGUF files as they are.
+  bool norm_weights_include_one = false;
   float attention_scale = 0;
   float attention_logit_softcap = 0;  ///< 0: none
   std::optional<DType> dtype;         ///< what the checkpoint says it stores: f32, bf16, f16
@@ -72,7 +74,7 @@ struct ModelConfig {
 /// Architectures that ModelConfig can describe; the registry has a factory for each.
 /// Errors: kCorrupt (a field's name and value), kUnsupported (architecture or setting).
 Result<ModelConfig> parse_model_config(std::string_view json_text);
-/// `folder`/config.json. Errors: also kNotFound, kIo.
+/// `folder`/config.json, or what a GGUF file says in its place. Errors: also kNotFound, kIo.
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder);
 
 /// The sampling defaults that a model's authors chose.
@@ -90,7 +92,8 @@ struct GenerationConfig {
 
 /// Errors: kCorrupt.
 Result<GenerationConfig> parse_generation_config(std::string_view json_text);
-/// `folder`/generation_config.json; without that file, a GenerationConfig of nothing.
+/// `folder`/generation_config.json, or of a GGUF file; without that file, a GenerationConfig of
+/// nothing.
 Result<GenerationConfig> load_generation_config(const std::filesystem::path& folder);
 
 }  // namespace troupe

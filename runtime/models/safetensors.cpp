@@ -7,6 +7,8 @@
 #include <optional>
 #include <set>
 
+#include "runtime/gguf/model_files.hpp"
+
 namespace troupe {
 namespace {
 
@@ -255,7 +257,49 @@ Result<void> Checkpoint::add_file(const std::filesystem::path& path) {
   return {};
 }
 
+namespace {
+
+TensorType tensor_type(GgmlType type) {
+  switch (type) {
+    case GgmlType::kF32:
+      return TensorType::kF32;
+    case GgmlType::kF16:
+      return TensorType::kF16;
+    case GgmlType::kBF16:
+      return TensorType::kBF16;
+    case GgmlType::kQ4_0:
+      return TensorType::kQ4_0;
+    case GgmlType::kQ8_0:
+      return TensorType::kQ8_0;
+    case GgmlType::kQ4_K:
+      return TensorType::kQ4_K;
+    case GgmlType::kQ6_K:
+      return TensorType::kQ6_K;
+  }
+  CHECK(false, static_cast<std::uint32_t>(type));
+  return TensorType::kF32;
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path) {
+  Checkpoint checkpoint;
+  ASSIGN_OR_RETURN(GgufFile file, GgufFile::open(path));
+  const std::string file_name = path.filename().string();
+  for (const auto& [name, tensor] : file.tensors()) {
+    const GgufTensorName known = huggingface_tensor(name, file.metadata(), tensor.shape);
+    if (known.name.empty()) continue;
+    checkpoint.tensors_.emplace(
+        known.name, Tensor{.view = {tensor_type(tensor.type), tensor.shape, tensor.bytes},
+                           .file = file_name,
+                           .interleaved_head_dim = known.interleaved_head_dim});
+  }
+  checkpoint.ggufs_.push_back(std::move(file));
+  return checkpoint;
+}
+
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder) {
+  if (is_gguf(folder)) return open_gguf(folder);
   static constexpr std::string_view kIndexName = "model.safetensors.index.json";
   Checkpoint checkpoint;
   std::map<std::string, std::string> listed;

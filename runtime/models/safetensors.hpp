@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "runtime/base/result.hpp"
-#include "runtime/models/memory.hpp"
+#include "runtime/gguf/gguf_file.hpp"
 
 namespace troupe {
 
@@ -98,7 +98,8 @@ class SafetensorsFile {
   TensorMap tensors_;
 };
 
-/// Owns the files of a model folder and finds tensors in them by name.
+/// Owns the files of a model folder, or a GGUF file, and finds tensors in them by name: that of
+/// the Hugging Face checkpoint.
 ///
 /// With model.safetensors.index.json exactly the files that it names are opened, and every tensor
 /// that it lists must be where it says. Without it, all *.safetensors of the folder are opened.
@@ -113,20 +114,22 @@ class Checkpoint {
   };
 
   /// Errors: kNotFound (no weights), kCorrupt, kIo; they name the file.
-  static Result<Checkpoint> open(const std::filesystem::path& folder);
+  static Result<Checkpoint> open(const std::filesystem::path& model);
 
   [[nodiscard]] const Tensor* find(std::string_view name) const;
   [[nodiscard]] const std::map<std::string, Tensor, std::less<>>& tensors() const noexcept {
     return tensors_;
   }
-  [[nodiscard]] std::size_t num_files() const noexcept { return files_.size(); }
+  [[nodiscard]] std::size_t num_files() const noexcept { return files_.size() + ggufs_.size(); }
   /// Of all tensors together.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
 
  private:
   Result<void> add_file(const std::filesystem::path& path);
+  static Result<Checkpoint> open_gguf(const std::filesystem::path& path);
 
   std::vector<SafetensorsFile> files_;
+  std::vector<GgufFile> ggufs_;
   std::map<std::string, Tensor, std::less<>> tensors_;
 };
 

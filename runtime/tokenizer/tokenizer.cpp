@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "runtime/base/file.hpp"
+#include "runtime/gguf/model_files.hpp"
 #include "runtime/tokenizer/config.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/pipeline.hpp"
@@ -14,8 +14,9 @@ namespace {
 using nlohmann::json;
 
 /// The file's bytes; none if there is no such file.
-Result<std::optional<std::string>> read_optional_file(const std::filesystem::path& path) {
-  Result<std::string> bytes = read_file(path);
+Result<std::optional<std::string>> read_optional(const std::filesystem::path& model,
+                                                 std::string_view name) {
+  Result<std::string> bytes = read_model_text(model, name);
   if (bytes.ok()) return std::optional<std::string>(std::move(bytes).value());
   if (bytes.error().code == ErrorCode::kNotFound) return std::optional<std::string>();
   return bytes.error();
@@ -35,11 +36,10 @@ Tokenizer::Tokenizer(std::unique_ptr<const TokenizerPipeline> pipeline, TokenRol
 Tokenizer::~Tokenizer() = default;
 
 Result<std::shared_ptr<const Tokenizer>> Tokenizer::load(const std::filesystem::path& folder) {
-  ASSIGN_OR_RETURN(const std::string tokenizer_json, read_file(folder / "tokenizer.json"));
+  ASSIGN_OR_RETURN(const std::string tokenizer_json, read_model_text(folder, "tokenizer.json"));
   TokenizerFiles files;
-  ASSIGN_OR_RETURN(files.config_json, read_optional_file(folder / "tokenizer_config.json"));
-  ASSIGN_OR_RETURN(files.special_tokens_map_json,
-                   read_optional_file(folder / "special_tokens_map.json"));
+  ASSIGN_OR_RETURN(files.config_json, read_optional(folder, "tokenizer_config.json"));
+  ASSIGN_OR_RETURN(files.special_tokens_map_json, read_optional(folder, "special_tokens_map.json"));
   ASSIGN_OR_RETURN(TokenRoles roles, read_token_roles(files));
   auto pipeline = parse_pipeline(tokenizer_json);
   if (!pipeline.ok()) {

@@ -1,0 +1,48 @@
+#include "runtime/base/mapped_file.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace troupe {
+
+Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
+  const auto failure = [&](const char* action) {
+    return Error{
+        errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+        std::string("cannot ") + action + " " + path.string() + ": " + std::strerror(errno)};
+  };
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return failure("open");
+  struct stat status {};
+  if (fstat(file, &status) != 0) {
+    const Error error = failure("read the size of");
+    close(file);
+    return error;
+  }
+  const auto num_bytes = static_cast<std::size_t>(status.st_size);
+  if (num_bytes == 0) {
+    close(file);
+    return MappedFile();
+  }
+  void* address = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE, file, 0);
+  const int map_errno = errno;
+  close(file);  // the mapping keeps the file
+  if (address == MAP_FAILED) {
+    errno = map_errno;
+    return failure("map");
+  }
+  return MappedFile({static_cast<const std::byte*>(address), num_bytes});
+}
+
+MappedFile::~MappedFile() {
+  // munmap takes a plain pointer; the mapping itself is read-only.
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+}  // namespace troupe

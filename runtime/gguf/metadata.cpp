@@ -1,0 +1,93 @@
+#include "runtime/gguf/metadata.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace troupe {
+
+using nlohmann::json;
+
+bool GgufMetadata::has(const std::string& key) const { return metadata_.contains(key); }
+
+const json* GgufMetadata::find(const std::string& key, bool has_default) {
+  const auto found = metadata_.find(key);
+  if (found != metadata_.end()) return &*found;
+  if (!has_default) fail(ErrorCode::kCorrupt, "metadata \"" + key + "\" is missing");
+  return nullptr;
+}
+
+void GgufMetadata::wrong_type(const std::string& key, std::string_view expected) {
+  fail(ErrorCode::kCorrupt, "metadata \"" + key + "\" is not " + std::string(expected));
+}
+
+void GgufMetadata::fail(ErrorCode code, const std::string& reason) {
+  if (!error_) error_ = Error{code, file_name_ + ": " + reason};
+}
+
+std::int64_t GgufMetadata::integer(const std::string& key, std::optional<std::int64_t> otherwise) {
+  const json* value = find(key, otherwise.has_value());
+  if (value == nullptr) return otherwise.value_or(0);
+  if (!value->is_number_integer()) wrong_type(key, "a whole number");
+  return value->is_number_integer() ? value->get<std::int64_t>() : 0;
+}
+
+double GgufMetadata::number(const std::string& key, std::optional<double> otherwise) {
+  const json* value = find(key, otherwise.has_value());
+  if (value == nullptr) return otherwise.value_or(0);
+  if (!value->is_number()) wrong_type(key, "a number");
+  return value->is_number() ? value->get<double>() : 0;
+}
+
+bool GgufMetadata::boolean(const std::string& key, bool otherwise) {
+  const json* value = find(key, true);
+  if (value == nullptr) return otherwise;
+  if (!value->is_boolean()) wrong_type(key, "true or false");
+  return value->is_boolean() ? value->get<bool>() : otherwise;
+}
+
+std::string GgufMetadata::text(const std::string& key, std::optional<std::string> otherwise) {
+  const json* value = find(key, otherwise.has_value());
+  if (value == nullptr) return otherwise.value_or("");
+  if (!value->is_string()) wrong_type(key, "a text");
+  return value->is_string() ? value->get<std::string>() : "";
+}
+
+std::vector<std::string> GgufMetadata::texts(const std::string& key) {
+  std::vector<std::string> texts;
+  const json* value = find(key, true);
+  if (value == nullptr) return texts;
+  if (!value->is_array()) wrong_type(key, "a list");
+  for (const json& entry : *value) {
+    if (!entry.is_string()) {
+      wrong_type(key, "a list of texts");
+      break;
+    }
+    texts.push_back(entry.get<std::string>());
+  }
+  return texts;
+}
+
+std::vector<double> GgufMetadata::numbers(const std::string& key) {
+  std::vector<double> numbers;
+  const json* value = find(key, true);
+  if (value == nullptr) return numbers;
+  if (!value->is_array()) wrong_type(key, "a list");
+  for (const json& entry : *value) {
+    if (!entry.is_number()) {
+      wrong_type(key, "a list of numbers");
+      break;
+    }
+    numbers.push_back(entry.get<double>());
+  }
+  return numbers;
+}
+
+Result<std::string> json_text(const json& value, std::string_view file_name) {
+  try {
+    return value.dump();
+  } catch (const json::exception&) {
+    return Error{ErrorCode::kCorrupt,
+                 std::string(file_name) + ": metadata holds text that is not UTF-8"};
+  }
+}
+
+}  // namespace troupe

@@ -1,0 +1,47 @@
+#pragma once
+// Reading a GGUF file's metadata with checks.
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+/// Reads keys of one file. The first error sticks (later reads give their defaults), so that a
+/// caller reads all keys and asks once. The metadata must outlive the reader.
+class GgufMetadata {
+ public:
+  GgufMetadata(const nlohmann::json& metadata, std::string_view file_name)
+      : metadata_(metadata), file_name_(file_name) {}
+
+  [[nodiscard]] bool has(const std::string& key) const;
+  [[nodiscard]] std::int64_t integer(const std::string& key, std::optional<std::int64_t> otherwise);
+  [[nodiscard]] double number(const std::string& key, std::optional<double> otherwise);
+  [[nodiscard]] bool boolean(const std::string& key, bool otherwise);
+  [[nodiscard]] std::string text(const std::string& key, std::optional<std::string> otherwise);
+  /// Empty if absent.
+  [[nodiscard]] std::vector<std::string> texts(const std::string& key);
+  [[nodiscard]] std::vector<double> numbers(const std::string& key);
+
+  void fail(ErrorCode code, const std::string& reason);
+  [[nodiscard]] const std::optional<Error>& error() const noexcept { return error_; }
+
+ private:
+  /// Null if the key is absent; an error if it has no default.
+  const nlohmann::json* find(const std::string& key, bool has_default);
+  void wrong_type(const std::string& key, std::string_view expected);
+
+  const nlohmann::json& metadata_;
+  std::string file_name_;
+  std::optional<Error> error_;
+};
+
+/// The JSON text. Errors: kCorrupt if a string in it is not UTF-8.
+Result<std::string> json_text(const nlohmann::json& value, std::string_view file_name);
+
+}  // namespace troupe

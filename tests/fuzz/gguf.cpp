@@ -1,0 +1,26 @@
+// GGUF files from arbitrary bytes, and what their metadata says.
+#include <cstdint>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "runtime/base/check.hpp"
+#include "runtime/gguf/model_files.hpp"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace troupe;
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto gguf = parse_gguf(bytes, "fuzz");
+  if (!gguf.ok()) return 0;
+  for (const auto& [name, tensor] : gguf->tensors) {
+    CHECK(tensor.bytes.empty() ||
+          (tensor.bytes.data() >= bytes.data() &&
+           tensor.bytes.data() + tensor.bytes.size() <= bytes.data() + bytes.size()));
+    (void)huggingface_tensor(name, *gguf->metadata, tensor.shape);
+  }
+  (void)gguf_config_json(*gguf, "fuzz");
+  (void)gguf_generation_config_json(*gguf, "fuzz");
+  (void)gguf_tokenizer_json(*gguf, "fuzz");
+  (void)gguf_tokenizer_config_json(*gguf, "fuzz");
+  return 0;
+}

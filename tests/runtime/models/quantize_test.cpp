@@ -1,0 +1,115 @@
+#include "runtime/models/quantize.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "runtime/models/half_floats.hpp"
+
+namespace troupe {
+namespace {
+
+struct BlockCase {
+  TensorType type;
+  std::vector<std::pair<std::size_t, std::uint16_t>> scales;  ///< byte offset, f16 bits
+  std::vector<std::pair<std::size_t, float>> expected;
+  double sum;
+  double weighted_sum;  ///< element i times i + 1
+};
+
+// Byte i is 37 i + 11, but for the scales. What it means was computed by llama.cpp's gguf package.
+const std::vector<BlockCase> kBlocks = {
+    {TensorType::kQ4_0,
+     {{0, 0x3800}},
+     {{0, -1.5f}, {1, 1.0f}, {15, -4.0f}, {16, -1.5f}, {31, 0.0f}},
+     -10.5,
+     -259.0},
+    {TensorType::kQ8_0,
+     {{0, 0x3400}},
+     {{0, 21.25f}, {1, 30.5f}, {15, -32.0f}, {16, -22.75f}, {31, -12.0f}},
+     -44.0,
+     -2020.0},
+    {TensorType::kQ4_K,
+     {{0, 0x3000}, {2, 0x3800}},
+     {{0, 17.125f}, {1, -25.5f}, {31, -2.25f}, {32, -9.5f}, {128, 47.625f}, {255, -9.25f}},
+     3109.0,
+     530357.0},
+    {TensorType::kQ6_K,
+     {{208, 0x2c00}},
+     {{0, -89.4375f}, {15, -19.875f}, {32, 14.4375f}, {100, 157.6875f}, {255, -3.75f}},
+     288.25,
+     49026.25}};
+
+BOOST_AUTO_TEST_CASE(blocks_mean_what_they_mean_to_llama_cpp) {
+  for (const BlockCase& block : kBlocks) {
+    const TypeBlock size = type_block(block.type);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(size.num_bytes));
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 37 + 11);
+    for (const auto& [offset, bits] : block.scales)
+      std::memcpy(bytes.data() + offset, &bits, sizeof bits);
+    const TensorView tensor{block.type, {1, size.num_elements}, bytes};
+    std::vector<float> row(static_cast<std::size_t>(size.num_elements));
+    widen_row(tensor, 0, 0, size.num_elements, row.data());
+    for (const auto& [i, value] : block.expected)
+      BOOST_TEST(row[i] == value, to_string(block.type) << " element " << i << " is " << row[i]);
+    double sum = 0;
+    double weighted_sum = 0;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      sum += static_cast<double>(row[i]);
+      weighted_sum += static_cast<double>(row[i]) * static_cast<double>(i + 1);
+    }
+    BOOST_TEST(sum == block.sum, to_string(block.type));
+    BOOST_TEST(weighted_sum == block.weighted_sum, to_string(block.type));
+
+    // Any piece of a row is that piece.
+    std::vector<float> piece(7);
+    widen_row(tensor, 0, 13, 7, piece.data());
+    BOOST_TEST(piece == std::vector<float>(row.begin() + 13, row.begin() + 20));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(quantised_groups_are_as_near_as_their_width_allows) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (const auto& [type, limit, worst_error] :
+       {std::tuple{QuantizedType::kInt8, 127, 0.02}, {QuantizedType::kInt4, 8, 0.2}}) {
+    for (int round = 0; round < 50; ++round) {
+      std::vector<float> weights(32);
+      for (float& w : weights) w = normal(random) * 0.02f;
+      std::vector<std::int8_t> values(weights.size());
+      const GroupScale scale = quantize_group(type, weights, values.data());
+      BOOST_TEST(scale.minimum == 0.0f);
+      BOOST_TEST(round_to_f16(scale.scale) == scale.scale);
+      double error = 0;
+      double size = 0;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        BOOST_TEST((values[i] >= -limit && values[i] <= limit));
+        const auto w = static_cast<double>(weights[i]);
+        error += std::pow(static_cast<double>(scale.scale) * values[i] - w, 2);
+        size += w * w;
+      }
+      BOOST_TEST(std::sqrt(error / size) < worst_error);
+    }
+    std::vector<std::int8_t> values(32, 1);
+    BOOST_TEST(quantize_group(type, std::vector<float>(32), values.data()).scale == 0.0f);
+    BOOST_TEST(values == std::vector<std::int8_t>(32), boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(numbers_are_rounded_to_f16_and_widened_exactly) {
+  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    const float value = widen_f16(static_cast<std::uint16_t>(bits));
+    BOOST_REQUIRE(round_to_f16(value) == value);
+    BOOST_REQUIRE(round_to_f16(-value) == -value);
+  }
+  BOOST_TEST(round_to_f16(1.0f + 0x1p-11f) == 1.0f);
+  BOOST_TEST(round_to_f16(1.0f + 3 * 0x1p-11f) == 1.0f + 0x1p-9f);
+  BOOST_TEST(round_to_f16(1e9f) == 65504.0f);
+  BOOST_TEST(round_to_f16(3 * 0x1p-26f) == 0x1p-24f);
+}
+
+}  // namespace
+}  // namespace troupe

@@ -1,0 +1,311 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "runtime/chat/chat_renderer.hpp"
+#include "runtime/models/half_floats.hpp"
+#include "runtime/models/model_config.hpp"
+#include "runtime/models/quantize.hpp"
+#include "tests/support/gguf_writer.hpp"
+
+namespace troupe {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr std::size_t kAlignment = 32;
+
+template <class T>
+void append(std::string& to, T value) {
+  to.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+void append_text(std::string& to, std::string_view text) {
+  append(to, std::uint64_t{text.size()});
+  to += text;
+}
+void pad(std::string& to) { to.resize((to.size() + kAlignment - 1) / kAlignment * kAlignment); }
+
+json read_json(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("cannot read " + path.string());
+  return json::parse(file);
+}
+
+std::uint16_t f16_bits(float value) {
+  const float rounded = round_to_f16(value);
+  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    if (widen_f16(static_cast<std::uint16_t>(bits)) == std::fabs(rounded))
+      return static_cast<std::uint16_t>(bits | (std::signbit(rounded) ? 0x8000 : 0));
+  }
+  return 0;
+}
+
+/// One group of 32 as a block.
+void append_block(std::string& to, GgmlType type, std::span<const float> weights) {
+  std::array<std::int8_t, 32> values{};
+  const QuantizedType numbers =
+      type == GgmlType::kQ8_0 ? QuantizedType::kInt8 : QuantizedType::kInt4;
+  const GroupScale scale = quantize_group(numbers, weights, values.data());
+  append(to, f16_bits(scale.scale));
+  if (type == GgmlType::kQ8_0) {
+    for (const std::int8_t value : values) append(to, value);
+    return;
+  }
+  for (std::size_t i = 0; i < 16; ++i)
+    append(to, static_cast<std::uint8_t>((values[i] + 8) | (values[i + 16] + 8) << 4));
+}
+
+/// The reverse of huggingface_tensor.
+std::string gguf_name(std::string name, bool is_gemma3) {
+  const auto replace = [&](std::string_view from, std::string_view to) {
+    const std::size_t at = name.find(from);
+    if (at != std::string::npos) name.replace(at, from.size(), to);
+  };
+  if (is_gemma3) {
+    replace("post_attention_layernorm.", "post_attention_norm.");
+    replace("pre_feedforward_layernorm.", "ffn_norm.");
+    replace("post_feedforward_layernorm.", "post_ffw_norm.");
+  }
+  for (const auto& [from, to] :
+       std::initializer_list<std::pair<std::string_view, std::string_view>>{
+           {"model.layers.", "blk."},
+           {"model.embed_tokens.", "token_embd."},
+           {"model.norm.", "output_norm."},
+           {"lm_head.", "output."},
+           {"input_layernorm.", "attn_norm."},
+           {"post_attention_layernorm.", "ffn_norm."},
+           {"self_attn.q_proj.", "attn_q."},
+           {"self_attn.k_proj.", "attn_k."},
+           {"self_attn.v_proj.", "attn_v."},
+           {"self_attn.o_proj.", "attn_output."},
+           {"self_attn.q_norm.", "attn_q_norm."},
+           {"self_attn.k_norm.", "attn_k_norm."},
+           {"mlp.gate_proj.", "ffn_gate."},
+           {"mlp.up_proj.", "ffn_up."},
+           {"mlp.down_proj.", "ffn_down."}})
+    replace(from, to);
+  return name;
+}
+
+/// Llama 3's scaling (transformers' modeling_rope_utils.py) as the converter stores it.
+void add_rope_divisors(GgufWriter& writer, const ModelConfig& config) {
+  const RopeConfig& rope = config.rope;
+  const auto original = static_cast<double>(rope.original_max_positions);
+  std::string bytes;
+  for (std::int64_t i = 0; i < config.head_dim; i += 2) {
+    const double wavelength =
+        2 * std::acos(-1.0) *
+        std::pow(rope.theta, static_cast<double>(i) / static_cast<double>(config.head_dim));
+    double divisor = 1;
+    if (wavelength > original / rope.low_freq_factor) {
+      divisor = rope.factor;
+    } else if (wavelength > original / rope.high_freq_factor) {
+      const double smooth = (original / wavelength - rope.low_freq_factor) /
+                            (rope.high_freq_factor - rope.low_freq_factor);
+      divisor = 1 / ((1 - smooth) / rope.factor + smooth);
+    }
+    append(bytes, static_cast<float>(divisor));
+  }
+  const std::int64_t shape[] = {config.head_dim / 2};
+  writer.add_tensor("rope_freqs.weight", GgmlType::kF32, shape, bytes);
+}
+
+void add_config(GgufWriter& writer, const ModelConfig& config, const std::string& name) {
+  const auto key = [&](std::string_view suffix) { return name + "." + std::string(suffix); };
+  const auto number = [&](std::string_view suffix, std::int64_t value) {
+    writer.add(key(suffix), static_cast<std::uint32_t>(value));
+  };
+  writer.add("general.architecture", name);
+  number("context_length", config.max_model_len);
+  number("embedding_length", config.hidden_size);
+  number("block_count", config.num_layers);
+  number("feed_forward_length", config.intermediate_size);
+  number("attention.head_count", config.num_heads);
+  number("attention.head_count_kv", config.num_kv_heads);
+  number("attention.key_length", config.head_dim);
+  number("attention.value_length", config.head_dim);
+  writer.add(key("attention.layer_norm_rms_epsilon"), config.rms_norm_eps);
+  writer.add(key("rope.freq_base"), static_cast<float>(config.rope.theta));
+  if (config.rope.kind == RopeKind::kLinear) {
+    writer.add(key("rope.scaling.type"), "linear");
+    writer.add(key("rope.scaling.factor"), static_cast<float>(config.rope.factor));
+  }
+  if (config.rope.kind == RopeKind::kLlama3) add_rope_divisors(writer, config);
+  if (name != "gemma3") return;
+  number("attention.sliding_window", *std::ranges::max_element(config.sliding_windows));
+  const auto global = std::ranges::find(config.sliding_windows, 0);
+  number("attention.sliding_window_pattern", global - config.sliding_windows.begin() + 1);
+  writer.add(key("rope.freq_base_swa"), static_cast<float>(config.sliding_rope.theta));
+}
+
+void add_tokenizer(GgufWriter& writer, const fs::path& folder, const std::string& architecture) {
+  const json tokenizer = read_json(folder / "tokenizer.json");
+  const json& model = tokenizer.at("model");
+  std::vector<std::string> tokens(
+      static_cast<std::size_t>(load_model_config(folder).value().vocab_size));
+  std::vector<std::int32_t> types(tokens.size(), 5);
+  std::vector<float> scores(tokens.size(), 0);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = "[PAD" + std::to_string(i) + "]";
+  const auto add = [&](std::size_t id, const std::string& token, std::int32_t type) {
+    tokens.at(id) = token;
+    types.at(id) = type;
+  };
+  for (const auto& [token, id] : model.at("vocab").items())
+    add(id.get<std::size_t>(), token, token.size() == 6 && token.starts_with("<0x") ? 6 : 1);
+  for (const json& token : tokenizer.at("added_tokens"))
+    add(token.at("id"), token.at("content"), token.at("special").get<bool>() ? 3 : 4);
+  std::vector<std::string> merges;
+  for (const json& merge : model.at("merges")) {
+    // "left right", or a pair.
+    merges.push_back(merge.is_string() ? merge.get<std::string>()
+                                       : merge.at(0).get<std::string>() + " " +
+                                             merge.at(1).get<std::string>());
+    std::string token = merges.back();
+    token.erase(token.find(' ', 1), 1);
+    const auto id = model["vocab"].find(token);
+    if (id == model["vocab"].end()) throw std::runtime_error("no token " + token);
+    float& score = scores.at(id->get<std::size_t>());
+    if (score == 0) score = -static_cast<float>(merges.size());
+  }
+  const bool is_sentencepiece = architecture == "gemma3";
+  writer.add("tokenizer.ggml.model", is_sentencepiece ? "llama" : "gpt2");
+  writer.add("tokenizer.ggml.tokens", tokens);
+  writer.add("tokenizer.ggml.token_type", types);
+  if (is_sentencepiece) {
+    writer.add("tokenizer.ggml.scores", scores);
+    writer.add_flag("tokenizer.ggml.add_space_prefix", false);
+  } else {
+    writer.add("tokenizer.ggml.pre", architecture == "llama" ? "llama-bpe" : "qwen2");
+    writer.add("tokenizer.ggml.merges", merges);
+  }
+  const json config = read_json(folder / "tokenizer_config.json");
+  for (const auto& [role, name] : {std::pair{"bos_token", "bos"}, {"eos_token", "eos"}}) {
+    if (!config.contains(role) || config[role].is_null()) continue;
+    const std::string token = config[role].is_string() ? config[role] : config[role].at("content");
+    const auto id = std::ranges::find(tokens, token) - tokens.begin();
+    writer.add("tokenizer.ggml." + std::string(name) + "_token_id", static_cast<std::uint32_t>(id));
+  }
+  const ChatFiles chat = load_chat_files(folder).value();
+  if (const auto found = chat.templates.find("default"); found != chat.templates.end())
+    writer.add("tokenizer.chat_template", found->second);
+}
+
+/// Rows of q and k in the order of llama.cpp's rotation.
+std::int64_t row_in_file(std::int64_t row, std::int64_t head_dim) {
+  const std::int64_t in_head = row % head_dim;
+  return row - in_head + in_head % (head_dim / 2) * 2 + in_head / (head_dim / 2);
+}
+
+}  // namespace
+
+void GgufWriter::begin(std::string_view key, std::uint32_t type) {
+  append_text(metadata_, key);
+  append(metadata_, type);
+  ++num_keys_;
+}
+void GgufWriter::add(std::string_view key, std::string_view text) {
+  begin(key, 8);
+  append_text(metadata_, text);
+}
+void GgufWriter::add(std::string_view key, std::uint32_t number) {
+  begin(key, 4);
+  append(metadata_, number);
+}
+void GgufWriter::add(std::string_view key, float number) {
+  begin(key, 6);
+  append(metadata_, number);
+}
+void GgufWriter::add_flag(std::string_view key, bool flag) {
+  begin(key, 7);
+  append(metadata_, static_cast<std::uint8_t>(flag));
+}
+template <class T>
+void GgufWriter::add_array(std::string_view key, std::uint32_t type, const std::vector<T>& values) {
+  begin(key, 9);
+  append(metadata_, type);
+  append(metadata_, std::uint64_t{values.size()});
+  for (const T& value : values) {
+    if constexpr (std::is_same_v<T, std::string>)
+      append_text(metadata_, value);
+    else
+      append(metadata_, value);
+  }
+}
+void GgufWriter::add(std::string_view key, const std::vector<std::string>& texts) {
+  add_array(key, 8, texts);
+}
+void GgufWriter::add(std::string_view key, const std::vector<float>& numbers) {
+  add_array(key, 6, numbers);
+}
+void GgufWriter::add(std::string_view key, const std::vector<std::int32_t>& numbers) {
+  add_array(key, 5, numbers);
+}
+
+void GgufWriter::add_tensor(std::string_view name, GgmlType type,
+                            std::span<const std::int64_t> shape, std::string_view bytes) {
+  append_text(entries_, name);
+  append(entries_, static_cast<std::uint32_t>(shape.size()));
+  for (std::size_t i = shape.size(); i > 0; --i)
+    append(entries_, static_cast<std::uint64_t>(shape[i - 1]));
+  append(entries_, static_cast<std::uint32_t>(type));
+  append(entries_, std::uint64_t{data_.size()});
+  ++num_tensors_;
+  data_ += bytes;
+  pad(data_);
+}
+
+std::string GgufWriter::bytes() const {
+  std::string file = "GGUF";
+  append(file, version_);
+  append(file, num_tensors_);
+  append(file, num_keys_);
+  file += metadata_ + entries_;
+  pad(file);
+  return file + data_;
+}
+
+std::string gguf_of_model(const fs::path& folder, GgmlType type) {
+  const ModelConfig config = load_model_config(folder).value();
+  const std::string name = config.architecture == "LlamaForCausalLM"   ? "llama"
+                           : config.architecture == "Qwen2ForCausalLM" ? "qwen2"
+                           : config.architecture == "Qwen3ForCausalLM" ? "qwen3"
+                                                                       : "gemma3";
+  GgufWriter writer;
+  add_config(writer, config, name);
+  add_tokenizer(writer, folder, name);
+  const Checkpoint checkpoint = Checkpoint::open(folder).value();
+  for (const auto& [tensor_name, tensor] : checkpoint.tensors()) {
+    if (config.tie_word_embeddings && tensor_name.starts_with("lm_head.")) continue;
+    const std::vector<std::int64_t>& shape = tensor.view.shape;
+    const bool is_matrix = shape.size() == 2;
+    const std::int64_t num_rows = is_matrix ? shape[0] : 1;
+    const std::int64_t num_cols = shape.back();
+    const bool interleaves = name == "llama" && (tensor_name.find("q_proj.") != std::string::npos ||
+                                                 tensor_name.find("k_proj.") != std::string::npos);
+    const bool as_blocks = type != GgmlType::kF32 && is_matrix &&
+                           tensor_name.find("embed_tokens") == std::string::npos &&
+                           !tensor_name.starts_with("lm_head.");
+    std::vector<float> values(static_cast<std::size_t>(num_rows * num_cols));
+    for (std::int64_t row = 0; row < num_rows; ++row)
+      widen_row(tensor.view, row, 0, num_cols,
+                values.data() + (interleaves ? row_in_file(row, config.head_dim) : row) * num_cols);
+    if (name == "gemma3" && tensor_name.find("norm.") != std::string::npos)
+      for (float& value : values) value += 1;
+    std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
+    if (as_blocks) {
+      bytes.clear();
+      for (std::size_t i = 0; i < values.size(); i += 32)
+        append_block(bytes, type, std::span(values).subspan(i, 32));
+    }
+    writer.add_tensor(gguf_name(tensor_name, name == "gemma3"), as_blocks ? type : GgmlType::kF32,
+                      shape, bytes);
+  }
+  return writer.bytes();
+}
+
+}  // namespace troupe
