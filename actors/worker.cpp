@@ -1,4 +1,8 @@
 // The Worker: one device's ModelRunner behind messages.
+#include <algorithm>
+#include <csignal>
+#include <span>
+
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
@@ -25,9 +29,23 @@ auto guarded(Function&& f) -> decltype(f()) {
   }
 }
 
+/// As a kernel that reads where there is nothing would end it.
+void crash_on(const SchedulerOutput& step, std::int64_t token) {
+  if (token < 0) return;
+  for (const NewRequestData& request : step.new_requests) {
+    const auto prompt =
+        std::span(request.token_ids).first(static_cast<std::size_t>(request.num_prompt_tokens));
+    if (std::find(prompt.begin(), prompt.end(), token) == prompt.end()) continue;
+    log_error("dev-crash-token is in a prompt", kv("request", value(request.id)));
+    std::signal(SIGSEGV, SIG_DFL);
+    std::raise(SIGSEGV);
+  }
+}
+
 WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerState> self,
                                            std::int32_t rank,
-                                           const std::shared_ptr<WorkerProgress>& progress) {
+                                           const std::shared_ptr<WorkerProgress>& progress,
+                                           std::int64_t crash_token) {
   return {
       [self, rank](const LoadModel& load) -> ModelLoaded {
         const auto asker = caf::actor_cast<SupervisorActor>(self->current_sender());
@@ -53,8 +71,9 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
         if (!joined.ok())
           log_warning("the ranks did not meet", kv("error", joined.error().message));
       },
-      [self, rank, progress](const SchedulerOutput& step) {
+      [self, rank, progress, crash_token](const SchedulerOutput& step) {
         if (step.incarnation != state(self).incarnation) return;  // of an engine that has ended
+        crash_on(step, crash_token);
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
         if (progress) progress->busy_since_ns = steady_ns();
         auto result = guarded([&] { return state(self).runner->execute(step); });
@@ -75,8 +94,8 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
 }  // namespace
 
 WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
-                         std::shared_ptr<WorkerProgress> progress) {
-  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress));
+                         std::shared_ptr<WorkerProgress> progress, std::int64_t crash_token) {
+  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash_token);
 }
 
 }  // namespace troupe

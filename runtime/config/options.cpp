@@ -150,7 +150,11 @@ void bind_options(OptionSet& set, Options& options) {
       .add("response-role", server.response_role, "role of the answers")
       .add("server-dev-mode", server.server_dev_mode,
            "offer /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache and "
-           "/reset_mm_cache; not for production");
+           "/reset_mm_cache; not for production")
+      .add("dev-crash-token", server.dev_crash_token,
+           "with server-dev-mode: a worker dies (SIGSEGV) of any prompt with this token id, to see "
+           "what becomes of the others; -1: none",
+           -1, kMaxCount);
 
   set.section("log")
       .add("log-level", options.log.log_level, "what is logged",
@@ -187,6 +191,8 @@ Result<void> validate(const Options& options) {
             ", it must be at least max-num-seqs, " + std::to_string(engine.max_num_seqs),
         "max-num-batched-tokens");
   }
+  if (options.server.dev_crash_token >= 0 && !options.server.server_dev_mode)
+    return invalid_argument("dev-crash-token needs server-dev-mode", "dev-crash-token");
   if (engine.enable_priority_preemption && engine.scheduling_policy != "priority") {
     return invalid_argument("enable-priority-preemption needs scheduling-policy priority, it is " +
                                 engine.scheduling_policy,

@@ -77,6 +77,7 @@ struct ServerOptions {
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
   bool server_dev_mode = false;
+  std::int64_t dev_crash_token = -1;  ///< -1: none
 };
 
 struct LogOptions {

@@ -198,7 +198,30 @@ class Topologies(unittest.TestCase):
         wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
         server.errors.close()
 
-    def test_a_worker_that_crashes_on_a_request_takes_no_other_with_it(self):
+    def test_a_request_that_crashes_every_worker_fails_alone(self):
+        poison = 7  # <end_of_image>
+        file = str(CONFIGS / "multi-process.conf")
+        code, _, errors = run(["serve", "--config-file", file, "--dev-crash-token", str(poison)])
+        self.assertEqual((code, "dev-crash-token needs server-dev-mode" in errors), (2, True), errors)
+        with Server("--config-file", file, "--server-dev-mode", "--dev-crash-token", str(poison)) as server:
+            results = {}
+
+            def ask(name, fields):
+                results[name] = stream(server.port, fields)
+            threads = [threading.Thread(target=ask, args=(n, body(n))) for n in range(NUM_REQUESTS)]
+            threads.append(threading.Thread(target=ask, args=("poison", {"model": "demo", "prompt": [2, poison, 100]})))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            status, text = results.pop("poison")
+            self.assertEqual(status, 500)
+            self.assertIn("the engine crashed 3 times while it ran this request, the last time with nothing else", text)
+            self.assertEqual([results[n] for n in range(NUM_REQUESTS)], self.expected)
+            self.assertEqual(server.log().count("engine restarted"), 3)
+            self.assertEqual(server.wait_idle(), 0)
+
+    def test_workers_that_are_killed_twice_lose_no_request(self):
         with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
             for _ in range(2):
                 worker = server.nodes()["worker-0"]
