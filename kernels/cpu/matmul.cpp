@@ -281,6 +281,21 @@ void matmul_quantized(const OpContext& context, const MatmulArgs& args) {
       });
 }
 
+/// pack_rows where nothing is converted: pairs of k go as they are.
+void copy_bf16_pairs(const WeightSpec& spec, const PanelLayout& layout, const StoredMatrix& part,
+                     std::int64_t first_row, std::byte* packed) {
+  const auto* from = static_cast<const std::byte*>(part.data);
+  for (std::int64_t row = first_row; row < first_row + part.num_rows; ++row) {
+    std::byte* shard = packed + row / layout.cols * layout.panel_bytes;
+    for (std::int64_t s = 0; s < spec.k_shards; ++s, shard += layout.shard_bytes) {
+      for (std::int64_t k = 0; k < layout.depth; k += 2, from += 4) {
+        const std::int64_t to = position_in_shard<ElementType::kBF16>(k, row % layout.cols);
+        std::memcpy(shard + to * 2, from, 4);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::int64_t packed_bytes(const WeightSpec& spec) noexcept {
@@ -291,6 +306,8 @@ std::int64_t packed_bytes(const WeightSpec& spec) noexcept {
 void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
                std::byte* packed) noexcept {
   const PanelLayout layout = panel_layout(spec);
+  if (spec.type == ElementType::kBF16 && part.type == ElementType::kBF16 && layout.depth % 2 == 0)
+    return copy_bf16_pairs(spec, layout, part, first_row, packed);
   with_element_type(spec.type, [&](auto packed_type) {
     constexpr ElementType kPacked = decltype(packed_type)::value;
     with_element_type(part.type, [&](auto stored_type) {

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <string>
 
 namespace troupe {
@@ -38,6 +39,21 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
     return failure("map");
   }
   return MappedFile({static_cast<const std::byte*>(address), num_bytes});
+}
+
+void MappedFile::drop_pages(std::span<const std::byte> part) const noexcept {
+  const std::byte* file_end = bytes_.data() + bytes_.size();
+  const std::less_equal<> not_after;
+  if (!not_after(bytes_.data(), part.data()) || !not_after(part.data() + part.size(), file_end))
+    return;
+  // Pages count from the mapping's begin, which is one.
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = static_cast<std::size_t>(part.data() - bytes_.data());
+  const std::size_t first = (begin + page - 1) / page * page;
+  const std::size_t end = (begin + part.size()) / page * page;
+  if (first >= end) return;
+  // Only a hint; the mapping is of a file and never written, so nothing is lost.
+  madvise(const_cast<std::byte*>(bytes_.data()) + first, end - first, MADV_DONTNEED);
 }
 
 MappedFile::~MappedFile() {

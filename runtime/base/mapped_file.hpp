@@ -24,6 +24,9 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  /// Gives up the memory of the whole pages in `part`, if it is a part of the file; whoever reads
+  /// them again gets them from the system's cache or the disk.
+  void drop_pages(std::span<const std::byte> part) const noexcept;
 
  private:
   explicit MappedFile(std::span<const std::byte> bytes) : bytes_(bytes) {}

@@ -57,6 +57,8 @@ class GgufFile {
   [[nodiscard]] const std::map<std::string, GgufTensor, std::less<>>& tensors() const noexcept {
     return contents_.tensors;
   }
+  /// See MappedFile.
+  void drop_pages(std::span<const std::byte> part) const noexcept { file_.drop_pages(part); }
 
  private:
   GgufFile(MappedFile file, GgufContents contents)

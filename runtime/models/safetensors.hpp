@@ -90,6 +90,8 @@ class SafetensorsFile {
   [[nodiscard]] const TensorMap& tensors() const noexcept { return tensors_; }
   /// Null if there is no tensor of that name.
   [[nodiscard]] const TensorView* find(std::string_view name) const;
+  /// See MappedFile.
+  void drop_pages(std::span<const std::byte> part) const noexcept { file_.drop_pages(part); }
 
  private:
   SafetensorsFile(MappedFile file, TensorMap tensors)
@@ -123,6 +125,11 @@ class Checkpoint {
   [[nodiscard]] std::size_t num_files() const noexcept { return files_.size() + ggufs_.size(); }
   /// Of all tensors together.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
+  /// Says that the tensor was read and is not needed for now: its memory goes back to the system.
+  void drop_pages(const Tensor& tensor) const noexcept {
+    for (const SafetensorsFile& file : files_) file.drop_pages(tensor.view.bytes);
+    for (const GgufFile& file : ggufs_) file.drop_pages(tensor.view.bytes);
+  }
 
  private:
   Result<void> add_file(const std::filesystem::path& path);

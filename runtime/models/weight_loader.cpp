@@ -278,6 +278,7 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     const RowsToPack part{*tensors[i], parts[i].rows, cols, first_row};
     (is_quantized ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
     first_row += parts[i].rows.count;
+    checkpoint_.drop_pages(*tensors[i]);
     report_progress(parts[i].name, tensors[i]->view.bytes.size());
   }
   return matrix;

@@ -179,5 +179,37 @@ BOOST_AUTO_TEST_CASE(a_folder_without_weights_is_refused) {
   BOOST_TEST((checkpoint.error().code == ErrorCode::kNotFound));
 }
 
+/// Pages of files that this process holds in memory (/proc/self/statm, third number).
+std::int64_t num_file_pages() {
+  std::ifstream statm("/proc/self/statm");
+  std::int64_t size = 0, resident = 0, shared = 0;
+  statm >> size >> resident >> shared;
+  return shared;
+}
+
+BOOST_AUTO_TEST_CASE(a_tensor_that_was_read_gives_its_memory_back_and_can_be_read_again) {
+  constexpr std::size_t kNumBytes = std::size_t{32} << 20;
+  const Folder folder;
+  const std::string header = R"({"t":{"dtype":"U8","shape":[)" + std::to_string(kNumBytes) +
+                             R"(],"data_offsets":[0,)" + std::to_string(kNumBytes) + "]}}";
+  File file(padded(header), kNumBytes);
+  for (std::size_t i = 100; i < file.words.size(); ++i) file.words[i] = i;
+  folder.write("a.safetensors", file.bytes());
+  const auto checkpoint = Checkpoint::open(folder.path());
+  BOOST_REQUIRE(checkpoint.ok());
+  const Checkpoint::Tensor& tensor = *checkpoint.value().find("t");
+  const auto sum = [&] {
+    std::uint64_t total = 0;
+    for (const std::byte byte : tensor.view.bytes) total += std::to_integer<std::uint64_t>(byte);
+    return total;
+  };
+  const std::uint64_t before = sum();
+  const std::int64_t pages_read = num_file_pages();
+  checkpoint.value().drop_pages(tensor);
+  const std::int64_t pages_dropped = pages_read - num_file_pages();
+  BOOST_TEST(pages_dropped > static_cast<std::int64_t>(kNumBytes / 4096 / 2));
+  BOOST_TEST(sum() == before);
+}
+
 }  // namespace
 }  // namespace troupe
