@@ -8,6 +8,7 @@
 #include "runtime/base/file.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
+#include "runtime/config/speculative_config.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
@@ -18,10 +19,19 @@ constexpr std::int64_t kUsualCpuCacheBytes = std::int64_t{4} << 30;
 /// A rank may wait for a long prefill of another one; of those that are gone it hears at once.
 constexpr double kPeerDeadlineS = 300;
 
+SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
+  return parse_speculative_config(engine.speculative_config).value();  // validated
+}
+
+/// What a step drafts is known with its result: the next one waits for it.
+bool plans_ahead(const EngineOptions& engine) {
+  return engine.async_scheduling && speculative_decoding(engine).num_draft_tokens == 0;
+}
+
 /// Tokens whose results may be outstanding at once.
 std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
   const SchedulerConfig config{
-      .async_scheduling = engine.async_scheduling,
+      .async_scheduling = plans_ahead(engine),
       .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size)};
   return config.max_concurrent_batches() * static_cast<std::int32_t>(engine.max_num_batched_tokens);
 }
@@ -94,7 +104,8 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
           static_cast<std::int32_t>(std::max<std::int64_t>(0, options.model.max_model_len)),
       .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
       .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
-      .parallel = parallel};
+      .parallel = parallel,
+      .speculative = speculative_decoding(options.engine)};
 }
 
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
@@ -154,7 +165,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.has_block_work =
       std::any_of(cache.groups.begin(), cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
-  config.async_scheduling = engine.async_scheduling;
+  config.async_scheduling = plans_ahead(engine);
+  config.speculative.num_draft_tokens = speculative_decoding(engine).num_draft_tokens;
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   return config;
 }

@@ -40,6 +40,17 @@ struct ParallelConfig {
 TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, ranks_on_host,
                rendezvous, secret, incarnation, timeout_s)
 
+/// Several tokens per step where they can be guessed: drafts are taken from the request's own
+/// tokens, and those that the model would have said count.
+struct SpeculativeDecoding {
+  std::int32_t num_draft_tokens = 0;  ///< most per request and step; 0: none
+  /// How many of its last tokens must occur earlier in a request: the drafts are what came then.
+  std::int32_t prompt_lookup_min = 0;
+  std::int32_t prompt_lookup_max = 0;
+  bool operator==(const SpeculativeDecoding&) const = default;
+};
+TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, prompt_lookup_min, prompt_lookup_max)
+
 /// What a worker loads, and how.
 struct WorkerOptions {
   std::string model;                  ///< folder, or GGUF file
@@ -53,10 +64,12 @@ struct WorkerOptions {
   std::int32_t max_num_seqs = 0;
   std::int32_t max_num_batched_tokens = 0;
   ParallelConfig parallel;
+  SpeculativeDecoding speculative;
   bool operator==(const WorkerOptions&) const = default;
 };
 TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, kv_cache_dtype, cpu_isa, threads,
-               block_size, max_model_len, max_num_seqs, max_num_batched_tokens, parallel)
+               block_size, max_model_len, max_num_seqs, max_num_batched_tokens, parallel,
+               speculative)
 
 struct LoadModel {
   WorkerOptions options;

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "runtime/config/config_file.hpp"
+#include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 
 namespace troupe {
@@ -109,6 +110,9 @@ void bind_options(OptionSet& set, Options& options) {
            "stages that the layers are cut into; they work at the same time on different steps", 1,
            64)
       .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64)
+      .add("speculative-config", engine.speculative_config,
+           "JSON object: guess tokens from those the request has, and compute them in one step; "
+           "with method (ngram), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish what the prefix cache holds, over ZeroMQ; with "
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
@@ -197,6 +201,13 @@ Result<void> validate(const Options& options) {
     return invalid_argument("enable-priority-preemption needs scheduling-policy priority, it is " +
                                 engine.scheduling_policy,
                             "enable-priority-preemption");
+  }
+  ASSIGN_OR_RETURN(const SpeculativeDecoding speculative,
+                   parse_speculative_config(engine.speculative_config));
+  if (speculative.num_draft_tokens > 0 && engine.pipeline_parallel_size > 1) {
+    return invalid_argument("speculative-config needs pipeline-parallel-size 1, it is " +
+                                std::to_string(engine.pipeline_parallel_size),
+                            "speculative-config");
   }
   if (!engine.enable_chunked_prefill &&
       options.model.max_model_len > engine.max_num_batched_tokens) {

@@ -53,7 +53,8 @@ struct EngineOptions {
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;
   std::int64_t num_input_processors = 2;
-  std::string kv_events_config;  ///< JSON object
+  std::string kv_events_config;    ///< JSON object
+  std::string speculative_config;  ///< JSON object
 };
 
 struct ServerOptions {

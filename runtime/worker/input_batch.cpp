@@ -70,7 +70,11 @@ void InputBatch::update_known(const CachedRequestData& data) {
 
 void InputBatch::build_rows(const SchedulerOutput& step) {
   CHECK(step.scheduled_ids.size() == step.num_scheduled_tokens.size());
+  CHECK(step.num_draft_tokens.empty() || step.num_draft_tokens.size() == step.scheduled_ids.size(),
+        step.num_draft_tokens.size(), step.scheduled_ids.size());
   rows_.clear();
+  draft_token_ids_ = step.draft_token_ids;
+  std::span<const TokenId> drafts_left = draft_token_ids_;
   query_start_loc_.assign(1, 0);
   seq_lens_.clear();
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
@@ -79,17 +83,32 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     WorkerRequest& request = found->second;
     const std::int32_t num_tokens = step.num_scheduled_tokens[i];
     const std::int32_t seq_len = request.num_computed_tokens + num_tokens;
-    if (request.failed) request.token_ids.resize(static_cast<std::size_t>(seq_len), kStandIn);
+    const std::int32_t num_drafts = step.num_draft_tokens.empty() ? 0 : step.num_draft_tokens[i];
+    CHECK(num_drafts >= 0 && num_drafts < num_tokens && num_drafts <= std::ssize(drafts_left),
+          value(request.id), num_drafts, num_tokens, drafts_left.size());
+    const auto drafts = drafts_left.first(static_cast<std::size_t>(num_drafts));
+    drafts_left = drafts_left.subspan(drafts.size());
+    const std::int32_t num_needed = seq_len - num_drafts;
+    if (request.failed) request.token_ids.resize(static_cast<std::size_t>(num_needed), kStandIn);
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
-    CHECK(num_tokens > 0 && seq_len <= num_known, value(request.id), num_tokens, seq_len,
-          num_known);
+    CHECK(num_needed <= num_known, value(request.id), num_tokens, seq_len, num_known);
+    CHECK(num_drafts == 0 || num_needed == num_known, value(request.id), num_needed, num_known);
     rows_.push_back({.request = &request,
                      .first_token = query_start_loc_.back(),
                      .num_tokens = num_tokens,
-                     .samples = seq_len == num_known && !request.failed});
+                     .samples = num_needed == num_known && !request.failed,
+                     .drafts = drafts});
     query_start_loc_.push_back(query_start_loc_.back() + num_tokens);
     seq_lens_.push_back(seq_len);
   }
+  CHECK(drafts_left.empty(), drafts_left.size());
+}
+
+TokenId InputBatch::token_at(const Row& row, std::int32_t position) {
+  const auto num_known = static_cast<std::int32_t>(row.request->token_ids.size());
+  if (position < num_known) return row.request->token_ids[static_cast<std::size_t>(position)];
+  const TokenId draft = row.drafts[static_cast<std::size_t>(position - num_known)];
+  return draft < 0 ? kStandIn : draft;
 }
 
 void InputBatch::build_tokens(std::int64_t vocab_size) {
@@ -98,7 +117,7 @@ void InputBatch::build_tokens(std::int64_t vocab_size) {
   for (const Row& row : rows_) {
     const std::int32_t begin = row.request->num_computed_tokens;
     for (std::int32_t position = begin; position < begin + row.num_tokens; ++position) {
-      const TokenId token = row.request->token_ids[static_cast<std::size_t>(position)];
+      const TokenId token = token_at(row, position);
       CHECK(token >= 0 && token < vocab_size, value(row.request->id), token, vocab_size);
       token_ids_.push_back(token);
       positions_.push_back(position);

@@ -43,9 +43,11 @@ class InputBatch {
   struct Row {
     WorkerRequest* request = nullptr;
     std::int32_t first_token = 0;  ///< of its tokens in the flat batch
-    std::int32_t num_tokens = 0;
-    /// This step reaches the last known token, so the next one is sampled.
+    std::int32_t num_tokens = 0;   ///< drafts included
+    /// This step reaches the last known token, so the next one is sampled; and behind it one more
+    /// for each draft that is what was sampled in its place.
     bool samples = false;
+    std::span<const TokenId> drafts;  ///< the last of its tokens; -1 is never right
   };
 
   /// block_sizes: per KV-cache group.
@@ -76,11 +78,14 @@ class InputBatch {
   void admit(const NewRequestData& data);
   void update_known(const CachedRequestData& data);
   void build_rows(const SchedulerOutput& step);
+  /// The token at a position that the row computes.
+  [[nodiscard]] static TokenId token_at(const Row& row, std::int32_t position);
   void build_tokens(std::int64_t vocab_size);
   void build_group(std::size_t group_index);
 
   std::unordered_map<std::uint64_t, WorkerRequest> requests_;  // by id
   std::vector<Row> rows_;
+  std::vector<TokenId> draft_token_ids_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> query_start_loc_;

@@ -29,16 +29,6 @@ Result<Memory> allocate_floats(std::int64_t num_rows, std::int64_t num_cols,
                           what);
 }
 
-void append_rows(const LogprobRows& from, LogprobRows& to) {
-  const auto append = [](const auto& source, auto& target) {
-    target.insert(target.end(), source.begin(), source.end());
-  };
-  append(from.row_sizes, to.row_sizes);
-  append(from.token_ids, to.token_ids);
-  append(from.logprobs, to.logprobs);
-  append(from.ranks, to.ranks);
-}
-
 /// One error per request: the first.
 void add_error(RequestId id, const Error& error, ModelRunnerOutput& output) {
   for (const auto& [failed, earlier] : output.request_errors)
@@ -50,7 +40,11 @@ void add_error(RequestId id, const Error& error, ModelRunnerOutput& output) {
 }  // namespace
 
 ModelRunner::ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded)
-    : options_(std::move(options)), device_(std::move(device)), loaded_(std::move(loaded)) {}
+    : options_(std::move(options)), device_(std::move(device)), loaded_(std::move(loaded)) {
+  const SpeculativeDecoding& speculative = options_.speculative;
+  if (speculative.num_draft_tokens > 0)
+    proposer_.emplace(speculative.prompt_lookup_min, speculative.prompt_lookup_max);
+}
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& options,
                                                        const LoadProgressCallback& progress) {
@@ -226,14 +220,22 @@ void ModelRunner::take_samples(const SchedulerOutput& step) {
 }
 
 bool ModelRunner::take_oldest_samples() {
-  const std::vector<RequestId>& ids = awaited_samples_.front();
-  step_samples_.resize(ids.size());
+  const std::vector<AwaitedSamples>& awaited = awaited_samples_.front();
+  std::size_t num_slots = 0;
+  for (const AwaitedSamples& request : awaited) num_slots += request.num_slots;
+  step_samples_.resize(num_slots);
   if (!peers_->recv(std::as_writable_bytes(std::span(step_samples_)),
                     options_.parallel.output_rank()))
     return false;
-  for (std::size_t i = 0; i < ids.size(); ++i)
-    if (WorkerRequest* request = batch_->find(ids[i]))
-      InputBatch::append_token(*request, step_samples_[i]);
+  auto slots = std::span<const TokenId>(step_samples_);
+  for (const AwaitedSamples& expected : awaited) {
+    const auto tokens = slots.first(expected.num_slots);
+    slots = slots.subspan(expected.num_slots);
+    WorkerRequest* request = batch_->find(expected.id);
+    if (request == nullptr) continue;
+    for (std::size_t i = 0; i < tokens.size() && (i == 0 || tokens[i] != kNoToken); ++i)
+      InputBatch::append_token(*request, tokens[i]);
+  }
   awaited_samples_.pop_front();
   ++num_samples_taken_;
   return true;
@@ -241,16 +243,24 @@ bool ModelRunner::take_oldest_samples() {
 
 /// The output rank's tokens of this step go to all others, who expect them.
 void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
-  std::vector<RequestId> ids;
+  std::vector<AwaitedSamples> awaited;
   step_samples_.clear();
   for (const InputBatch::Row& row : rows) {
     if (!row.samples) continue;
-    ids.push_back(row.request->id);
-    step_samples_.push_back(row.request->failed ? kNoToken : row.request->token_ids.back());
+    const std::size_t num_slots = 1 + row.drafts.size();
+    awaited.push_back({row.request->id, num_slots});
+    if (!is_output_rank()) continue;
+    const auto num_known =
+        static_cast<std::size_t>(row.request->num_computed_tokens + row.num_tokens) -
+        row.drafts.size();
+    const auto tokens = std::span<const TokenId>(row.request->token_ids).subspan(num_known);
+    CHECK(tokens.size() <= num_slots, tokens.size(), num_slots);
+    step_samples_.insert(step_samples_.end(), tokens.begin(), tokens.end());
+    step_samples_.resize(step_samples_.size() + num_slots - tokens.size(), kNoToken);
   }
-  if (ids.empty()) return;
+  if (awaited.empty()) return;
   if (!is_output_rank()) {
-    awaited_samples_.push_back(std::move(ids));
+    awaited_samples_.push_back(std::move(awaited));
     for (const InputBatch::Row& row : rows)
       if (row.samples) row.request->samples_index = num_samples_taken_ + awaited_samples_.size();
     return;
@@ -260,7 +270,6 @@ void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
 
 Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   if (!batch_) return Error{ErrorCode::kUnavailable, "the KV cache is not initialised"};
-  CHECK(step.draft_token_ids.empty(), "this model runner does not verify draft tokens");
   const bool has_peers = options_.parallel.world_size() > 1;
   if (has_peers && peers_ == nullptr)
     return Error{ErrorCode::kUnavailable, "the ranks of the model have not met"};
@@ -286,6 +295,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
     for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
     score_prompts(rows, output);
     sample_rows(rows, output);
+    if (proposer_ && is_output_rank()) draft_tokens(rows, output);
   }
   if (has_peers) {
     send_samples(rows);
@@ -328,36 +338,65 @@ void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunner
   output.num_sampled.assign(rows.size(), 0);
   if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
 
-  sampling_rows_.clear();
-  for (std::size_t i = 0; i < rows.size(); ++i)
-    if (rows[i].samples) sampling_rows_.push_back(i);
-
-  for (std::size_t begin = 0; begin < sampling_rows_.size(); begin += kMaxLogitRows) {
-    const std::size_t count =
-        std::min(static_cast<std::size_t>(kMaxLogitRows), sampling_rows_.size() - begin);
+  sampling_slots_.clear();
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (!rows[i].samples) continue;
+    for (std::size_t drafts = 0; drafts <= rows[i].drafts.size(); ++drafts)
+      sampling_slots_.push_back({i, drafts});
+  }
+  bool ended = false;  // the current row has got its last token of this step
+  for (std::size_t begin = 0; begin < sampling_slots_.size(); begin += kMaxLogitRows) {
+    const auto slots = std::span<const SamplingSlot>(sampling_slots_)
+                           .subspan(begin, std::min(static_cast<std::size_t>(kMaxLogitRows),
+                                                    sampling_slots_.size() - begin));
     flat_rows_.clear();
-    sampling_states_.clear();
-    for (std::size_t i = 0; i < count; ++i) {
-      const InputBatch::Row& row = rows[sampling_rows_[begin + i]];
-      flat_rows_.push_back(row.first_token + row.num_tokens - 1);
-      sampling_states_.push_back(&row.request->sampling);
+    for (const SamplingSlot& slot : slots) {
+      const InputBatch::Row& row = rows[slot.row];
+      flat_rows_.push_back(row.first_token + row.num_tokens - 1 -
+                           static_cast<std::int32_t>(row.drafts.size() - slot.num_drafts_before));
     }
     const Matrix logits = logits_of(flat_rows_);
     if (!is_output_rank()) continue;
-    sampler_.sample({logits.data, count * vocab_size}, vocab_size, sampling_states_, sampled_);
-    for (const auto& [index, error] : sampled_.errors)
-      add_error(rows[sampling_rows_[begin + index]].request->id, error, output);
-    append_rows(sampled_.logprobs, output.logprobs);
-    for (std::size_t i = 0; i < count; ++i) {
-      const TokenId token = sampled_.token_ids[i];
-      const std::size_t index = sampling_rows_[begin + i];
-      WorkerRequest& request = *rows[index].request;
-      InputBatch::append_token(request, token);
-      if (request.failed) continue;
-      output.sampled_token_ids.push_back(token);
-      output.num_sampled[index] = 1;
-      if (request.sampling.params().logprobs) output.num_logprob_rows[index] = 1;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const InputBatch::Row& row = rows[slots[i].row];
+      const std::size_t num_drafts = slots[i].num_drafts_before;
+      if (num_drafts == 0) ended = false;
+      if (ended) continue;
+      WorkerRequest& request = *row.request;
+      const Result<TokenId> sampled =
+          sampler_.sample({logits.row(static_cast<std::int64_t>(i)), vocab_size}, request.sampling,
+                          output.logprobs);
+      if (!sampled.ok()) {
+        // What came before it stands; alone, it would fail in the next step.
+        ended = true;
+        if (num_drafts > 0) continue;
+        InputBatch::append_token(request, kNoToken);
+        add_error(request.id, sampled.error(), output);
+        continue;
+      }
+      InputBatch::append_token(request, *sampled);
+      ended = num_drafts == row.drafts.size() || row.drafts[num_drafts] != *sampled;
+      output.sampled_token_ids.push_back(*sampled);
+      ++output.num_sampled[slots[i].row];
+      if (request.sampling.params().logprobs) ++output.num_logprob_rows[slots[i].row];
     }
+  }
+}
+
+/// For the next step, of the requests that have got a token in this one.
+void ModelRunner::draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
+  for (const InputBatch::Row& row : rows) {
+    const WorkerRequest& request = *row.request;
+    if (!row.samples || request.failed) continue;
+    const std::int64_t num_left =
+        loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size());
+    if (num_left <= 0) continue;
+    const auto drafts = proposer_->propose(request.token_ids,
+                                           static_cast<std::size_t>(std::min<std::int64_t>(
+                                               num_left, options_.speculative.num_draft_tokens)));
+    if (!drafts.empty())
+      output.draft_token_ids.emplace_back(request.id,
+                                          std::vector<TokenId>(drafts.begin(), drafts.end()));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/registry.hpp"
 #include "runtime/worker/input_batch.hpp"
+#include "runtime/worker/ngram_proposer.hpp"
 #include "runtime/worker/sampler.hpp"
 
 namespace troupe {
@@ -27,7 +28,7 @@ namespace troupe {
 /// A request's tokens and log-probabilities do not depend, bit for bit, on what else is in a step
 /// or on how its tokens are spread over steps and blocks: the kernels are batch-invariant, and a
 /// token is drawn by the request's key and the token's position. Nor on how many ranks share the
-/// model.
+/// model, nor on drafts: a draft counts if it is the very token that is sampled in its place.
 ///
 /// Of several ranks, each runs every step: it computes its layers and heads, and hands on what the
 /// others need. The output rank samples and sends the tokens to all others; these take them when a
@@ -65,7 +66,7 @@ class ModelRunner {
   /// token; the others are not affected.
   /// Errors: kUnavailable (no cache yet; other ranks that have failed or are gone), kTimeout (other
   /// ranks). CHECKs what the Scheduler must keep: known ids, block
-  /// tables that cover the tokens, at most max_num_batched_tokens tokens, no draft tokens.
+  /// tables that cover the tokens, at most max_num_batched_tokens tokens.
   Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
 
  private:
@@ -79,6 +80,7 @@ class ModelRunner {
   Result<void> reserve_memory();
   void move_blocks(const SchedulerOutput& step);
   void sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+  void draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   void score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   Result<void> score_prompt(const InputBatch::Row& row, LogprobRows& scores);
   /// Logits of the tokens at `flat_rows` of the batch: [flat_rows.size(), vocab_size]; they are
@@ -101,21 +103,30 @@ class ModelRunner {
   Memory cache_;
   std::vector<LayerKvCache> layer_caches_;
 
-  std::unique_ptr<Communicator> peers_;                 // null: none, or they have not met
-  std::deque<std::vector<RequestId>> awaited_samples_;  // per step, in the order of its batch
-  std::uint64_t num_samples_taken_ = 0;                 // lists before the front of these
+  std::unique_ptr<Communicator> peers_;  // null: none, or they have not met
+  /// Of a request in a step: how many tokens another rank sends, kNoToken behind the last one.
+  struct AwaitedSamples {
+    RequestId id{};
+    std::size_t num_slots = 0;
+  };
+  std::deque<std::vector<AwaitedSamples>> awaited_samples_;  // per step, in the order of its batch
+  std::uint64_t num_samples_taken_ = 0;                      // lists before the front of these
   std::vector<TokenId> step_samples_;
 
-  std::optional<InputBatch> batch_;  // none before initialize_kv_cache
+  std::optional<InputBatch> batch_;        // none before initialize_kv_cache
+  std::optional<NgramProposer> proposer_;  // none: no speculative decoding
   Sampler sampler_;
-  SampledTokens sampled_;
   Memory hidden_;       // [max_num_batched_tokens, hidden_size]
   Memory row_hidden_;   // [kMaxLogitRows, hidden_size]
   Memory row_logits_;   // [kMaxLogitRows, vocab_size]
   Matrix step_hidden_;  // of the current step, in hidden_
   std::vector<std::int32_t> flat_rows_;
-  std::vector<std::size_t> sampling_rows_;
-  std::vector<const SamplingState*> sampling_states_;
+  /// A position whose logits are wanted: behind the row's last known token, or behind a draft.
+  struct SamplingSlot {
+    std::size_t row = 0;
+    std::size_t num_drafts_before = 0;
+  };
+  std::vector<SamplingSlot> sampling_slots_;
 };
 
 }  // namespace troupe

@@ -10,25 +10,8 @@
 
 namespace troupe {
 
-void Sampler::sample(std::span<float> logits, std::size_t vocab_size,
-                     std::span<const SamplingState* const> states, SampledTokens& out) {
-  CHECK(logits.size() == vocab_size * states.size(), logits.size(), vocab_size, states.size());
-  out.token_ids.clear();
-  out.errors.clear();
-  out.logprobs.row_sizes.clear();
-  out.logprobs.token_ids.clear();
-  out.logprobs.logprobs.clear();
-  out.logprobs.ranks.clear();
-  for (std::size_t row = 0; row < states.size(); ++row) {
-    Result<TokenId> token =
-        sample_row(logits.subspan(row * vocab_size, vocab_size), *states[row], out.logprobs);
-    out.token_ids.push_back(token.ok() ? *token : kNoToken);
-    if (!token.ok()) out.errors.emplace_back(row, std::move(token).error());
-  }
-}
-
-Result<TokenId> Sampler::sample_row(std::span<float> logits, const SamplingState& state,
-                                    LogprobRows& logprobs) {
+Result<TokenId> Sampler::sample(std::span<float> logits, const SamplingState& state,
+                                LogprobRows& logprobs) {
   const SamplingParams& params = state.params();
   std::span<const float> raw_logits = logits;
   if (state.changes_logits()) {

@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "messages/error.hpp"
 #include "messages/ids.hpp"
 #include "messages/model_runner_output.hpp"
 #include "runtime/base/result.hpp"
@@ -18,15 +16,8 @@ namespace troupe {
 
 inline constexpr TokenId kNoToken = -1;
 
-/// What Sampler::sample fills. Its vectors keep their memory from step to step.
-struct SampledTokens {
-  std::vector<TokenId> token_ids;  ///< one per row of logits; kNoToken for a row with an error
-  LogprobRows logprobs;            ///< the rows that asked for them, in the order of the logits
-  std::vector<std::pair<std::size_t, Error>> errors;  ///< row of logits, and what is wrong with it
-};
-
-/// Samples one token per row of logits. A row's result depends on that row and on its request's
-/// state alone.
+/// Samples a token from a row of logits. The result depends on that row and on its request's state
+/// alone.
 ///
 /// In this order: what SamplingState::process_logits does; a greedy request takes the best token
 /// (the lowest id of equal ones); the others draw from their SamplingDistribution, by inverting its
@@ -43,11 +34,12 @@ class Sampler {
  public:
   static constexpr std::uint32_t kTokenDraw = 0;  ///< draw index of a position's own token
 
-  /// logits: [states.size(), vocab_size] f32, row-major; they are overwritten. states[r]: of the
-  /// request of row r; the caller appends the tokens to them. A row that holds NaN or +inf, or
-  /// whose parameters forbid every token, gets an error of its own and no row of log-probabilities.
-  void sample(std::span<float> logits, std::size_t vocab_size,
-              std::span<const SamplingState* const> states, SampledTokens& out);
+  /// logits: [vocab_size] f32; they are overwritten. state: of the row's request; the caller
+  /// appends the token to it. Appends a row to `logprobs` if the request asks for it. Errors:
+  /// kInternal for NaN or +inf, kInvalidArgument where the parameters forbid every token; nothing
+  /// is appended then.
+  Result<TokenId> sample(std::span<float> logits, const SamplingState& state,
+                         LogprobRows& logprobs);
 
   /// Appends the row of a position whose token is known: prompt log-probabilities.
   /// logits: [vocab_size]. Pre: 0 <= token < vocab_size; num_logprobs >= 0 or kAllLogprobs.
@@ -56,8 +48,6 @@ class Sampler {
                                std::int32_t num_logprobs, LogprobRows& rows);
 
  private:
-  Result<TokenId> sample_row(std::span<float> logits, const SamplingState& state,
-                             LogprobRows& logprobs);
   void find_best(std::span<const float> logits, std::size_t count);
 
   SamplingDistribution distribution_;

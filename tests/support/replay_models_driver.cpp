@@ -15,7 +15,8 @@ struct Running {
   std::vector<TokenId> tokens;
   BlockTable blocks;
   std::int32_t num_computed = 0;
-  bool known = false;  ///< to the runner
+  std::vector<TokenId> drafts;  ///< of the step under way
+  bool known = false;           ///< to the runner
 
   [[nodiscard]] std::int32_t num_left() const {
     return static_cast<std::int32_t>(tokens.size()) - num_computed;
@@ -65,8 +66,12 @@ class Driver {
     std::vector<Running*> scheduled;
     for (Running& request : running_) {
       if (!request.known && schedule_.share_prefix) adopt_prefix(request);
-      const std::int32_t num_tokens = std::min(budget, request.num_left());
+      std::int32_t num_tokens = std::min(budget, request.num_left());
       if (num_tokens == 0) continue;
+      if (schedule_.oracle != nullptr && num_tokens == request.num_left()) {
+        make_drafts(request, budget - num_tokens);
+        num_tokens += static_cast<std::int32_t>(request.drafts.size());
+      }
       schedule(request, num_tokens, output);
       scheduled.push_back(&request);
       budget -= num_tokens;
@@ -90,6 +95,15 @@ class Driver {
     release(victim);
     victim.known = false;
     victim.num_computed = 0;
+  }
+
+  void make_drafts(Running& request, std::int32_t budget) {
+    const auto& said = (*schedule_.oracle)[static_cast<std::size_t>(value(request.id) - 1)].tokens;
+    const std::size_t begin = request.result->tokens.size();
+    for (std::size_t i = begin; i + 1 < said.size() && i < begin + 3 && budget > 0; ++i, --budget) {
+      const std::uint64_t spoilt = (num_steps_ + i) % 5;
+      request.drafts.push_back(spoilt == 0 ? -1 : spoilt == 1 ? said[i] ^ 1 : said[i]);
+    }
   }
 
   /// Starts behind the longest run of full blocks that another request has computed.
@@ -145,6 +159,11 @@ class Driver {
     }
     output.scheduled_ids.push_back(request.id);
     output.num_scheduled_tokens.push_back(num_tokens);
+    if (schedule_.oracle != nullptr) {
+      output.num_draft_tokens.push_back(static_cast<std::int32_t>(request.drafts.size()));
+      output.draft_token_ids.insert(output.draft_token_ids.end(), request.drafts.begin(),
+                                    request.drafts.end());
+    }
     output.total_num_scheduled_tokens += num_tokens;
   }
 
@@ -158,6 +177,13 @@ class Driver {
     for (std::size_t i = 0; i < scheduled.size(); ++i) {
       Running& request = *scheduled[i];
       request.num_computed += output.num_scheduled_tokens[i];
+      if (!request.drafts.empty()) {
+        const auto num_drafts = static_cast<std::int32_t>(request.drafts.size());
+        if (done.num_sampled[i] < 1 || done.num_sampled[i] > num_drafts + 1)
+          throw std::runtime_error("a row has a number of tokens that cannot be");
+        request.num_computed -= num_drafts - (done.num_sampled[i] - 1);
+        request.drafts.clear();
+      }
       for (std::int32_t n = 0; n < done.num_sampled[i]; ++n) {
         request.tokens.push_back(done.sampled_token_ids[next_token]);
         request.result->tokens.push_back(done.sampled_token_ids[next_token++]);

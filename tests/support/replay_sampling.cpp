@@ -146,13 +146,13 @@ std::string compare_row(const json& row, const SafetensorsFile& matrices, Sample
     return text;
   if (params.greedy() != row.at("is_greedy").get<bool>()) return "greedy differs";
   if (params.greedy()) {
-    SampledTokens sampled;
+    LogprobRows rows;
     logits.assign(raw.begin(), raw.end());
-    const SamplingState* const states[] = {&state};
-    sampler.sample(logits, raw.size(), states, sampled);
+    const Result<TokenId> sampled = sampler.sample(logits, state, rows);
+    if (!sampled.ok()) return sampled.error().message;
     if (!row.at("argmax_is_tied").get<bool>() &&
-        sampled.token_ids[0] != row.at("argmax_after_penalties").get<TokenId>()) {
-      return "greedy token is " + std::to_string(sampled.token_ids[0]) + ", expected " +
+        *sampled != row.at("argmax_after_penalties").get<TokenId>()) {
+      return "greedy token is " + std::to_string(*sampled) + ", expected " +
              row.at("argmax_after_penalties").dump();
     }
   } else {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The same requests give the same tokens and log-probabilities, bit for bit, whatever happens around them: alone or all at
-once, prefilled in pieces, from the prefix cache, preempted for want of blocks, with steps that overlap or not, on one thread
+once, prefilled in pieces, from the prefix cache, preempted for want of blocks, with steps that overlap or not, with drafts, on one thread
 or two, by one worker or by several that share the layers (tensor parallel) or take turns (pipeline parallel)."""
 import json
 import pathlib
@@ -48,9 +48,12 @@ def token_requests():
     return lines
 
 
+DRAFTS = json.dumps({"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3})
+
 WORKERS = {
     "2 share the layers": ("--tensor-parallel-size", "2"),
     "4 share the layers": ("--tensor-parallel-size", "4"),
+    "2 share the layers, drafts": ("--tensor-parallel-size", "2", "--speculative-config", DRAFTS),
     "2 stages": ("--pipeline-parallel-size", "2"),
     "2 stages, one step at a time": ("--pipeline-parallel-size", "2", "--no-async-scheduling"),
     "2 stages of 2, few blocks": ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2", "--max-model-len", "512",
@@ -94,6 +97,9 @@ class Invariance(unittest.TestCase):
             "blocks of 32": ("--block-size", "32"),
             "one thread": ("--threads", "1"),
             "one step at a time": ("--no-async-scheduling",),
+            "drafts": ("--speculative-config", DRAFTS),
+            "drafts, few blocks": ("--speculative-config", DRAFTS, "--max-model-len", "512", "--num-gpu-blocks-override", "120",
+                                   "--max-num-batched-tokens", "64"),
             "one step at a time, few blocks": ("--no-async-scheduling", "--max-model-len", "512", "--num-gpu-blocks-override", "120",
                                                "--max-num-batched-tokens", "64"),
         }

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "runtime/config/config_file.hpp"
+#include "runtime/config/speculative_config.hpp"
 
 namespace troupe {
 namespace {
@@ -134,6 +135,42 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
   options.engine.enable_priority_preemption = true;
   BOOST_TEST(validate(options).error().message ==
              "enable-priority-preemption needs scheduling-policy priority, it is fcfs");
+  options = {};
+  options.engine.speculative_config = R"({"method":"ngram","num_speculative_tokens":2})";
+  BOOST_TEST(validate(options).ok());
+  options.engine.pipeline_parallel_size = 2;
+  BOOST_TEST(validate(options).error().message ==
+             "speculative-config needs pipeline-parallel-size 1, it is 2");
+}
+
+BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the_rest_by_name) {
+  const auto parse = [](const std::string& rest) {
+    return parse_speculative_config(R"({"method":"ngram","num_speculative_tokens":4)" + rest + "}");
+  };
+  BOOST_TEST(parse_speculative_config("").value().num_draft_tokens == 0);
+  const auto lookup = [&](const std::string& rest) {
+    const SpeculativeDecoding config = parse(rest).value();
+    BOOST_TEST(config.num_draft_tokens == 4);
+    return std::pair(config.prompt_lookup_min, config.prompt_lookup_max);
+  };
+  BOOST_TEST((lookup("") == std::pair(5, 5)));
+  BOOST_TEST((lookup(R"(,"prompt_lookup_max":3)") == std::pair(3, 3)));
+  BOOST_TEST((lookup(R"(,"prompt_lookup_min":2)") == std::pair(2, 2)));
+  BOOST_TEST((lookup(R"(,"prompt_lookup_min":2,"prompt_lookup_max":4)") == std::pair(2, 4)));
+  const auto refuses = [](const std::string& json, const std::string& with) {
+    const auto parsed = parse_speculative_config(json);
+    BOOST_REQUIRE(!parsed.ok());
+    BOOST_TEST(parsed.error().message.find(with) != std::string::npos, parsed.error().message);
+  };
+  refuses("[]", "not a JSON object");
+  refuses(R"({"num_speculative_tokens":4})", "method is missing");
+  refuses(R"({"method":"ngram"})", "num_speculative_tokens is missing");
+  refuses(R"({"method":"medusa","num_speculative_tokens":4})", "\"medusa\"");
+  refuses(R"({"method":"ngram","num_speculative_tokens":129})", "from 1 to 128, it is 129");
+  refuses(R"({"method":"ngram","num_speculative_tokens":4,"draft_size":1})", "draft_size is not");
+  refuses(R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":5,
+              "prompt_lookup_max":4})",
+          "must be at most prompt_lookup_max, 4");
 }
 
 }  // namespace

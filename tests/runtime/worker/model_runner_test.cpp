@@ -81,6 +81,9 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
           BOOST_TEST((drive(runner, jobs, {.token_budget = 16}) == alone), "in chunks");
           BOOST_TEST((drive(runner, jobs, {.token_budget = 50, .preempt_every = 3}) == alone),
                      "preempted");
+          BOOST_TEST((drive(runner, jobs,
+                            {.token_budget = 50, .preempt_every = 3, .oracle = &alone}) == alone),
+                     "with drafts, in chunks, preempted");
           // Hits in the prefix cache leave no prompt log-probabilities, so nobody asks for them.
           std::vector<DriverJob> plain = jobs;
           for (DriverJob& job : plain) job.params.prompt_logprobs.reset();

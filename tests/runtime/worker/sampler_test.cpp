@@ -25,15 +25,12 @@ SamplingParams greedy_params() {
 /// The token that one row of logits gives after these outputs.
 TokenId sample_one(std::vector<float> logits, const SamplingParams& params,
                    const std::vector<TokenId>& prompt = {},
-                   const std::vector<TokenId>& outputs = {}, SampledTokens* out = nullptr) {
+                   const std::vector<TokenId>& outputs = {}, LogprobRows* out = nullptr) {
   std::vector<TokenId> tokens = prompt;
   tokens.insert(tokens.end(), outputs.begin(), outputs.end());
   const SamplingState state(params, tokens, prompt.size());
-  const SamplingState* const states[] = {&state};
-  SampledTokens sampled;
-  Sampler sampler;
-  sampler.sample(logits, logits.size(), states, out != nullptr ? *out : sampled);
-  return (out != nullptr ? *out : sampled).token_ids[0];
+  LogprobRows rows;
+  return Sampler().sample(logits, state, out != nullptr ? *out : rows).value();
 }
 
 std::vector<float> random_logits(std::size_t count, std::uint32_t seed, float spread = 3) {
@@ -112,8 +109,7 @@ BOOST_AUTO_TEST_CASE(ids_outside_the_vocabulary_are_ignored) {
   BOOST_TEST(sample_one({5, 3, 2}, params, {77}) == 1);
 }
 
-BOOST_AUTO_TEST_CASE(a_bad_row_fails_alone) {
-  const SamplingState plain(greedy_params(), {}, 0);
+BOOST_AUTO_TEST_CASE(a_bad_row_is_an_error_and_adds_no_logprobs) {
   SamplingParams impossible = greedy_params();
   impossible.allowed_token_ids = {1};
   impossible.bad_words_token_ids = {{1}};
@@ -122,33 +118,30 @@ BOOST_AUTO_TEST_CASE(a_bad_row_fails_alone) {
   SamplingParams random;
   random.logprobs = 0;
   const SamplingState drawn(random, {}, 0);
-  const SamplingState* const states[] = {&plain, &drawn, &nothing_allowed, &drawn};
-  std::vector<float> logits = {0, 1, 2, 0, std::nanf(""), 2, 0, 1, 2, kInfinity, 0, 0};
-  SampledTokens out;
-  Sampler().sample(logits, 3, states, out);
-  BOOST_TEST(out.token_ids == (std::vector<TokenId>{2, kNoToken, kNoToken, kNoToken}),
-             boost::test_tools::per_element());
-  BOOST_REQUIRE(out.errors.size() == 3u);
-  BOOST_TEST(out.errors[0].first == 1u);
-  BOOST_TEST((out.errors[0].second.code == ErrorCode::kInternal));
-  BOOST_TEST((out.errors[1].second.code == ErrorCode::kInvalidArgument));
-  BOOST_TEST(out.logprobs.row_sizes.empty());
+  LogprobRows rows;
+  const auto error_of = [&](std::vector<float> logits, const SamplingState& state) {
+    const auto token = Sampler().sample(logits, state, rows);
+    BOOST_REQUIRE(!token.ok());
+    return token.error().code;
+  };
+  BOOST_TEST((error_of({0, std::nanf(""), 2}, drawn) == ErrorCode::kInternal));
+  BOOST_TEST((error_of({kInfinity, 0, 0}, drawn) == ErrorCode::kInternal));
+  BOOST_TEST((error_of({0, 1, 2}, nothing_allowed) == ErrorCode::kInvalidArgument));
+  BOOST_TEST(rows.row_sizes.empty());
 }
 
 BOOST_AUTO_TEST_CASE(logprobs_are_those_of_the_logits_as_they_came) {
   SamplingParams params = greedy_params();
   params.logprobs = 2;
   params.logit_bias = {{2, 100.0f}};
-  SampledTokens out;
-  BOOST_TEST(sample_one({1, 3, 0, 3}, params, {}, {}, &out) == 2);
-  BOOST_TEST(out.logprobs.token_ids == (std::vector<TokenId>{2, 1, 3}),
-             boost::test_tools::per_element());
-  BOOST_TEST(out.logprobs.ranks == (std::vector<std::int32_t>{4, 1, 2}),
-             boost::test_tools::per_element());
+  LogprobRows rows;
+  BOOST_TEST(sample_one({1, 3, 0, 3}, params, {}, {}, &rows) == 2);
+  BOOST_TEST(rows.token_ids == (std::vector<TokenId>{2, 1, 3}), boost::test_tools::per_element());
+  BOOST_TEST(rows.ranks == (std::vector<std::int32_t>{4, 1, 2}), boost::test_tools::per_element());
   const double log_sum = std::log(std::exp(1.0) + 2 * std::exp(3.0) + 1);
-  BOOST_TEST(static_cast<double>(out.logprobs.logprobs[0]) == 0 - log_sum,
+  BOOST_TEST(static_cast<double>(rows.logprobs[0]) == 0 - log_sum,
              boost::test_tools::tolerance(1e-6));
-  BOOST_TEST(static_cast<double>(out.logprobs.logprobs[1]) == 3 - log_sum,
+  BOOST_TEST(static_cast<double>(rows.logprobs[1]) == 3 - log_sum,
              boost::test_tools::tolerance(1e-6));
 }
 
@@ -167,10 +160,10 @@ BOOST_AUTO_TEST_CASE(a_rank_counts_what_is_equal_and_all_logprobs_cover_the_voca
   BOOST_TEST(rows.logprobs[5] == -kInfinity);
 }
 
-BOOST_AUTO_TEST_CASE(a_row_gives_the_same_token_in_every_batch) {
+BOOST_AUTO_TEST_CASE(a_row_gives_the_same_token_whatever_was_sampled_before) {
   constexpr std::size_t kVocabulary = 300;
   std::vector<SamplingState> states;
-  std::vector<float> logits;
+  std::vector<std::vector<float>> logits;
   for (std::uint32_t row = 0; row < 24; ++row) {
     SamplingParams params;
     params.temperature = 0.5f + 0.1f * static_cast<float>(row % 7);
@@ -182,26 +175,17 @@ BOOST_AUTO_TEST_CASE(a_row_gives_the_same_token_in_every_batch) {
     params.philox_key = 1000 + row;
     const std::vector<TokenId> tokens(row + 1, static_cast<TokenId>(row));
     states.emplace_back(params, tokens, row / 2);
-    const auto values = random_logits(kVocabulary, row);
-    logits.insert(logits.end(), values.begin(), values.end());
+    logits.push_back(random_logits(kVocabulary, row));
   }
-  std::vector<const SamplingState*> pointers;
-  for (const SamplingState& state : states) pointers.push_back(&state);
-  SampledTokens together;
   Sampler sampler;
-  std::vector<float> workspace = logits;
-  sampler.sample(workspace, kVocabulary, pointers, together);
-  LogprobRows alone_rows;
   for (std::size_t row = 0; row < states.size(); ++row) {
-    std::vector<float> own(logits.begin() + static_cast<std::ptrdiff_t>(row * kVocabulary),
-                           logits.begin() + static_cast<std::ptrdiff_t>((row + 1) * kVocabulary));
-    SampledTokens alone;
-    Sampler().sample(own, kVocabulary, std::span(pointers).subspan(row, 1), alone);
-    BOOST_TEST(alone.token_ids[0] == together.token_ids[row]);
-    alone_rows.logprobs.insert(alone_rows.logprobs.end(), alone.logprobs.logprobs.begin(),
-                               alone.logprobs.logprobs.end());
+    LogprobRows rows;
+    LogprobRows rows_alone;
+    std::vector<float> workspace = logits[row];
+    const TokenId token = sampler.sample(workspace, states[row], rows).value();
+    BOOST_TEST(Sampler().sample(logits[row], states[row], rows_alone).value() == token);
+    BOOST_TEST((rows == rows_alone));
   }
-  BOOST_TEST((alone_rows.logprobs == together.logprobs.logprobs));
 }
 
 /// Frequencies of draws over many positions against the distribution's own probabilities:
