@@ -129,6 +129,7 @@ BOOST_FIXTURE_TEST_CASE(the_end_of_a_worker_fails_open_steps_and_ends_both_sides
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {workers})};
   asker.self->monitor(workers);
   asker.self->send(asker.executor, step_of(1));
+  log->num_taken.wait(0);
   caf::anon_send_exit(worker, caf::exit_reason::kill);
   int num_failed_steps = 0;
   const std::string reason = asker.wait_for_end(engine, num_failed_steps);

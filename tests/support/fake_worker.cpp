@@ -49,6 +49,7 @@ WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerS
       [self, log](const SchedulerOutput& step) {
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
         ++log->num_steps;
+        ++log->num_taken, log->num_taken.notify_all();
         log->batch_sizes.push_back(step.scheduled_ids.size());
         log->finished_ids.insert(log->finished_ids.end(), step.finished_ids.begin(),
                                  step.finished_ids.end());

@@ -3,6 +3,7 @@
 // that a test can tell whether a request got exactly the tokens it should. Steps can be made to
 // fail, to be held back, or to be counted.
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <variant>
@@ -14,8 +15,9 @@ namespace troupe::testing {
 using StepAnswer = std::variant<ModelRunnerOutput, StepFailed>;
 
 /// Shared by a fake worker and its test; both run on the test's thread, or the test reads it at
-/// rest.
+/// rest, all but num_taken.
 struct FakeWorkerLog {
+  std::atomic<std::uint64_t> num_taken{0};  ///< steps; notified
   std::uint64_t num_steps = 0;
   std::uint64_t num_steps_to_fail = 0;  ///< the next ones
   bool keep_quiet = false;              ///< take steps, give no result
