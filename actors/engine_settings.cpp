@@ -112,10 +112,12 @@ Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded&
   return make_kv_cache_config(model.kv_cache_specs, kv_cache_limits(options, model));
 }
 
-std::int32_t max_model_len(const Options& options, const ModelLoaded& model,
-                           const KVCacheConfig& cache) {
+Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
+                                   const KVCacheConfig& cache) {
   const KVCacheLimits limits = kv_cache_limits(options, model);
-  return limits.shorten ? longest_request(cache, limits) : model.max_model_len;
+  const std::int32_t length = limits.shorten ? longest_request(cache, limits) : model.max_model_len;
+  RETURN_IF_ERROR(check_prompts_fit(options.engine, length));
+  return length;
 }
 
 KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded& model,

@@ -28,9 +28,9 @@ namespace troupe {
 [[nodiscard]] Result<KVCacheConfig> kv_cache_config(const Options& options,
                                                     const ModelLoaded& model);
 /// Of one request: what the workers have loaded the model for or, if the length is to follow from
-/// the memory, as much of that as the cache has room for.
-[[nodiscard]] std::int32_t max_model_len(const Options& options, const ModelLoaded& model,
-                                         const KVCacheConfig& cache);
+/// the memory, as much of that as the cache has room for. Errors: those of check_prompts_fit.
+[[nodiscard]] Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
+                                                 const KVCacheConfig& cache);
 
 [[nodiscard]] KVCacheSettings kv_cache_settings(const EngineOptions& engine,
                                                 const ModelLoaded& model,

@@ -484,7 +484,8 @@ Result<void> settle_model(SupervisorState& supervisor) {
   if (supervisor.cache.groups.empty()) {
     ASSIGN_OR_RETURN(supervisor.cache, kv_cache_config(options, supervisor.model));
   }
-  supervisor.model.max_model_len = max_model_len(options, supervisor.model, supervisor.cache);
+  ASSIGN_OR_RETURN(supervisor.model.max_model_len,
+                   max_model_len(options, supervisor.model, supervisor.cache));
   return {};
 }
 

@@ -209,15 +209,15 @@ Result<void> validate(const Options& options) {
                                 std::to_string(engine.pipeline_parallel_size),
                             "speculative-config");
   }
-  if (!engine.enable_chunked_prefill &&
-      options.model.max_model_len > engine.max_num_batched_tokens) {
-    return invalid_argument("without chunked prefill max-num-batched-tokens, " +
-                                std::to_string(engine.max_num_batched_tokens) +
-                                ", must be at least max-model-len, " +
-                                std::to_string(options.model.max_model_len),
-                            "max-num-batched-tokens");
-  }
-  return {};
+  return check_prompts_fit(engine, options.model.max_model_len);
+}
+
+Result<void> check_prompts_fit(const EngineOptions& engine, std::int64_t max_model_len) {
+  if (engine.enable_chunked_prefill || max_model_len <= engine.max_num_batched_tokens) return {};
+  return invalid_argument("without chunked prefill max-num-batched-tokens, " +
+                              std::to_string(engine.max_num_batched_tokens) +
+                              ", must be at least max-model-len, " + std::to_string(max_model_len),
+                          "max-num-batched-tokens");
 }
 
 Result<std::vector<std::string>> load_options(OptionSet& set, Options& options,

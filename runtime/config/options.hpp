@@ -123,5 +123,8 @@ inline constexpr std::string_view kCafSections[] = {"scheduler", "middleman", "o
 /// What only makes sense together. Errors: kInvalidArgument naming the key, its value and the
 /// limit.
 [[nodiscard]] Result<void> validate(const Options& options);
+/// Errors: prompts are not split over steps, and one of max_model_len tokens does not fit in one.
+[[nodiscard]] Result<void> check_prompts_fit(const EngineOptions& engine,
+                                             std::int64_t max_model_len);
 
 }  // namespace troupe

@@ -74,6 +74,12 @@ class HelpAndOptions(unittest.TestCase):
             self.assertEqual(code, 1, command)
             self.assertIn("no/such/folder", errors)
 
+    def test_prompts_that_are_not_split_must_fit_in_a_step(self):
+        code, _, errors = troupe("generate", "--no-enable-chunked-prefill", "--max-num-seqs", "4",
+                                 "--max-num-batched-tokens", "64")
+        self.assertEqual(code, 2)
+        self.assertIn("without chunked prefill max-num-batched-tokens, 64, must be at least max-model-len, ", errors)
+
     def test_config_tells_where_each_value_came_from(self):
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
             file.write("[engine]\nblock-size = 32\nmax-num-seqs = 4\n")
