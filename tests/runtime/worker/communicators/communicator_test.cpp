@@ -289,6 +289,7 @@ BOOST_AUTO_TEST_CASE(a_hello_that_was_overheard_is_of_no_use) {
   // Who repeats the bytes of a rank that was let in does not know how to answer the new challenge.
   auto first = options_of("tcp", 0, 2);
   first.timeout_s = 0.5;
+  ssize_t sent = 0, received = 0;
   std::thread replay([&] {
     FileDescriptor socket(::socket(AF_INET, SOCK_STREAM, 0));
     sockaddr_in address{};
@@ -302,13 +303,14 @@ BOOST_AUTO_TEST_CASE(a_hello_that_was_overheard_is_of_no_use) {
       std::uint8_t nonce[32] = {};
       std::uint8_t proof[32] = {};
     } said{.generation = first.generation, .port = 1};
-    BOOST_TEST(send(socket.get(), &said, sizeof said, MSG_NOSIGNAL) == ssize_t{sizeof said});
+    sent = send(socket.get(), &said, sizeof said, MSG_NOSIGNAL);
     std::array<char, 100> answer;
-    // The challenge, and then the end: no word of welcome.
-    BOOST_TEST(recv(socket.get(), answer.data(), answer.size(), MSG_WAITALL) == 68);
+    received = recv(socket.get(), answer.data(), answer.size(), MSG_WAITALL);
   });
   BOOST_TEST(create_communicator(first).error().message.starts_with("rank 1 did not come"));
   replay.join();
+  BOOST_TEST(sent == 7 * 4 + 64);
+  BOOST_TEST(received == 68);  // the challenge, and then the end: no word of welcome
 }
 
 BOOST_AUTO_TEST_CASE(a_rendezvous_that_is_none_is_refused) {
