@@ -31,8 +31,8 @@ OutputProcessorActor::behavior_type output_processor_behavior(
         state(self).core->add(std::move(request));
         return Status{};
       },
-      [self](const EngineCoreOutputs& outputs) {
-        ProcessedOutputs processed = state(self).core->process(outputs);
+      [self](EngineCoreOutputs& outputs) {
+        ProcessedOutputs processed = state(self).core->process(std::move(outputs));
         if (!processed.to_abort.empty()) {
           const auto scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
           send(self, scheduler, AbortRequests{std::move(processed.to_abort)});

@@ -173,18 +173,18 @@ void OutputProcessor::add(OutputRequest request) {
   requests_.emplace(id, std::move(state));
 }
 
-ProcessedOutputs OutputProcessor::process(const EngineCoreOutputs& outputs) {
+ProcessedOutputs OutputProcessor::process(EngineCoreOutputs outputs) {
   ProcessedOutputs processed;
   IterationStats& stats = processed.to_frontend.stats;
   stats.engine_index = outputs.engine_index;
   stats.time = outputs.time;
-  stats.scheduler = outputs.stats;
+  stats.scheduler = std::move(outputs.stats);
   processed.to_frontend.outputs.reserve(outputs.outputs.size());
-  for (const EngineCoreOutput& output : outputs.outputs) process_one(output, processed);
+  for (EngineCoreOutput& output : outputs.outputs) process_one(output, processed);
   return processed;
 }
 
-void OutputProcessor::process_one(const EngineCoreOutput& output, ProcessedOutputs& processed) {
+void OutputProcessor::process_one(EngineCoreOutput& output, ProcessedOutputs& processed) {
   const auto found = samples_.find(output.id);
   if (found == samples_.end()) return;
   OutputRequestState& state = *found->second;

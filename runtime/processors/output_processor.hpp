@@ -43,7 +43,7 @@ class OutputProcessor {
   void add(OutputRequest request);
 
   /// Takes the outputs of one step. The times of `outputs` enter the statistics.
-  [[nodiscard]] ProcessedOutputs process(const EngineCoreOutputs& outputs);
+  [[nodiscard]] ProcessedOutputs process(EngineCoreOutputs outputs);
 
   /// Ends requests, each named by the id of its first sample, with finish_reason abort. There are
   /// no statistics in the result.
@@ -53,7 +53,7 @@ class OutputProcessor {
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
 
  private:
-  void process_one(const EngineCoreOutput& output, ProcessedOutputs& processed);
+  void process_one(EngineCoreOutput& output, ProcessedOutputs& processed);
   void end_request(OutputRequestState& state, FinishReason reason, std::optional<Error> error,
                    ProcessedOutputs& processed);
 

@@ -42,7 +42,7 @@ RequestId OutputSample::id() const noexcept {
   return RequestId{value(request_.id) + static_cast<std::uint64_t>(index_)};
 }
 
-bool OutputSample::add(const EngineCoreOutput& output, TokenStrings& strings) {
+bool OutputSample::add(EngineCoreOutput& output, TokenStrings& strings) {
   std::span<const TokenId> tokens = output.new_token_ids;
   const bool stopped_by_token = output.finish_reason == FinishReason::kStop;
   const auto stop = detokenizer_.update(tokens, stopped_by_token);
@@ -53,10 +53,14 @@ bool OutputSample::add(const EngineCoreOutput& output, TokenStrings& strings) {
     finish_reason_ = FinishReason::kStop;
     stop_reason_ = *stop->stop;
   }
-  token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   num_tokens_ += tokens.size();
   times.num_generation_tokens = static_cast<std::int32_t>(num_tokens_);
   if (request_.params.logprobs) add_logprobs(output.new_logprobs, tokens, strings);
+  output.new_token_ids.resize(tokens.size());
+  if (token_ids_.empty())
+    token_ids_ = std::move(output.new_token_ids);
+  else
+    token_ids_.insert(token_ids_.end(), output.new_token_ids.begin(), output.new_token_ids.end());
   return stop.has_value() && !output.finish_reason.has_value();
 }
 

@@ -37,9 +37,9 @@ class OutputSample {
   OutputSample(const OutputRequest& request, std::int32_t index,
                const std::shared_ptr<const Tokenizer>& tokenizer);
 
-  /// Takes the tokens of a step. True if a stop string ended the sample, which the engine does not
-  /// know.
-  bool add(const EngineCoreOutput& output, TokenStrings& strings);
+  /// Takes the tokens of a step, which it moves from. True if a stop string ended the sample, which
+  /// the engine does not know.
+  bool add(EngineCoreOutput& output, TokenStrings& strings);
   /// Ends the sample here.
   void finish(FinishReason reason) { finish_reason_ = reason; }
 

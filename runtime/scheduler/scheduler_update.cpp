@@ -62,6 +62,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   }
 
   std::size_t next_token = 0;
+  outputs.outputs.reserve(step.scheduled_ids.size());
   StepResult part{.output = &result};
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
     const RequestId id = step.scheduled_ids[i];

@@ -35,7 +35,7 @@ FrontendActor::behavior_type fake_frontend(FrontendActor::stateful_pointer<FakeF
             tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
             log->text[output.id] += sample.text;
           }
-          log->num_finished[output.id] += output.finished ? 1 : 0;
+          if (output.finished) ++log->num_finished[output.id];
           if (output.error) log->errors[output.id] = *output.error;
           if (output.prefill_stats)
             log->num_cached_tokens[output.id] = output.prefill_stats->num_cached_tokens;

@@ -3,9 +3,9 @@
 // their messages.
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "actors/spawn.hpp"
@@ -17,12 +17,12 @@ namespace troupe::testing {
 
 /// What the fake frontend has received, by request.
 struct FrontendLog {
-  std::map<RequestId, std::vector<TokenId>> token_ids;
-  std::map<RequestId, std::string> text;
-  std::map<RequestId, int> num_finished;
-  std::map<RequestId, Error> errors;
-  std::map<RequestId, std::int32_t> num_cached_tokens;  ///< of the prompt
-  SchedulerStats stats;                                 ///< the latest
+  std::unordered_map<RequestId, std::vector<TokenId>> token_ids;
+  std::unordered_map<RequestId, std::string> text;
+  std::unordered_map<RequestId, int> num_finished;
+  std::unordered_map<RequestId, Error> errors;
+  std::unordered_map<RequestId, std::int32_t> num_cached_tokens;  ///< of the prompt
+  SchedulerStats stats;                                           ///< the latest
   std::size_t num_messages = 0;
   std::atomic<std::size_t> num_ended{
       0};  ///< requests; notified, so that another thread can wait for them

@@ -1,5 +1,6 @@
 #include "tests/support/fake_worker.hpp"
 
+#include <algorithm>
 #include <unordered_map>
 
 namespace troupe::testing {
@@ -14,28 +15,35 @@ struct FakeWorkerState {
   [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, KVConnectorOutput& kv_report) {
     ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
     result.kv_connector = std::exchange(kv_report, {});
-    std::unordered_map<RequestId, std::pair<std::int32_t, std::int32_t>> computed_and_known;
     for (const RequestId id : step.preempted_ids) num_prompt_tokens.erase(id);
     for (const RequestId id : step.finished_ids) num_prompt_tokens.erase(id);
-    for (const NewRequestData& request : step.new_requests) {
+    for (const NewRequestData& request : step.new_requests)
       num_prompt_tokens[request.id] = request.num_prompt_tokens;
-      computed_and_known[request.id] = {request.num_computed_tokens,
-                                        static_cast<std::int32_t>(request.token_ids.size())};
-    }
+    // Known requests are listed in scheduling order.
     const CachedRequestData& cached = step.cached_requests;
-    for (std::size_t i = 0; i < cached.ids.size(); ++i) {
-      const auto known = num_prompt_tokens.find(cached.ids[i]);
-      if (known == num_prompt_tokens.end())
-        return StepFailed{step.step, {ErrorCode::kInternal, "unknown request"}};
-      computed_and_known[cached.ids[i]] = {cached.num_computed_tokens[i],
-                                           known->second + cached.num_output_tokens[i]};
-    }
+    std::size_t next_cached = 0;
     for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
-      const auto [computed, known] = computed_and_known.at(step.scheduled_ids[i]);
+      const RequestId id = step.scheduled_ids[i];
+      std::int32_t computed = 0;
+      std::int32_t known = 0;
+      if (next_cached < cached.ids.size() && cached.ids[next_cached] == id) {
+        const auto prompt = num_prompt_tokens.find(id);
+        if (prompt == num_prompt_tokens.end()) break;
+        computed = cached.num_computed_tokens[next_cached];
+        known = prompt->second + cached.num_output_tokens[next_cached++];
+      } else {
+        const auto added = std::find_if(step.new_requests.begin(), step.new_requests.end(),
+                                        [&](const NewRequestData& one) { return one.id == id; });
+        if (added == step.new_requests.end()) break;
+        computed = added->num_computed_tokens;
+        known = static_cast<std::int32_t>(added->token_ids.size());
+      }
       const bool samples = computed + step.num_scheduled_tokens[i] == known;
       result.num_sampled.push_back(samples ? 1 : 0);
-      if (samples) result.sampled_token_ids.push_back(fake_token(step.scheduled_ids[i], known));
+      if (samples) result.sampled_token_ids.push_back(fake_token(id, known));
     }
+    if (result.num_sampled.size() < step.scheduled_ids.size())
+      return StepFailed{step.step, {ErrorCode::kInternal, "unknown request"}};
     return result;
   }
 };
