@@ -10,6 +10,8 @@
 #include <cstring>
 #include <utility>
 
+#include "runtime/base/file_descriptor.hpp"
+
 namespace troupe {
 namespace {
 
@@ -43,22 +45,23 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   }
   pointers.push_back(nullptr);
   // Closed by a successful exec; a failed one writes its errno.
-  int report[2];
-  if (pipe2(report, O_CLOEXEC) != 0)
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0)
     return Error{ErrorCode::kIo, std::string("pipe: ") + std::strerror(errno)};
+  const FileDescriptor report(ends[0]);
+  FileDescriptor failure(ends[1]);
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
     become(pointers.data(), parent);
     const int reason = errno;
-    if (write(report[1], &reason, sizeof reason) < 0) _exit(126);
+    if (write(failure.get(), &reason, sizeof reason) < 0) _exit(126);
     _exit(127);
   }
   const int fork_errno = errno;
-  close(report[1]);
+  failure = FileDescriptor();
   int reason = 0;
-  const bool failed = pid > 0 && read(report[0], &reason, sizeof reason) > 0;
-  close(report[0]);
+  const bool failed = pid > 0 && read(report.get(), &reason, sizeof reason) > 0;
   if (pid < 0) return Error{ErrorCode::kIo, std::string("fork: ") + std::strerror(fork_errno)};
   if (failed) {
     waitpid(pid, nullptr, 0);

@@ -10,6 +10,8 @@
 #include <functional>
 #include <string>
 
+#include "runtime/base/file_descriptor.hpp"
+
 namespace troupe {
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
@@ -18,26 +20,14 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
         errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
         std::string("cannot ") + action + " " + path.string() + ": " + std::strerror(errno)};
   };
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return failure("open");
+  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));  // the mapping outlives it
+  if (!file.valid()) return failure("open");
   struct stat status {};
-  if (fstat(file, &status) != 0) {
-    const Error error = failure("read the size of");
-    close(file);
-    return error;
-  }
+  if (fstat(file.get(), &status) != 0) return failure("read the size of");
   const auto num_bytes = static_cast<std::size_t>(status.st_size);
-  if (num_bytes == 0) {
-    close(file);
-    return MappedFile();
-  }
-  void* address = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE, file, 0);
-  const int map_errno = errno;
-  close(file);  // the mapping keeps the file
-  if (address == MAP_FAILED) {
-    errno = map_errno;
-    return failure("map");
-  }
+  if (num_bytes == 0) return MappedFile();
+  void* address = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (address == MAP_FAILED) return failure("map");
   return MappedFile({static_cast<const std::byte*>(address), num_bytes});
 }
 

@@ -198,14 +198,7 @@ Result<std::string> gguf_tokenizer_config_json(const GgufContents& gguf,
                                   {"tokenizer.ggml.unknown_token_id", "unk_token"},
                                   {"tokenizer.ggml.padding_token_id", "pad_token"}}) {
     if (!metadata.has(key)) continue;
-    const std::int64_t id = metadata.integer(key, std::nullopt);
-    if (id < 0 || id >= static_cast<std::int64_t>(tokens.size())) {
-      metadata.fail(ErrorCode::kCorrupt, std::string(key) + " is " + std::to_string(id) +
-                                             ", the vocabulary has " +
-                                             std::to_string(tokens.size()) + " tokens");
-      break;
-    }
-    config[role] = tokens[static_cast<std::size_t>(id)];
+    if (const auto id = metadata.token_id(key, tokens.size())) config[role] = tokens[*id];
   }
   if (metadata.has("tokenizer.chat_template"))
     config["chat_template"] = metadata.text("tokenizer.chat_template", std::nullopt);

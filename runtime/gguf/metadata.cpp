@@ -1,6 +1,7 @@
 #include "runtime/gguf/metadata.hpp"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace troupe {
 
@@ -49,6 +50,14 @@ std::string GgufMetadata::text(const std::string& key, std::optional<std::string
   if (value == nullptr) return otherwise.value_or("");
   if (!value->is_string()) wrong_type(key, "a text");
   return value->is_string() ? value->get<std::string>() : "";
+}
+
+std::optional<std::size_t> GgufMetadata::token_id(const std::string& key, std::size_t num_tokens) {
+  const std::int64_t id = integer(key, std::nullopt);
+  if (id >= 0 && std::cmp_less(id, num_tokens)) return static_cast<std::size_t>(id);
+  fail(ErrorCode::kCorrupt, key + " is " + std::to_string(id) + ", the vocabulary has " +
+                                std::to_string(num_tokens) + " tokens");
+  return std::nullopt;
 }
 
 std::vector<std::string> GgufMetadata::texts(const std::string& key) {

@@ -27,6 +27,8 @@ class GgufMetadata {
   /// Empty if absent.
   [[nodiscard]] std::vector<std::string> texts(const std::string& key);
   [[nodiscard]] std::vector<double> numbers(const std::string& key);
+  /// A token's id below num_tokens, of a key that must be there; nothing on an error.
+  [[nodiscard]] std::optional<std::size_t> token_id(const std::string& key, std::size_t num_tokens);
 
   void fail(ErrorCode code, const std::string& reason);
   [[nodiscard]] const std::optional<Error>& error() const noexcept { return error_; }

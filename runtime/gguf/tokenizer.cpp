@@ -97,16 +97,11 @@ json template_processor(GgufMetadata& metadata, const Vocabulary& vocabulary, bo
   json single = json::array();
   json special = json::object();
   const auto add = [&](const std::string& key) {
-    const std::int64_t id = metadata.integer(key, std::nullopt);
-    if (id < 0 || id >= static_cast<std::int64_t>(vocabulary.tokens.size())) {
-      metadata.fail(ErrorCode::kCorrupt, key + " is " + std::to_string(id) +
-                                             ", the vocabulary has " +
-                                             std::to_string(vocabulary.tokens.size()) + " tokens");
-      return;
-    }
-    const std::string& token = vocabulary.tokens[static_cast<std::size_t>(id)];
+    const auto id = metadata.token_id(key, vocabulary.tokens.size());
+    if (!id) return;
+    const std::string& token = vocabulary.tokens[*id];
     single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
-    special[token] = {{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+    special[token] = {{"id", token}, {"ids", {*id}}, {"tokens", {token}}};
   };
   if (metadata.boolean("tokenizer.ggml.add_bos_token", adds_bos))
     add("tokenizer.ggml.bos_token_id");
