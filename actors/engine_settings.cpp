@@ -201,6 +201,7 @@ ServerDefaults request_defaults(const Options& options, const SamplingDefaults& 
   defaults.vocab_size = model.vocab_size;
   defaults.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
   defaults.stream_interval = static_cast<std::int32_t>(options.engine.stream_interval);
+  defaults.data_parallel_size = static_cast<std::int32_t>(options.engine.data_parallel_size);
   defaults.limits = {.max_queue_time_s = options.server.max_queue_time_s,
                      .max_request_time_s = options.server.max_request_time_s};
   defaults.trust_request_chat_template = options.server.trust_request_chat_template;
@@ -225,6 +226,7 @@ ServerConfig server_config(const Options& options, const SamplingDefaults& sampl
   service.enable_force_include_usage = options.server.enable_force_include_usage;
   service.max_num_queued_reqs = options.server.max_num_queued_reqs;
   service.dev_mode = options.server.server_dev_mode;
+  service.open_admin = is_loopback(options.server.host);
   service.defaults = request_defaults(options, sampling, model);
   config.cache_config = cache_config_labels(options.engine, cache);
   return config;

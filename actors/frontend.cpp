@@ -1,5 +1,5 @@
-// The Frontend: the HTTP server's side of the engine, and what keeps its requests alive when the
-// engine is replaced.
+// The Frontend: the HTTP server's side of the engine, shares requests out to its groups, and keeps
+// them alive when a group is lost.
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -22,6 +22,7 @@ constexpr auto kRenderDeadline = 60s;
 constexpr auto kResetDeadline = 60s;
 constexpr auto kPauseDeadline = 10min;  // requests may run to their end before
 constexpr auto kSubscribeDeadline = 60s;
+constexpr auto kControlDeadline = 60s;
 constexpr std::size_t kMaxRenders = 1024;  ///< without an answer yet
 constexpr int kMaxRenderTries = 3;
 
@@ -43,7 +44,7 @@ class FrontendPort final : public EnginePort {
   RequestId allocate_ids(std::int32_t count) override {
     return RequestId{next_id_.fetch_add(static_cast<std::uint64_t>(count))};
   }
-  void submit(GenerateRequest request) override { post(frontend_, std::move(request)); }
+  void submit(SubmitRequest submission) override { post(frontend_, std::move(submission)); }
   void abort(std::vector<RequestId> ids) override {
     post(frontend_, AbortRequests{std::move(ids)});
   }
@@ -65,6 +66,12 @@ class FrontendPort final : public EnginePort {
   }
   void ask_paused(PauseReply reply) override {
     ask_frontend<PauseStatus>(kResetDeadline, AskPaused{}, std::move(reply));
+  }
+  void drain_group(DrainGroup what, std::function<void(Result<Status>)> reply) override {
+    ask_frontend<Status>(from_seconds(what.timeout_s) + kControlDeadline, what, std::move(reply));
+  }
+  void ask_topology(std::function<void(Result<TopologyStatus>)> reply) override {
+    ask_frontend<TopologyStatus>(kControlDeadline, AskTopology{}, std::move(reply));
   }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
 
@@ -90,8 +97,9 @@ class FrontendPort final : public EnginePort {
   std::atomic<bool> healthy_{true};
 };
 
-/// The engine that requests go to.
+/// The engine of a group, which requests go to.
 struct EngineLink {
+  bool ready = false;  ///< its outputs come here
   std::vector<InputProcessorActor> input_processors;
   OutputProcessorActor output_processor;
   SchedulerActor scheduler;
@@ -114,6 +122,13 @@ struct PendingRender {
   RenderRequest request;
   caf::typed_response_promise<RenderReply> promise;
   int num_tries = 0;
+  std::optional<std::size_t> group = std::nullopt;  ///< that has been asked; none: it waits
+};
+
+/// A group that gets no more requests.
+struct GroupDrain {
+  caf::typed_response_promise<Status> promise;
+  std::uint64_t number = 0;  ///< dates its timeout
 };
 
 /// Owns the server, its port to the engine, and the journal of the requests that clients wait for.
@@ -124,12 +139,15 @@ struct FrontendState {
   ServerConfig config;
   std::unique_ptr<EngineMetrics> metrics;
   std::unique_ptr<FrontendPort> port;
-  std::unique_ptr<Server> server;  ///< none before Listen
-  EngineLink engine;
-  bool engine_ready = false;        ///< the outputs of `engine` come here
-  std::optional<Error> failure;     ///< there will be no other engine
-  std::optional<PauseMode> paused;  ///< by whoever; holds for the engines to come
-  RequestJournal journal;
+  std::unique_ptr<Server> server;                 ///< none before Listen
+  SupervisorActor supervisor;                     ///< who says EngineReady
+  std::vector<std::optional<EngineLink>> groups;  ///< none: lost, or not there yet
+  std::optional<Error> failure;                   ///< there will be no other engine
+  std::optional<PauseMode> paused;                ///< by whoever; holds for the engines to come
+  std::unique_ptr<RequestJournal> journal;
+  std::unique_ptr<Coordinator> coordinator;
+  std::map<std::uint32_t, GroupDrain> draining;  ///< by group
+  std::uint64_t num_drains = 0;
   double wake_at = std::numeric_limits<double>::infinity();  ///< when WakeUp arrives
   std::map<std::uint64_t, PendingRender> renders;
   std::uint64_t num_renders = 0;
@@ -141,6 +159,23 @@ struct FrontendState {
   void deliver(RequestOutputs outputs) const {
     if (server && !outputs.outputs.empty()) server->deliver(std::move(outputs));
   }
+  /// The group that the actor belongs to; none if that one has been lost.
+  [[nodiscard]] std::optional<std::size_t> group_of(const caf::strong_actor_ptr& actor) const {
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      if (groups[group] && groups[group]->has(actor)) return group;
+    }
+    return std::nullopt;
+  }
+  [[nodiscard]] bool has_ready_group() const {
+    return std::any_of(groups.begin(), groups.end(),
+                       [](const auto& link) { return link && link->ready; });
+  }
+  /// Any that can be asked, another one for each number. Pre: has_ready_group().
+  [[nodiscard]] std::size_t any_group(std::uint64_t number) const {
+    std::size_t group = number % groups.size();
+    while (!groups[group] || !groups[group]->ready) group = (group + 1) % groups.size();
+    return group;
+  }
 };
 
 using Self = FrontendActor::stateful_pointer<FrontendState>;
@@ -148,19 +183,22 @@ using Self = FrontendActor::stateful_pointer<FrontendState>;
 /// The earliest deadline of those that wait here has a timer.
 void watch_deadlines(Self self) {
   FrontendState& frontend = state(self);
-  const double next = frontend.journal.next_deadline();
+  const double next = frontend.journal->next_deadline();
   if (next >= frontend.wake_at) return;
   frontend.wake_at = next;
   const FrontendActor me = self;
   send_after(self, from_seconds(std::max(next - wall_seconds(), 0.0)), me, WakeUp{});
 }
 
-/// Gives the engine what waits for it, as far as it may be given.
+/// Gives the groups what waits for them, as far as it may be given.
 void submit_waiting(Self self) {
   FrontendState& frontend = state(self);
-  for (GenerateRequest& request : frontend.journal.take_submissions()) {
-    send(self, frontend.engine.input_processor(value(request.id)), std::move(request));
+  std::size_t num_again = 0;
+  for (auto& [group, request, again] : frontend.journal->take_submissions(*frontend.coordinator)) {
+    num_again += again;
+    send(self, frontend.groups[group]->input_processor(value(request.id)), std::move(request));
   }
+  frontend.metrics->observe_resubmissions(num_again);
   watch_deadlines(self);
 }
 
@@ -168,29 +206,30 @@ void submit_waiting(Self self) {
 /// it.
 void finish_abort(Self self, RequestJournal::Aborted aborted) {
   FrontendState& frontend = state(self);
-  for (AbortRequests& samples : aborted.to_engine) {
+  for (auto& [group, samples] : aborted.to_engine) {
     const std::uint64_t id = value(samples.ids.front());
-    send(self, frontend.engine.input_processor(id), std::move(samples));
+    send(self, frontend.groups[group]->input_processor(id), std::move(samples));
   }
   frontend.deliver(std::move(aborted.ended));
 }
 
 void abort_all(Self self) {
-  state(self).num_aborted = static_cast<std::int32_t>(state(self).journal.num_live());
-  finish_abort(self, state(self).journal.abort_all());
+  state(self).num_aborted = static_cast<std::int32_t>(state(self).journal->num_live());
+  finish_abort(self, state(self).journal->abort_all());
 }
 
 void try_render(Self self, std::uint64_t number) {
   FrontendState& frontend = state(self);
   PendingRender& render = frontend.renders.at(number);
   ++render.num_tries;
-  ask(self, frontend.engine.input_processor(number), render.request)
+  render.group = frontend.any_group(number);
+  ask(self, frontend.groups[*render.group]->input_processor(number), render.request)
       .then(
           [self, number](RenderReply& reply) {
             const auto pending = state(self).renders.extract(number);
             if (!pending.empty()) pending.mapped().promise.deliver(std::move(reply));
           },
-          [](const caf::error&) {});  // another engine will be asked
+          [](const caf::error&) {});  // another group will be asked
 }
 
 void end_renders(Self self, const Error& error) {
@@ -209,34 +248,17 @@ void refuse(FrontendState& frontend, RequestId id, const Error& error) {
 void fail_live(Self self, const std::string& reason) {
   const Error error{ErrorCode::kUnavailable, "the engine stopped: " + reason};
   state(self).failure = error;
-  state(self).deliver(state(self).journal.fail_all(error));
+  state(self).deliver(state(self).journal->fail_all(error));
   end_renders(self, error);
 }
 
-void lose_engine(FrontendState& frontend) {
-  frontend.engine_ready = false;
-  frontend.port->set_healthy(false);
-  frontend.journal.engine_lost();
-}
-
-/// A new engine is paused before it gets requests. Those that an abort ended are not among them.
-void pause_again(Self self) {
+/// Asks for those that wait, if there is a group to be asked.
+void try_waiting_renders(Self self) {
   FrontendState& frontend = state(self);
-  const PauseMode mode = frontend.paused == PauseMode::kKeep ? PauseMode::kKeep : PauseMode::kWait;
-  ask(self, frontend.engine.scheduler, PauseScheduler{.mode = mode})
-      .then([](const PauseStatus&) {}, [](const caf::error&) {});
-}
-
-/// The engine's outputs come here from now on: it gets what there is to do.
-void on_subscribed(Self self) {
-  FrontendState& frontend = state(self);
-  frontend.engine_ready = true;
-  if (frontend.paused) pause_again(self);
-  frontend.port->set_healthy(true);
-  frontend.journal.engine_ready();
-  submit_waiting(self);
+  if (!frontend.has_ready_group()) return;
   for (auto next = frontend.renders.begin(); next != frontend.renders.end();) {
     const auto current = next++;
+    if (current->second.group) continue;
     if (current->second.num_tries < kMaxRenderTries) {
       try_render(self, current->first);
       continue;
@@ -249,19 +271,150 @@ void on_subscribed(Self self) {
   }
 }
 
-void connect_engine(Self self, EngineLink engine) {
-  state(self).engine = std::move(engine);
-  const OutputProcessorActor to = state(self).engine.output_processor;
+/// What the group had goes on in another one, or waits for the next.
+void lose_engine(Self self, const EngineLost& lost) {
+  FrontendState& frontend = state(self);
+  frontend.groups[lost.group].reset();
+  frontend.coordinator->forget(lost.group);
+  frontend.metrics->observe_loss(lost.group);
+  frontend.port->set_healthy(frontend.has_ready_group());
+  RequestJournal::Lost taken_back =
+      frontend.journal->group_lost(lost.group, lost.crashed, lost.returns);
+  log_warning("engine lost", kv("group", lost.group), kv("reason", lost.reason),
+              kv("crashed", lost.crashed), kv("returns", lost.returns),
+              kv("requests", taken_back.num_resubmissions),
+              kv("ended", taken_back.ended.outputs.size()),
+              kv("quarantine", frontend.journal->in_quarantine()));
+  frontend.deliver(std::move(taken_back.ended));
+  submit_waiting(self);
+  for (auto& [number, render] : frontend.renders) {
+    if (render.group == lost.group) render.group.reset();
+  }
+  try_waiting_renders(self);
+}
+
+/// A new engine is paused before it gets requests. Those that an abort ended are not among them.
+void pause_again(Self self, const EngineLink& engine) {
+  const PauseMode mode =
+      state(self).paused == PauseMode::kKeep ? PauseMode::kKeep : PauseMode::kWait;
+  ask(self, engine.scheduler, PauseScheduler{.mode = mode})
+      .then([](const PauseStatus&) {}, [](const caf::error&) {});
+}
+
+/// The group's outputs come here from now on: it gets what there is to do.
+void on_subscribed(Self self, std::size_t group) {
+  FrontendState& frontend = state(self);
+  frontend.groups[group]->ready = true;
+  if (frontend.paused) pause_again(self, *frontend.groups[group]);
+  frontend.port->set_healthy(true);
+  frontend.journal->group_ready(group);
+  submit_waiting(self);
+  try_waiting_renders(self);
+}
+
+void connect_engine(Self self, std::size_t group, EngineLink engine) {
+  const OutputProcessorActor to = engine.output_processor;
+  state(self).groups[group] = std::move(engine);
   ask(self, to, kSubscribeDeadline, Subscribe{})
       .then(
-          [self, to](const Status&) {
-            if (state(self).engine.output_processor == to) on_subscribed(self);
+          [self, group, to](const Status&) {
+            const std::optional<EngineLink>& link = state(self).groups[group];
+            if (link && link->output_processor == to) on_subscribed(self, group);
           },
           [self](const caf::error& error) {
             // Whoever watches it replaces it.
             log_warning("the output processor took no subscription",
                         kv("error", to_text(error, self->system())));
           });
+}
+
+/// Asks the Schedulers of all groups; when every one has answered, or is gone, `join` makes one
+/// answer of theirs.
+template <class Answer, class Question>
+caf::result<Answer> ask_groups(Self self, const Question& question,
+                               Answer (*join)(const std::vector<Answer>&)) {
+  struct Pending {
+    std::size_t num_missing = 0;
+    std::vector<Answer> answers;
+  };
+  const auto pending = std::make_shared<Pending>();
+  auto promise = self->make_response_promise<Answer>();
+  std::vector<SchedulerActor> schedulers;
+  for (const std::optional<EngineLink>& link : state(self).groups) {
+    if (link) schedulers.push_back(link->scheduler);
+  }
+  if (schedulers.empty()) promise.deliver(exit_reason_of("no group is ready"));
+  pending->num_missing = schedulers.size();
+  auto finish = [pending, promise, join]() mutable {
+    if (--pending->num_missing > 0) return;
+    if (pending->answers.empty()) {
+      promise.deliver(exit_reason_of("all groups were lost"));
+    } else {
+      promise.deliver(join(pending->answers));
+    }
+  };
+  for (const SchedulerActor& scheduler : schedulers) {
+    ask(self, scheduler, kPauseDeadline, question)
+        .then(
+            [pending, finish](const Answer& answer) mutable {
+              pending->answers.push_back(answer);
+              finish();
+            },
+            [finish](const caf::error&) mutable { finish(); });
+  }
+  return promise;
+}
+
+CachesReset join_resets(const std::vector<CachesReset>& resets) {
+  return {std::all_of(resets.begin(), resets.end(), [](const auto& reset) { return reset.ok; })};
+}
+
+PauseStatus join_pauses(const std::vector<PauseStatus>& pauses) {
+  return {
+      std::all_of(pauses.begin(), pauses.end(), [](const auto& status) { return status.paused; })};
+}
+
+/// The group drains no longer: what it still has goes on elsewhere.
+void end_drained_group(Self self, std::uint32_t group) {
+  FrontendState& frontend = state(self);
+  auto promise = std::move(frontend.draining.extract(group).mapped().promise);
+  log_info("group drained", kv("group", group), kv("moved", frontend.journal->num_in(group)));
+  ask(self, frontend.supervisor, kControlDeadline, EndGroup{group})
+      .then(
+          [self, group, promise](const Status& status) mutable {
+            const std::optional<EngineLink>& link = state(self).groups[group];
+            if (status.error && link && link->ready) {  // it stays
+              state(self).journal->group_ready(group);
+              submit_waiting(self);
+            }
+            promise.deliver(status);
+          },
+          [promise](const caf::error& error) mutable { promise.deliver(error); });
+}
+
+void end_idle_groups(Self self) {
+  std::vector<std::uint32_t> idle;
+  for (const auto& [group, drain] : state(self).draining) {
+    if (state(self).journal->num_in(group) == 0) idle.push_back(group);
+  }
+  for (const std::uint32_t group : idle) end_drained_group(self, group);
+}
+
+/// Why the group cannot be drained.
+std::optional<Error> refuse_drain(const FrontendState& frontend, std::uint32_t group) {
+  const std::string name = "group " + std::to_string(group);
+  if (group >= frontend.groups.size()) {
+    return invalid_argument(
+        name + ": the groups are 0 to " + std::to_string(frontend.groups.size() - 1), "group");
+  }
+  if (frontend.draining.contains(group)) return invalid_argument(name + " drains already", "group");
+  for (std::size_t other = 0; other < frontend.groups.size(); ++other) {
+    const std::optional<EngineLink>& link = frontend.groups[other];
+    const bool drains = frontend.draining.contains(static_cast<std::uint32_t>(other));
+    if (other != group && link && link->ready && !drains) return std::nullopt;
+  }
+  return invalid_argument("no other group than " + std::to_string(group) + " takes requests",
+                          "group");
 }
 
 /// One line for each engine that has done something since the last time.
@@ -284,19 +437,21 @@ void log_stats_later(Self self) {
   send_after(self, from_seconds(interval_s), me, LogStats{});
 }
 
-FrontendActor::behavior_type frontend_behavior(
-    Self self, const ServerConfig& config, const std::vector<InputProcessorActor>& input_processors,
-    const OutputProcessorActor& output_processor, const SchedulerActor& scheduler,
-    std::uint64_t seed) {
+FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& config,
+                                               std::uint64_t seed) {
   FrontendState& frontend = state(self);
   frontend.config = config;
   frontend.random.seed(seed);
-  frontend.metrics = std::make_unique<EngineMetrics>(config.service.model_names.front(),
-                                                     config.service.defaults.max_model_len);
-  frontend.metrics->set_cache_config(0, config.cache_config);
+  const auto num_groups = static_cast<std::uint32_t>(config.service.defaults.data_parallel_size);
+  frontend.groups.resize(num_groups);
+  frontend.journal = std::make_unique<RequestJournal>(num_groups);
+  frontend.coordinator = std::make_unique<Coordinator>(num_groups);
+  frontend.metrics = std::make_unique<EngineMetrics>(
+      config.service.model_names.front(), config.service.defaults.max_model_len, num_groups);
+  for (std::uint32_t group = 0; group < num_groups; ++group)
+    frontend.metrics->set_cache_config(group, config.cache_config);
   frontend.logged.resize(frontend.metrics->num_engines());
   frontend.port = std::make_unique<FrontendPort>(self->system());
-  connect_engine(self, {input_processors, output_processor, scheduler});
   return {
       [self](const Listen&) -> Listening {
         FrontendState& frontend = state(self);
@@ -307,19 +462,20 @@ FrontendActor::behavior_type frontend_behavior(
         log_stats_later(self);
         return {.port = frontend.server->port()};
       },
-      [self](GenerateRequest& request) {
+      [self](SubmitRequest& submission) {
         FrontendState& frontend = state(self);
+        GenerateRequest& request = submission.request;
         if (frontend.failure) return refuse(frontend, request.id, *frontend.failure);
         request.params.philox_key =
             frontend.random();  // drawn once: kept wherever the request is run again
         const RequestId id = request.id;
-        if (const auto added = frontend.journal.add(std::move(request)); !added.ok()) {
+        if (const auto added = frontend.journal->add(std::move(submission)); !added.ok()) {
           return refuse(frontend, id, added.error());
         }
         submit_waiting(self);
       },
       [self](const AbortRequests& abort) {
-        finish_abort(self, state(self).journal.abort(abort.ids));
+        finish_abort(self, state(self).journal->abort(abort.ids));
         submit_waiting(self);
       },
       [self](RenderRequest& request) -> caf::result<RenderReply> {
@@ -334,50 +490,65 @@ FrontendActor::behavior_type frontend_behavior(
         const std::uint64_t number = frontend.num_renders++;
         auto promise = self->make_response_promise<RenderReply>();
         frontend.renders.emplace(number, PendingRender{std::move(request), promise});
-        if (frontend.engine_ready) try_render(self, number);
+        if (frontend.has_ready_group()) try_render(self, number);
         return promise;
       },
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
-        return self->delegate(state(self).engine.scheduler, what);
+        return ask_groups<CachesReset>(self, what, join_resets);
       },
       [self](const PauseScheduler& what) -> caf::result<PauseStatus> {
         state(self).paused = what.mode;
-        return self->delegate(state(self).engine.scheduler, what);
+        return ask_groups<PauseStatus>(self, what, join_pauses);
       },
       [self](const ResumeScheduler& what) -> caf::result<PauseStatus> {
         state(self).paused.reset();
-        return self->delegate(state(self).engine.scheduler, what);
+        return ask_groups<PauseStatus>(self, what, join_pauses);
       },
       [self](const AskPaused& what) -> caf::result<PauseStatus> {
-        return self->delegate(state(self).engine.scheduler, what);
+        return ask_groups<PauseStatus>(self, what, join_pauses);
       },
       [self](RequestOutputs& outputs) {
         FrontendState& frontend = state(self);
-        if (!frontend.engine.has(self->current_sender())) return;
-        const bool others_may_wait = frontend.journal.in_quarantine();
-        frontend.journal.record(outputs);
+        const auto group = frontend.group_of(self->current_sender());
+        if (!group) return;
+        outputs.stats.engine_index = static_cast<std::uint32_t>(*group);
+        if (outputs.stats.time > 0) frontend.coordinator->observe(*group, outputs.stats.scheduler);
+        frontend.journal->record(outputs);
         frontend.server->deliver(std::move(outputs));
-        if (others_may_wait) submit_waiting(self);
+        if (frontend.journal->has_waiting()) submit_waiting(self);
+        if (!frontend.draining.empty()) end_idle_groups(self);
       },
       [self](const EngineLost& lost) {
-        FrontendState& frontend = state(self);
-        lose_engine(frontend);
-        log_warning("engine lost", kv("reason", lost.reason),
-                    kv("requests", frontend.journal.num_live()));
-        watch_deadlines(self);
+        lose_engine(self, lost);
+        end_idle_groups(self);
       },
-      [self](const EngineReplaced& replaced, std::vector<InputProcessorActor>& input_processors,
+      [self](const EngineReady& ready, std::vector<InputProcessorActor>& input_processors,
              const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
+        state(self).supervisor = caf::actor_cast<SupervisorActor>(self->current_sender());
+        connect_engine(self, ready.group,
+                       {.input_processors = std::move(input_processors),
+                        .output_processor = output_processor,
+                        .scheduler = scheduler});
+      },
+      [self](const DrainGroup& what) -> caf::result<Status> {
         FrontendState& frontend = state(self);
-        lose_engine(frontend);
-        RequestJournal::Replaced taken_back = frontend.journal.engine_replaced(replaced.crashed);
-        log_info("engine replaced", kv("crashed", replaced.crashed),
-                 kv("resubmitted", taken_back.num_resubmissions),
-                 kv("ended", taken_back.ended.outputs.size()),
-                 kv("quarantine", frontend.journal.in_quarantine()));
-        frontend.metrics->observe_resubmissions(taken_back.num_resubmissions);
-        frontend.deliver(std::move(taken_back.ended));
-        connect_engine(self, {std::move(input_processors), output_processor, scheduler});
+        if (auto refusal = refuse_drain(frontend, what.group)) return Status{*std::move(refusal)};
+        auto promise = self->make_response_promise<Status>();
+        const std::uint64_t number = ++frontend.num_drains;
+        frontend.draining.emplace(what.group, GroupDrain{promise, number});
+        frontend.journal->close_group(what.group);
+        const FrontendActor me = self;
+        send_after(self, from_seconds(what.timeout_s), me, GroupDrainTimeout{what.group, number});
+        end_idle_groups(self);
+        return promise;
+      },
+      [self](const GroupDrainTimeout& timeout) {
+        const auto drain = state(self).draining.find(timeout.group);
+        if (drain != state(self).draining.end() && drain->second.number == timeout.drain)
+          end_drained_group(self, timeout.group);
+      },
+      [self](const AskTopology& what) -> caf::result<TopologyStatus> {
+        return self->delegate(state(self).supervisor, what);
       },
       [self](const EngineHealth& health) {
         state(self).port->set_healthy(health.healthy);
@@ -408,7 +579,7 @@ FrontendActor::behavior_type frontend_behavior(
       [self](const WakeUp&) {
         FrontendState& frontend = state(self);
         frontend.wake_at = std::numeric_limits<double>::infinity();
-        frontend.deliver(frontend.journal.expire(wall_seconds()));
+        frontend.deliver(frontend.journal->expire(wall_seconds()));
         submit_waiting(self);
       },
       [self](const LogStats&) {
@@ -421,11 +592,8 @@ FrontendActor::behavior_type frontend_behavior(
 }  // namespace
 
 FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
-                             std::vector<InputProcessorActor> input_processors,
-                             OutputProcessorActor output_processor, SchedulerActor scheduler,
                              std::uint64_t seed) {
-  return system.spawn(frontend_behavior, config, std::move(input_processors),
-                      std::move(output_processor), std::move(scheduler), seed);
+  return system.spawn(frontend_behavior, config, seed);
 }
 
 }  // namespace troupe

@@ -32,7 +32,7 @@ constexpr double kSilenceFactor = 2;
 /// What the heart sees of the node, and the node of the heart.
 struct Pulse {
   std::atomic<std::int64_t> heard_ns{steady_ns()};       ///< when the Supervisor was last heard
-  std::vector<std::shared_ptr<WorkerProgress>> workers;  ///< in the order of NodeConfig::workers
+  std::vector<std::shared_ptr<WorkerProgress>> workers;  ///< group by group, rank by rank
 
   explicit Pulse(std::size_t num_workers) {
     for (std::size_t i = 0; i < num_workers; ++i)
@@ -48,12 +48,11 @@ struct HeartState {
 /// In the pool, as the engine's actors are: if it does not get to run, neither do they.
 HeartActor::behavior_type heart_behavior(HeartActor::stateful_pointer<HeartState> self,
                                          const std::shared_ptr<Pulse>& pulse) {
-  return {[=](const Heartbeat& beat) {
+  return {[=](const Heartbeat&) {
     const std::int64_t now = steady_ns();
     pulse->heard_ns = now;
-    HeartbeatReply reply{.sequence = beat.sequence};
+    HeartbeatReply reply;
     for (const auto& worker : pulse->workers) {
-      reply.num_steps += worker->num_steps;
       const std::int64_t since = worker->busy_since_ns;
       if (since != 0)
         reply.busy_s = std::max(reply.busy_s, 1e-9 * static_cast<double>(now - since));
@@ -61,6 +60,15 @@ HeartActor::behavior_type heart_behavior(HeartActor::stateful_pointer<HeartState
     send(self, caf::actor_cast<SupervisorActor>(self->current_sender()), reply);
   }};
 }
+
+/// What the node runs of one group.
+struct GroupActors {
+  KVEventPublisherActor kv_event_publisher;               ///< null: nobody follows the cache
+  std::array<ActorHandles, kNumRoles> actors;             ///< the latest of each role
+  std::map<std::int32_t, caf::strong_actor_ptr> workers;  ///< by rank
+  /// By rank: whom a Worker answers whose Executor is in another process of the host.
+  std::map<std::int32_t, caf::strong_actor_ptr> remote_executors;
+};
 
 struct NodeState {
   NodeState() = default;
@@ -74,11 +82,8 @@ struct NodeState {
   std::shared_ptr<const Tokenizer> tokenizer;
   GenerationConfig generation;
   SamplingDefaults sampling;
-  KVEventPublisherActor kv_event_publisher;               ///< null: nobody follows the cache
-  std::array<ActorHandles, kNumRoles> actors;             ///< the latest of each role
-  std::map<std::int32_t, caf::strong_actor_ptr> workers;  ///< by rank
-  /// By rank: whom a Worker answers whose Executor is in another process of the host.
-  std::map<std::int32_t, caf::strong_actor_ptr> remote_executors;
+  std::map<std::uint32_t, GroupActors> groups;  ///< the Frontend is kept in the first one asked for
+  std::shared_ptr<std::atomic<bool>> released;  ///< told that nobody waits for its return
 };
 
 using Self = NodeActor::stateful_pointer<NodeState>;
@@ -98,9 +103,10 @@ Handle peer(const ActorHandles& peers, std::size_t index) {
 }
 
 /// Subscribers may connect while the model loads.
-Result<void> start_kv_events(Self self) {
+Result<void> start_kv_events(Self self, std::int32_t group) {
   NodeState& node = state(self);
-  if (node.kv_event_publisher) return {};  // it outlives engines
+  GroupActors& actors = node.groups[static_cast<std::uint32_t>(group)];
+  if (actors.kv_event_publisher) return {};  // it outlives engines
   const EngineOptions& engine = node.options.engine;
   ASSIGN_OR_RETURN(const KVEventsConfig config, parse_kv_events_config(engine.kv_events_config));
   if (!config.publishes()) return {};
@@ -111,10 +117,11 @@ Result<void> start_kv_events(Self self) {
   const BlockHasher hasher(parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value(), 1);
   ASSIGN_OR_RETURN(std::shared_ptr<KVEventPublisher> core,
                    KVEventPublisher::start(config, {.int_block_hashes = config.use_int_block_hashes,
-                                                    .hash_bytes = hasher.hash_size()}));
-  log_info("kv events", kv("endpoint", core->endpoint()),
+                                                    .hash_bytes = hasher.hash_size(),
+                                                    .data_parallel_rank = group}));
+  log_info("kv events", kv("group", group), kv("endpoint", core->endpoint()),
            kv("replay_endpoint", core->replay_endpoint()), kv("topic", config.topic));
-  node.kv_event_publisher = spawn_kv_event_publisher(self->system(), std::move(core));
+  actors.kv_event_publisher = spawn_kv_event_publisher(self->system(), std::move(core));
   return {};
 }
 
@@ -129,7 +136,9 @@ Result<void> prepare(Self self, bool read_tokenizer) {
     ASSIGN_OR_RETURN(node.tokenizer, Tokenizer::load(model));
     return {};
   }
-  if (node.config.has(Role::kKVCacheManager)) RETURN_IF_ERROR(start_kv_events(self));
+  for (const std::int32_t group : node.config.groups) {
+    if (node.config.has(Role::kKVCacheManager)) RETURN_IF_ERROR(start_kv_events(self, group));
+  }
   if (tokens || node.config.has(Role::kFrontend)) {
     ASSIGN_OR_RETURN(node.generation, load_generation_config(model));
     ASSIGN_OR_RETURN(node.sampling, sampling_defaults(node.generation, node.options.model));
@@ -153,7 +162,7 @@ Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const Acto
                      StepRings::create({.ranks = ring_ranks, .incarnation = what.incarnation}));
     for (std::size_t i = 0; i < ring_ranks.size(); ++i) {
       const auto node = static_cast<std::size_t>(parallel.world_size()) + i;
-      send(self, peer<NodeActor>(peers, node), rings->worker(i));
+      send(self, peer<NodeActor>(peers, node), OpenRings{what.group, rings->worker(i)});
     }
     workers.push_back(spawn_remote_workers(self->system(), std::move(rings)));
     handles.push_back(pointer(workers.back()));
@@ -164,18 +173,19 @@ Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const Acto
 }
 
 /// The Worker lives on if they cannot be opened: who sends steps to it misses its answers.
-void take_rings(Self self, const WorkerRings& rings) {
-  NodeState& node = state(self);
-  const auto worker = node.workers.find(rings.rank);
-  if (worker == node.workers.end()) return;  // of an engine before it
-  caf::strong_actor_ptr& before = node.remote_executors[rings.rank];
+void take_rings(Self self, const OpenRings& open) {
+  const WorkerRings& rings = open.rings;
+  GroupActors& group = state(self).groups[open.group];
+  const auto worker = group.workers.find(rings.rank);
+  if (worker == group.workers.end()) return;  // of an engine before it
+  caf::strong_actor_ptr& before = group.remote_executors[rings.rank];
   if (before) end(before);
   auto executor =
       spawn_remote_executor(self->system(), rings, caf::actor_cast<WorkerActor>(worker->second));
   if (executor.ok()) {
     before = pointer(*executor);
   } else {
-    log_error("a worker has no rings", kv("rank", rings.rank),
+    log_error("a worker has no rings", kv("group", open.group), kv("rank", rings.rank),
               kv("error", executor.error().message));
   }
 }
@@ -188,12 +198,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
     case Role::kFrontend: {
       ServerConfig config = server_config(options, node.sampling, what.model, what.cache);
       if (what.port != 0) config.options.port = what.port;
-      std::vector<InputProcessorActor> pool;
-      for (std::size_t i = 2; i < peers.size(); ++i)
-        pool.push_back(peer<InputProcessorActor>(peers, i));
-      return ActorHandles{pointer(
-          spawn_frontend(system, config, std::move(pool), peer<OutputProcessorActor>(peers, 0),
-                         peer<SchedulerActor>(peers, 1), first_seed(options.model)))};
+      return ActorHandles{pointer(spawn_frontend(system, config, first_seed(options.model)))};
     }
     case Role::kInputProcessor: {
       ASSIGN_OR_RETURN(const auto core,
@@ -210,6 +215,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
     case Role::kScheduler: {
       SchedulerConfig config = scheduler_config(options.engine, what.model, what.cache);
       config.incarnation = what.incarnation;
+      config.engine_index = what.group;
       return ActorHandles{pointer(
           spawn_scheduler(system, config,
                           {.kv_cache_manager = peer<KVCacheManagerActor>(peers, 0),
@@ -219,13 +225,13 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
     }
     case Role::kKVCacheManager: {
       KVCacheSettings settings = kv_cache_settings(options.engine, what.model, what.cache);
-      settings.events = static_cast<bool>(node.kv_event_publisher);
+      const KVEventPublisherActor& publisher = node.groups[what.group].kv_event_publisher;
+      settings.events = static_cast<bool>(publisher);
       RETURN_IF_ERROR(settings.check());
       // What an earlier incarnation had stored is gone.
       if (settings.events && what.incarnation > 1)
-        send(self, node.kv_event_publisher, KVEventBatch{wall_seconds(), {AllBlocksCleared{}}});
-      return ActorHandles{
-          pointer(spawn_kv_cache_manager(system, settings, node.kv_event_publisher))};
+        send(self, publisher, KVEventBatch{wall_seconds(), {AllBlocksCleared{}}});
+      return ActorHandles{pointer(spawn_kv_cache_manager(system, settings, publisher))};
     }
     case Role::kEncoderCacheManager:
       return ActorHandles{
@@ -238,10 +244,12 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
 
 void end_all(Self self) {
   NodeState& node = state(self);
-  for (const ActorHandles& role : node.actors) std::for_each(role.begin(), role.end(), end);
-  for (const auto& [rank, executor] : node.remote_executors) end(executor);
-  for (const auto& [rank, worker] : node.workers) end(worker);
-  if (node.kv_event_publisher) end(pointer(node.kv_event_publisher));
+  for (const auto& [number, group] : node.groups) {
+    for (const ActorHandles& role : group.actors) std::for_each(role.begin(), role.end(), end);
+    for (const auto& [rank, executor] : group.remote_executors) end(executor);
+    for (const auto& [rank, worker] : group.workers) end(worker);
+    if (group.kv_event_publisher) end(pointer(group.kv_event_publisher));
+  }
   end(pointer(node.heart));
   self->quit();
 }
@@ -287,13 +295,15 @@ void join(Self self) {
 
 NodeActor::behavior_type node_behavior(Self self, const Options& options, const NodeConfig& config,
                                        const SupervisorLink& link, const HeartActor& heart,
-                                       const std::shared_ptr<Pulse>& pulse) {
+                                       const std::shared_ptr<Pulse>& pulse,
+                                       const std::shared_ptr<std::atomic<bool>>& released) {
   NodeState& node = state(self);
   node.options = options;
   node.config = config;
   node.link = link;
   node.pulse = pulse;
   node.heart = heart;
+  node.released = released;
   self->set_exit_handler([self](const caf::exit_msg&) { end_all(self); });
   if (link.supervisor) join(self);
   return {
@@ -304,15 +314,20 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
       [self](const SpawnWorker& what) -> caf::result<Status, ActorHandles> {
         NodeState& node = state(self);
         const auto& ranks = node.config.workers;
+        const auto& groups = node.config.groups;
         const auto rank = std::find(ranks.begin(), ranks.end(), what.rank);
-        if (rank == ranks.end()) {
-          return {Status{invalid_argument("worker " + std::to_string(what.rank) +
-                                          " has no place in '" + node.config.name + "'")},
+        const auto group =
+            std::find(groups.begin(), groups.end(), static_cast<std::int32_t>(what.group));
+        if (rank == ranks.end() || group == groups.end()) {
+          return {Status{invalid_argument("worker " + std::to_string(what.rank) + " of group " +
+                                          std::to_string(what.group) + " has no place in '" +
+                                          node.config.name + "'")},
                   ActorHandles{}};
         }
-        const auto progress = node.pulse->workers[static_cast<std::size_t>(rank - ranks.begin())];
+        const auto place = (group - groups.begin()) * std::ssize(ranks) + (rank - ranks.begin());
+        const auto progress = node.pulse->workers[static_cast<std::size_t>(place)];
         progress->busy_since_ns = 0;
-        caf::strong_actor_ptr& worker = node.workers[what.rank];
+        caf::strong_actor_ptr& worker = node.groups[what.group].workers[what.rank];
         if (worker) end(worker);
         worker = pointer(
             spawn_worker(self->system(), what.rank, progress, node.options.server.dev_crash_token));
@@ -320,7 +335,8 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
       },
       [self](const SpawnRole& what,
              const ActorHandles& peers) -> caf::result<Status, ActorHandles> {
-        ActorHandles& actors = state(self).actors.at(static_cast<std::size_t>(what.role));
+        ActorHandles& actors =
+            state(self).groups[what.group].actors.at(static_cast<std::size_t>(what.role));
         std::for_each(actors.begin(), actors.end(), end);
         actors.clear();
         auto spawned = spawn_role(self, what, peers);
@@ -328,7 +344,7 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         actors = std::move(spawned).value();
         return {Status{}, actors};
       },
-      [self](const WorkerRings& rings) { take_rings(self, rings); },
+      [self](const OpenRings& open) { take_rings(self, open); },
       [self](const CheckNodes&) {
         const NodeState& node = state(self);
         const double silent_s =
@@ -339,7 +355,10 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
                     kv("seconds", silent_s));
         end_all(self);
       },
-      [self](const LeaveNode&) { end_all(self); },
+      [self](const LeaveNode& leave) {
+        *state(self).released = leave.for_good;
+        end_all(self);
+      },
   };
 }
 
@@ -347,11 +366,13 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
 
 NodeHandles spawn_node(caf::actor_system& system, const Options& options, const NodeConfig& config,
                        const SupervisorLink& link) {
-  auto pulse = std::make_shared<Pulse>(config.workers.size());
+  auto pulse = std::make_shared<Pulse>(config.workers.size() * config.groups.size());
+  auto released = std::make_shared<std::atomic<bool>>(false);
   NodeHandles handles;
+  handles.released = released;
   handles.heart = system.spawn(heart_behavior, pulse);
-  handles.node =
-      system.spawn<caf::detached>(node_behavior, options, config, link, handles.heart, pulse);
+  handles.node = system.spawn<caf::detached>(node_behavior, options, config, link, handles.heart,
+                                             pulse, released);
   return handles;
 }
 

@@ -29,7 +29,6 @@ struct EngineHandles;
 
 /// What others may see of a Worker while it computes.
 struct WorkerProgress {
-  std::atomic<std::uint64_t> num_steps{0};
   std::atomic<std::int64_t> busy_since_ns{0};  ///< on the steady clock; 0: idle
 };
 
@@ -107,14 +106,14 @@ struct SchedulerPeers {
                                                         SchedulerActor scheduler);
 
 /// `seed` starts the keys of the draws of requests that bring no seed of their own.
+/// It has no engine before EngineReady.
 [[nodiscard]] FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
-                                           std::vector<InputProcessorActor> input_processors,
-                                           OutputProcessorActor output_processor,
-                                           SchedulerActor scheduler, std::uint64_t seed);
+                                           std::uint64_t seed);
 
 struct NodeHandles {
   NodeActor node;
   HeartActor heart;
+  std::shared_ptr<const std::atomic<bool>> released;  ///< set when nobody waits for its return
 };
 /// What a node of a process of its own has to the rest of the topology.
 struct SupervisorLink {

@@ -77,10 +77,7 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
         if (progress) progress->busy_since_ns = steady_ns();
         auto result = guarded([&] { return state(self).runner->execute(step); });
-        if (progress) {
-          progress->busy_since_ns = 0;
-          ++progress->num_steps;
-        }
+        if (progress) progress->busy_since_ns = 0;
         if (result.ok()) {
           send(self, executor, std::move(result).value());
         } else {

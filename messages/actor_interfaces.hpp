@@ -90,17 +90,20 @@ namespace troupe {
 /// The client side of the engine: the HTTP server, or a program that generates offline.
 using FrontendActor = ActorOf<
     Listening(Listen),                 // Open the port.
-    void(GenerateRequest),             // A client's request, from the server's threads.
+    void(SubmitRequest),               // A client's request, from the server's threads.
     void(AbortRequests),               // Clients that are gone, from the server's threads.
     RenderReply(RenderRequest),        // What would this prompt become? Handed on to an InputProcessor.
-    CachesReset(ResetCaches),          // Handed on to the Scheduler.
-    PauseStatus(PauseScheduler),       // Handed on to the Scheduler, also to one that comes later.
-    PauseStatus(ResumeScheduler),      // Handed on to the Scheduler.
-    PauseStatus(AskPaused),            // Handed on to the Scheduler.
+    CachesReset(ResetCaches),          // Handed on to the Scheduler of each group.
+    PauseStatus(PauseScheduler),       // Handed on to each Scheduler, also to those that come later.
+    PauseStatus(ResumeScheduler),      // Handed on to each Scheduler.
+    PauseStatus(AskPaused),            // Is it paused, or about to be?
     void(RequestOutputs),              // What a step produced, as text.
-    void(EngineLost),                  // The engine ends: keep the requests until there is another one.
-    void(EngineReplaced, std::vector<InputProcessorActor>, OutputProcessorActor, SchedulerActor),
-                                       // Here is another engine: it goes on with every request.
+    void(EngineLost),                  // A group's engine ends: its requests go on in another one.
+    void(EngineReady, std::vector<InputProcessorActor>, OutputProcessorActor, SchedulerActor),
+                                       // A group has an engine: give it requests.
+    Status(DrainGroup),                // Give it no more requests, wait for those that run, end it.
+    void(GroupDrainTimeout),           // To itself: what still runs in it goes on elsewhere.
+    TopologyStatus(AskTopology),       // Handed on to the Supervisor.
     void(EngineHealth),                // Whether there is, or will be, an engine.
     Drained(Drain),                    // Refuse new requests, wait for those that run.
     void(DrainProgress),               // To itself: idle, or out of time.
@@ -112,7 +115,7 @@ using NodeActor = ActorOf<
     Status(PrepareNode),               // Read what the node's roles need.
     Replies<Status, ActorHandles>(SpawnWorker),              // Start a Worker.
     Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actors of a role; beside it those they speak with.
-    void(WorkerRings),                 // From the Executor's node: where the steps of a Worker come from.
+    void(OpenRings),                   // From the Executor's node: where the steps of a Worker come from.
     void(CheckNodes),                  // To itself: is the Supervisor still there?
     void(LeaveNode)>;                  // End every actor of the node.
 
@@ -128,6 +131,8 @@ using SupervisorActor = ActorOf<
     NodeAccepted(JoinNode, ActorHandles),  // A node offers itself; beside it its NodeActor and its HeartActor.
     void(NodeConnected),               // The sender, a node, can reach the others.
     void(HeartbeatReply),              // The sender, a node's heart, beats.
+    Status(EndGroup),                  // Its requests are elsewhere: end a group.
+    TopologyStatus(AskTopology),       // What runs where?
     void(NodeExited),                  // To itself: a process that it had started is gone.
     void(CheckNodes),                  // To itself: who has been silent for too long?
     void(ConfirmLoss)>;                // To itself: is what was lost still lost?

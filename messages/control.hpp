@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "messages/error.hpp"
+#include "messages/request.hpp"
 #include "messages/worker.hpp"
 
 namespace troupe {
@@ -144,23 +146,100 @@ struct PauseStatus {
 };
 TROUPE_MESSAGE(PauseStatus, paused)
 
-/// Supervisor -> Frontend: some actor of the engine has died, so the others end too. Requests wait
-/// for the EngineReplaced that follows.
+/// Supervisor -> Frontend: the engine of this group ends, and its workers remember nothing. Its
+/// requests go on in another group, or wait for the next EngineReady.
 struct EngineLost {
+  std::uint32_t group = 0;
   std::string reason;
+  /// It fell by itself (SIGSEGV, SIGABRT, a failed CHECK): one of its requests may be to blame.
+  /// False: it was killed from outside, or its host is gone.
+  bool crashed = false;
+  bool returns = true;  ///< another one is being started
   bool operator==(const EngineLost&) const = default;
 };
-TROUPE_MESSAGE(EngineLost, reason)
+TROUPE_MESSAGE(EngineLost, group, reason, crashed, returns)
 
-/// Supervisor -> Frontend, together with the handles of the new actors: none of the old ones is
-/// left, and the workers remember nothing of their requests.
-struct EngineReplaced {
-  /// The old engine fell by itself (SIGSEGV, SIGABRT, a failed CHECK): one of its requests may be
-  /// to blame. False: it was killed from outside, or its host is gone.
-  bool crashed = false;
-  bool operator==(const EngineReplaced&) const = default;
+/// Supervisor -> Frontend, together with the handles of its actors: this group has an engine.
+struct EngineReady {
+  std::uint32_t group = 0;
+  bool operator==(const EngineReady&) const = default;
 };
-TROUPE_MESSAGE(EngineReplaced, crashed)
+TROUPE_MESSAGE(EngineReady, group)
+
+/// Which group a client wants for a request, if it does.
+struct Placement {
+  std::optional<std::int32_t> data_parallel_rank;
+  std::string session_id;  ///< the requests of a session go to one group; empty: of none
+  bool operator==(const Placement&) const = default;
+};
+TROUPE_MESSAGE(Placement, data_parallel_rank, session_id)
+
+/// HTTP server -> Frontend: a client's request.
+struct SubmitRequest {
+  GenerateRequest request;
+  Placement placement;
+  bool operator==(const SubmitRequest&) const = default;
+};
+TROUPE_MESSAGE(SubmitRequest, request, placement)
+
+/// HTTP server -> Frontend: this group gets no new requests; those that it has may run on for so
+/// long, then they go on in other groups, and the group ends. Answered with Status.
+struct DrainGroup {
+  std::uint32_t group = 0;
+  double timeout_s = 0;
+  bool operator==(const DrainGroup&) const = default;
+};
+TROUPE_MESSAGE(DrainGroup, group, timeout_s)
+
+/// The Frontend to itself: the time of a group that drains is up.
+struct GroupDrainTimeout {
+  std::uint32_t group = 0;
+  std::uint64_t drain = 0;  ///< which one it was
+  bool operator==(const GroupDrainTimeout&) const = default;
+};
+TROUPE_MESSAGE(GroupDrainTimeout, group, drain)
+
+/// Frontend -> Supervisor: end this group. Answered with Status.
+struct EndGroup {
+  std::uint32_t group = 0;
+  bool operator==(const EndGroup&) const = default;
+};
+TROUPE_MESSAGE(EndGroup, group)
+
+enum class GroupState : std::uint8_t {
+  kAbsent,    ///< drained, given up, or optional and not there yet: it begins when its nodes join
+  kStarting,  ///< for the first time or again
+  kServing
+};
+
+struct GroupStatus {
+  GroupState state{};
+  std::uint32_t incarnation = 0;
+  bool operator==(const GroupStatus&) const = default;
+};
+TROUPE_MESSAGE(GroupStatus, state, incarnation)
+
+struct NodeStatus {
+  std::string name;  ///< empty: the Supervisor's own process
+  std::string host;
+  std::vector<std::int32_t> groups;
+  bool joined = false;
+  bool operator==(const NodeStatus&) const = default;
+};
+TROUPE_MESSAGE(NodeStatus, name, host, groups, joined)
+
+/// HTTP server -> Frontend -> Supervisor: what runs where? Answered with TopologyStatus.
+struct AskTopology {
+  bool operator==(const AskTopology&) const = default;
+};
+TROUPE_MESSAGE(AskTopology)
+
+struct TopologyStatus {
+  std::vector<GroupStatus> groups;
+  std::vector<NodeStatus> nodes;
+  bool operator==(const TopologyStatus&) const = default;
+};
+TROUPE_MESSAGE(TopologyStatus, groups, nodes)
 
 /// Supervisor -> Frontend: whether there is an engine, and if not, why. Not healthy: there will be
 /// no other one, and whoever waits for it fails.

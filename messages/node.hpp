@@ -14,7 +14,7 @@ namespace troupe {
 
 /// Rises when a message changes in a way that an older build misreads. Nodes of different versions
 /// refuse each other.
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 
 /// What a node can be asked to run, but Workers, which have ranks.
 enum class Role : std::uint8_t {
@@ -69,21 +69,23 @@ struct PrepareNode {
 };
 TROUPE_MESSAGE(PrepareNode, read_tokenizer)
 
-/// Supervisor -> node: start the Worker of this rank. Answered with its handle.
+/// Supervisor -> node: start the Worker of this rank of a group. Answered with its handle.
 struct SpawnWorker {
+  std::uint32_t group = 0;
   std::int32_t rank = 0;
   bool operator==(const SpawnWorker&) const = default;
 };
-TROUPE_MESSAGE(SpawnWorker, rank)
+TROUPE_MESSAGE(SpawnWorker, group, rank)
 
 /// Supervisor -> node: start the actor or, for InputProcessors, the actors of this role. Answered
 /// with their handles. What the actor speaks with comes beside it: for the Executor the workers by
 /// rank, then the nodes of ring_ranks; for the Scheduler the KVCacheManager, the
 /// EncoderCacheManager, the Executor and the OutputProcessor; for InputProcessors the
-/// OutputProcessor and the Scheduler, for the Frontend these and the InputProcessors.
+/// OutputProcessor and the Scheduler. (The Frontend hears of the groups by EngineReady.)
 struct SpawnRole {
   Role role{};
-  std::uint32_t incarnation = 0;  ///< of the engine: rises with each restart
+  std::uint32_t group = 0;
+  std::uint32_t incarnation = 0;  ///< of the group: rises with each restart
   ModelLoaded model;
   KVCacheConfig cache;
   std::uint16_t port = 0;  ///< of the Frontend, if it had one before; 0: as the options say
@@ -91,23 +93,28 @@ struct SpawnRole {
   std::vector<std::int32_t> ring_ranks;
   bool operator==(const SpawnRole&) const = default;
 };
-TROUPE_MESSAGE(SpawnRole, role, incarnation, model, cache, port, ring_ranks)
+TROUPE_MESSAGE(SpawnRole, role, group, incarnation, model, cache, port, ring_ranks)
+
+/// The Executor's node -> the node of a Worker on the same host.
+struct OpenRings {
+  std::uint32_t group = 0;
+  WorkerRings rings;
+  bool operator==(const OpenRings&) const = default;
+};
+TROUPE_MESSAGE(OpenRings, group, rings)
 
 /// Supervisor -> a node's heart: answered at once with HeartbeatReply as long as the node's actors
 /// get to run.
 struct Heartbeat {
-  std::uint64_t sequence = 0;
   bool operator==(const Heartbeat&) const = default;
 };
-TROUPE_MESSAGE(Heartbeat, sequence)
+TROUPE_MESSAGE(Heartbeat)
 
 struct HeartbeatReply {
-  std::uint64_t sequence = 0;
-  std::uint64_t num_steps = 0;  ///< that the node's Workers have computed
-  double busy_s = 0;            ///< how long the slowest of them has been at its step; 0: idle
+  double busy_s = 0;  ///< how long the slowest of the node's Workers has been at its step; 0: idle
   bool operator==(const HeartbeatReply&) const = default;
 };
-TROUPE_MESSAGE(HeartbeatReply, sequence, num_steps, busy_s)
+TROUPE_MESSAGE(HeartbeatReply, busy_s)
 
 /// The Supervisor to itself: a process that it had started is gone.
 struct NodeExited {
@@ -127,16 +134,18 @@ TROUPE_MESSAGE(CheckNodes)
 
 /// The Supervisor to itself: this was lost; if nothing has been done about it, do it now.
 struct ConfirmLoss {
+  std::uint32_t group = 0;
   std::uint32_t incarnation = 0;
   std::string reason;
   bool operator==(const ConfirmLoss&) const = default;
 };
-TROUPE_MESSAGE(ConfirmLoss, incarnation, reason)
+TROUPE_MESSAGE(ConfirmLoss, group, incarnation, reason)
 
 /// Supervisor -> node: end all actors, then the process.
 struct LeaveNode {
+  bool for_good = false;  ///< nobody waits for its return: its groups were drained
   bool operator==(const LeaveNode&) const = default;
 };
-TROUPE_MESSAGE(LeaveNode)
+TROUPE_MESSAGE(LeaveNode, for_good)
 
 }  // namespace troupe

@@ -21,8 +21,8 @@ struct ParallelConfig {
   /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
   /// with one rank. Every incarnation of the workers meets under its own number.
   std::string rendezvous;
-  std::string
-      secret;  ///< of this engine: ranks that meet over TCP show each other that they know it
+  /// Of this engine: ranks that meet over TCP show each other that they know it.
+  std::string secret;
   std::uint64_t incarnation = 0;
   double timeout_s = 60;  ///< how long a rank waits for another one
   bool operator==(const ParallelConfig&) const = default;

@@ -39,9 +39,9 @@ std::vector<std::string> own_arguments() {
 
 /// Ends the process, or begins it anew to wait for the next Supervisor: CAF 0.17's own shutdown may
 /// wait for ever (its issues 1196 and 1266), and nothing is left to be saved.
-[[noreturn]] void leave(const NodeConfig& config) {
+[[noreturn]] void leave(const NodeConfig& config, bool for_good) {
   std::fflush(stdout);
-  if (!config.host.empty()) {
+  if (!config.host.empty() && !for_good) {
     const std::vector<std::string> arguments = own_arguments();
     std::vector<char*> pointers;
     for (const std::string& argument : arguments)
@@ -71,7 +71,7 @@ Error serve_supervisor(const CommandLine& line, const NodeConfig& config) {
   const NodeHandles node = spawn_node(system, line.options, config, link);
   caf::scoped_actor self{system};
   self->wait_for(node.node);
-  leave(config);
+  leave(config, *node.released);
 }
 
 }  // namespace

@@ -123,6 +123,11 @@ OptionSet& OptionSet::add(std::string name, std::int64_t& target, std::string he
   return *this;
 }
 
+OptionSet& OptionSet::alias(std::string text) {
+  options_.back().alias = std::move(text);
+  return *this;
+}
+
 OptionSet& OptionSet::add(std::string name, double& target, std::string help, double min,
                           double max) {
   Option& option = append(std::move(name), "FLOAT", std::move(help));
@@ -235,13 +240,20 @@ Result<std::vector<std::string>> OptionSet::read_command_line(
                   arguments.end());
       break;
     }
-    if (!argument.starts_with("--")) {
+    const std::size_t equals = argument.find('=');
+    std::string name = argument.substr(0, equals);
+    const auto short_form = std::find_if(options_.begin(), options_.end(), [&](const Option& o) {
+      return !o.alias.empty() && o.alias == name;
+    });
+    if (short_form != options_.end()) {
+      name = short_form->name;
+    } else if (name.starts_with("--")) {
+      name.erase(0, 2);
+      std::replace(name.begin(), name.end(), '_', '-');
+    } else {
       rest.push_back(argument);
       continue;
     }
-    const std::size_t equals = argument.find('=');
-    std::string name = argument.substr(2, equals == std::string::npos ? equals : equals - 2);
-    std::replace(name.begin(), name.end(), '_', '-');
     std::optional<std::string> text;
     if (equals != std::string::npos) text = argument.substr(equals + 1);
     Option* option = find(name);
@@ -270,7 +282,8 @@ std::string OptionSet::help() const {
       heading = option.section;
       text += "\n" + heading + " options:\n";
     }
-    std::string left = "  --" + option.name + (option.type.empty() ? "" : " " + option.type);
+    std::string left = "  --" + option.name + (option.alias.empty() ? "" : ", " + option.alias) +
+                       (option.type.empty() ? "" : " " + option.type);
     left += left.size() < 38 ? std::string(38 - left.size(), ' ') : "\n" + std::string(38, ' ');
     std::string right = option.help;
     if (!option.choices.empty()) right += " {" + join(option.choices, "|") + "}";

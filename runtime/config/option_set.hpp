@@ -35,6 +35,7 @@ class OptionSet {
   struct Option {
     std::string section;  ///< of the configuration file, and the heading in --help
     std::string name;     ///< as on the command line, without the dashes
+    std::string alias;    ///< a short form of it, with its dash; empty: none
     std::string type;     ///< as shown: INT, FLOAT, TEXT, LIST, or empty for a flag
     std::string help;
     std::vector<std::string> choices;  ///< empty: anything
@@ -47,6 +48,8 @@ class OptionSet {
     std::optional<std::string> default_text;
   };
 
+  /// The option added last may also be written so on the command line: "-tp".
+  OptionSet& alias(std::string text);
   /// Options added from here on belong to this section.
   OptionSet& section(std::string name);
   OptionSet& add(std::string name, bool& target, std::string help);
@@ -69,8 +72,8 @@ class OptionSet {
   /// Unknown ones are errors.
   [[nodiscard]] Result<void> read_environment(std::span<const std::string> environment,
                                               std::string_view prefix);
-  /// --name value, --name=value, --flag, --no-flag. What is not an option is returned in order;
-  /// `--` ends the options.
+  /// --name value, --name=value, -alias value, --flag, --no-flag. What is not an option is returned
+  /// in order; `--` ends the options.
   [[nodiscard]] Result<std::vector<std::string>> read_command_line(
       std::span<const std::string> arguments);
 

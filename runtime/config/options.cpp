@@ -106,9 +106,15 @@ void bind_options(OptionSet& set, Options& options) {
            "workers that share each layer: its attention heads, the rows and columns of its "
            "matrices",
            1, 64)
+      .alias("-tp")
       .add("pipeline-parallel-size", engine.pipeline_parallel_size,
            "stages that the layers are cut into; they work at the same time on different steps", 1,
            64)
+      .alias("-pp")
+      .add("data-parallel-size", engine.data_parallel_size,
+           "groups that serve side by side, each with all of the model and a KV cache of its own",
+           1, 64)
+      .alias("-dp")
       .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64)
       .add("speculative-config", engine.speculative_config,
            "JSON object: guess tokens from those the request has, and compute them in one step; "
@@ -187,6 +193,10 @@ void bind_options(OptionSet& set, Options& options) {
            "anything with the engine");
 }
 
+bool is_loopback(std::string_view host) noexcept {
+  return host.starts_with("127.") || host == "localhost" || host == "::1";
+}
+
 Result<void> validate(const Options& options) {
   const EngineOptions& engine = options.engine;
   if (engine.max_num_batched_tokens < engine.max_num_seqs) {
@@ -197,6 +207,12 @@ Result<void> validate(const Options& options) {
   }
   if (options.server.dev_crash_token >= 0 && !options.server.server_dev_mode)
     return invalid_argument("dev-crash-token needs server-dev-mode", "dev-crash-token");
+  if (engine.data_parallel_size > 1 && options.model.max_model_len < 0) {
+    return invalid_argument("max-model-len is auto, but data-parallel-size is " +
+                                std::to_string(engine.data_parallel_size) +
+                                ": groups could find different lengths",
+                            "max-model-len");
+  }
   if (engine.enable_priority_preemption && engine.scheduling_policy != "priority") {
     return invalid_argument("enable-priority-preemption needs scheduling-policy priority, it is " +
                                 engine.scheduling_policy,

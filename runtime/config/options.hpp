@@ -52,6 +52,7 @@ struct EngineOptions {
   std::string cpu_isa = "auto";
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;
+  std::int64_t data_parallel_size = 1;
   std::int64_t num_input_processors = 2;
   std::string kv_events_config;    ///< JSON object
   std::string speculative_config;  ///< JSON object
@@ -120,6 +121,9 @@ inline constexpr std::string_view kCafSections[] = {"scheduler", "middleman", "o
 [[nodiscard]] Result<std::vector<std::string>> load_options(
     OptionSet& set, Options& options, std::span<const std::string> arguments,
     std::span<const std::string> environment, std::vector<ConfigEntry>& caf_entries);
+/// Only processes of this host reach it.
+[[nodiscard]] bool is_loopback(std::string_view host) noexcept;
+
 /// What only makes sense together. Errors: kInvalidArgument naming the key, its value and the
 /// limit.
 [[nodiscard]] Result<void> validate(const Options& options);

@@ -23,42 +23,59 @@ Result<Role> parse_role(const std::string& text) {
   return invalid_argument("unknown role '" + text + "', expected one of " + names);
 }
 
-Result<std::int32_t> parse_rank(const std::string& text, std::int32_t num_workers) {
-  std::int32_t rank = 0;
+/// `what` is "worker" or "group"; its numbers are [0, count).
+Result<std::int32_t> parse_number(std::string_view what, const std::string& text,
+                                  std::int32_t count) {
+  std::int32_t number = 0;
   const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, rank);
-  if (error != std::errc() || stop != end || rank < 0 || rank >= num_workers) {
-    return invalid_argument("worker " + text + ": the ranks are 0 to " +
-                            std::to_string(num_workers - 1));
-  }
-  return rank;
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && stop == end && number >= 0 && number < count) return number;
+  return invalid_argument(std::string(what) + " " + text + ": the " +
+                          (what == "worker" ? "ranks" : "groups") + " are 0 to " +
+                          std::to_string(count - 1));
 }
 
-Result<void> take_entry(NodeConfig& node, const ConfigEntry& entry, std::int32_t num_workers) {
-  if (entry.key == "host") {
-    if (entry.is_list) return invalid_argument("host takes one value, not a list");
-    node.host = entry.value;
+Result<void> take_entry(NodeConfig& node, const ConfigEntry& entry, const TopologySize& size) {
+  if (entry.key == "host" || entry.key == "optional") {
+    if (entry.is_list) return invalid_argument(entry.key + " takes one value, not a list");
+    if (entry.key == "host") {
+      node.host = entry.value;
+    } else if (entry.value == "true" || entry.value == "false") {
+      node.optional = entry.value == "true";
+    } else {
+      return invalid_argument("optional is '" + entry.value + "', expected true or false");
+    }
     return {};
   }
-  if (entry.key != "roles" && entry.key != "workers") {
+  if (entry.key != "roles" && entry.key != "workers" && entry.key != "group") {
     return invalid_argument("unknown key '" + entry.section + "." + entry.key +
-                            "', expected host, roles or workers");
+                            "', expected group, host, optional, roles or workers");
+  }
+  if (entry.key == "group") node.groups.clear();
+  if (entry.key == "group" && !entry.is_list) {
+    ASSIGN_OR_RETURN(const std::int32_t group, parse_number("group", entry.value, size.num_groups));
+    node.groups = {group};
+    return {};
   }
   if (!entry.is_list) return invalid_argument(entry.key + " takes a list");
   for (const std::string& element : entry.list) {
     if (entry.key == "roles") {
       ASSIGN_OR_RETURN(const Role role, parse_role(element));
       node.roles.push_back(role);
-    } else {
-      ASSIGN_OR_RETURN(const std::int32_t rank, parse_rank(element, num_workers));
+    } else if (entry.key == "workers") {
+      ASSIGN_OR_RETURN(const std::int32_t rank, parse_number("worker", element, size.num_workers));
       node.workers.push_back(rank);
+    } else {
+      ASSIGN_OR_RETURN(const std::int32_t group, parse_number("group", element, size.num_groups));
+      if (node.is_in(group)) return invalid_argument("group " + element + " is named twice");
+      node.groups.push_back(group);
     }
   }
   return {};
 }
 
 /// What every node list is checked for: each thing to run is asked of exactly one node.
-Result<void> check_places(const std::vector<NodeConfig>& nodes, std::int32_t num_workers) {
+Result<void> check_places(const std::vector<NodeConfig>& nodes, const TopologySize& size) {
   const auto check = [&](const std::string& what, auto runs) -> Result<void> {
     std::string found;
     for (const NodeConfig& node : nodes) {
@@ -71,15 +88,25 @@ Result<void> check_places(const std::vector<NodeConfig>& nodes, std::int32_t num
     if (found.empty()) return invalid_argument("no node runs the " + what);
     return {};
   };
-  for (std::size_t i = 0; i < kNumRoles; ++i) {
-    RETURN_IF_ERROR(check(std::string(kRoleNames[i]), [&](const NodeConfig& node) {
-      return std::count(node.roles.begin(), node.roles.end(), static_cast<Role>(i));
-    }));
-  }
-  for (std::int32_t rank = 0; rank < num_workers; ++rank) {
-    RETURN_IF_ERROR(check("worker of rank " + std::to_string(rank), [&](const NodeConfig& node) {
-      return std::count(node.workers.begin(), node.workers.end(), rank);
-    }));
+  for (std::int32_t group = 0; group < size.num_groups; ++group) {
+    const std::string of = size.num_groups > 1 ? " of group " + std::to_string(group) : "";
+    for (std::size_t i = 0; i < kNumRoles; ++i) {
+      const auto role = static_cast<Role>(i);
+      const bool shared = role == Role::kFrontend;
+      RETURN_IF_ERROR(
+          check(std::string(kRoleNames[i]) + (shared ? "" : of), [&](const NodeConfig& node) {
+            return shared || node.is_in(group)
+                       ? std::count(node.roles.begin(), node.roles.end(), role)
+                       : 0;
+          }));
+    }
+    for (std::int32_t rank = 0; rank < size.num_workers; ++rank) {
+      RETURN_IF_ERROR(
+          check("worker of rank " + std::to_string(rank) + of, [&](const NodeConfig& node) {
+            return node.is_in(group) ? std::count(node.workers.begin(), node.workers.end(), rank)
+                                     : 0;
+          }));
+    }
   }
   return {};
 }
@@ -107,6 +134,29 @@ Result<void> check_security(const TopologyOptions& options, bool spans_hosts) {
         "tls-certificate");
   }
   return {};
+}
+
+/// Somebody must serve from the start.
+Result<void> check_optional(const Topology& topology) {
+  bool one_is_there = false;
+  for (std::int32_t group = 0; group < topology.size.num_groups; ++group) {
+    one_is_there |=
+        std::none_of(topology.nodes.begin(), topology.nodes.end(), [&](const NodeConfig& node) {
+          return node.optional && node.is_in(group) && !node.serves_all_groups();
+        });
+  }
+  for (const NodeConfig& node : topology.nodes) {
+    if (node.optional && node.has(Role::kFrontend))
+      return invalid_argument("'" + node.name + "' is optional, but runs the frontend");
+  }
+  if (!one_is_there) return invalid_argument("every group has an optional node");
+  return {};
+}
+
+std::string describe_groups(const NodeConfig& node) {
+  std::string text = node.groups.size() == 1 ? "group" : "groups";
+  for (const std::int32_t group : node.groups) text += " " + std::to_string(group);
+  return text;
 }
 
 std::string describe_workers(const std::vector<std::int32_t>& ranks) {
@@ -145,26 +195,30 @@ bool NodeConfig::has(Role role) const {
   return std::find(roles.begin(), roles.end(), role) != roles.end();
 }
 
+bool NodeConfig::is_in(std::int32_t group) const {
+  return std::find(groups.begin(), groups.end(), group) != groups.end();
+}
+
+bool NodeConfig::serves_all_groups() const {
+  return workers.empty() && roles == std::vector{Role::kFrontend};
+}
+
 const NodeConfig* Topology::find(std::string_view name) const {
   const auto found =
       std::find_if(nodes.begin(), nodes.end(), [&](const NodeConfig& n) { return n.name == name; });
   return found == nodes.end() ? nullptr : &*found;
 }
 
-const NodeConfig& Topology::node_of(Role role) const {
-  return *std::find_if(nodes.begin(), nodes.end(),
-                       [&](const NodeConfig& node) { return node.has(role); });
-}
-
-const NodeConfig& Topology::node_of_worker(std::int32_t rank) const {
+const NodeConfig& Topology::node_of(Role role, std::int32_t group) const {
   return *std::find_if(nodes.begin(), nodes.end(), [&](const NodeConfig& node) {
-    return std::find(node.workers.begin(), node.workers.end(), rank) != node.workers.end();
+    return node.has(role) && (role == Role::kFrontend || node.is_in(group));
   });
 }
 
-std::int32_t Topology::num_workers() const {
-  return std::accumulate(nodes.begin(), nodes.end(), 0, [](std::int32_t sum, const NodeConfig& n) {
-    return sum + static_cast<std::int32_t>(n.workers.size());
+const NodeConfig& Topology::node_of_worker(std::int32_t rank, std::int32_t group) const {
+  return *std::find_if(nodes.begin(), nodes.end(), [&](const NodeConfig& node) {
+    return node.is_in(group) &&
+           std::find(node.workers.begin(), node.workers.end(), rank) != node.workers.end();
   });
 }
 
@@ -173,19 +227,21 @@ bool Topology::spans_hosts() const {
                      [](const NodeConfig& node) { return !node.host.empty(); });
 }
 
-Topology single_process_topology(std::int32_t num_workers) {
+Topology single_process_topology(const TopologySize& size) {
   NodeConfig all;
   for (std::size_t i = 0; i < kNumRoles; ++i) all.roles.push_back(static_cast<Role>(i));
-  all.workers.resize(static_cast<std::size_t>(num_workers));
+  all.workers.resize(static_cast<std::size_t>(size.num_workers));
   std::iota(all.workers.begin(), all.workers.end(), 0);
-  return {{std::move(all)}};
+  all.groups.resize(static_cast<std::size_t>(size.num_groups));
+  std::iota(all.groups.begin(), all.groups.end(), 0);
+  return {{std::move(all)}, size};
 }
 
 bool is_node_section(std::string_view section) noexcept { return section.starts_with(kNodePrefix); }
 
 Result<Topology> parse_topology(std::span<const ConfigEntry> entries, std::string_view file_name,
-                                std::int32_t num_workers) {
-  Topology topology;
+                                const TopologySize& size) {
+  Topology topology{.size = size};
   for (const ConfigEntry& entry : entries) {
     if (!is_node_section(entry.section)) continue;
     const std::string name = entry.section.substr(kNodePrefix.size());
@@ -199,22 +255,25 @@ Result<Topology> parse_topology(std::span<const ConfigEntry> entries, std::strin
         return where(invalid_argument("[node." + name + "] stands in two places"));
       topology.nodes.push_back({.name = name});
     }
-    if (auto taken = take_entry(topology.nodes.back(), entry, num_workers); !taken.ok())
+    if (auto taken = take_entry(topology.nodes.back(), entry, size); !taken.ok())
       return where(taken.error());
   }
-  if (topology.nodes.empty()) return single_process_topology(num_workers);
-  if (auto placed = check_places(topology.nodes, num_workers); !placed.ok())
-    return invalid_argument(std::string(file_name) + ": " + placed.error().message);
+  if (topology.nodes.empty()) return single_process_topology(size);
+  auto checked = check_places(topology.nodes, size);
+  if (checked.ok()) checked = check_optional(topology);
+  if (!checked.ok())
+    return invalid_argument(std::string(file_name) + ": " + checked.error().message);
   return topology;
 }
 
 Result<Topology> options_topology(const Options& options) {
-  const std::int64_t num_workers =
-      options.engine.tensor_parallel_size * options.engine.pipeline_parallel_size;
-  ASSIGN_OR_RETURN(Topology topology, parse_topology(options.nodes, options.config_file,
-                                                     static_cast<std::int32_t>(num_workers)));
+  const EngineOptions& engine = options.engine;
+  const TopologySize size = {.num_workers = static_cast<std::int32_t>(
+                                 engine.tensor_parallel_size * engine.pipeline_parallel_size),
+                             .num_groups = static_cast<std::int32_t>(engine.data_parallel_size)};
+  ASSIGN_OR_RETURN(Topology topology, parse_topology(options.nodes, options.config_file, size));
   const std::string& host = options.topology.supervisor_host;
-  if (topology.spans_hosts() && (host.starts_with("127.") || host == "localhost")) {
+  if (topology.spans_hosts() && is_loopback(host)) {
     return invalid_argument(
         "supervisor-host is " + host + ", which the nodes of other hosts cannot reach",
         "supervisor-host");
@@ -247,7 +306,10 @@ std::string draw(const Topology& topology, std::string_view supervisor_host) {
     if (!node.workers.empty()) {
       contents.append(contents.empty() ? "" : ", ").append(describe_workers(node.workers));
     }
-    lines[at].push_back((one_process ? "one process" : node.name) + ": " + contents);
+    std::string line = one_process ? "one process" : node.name;
+    if (topology.size.num_groups > 1 && !node.serves_all_groups())
+      line += " (" + describe_groups(node) + (node.optional ? ", optional)" : ")");
+    lines[at].push_back(line + ": " + contents);
   }
   std::string text;
   for (std::size_t i = 0; i < hosts.size(); ++i) draw_host(text, hosts[i], lines[i]);

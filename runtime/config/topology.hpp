@@ -9,6 +9,12 @@
 //   [node.worker-0]
 //   workers=[0]
 //   host="10.0.0.2"      ; none: the Supervisor's own host, and the Supervisor starts the process
+//
+// With data-parallel-size N there are N groups, each with all roles (but one Frontend for all) and
+// all ranks:
+//
+//   group=1              ; or [0, 1]: it runs its roles and workers for each of them; 0 if not said
+//   optional=true        ; the group begins when somebody starts this node, and not before
 
 #include <cstdint>
 #include <span>
@@ -30,37 +36,49 @@ struct NodeConfig {
   std::string name;
   std::string host;  ///< empty: the Supervisor's host; the Supervisor starts and ends the process
   std::vector<Role> roles;
-  std::vector<std::int32_t> workers;  ///< ranks
+  std::vector<std::int32_t> workers;       ///< ranks, in each of the groups
+  std::vector<std::int32_t> groups = {0};  ///< what a Frontend belongs to does not matter
+  bool optional = false;                   ///< nobody starts it, or waits for it, at the start
   bool operator==(const NodeConfig&) const = default;
 
   [[nodiscard]] bool has(Role role) const;
+  [[nodiscard]] bool is_in(std::int32_t group) const;
+  /// Runs nothing but the Frontend: it is in no group.
+  [[nodiscard]] bool serves_all_groups() const;
 };
 
-/// Invariant of one that parse_topology has returned: each role has one node, and so has each rank
-/// from 0 on.
+/// Workers of each group, and groups.
+struct TopologySize {
+  std::int32_t num_workers = 1;
+  std::int32_t num_groups = 1;
+};
+
+/// Invariant of one that parse_topology has returned: the Frontend has one node, and in each group
+/// each other role has one, and so has each rank from 0 on.
 struct Topology {
   std::vector<NodeConfig> nodes;  ///< in the order of the file
+  TopologySize size;
 
   [[nodiscard]] const NodeConfig* find(std::string_view name) const;
-  [[nodiscard]] const NodeConfig& node_of(Role role) const;
-  [[nodiscard]] const NodeConfig& node_of_worker(std::int32_t rank) const;
-  [[nodiscard]] std::int32_t num_workers() const;
+  [[nodiscard]] const NodeConfig& node_of(Role role, std::int32_t group = 0) const;
+  [[nodiscard]] const NodeConfig& node_of_worker(std::int32_t rank, std::int32_t group = 0) const;
   /// Some node is on another host: the Supervisor must be reachable from there.
   [[nodiscard]] bool spans_hosts() const;
 };
 
-/// All roles and `num_workers` ranks in one node, the Supervisor's own process.
-[[nodiscard]] Topology single_process_topology(std::int32_t num_workers);
+/// All roles and all ranks of all groups in one node, the Supervisor's own process.
+[[nodiscard]] Topology single_process_topology(const TopologySize& size);
 
 /// True for the sections of a configuration file that describe nodes.
 [[nodiscard]] bool is_node_section(std::string_view section) noexcept;
 
 /// From the entries of all node sections; none: a single process. Errors name file, line and what
-/// is missing, doubled or unknown: a role without a node, a rank out of [0, num_workers).
+/// is missing, doubled or unknown: a role without a node, a rank out of [0, num_workers), a group
+/// out of [0, num_groups).
 [[nodiscard]] Result<Topology> parse_topology(std::span<const ConfigEntry> entries,
-                                              std::string_view file_name, std::int32_t num_workers);
+                                              std::string_view file_name, const TopologySize& size);
 
-/// Of the file that the options were read from, for the number of workers that they ask for.
+/// Of the file that the options were read from, for as many workers and groups as they ask for.
 /// Errors: also of nodes on other hosts that could not reach supervisor_host, as it is a loopback
 /// address, or supervisor_port, as it is 0; of files for TLS that are not named; of several hosts
 /// with neither TLS nor the word that it is not wanted.

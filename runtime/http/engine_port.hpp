@@ -22,10 +22,10 @@ class EnginePort {
   /// The first of `count` consecutive ids that have never been given out. Pre: count >= 1.
   [[nodiscard]] virtual RequestId allocate_ids(std::int32_t count) = 0;
 
-  /// Starts a request; `request.id` comes from allocate_ids(request.params.n). Exactly one finished
+  /// Starts a request; its id comes from allocate_ids(request.params.n). Exactly one finished
   /// RequestOutput (or one with an error) must be delivered for it, unless it is aborted.
   /// `params.philox_key` is left to the implementation.
-  virtual void submit(GenerateRequest request) = 0;
+  virtual void submit(SubmitRequest submission) = 0;
 
   /// Ends requests whose clients are gone; `ids` are those of GenerateRequests (each stands for all
   /// its samples). Outputs still under way are dropped by the server.
@@ -44,6 +44,10 @@ class EnginePort {
   /// Goes on. `reply` as above.
   virtual void resume(PauseReply reply) = 0;
   virtual void ask_paused(PauseReply reply) = 0;
+
+  /// Ends a group, when what runs in it has ended or its time is up. `reply` as above.
+  virtual void drain_group(DrainGroup what, std::function<void(Result<Status>)> reply) = 0;
+  virtual void ask_topology(std::function<void(Result<TopologyStatus>)> reply) = 0;
 
   /// False while no engine is ready to serve; /health then says 503.
   [[nodiscard]] virtual bool healthy() const noexcept = 0;

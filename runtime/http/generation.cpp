@@ -80,7 +80,7 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     request.tenant = fields.tenant;
     request.arrival_time = arrival_time;
     request.return_prompt_text = return_prompt_text;
-    context_.port.submit(std::move(request));
+    context_.port.submit({std::move(request), fields.placement});
   }
 }
 

@@ -277,6 +277,10 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
   request.return_tokens_as_token_ids = fields.boolean("return_tokens_as_token_ids").value_or(false);
   request.priority = static_cast<std::int32_t>(fields.integer("priority", kAnyInt32).value_or(0));
+  if (const auto rank = fields.integer("data_parallel_rank",
+                                       {0, static_cast<double>(defaults.data_parallel_size - 1)})) {
+    request.placement.data_parallel_rank = static_cast<std::int32_t>(*rank);
+  }
   request.request_id = fields.text("request_id").value_or("");
 }
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "messages/control.hpp"
 #include "messages/request.hpp"
 #include "messages/sampling_params.hpp"
 #include "runtime/base/result.hpp"
@@ -40,7 +41,8 @@ struct ServerDefaults {
   std::int32_t vocab_size = 0;
   std::int32_t max_logprobs = 20;  ///< -1: the whole vocabulary
   std::int32_t stream_interval = 1;
-  RequestLimits limits;  ///< a request may ask for shorter ones
+  std::int32_t data_parallel_size = 1;  ///< groups that a request may ask for
+  RequestLimits limits;                 ///< a request may ask for shorter ones
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
 };
@@ -62,6 +64,7 @@ struct GenerationFields {
   std::optional<std::int32_t> truncate_prompt_tokens;
   std::int32_t priority = 0;
   RequestLimits limits;
+  Placement placement;       ///< also from the headers X-data-parallel-rank and X-Session-ID
   std::uint32_t tenant = 0;  ///< not from the body: from the API key
   std::string request_id;    ///< the client's, may be empty
   std::string cache_salt;

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 
+#include "runtime/http/admin.hpp"
 #include "runtime/http/engine_call.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
@@ -14,7 +15,10 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view kJson = "application/json";
-constexpr std::string_view kGuardedPrefixes[] = {"/v1", "/v2", "/inference", "/cohere"};
+constexpr std::string_view kAdminPrefix = "/admin";
+constexpr std::string_view kGuardedPrefixes[] = {"/v1", "/v2", "/inference", "/cohere",
+                                                 kAdminPrefix};
+constexpr std::size_t kMaxSessionIdBytes = 1024;
 constexpr std::string_view kPreflightSeconds = "600";
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept {
@@ -125,6 +129,33 @@ std::string base_id(const ServiceContext& context, const HttpRequest& http,
   return fields.request_id.empty() ? context.random_hex() : fields.request_id;
 }
 
+/// What headers say about where a request goes.
+Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRequest& http,
+                                    GenerationFields& request) {
+  const std::string_view rank = http.header("X-data-parallel-rank");
+  if (!rank.empty()) {
+    std::int32_t number = -1;
+    const auto [stop, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
+    if (error != std::errc() || stop != rank.data() + rank.size() || number < 0 ||
+        number >= defaults.data_parallel_size) {
+      return invalid_argument("X-data-parallel-rank is \"" + std::string(rank.substr(0, 32)) +
+                                  "\", it must be between 0 and " +
+                                  std::to_string(defaults.data_parallel_size - 1),
+                              "data_parallel_rank");
+    }
+    request.placement.data_parallel_rank = number;
+  }
+  std::string& session = request.placement.session_id;
+  session = http.header("X-Session-ID");
+  if (session.size() > kMaxSessionIdBytes) {
+    return invalid_argument("X-Session-ID has " + std::to_string(session.size()) +
+                                " bytes, at most " + std::to_string(kMaxSessionIdBytes) +
+                                " are allowed",
+                            "session_id");
+  }
+  return {};
+}
+
 template <class Request>
 using Parse = Result<Request> (*)(std::string_view body, const ServerDefaults& defaults);
 template <class Request>
@@ -135,6 +166,7 @@ template <class Request, Parse<Request> parse, Start<Request> start>
 Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
+  RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
   std::int64_t num_samples = request.params.n;
   if constexpr (std::is_same_v<Request, CompletionRequest>) {
     num_samples *= static_cast<std::int64_t>(request.prompts.size());
@@ -256,6 +288,22 @@ Answer answer_is_paused(ServiceContext& context, const HttpRequest&, ResponseSin
   return call;
 }
 
+Result<Answer> try_drain(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(const DrainGroup drain, parse_drain_group(http.body));
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.drain_group(drain, call->reply<Status>([](const Status& status) {
+    return status.error ? error_response(*status.error) : json_response(R"({"status":"drained"})");
+  }));
+  return Answer(std::move(call));
+}
+
+Answer answer_topology(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.ask_topology(call->reply<TopologyStatus>(
+      [](const TopologyStatus& status) { return json_response(topology_json(status)); }));
+  return call;
+}
+
 struct Route {
   std::string_view method;
   std::string_view path;
@@ -281,6 +329,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/pause", answer_or_refuse<try_pause>, false, true},
     {"POST", "/resume", answer_resume, false, true},
     {"GET", "/is_paused", answer_is_paused, false, true},
+    {"POST", "/admin/drain", answer_or_refuse<try_drain>, true},
+    {"GET", "/admin/topology", answer_topology},
 };
 /// Asked too often by too many to say anything.
 constexpr std::string_view kUnobserved[] = {"/metrics", "/health", "/load", "/ping", "/version"};
@@ -396,6 +446,12 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
                         .content_type = std::string(kJson),
                         .body = R"({"error":"Unauthorized"})",
                         .headers = {{"WWW-Authenticate", "Bearer"}}};
+  }
+  if (path.starts_with(kAdminPrefix) && context_->config.api_keys.empty() &&
+      !context_->config.open_admin) {
+    return error_response(403, "Forbidden",
+                          "/admin needs an api-key, as the server does not listen on a loopback "
+                          "address");
   }
   const Route* const route = find_route(head.method, path, context_->config.dev_mode);
   if (route == nullptr) {

@@ -86,6 +86,7 @@ struct ServiceConfig {
   bool enable_force_include_usage = false;
   std::int64_t max_num_queued_reqs = 0;  ///< samples in the engine; 0: no limit
   bool dev_mode = false;                 ///< offers what belongs to a test bench only
+  bool open_admin = false;  ///< /admin also without API keys: only this host reaches the server
 };
 
 /// What a service takes from outside, so that tests decide it.

@@ -131,6 +131,14 @@ struct EngineMetrics::Engine {
     return extended;
   }
 
+  void show_load(const SchedulerStats& stats) {
+    running->set(stats.num_running_reqs);
+    waiting->set(stats.num_waiting_reqs + stats.num_deferred_reqs);
+    waiting_capacity->set(stats.num_waiting_reqs);
+    waiting_deferred->set(stats.num_deferred_reqs);
+    kv_cache_usage->set(stats.kv_cache_usage);
+  }
+
   /// Shown once a KV connector has loaded something.
   void observe_kv_loads(const SchedulerStats& stats) {
     const std::array<std::pair<const char*, std::int32_t>, 3> stages = {
@@ -244,11 +252,7 @@ std::uint32_t EngineMetrics::num_engines() const noexcept {
 void EngineMetrics::observe_step(const IterationStats& stats) {
   Engine& engine = at(stats.engine_index);
   const SchedulerStats& scheduler = stats.scheduler;
-  engine.running->set(scheduler.num_running_reqs);
-  engine.waiting->set(scheduler.num_waiting_reqs + scheduler.num_deferred_reqs);
-  engine.waiting_capacity->set(scheduler.num_waiting_reqs);
-  engine.waiting_deferred->set(scheduler.num_deferred_reqs);
-  engine.kv_cache_usage->set(scheduler.kv_cache_usage);
+  engine.show_load(scheduler);
   engine.prefix_queries->add(static_cast<double>(scheduler.prefix_cache.queries));
   engine.prefix_hits->add(static_cast<double>(scheduler.prefix_cache.hits));
   engine.external_prefix_queries->add(
@@ -263,6 +267,8 @@ void EngineMetrics::observe_step(const IterationStats& stats) {
   engine.iteration_tokens->observe(stats.num_prompt_tokens + stats.num_generation_tokens);
   for (const double seconds : stats.inter_token_latencies) engine.inter_token->observe(seconds);
 }
+
+void EngineMetrics::observe_loss(std::uint32_t engine) { at(engine).show_load({}); }
 
 void EngineMetrics::observe_prefill(std::uint32_t index, const PrefillStats& prefill) {
   Engine& engine = at(index);

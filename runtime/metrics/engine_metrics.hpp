@@ -48,6 +48,8 @@ class EngineMetrics {
   ~EngineMetrics();
 
   void observe_step(const IterationStats& stats);
+  /// It is gone: nothing runs or waits in it any more.
+  void observe_loss(std::uint32_t engine);
   /// The first output of a sample: how its prompt was computed.
   void observe_prefill(std::uint32_t engine, const PrefillStats& prefill);
   void observe_first_token(std::uint32_t engine, double seconds_since_arrival);

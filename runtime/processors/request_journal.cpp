@@ -50,10 +50,12 @@ RequestOutput final_output(const GenerateRequest& request, std::optional<FinishR
 
 }  // namespace
 
-Result<void> RequestJournal::add(GenerateRequest request) {
-  if (waiting_.size() >= kMaxWaiting) {
+Result<void> RequestJournal::add(SubmitRequest submission) {
+  GenerateRequest& request = submission.request;
+  const std::size_t num_waiting = waiting_.size() + suspects_.size() - num_taken_back_;
+  if (num_waiting >= kMaxWaiting) {
     return Error{ErrorCode::kOverloaded,
-                 std::to_string(waiting_.size()) +
+                 std::to_string(num_waiting) +
                      " requests wait for the engine to be replaced, the limit is " +
                      std::to_string(kMaxWaiting),
                  ""};
@@ -64,34 +66,66 @@ Result<void> RequestJournal::add(GenerateRequest request) {
   }
   const RequestId id = request.id;
   const std::uint64_t sequence = next_sequence_++;
-  const bool is_new =
-      entries_.emplace(id, Entry{.request = std::move(request), .sequence = sequence}).second;
+  const bool is_new = entries_
+                          .emplace(id, Entry{.request = std::move(request),
+                                             .placement = std::move(submission.placement),
+                                             .sequence = sequence})
+                          .second;
   CHECK(is_new, value(id));
   waiting_.emplace(sequence, id);
   return {};
 }
 
-std::vector<GenerateRequest> RequestJournal::take_submissions() {
-  std::vector<GenerateRequest> submissions;
-  if (!has_engine_) return submissions;
-  if (in_quarantine()) {
-    if (quarantined_) return submissions;
-    CHECK(num_in_engine_ == 0, num_in_engine_);
+std::vector<RequestJournal::Submission> RequestJournal::take_submissions(Coordinator& coordinator) {
+  std::vector<Submission> submissions;
+  choose_quarantine();
+  if (quarantine_ && !quarantined_ && groups_[*quarantine_].num_requests == 0) {
     quarantined_ = suspects_.begin()->second;
-    submissions.push_back(hand_out(suspects_, suspects_.begin()));
-    return submissions;
+    submissions.push_back(hand_out(suspects_, *quarantine_));
   }
+  std::vector<Coordinator::Candidate> candidates;
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (groups_[group].open && quarantine_ != group)
+      candidates.push_back({group, groups_[group].num_samples});
+  }
+  if (candidates.empty()) return submissions;
   submissions.reserve(waiting_.size());
-  while (!waiting_.empty()) submissions.push_back(hand_out(waiting_, waiting_.begin()));
+  while (!waiting_.empty()) {
+    const Entry& next = entries_.at(waiting_.begin()->second);
+    const std::size_t group = coordinator.route(next.request, next.placement, candidates);
+    submissions.push_back(hand_out(waiting_, group));
+    for (Coordinator::Candidate& candidate : candidates) {
+      if (candidate.group == group) candidate.num_in_flight = groups_[group].num_samples;
+    }
+  }
   return submissions;
 }
 
-GenerateRequest RequestJournal::hand_out(Queue& queue, Queue::iterator next) {
-  Entry& entry = entries_.at(next->second);
-  queue.erase(next);
-  entry.in_engine = true;
-  ++num_in_engine_;
-  return entry.request;
+/// An empty group if there is one, else one that will come back, and be empty, else the one with
+/// the fewest requests: they run to their end there, and it gets no others.
+void RequestJournal::choose_quarantine() {
+  if (!in_quarantine()) return quarantine_.reset();
+  if (quarantine_ && groups_[*quarantine_].open) return;
+  quarantine_.reset();
+  bool one_returns = false;
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    one_returns |= groups_[i].returns;
+    if (!groups_[i].open) continue;
+    if (!quarantine_ || groups_[i].num_requests < groups_[*quarantine_].num_requests)
+      quarantine_ = i;
+  }
+  if (quarantine_ && groups_[*quarantine_].num_requests > 0 && one_returns) quarantine_.reset();
+}
+
+RequestJournal::Submission RequestJournal::hand_out(Queue& queue, std::size_t group) {
+  Entry& entry = entries_.at(queue.begin()->second);
+  queue.erase(queue.begin());
+  const bool again = entry.taken_back;
+  end_waiting(entry);
+  entry.group = group;
+  ++groups_[group].num_requests;
+  groups_[group].num_samples += entry.request.params.n;
+  return {group, entry.request, again};
 }
 
 void RequestJournal::record(const RequestOutputs& outputs) {
@@ -135,46 +169,61 @@ void RequestJournal::abort_one(RequestId id, Aborted& aborted) {
   const auto found = entries_.find(id);
   if (found == entries_.end()) return;
   Entry& entry = found->second;
-  if (waits(entry)) return end_with(found, std::nullopt, FinishReason::kAbort, aborted.ended);
+  if (!entry.group) return end_with(found, std::nullopt, FinishReason::kAbort, aborted.ended);
   entry.aborted = true;
-  AbortRequests& samples = aborted.to_engine.emplace_back();
+  AbortRequests& samples = aborted.to_engine.emplace_back(ToEngine{*entry.group, {}}).samples;
   for (std::int32_t i = 0; i < entry.request.params.n; ++i) {
     samples.ids.push_back(RequestId{value(id) + static_cast<std::uint64_t>(i)});
   }
 }
 
-RequestJournal::Replaced RequestJournal::engine_replaced(bool crashed) {
-  has_engine_ = false;
-  Replaced replaced;
-  const bool was_alone = num_in_engine_ == 1;
+void RequestJournal::group_ready(std::size_t group) {
+  groups_[group].open = true;
+  groups_[group].returns = false;
+}
+
+RequestJournal::Lost RequestJournal::group_lost(std::size_t group, bool crashed, bool returns) {
+  groups_[group].open = false;
+  groups_[group].returns = returns;
+  Lost lost;
+  const bool was_alone = groups_[group].num_requests == 1;
   for (auto next = entries_.begin(); next != entries_.end();) {
     const auto current = next++;
     Entry& entry = current->second;
-    if (!entry.in_engine) continue;
+    if (entry.group != group) continue;
     take_back(entry);
     entry.num_crashes += crashed;
     if (entry.aborted) {
-      end_with(current, std::nullopt, FinishReason::kAbort, replaced.ended);
+      end_with(current, std::nullopt, FinishReason::kAbort, lost.ended);
     } else if (crashed && was_alone && entry.num_crashes >= kMaxCrashes) {
       end_with(current,
                Error{ErrorCode::kInternal,
                      "the engine crashed " + std::to_string(entry.num_crashes) +
                          " times while it ran this request, the last time with nothing else",
                      ""},
-               std::nullopt, replaced.ended);
+               std::nullopt, lost.ended);
     } else {
       Queue& queue = entry.num_crashes >= kSuspectCrashes ? suspects_ : waiting_;
       queue.emplace(entry.sequence, current->first);
-      ++replaced.num_resubmissions;
+      entry.taken_back = true;
+      ++num_taken_back_;
+      ++lost.num_resubmissions;
     }
   }
-  return replaced;
+  return lost;
 }
 
 void RequestJournal::take_back(Entry& entry) {
-  entry.in_engine = false;
-  --num_in_engine_;
+  Group& group = groups_[*entry.group];
+  --group.num_requests;
+  group.num_samples -= entry.request.params.n;
+  entry.group.reset();
   if (quarantined_ == entry.request.id) quarantined_.reset();
+}
+
+void RequestJournal::end_waiting(Entry& entry) {
+  num_taken_back_ -= entry.taken_back;
+  entry.taken_back = false;
 }
 
 RequestOutputs RequestJournal::fail_all(const Error& error) {
@@ -185,11 +234,11 @@ RequestOutputs RequestJournal::fail_all(const Error& error) {
 
 RequestOutputs RequestJournal::expire(double now) {
   RequestOutputs ended;
-  if (has_engine_ && num_in_engine_ == entries_.size()) return ended;
+  if (!has_waiting()) return ended;
   for (auto next = entries_.begin(); next != entries_.end();) {
     const auto current = next++;
     const GenerateRequest& request = current->second.request;
-    if (!waits(current->second)) continue;
+    if (current->second.group) continue;
     const double age_s = now - request.arrival_time;
     if (queue_deadline(request) <= now) {
       end_with(current, queue_time_error(age_s, request.limits), std::nullopt, ended);
@@ -206,16 +255,17 @@ RequestOutputs RequestJournal::expire(double now) {
 
 double RequestJournal::next_deadline() const {
   double next = kNever;
-  if (has_engine_ && num_in_engine_ == entries_.size()) return next;
+  if (!has_waiting()) return next;
   for (const auto& [id, entry] : entries_) {
-    if (!waits(entry)) continue;
+    if (entry.group) continue;
     next = std::min({next, queue_deadline(entry.request), request_deadline(entry.request)});
   }
   return next;
 }
 
 void RequestJournal::end(Entries::iterator entry) {
-  if (entry->second.in_engine) take_back(entry->second);
+  if (entry->second.group) take_back(entry->second);
+  end_waiting(entry->second);
   waiting_.erase(entry->second.sequence);
   suspects_.erase(entry->second.sequence);
   entries_.erase(entry);

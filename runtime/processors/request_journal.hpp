@@ -12,59 +12,73 @@
 #include "messages/engine_output.hpp"
 #include "messages/request.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/processors/coordinator.hpp"
 
 namespace troupe {
 
 /// Owns every request that has not ended: as it came, and what its client has been given of it.
-/// When the engine is replaced, all of them run again behind their last token, in the order of
-/// their arrival. While there is no engine they wait here. Called by the Frontend actor.
+/// The engine has groups (one, unless it is data-parallel). When a group is lost, its requests run
+/// again behind their last token in another one, in the order of their arrival; while there is
+/// none, they wait here. Called by the Frontend actor.
 ///
-/// Quarantine: a request that was in an engine two of whose kind crashed is suspect. Suspects run
-/// first, one at a time and nothing beside them, until they have ended; whose third crash comes
-/// while it is alone fails with an error.
+/// Quarantine: a request that was in two groups when they crashed is suspect. Suspects run one at a
+/// time in a group that has nothing beside them, until they have ended; whose third crash comes
+/// while it is alone fails with an error. The other groups go on meanwhile.
 ///
 /// Every request that is added ends once: with a finished output that `record` is shown, or with
 /// one that a function here returns.
 class RequestJournal {
  public:
-  static constexpr std::size_t kMaxWaiting = 1024;  ///< requests that wait for an engine
+  /// Requests that wait for an engine, but for those that have been in one.
+  static constexpr std::size_t kMaxWaiting = 1024;
   static constexpr int kSuspectCrashes = 2;
   static constexpr int kMaxCrashes = 3;
   /// A request for one final output is run as one for deltas of so many tokens, so that they are
   /// not lost with the engine. (Who answers the client joins them.)
   static constexpr std::int32_t kFinalOnlyInterval = 16;
 
+  explicit RequestJournal(std::size_t num_groups = 1) : groups_(num_groups) {}
+
   /// The request waits until take_submissions hands it out. Pre: its id is new. Error: kOverloaded,
   /// as many wait already.
-  Result<void> add(GenerateRequest request);
+  Result<void> add(SubmitRequest submission);
 
-  /// What the engine is to be given now, oldest first; nothing while there is none.
-  [[nodiscard]] std::vector<GenerateRequest> take_submissions();
+  struct Submission {
+    std::size_t group = 0;
+    GenerateRequest request;
+    bool again = false;  ///< it was in a group that is lost
+  };
+  /// What is to be given to groups now, oldest first, as the coordinator says; nothing while there
+  /// is none.
+  [[nodiscard]] std::vector<Submission> take_submissions(Coordinator& coordinator);
 
   /// Notes what clients are given.
   void record(const RequestOutputs& outputs);
 
+  struct ToEngine {
+    std::size_t group = 0;
+    AbortRequests samples;  ///< all of one request
+  };
   struct Aborted {
-    std::vector<AbortRequests> to_engine;  ///< by request, with the ids of all its samples
-    RequestOutputs ended;                  ///< those that the engine does not have
+    std::vector<ToEngine> to_engine;
+    RequestOutputs ended;  ///< those that no group has
   };
   /// Clients are gone, or have waited long enough; ids of requests. Unknown ones are ignored.
   [[nodiscard]] Aborted abort(std::span<const RequestId> ids);
   [[nodiscard]] Aborted abort_all();
 
-  /// From now on nothing is handed out. Outputs of the lost engine may still be recorded.
-  void engine_lost() { has_engine_ = false; }
+  /// There is a group to give requests to.
+  void group_ready(std::size_t group);
+  /// It keeps what it has, and gets no more.
+  void close_group(std::size_t group) { groups_[group].open = false; }
 
-  struct Replaced {
+  struct Lost {
     std::size_t num_resubmissions = 0;  ///< requests that will run again
     RequestOutputs ended;               ///< those that will not
   };
-  /// The lost engine's outputs are not recorded any more: its requests wait again. `crashed`: it
-  /// fell by itself.
-  [[nodiscard]] Replaced engine_replaced(bool crashed);
-
-  /// There is an engine to give requests to.
-  void engine_ready() { has_engine_ = true; }
+  /// Its outputs are not recorded any more: its requests wait again. `crashed`: it fell by itself.
+  /// `returns`: it will be ready again.
+  [[nodiscard]] Lost group_lost(std::size_t group, bool crashed, bool returns);
 
   /// There will be no engine: ends all.
   [[nodiscard]] RequestOutputs fail_all(const Error& error);
@@ -75,6 +89,11 @@ class RequestJournal {
   [[nodiscard]] double next_deadline() const;
 
   [[nodiscard]] std::size_t num_live() const noexcept { return entries_.size(); }
+  [[nodiscard]] std::size_t num_in(std::size_t group) const { return groups_[group].num_requests; }
+  /// Something waits to be handed out.
+  [[nodiscard]] bool has_waiting() const noexcept {
+    return !waiting_.empty() || !suspects_.empty();
+  }
   /// Suspects wait, or one is running alone.
   [[nodiscard]] bool in_quarantine() const noexcept {
     return !suspects_.empty() || quarantined_.has_value();
@@ -83,19 +102,28 @@ class RequestJournal {
  private:
   struct Entry {
     GenerateRequest request;  // `emitted` grows with what is recorded
+    Placement placement;
     std::uint64_t sequence = 0;
     int num_crashes = 0;
-    bool in_engine = false;
-    bool aborted = false;  // the engine has been told
+    std::optional<std::size_t> group;  // none: it waits
+    bool aborted = false;              // the group has been told
+    bool taken_back = false;           // it waits, and has been in a group before
+  };
+  struct Group {
+    bool open = false;     // takes requests
+    bool returns = false;  // lost, but not for ever
+    std::size_t num_requests = 0;
+    std::int32_t num_samples = 0;
   };
   using Entries = std::unordered_map<RequestId, Entry>;
   // By sequence: the order of arrival.
   using Queue = std::map<std::uint64_t, RequestId>;
 
-  [[nodiscard]] bool waits(const Entry& entry) const { return !entry.in_engine || !has_engine_; }
   void note(Entry& entry, const CompletionOutput& output);
-  GenerateRequest hand_out(Queue& queue, Queue::iterator next);
+  void choose_quarantine();
+  Submission hand_out(Queue& queue, std::size_t group);
   void take_back(Entry& entry);
+  void end_waiting(Entry& entry);
   void abort_one(RequestId id, Aborted& aborted);
   void end(Entries::iterator entry);
   void end_with(Entries::iterator entry, std::optional<Error> error,
@@ -104,10 +132,11 @@ class RequestJournal {
   Entries entries_;
   Queue waiting_;
   Queue suspects_;  // wait, too, and before the others
-  std::optional<RequestId> quarantined_;
-  std::size_t num_in_engine_ = 0;
+  std::vector<Group> groups_;
+  std::optional<std::size_t> quarantine_;  // the group that is kept for suspects
+  std::optional<RequestId> quarantined_;   // the one that runs there
+  std::size_t num_taken_back_ = 0;
   std::uint64_t next_sequence_ = 0;
-  bool has_engine_ = false;
 };
 
 }  // namespace troupe

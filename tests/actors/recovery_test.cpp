@@ -207,7 +207,7 @@ BOOST_AUTO_TEST_CASE(
       auto answers = ask_all(engine, bodies());
       while (engine.events().wait_for_break(static_cast<int>(answers.size()))) {
         engine.lose(random);
-        engine.connect(plan(), /*crashed=*/false);
+        engine.connect(plan());
         ++num_replacements;
       }
       for (std::size_t i = 0; i < answers.size(); ++i) check_same(answers[i].get(), expected[i], i);
@@ -234,8 +234,8 @@ BOOST_AUTO_TEST_CASE(a_request_that_crashes_its_engine_fails_alone) {
   auto answers = ask_all(engine, all);
   int num_crashes = 0;
   while (engine.events().wait_for_break(static_cast<int>(answers.size()))) {
-    engine.lose();
-    engine.connect(plan, /*crashed=*/true);
+    engine.lose(/*crashed=*/true);
+    engine.connect(plan);
     ++num_crashes;
   }
   BOOST_TEST(num_crashes == 3);
@@ -267,7 +267,7 @@ BOOST_AUTO_TEST_CASE(without_an_engine_requests_wait_and_health_tells) {
     request.set(http::field::content_type, "application/json");
     return exchange(engine.port(), std::move(request));
   });
-  engine.connect({}, /*crashed=*/false);
+  engine.connect({});
   BOOST_TEST(rendered.get().status == 200u);
   check_same(answers[0].get(), undisturbed()[1], 1);
   BOOST_TEST(get(engine.port(), "/health").status == 200u);
@@ -289,7 +289,7 @@ BOOST_AUTO_TEST_CASE(a_client_that_leaves_while_there_is_no_engine_costs_the_nex
     engine.lose();
   }
   while (get(engine.port(), "/load").body != R"({"server_load":0})") continue;  // it has left
-  engine.connect({}, /*crashed=*/false);
+  engine.connect({});
   auto answers = ask_all(engine, {bodies()[1]});
   check_same(answers[0].get(), undisturbed()[1], 1);
   BOOST_TEST(metric(engine, "troupe:request_resubmissions_total") == 0);

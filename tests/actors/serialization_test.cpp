@@ -49,7 +49,7 @@ BOOST_AUTO_TEST_CASE(handles_travel_beside_a_message) {
   SystemConfig config;
   caf::actor_system system{config};
   const caf::message message =
-      caf::make_message(EngineReplaced{.crashed = true}, std::vector<InputProcessorActor>(2),
+      caf::make_message(EngineReady{.group = 3}, std::vector<InputProcessorActor>(2),
                         OutputProcessorActor{}, SchedulerActor{});
   std::vector<char> bytes;
   caf::binary_serializer writer{system, bytes};
@@ -57,9 +57,9 @@ BOOST_AUTO_TEST_CASE(handles_travel_beside_a_message) {
   caf::message copy;
   caf::binary_deserializer reader{system, bytes};
   BOOST_REQUIRE(!reader(copy));
-  BOOST_REQUIRE((copy.match_elements<EngineReplaced, std::vector<InputProcessorActor>,
+  BOOST_REQUIRE((copy.match_elements<EngineReady, std::vector<InputProcessorActor>,
                                      OutputProcessorActor, SchedulerActor>()));
-  BOOST_TEST(copy.get_as<EngineReplaced>(0).crashed);
+  BOOST_TEST(copy.get_as<EngineReady>(0).group == 3u);
   BOOST_TEST(copy.get_as<std::vector<InputProcessorActor>>(1).size() == 2u);
 }
 

@@ -21,7 +21,7 @@ class Engine final : public EnginePort {
     next_id_ += static_cast<std::uint64_t>(count);
     return first;
   }
-  void submit(GenerateRequest request) override { submitted.push_back(request.id); }
+  void submit(SubmitRequest submission) override { submitted.push_back(submission.request.id); }
   void abort(std::vector<RequestId>) override {}
   void render(RenderRequest, std::function<void(RenderReply)> reply) override { reply({}); }
   void reset_caches(ResetCaches, std::function<void(Result<CachesReset>)> reply) override {
@@ -30,6 +30,12 @@ class Engine final : public EnginePort {
   void pause(PauseScheduler, PauseReply reply) override { reply(PauseStatus{true}); }
   void resume(PauseReply reply) override { reply(PauseStatus{}); }
   void ask_paused(PauseReply reply) override { reply(PauseStatus{}); }
+  void drain_group(DrainGroup, std::function<void(Result<Status>)> reply) override {
+    reply(Status{});
+  }
+  void ask_topology(std::function<void(Result<TopologyStatus>)> reply) override {
+    reply(TopologyStatus{});
+  }
   [[nodiscard]] bool healthy() const noexcept override { return true; }
 
   std::vector<RequestId> submitted;

@@ -19,7 +19,7 @@ FrontendActor::behavior_type fake_frontend(FrontendActor::stateful_pointer<FakeF
   ask(self, output_processor, Subscribe{}).then([](const Status&) {});
   return {
       [](const Listen&) { return Listening{}; },
-      [](const GenerateRequest&) {},
+      [](const SubmitRequest&) {},
       [](const AbortRequests&) {},
       [](const RenderRequest&) { return RenderReply{}; },
       [](const ResetCaches&) { return CachesReset{}; },
@@ -43,8 +43,11 @@ FrontendActor::behavior_type fake_frontend(FrontendActor::stateful_pointer<FakeF
         }
       },
       [](const EngineLost&) {},
-      [](const EngineReplaced&, const std::vector<InputProcessorActor>&,
-         const OutputProcessorActor&, const SchedulerActor&) {},
+      [](const EngineReady&, const std::vector<InputProcessorActor>&, const OutputProcessorActor&,
+         const SchedulerActor&) {},
+      [](const DrainGroup&) { return Status{}; },
+      [](const GroupDrainTimeout&) {},
+      [](const AskTopology&) { return TopologyStatus{}; },
       [](const EngineHealth&) {},
       [](const Drain&) { return Drained{}; },
       [](const DrainProgress&) {},

@@ -133,8 +133,8 @@ class ReplaceableEngine {
     config.service.model_names = {"demo"};
     config.service.defaults.max_model_len = model_.max_model_len;
     config.service.defaults.vocab_size = model_.vocab_size;
-    frontend_ =
-        spawn_frontend(system_, config, input_processors_, output_processor_, scheduler_, 7);
+    frontend_ = spawn_frontend(system_, config, 7);
+    connect();
     port_ = answer_of<Listening>(frontend_, Listen{}).port;
     BOOST_REQUIRE(port_ != 0);
   }
@@ -151,23 +151,29 @@ class ReplaceableEngine {
   [[nodiscard]] Events& events() { return events_; }
 
   /// Until connect() the Frontend has no engine.
-  void lose() {
-    post(frontend_, EngineLost{"ended by the test"});
+  void lose(bool crashed = false) {
+    tell_loss(crashed);
     end_actors(nullptr);
   }
   /// The Frontend hears of it before the actors end, or while they do.
   void lose(std::mt19937& random) {
-    if (random() % 2 == 0) post(frontend_, EngineLost{"ended by the test"});
+    if (random() % 2 == 0) tell_loss(false);
     end_actors(&random);
-    post(frontend_, EngineLost{"ended by the test"});
+    tell_loss(false);
   }
-  void connect(const BreakPlan& plan, bool crashed) {
+  void connect(const BreakPlan& plan) {
     spawn_actors(plan);
-    caf::anon_send(frontend_, EngineReplaced{crashed}, input_processors_, output_processor_,
-                   scheduler_);
+    connect();
   }
 
  private:
+  void tell_loss(bool crashed) {
+    post(frontend_, EngineLost{.group = 0, .reason = "ended by the test", .crashed = crashed});
+  }
+  void connect() {
+    caf::anon_send(frontend_, EngineReady{}, input_processors_, output_processor_, scheduler_);
+  }
+
   static constexpr std::int32_t kMaxNumSeqs = 32;
   static constexpr std::int32_t kMaxBatchedTokens = 64;  // prompts come in pieces
 

@@ -57,6 +57,16 @@ BOOST_AUTO_TEST_CASE(command_line_wins_over_environment_over_file) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(some_options_have_a_short_form) {
+  Loaded loaded({"-tp", "2", "-dp=3", "-x", "--data_parallel_size", "4"});
+  BOOST_REQUIRE(loaded.rest.ok());
+  BOOST_TEST((*loaded.rest == std::vector<std::string>{"-x"}));
+  BOOST_TEST(loaded.options.engine.tensor_parallel_size == 2);
+  BOOST_TEST(loaded.options.engine.data_parallel_size == 4);
+  BOOST_TEST(Loaded({"-pp"}).rest.error().message == "--pipeline-parallel-size needs a value");
+  BOOST_TEST(loaded.set.help().find("--data-parallel-size, -dp INT") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(an_unknown_key_is_an_error_that_names_it) {
   BOOST_TEST(
       Loaded({"--max-num-sequences", "3"}).rest.error().message.find("--max-num-sequences") !=

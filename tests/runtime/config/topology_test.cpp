@@ -17,12 +17,14 @@ host="10.0.0.2"
 workers=[0]
 )";
 
-Result<Topology> parse(std::string text, std::int32_t num_workers = 1) {
-  return parse_topology(parse_config(text, "t.conf").value(), "t.conf", num_workers);
+Result<Topology> parse(std::string text, std::int32_t num_workers = 1,
+                       std::int32_t num_groups = 1) {
+  return parse_topology(parse_config(text, "t.conf").value(), "t.conf", {num_workers, num_groups});
 }
 
-std::string error_of(const std::string& text, std::int32_t num_workers = 1) {
-  const auto topology = parse(text, num_workers);
+std::string error_of(const std::string& text, std::int32_t num_workers = 1,
+                     std::int32_t num_groups = 1) {
+  const auto topology = parse(text, num_workers, num_groups);
   BOOST_REQUIRE(!topology.ok());
   return topology.error().message;
 }
@@ -31,7 +33,7 @@ BOOST_AUTO_TEST_CASE(without_nodes_everything_is_in_one_process) {
   const Topology topology = parse("", 2).value();
   BOOST_REQUIRE_EQUAL(topology.nodes.size(), 1u);
   BOOST_TEST(topology.nodes[0].roles.size() == kNumRoles);
-  BOOST_TEST(topology.num_workers() == 2);
+  BOOST_TEST((topology.nodes[0].workers == std::vector<std::int32_t>{0, 1}));
   BOOST_TEST(!topology.spans_hosts());
 }
 
@@ -57,11 +59,57 @@ BOOST_AUTO_TEST_CASE(what_cannot_work_is_refused_with_the_reason) {
   BOOST_TEST(error_of("[node.a]\nroles=[\"front\"]\n")
                  .starts_with(
                      "t.conf:2: unknown role 'front', expected one of frontend, input-processor"));
-  BOOST_TEST(error_of("[node.a]\nrole=[\"frontend\"]\n") ==
-             "t.conf:2: unknown key 'node.a.role', expected host, roles or workers");
+  BOOST_TEST(
+      error_of("[node.a]\nrole=[\"frontend\"]\n") ==
+      "t.conf:2: unknown key 'node.a.role', expected group, host, optional, roles or workers");
   BOOST_TEST(error_of("[node.a]\nworkers=0\n") == "t.conf:2: workers takes a list");
   BOOST_TEST(error_of("[node.a]\nworkers=[0]\n[node.b]\nworkers=[0]\n[node.a]\nhost=\"h\"\n") ==
              "t.conf:6: [node.a] stands in two places");
+}
+
+constexpr std::string_view kTwoGroups = R"(
+[node.front]
+roles=["frontend"]
+[node.texts]
+roles=["input-processor", "output-processor"]
+group=[0, 1]
+[node.core-0]
+roles=["scheduler", "kv-cache-manager", "encoder-cache-manager", "executor"]
+workers=[0]
+[node.core-1]
+group=1
+optional=true
+roles=["scheduler", "kv-cache-manager", "encoder-cache-manager", "executor"]
+workers=[0]
+)";
+
+BOOST_AUTO_TEST_CASE(each_group_has_all_roles_and_ranks_and_shares_the_frontend) {
+  const Topology topology = parse(std::string(kTwoGroups), 1, 2).value();
+  BOOST_TEST(topology.node_of(Role::kScheduler, 0).name == "core-0");
+  BOOST_TEST(topology.node_of(Role::kScheduler, 1).name == "core-1");
+  BOOST_TEST(topology.node_of(Role::kInputProcessor, 1).name == "texts");
+  BOOST_TEST(topology.node_of(Role::kFrontend, 1).name == "front");
+  BOOST_TEST(topology.node_of_worker(0, 1).name == "core-1");
+  BOOST_TEST(topology.find("core-1")->optional);
+  BOOST_TEST((parse("", 2, 2).value().nodes[0].groups == std::vector<std::int32_t>{0, 1}));
+  BOOST_TEST(draw(topology, "here").find("core-1 (group 1, optional): scheduler") !=
+             std::string::npos);
+  BOOST_TEST(draw(topology, "here").find("front: frontend") != std::string::npos);
+  BOOST_TEST(draw(topology, "here").find("texts (groups 0 1): input-processor") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(groups_that_cannot_work_are_refused_with_the_reason) {
+  const std::string nodes(kTwoGroups);
+  BOOST_TEST(error_of(nodes, 1, 3) == "t.conf: no node runs the input-processor of group 2");
+  BOOST_TEST(error_of(nodes, 1, 1) == "t.conf:6: group 1: the groups are 0 to 0");
+  BOOST_TEST(error_of(nodes + "[node.b]\ngroup=1\nworkers=[0]\n", 1, 2) ==
+             "t.conf: worker of rank 0 of group 1 is asked of 'core-1' and of 'b'");
+  BOOST_TEST(error_of("[node.a]\noptional=1\n", 1, 2) ==
+             "t.conf:2: optional is '1', expected true or false");
+  BOOST_TEST(error_of(nodes + "[node.b]\noptional=true\ngroup=0\n", 1, 2) ==
+             "t.conf: every group has an optional node");
+  BOOST_TEST(error_of("[node.a]\ngroup=[1, 1]\n", 1, 2) == "t.conf:2: group 1 is named twice");
 }
 
 BOOST_AUTO_TEST_CASE(nodes_of_other_hosts_need_a_supervisor_that_they_can_reach) {

@@ -23,11 +23,13 @@ class FakeEngine final : public EnginePort {
     next_id_ += static_cast<std::uint64_t>(count);
     return first;
   }
-  void submit(GenerateRequest request) override {
+  void submit(SubmitRequest submission) override {
+    GenerateRequest& request = submission.request;
     std::function<void(const GenerateRequest&)> react;
     {
       const std::lock_guard lock(mutex_);
       submitted_.push_back(request);
+      last_placement_ = submission.placement;
       react = react_;
     }
     changed_.notify_all();
@@ -69,6 +71,16 @@ class FakeEngine final : public EnginePort {
     reply(PauseStatus{});
   }
   void ask_paused(PauseReply reply) override { reply(PauseStatus{paused_}); }
+  void drain_group(DrainGroup what, std::function<void(Result<Status>)> reply) override {
+    drains_.push_back(what);
+    reply(what.group < 2 ? Status{} : Status{invalid_argument("the groups are 0 to 1", "group")});
+  }
+  void ask_topology(std::function<void(Result<TopologyStatus>)> reply) override {
+    reply(TopologyStatus{.groups = {{GroupState::kServing, 3}, {GroupState::kAbsent, 1}},
+                         .nodes = {{.name = "core", .host = "h", .groups = {0}, .joined = true}}});
+  }
+  [[nodiscard]] const Placement& last_placement() const noexcept { return last_placement_; }
+  [[nodiscard]] const std::vector<DrainGroup>& drains() const noexcept { return drains_; }
   [[nodiscard]] const std::vector<PauseScheduler>& pauses() const noexcept { return pauses_; }
   [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
   [[nodiscard]] const ResetCaches& last_reset() const noexcept { return reset_; }
@@ -101,6 +113,8 @@ class FakeEngine final : public EnginePort {
   std::vector<RequestId> aborted_;
   ResetCaches reset_;
   std::vector<PauseScheduler> pauses_;
+  std::vector<DrainGroup> drains_;
+  Placement last_placement_;
   bool paused_ = false;
   std::function<void(const GenerateRequest&)> react_;
   std::atomic<bool> healthy_{true};

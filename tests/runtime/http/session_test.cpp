@@ -483,6 +483,35 @@ BOOST_AUTO_TEST_CASE(the_engine_is_paused_in_development_mode_only) {
   BOOST_TEST(starts(post_empty("/reset_mm_cache"), 200));
 }
 
+BOOST_AUTO_TEST_CASE(groups_are_drained_by_those_who_may) {
+  const auto drain = [&](const std::string& body) { return post("/admin/drain", body); };
+  BOOST_TEST(starts(drain(R"({"group":1})"), 403));
+  reopen();  // its body was not read
+  BOOST_TEST(starts(get("/admin/topology"), 403));
+  config.open_admin = true;
+  BOOST_TEST(body_of(drain(R"({"group":1,"timeout_s":2.5})")) == R"({"status":"drained"})");
+  BOOST_TEST((engine.drains() == std::vector<DrainGroup>{{.group = 1, .timeout_s = 2.5}}));
+  BOOST_TEST(starts(drain(R"({"group":2})"), 400));
+  BOOST_TEST(starts(drain(R"({"timeout_s":1})"), 400));
+  BOOST_TEST(has(drain(R"({"group":-1})"), "group must be"));
+  BOOST_TEST(has(drain(R"({"group":1,"timeout_s":-1})"), "timeout_s must be"));
+  BOOST_TEST(body_of(get("/admin/topology")) ==
+             R"({"groups":[{"group":0,"state":"serving","incarnation":3},)"
+             R"({"group":1,"state":"absent","incarnation":1}],)"
+             R"("nodes":[{"name":"core","host":"h","groups":[0],"joined":true}]})");
+}
+
+BOOST_AUTO_TEST_CASE(a_request_may_name_its_group_and_its_session) {
+  config.defaults.data_parallel_size = 2;
+  const std::string path = "/v1/completions";
+  BOOST_TEST(
+      has(post(path, R"({"prompt":"hi","data_parallel_rank":2})"), "data_parallel_rank must be"));
+  BOOST_TEST(has(post(path, R"({"prompt":"hi"})", "X-data-parallel-rank: 2\r\n"),
+                 "X-data-parallel-rank is \\\"2\\\", it must be between 0 and 1"));
+  post(path, R"({"prompt":"hi","data_parallel_rank":1})", "X-Session-ID: s\r\n");
+  BOOST_TEST((engine.last_placement() == Placement{.data_parallel_rank = 1, .session_id = "s"}));
+}
+
 BOOST_AUTO_TEST_CASE(requests_are_counted_by_route_method_and_kind_of_status) {
   get("/health");
   get("/metrics");

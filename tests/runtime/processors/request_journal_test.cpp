@@ -40,24 +40,32 @@ RequestOutputs end_of(std::uint64_t id) {
 
 struct Fixture {
   RequestJournal journal;
+  Coordinator coordinator{1};
 
-  Fixture() { journal.engine_ready(); }
+  Fixture() { journal.group_ready(0); }
 
-  void add(GenerateRequest request) { BOOST_REQUIRE(journal.add(std::move(request)).ok()); }
+  void add(GenerateRequest request) { BOOST_REQUIRE(journal.add({std::move(request), {}}).ok()); }
   void add(std::uint64_t id) { add(request_of(id)); }
   std::vector<std::uint64_t> submitted() {
     std::vector<std::uint64_t> ids;
-    for (const GenerateRequest& request : journal.take_submissions())
-      ids.push_back(value(request.id));
+    for (const GenerateRequest& request : submissions()) ids.push_back(value(request.id));
     return ids;
   }
-  RequestJournal::Replaced replace(bool crashed = false) {
-    journal.engine_lost();
+  std::vector<GenerateRequest> submissions() {
+    std::vector<GenerateRequest> requests;
+    for (auto& submission : journal.take_submissions(coordinator))
+      requests.push_back(std::move(submission.request));
+    return requests;
+  }
+  RequestJournal::Lost lose(bool crashed = false) {
+    auto lost = journal.group_lost(0, crashed, /*returns=*/true);
     BOOST_TEST(submitted().empty());
-    auto replaced = journal.engine_replaced(crashed);
-    BOOST_TEST(submitted().empty());
-    journal.engine_ready();
-    return replaced;
+    return lost;
+  }
+  RequestJournal::Lost replace(bool crashed = false) {
+    auto lost = lose(crashed);
+    journal.group_ready(0);
+    return lost;
   }
   RequestJournal::Aborted abort(std::uint64_t id) {
     const std::vector<RequestId> ids = {RequestId{id}};
@@ -71,9 +79,9 @@ BOOST_FIXTURE_TEST_SUITE(request_journal, Fixture)
 
 BOOST_AUTO_TEST_CASE(a_request_goes_to_the_engine_once_and_as_it_came) {
   add(1);
-  const auto submissions = journal.take_submissions();
-  BOOST_REQUIRE_EQUAL(submissions.size(), 1u);
-  BOOST_TEST((submissions[0] == request_of(1)));
+  const auto given = submissions();
+  BOOST_REQUIRE_EQUAL(given.size(), 1u);
+  BOOST_TEST((given[0] == request_of(1)));
   BOOST_TEST(submitted().empty());
   journal.record(end_of(1));
   BOOST_TEST(journal.num_live() == 0u);
@@ -86,20 +94,20 @@ BOOST_AUTO_TEST_CASE(
   journal.record(tokens_of(20, {1, 2}));
   journal.record(tokens_of(20, {3}));
   journal.record(end_of(40));
-  journal.engine_lost();
-  journal.record(tokens_of(10, {4}));  // was under way
+  journal.record(tokens_of(10, {4}));
+  const auto lost = lose();
+  BOOST_TEST(lost.num_resubmissions == 3u);
+  BOOST_TEST(lost.ended.outputs.empty());
   add(50);
-  const auto replaced = replace();
-  BOOST_TEST(replaced.num_resubmissions == 3u);
-  BOOST_TEST(replaced.ended.outputs.empty());
-  const auto submissions = journal.take_submissions();
-  BOOST_REQUIRE_EQUAL(submissions.size(), 4u);
-  BOOST_TEST((submissions[0] == request_of(30)));
+  journal.group_ready(0);
+  const auto given = submissions();
+  BOOST_REQUIRE_EQUAL(given.size(), 4u);
+  BOOST_TEST((given[0] == request_of(30)));
   GenerateRequest expected = request_of(20);
   expected.emitted = {{.token_ids = {1, 2, 3}, .cumulative_logprob = -1.5}};
-  BOOST_TEST((submissions[1] == expected));
-  BOOST_TEST((submissions[2].emitted.at(0).token_ids == std::vector<TokenId>{4}));
-  BOOST_TEST(value(submissions[3].id) == 50u);
+  BOOST_TEST((given[1] == expected));
+  BOOST_TEST((given[2].emitted.at(0).token_ids == std::vector<TokenId>{4}));
+  BOOST_TEST(value(given[3].id) == 50u);
 }
 
 BOOST_AUTO_TEST_CASE(samples_are_known_one_by_one) {
@@ -108,20 +116,20 @@ BOOST_AUTO_TEST_CASE(samples_are_known_one_by_one) {
   journal.record(tokens_of(1, {5}, 2));
   journal.record(tokens_of(1, {6, 7}, 1, FinishReason::kStop));
   static_cast<void>(replace());
-  const auto submissions = journal.take_submissions();
-  BOOST_REQUIRE_EQUAL(submissions.size(), 1u);
+  const auto given = submissions();
+  BOOST_REQUIRE_EQUAL(given.size(), 1u);
   const std::vector<EmittedSample> expected = {
       {}, {{6, 7}, -1.5, /*finished=*/true}, {{5}, -1.5, /*finished=*/false}};
-  BOOST_TEST((submissions[0].emitted == expected));
+  BOOST_TEST((given[0].emitted == expected));
 }
 
 BOOST_AUTO_TEST_CASE(a_request_for_one_final_output_is_run_in_pieces_so_that_they_are_not_lost) {
   GenerateRequest request = request_of(1);
   request.params.output_kind = OutputKind::kFinalOnly;
   add(std::move(request));
-  const auto submissions = journal.take_submissions();
-  BOOST_TEST((submissions.at(0).params.output_kind == OutputKind::kDelta));
-  BOOST_TEST(submissions.at(0).params.stream_interval == RequestJournal::kFinalOnlyInterval);
+  const auto given = submissions();
+  BOOST_TEST((given.at(0).params.output_kind == OutputKind::kDelta));
+  BOOST_TEST(given.at(0).params.stream_interval == RequestJournal::kFinalOnlyInterval);
 }
 
 BOOST_AUTO_TEST_CASE(a_cumulative_output_replaces_the_one_before) {
@@ -132,16 +140,15 @@ BOOST_AUTO_TEST_CASE(a_cumulative_output_replaces_the_one_before) {
   journal.record(tokens_of(1, {1}));
   journal.record(tokens_of(1, {1, 2}));
   static_cast<void>(replace());
-  BOOST_TEST(
-      (journal.take_submissions().at(0).emitted.at(0).token_ids == std::vector<TokenId>{1, 2}));
+  BOOST_TEST((submissions().at(0).emitted.at(0).token_ids == std::vector<TokenId>{1, 2}));
 }
 
 BOOST_AUTO_TEST_CASE(only_so_many_wait_for_an_engine) {
   add(1);
   BOOST_TEST((submitted() == Ids{1}));
-  journal.engine_lost();
+  lose();
   for (std::uint64_t id = 2; id < 2 + RequestJournal::kMaxWaiting; ++id) add(id);
-  const auto refused = journal.add(request_of(5000));
+  const auto refused = journal.add({request_of(5000), {}});
   BOOST_REQUIRE(!refused.ok());
   BOOST_TEST((refused.error().code == ErrorCode::kOverloaded));
   BOOST_TEST(refused.error().message.find("the limit is 1024") != std::string::npos);
@@ -153,7 +160,7 @@ BOOST_AUTO_TEST_CASE(the_engine_is_told_of_an_abort_and_ends_the_request) {
   BOOST_TEST((submitted() == Ids{4}));
   const auto aborted = abort(4);
   BOOST_REQUIRE_EQUAL(aborted.to_engine.size(), 1u);
-  BOOST_TEST((aborted.to_engine[0].ids == std::vector{RequestId{4}, RequestId{5}}));
+  BOOST_TEST((aborted.to_engine[0].samples.ids == std::vector{RequestId{4}, RequestId{5}}));
   BOOST_TEST(aborted.ended.outputs.empty());
   BOOST_TEST(journal.num_live() == 1u);
   BOOST_TEST(abort(99).to_engine.empty());
@@ -176,7 +183,7 @@ BOOST_AUTO_TEST_CASE(without_an_engine_an_abort_ends_the_samples_that_still_run)
   add(5);
   BOOST_TEST((submitted() == Ids{1, 5}));
   journal.record(tokens_of(1, {6}, 1, FinishReason::kStop));
-  journal.engine_lost();
+  lose();
   add(6);
   const auto aborted = journal.abort_all();
   BOOST_TEST(aborted.to_engine.empty());
@@ -203,7 +210,7 @@ BOOST_AUTO_TEST_CASE(deadlines_hold_while_there_is_no_engine) {
   BOOST_TEST(journal.next_deadline() == kNever);  // the engine watches them
   BOOST_TEST(journal.expire(1000).outputs.empty());
   journal.record(tokens_of(2, {8}));
-  journal.engine_lost();
+  lose();
   BOOST_TEST(journal.next_deadline() == 105);
 
   const auto first = journal.expire(105.5);
@@ -286,6 +293,115 @@ BOOST_AUTO_TEST_CASE(without_hope_of_an_engine_all_fail) {
     BOOST_TEST((output.error->code == ErrorCode::kUnavailable));
   }
   BOOST_TEST(journal.num_live() == 0u);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+struct TwoGroups {
+  RequestJournal journal{2};
+  Coordinator coordinator{2};
+
+  TwoGroups() {
+    for (const std::size_t group : {0, 1}) journal.group_ready(group);
+  }
+  void add(std::uint64_t id, std::int32_t group) {
+    BOOST_REQUIRE(journal.add({request_of(id), {.data_parallel_rank = group}}).ok());
+  }
+  /// Group and request.
+  std::vector<std::pair<std::size_t, std::uint64_t>> submitted() {
+    std::vector<std::pair<std::size_t, std::uint64_t>> all;
+    for (const auto& submission : journal.take_submissions(coordinator))
+      all.emplace_back(submission.group, value(submission.request.id));
+    return all;
+  }
+  RequestJournal::Lost lose(std::size_t group, bool crashed = false, bool returns = true) {
+    return journal.group_lost(group, crashed, returns);
+  }
+};
+
+using Submitted = std::vector<std::pair<std::size_t, std::uint64_t>>;
+
+BOOST_FIXTURE_TEST_SUITE(request_journal_of_groups, TwoGroups)
+
+BOOST_AUTO_TEST_CASE(requests_of_a_lost_group_go_on_in_another_one_at_once) {
+  add(1, 1);
+  add(2, 0);
+  add(3, 1);
+  BOOST_TEST((submitted() == Submitted{{1, 1}, {0, 2}, {1, 3}}));
+  journal.record(tokens_of(3, {7}));
+  BOOST_TEST(lose(1).num_resubmissions == 2u);
+  BOOST_TEST((submitted() == Submitted{{0, 1}, {0, 3}}));
+  BOOST_TEST(journal.num_in(0) == 3u);
+  journal.group_ready(1);
+  BOOST_TEST(submitted().empty());
+  add(4, 1);
+  BOOST_TEST((submitted() == Submitted{{1, 4}}));
+  const std::vector<RequestId> left = {RequestId{3}, RequestId{4}};
+  const auto aborted = journal.abort(left);
+  BOOST_REQUIRE_EQUAL(aborted.to_engine.size(), 2u);
+  BOOST_TEST(aborted.to_engine[0].group == 0u);
+  BOOST_TEST(aborted.to_engine[1].group == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_closed_group_gets_nothing_and_keeps_what_it_has) {
+  add(1, 1);
+  BOOST_TEST((submitted() == Submitted{{1, 1}}));
+  journal.close_group(1);
+  add(2, 1);
+  BOOST_TEST((submitted() == Submitted{{0, 2}}));
+  BOOST_TEST(journal.num_in(1) == 1u);
+  journal.record(end_of(1));
+  BOOST_TEST(journal.num_in(1) == 0u);
+  BOOST_TEST(lose(1, false, /*returns=*/false).num_resubmissions == 0u);
+  lose(0);
+  add(3, 0);
+  BOOST_TEST(submitted().empty());
+  BOOST_TEST(journal.has_waiting());
+  journal.group_ready(1);  // it was added again
+  BOOST_TEST((submitted() == Submitted{{1, 2}, {1, 3}}));
+}
+
+BOOST_AUTO_TEST_CASE(suspects_run_alone_in_a_group_while_the_others_go_on) {
+  add(1, 1);
+  add(2, 0);
+  BOOST_TEST((submitted() == Submitted{{1, 1}, {0, 2}}));
+  lose(1, /*crashed=*/true);
+  BOOST_TEST((submitted() == Submitted{{0, 1}}));
+  journal.group_ready(1);
+  lose(0, /*crashed=*/true);  // 1 is suspect, 2 has seen one crash
+  // Group 1 is empty: it is kept for the suspect; 2 waits for the other one, which returns.
+  BOOST_TEST((submitted() == Submitted{{1, 1}}));
+  add(3, 1);
+  BOOST_TEST(submitted().empty());
+  journal.group_ready(0);
+  BOOST_TEST((submitted() == Submitted{{0, 2}, {0, 3}}));
+  const auto lost = lose(1, /*crashed=*/true);
+  BOOST_TEST(lost.ended.outputs.size() == 1u);
+  BOOST_TEST(!journal.in_quarantine());
+  journal.group_ready(1);
+  add(4, 1);
+  BOOST_TEST((submitted() == Submitted{{1, 4}}));
+}
+
+BOOST_AUTO_TEST_CASE(without_an_empty_group_suspects_wait_for_one_that_returns_or_empties) {
+  add(1, 1);
+  BOOST_TEST((submitted() == Submitted{{1, 1}}));
+  lose(1, true);
+  BOOST_TEST((submitted() == Submitted{{0, 1}}));
+  journal.group_ready(1);
+  add(2, 1);
+  BOOST_TEST((submitted() == Submitted{{1, 2}}));
+  lose(0, true);
+  add(3, 1);
+  BOOST_TEST((submitted() == Submitted{{1, 3}}));  // 1 waits for group 0
+  lose(0, false, /*returns=*/false);               // which was given up
+  add(4, 1);
+  BOOST_TEST(submitted().empty());
+  journal.record(end_of(2));
+  journal.record(end_of(3));
+  BOOST_TEST((submitted() == Submitted{{1, 1}}));
+  journal.record(end_of(1));
+  BOOST_TEST((submitted() == Submitted{{1, 4}}));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,140 @@
+#include "runtime/processors/coordinator.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/hash.hpp"
+
+namespace troupe {
+namespace {
+
+/// vLLM's weight of requests that wait for a cache that is more than half full.
+constexpr double kFullCacheWeight = 6;
+constexpr double kHalfFull = 0.5;
+
+std::uint64_t hash_of(std::string_view bytes) {
+  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  const std::array<std::uint8_t, 16> digest = xxh3_128({data, bytes.size()});
+  std::uint64_t hash = 0;
+  std::memcpy(&hash, digest.data(), sizeof hash);
+  return hash;
+}
+
+/// The hash of a piece with all before it.
+std::uint64_t chain(std::uint64_t before, std::string_view piece) {
+  std::array<char, sizeof before + Coordinator::kPieceBytes> bytes;
+  std::memcpy(bytes.data(), &before, sizeof before);
+  std::memcpy(bytes.data() + sizeof before, piece.data(), piece.size());
+  return hash_of({bytes.data(), sizeof before + piece.size()});
+}
+
+/// What must be equal, and what counts piece by piece.
+struct PromptBytes {
+  std::string head;
+  std::string_view body;
+};
+
+PromptBytes bytes_of(const GenerateRequest& request) {
+  PromptBytes bytes{.head = request.cache_salt, .body = {}};
+  if (const auto* text = std::get_if<TextPrompt>(&request.prompt)) {
+    bytes.body = text->text;
+  } else if (const auto* tokens = std::get_if<TokensPrompt>(&request.prompt)) {
+    bytes.body = {reinterpret_cast<const char*>(tokens->token_ids.data()),
+                  tokens->token_ids.size() * sizeof(TokenId)};
+  } else {
+    const auto& chat = std::get<ChatPrompt>(request.prompt);
+    for (const std::string* part : {&chat.tools_json, &chat.documents_json,
+                                    &chat.template_kwargs_json, &chat.chat_template}) {
+      bytes.head.append(1, '\0').append(*part);
+    }
+    bytes.body = chat.messages_json;
+  }
+  return bytes;
+}
+
+/// Of the whole pieces that the prompt begins with.
+std::vector<std::uint64_t> pieces_of(const GenerateRequest& request) {
+  const PromptBytes bytes = bytes_of(request);
+  const std::size_t count =
+      std::min(bytes.body.size() / Coordinator::kPieceBytes, Coordinator::kMaxPieces);
+  std::vector<std::uint64_t> pieces(count);
+  std::uint64_t before = hash_of(bytes.head);
+  for (std::size_t i = 0; i < count; ++i) {
+    before =
+        chain(before, bytes.body.substr(i * Coordinator::kPieceBytes, Coordinator::kPieceBytes));
+    pieces[i] = before;
+  }
+  return pieces;
+}
+
+}  // namespace
+
+Coordinator::Coordinator(std::size_t num_groups) : groups_(num_groups) {}
+
+std::size_t Coordinator::route(const GenerateRequest& request, const Placement& placement,
+                               std::span<const Candidate> candidates) {
+  CHECK(!candidates.empty());
+  if (groups_.size() == 1) return 0;
+  const std::vector<std::uint64_t> pieces = pieces_of(request);
+  const std::size_t chosen = choose(placement, pieces, candidates);
+  Group& group = groups_[chosen];
+  group.waiting += request.params.n;  // until the group itself tells
+  for (const std::uint64_t piece : pieces) group.pieces.put(piece, {});
+  if (!placement.session_id.empty()) sessions_.put(placement.session_id, chosen);
+  return chosen;
+}
+
+std::size_t Coordinator::choose(const Placement& placement, std::span<const std::uint64_t> pieces,
+                                std::span<const Candidate> candidates) {
+  const auto takes = [&](std::size_t group) {
+    return std::any_of(candidates.begin(), candidates.end(),
+                       [&](const Candidate& candidate) { return candidate.group == group; });
+  };
+  if (placement.data_parallel_rank) {
+    const auto asked = static_cast<std::size_t>(*placement.data_parallel_rank);
+    if (takes(asked)) return asked;
+  }
+  if (!placement.session_id.empty()) {
+    const std::size_t* const last = sessions_.find(placement.session_id);
+    if (last != nullptr && takes(*last)) return *last;
+  }
+  const std::size_t first = turn_++ % candidates.size();
+  std::size_t best = first;
+  double least = score(candidates[first], pieces);
+  for (std::size_t i = 1; i < candidates.size(); ++i) {
+    const std::size_t next = (first + i) % candidates.size();
+    const double its = score(candidates[next], pieces);
+    if (its >= least) continue;
+    best = next;
+    least = its;
+  }
+  return candidates[best].group;
+}
+
+double Coordinator::score(const Candidate& candidate, std::span<const std::uint64_t> pieces) const {
+  const Group& group = groups_[candidate.group];
+  std::int32_t locality = 0;
+  for (const std::uint64_t piece : pieces) {
+    if (locality == kMaxLocality || group.pieces.find(piece) == nullptr) break;
+    ++locality;
+  }
+  const double load = std::max<double>(candidate.num_in_flight, group.waiting + group.running);
+  const double crowding =
+      group.waiting * kFullCacheWeight * std::max(0.0, group.kv_cache_usage - kHalfFull);
+  return load + crowding - locality;
+}
+
+void Coordinator::observe(std::size_t group, const SchedulerStats& stats) {
+  groups_[group].waiting = stats.num_waiting_reqs;
+  groups_[group].running = stats.num_running_reqs;
+  groups_[group].kv_cache_usage = stats.kv_cache_usage;
+}
+
+void Coordinator::forget(std::size_t group) { groups_[group] = Group(); }
+
+}  // namespace troupe
