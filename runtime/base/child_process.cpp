@@ -39,6 +39,7 @@ void become(char* const* arguments, pid_t parent) {
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
                                                           std::function<void(ProcessEnd)> on_exit) {
   std::vector<char*> pointers;
+  pointers.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) {
     pointers.push_back(
         const_cast<char*>(argument.c_str()));  // execv's signature is older than const

@@ -24,7 +24,7 @@ class PickleWriter {
   void finish() {
     out_.push_back(0x2e);
     const std::uint64_t size = out_.size() - body_;
-    CHECK(size < 64 * 1024, size);  // a longer pickle would be several frames
+    CHECK(size < 65536, size);  // a longer pickle would be several frames
     for (std::size_t i = 0; i < 8; ++i)
       out_[body_ - 8 + i] = static_cast<std::uint8_t>(size >> (8 * i));
   }
