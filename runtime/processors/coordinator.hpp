@@ -35,10 +35,6 @@ class RecentMap {
     places_.erase(entries_.back().first);
     entries_.pop_back();
   }
-  void clear() {
-    places_.clear();
-    entries_.clear();
-  }
 
  private:
   using Entries = std::list<std::pair<Key, Value>>;
