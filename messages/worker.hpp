@@ -55,7 +55,7 @@ TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, prompt_lookup_min, prompt_
 struct WorkerOptions {
   std::string model;                  ///< folder, or GGUF file
   std::string dtype = "auto";         ///< auto, bfloat16, float32
-  std::string quantization = "auto";  ///< auto, int8, int4
+  std::string quantization = "auto";  ///< auto, int8, int4, or a checkpoint's method
   std::string kv_cache_dtype = "auto";
   std::string cpu_isa = "auto";
   std::int32_t threads = 0;  ///< 0: the cores, shared out among the ranks on this host

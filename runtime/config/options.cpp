@@ -25,8 +25,9 @@ void bind_options(OptionSet& set, Options& options) {
            "name in the API; none: the folder as given")
       .add("dtype", model.dtype, "arithmetic", {"auto", "bfloat16", "float32"})
       .add("quantization", model.quantization,
-           "weights in 8 or 4 bits, made at load (the head in 8); auto: as the checkpoint has them",
-           {"auto", "int8", "int4"})
+           "weights in 8 or 4 bits, made at load (the head in 8); auto, or the checkpoint's own "
+           "method: as the checkpoint has them",
+           {"auto", "int8", "int4", "gptq", "awq", "compressed-tensors", "fp8"})
       .add("max-model-len", model.max_model_len,
            "most tokens of prompt and output together; 0: the model's own; -1 or auto: as many of "
            "these as the KV cache has room for",

@@ -248,12 +248,12 @@ Result<ModelConfig> parse_model_config(std::string_view json_text) {
   ConfigFields root(parsed, std::string(kFile));
   ModelConfig config;
   ASSIGN_OR_RETURN(const Family family, find_family(root, config.architecture));
-  if (root.has("quantization_config") || root.has("compression_config"))
-    root.fail(ErrorCode::kUnsupported, "quantised checkpoints are not supported");
-
   const json* nested = root.object("text_config");
   ConfigFields text(nested != nullptr ? *nested : parsed,
                     nested != nullptr ? std::string(kFile) + ": text_config" : std::string(kFile));
+  config.quantization = parse_quantization(root);
+  if (config.quantization.method == QuantizationMethod::kNone)
+    config.quantization = parse_quantization(text);
   config.dtype = parse_dtype(root, text);
   config.eos_token_ids =
       root.has("eos_token_id") ? root.token_ids("eos_token_id") : text.token_ids("eos_token_id");

@@ -12,6 +12,7 @@
 #include "messages/cache.hpp"
 #include "messages/ids.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/quantization_config.hpp"
 
 namespace troupe {
 
@@ -64,6 +65,7 @@ struct ModelConfig {
   float attention_scale = 0;
   float attention_logit_softcap = 0;  ///< 0: none
   std::optional<DType> dtype;         ///< what the checkpoint says it stores: f32, bf16, f16
+  QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 
   /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads and

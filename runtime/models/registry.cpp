@@ -65,12 +65,24 @@ Result<DType> parse_dtype_name(std::string_view name) {
       "dtype is " + std::string(name) + ", not one of auto, float32, bfloat16, float16", "dtype");
 }
 
-Result<QuantizedType> parse_quantization(std::string_view name) {
-  if (name == "auto") return QuantizedType::kNone;
-  if (name == "int8") return QuantizedType::kInt8;
-  if (name == "int4") return QuantizedType::kInt4;
-  return invalid_argument("quantization is " + std::string(name) + ", not one of auto, int8, int4",
-                          "quantization");
+Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored) {
+  if (name == "auto" || (stored != QuantizationMethod::kNone && name == to_string(stored)))
+    return QuantizedType::kNone;
+  const bool is_method =
+      name == "gptq" || name == "awq" || name == "compressed-tensors" || name == "fp8";
+  if (!is_method && name != "int8" && name != "int4")
+    return invalid_argument("quantization is " + std::string(name) +
+                                ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8",
+                            "quantization");
+  if (stored != QuantizationMethod::kNone)
+    return invalid_argument("quantization is " + std::string(name) + ", but the checkpoint is " +
+                                std::string(to_string(stored)) + " already",
+                            "quantization");
+  if (is_method)
+    return invalid_argument(
+        "quantization is " + std::string(name) + ", but the checkpoint is not quantised so",
+        "quantization");
+  return name == "int8" ? QuantizedType::kInt8 : QuantizedType::kInt4;
 }
 
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
@@ -79,6 +91,8 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
   RETURN_IF_ERROR(limit_model_len(options, loaded.config));
   RETURN_IF_ERROR(check_parallel(loaded.config, options.parallel));
+  ASSIGN_OR_RETURN(const QuantizedType quantized,
+                   choose_quantization(options.quantization, loaded.config.quantization.method));
   const auto architecture =
       std::ranges::find(kArchitectures, loaded.config.architecture, &RegisteredArchitecture::name);
   CHECK(architecture != kArchitectures.end(), loaded.config.architecture);
@@ -90,8 +104,9 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
     ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
   }
   WeightFormat format = weight_format(loaded.dtype);
-  ASSIGN_OR_RETURN(format.quantized, parse_quantization(options.quantization));
-  WeightLoader loader(*loaded.checkpoint, device, format, options.parallel, progress);
+  format.quantized = quantized;
+  WeightLoader loader(*loaded.checkpoint, device, format, loaded.config.quantization,
+                      options.parallel, progress);
   loaded.model = architecture->make(loaded.config, device, loader);
   RETURN_IF_ERROR(loader.finish());
   return loaded;

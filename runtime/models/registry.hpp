@@ -23,7 +23,7 @@ struct ModelOptions {
   /// "bfloat16", "float16".
   std::string dtype = "auto";
   /// "auto" (what the checkpoint stores quantised keeps its width), "int8", "int4" (the other
-  /// matrices are quantised too).
+  /// matrices of a GGUF file are quantised too), or the checkpoint's own method.
   std::string quantization = "auto";
   std::int64_t max_model_len = 0;  ///< 0: the model's own
   ParallelConfig parallel;         ///< whose slices are loaded
@@ -43,8 +43,10 @@ struct LoadedModel {
 /// kInvalidArgument.
 Result<DType> parse_dtype_name(std::string_view name);
 
-/// Reads "auto" (kNone), "int8" or "int4". Errors: kInvalidArgument.
-Result<QuantizedType> parse_quantization(std::string_view name);
+/// What is quantised at load: reads "auto" (kNone), "int8", "int4", or the name of the method by
+/// which the checkpoint is quantised already (kNone). Errors: kInvalidArgument, another name, or
+/// one that such a checkpoint does not allow.
+Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored);
 
 /// Loads the model in `folder` onto the device, which must outlive it. The configuration is judged
 /// before any weight is read.

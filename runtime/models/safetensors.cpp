@@ -331,6 +331,31 @@ const Checkpoint::Tensor* Checkpoint::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
+Result<const Checkpoint::Tensor*> Checkpoint::require(
+    const std::string& name, std::optional<std::span<const std::int64_t>> shape,
+    std::span<const TensorType> types) const {
+  const Tensor* tensor = find(name);
+  if (tensor == nullptr)
+    return Error{ErrorCode::kCorrupt,
+                 "tensor " + in_quotes(name) +
+                     (shape ? " of shape " + shape_text(*shape) : std::string()) +
+                     " is in none of the " + std::to_string(num_files()) + " weight files"};
+  const TensorView& view = tensor->view;
+  if (shape && !std::ranges::equal(view.shape, *shape))
+    return Error{ErrorCode::kCorrupt, tensor->file + ": tensor " + in_quotes(name) + " has shape " +
+                                          shape_text(view.shape) + ", expected " +
+                                          shape_text(*shape)};
+  if (!types.empty() && std::ranges::find(types, view.type) == types.end()) {
+    std::string supported;
+    for (const TensorType type : types)
+      supported += (supported.empty() ? "" : ", ") + std::string(to_string(type));
+    return Error{ErrorCode::kUnsupported, tensor->file + ": tensor " + in_quotes(name) +
+                                              " has type " + std::string(to_string(view.type)) +
+                                              ", supported are " + supported};
+  }
+  return tensor;
+}
+
 std::int64_t Checkpoint::num_bytes() const noexcept {
   std::int64_t num_bytes = 0;
   for (const auto& [name, tensor] : tensors_)

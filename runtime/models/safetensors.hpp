@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -119,6 +120,12 @@ class Checkpoint {
   static Result<Checkpoint> open(const std::filesystem::path& model);
 
   [[nodiscard]] const Tensor* find(std::string_view name) const;
+  /// The tensor; with `shape` and `types` it must have that shape and one of these types.
+  /// Errors: kCorrupt (it is not there, or has another shape), kUnsupported (its type), naming file
+  /// and tensor, what was expected and what was found.
+  [[nodiscard]] Result<const Tensor*> require(
+      const std::string& name, std::optional<std::span<const std::int64_t>> shape = std::nullopt,
+      std::span<const TensorType> types = {}) const;
   [[nodiscard]] const std::map<std::string, Tensor, std::less<>>& tensors() const noexcept {
     return tensors_;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "runtime/base/log.hpp"
 #include "runtime/models/quantize.hpp"
@@ -15,15 +16,20 @@ constexpr std::size_t kMaxErrors = 4;  // named in one message
 // enough in groups that fill an int8 tile's depth.
 constexpr std::int32_t kInt8GroupSize = 64;
 constexpr std::int32_t kInt4GroupSize = 32;
+// Stored groups may be longer, but activations are quantised in the same groups.
+constexpr std::int32_t kMaxGroupSize = 128;
+// What the kernels can take.
+constexpr std::int32_t kInt8GroupStep = 16;
+constexpr std::int32_t kInt4GroupStep = 32;
 
-bool is_weight_type(TensorType type) {
-  return type == TensorType::kF32 || type == TensorType::kBF16 || type == TensorType::kF16 ||
-         is_block_type(type);
-}
+constexpr std::array<TensorType, 7> kWeightTypes = {
+    TensorType::kF32,  TensorType::kBF16, TensorType::kF16, TensorType::kQ4_0,
+    TensorType::kQ8_0, TensorType::kQ4_K, TensorType::kQ6_K};
 
-/// Of a wide tensor its own type, of blocks that of their widened numbers.
-ElementType element_type(TensorType type) {
-  switch (type) {
+/// Of a wide tensor its own type, of whole numbers that of their widened ones.
+ElementType element_type(const StoredWeight& weight) {
+  if (weight.quantized) return ElementType::kF32;
+  switch (weight.tensor->view.type) {
     case TensorType::kBF16:
       return ElementType::kBF16;
     case TensorType::kF16:
@@ -31,6 +37,42 @@ ElementType element_type(TensorType type) {
     default:
       return ElementType::kF32;
   }
+}
+
+bool is_quantized(const StoredWeight& weight) {
+  return weight.quantized || is_block_type(weight.tensor->view.type);
+}
+
+/// Pre: is_quantized(weight).
+std::optional<BlockGroups> stored_groups(const StoredWeight& weight) {
+  return weight.quantized ? weight.quantized->groups() : block_groups(weight.tensor->view.type);
+}
+
+/// The longest groups of which the groups of all `weights` consist exactly: parts of several kinds
+/// meet in the wider numbers and in what divides both lengths. Nothing if there are none.
+/// Pre: all have groups. cut_size: not 0 where groups begin anew every so many columns.
+std::optional<BlockGroups> common_groups(const std::vector<StoredWeight>& weights,
+                                         std::int64_t cut_size) {
+  BlockGroups common{QuantizedType::kInt4, 0, false};
+  for (const StoredWeight& weight : weights) {
+    const BlockGroups groups = *stored_groups(weight);
+    if (groups.type == QuantizedType::kInt8) common.type = QuantizedType::kInt8;
+    common.group_size = std::gcd(common.group_size, groups.group_size);
+    common.has_minimums = common.has_minimums || groups.has_minimums;
+  }
+  if (common.group_size == 0) {  // whole rows: any cut will do
+    common.group_size = common.type == QuantizedType::kInt8 ? kInt8GroupSize : kInt4GroupSize;
+    return common;
+  }
+  common.group_size = static_cast<std::int32_t>(std::gcd(common.group_size, cut_size));
+  if (common.group_size % kInt4GroupStep != 0) common.type = QuantizedType::kInt8;
+  const std::int32_t step = common.type == QuantizedType::kInt8 ? kInt8GroupStep : kInt4GroupStep;
+  for (std::int32_t size = kMaxGroupSize; size > 0; size -= step) {
+    if (common.group_size % size != 0) continue;
+    common.group_size = size;
+    return common;
+  }
+  return std::nullopt;
 }
 
 /// Row `row` of the model's matrix in the tensor: converters for GGUF interleave the halves of each
@@ -42,10 +84,10 @@ std::int64_t stored_row(const Checkpoint::Tensor& tensor, std::int64_t row) {
   return row / head_dim * head_dim + row % (head_dim / 2) * 2 + half;
 }
 
-/// A slice of a tensor on its way into a packed matrix.
+/// A slice of a matrix on its way into a packed one.
 struct RowsToPack {
-  const Checkpoint::Tensor& tensor;
-  Slice rows;  ///< of the tensor
+  const StoredWeight& weight;
+  Slice rows;  ///< of the stored matrix
   Slice cols;
   std::int64_t first_row;  ///< of the packed matrix
 };
@@ -61,84 +103,107 @@ void for_each_piece(Device& device, std::int64_t num_rows, const F& pack) {
                              });
 }
 
+/// Row `row` of the model's matrix, widened.
+void widen(const StoredWeight& weight, std::int64_t row, Slice cols, float* out) {
+  if (weight.quantized) return weight.quantized->widen({row, 1}, cols, out);
+  widen_row(weight.tensor->view, stored_row(*weight.tensor, row), cols.begin, cols.count, out);
+}
+
 void pack_wide(Device& device, const WeightSpec& spec, const RowsToPack& part, std::byte* packed) {
-  const TensorView& view = part.tensor.view;
-  const ElementType type = element_type(view.type);
-  const bool is_wide = !is_block_type(view.type);
-  const bool is_dense =
-      is_wide && part.cols.count == view.shape.back() && part.tensor.interleaved_head_dim == 0;
+  const ElementType type = element_type(part.weight);
+  const bool is_wide = !is_quantized(part.weight);
+  const bool is_dense = is_wide && part.cols.count == part.weight.tensor->view.shape.back() &&
+                        part.weight.tensor->interleaved_head_dim == 0;
   for_each_piece(device, part.rows.count, [&](std::int64_t begin, std::int64_t end) {
     std::vector<float> widened(is_wide ? 0 : static_cast<std::size_t>(part.cols.count));
     const std::int64_t rows_at_once = is_dense ? end - begin : 1;
     for (std::int64_t i = begin; i < end; i += rows_at_once) {
-      const std::int64_t row = stored_row(part.tensor, part.rows.begin + i);
+      const std::int64_t row = part.rows.begin + i;
       const void* data = widened.data();
-      if (is_wide)
-        data =
-            view.bytes.data() + (row * view.shape.back() + part.cols.begin) * element_bytes(type);
-      else
-        widen_row(view, row, part.cols.begin, part.cols.count, widened.data());
+      if (is_wide) {
+        const TensorView& view = part.weight.tensor->view;
+        data = view.bytes.data() +
+               (stored_row(*part.weight.tensor, row) * view.shape.back() + part.cols.begin) *
+                   element_bytes(type);
+      } else {
+        widen(part.weight, row, part.cols, widened.data());
+      }
       device.ops().pack_rows(spec, {data, type, rows_at_once, part.cols.count}, part.first_row + i,
                              packed);
     }
   });
 }
 
-/// One row as quantised groups: those of the tensor's blocks, cut to spec's group size, or made
-/// from its wide numbers.
+/// Some rows as quantised groups: the stored ones, cut to spec's group size, or made from wide
+/// numbers.
 class RowQuantizer {
  public:
+  static constexpr std::int64_t kMaxRows = 16;  ///< in a cache line of words, where they lie so
+
   explicit RowQuantizer(const WeightSpec& spec)
       : spec_(spec),
-        values_(static_cast<std::size_t>(spec.num_cols)),
-        scales_(static_cast<std::size_t>(spec.k_shards * spec.groups_per_shard())),
+        num_groups_(spec.k_shards * spec.groups_per_shard()),
+        values_(static_cast<std::size_t>(kMaxRows * spec.num_cols)),
+        scales_(static_cast<std::size_t>(kMaxRows * num_groups_)),
         minimums_(scales_.size()),
-        widened_(values_.size()) {}
+        widened_(static_cast<std::size_t>(spec.num_cols)) {}
 
-  QuantizedRows run(const TensorView& view, std::int64_t row, std::int64_t first_col) {
-    if (is_block_type(view.type)) {
-      unpack(view, row, first_col);
-    } else {
-      widen_row(view, row, first_col, spec_.num_cols, widened_.data());
-      quantize();
+  /// Pre: at most kMaxRows; spec has the weight's stored groups, or none of it has any.
+  QuantizedRows run(const StoredWeight& weight, Slice rows, std::int64_t first_col) {
+    const bool keeps_groups = is_quantized(weight) && stored_groups(weight);
+    const Slice cols{first_col, spec_.num_cols};
+    if (keeps_groups && weight.quantized) weight.quantized->unpack(rows, cols, values_.data());
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+      const std::int64_t row = rows.begin + i;
+      if (!keeps_groups) widen(weight, row, cols, widened_.data());
+      for_each_group([&](std::int64_t group, std::int64_t begin, std::int64_t size) {
+        std::int8_t* values = values_.data() + i * spec_.num_cols + begin;
+        const auto at = static_cast<std::size_t>(i * num_groups_ + group);
+        GroupScale scale;
+        if (!keeps_groups)
+          scale = quantize_group(spec_.quantized,
+                                 std::span(widened_).subspan(static_cast<std::size_t>(begin),
+                                                             static_cast<std::size_t>(size)),
+                                 values);
+        else if (weight.quantized)
+          scale = weight.quantized->group_scale(row, first_col + begin);
+        else
+          scale = unpack_block(*weight.tensor, row, first_col + begin, size, values);
+        scales_[at] = scale.scale;
+        minimums_[at] = scale.minimum;
+      });
     }
-    return {values_.data(), scales_.data(), minimums_.data(), 1};
+    return {values_.data(), scales_.data(), minimums_.data(), rows.count};
   }
 
  private:
-  void quantize() {
+  /// use(index, first column, number of columns) for the groups of a row.
+  template <class F>
+  void for_each_group(const F& use) const {
     const std::int64_t depth = spec_.num_cols / spec_.k_shards;
-    std::size_t group = 0;
+    std::int64_t group = 0;
     for (std::int64_t shard = 0; shard < spec_.num_cols; shard += depth)
-      for (std::int64_t k = 0; k < depth; k += spec_.group_size, ++group) {
-        const auto begin = static_cast<std::size_t>(shard + k);
-        const auto size =
-            static_cast<std::size_t>(std::min<std::int64_t>(spec_.group_size, depth - k));
-        const GroupScale scale = quantize_group(
-            spec_.quantized, std::span(widened_).subspan(begin, size), values_.data() + begin);
-        scales_[group] = scale.scale;
-        minimums_[group] = scale.minimum;
-      }
+      for (std::int64_t k = 0; k < depth; k += spec_.group_size, ++group)
+        use(group, shard + k, std::min<std::int64_t>(spec_.group_size, depth - k));
   }
 
-  /// Pre: spec's groups cut those of the blocks without a rest, and begin where they begin.
-  void unpack(const TensorView& view, std::int64_t row, std::int64_t first_col) {
+  /// Columns that lie in one group of the tensor's blocks.
+  static GroupScale unpack_block(const Checkpoint::Tensor& tensor, std::int64_t row,
+                                 std::int64_t col, std::int64_t num_cols, std::int8_t* values) {
+    const TensorView& view = tensor.view;
     const TypeBlock block = type_block(view.type);
-    const std::byte* data =
-        view.bytes.data() + row * (view.shape.back() / block.num_elements) * block.num_bytes;
+    const std::byte* data = view.bytes.data() + stored_row(tensor, row) *
+                                                    (view.shape.back() / block.num_elements) *
+                                                    block.num_bytes;
     const std::int64_t size = block_groups(view.type).group_size;
     std::array<std::int8_t, 32> whole{};
-    for (std::int64_t col = 0; col < spec_.num_cols; col += spec_.group_size) {
-      const std::int64_t stored = first_col + col;
-      const GroupScale scale = unpack_group(view.type, data, stored / size, whole.data());
-      std::copy_n(whole.data() + stored % size, spec_.group_size, values_.data() + col);
-      const auto group = static_cast<std::size_t>(col / spec_.group_size);
-      scales_[group] = scale.scale;
-      minimums_[group] = scale.minimum;
-    }
+    const GroupScale scale = unpack_group(view.type, data, col / size, whole.data());
+    std::copy_n(whole.data() + col % size, num_cols, values);
+    return scale;
   }
 
   WeightSpec spec_;
+  std::int64_t num_groups_;
   std::vector<std::int8_t> values_;
   std::vector<float> scales_;
   std::vector<float> minimums_;
@@ -149,22 +214,23 @@ void pack_quantized(Device& device, const WeightSpec& spec, const RowsToPack& pa
                     std::byte* packed) {
   for_each_piece(device, part.rows.count, [&](std::int64_t begin, std::int64_t end) {
     RowQuantizer quantizer(spec);
-    for (std::int64_t i = begin; i < end; ++i)
-      device.ops().pack_quantized_rows(
-          spec,
-          quantizer.run(part.tensor.view, stored_row(part.tensor, part.rows.begin + i),
-                        part.cols.begin),
-          part.first_row + i, packed);
+    for (std::int64_t i = begin; i < end; i += RowQuantizer::kMaxRows) {
+      const Slice rows{part.rows.begin + i, std::min(RowQuantizer::kMaxRows, end - i)};
+      device.ops().pack_quantized_rows(spec, quantizer.run(part.weight, rows, part.cols.begin),
+                                       part.first_row + i, packed);
+    }
   });
 }
 
 }  // namespace
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
-                           const ParallelConfig& parallel, LoadProgressCallback progress)
+                           const QuantizationConfig& stored, const ParallelConfig& parallel,
+                           LoadProgressCallback progress)
     : checkpoint_(checkpoint),
       device_(device),
       format_(format),
+      stored_(stored),
       parallel_(parallel),
       progress_(std::move(progress)) {}
 
@@ -174,27 +240,46 @@ void WeightLoader::fail(ErrorCode code, std::string message) {
 
 const Checkpoint::Tensor* WeightLoader::find(const std::string& name,
                                              std::span<const std::int64_t> shape) {
-  const Checkpoint::Tensor* tensor = checkpoint_.find(name);
-  if (tensor == nullptr) {
-    fail(ErrorCode::kCorrupt, "tensor \"" + name + "\" of shape " + shape_text(shape) +
-                                  " is in none of the " + std::to_string(checkpoint_.num_files()) +
-                                  " weight files");
+  const auto tensor = checkpoint_.require(name, shape, kWeightTypes);
+  if (!tensor.ok()) {
+    errors_.push_back(tensor.error());
     return nullptr;
   }
   used_.insert(name);
-  const TensorView& view = tensor->view;
-  if (!std::ranges::equal(view.shape, shape)) {
-    fail(ErrorCode::kCorrupt, tensor->file + ": tensor \"" + name + "\" has shape " +
-                                  shape_text(view.shape) + ", expected " + shape_text(shape));
-    return nullptr;
+  return *tensor;
+}
+
+std::optional<StoredWeight> WeightLoader::find_matrix(const std::string& name,
+                                                      std::int64_t num_rows,
+                                                      std::int64_t num_cols) {
+  auto quantized = QuantizedWeight::find(checkpoint_, stored_, name, num_rows, num_cols);
+  if (!quantized.ok()) {
+    errors_.push_back(quantized.error());
+    return std::nullopt;
   }
-  if (!is_weight_type(view.type)) {
-    fail(ErrorCode::kUnsupported, tensor->file + ": tensor \"" + name + "\" has type " +
-                                      std::string(to_string(view.type)) +
-                                      ", supported are F32, BF16, F16, Q4_0, Q8_0, Q4_K, Q6_K");
-    return nullptr;
+  if (*quantized) {
+    used_.insert((*quantized)->tensor_names().begin(), (*quantized)->tensor_names().end());
+    return StoredWeight{nullptr, std::move(*quantized)};
   }
-  return tensor;
+  const std::int64_t shape[] = {num_rows, num_cols};
+  const Checkpoint::Tensor* tensor = find(name + ".weight", shape);
+  if (tensor == nullptr) return std::nullopt;
+  return StoredWeight{tensor, std::nullopt};
+}
+
+void WeightLoader::finish_matrix(const std::string& name, const StoredWeight& weight) {
+  std::size_t num_bytes = 0;
+  const auto drop = [&](const Checkpoint::Tensor& tensor) {
+    checkpoint_.drop_pages(tensor);
+    num_bytes += tensor.view.bytes.size();
+  };
+  if (weight.quantized) {
+    for (const std::string& tensor : weight.quantized->tensor_names())
+      drop(*checkpoint_.find(tensor));
+  } else {
+    drop(*weight.tensor);
+  }
+  report_progress(name, num_bytes);
 }
 
 void WeightLoader::report_progress(std::string_view what, std::size_t num_bytes) {
@@ -205,9 +290,9 @@ void WeightLoader::report_progress(std::string_view what, std::size_t num_bytes)
               what);
 }
 
-WeightSpec WeightLoader::matrix_spec(const std::vector<const Checkpoint::Tensor*>& tensors,
-                                     std::int64_t num_rows, Slice cols, std::int32_t k_shards,
-                                     MatrixRole role) const {
+WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
+                                     std::int64_t num_rows, std::int64_t num_cols, Slice cols,
+                                     std::int32_t k_shards, MatrixRole role) const {
   WeightSpec spec{.num_rows = num_rows,
                   .num_cols = cols.count,
                   .type = format_.type,
@@ -215,52 +300,50 @@ WeightSpec WeightLoader::matrix_spec(const std::vector<const Checkpoint::Tensor*
                   .k_shards = k_shards};
   if (format_.as_stored) {
     // Parts of one matrix share a type: the widest, so that as_stored loses nothing.
-    spec.type = element_type(tensors.front()->view.type);
-    for (const Checkpoint::Tensor* tensor : tensors)
-      if (element_type(tensor->view.type) != spec.type) spec.type = ElementType::kF32;
+    spec.type = element_type(weights.front());
+    for (const StoredWeight& weight : weights)
+      if (element_type(weight) != spec.type) spec.type = ElementType::kF32;
   }
-  const auto is_blocks = [](const Checkpoint::Tensor* tensor) {
-    return is_block_type(tensor->view.type);
-  };
-  if (std::ranges::none_of(tensors, is_blocks)) {
+  if (std::ranges::none_of(weights, is_quantized)) {
     spec.quantized = format_.quantized;
     if (spec.quantized == QuantizedType::kInt4 && role == MatrixRole::kHead)
       spec.quantized = QuantizedType::kInt8;
     spec.group_size = spec.quantized == QuantizedType::kInt8 ? kInt8GroupSize : kInt4GroupSize;
     return spec;
   }
-  // Parts of several block types meet in the wider numbers and the smaller groups: that is exact.
-  WeightSpec blocks = spec;
-  blocks.quantized = QuantizedType::kInt4;
-  blocks.group_size = 32;
-  for (const Checkpoint::Tensor* tensor : tensors) {
-    const BlockGroups groups = block_groups(tensor->view.type);
-    if (groups.type == QuantizedType::kInt8) blocks.quantized = QuantizedType::kInt8;
-    blocks.group_size = std::min(blocks.group_size, groups.group_size);
-    blocks.has_minimums = blocks.has_minimums || groups.has_minimums;
+  if (!std::ranges::all_of(weights, is_quantized)) return spec;
+  if (!std::ranges::all_of(weights, [](const auto& w) { return stored_groups(w).has_value(); })) {
+    spec.quantized = QuantizedType::kInt8;
+    spec.group_size = kInt8GroupSize;
+    return spec;
   }
-  const bool is_cut_at_groups =
-      cols.begin % blocks.group_size == 0 && cols.count / k_shards % blocks.group_size == 0;
-  return is_cut_at_groups && std::ranges::all_of(tensors, is_blocks) ? blocks : spec;
+  // Groups may be cut short at the end of a row, but not between the parts of K, which other ranks
+  // may hold.
+  const bool is_whole = cols.count == num_cols && k_shards == 1;
+  if (const auto common = common_groups(weights, is_whole ? 0 : cols.count / k_shards)) {
+    spec.quantized = common->type;
+    spec.group_size = common->group_size;
+    spec.has_minimums = common->has_minimums;
+  }
+  return spec;
 }
 
 PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
                                   std::int32_t k_shards, MatrixRole role) {
   PackedMatrix matrix;
-  std::vector<const Checkpoint::Tensor*> tensors;
+  std::vector<StoredWeight> weights;
   std::int64_t num_rows = 0;
   for (const Part& part : parts) {
-    const std::int64_t shape[] = {part.num_rows, num_cols};
-    const Checkpoint::Tensor* tensor = find(part.name + ".weight", shape);
-    if (tensor == nullptr) continue;
-    tensors.push_back(tensor);
+    std::optional<StoredWeight> weight = find_matrix(part.name, part.num_rows, num_cols);
+    if (!weight) continue;
+    weights.push_back(std::move(*weight));
     num_rows += part.rows.count;
   }
-  if (tensors.size() != parts.size() || !errors_.empty()) return matrix;
+  if (weights.size() != parts.size() || !errors_.empty()) return matrix;
 
-  matrix.spec = matrix_spec(tensors, num_rows, cols, k_shards, role);
-  const bool is_quantized = matrix.spec.quantized != QuantizedType::kNone;
-  if (is_quantized && device_.ops().pack_quantized_rows == nullptr) {
+  matrix.spec = matrix_spec(weights, num_rows, num_cols, cols, k_shards, role);
+  const bool packs_groups = matrix.spec.quantized != QuantizedType::kNone;
+  if (packs_groups && device_.ops().pack_quantized_rows == nullptr) {
     fail(ErrorCode::kUnsupported,
          std::string(device_.ops().name) + " has no quantised matrices: " + parts.front().name);
     return matrix;
@@ -275,11 +358,10 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
   num_packed_bytes_ += num_bytes;
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const RowsToPack part{*tensors[i], parts[i].rows, cols, first_row};
-    (is_quantized ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
+    const RowsToPack part{weights[i], parts[i].rows, cols, first_row};
+    (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
     first_row += parts[i].rows.count;
-    checkpoint_.drop_pages(*tensors[i]);
-    report_progress(parts[i].name, tensors[i]->view.bytes.size());
+    finish_matrix(parts[i].name, weights[i]);
   }
   return matrix;
 }

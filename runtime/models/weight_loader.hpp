@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "runtime/models/device.hpp"
 #include "runtime/models/memory.hpp"
 #include "runtime/models/parallel.hpp"
+#include "runtime/models/quantized_weight.hpp"
 #include "runtime/models/safetensors.hpp"
 
 namespace troupe {
@@ -37,6 +39,12 @@ struct WeightFormat {
   QuantizedType quantized = QuantizedType::kNone;
 };
 
+/// A matrix as the checkpoint has it: one tensor, or what a quantisation tool made of it.
+struct StoredWeight {
+  const Checkpoint::Tensor* tensor = nullptr;
+  std::optional<QuantizedWeight> quantized;  ///< where there is no `tensor`
+};
+
 enum class MatrixRole : std::uint8_t {
   kLayer,
   kHead,  ///< of the vocabulary: quantised to no less than 8 bits, as its errors go into every
@@ -47,14 +55,17 @@ enum class MatrixRole : std::uint8_t {
 /// return empty weights, and finish() reports. So the code of a model names its weights one after
 /// the other and asks once.
 ///
-/// Every tensor must have exactly the expected shape, and be f32, bf16, f16 or blocks of GGUF.
-/// Tensors of the checkpoint that no one asked for are named in a warning and do no harm: published
-/// checkpoints carry left-over buffers.
+/// Every tensor must have exactly the expected shape, and be f32, bf16, f16 or blocks of GGUF; or a
+/// matrix is a QuantizedWeight. Whole numbers are kept as they are, in groups that divide the
+/// stored ones; FP8 and columns in act-order are quantised anew, to 8 bits. Tensors of the
+/// checkpoint that no one asked for are named in a warning and do no harm: published checkpoints
+/// carry left-over buffers.
 class WeightLoader {
  public:
   /// `parallel` says which rank loads; models ask for its slices.
   WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
-               const ParallelConfig& parallel, LoadProgressCallback progress);
+               const QuantizationConfig& stored, const ParallelConfig& parallel,
+               LoadProgressCallback progress);
 
   [[nodiscard]] const ParallelConfig& parallel() const noexcept { return parallel_; }
   /// This rank's slice of `total` rows or columns.
@@ -92,18 +103,24 @@ class WeightLoader {
   Result<void> finish();
 
  private:
-  /// The numbers in which a matrix of these tensors is kept.
-  [[nodiscard]] WeightSpec matrix_spec(const std::vector<const Checkpoint::Tensor*>& tensors,
-                                       std::int64_t num_rows, Slice cols, std::int32_t k_shards,
-                                       MatrixRole role) const;
+  /// The numbers in which a matrix of these weights is kept. num_cols: of the whole matrix.
+  [[nodiscard]] WeightSpec matrix_spec(const std::vector<StoredWeight>& weights,
+                                       std::int64_t num_rows, std::int64_t num_cols, Slice cols,
+                                       std::int32_t k_shards, MatrixRole role) const;
+  /// Nothing (and an error is recorded) unless the matrix is there with this shape.
+  std::optional<StoredWeight> find_matrix(const std::string& name, std::int64_t num_rows,
+                                          std::int64_t num_cols);
   /// Null (and an error is recorded) unless the tensor is there with this shape.
   const Checkpoint::Tensor* find(const std::string& name, std::span<const std::int64_t> shape);
+  /// The matrix is packed: its memory in the file is no longer needed.
+  void finish_matrix(const std::string& name, const StoredWeight& weight);
   void fail(ErrorCode code, std::string message);
   void report_progress(std::string_view what, std::size_t num_bytes);
 
   const Checkpoint& checkpoint_;
   Device& device_;
   WeightFormat format_;
+  QuantizationConfig stored_;
   ParallelConfig parallel_;
   LoadProgressCallback progress_;
   std::set<std::string, std::less<>> used_;

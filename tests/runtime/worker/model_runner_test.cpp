@@ -278,7 +278,7 @@ BOOST_AUTO_TEST_CASE(wrong_options_are_refused_by_name) {
   BOOST_TEST(load_error(options).find("dtype is int3") != std::string::npos);
   options = options_for(model_folder("qwen2"));
   options.quantization = "int3";
-  BOOST_TEST(load_error(options).find("quantization is int3, not one of auto, int8, int4") !=
+  BOOST_TEST(load_error(options).find("quantization is int3, not one of auto, int8, int4, gptq") !=
              std::string::npos);
   options = options_for(model_folder("qwen2"));
   options.cpu_isa = "mmx";

@@ -2,22 +2,27 @@
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "runtime/worker/model_runner.hpp"
+#include "tests/support/quantized_writer.hpp"
 
 namespace troupe {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr RequestId kRequest{1};
 
 class Ranks {
  public:
   explicit Ranks(std::int32_t tensor_parallel_size, std::int32_t pipeline_parallel_size = 1,
-                 const std::string& quantization = "auto") {
+                 const std::string& quantization = "auto",
+                 const std::string& model = TROUPE_GOLDEN_DIR "/models/models/llama") {
     static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = tensor_parallel_size,
                             .pipeline_parallel_size = pipeline_parallel_size,
@@ -25,7 +30,7 @@ class Ranks {
                                           std::to_string(++number),
                             .timeout_s = 20};
     for (; parallel.rank < parallel.world_size(); ++parallel.rank) {
-      auto runner = ModelRunner::load({.model = TROUPE_GOLDEN_DIR "/models/models/llama",
+      auto runner = ModelRunner::load({.model = model,
                                        .dtype = "float32",
                                        .quantization = quantization,
                                        .threads = 1,
@@ -166,6 +171,26 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_quantised_layers_give_the_tokens_of_one) {
     BOOST_TEST((tokens_of(Ranks(2, 1, quantization)) == expected), quantization);
     BOOST_TEST((tokens_of(Ranks(2, 2, quantization)) == expected), quantization);
   }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_share_a_quantised_checkpoint_give_the_tokens_of_one) {
+  using enum QuantizedFormat;
+  const fs::path folder =
+      fs::temp_directory_path() / ("quantized-ranks-" + std::to_string(getpid()));
+  for (const QuantizedOptions& options : {QuantizedOptions{kGptq, 4, 128, false},
+                                          {kGptq, 4, 32, true, true},
+                                          {kAwq, 4, 64, false},
+                                          {kPacked, 4, 0, true},
+                                          {kInt8, 8, 0, true},
+                                          {kFp8Block, 8, 0, true}}) {
+    write_quantized_model(TROUPE_GOLDEN_DIR "/models/models/llama", options, folder / "quantized",
+                          folder / "widened");
+    const std::string model = folder / "quantized";
+    const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, "auto", model));
+    BOOST_TEST((tokens_of(Ranks(2, 1, "auto", model)) == expected));
+    BOOST_TEST((tokens_of(Ranks(4, 1, "auto", model)) == expected));
+  }
+  fs::remove_all(folder);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_without_its_peers_says_so) {

@@ -1,0 +1,259 @@
+// Checkpoints of quantisation tools: what is packed of them, number by number, and whole models
+// against the same weights in f32.
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+
+#include "runtime/base/file.hpp"
+#include "runtime/models/registry.hpp"
+#include "runtime/models/weight_loader.hpp"
+#include "tests/support/quantized_writer.hpp"
+#include "tests/support/replay_models_driver.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kModel = TROUPE_GOLDEN_DIR "/models/models/llama";
+
+/// A folder for the files of one test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder()
+      : path_(fs::temp_directory_path() / ("quantized-test-" + std::to_string(getpid()))) {
+    fs::create_directories(path_);
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
+std::string text(const QuantizedOptions& options) {
+  return "format " + std::to_string(static_cast<int>(options.format)) + ", " +
+         std::to_string(options.bits) + " bits, groups of " + std::to_string(options.group_size) +
+         (options.symmetric ? "" : ", asymmetric") + (options.act_order ? ", act-order" : "");
+}
+
+/// Those whose whole numbers are kept.
+std::vector<QuantizedOptions> kept_formats() {
+  using enum QuantizedFormat;
+  return {{kGptq, 4, 32, true},     {kGptq, 4, 128, false},  {kGptq, 8, 32, false},
+          {kGptq, 4, 0, true},      {kGptqV2, 4, 64, false}, {kGptqV2, 8, 0, false},
+          {kAwq, 4, 32, false},     {kAwq, 4, 128, false},   {kPacked, 4, 32, true},
+          {kPacked, 4, 128, false}, {kPacked, 8, 0, false},  {kPacked, 4, 0, true},
+          {kInt8, 8, 0, true},      {kInt8, 8, 0, false},    {kInt8, 8, 64, true}};
+}
+/// Those that are quantised anew.
+std::vector<QuantizedOptions> requantised_formats() {
+  using enum QuantizedFormat;
+  return {{kFloat8, 8, 0, true}, {kFp8Block, 8, 0, true}, {kGptq, 4, 32, false, true}};
+}
+
+std::vector<float> random_weights(std::int64_t count) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal(0.004f, 0.02f);
+  std::vector<float> weights(static_cast<std::size_t>(count));
+  for (float& weight : weights) weight = normal(random);
+  return weights;
+}
+
+QuantizationConfig parsed(const QuantizedOptions& options) {
+  const std::string llama = read_file(kModel / "config.json").value();
+  const std::string with = "{\"quantization_config\":" + quantization_config(options) + "," +
+                           llama.substr(llama.find('{') + 1);
+  return parse_model_config(with).value().quantization;
+}
+
+BOOST_AUTO_TEST_CASE(the_numbers_of_a_checkpoint_are_packed_as_they_are) {
+  const TemporaryFolder temporary;
+  const auto device = Device::create_cpu("auto", 2).value();
+  const OpTable& ops = device->ops();
+  constexpr std::int64_t kRows = 40;
+  constexpr std::int64_t kCols = 256;
+  const std::vector<float> weights = random_weights(kRows * kCols);
+  for (const QuantizedOptions& options : kept_formats()) {
+    const QuantizedNumbers numbers(weights, kRows, kCols, options);
+    SafetensorsWriter writer;
+    numbers.write(writer, "m");
+    std::ofstream(temporary.path() / "model.safetensors", std::ios::binary) << writer.bytes();
+    const Checkpoint checkpoint = Checkpoint::open(temporary.path()).value();
+    struct Case {
+      Slice rows;
+      Slice cols;
+      std::int32_t k_shards;
+    };
+    for (const auto& [rows, cols, k_shards] : {Case{{0, kRows}, {0, kCols}, 1},
+                                               {{0, kRows}, {0, kCols}, 4},
+                                               {{13, 21}, {0, kCols}, 1},
+                                               {{0, kRows}, {128, 128}, 2},
+                                               {{0, kRows}, {192, 64}, 1}}) {
+      WeightLoader loader(checkpoint, *device, {}, parsed(options), {}, {});
+      const PackedMatrix packed = loader.matrix({{"m", kRows, rows}}, kCols, cols, k_shards);
+      const auto finished = loader.finish();
+      BOOST_REQUIRE_MESSAGE(finished.ok(), text(options) << ": " << finished.error().message);
+      const WeightSpec& spec = packed.spec;
+      BOOST_TEST((spec.quantized == QuantizedType::kInt4) == (options.bits == 4), text(options));
+      BOOST_TEST(spec.has_minimums == !options.symmetric, text(options));
+      BOOST_REQUIRE(spec.group_size <= 128);
+
+      const int half = 1 << (options.bits - 1);
+      std::vector<std::int8_t> values;
+      std::vector<float> scales;
+      std::vector<float> minimums;
+      const std::int64_t depth = cols.count / k_shards;
+      for (std::int64_t row = rows.begin; row < rows.end(); ++row) {
+        for (std::int64_t col = cols.begin; col < cols.end(); ++col)
+          values.push_back(static_cast<std::int8_t>(
+              numbers.numbers[static_cast<std::size_t>(row * kCols + col)] - half));
+        for (std::int64_t shard = cols.begin; shard < cols.end(); shard += depth)
+          for (std::int64_t col = shard; col < shard + depth; col += spec.group_size) {
+            const std::size_t group = numbers.group(row, col);
+            scales.push_back(numbers.scales[group]);
+            minimums.push_back(numbers.scales[group] *
+                               static_cast<float>(half - numbers.zero_points[group]));
+          }
+      }
+      std::vector<std::byte> expected(packed.memory.size());
+      ops.pack_quantized_rows(spec, {values.data(), scales.data(), minimums.data(), rows.count}, 0,
+                              expected.data());
+      BOOST_TEST(std::memcmp(expected.data(), packed.memory.data(), expected.size()) == 0,
+                 text(options) << ", rows " << rows.begin << ", columns " << cols.begin
+                               << ", shards " << k_shards);
+    }
+  }
+}
+
+std::vector<DriverResult> results(const fs::path& model, const std::string& quantization = "auto") {
+  DrivenRunner runner = load_driven_runner(
+      {.folder = model.string(), .dtype = "float32", .quantization = quantization});
+  std::vector<DriverJob> jobs;
+  for (const TokenId first : {5, 17, 101}) {
+    DriverJob job{.prompt = {first, 2, 77, 300, 41, 9, 250}, .params = {}, .num_outputs = 8};
+    job.params.temperature = 0;
+    job.params.ignore_eos = true;
+    job.params.prompt_logprobs = 1;
+    jobs.push_back(job);
+  }
+  return drive(runner, jobs, {});
+}
+
+BOOST_AUTO_TEST_CASE(models_in_8_or_4_bits_are_near_the_same_weights_in_f32) {
+  const TemporaryFolder temporary;
+  const fs::path quantized = temporary.path() / "quantized";
+  const fs::path widened = temporary.path() / "widened";
+  for (const QuantizedOptions& options : kept_formats()) {
+    write_quantized_model(kModel, options, quantized, widened);
+    const auto found = results(quantized);
+    const auto expected = results(widened);
+    double worst = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const std::vector<float>& row = found[i].prompt_logprobs.logprobs;
+      BOOST_REQUIRE(row.size() == expected[i].prompt_logprobs.logprobs.size());
+      for (std::size_t k = 0; k < row.size(); ++k)
+        worst = std::max(worst, static_cast<double>(
+                                    std::fabs(row[k] - expected[i].prompt_logprobs.logprobs[k])));
+    }
+    BOOST_TEST_MESSAGE(text(options) << ": " << worst);
+    BOOST_TEST(worst < 0.3, text(options) << ": " << worst);
+    BOOST_TEST(worst > 0.0, text(options));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(fp8_and_act_order_are_what_quantising_the_same_weights_at_load_gives) {
+  const TemporaryFolder temporary;
+  const fs::path quantized = temporary.path() / "quantized";
+  const fs::path widened = temporary.path() / "widened";
+  for (const QuantizedOptions& options : requantised_formats()) {
+    write_quantized_model(kModel, options, quantized, widened);
+    BOOST_TEST((results(quantized) == results(widened, "int8")), text(options));
+  }
+}
+
+std::string load_error(const fs::path& model, const std::string& quantization = "auto") {
+  const auto device = Device::create_cpu("auto", 1).value();
+  const auto loaded = load_model(model, *device, {.quantization = quantization}, {});
+  return loaded.ok() ? "" : loaded.error().message;
+}
+
+BOOST_AUTO_TEST_CASE(the_option_must_not_contradict_the_checkpoint) {
+  const TemporaryFolder temporary;
+  const fs::path quantized = temporary.path() / "quantized";
+  write_quantized_model(kModel, {.format = QuantizedFormat::kAwq}, quantized,
+                        temporary.path() / "widened");
+  BOOST_TEST(load_error(quantized, "awq") == "");
+  BOOST_TEST(load_error(quantized, "int8") ==
+             "quantization is int8, but the checkpoint is awq already");
+  BOOST_TEST(load_error(quantized, "gptq") ==
+             "quantization is gptq, but the checkpoint is awq already");
+  BOOST_TEST(load_error(kModel, "awq") ==
+             "quantization is awq, but the checkpoint is not quantised so");
+}
+
+/// The error of a matrix "m", [40, 256] in groups of 64, with one tensor replaced or, without
+/// dtype, left out.
+std::string matrix_error(QuantizedFormat format, const std::string& tensor,
+                         const std::string& dtype, const std::vector<std::int64_t>& shape,
+                         std::size_t num_bytes, char fill = 0) {
+  const TemporaryFolder temporary;
+  const auto device = Device::create_cpu("auto", 1).value();
+  const QuantizedOptions options{.format = format, .group_size = 64, .symmetric = false};
+  const QuantizedNumbers numbers(random_weights(40 * 256), 40, 256, options);
+  SafetensorsWriter writer;
+  numbers.write(writer, dtype.empty() ? "other" : "m");
+  if (dtype.empty())
+    writer.add("m" + tensor, "I32", shape, std::string(num_bytes, fill));
+  else
+    writer.add("m" + tensor, dtype, shape, std::string(num_bytes, fill));
+  std::ofstream(temporary.path() / "model.safetensors", std::ios::binary) << writer.bytes();
+  const Checkpoint checkpoint = Checkpoint::open(temporary.path()).value();
+  WeightLoader loader(checkpoint, *device, {}, parsed(options), {}, {});
+  loader.matrix({{"m", 40, {0, 40}}}, 256, {0, 256}, 1);
+  const auto finished = loader.finish();
+  return finished.ok() ? "" : finished.error().message;
+}
+
+BOOST_AUTO_TEST_CASE(tensors_that_do_not_fit_together_are_refused_by_name) {
+  using enum QuantizedFormat;
+  const std::string file = "model.safetensors: tensor ";
+  BOOST_TEST(matrix_error(kGptq, ".qweight", "I32", {31, 40}, 31 * 40 * 4) ==
+             file +
+                 "\"m.qweight\" has shape [31, 40], expected 32 or 64 in dimension 0: 256 "
+                 "numbers of 4 or 8 bits in words");
+  BOOST_TEST(matrix_error(kGptq, ".qweight", "I32", {32, 41}, 32 * 41 * 4) ==
+             file + "\"m.qweight\" has shape [32, 41], expected [32, 40]");
+  BOOST_TEST(matrix_error(kGptq, ".qweight", "F32", {32, 40}, 32 * 40 * 4) ==
+             file + "\"m.qweight\" has type F32, supported are I32");
+  BOOST_TEST(matrix_error(kGptq, ".scales", "F16", {3, 40}, 3 * 40 * 2) ==
+             file + "\"m.scales\" has 3 groups for 256 columns");
+  BOOST_TEST(matrix_error(kGptq, ".scales", "F16", {}, 2) ==
+             file + "\"m.scales\" has shape [], expected [1, 40]");
+  BOOST_TEST(matrix_error(kGptq, ".qzeros", "I32", {4, 6}, 4 * 6 * 4) ==
+             file + "\"m.qzeros\" has shape [4, 6], expected [4, 5]");
+  BOOST_TEST(matrix_error(kGptq, ".g_idx", "I32", {256}, 256 * 4, 1) ==
+             file + "\"m.g_idx\" names group 16843009 of 4");
+  BOOST_TEST(matrix_error(kGptq, ".qweight", "", {32, 40}, 32 * 40 * 4) ==
+             "tensor \"m.scales\" of shape [1, 40] is in none of the 1 weight files");
+  BOOST_TEST(matrix_error(kAwq, ".qweight", "I32", {256, 6}, 256 * 6 * 4) ==
+             file + "\"m.qweight\" has shape [256, 6], expected [256, 5]");
+  BOOST_TEST(matrix_error(kPacked, ".weight_shape", "I64", {2}, 16) ==
+             file + "\"m.weight_shape\" says [0, 0], expected [40, 256]");
+  BOOST_TEST(matrix_error(kPacked, ".weight_scale", "F16", {40, 3}, 240) ==
+             file +
+                 "\"m.weight_scale\" has shape [40, 3], expected [1] or [40, groups of 256 "
+                 "columns]");
+  BOOST_TEST(matrix_error(kPacked, ".weight_scale", "U16", {40, 4}, 320) ==
+             file + "\"m.weight_scale\" has type U16, supported are F32, BF16, F16");
+}
+
+}  // namespace
+}  // namespace troupe
