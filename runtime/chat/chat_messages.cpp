@@ -117,7 +117,6 @@ class Normalizer {
       }
       const bool was_developer = rename_developer(message);
       RETURN_IF_ERROR(normalize_content(message));
-      fill_reasoning(message);
       normalize_tool_calls(message);
       if (was_developer && merge_into_system(message, normalized)) continue;
       normalized.push_back(std::move(message));
@@ -160,14 +159,6 @@ class Normalizer {
       *content = join_parts(parts, options_.image_placeholder);
     }
     return {};
-  }
-
-  /// "reasoning" is the API's name; templates know reasoning_content or thinking.
-  static void fill_reasoning(Json& message) {
-    const std::string reasoning = text_field(message, "reasoning");
-    if (!reasoning.empty() && !message.contains("reasoning_content")) {
-      message["reasoning_content"] = reasoning;
-    }
   }
 
   static void normalize_tool_calls(Json& message) {

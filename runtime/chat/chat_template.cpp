@@ -34,16 +34,20 @@ Result<Value> parse(const std::string& json, const char* param) {
   }
 }
 
-/// A message as templates see it: no keys without value, and reasoning under both of its names.
+/// A message as templates see it: no keys without value, and reasoning under the names that
+/// templates read, whichever it came under.
 Value prepare_message(const Dict& message) {
+  const Value* reasoning = nullptr;
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const Value* given = message.find(name);
+    if (reasoning == nullptr && given != nullptr && !given->is_none()) reasoning = given;
+  }
   Dict prepared;
+  if (reasoning != nullptr) prepared.set("thinking", *reasoning);
   for (const auto& [key, value] : message.entries()) {
     if (!value.is_none()) prepared.set(*key.string(), value);
   }
-  const Value* reasoning = prepared.find("reasoning_content");
-  const Value* thinking = prepared.find("thinking");
-  if (reasoning && !thinking) prepared.set("thinking", Value(*reasoning));
-  if (thinking && !reasoning) prepared.set("reasoning_content", Value(*thinking));
+  if (reasoning != nullptr) prepared.set("reasoning_content", *reasoning);
   return Value::dict(std::move(prepared));
 }
 

@@ -93,6 +93,18 @@ BOOST_AUTO_TEST_CASE(input_json_keeps_order_and_large_integers) {
              R"({"z": 123456789012345678901234567890, "a": 18446744073709551615, "f": 1.0})");
 }
 
+BOOST_AUTO_TEST_CASE(reasoning_reaches_templates_under_the_names_that_they_read) {
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    ChatTemplateInput input;
+    input.messages_json = R"([{"role":"assistant","content":"x","tool_calls":null,")" +
+                          std::string(name) + R"(":"why"}])";
+    BOOST_TEST(text("{% set m = messages[0] %}{{ m.thinking }} {{ m.reasoning_content }} "
+                    "{{ 'tool_calls' in m }}",
+                    input) == "why why False",
+               name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(content_format_follows_loops_over_content) {
   BOOST_TEST(
       (format_of("{% for m in messages %}{{ m.content }}{% endfor %}") == ContentFormat::kString));
