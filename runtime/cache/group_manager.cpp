@@ -125,8 +125,7 @@ void GroupManager::cache(CachedRequest& request, std::int32_t num_tokens) {
     if (context_.pool.records_events()) stored_ends.push_back(end_token);
   }
   own.num_cached_blocks = end;
-  record_stored(request, begin * block_size(), end * block_size(), block_size(),
-                std::move(stored_ends));
+  record_stored(request, begin * block_size(), end * block_size(), block_size(), stored_ends);
 }
 
 void GroupManager::remove_skipped(CachedRequest& request, std::int32_t num_processed) {
@@ -205,7 +204,7 @@ void GroupManager::align(std::vector<std::vector<BlockId>>& hit) const {
 
 void GroupManager::record_stored(const CachedRequest& request, std::int32_t begin_token,
                                  std::int32_t end_token, std::int32_t stored_block_size,
-                                 std::vector<std::int32_t> stored_ends, bool again) const {
+                                 const std::vector<std::int32_t>& stored_ends, bool again) const {
   if (!context_.pool.records_events()) return;
   const auto unit = context_.hash_unit;
   BlocksStored event;
@@ -235,7 +234,7 @@ void GroupManager::record_stored(const CachedRequest& request, std::int32_t begi
 void GroupManager::report_hit(const CachedRequest& request, std::int32_t num_tokens) const {
   std::vector<std::int32_t> ends;
   for (std::int32_t end = block_size(); end <= num_tokens; end += block_size()) ends.push_back(end);
-  record_stored(request, 0, round_down(num_tokens, block_size()), block_size(), std::move(ends),
+  record_stored(request, 0, round_down(num_tokens, block_size()), block_size(), ends,
                 /*again=*/true);
 }
 

@@ -140,7 +140,7 @@ class GroupManager {
   void replace_shared_tail(CachedRequest& request);
   void take(std::int32_t n, std::vector<BlockId>& blocks);
   void record_stored(const CachedRequest& request, std::int32_t begin_token, std::int32_t end_token,
-                     std::int32_t block_size, std::vector<std::int32_t> stored_ends,
+                     std::int32_t block_size, const std::vector<std::int32_t>& stored_ends,
                      bool again = false) const;
 
   CacheContext context_;
