@@ -15,6 +15,9 @@ const OpTable& op_table() noexcept;
 namespace avx2 {
 const OpTable& op_table() noexcept;
 }
+namespace avx2_vnni {
+const OpTable& op_table() noexcept;
+}
 namespace avx512 {
 const OpTable& op_table() noexcept;
 }
@@ -56,6 +59,7 @@ constexpr std::uint64_t kAvx512States = 0xe6;
 constexpr std::uint64_t kTileStates = 0x60000;
 
 bool has_bit(unsigned bits, int index) { return ((bits >> index) & 1u) != 0; }
+bool has_avx_vnni() { return has_bit(cpuid(7, 1).eax, 4); }
 bool has_avx512_bf16() { return has_bit(cpuid(7, 1).eax, 5); }
 
 /// Tile data is off for a process until it asks (Linux, since the state is large).
@@ -88,6 +92,7 @@ std::string why_unavailable_here(Isa isa) {
   if (!has_avx512_bf16()) return "the CPU has no AVX512_BF16";
   if (!has_bit(leaf7.edx, 24)) return "the CPU has no AMX_TILE";
   if (!has_bit(leaf7.edx, 22)) return "the CPU has no AMX_BF16";
+  if (!has_bit(leaf7.edx, 25)) return "the CPU has no AMX_INT8";
   if ((states & kTileStates) != kTileStates) return "the operating system does not save AMX tiles";
   if (!may_use_tiles()) return "the operating system does not let this process use AMX tiles";
   return {};
@@ -147,7 +152,7 @@ const OpTable* cpu_ops(Isa isa) noexcept {
     case Isa::kAvx512:
       return has_avx512_bf16() ? &avx512_bf16::op_table() : &avx512::op_table();
     case Isa::kAvx2:
-      return &avx2::op_table();
+      return has_avx_vnni() ? &avx2_vnni::op_table() : &avx2::op_table();
     case Isa::kScalar:
       break;
   }

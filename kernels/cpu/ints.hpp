@@ -43,7 +43,11 @@ TROUPE_INLINE void store_int8(std::int8_t* p, Vec a) {
 struct Ints {
   __m256i v;
 };
+#if defined(__AVXVNNI__)
+inline constexpr std::int32_t kInt8Bias = 128;
+#else
 inline constexpr std::int32_t kInt8Bias = 0;
+#endif
 
 TROUPE_INLINE Ints broadcast_int(std::int32_t x) { return {_mm256_set1_epi32(x)}; }
 TROUPE_INLINE Ints load_ints(const void* p) {
@@ -53,6 +57,12 @@ TROUPE_INLINE Ints low_nibbles(Ints a) { return {_mm256_and_si256(a.v, _mm256_se
 TROUPE_INLINE Ints high_nibbles(Ints a) {
   return {_mm256_and_si256(_mm256_srli_epi32(a.v, 4), _mm256_set1_epi8(0x0f))};
 }
+#if defined(__AVXVNNI__)
+TROUPE_INLINE Ints dot_int8(Ints sum, Ints weights, Ints x) {
+  return {_mm256_dpbusd_avx_epi32(sum.v, weights.v, x.v)};
+}
+TROUPE_INLINE Ints dot_int4(Ints sum, Ints weights, Ints x) { return dot_int8(sum, weights, x); }
+#else
 /// Pairs of products of these do not leave 16 bits: at most 2 * 15 * 127.
 TROUPE_INLINE Ints dot_int4(Ints sum, Ints weights, Ints x) {
   const __m256i pairs = _mm256_maddubs_epi16(weights.v, x.v);
@@ -62,6 +72,7 @@ TROUPE_INLINE Ints dot_int4(Ints sum, Ints weights, Ints x) {
 TROUPE_INLINE Ints dot_int8(Ints sum, Ints weights, Ints x) {
   return dot_int4(sum, {_mm256_abs_epi8(weights.v)}, {_mm256_sign_epi8(x.v, weights.v)});
 }
+#endif
 TROUPE_INLINE Vec to_float(Ints a) { return {_mm256_cvtepi32_ps(a.v)}; }
 TROUPE_INLINE void store_int8(std::int8_t* p, Vec a) {
   const __m256i words = _mm256_cvtps_epi32(a.v);

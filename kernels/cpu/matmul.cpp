@@ -7,6 +7,7 @@
 #include "kernels/cpu/rows.hpp"
 
 #if defined(TROUPE_BF16_TILES)
+#include "kernels/cpu/matmul_quantized_tiles.hpp"
 #include "kernels/cpu/matmul_tiles.hpp"
 #elif defined(TROUPE_BF16_DOT)
 #include "kernels/cpu/matmul_dot.hpp"
@@ -228,56 +229,159 @@ void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
 
 #endif
 
+/// How many rows of activations have their groups side by side: those of a tile where tiles
+/// multiply them, else one.
+std::int64_t quantized_rows_at_once(const WeightSpec& spec, std::int64_t num_rows) {
+#if defined(TROUPE_BF16_TILES)
+  // Below, unpacking the weights costs more than the unit saves.
+  constexpr std::int64_t kMinRows = 24;
+  if (num_rows >= kMinRows && spec.group_size <= kQuantizedStretch) return kTileRows;
+#endif
+  static_cast<void>(spec);
+  static_cast<void>(num_rows);
+  return 1;
+}
+
 /// Where the quantised activations of all rows lie in the workspace: first their numbers,
-/// [num_rows, num_shards, padded_depth], then their groups.
+/// [num_rows, num_shards, padded_depth], then their groups, [num_shards, groups of a shard] of
+/// rows_at_once rows side by side.
 struct QuantizedSpace {
+  std::int64_t rows_at_once;
   std::int64_t value_stride;
-  std::int64_t group_stride;
+  std::int64_t row_groups;
   std::int64_t value_bytes;
   std::int64_t num_bytes;
 };
 QuantizedSpace quantized_space(const WeightSpec& spec, std::int64_t num_rows,
                                std::int64_t num_shards) {
   QuantizedSpace space;
+  space.rows_at_once = quantized_rows_at_once(spec, num_rows);
   space.value_stride = num_shards * panel_layout(spec).padded_depth;
-  space.group_stride = num_shards * spec.groups_per_shard();
+  space.row_groups = num_shards * spec.groups_per_shard();
   space.value_bytes = round_up(num_rows * space.value_stride, 64);
-  space.num_bytes =
-      space.value_bytes +
-      round_up(num_rows * space.group_stride * static_cast<std::int64_t>(sizeof(QuantizedGroup)),
-               64);
+  const std::int64_t num_groups = round_up(num_rows, space.rows_at_once) * space.row_groups;
+  space.num_bytes = space.value_bytes +
+                    round_up(num_groups * static_cast<std::int64_t>(sizeof(QuantizedGroup)), 64);
   return space;
 }
+
+/// All rows of x, quantised in the workspace.
+class QuantizedX {
+ public:
+  QuantizedX(const OpContext& context, const MatmulArgs& args, const PanelLayout& layout,
+             std::int64_t num_shards)
+      : space_(quantized_space(args.weight.spec, args.x.num_rows, num_shards)),
+        depth_(layout.padded_depth),
+        shard_groups_(args.weight.spec.groups_per_shard()),
+        group_size_(args.weight.spec.group_size),
+        values_(reinterpret_cast<std::int8_t*>(context.workspace.data())),
+        groups_(reinterpret_cast<QuantizedGroup*>(context.workspace.data() + space_.value_bytes)) {
+    for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
+      QuantizedGroup* groups = groups_ + first_group(row);
+      std::int8_t* values = values_ + row * space_.value_stride;
+      for (std::int64_t s = 0; s < num_shards; ++s) {
+        for (std::int64_t g = 0; g < shard_groups_; ++g) {
+          const std::int64_t begin = g * group_size_;
+          *groups = quantize_group(args.x.row(row) + s * layout.depth + begin,
+                                   min_of(group_size_, layout.depth - begin), group_size_,
+                                   values + s * depth_ + begin);
+          groups += space_.rows_at_once;
+        }
+      }
+    });
+    // What tiles multiply beyond the last row counts for nothing, but must be no slow number.
+    const std::int64_t num_rows = args.x.num_rows;
+    for (std::int64_t row = num_rows; row % space_.rows_at_once != 0; ++row) {
+      for (std::int64_t g = 0; g < space_.row_groups; ++g)
+        groups_[first_group(row) + g * space_.rows_at_once] = {};
+    }
+  }
+
+  [[nodiscard]] TROUPE_INLINE bool is_for_tiles() const { return space_.rows_at_once > 1; }
+  /// From that row, and that group of a shard, on.
+  [[nodiscard]] TROUPE_INLINE QuantizedActivations at(std::int64_t row, std::int64_t shard,
+                                                      std::int64_t group) const {
+    return {values_ + row * space_.value_stride + shard * depth_ + group * group_size_,
+            groups_ + first_group(row) + (shard * shard_groups_ + group) * space_.rows_at_once,
+            space_.value_stride, is_for_tiles() ? 1 : space_.row_groups, space_.rows_at_once};
+  }
+
+ private:
+  [[nodiscard]] TROUPE_INLINE std::int64_t first_group(std::int64_t row) const {
+    const std::int64_t in_tile = row % space_.rows_at_once;
+    return (row - in_tile) * space_.row_groups + in_tile;
+  }
+
+  QuantizedSpace space_;
+  std::int64_t depth_;
+  std::int64_t shard_groups_;
+  std::int64_t group_size_;
+  std::int8_t* values_;
+  QuantizedGroup* groups_;
+};
+
+#if defined(TROUPE_BF16_TILES)
+
+/// Every chunk is a panel by some rows; a stretch of the panel is unpacked, then all these rows are
+/// multiplied with it.
+template <QuantizedType kType, bool kHasMinimums>
+void multiply_by_tiles(const OpContext& context, const MatmulArgs& args, const PanelLayout& layout,
+                       std::int64_t num_shards, const QuantizedX& x) {
+  constexpr std::int64_t kRowsAtOnce = 256;
+  const WeightSpec& spec = args.weight.spec;
+  const std::int64_t shard_groups = spec.groups_per_shard();
+  const std::int64_t stretch_groups = kQuantizedStretch / spec.group_size;
+  const std::int64_t num_rows = args.x.num_rows;
+  const std::int64_t row_chunks = ceil_div(num_rows, kRowsAtOnce);
+  const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), kTileRows);
+  context.pool->parallel_for(layout.num_panels * row_chunks, [&](std::int64_t chunk) {
+    alignas(64) float sums[kMaxShards * kRowsAtOnce * kPanelCols];
+    UnpackedStretch stretch;
+    QuantizedTileUnit unit(spec.group_size);
+    const std::int64_t panel = chunk % layout.num_panels;
+    const std::int64_t first_row = chunk / layout.num_panels * chunk_rows;
+    const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
+    const std::byte* shard =
+        args.weight.data + panel * layout.panel_bytes + args.first_shard * layout.shard_bytes;
+    for (std::int64_t s = 0; s < num_shards; ++s, shard += layout.shard_bytes) {
+      for (std::int64_t g = 0; g < shard_groups; g += stretch_groups) {
+        const std::int64_t num_groups = min_of(stretch_groups, shard_groups - g);
+        unpack_stretch<kType>(spec, layout.group_bytes, shard, g, num_groups, stretch);
+        for (std::int64_t row = first_row; row < end_row; row += kTileRows) {
+          unit.multiply<kHasMinimums>(
+              spec.group_size, x.at(row, s, g), static_cast<int>(min_of(kTileRows, end_row - row)),
+              num_groups, stretch, g == 0, sums + (s * kRowsAtOnce + row - first_row) * kPanelCols);
+        }
+      }
+    }
+    if (first_row < end_row) {
+      finish_block(args, num_shards, {sums, kRowsAtOnce * kPanelCols, kPanelCols}, first_row,
+                   end_row - first_row, panel * kPanelCols, kPanelCols);
+    }
+  });
+}
+
+#endif
 
 template <QuantizedType kType>
 void matmul_quantized(const OpContext& context, const MatmulArgs& args) {
   const WeightSpec& spec = args.weight.spec;
   const PanelLayout layout = panel_layout(spec);
   const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
-  const std::int64_t shard_groups = spec.groups_per_shard();
-  const QuantizedSpace space = quantized_space(spec, args.x.num_rows, num_shards);
-  auto* values = reinterpret_cast<std::int8_t*>(context.workspace.data());
-  auto* groups = reinterpret_cast<QuantizedGroup*>(context.workspace.data() + space.value_bytes);
-  for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
-    for (std::int64_t s = 0; s < num_shards; ++s) {
-      for (std::int64_t g = 0; g < shard_groups; ++g) {
-        const std::int64_t begin = g * spec.group_size;
-        groups[row * space.group_stride + s * shard_groups + g] =
-            quantize_group(args.x.row(row) + s * layout.depth + begin,
-                           min_of(spec.group_size, layout.depth - begin), spec.group_size,
-                           values + row * space.value_stride + s * layout.padded_depth + begin);
-      }
-    }
-  });
+  const QuantizedX x(context, args, layout, num_shards);
+#if defined(TROUPE_BF16_TILES)
+  if (x.is_for_tiles()) {
+    if (spec.has_minimums)
+      return multiply_by_tiles<kType, true>(context, args, layout, num_shards, x);
+    return multiply_by_tiles<kType, false>(context, args, layout, num_shards, x);
+  }
+#endif
   for_each_block<NoUnit, kQuantizedRows>(
       context, args,
       [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index, const std::byte* shard,
           float* sums) {
-        const QuantizedActivations x{
-            values + row * space.value_stride + shard_index * layout.padded_depth,
-            groups + row * space.group_stride + shard_index * shard_groups, space.value_stride,
-            space.group_stride};
-        multiply_rows_quantized<kType>(num_rows, spec, layout.group_bytes, x, shard, sums);
+        multiply_rows_quantized<kType>(num_rows, spec, layout.group_bytes,
+                                       x.at(row, shard_index, 0), shard, sums);
       });
 }
 

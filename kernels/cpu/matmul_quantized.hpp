@@ -18,7 +18,7 @@ inline constexpr int kQuantizedRows = 4;
 inline constexpr int kQuantizedRows = 1;
 #endif
 
-/// Activations as whole numbers, a row of one shard; the groups of a row are dense.
+/// Activations as whole numbers, rows of one shard.
 struct QuantizedGroup {
   float scale;       ///< x = scale * number
   float scaled_sum;  ///< scale * sum of the numbers
@@ -28,7 +28,12 @@ struct QuantizedActivations {
   const std::int8_t* values = nullptr;
   const QuantizedGroup* groups = nullptr;
   std::int64_t value_stride = 0;  ///< from row to row
-  std::int64_t group_stride = 0;
+  std::int64_t row_stride = 0;    ///< of the groups, from row to row
+  std::int64_t group_stride = 0;  ///< of the groups of a row
+
+  [[nodiscard]] TROUPE_INLINE const QuantizedGroup& group(std::int64_t row, std::int64_t g) const {
+    return groups[row * row_stride + g * group_stride];
+  }
 };
 
 /// x[0, n), n <= group_size, as values[0, group_size): zeros beyond n. Infinities and NaN make the
@@ -87,7 +92,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
     Ints dots[kRows][kVectors];
     TROUPE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const Ints start = broadcast_int(-kBias * x.groups[r * x.group_stride + g].sum);
+      const Ints start = broadcast_int(-kBias * x.group(r, g).sum);
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) dots[r][v] = start;
     }
@@ -130,7 +135,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
       const Vec scale = load_f16(group + value_bytes + v * kLanes * 2);
       TROUPE_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const Vec x_scale = broadcast(x.groups[r * x.group_stride + g].scale);
+        const Vec x_scale = broadcast(x.group(r, g).scale);
         acc[r][v] = acc[r][v] + to_float(dots[r][v]) * (scale * x_scale);
       }
     }
@@ -140,7 +145,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
       const Vec minimum = load_f16(group + value_bytes + kPanelCols * 2 + v * kLanes * 2);
       TROUPE_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        acc[r][v] = acc[r][v] + minimum * broadcast(x.groups[r * x.group_stride + g].scaled_sum);
+        acc[r][v] = acc[r][v] + minimum * broadcast(x.group(r, g).scaled_sum);
       }
     }
   }

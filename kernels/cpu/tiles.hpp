@@ -1,5 +1,5 @@
 #pragma once
-// The AMX tile instructions that the matmul uses, or, for tests on CPUs without them, the same in
+// The AMX tile instructions that kernels use, or, for tests on CPUs without them, the same in
 // plain memory (TROUPE_EMULATE_TILES).
 
 #include <immintrin.h>
@@ -35,6 +35,7 @@ TROUPE_INLINE void release_tiles() { _tile_release(); }
 #define TROUPE_TILE_LOAD(tile, base, stride_bytes) _tile_loadd(tile, base, stride_bytes)
 #define TROUPE_TILE_STORE(tile, base, stride_bytes) _tile_stored(tile, base, stride_bytes)
 #define TROUPE_TILE_DOT(sums, a, b) _tile_dpbf16ps(sums, a, b)
+#define TROUPE_TILE_DOT_INT8(sums, a, b) _tile_dpbssd(sums, a, b)
 
 #else
 
@@ -69,16 +70,21 @@ void store_tile(void* base, std::int64_t stride_bytes) {
                 emulated_tiles.config.row_bytes[kTile]);
   }
 }
+/// Whether the CPU would multiply such tiles, and not fault.
+template <int kSums, int kA, int kB>
+bool shapes_fit() {
+  const TileConfig& config = emulated_tiles.config;
+  return config.palette == 1 && config.num_rows[kSums] == config.num_rows[kA] &&
+         config.num_rows[kB] == config.row_bytes[kA] / 4 &&
+         config.row_bytes[kB] == config.row_bytes[kSums];
+}
 /// TDPBF16PS: for each row of A and each pair of it, both products are added to the row's sums. A
-/// config whose shapes do not fit, which the CPU would fault on, gives NaN.
+/// config whose shapes do not fit gives NaN.
 template <int kSums, int kA, int kB>
 void dot_tiles() {
   const TileConfig& config = emulated_tiles.config;
   const int num_cols = config.row_bytes[kSums] / 4;
   const int num_pairs = config.row_bytes[kA] / 4;
-  const bool shapes_fit = config.palette == 1 && config.num_rows[kSums] == config.num_rows[kA] &&
-                          config.num_rows[kB] == num_pairs &&
-                          config.row_bytes[kB] == config.row_bytes[kSums];
   for (int m = 0; m < config.num_rows[kSums]; ++m) {
     for (int n = 0; n < num_cols; ++n) {
       float sum = load_element<ElementType::kF32>(emulated_tiles.bytes[kSums][m], n);
@@ -89,7 +95,24 @@ void dot_tiles() {
         }
       }
       store_element<ElementType::kF32>(emulated_tiles.bytes[kSums][m], n,
-                                       shapes_fit ? sum : __builtin_nanf(""));
+                                       shapes_fit<kSums, kA, kB>() ? sum : __builtin_nanf(""));
+    }
+  }
+}
+/// TDPBSSD: for each row of A and each four of it, their products with signed bytes are added to
+/// the row's sums. A config whose shapes do not fit gives nonsense.
+template <int kSums, int kA, int kB>
+void dot_int8_tiles() {
+  const TileConfig& config = emulated_tiles.config;
+  for (int m = 0; m < config.num_rows[kSums]; ++m) {
+    for (int n = 0; n < config.row_bytes[kSums] / 4; ++n) {
+      std::int32_t sum;
+      std::memcpy(&sum, emulated_tiles.bytes[kSums][m] + 4 * n, sizeof sum);
+      for (int k = 0; k < config.row_bytes[kA]; ++k)
+        sum += static_cast<std::int8_t>(emulated_tiles.bytes[kA][m][k]) *
+               static_cast<std::int8_t>(emulated_tiles.bytes[kB][k / 4][4 * n + k % 4]);
+      if (!shapes_fit<kSums, kA, kB>()) sum = INT32_MIN;
+      std::memcpy(emulated_tiles.bytes[kSums][m] + 4 * n, &sum, sizeof sum);
     }
   }
 }
@@ -98,6 +121,7 @@ void dot_tiles() {
 #define TROUPE_TILE_LOAD(tile, base, stride_bytes) load_tile<tile>(base, stride_bytes)
 #define TROUPE_TILE_STORE(tile, base, stride_bytes) store_tile<tile>(base, stride_bytes)
 #define TROUPE_TILE_DOT(sums, a, b) dot_tiles<sums, a, b>()
+#define TROUPE_TILE_DOT_INT8(sums, a, b) dot_int8_tiles<sums, a, b>()
 
 #endif
 

@@ -15,6 +15,9 @@
 namespace troupe {
 
 #if defined(TROUPE_X86_KERNELS)
+namespace avx2 {
+const OpTable& op_table() noexcept;
+}
 namespace avx512 {
 const OpTable& op_table() noexcept;
 }
@@ -25,8 +28,8 @@ const OpTable& op_table() noexcept;
 
 namespace testing {
 
-/// Every table that runs on this CPU: scalar, avx2, avx512 without and with its bf16 unit, AMX, and
-/// AMX with emulated tiles. Says once which are missing.
+/// Every table that runs on this CPU: scalar, avx2 and avx512 without and with what not all CPUs of
+/// that set have, AMX, and AMX with emulated tiles. Says once which are missing.
 inline const std::vector<const OpTable*>& all_tables() {
   static const std::vector<const OpTable*> tables = [] {
     std::vector<const OpTable*> found;
@@ -39,6 +42,8 @@ inline const std::vector<const OpTable*>& all_tables() {
       }
     }
 #if defined(TROUPE_X86_KERNELS)
+    if (why_unavailable(Isa::kAvx2).empty() && cpu_ops(Isa::kAvx2) != &avx2::op_table())
+      found.push_back(&avx2::op_table());
     if (why_unavailable(Isa::kAvx512).empty() && cpu_ops(Isa::kAvx512) != &avx512::op_table()) {
       found.push_back(&avx512::op_table());
       found.push_back(&amx_emulated::op_table());

@@ -97,8 +97,12 @@ Floats reference_product(const Quantized& w, ConstMatrix x, const Floats& bias) 
 
 std::vector<WeightSpec> quantized_specs() {
   std::vector<WeightSpec> specs;
-  for (const auto& [n, k, shards] :
-       {std::tuple{1, 16, 1}, {3, 40, 2}, {64, 128, 4}, {65, 96, 1}, {130, 516, 4}, {16, 300, 1}}) {
+  for (const auto& [n, k, shards] : {std::tuple{1, 16, 1},
+                                     {3, 40, 2},
+                                     {64, 128, 4},
+                                     {65, 96, 1},
+                                     {130, 516, 4},
+                                     {16, 1300, 1}}) {
     for (const auto& [type, group] : {std::pair{QuantizedType::kInt8, 16},
                                       {QuantizedType::kInt8, 32},
                                       {QuantizedType::kInt8, 64},
@@ -139,6 +143,28 @@ BOOST_AUTO_TEST_CASE(quantised_products_have_the_bits_of_the_definition_on_every
             product(*ops, packed.weight(), ConstMatrix(x.data(), m, spec.num_cols), bias);
         BOOST_TEST(same_bits(got.data(), expected.data(), m * spec.num_rows),
                    ops->name << " " << text(spec) << " rows " << m);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(quantised_rows_have_the_same_bits_among_many_as_among_few) {
+  WeightSpec spec{.num_rows = 130, .num_cols = 1104, .k_shards = 4};
+  for (const auto& [type, group] :
+       {std::pair{QuantizedType::kInt8, 64}, {QuantizedType::kInt4, 32}}) {
+    spec.quantized = type;
+    spec.group_size = group;
+    const Quantized w(spec);
+    constexpr std::int64_t kRows = 530;
+    const Floats x = random_floats(kRows * spec.num_cols, 7);
+    for (const OpTable* ops : all_tables()) {
+      const PackedQuantized packed(*ops, w);
+      const Floats all = product(*ops, packed.weight(), matrix(x, kRows, spec.num_cols));
+      for (const std::int64_t first : {0, 255, 268, 527}) {
+        const Floats few =
+            product(*ops, packed.weight(), {x.data() + first * spec.num_cols, 3, spec.num_cols});
+        BOOST_TEST(same_bits(few.data(), all.data() + first * spec.num_rows, 3 * spec.num_rows),
+                   ops->name << " " << text(spec) << " row " << first);
       }
     }
   }
