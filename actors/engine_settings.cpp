@@ -219,6 +219,8 @@ ServerConfig server_config(const Options& options, const SamplingDefaults& sampl
   if (service.model_names.empty()) service.model_names = {options.model.model};
   service.model_root = options.model.model;
   service.version = TROUPE_VERSION;
+  service.engine_name = options.model.model + ' ' + model.dtype + ' ' + options.model.quantization +
+                        ' ' + TROUPE_VERSION;
   service.api_keys = options.server.api_key;
   service.allowed_origins = options.server.allowed_origins;
   service.enable_request_id_headers = options.server.enable_request_id_headers;

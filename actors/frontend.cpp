@@ -10,6 +10,7 @@
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/philox.hpp"
 #include "runtime/http/server.hpp"
 #include "runtime/processors/request_journal.hpp"
 
@@ -34,7 +35,7 @@ std::chrono::nanoseconds from_seconds(double seconds) {
 /// What the server's threads call. Thread-safe: a counter, a flag, and messages.
 class FrontendPort final : public EnginePort {
  public:
-  explicit FrontendPort(caf::actor_system& system) : system_(system) {
+  FrontendPort(caf::actor_system& system, std::uint64_t seed) : system_(system), seed_(seed) {
     // Ids are never given out twice, also not by the next life of this process.
     next_id_ = (std::uint64_t{std::random_device{}()} << 32) + 1;
   }
@@ -44,6 +45,7 @@ class FrontendPort final : public EnginePort {
   RequestId allocate_ids(std::int32_t count) override {
     return RequestId{next_id_.fetch_add(static_cast<std::uint64_t>(count))};
   }
+  std::uint64_t draw_key() override { return philox_bits(seed_, num_keys_.fetch_add(1), 0); }
   void submit(SubmitRequest submission) override { post(frontend_, std::move(submission)); }
   void abort(std::vector<RequestId> ids) override {
     post(frontend_, AbortRequests{std::move(ids)});
@@ -93,6 +95,8 @@ class FrontendPort final : public EnginePort {
 
   caf::actor_system& system_;
   FrontendActor frontend_;
+  const std::uint64_t seed_;
+  std::atomic<std::uint64_t> num_keys_{0};
   std::atomic<std::uint64_t> next_id_;
   std::atomic<bool> healthy_{true};
 };
@@ -151,7 +155,6 @@ struct FrontendState {
   double wake_at = std::numeric_limits<double>::infinity();  ///< when WakeUp arrives
   std::map<std::uint64_t, PendingRender> renders;
   std::uint64_t num_renders = 0;
-  std::mt19937_64 random;
   std::vector<EngineTotals> logged;  ///< by engine: as of the last statistics interval
   std::int32_t num_aborted = 0;
   caf::typed_response_promise<Drained> drained;
@@ -441,7 +444,6 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
                                                std::uint64_t seed) {
   FrontendState& frontend = state(self);
   frontend.config = config;
-  frontend.random.seed(seed);
   const auto num_groups = static_cast<std::uint32_t>(config.service.defaults.data_parallel_size);
   frontend.groups.resize(num_groups);
   frontend.journal = std::make_unique<RequestJournal>(num_groups);
@@ -451,7 +453,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
   for (std::uint32_t group = 0; group < num_groups; ++group)
     frontend.metrics->set_cache_config(group, config.cache_config);
   frontend.logged.resize(frontend.metrics->num_engines());
-  frontend.port = std::make_unique<FrontendPort>(self->system());
+  frontend.port = std::make_unique<FrontendPort>(self->system(), seed);
   return {
       [self](const Listen&) -> Listening {
         FrontendState& frontend = state(self);
@@ -464,11 +466,8 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
       },
       [self](SubmitRequest& submission) {
         FrontendState& frontend = state(self);
-        GenerateRequest& request = submission.request;
-        if (frontend.failure) return refuse(frontend, request.id, *frontend.failure);
-        request.params.philox_key =
-            frontend.random();  // drawn once: kept wherever the request is run again
-        const RequestId id = request.id;
+        const RequestId id = submission.request.id;
+        if (frontend.failure) return refuse(frontend, id, *frontend.failure);
         if (const auto added = frontend.journal->add(std::move(submission)); !added.ok()) {
           return refuse(frontend, id, added.error());
         }

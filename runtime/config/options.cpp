@@ -159,6 +159,18 @@ void bind_options(OptionSet& set, Options& options) {
       .add("trust-request-chat-template", server.trust_request_chat_template,
            "requests may bring a chat template of their own")
       .add("response-role", server.response_role, "role of the answers")
+      .add("resume", server.resume,
+           "keep the requests of streams, so that one that broke off, also with its Frontend, can "
+           "be "
+           "gone on with: GET /v1/streams/ID?starting_after=EVENT")
+      .add("resume-directory", server.resume_directory,
+           "where they are kept; empty: in shared memory, in a folder for the port")
+      .add("resume-max-streams", server.resume_max_streams, "most requests that are kept", 1,
+           1 << 20)
+      .add("resume-max-bytes", server.resume_max_bytes, "most bytes of all of them", 1 << 10,
+           std::int64_t{1} << 40)
+      .add("resume-ttl-s", server.resume_ttl_s, "seconds for which they are kept after their end",
+           1, 86400)
       .add("server-dev-mode", server.server_dev_mode,
            "offer /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache and "
            "/reset_mm_cache; not for production")

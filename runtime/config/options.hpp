@@ -78,6 +78,11 @@ struct ServerOptions {
   bool enable_force_include_usage = false;
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
+  bool resume = false;
+  std::string resume_directory;  ///< empty: in shared memory, by port
+  std::int64_t resume_max_streams = 1024;
+  std::int64_t resume_max_bytes = 64 << 20;
+  double resume_ttl_s = 300;
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none
 };

@@ -7,8 +7,8 @@ namespace {
 
 class ChatGeneration final : public Generation {
  public:
-  ChatGeneration(ServiceContext& context, ResponseSink& sink, ChatRequest request, AnswerHead head)
-      : Generation(context, sink, request, std::move(head),
+  ChatGeneration(ServiceContext& context, ResponseSink& sink, ChatRequest request, std::string id)
+      : Generation(context, sink, request, std::move(id),
                    {.num_logprobs = request.params.logprobs,
                     .show_token_ids = request.return_token_ids,
                     .tokens_as_ids = request.return_tokens_as_token_ids}),
@@ -23,26 +23,32 @@ class ChatGeneration final : public Generation {
  private:
   void append_events(std::string& out, Part& part) override {
     if (!part.samples.front().begun) append_first_events(out, part);
-    for (const CompletionOutput& output : part.pending.outputs) {
+    for (CompletionOutput& output : part.pending.outputs) {
       const std::optional<Usage> usage = continuous_usage(part, sample(part, output));
-      append_chat_event(out, head(), output, format(), usage ? &*usage : nullptr);
+      show_pieces(part, std::move(output), [&](const CompletionOutput& piece) {
+        if (!begin_event(out, part, piece.index, extent(piece))) return;
+        append_chat_event(out, head(), piece, format(), usage ? &*usage : nullptr);
+      });
     }
   }
 
   /// Every choice begins with its role, and the echo if one was asked for.
-  void append_first_events(std::string& out, Part& part) const {
+  void append_first_events(std::string& out, Part& part) {
     for (std::size_t i = 0; i < part.samples.size(); ++i) {
       part.samples[i].begun = true;
       const auto index = static_cast<std::int32_t>(i);
       const std::optional<Usage> usage = continuous_usage(part, {});
-      append_chat_role_event(out, head(), index, role_, shown_prompt_ids(part),
-                             show_prompt_text_ ? &part.prompt_text : nullptr,
-                             usage ? &*usage : nullptr);
+      if (begin_event(out, part, index, {})) {
+        append_chat_role_event(out, head(), index, role_, shown_prompt_ids(part),
+                               show_prompt_text_ ? &part.prompt_text : nullptr,
+                               usage ? &*usage : nullptr);
+      }
       if (echo_text_.empty()) continue;
       CompletionOutput echo;
       echo.index = index;
       echo.text = echo_text_;
-      append_chat_event(out, head(), echo, {}, usage ? &*usage : nullptr);
+      if (begin_event(out, part, index, extent(echo)))
+        append_chat_event(out, head(), echo, {}, usage ? &*usage : nullptr);
     }
   }
 
@@ -73,11 +79,8 @@ class ChatGeneration final : public Generation {
 }  // namespace
 
 std::unique_ptr<Exchange> start_chat(ServiceContext& context, ResponseSink& sink,
-                                     ChatRequest request, const std::string& base_id) {
-  AnswerHead head{.id = "chatcmpl-" + base_id,
-                  .created = static_cast<std::int64_t>(context.environment.wall_clock()),
-                  .model = request.model};
-  return std::make_unique<ChatGeneration>(context, sink, std::move(request), std::move(head));
+                                     ChatRequest request, std::string id) {
+  return std::make_unique<ChatGeneration>(context, sink, std::move(request), std::move(id));
 }
 
 }  // namespace troupe

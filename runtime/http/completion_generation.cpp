@@ -9,8 +9,8 @@ namespace {
 class CompletionGeneration final : public Generation {
  public:
   CompletionGeneration(ServiceContext& context, ResponseSink& sink, CompletionRequest request,
-                       AnswerHead head)
-      : Generation(context, sink, request, std::move(head),
+                       std::string id)
+      : Generation(context, sink, request, std::move(id),
                    {.num_logprobs = request.params.logprobs,
                     .show_token_ids = request.return_token_ids,
                     .tokens_as_ids = request.return_tokens_as_token_ids}),
@@ -27,15 +27,22 @@ class CompletionGeneration final : public Generation {
  private:
   void append_events(std::string& out, Part& part) override {
     for (CompletionOutput& output : part.pending.outputs) {
-      Sample& state = sample(part, output);
-      CompletionChoice choice = shown(part, std::move(output), !state.begun);
-      if (format().show_token_ids && !state.begun) choice.prompt_token_ids = &part.prompt_token_ids;
-      state.begun = true;
-      choice.text_offset = state.text_offset;
-      state.text_offset += num_code_points(choice.output.text);
-      const std::optional<Usage> usage = continuous_usage(part, state);
-      append_completion_event(out, head(), choice, format(), usage ? &*usage : nullptr);
+      show_pieces(part, std::move(output),
+                  [&](CompletionOutput piece) { append_event(out, part, std::move(piece)); });
     }
+  }
+
+  void append_event(std::string& out, Part& part, CompletionOutput output) {
+    Sample& state = sample(part, output);
+    const bool is_new = begin_event(out, part, output.index, extent(output));
+    CompletionChoice choice = shown(part, std::move(output), !state.begun);
+    if (format().show_token_ids && !state.begun) choice.prompt_token_ids = &part.prompt_token_ids;
+    state.begun = true;
+    choice.text_offset = state.text_offset;
+    state.text_offset += num_code_points(choice.output.text);
+    if (!is_new) return;
+    const std::optional<Usage> usage = continuous_usage(part, state);
+    append_completion_event(out, head(), choice, format(), usage ? &*usage : nullptr);
   }
 
   std::string final_json() override {
@@ -100,11 +107,8 @@ class CompletionGeneration final : public Generation {
 }  // namespace
 
 std::unique_ptr<Exchange> start_completion(ServiceContext& context, ResponseSink& sink,
-                                           CompletionRequest request, const std::string& base_id) {
-  AnswerHead head{.id = "cmpl-" + base_id,
-                  .created = static_cast<std::int64_t>(context.environment.wall_clock()),
-                  .model = request.model};
-  return std::make_unique<CompletionGeneration>(context, sink, std::move(request), std::move(head));
+                                           CompletionRequest request, std::string id) {
+  return std::make_unique<CompletionGeneration>(context, sink, std::move(request), std::move(id));
 }
 
 }  // namespace troupe

@@ -22,9 +22,11 @@ class EnginePort {
   /// The first of `count` consecutive ids that have never been given out. Pre: count >= 1.
   [[nodiscard]] virtual RequestId allocate_ids(std::int32_t count) = 0;
 
+  /// For params.philox_key of a request: what its draws depend on if it brings no seed.
+  [[nodiscard]] virtual std::uint64_t draw_key() = 0;
+
   /// Starts a request; its id comes from allocate_ids(request.params.n). Exactly one finished
   /// RequestOutput (or one with an error) must be delivered for it, unless it is aborted.
-  /// `params.philox_key` is left to the implementation.
   virtual void submit(SubmitRequest submission) = 0;
 
   /// Ends requests whose clients are gone; `ids` are those of GenerateRequests (each stands for all

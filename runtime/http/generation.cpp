@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "runtime/http/kept_streams.hpp"
+
 namespace troupe {
 namespace {
 
@@ -40,11 +42,15 @@ void merge(std::vector<CompletionOutput>& into, std::vector<CompletionOutput>&& 
 }  // namespace
 
 Generation::Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
-                       AnswerHead head, ChoiceFormat format)
+                       std::string id, ChoiceFormat format)
     : context_(context),
       count_(context),
       sink_(sink),
-      head_(std::move(head)),
+      head_{
+          .id = std::move(id),
+          .created = static_cast<std::int64_t>(fields.resumable ? fields.resumable->arrival_time
+                                                                : context.environment.wall_clock()),
+          .model = fields.model},
       format_(format),
       stream_(fields.stream),
       stream_options_{
@@ -52,9 +58,17 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
           fields.stream_options.continuous_usage_stats},
       max_tokens_(fields.params.max_tokens),
       num_samples_(fields.params.n),
-      arrival_(context.environment.steady_clock()) {}
+      arrival_(context.environment.steady_clock()),
+      resumable_(fields.resumable) {
+  if (resumable_) shown_.samples.resize(resumable_->after.samples.size());
+}
 
-Generation::~Generation() { abandon(); }
+Generation::~Generation() {
+  abandon();
+  if (resumable_) {
+    context_.counters.kept_streams->release(resumable_->id, context_.environment.wall_clock());
+  }
+}
 
 void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::string>& external_ids,
                         const GenerationFields& fields, bool return_prompt_text) {
@@ -66,13 +80,16 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     parts_[i].samples.resize(static_cast<std::size_t>(num_samples_));
     context_.live.emplace(parts_[i].id, this);
   }
-  const double arrival_time = context_.environment.wall_clock();
+  const double arrival_time =
+      fields.resumable ? fields.resumable->arrival_time : context_.environment.wall_clock();
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     GenerateRequest request;
     request.id = parts_[i].id;
     request.external_id = external_ids[i];
     request.prompt = std::move(prompts[i]);
     request.params = fields.params;
+    request.params.philox_key =
+        fields.resumable ? fields.resumable->philox_keys[i] : context_.port.draw_key();
     request.truncate_prompt_tokens = fields.truncate_prompt_tokens;
     request.cache_salt = fields.cache_salt;
     request.priority = fields.priority;
@@ -214,13 +231,77 @@ void Generation::flush() {
   if (error_) {
     append_error_event(events_, *error_);
   } else if (complete && stream_options_.include_usage) {
-    append_usage_event(events_, head_, stream_object(), usage());
+    append_last_usage();
   }
   if (complete) append_done_event(events_);
-  if (events_.empty()) return;
+  if (events_.empty()) {
+    if (resumable_ && !begun_)
+      on_silence();  // the client has what there is so far: it may take a while
+    return;
+  }
   begin();
   done_ = complete;
   sink_.write(events_, complete);
+}
+
+void Generation::append_last_usage() {
+  if (resumable_) {
+    if (resumable_->after.has_usage) return;
+    shown_.has_usage = true;
+    append_event_id(events_, to_text(shown_));
+  }
+  append_usage_event(events_, head_, stream_object(), usage());
+}
+
+SamplePosition& Generation::position_of(const Part& part, std::int32_t index) {
+  return shown_.samples[static_cast<std::size_t>(part.index * num_samples_ + index)];
+}
+
+bool Generation::begin_event(std::string& out, const Part& part, std::int32_t index,
+                             const SamplePosition& addition) {
+  if (!resumable_) return true;
+  SamplePosition& position = position_of(part, index);
+  position.begun = true;
+  position.num_tokens += addition.num_tokens;
+  position.num_bytes += addition.num_bytes;
+  position.finished |= addition.finished;
+  const auto sample = static_cast<std::size_t>(&position - shown_.samples.data());
+  if (position.is_within(resumable_->after.samples[sample])) return false;
+  append_event_id(out, to_text(shown_));
+  return true;
+}
+
+/// Takes what the client has off the front of the output.
+std::optional<CompletionOutput> Generation::split_known(const Part& part,
+                                                        CompletionOutput& output) {
+  if (!resumable_) return std::nullopt;
+  const SamplePosition& before = position_of(part, output.index);
+  const auto sample = static_cast<std::size_t>(&before - shown_.samples.data());
+  const SamplePosition& known = resumable_->after.samples[sample];
+  const auto num_known = [](std::size_t has, std::size_t shown, std::size_t size) {
+    return std::min(has > shown ? has - shown : 0, size);
+  };
+  const std::size_t num_tokens =
+      num_known(known.num_tokens, before.num_tokens, output.token_ids.size());
+  std::size_t num_bytes = num_known(known.num_bytes, before.num_bytes, output.text.size());
+  while (num_bytes < output.text.size() && (output.text[num_bytes] & 0xC0) == 0x80) ++num_bytes;
+  if (num_tokens == 0 && num_bytes == 0 && (before.begun || !known.begun)) return std::nullopt;
+  if (num_tokens == output.token_ids.size() && num_bytes == output.text.size() &&
+      (known.finished || !output.finish_reason))
+    return std::nullopt;
+  CompletionOutput beginning;
+  beginning.index = output.index;
+  beginning.cumulative_logprob = output.cumulative_logprob;
+  beginning.text = output.text.substr(0, num_bytes);
+  output.text.erase(0, num_bytes);
+  const auto move_front = [](auto& from, auto& to, std::size_t count) {
+    const auto end = from.begin() + static_cast<std::ptrdiff_t>(std::min(count, from.size()));
+    to.assign(std::make_move_iterator(from.begin()), std::make_move_iterator(end));
+    from.erase(from.begin(), end);
+  };
+  move_front(output.token_ids, beginning.token_ids, num_tokens);
+  move_front(output.logprobs, beginning.logprobs, num_tokens);
+  return beginning;
 }
 
 void Generation::on_ready() {

@@ -51,7 +51,7 @@ class Generation : public Exchange {
   };
 
   Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
-             AnswerHead head, ChoiceFormat format);
+             std::string id, ChoiceFormat format);
 
   /// Gives every prompt to the engine. `external_ids` is parallel to `prompts`.
   void submit(std::vector<Prompt> prompts, const std::vector<std::string>& external_ids,
@@ -63,6 +63,18 @@ class Generation : public Exchange {
   virtual std::string final_json() = 0;
   [[nodiscard]] virtual std::string_view stream_object() const = 0;
 
+  /// Adds to what has been shown of a sample; false if the client has all of it already, else an
+  /// event that is to show it begins.
+  bool begin_event(std::string& out, const Part& part, std::int32_t index,
+                   const SamplePosition& addition);
+  /// Calls show(output) or, if the client has the beginning of the output, show(beginning) and
+  /// show(rest). Show begins an event for what it gets.
+  template <class Show>
+  void show_pieces(const Part& part, CompletionOutput output, const Show& show) {
+    if (auto beginning = split_known(part, output)) show(*std::move(beginning));
+    show(std::move(output));
+  }
+
   [[nodiscard]] Usage usage() const;
   /// The usage of one sample, if the client wants it with every chunk.
   [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
@@ -72,6 +84,9 @@ class Generation : public Exchange {
   [[nodiscard]] std::vector<Part>& parts() noexcept { return parts_; }
 
  private:
+  [[nodiscard]] SamplePosition& position_of(const Part& part, std::int32_t index);
+  [[nodiscard]] std::optional<CompletionOutput> split_known(const Part& part,
+                                                            CompletionOutput& output);
   void observe(Part& part, const RequestOutput& output, std::uint32_t engine);
   void take_first(Part& part, RequestOutput& output);
   void retire(Part& part);
@@ -79,6 +94,7 @@ class Generation : public Exchange {
   void fail(Error error);
   void begin();
   void flush();
+  void append_last_usage();
 
   ServiceContext& context_;
   const ExchangeCount count_;
@@ -90,6 +106,9 @@ class Generation : public Exchange {
   const std::optional<std::int32_t> max_tokens_;
   const std::int32_t num_samples_;  ///< of each part
   const double arrival_;            ///< steady clock
+  /// Null: the events have no ids, and what has been shown is not followed.
+  const std::shared_ptr<const ResumableStream> resumable_;
+  StreamPosition shown_;
   std::vector<Part> parts_;
   std::size_t num_live_ = 0;  ///< parts not yet retired
   std::optional<Error> error_;
@@ -98,11 +117,19 @@ class Generation : public Exchange {
   std::string events_;  ///< reused by flush
 };
 
+/// What an output adds to what has been shown of its sample.
+[[nodiscard]] inline SamplePosition extent(const CompletionOutput& output) {
+  return {.num_tokens = output.token_ids.size(),
+          .num_bytes = output.text.size(),
+          .begun = true,
+          .finished = output.finish_reason.has_value()};
+}
+
+/// `id` is the answer's.
 [[nodiscard]] std::unique_ptr<Exchange> start_completion(ServiceContext& context,
                                                          ResponseSink& sink,
-                                                         CompletionRequest request,
-                                                         const std::string& base_id);
+                                                         CompletionRequest request, std::string id);
 [[nodiscard]] std::unique_ptr<Exchange> start_chat(ServiceContext& context, ResponseSink& sink,
-                                                   ChatRequest request, const std::string& base_id);
+                                                   ChatRequest request, std::string id);
 
 }  // namespace troupe

@@ -8,6 +8,7 @@
 // fields exclude each other, kUnsupported for what is valid but not offered here.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "messages/request.hpp"
 #include "messages/sampling_params.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/http/stream_position.hpp"
 
 namespace troupe {
 
@@ -52,6 +54,14 @@ struct StreamOptions {
   bool continuous_usage_stats = false;
 };
 
+/// A stream whose request is kept: its events have ids, and it may be one that broke off.
+struct ResumableStream {
+  std::string id;                          ///< of the answer
+  double arrival_time = 0;                 ///< of its first request; seconds since 1970
+  std::vector<std::uint64_t> philox_keys;  ///< by prompt
+  StreamPosition after;                    ///< what the client has
+};
+
 /// What completions and chat have in common.
 struct GenerationFields {
   std::string model;  ///< empty: the first served
@@ -66,7 +76,8 @@ struct GenerationFields {
   RequestLimits limits;
   Placement placement;       ///< also from the headers X-data-parallel-rank and X-Session-ID
   std::uint32_t tenant = 0;  ///< not from the body: from the API key
-  std::string request_id;    ///< the client's, may be empty
+  std::shared_ptr<const ResumableStream> resumable;  ///< not from the body; null: it is not
+  std::string request_id;                            ///< the client's, may be empty
   std::string cache_salt;
 };
 

@@ -78,6 +78,8 @@ void append_chat_event(std::string& out, const AnswerHead& head, const Completio
 void append_usage_event(std::string& out, const AnswerHead& head, std::string_view object,
                         const Usage& usage);
 void append_done_event(std::string& out);
+/// Stands before the event that it is the id of.
+void append_event_id(std::string& out, std::string_view id);
 void append_error_event(std::string& out, const Error& error);
 
 inline constexpr std::string_view kCompletionObject = "text_completion";

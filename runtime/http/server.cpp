@@ -17,6 +17,7 @@
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/http/kept_streams.hpp"
 #include "runtime/http/session.hpp"
 
 namespace troupe {
@@ -166,6 +167,7 @@ struct Lane {
         ticker(io),
         tick(std::chrono::duration_cast<std::chrono::nanoseconds>(
             std::chrono::duration<double>(timeouts.tick_s()))),
+        counters(counters),
         service(config.service, std::move(environment), counters, port, metrics) {}
 
   void start_ticking() {
@@ -176,6 +178,7 @@ struct Lane {
       // A copy: a connection that closes leaves the set.
       const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
       for (const auto& connection : all) connection->tick(now);
+      if (counters.kept_streams != nullptr) counters.kept_streams->expire(wall_seconds());
       start_ticking();
     });
   }
@@ -202,6 +205,7 @@ struct Lane {
   asio::executor_work_guard<asio::io_context::executor_type> work;
   asio::steady_timer ticker;
   const std::chrono::nanoseconds tick;
+  ServiceCounters& counters;
   Service service;
   std::unordered_set<std::shared_ptr<Connection>> connections;
   std::thread thread;
@@ -222,6 +226,24 @@ class Server::Impl {
     for (int i = 0; i < config_.num_io_threads; ++i) add_lane(port);
     acceptor_ = std::make_unique<tcp::acceptor>(lanes_.front()->io);
     accept_pause_ = std::make_unique<asio::steady_timer>(lanes_.front()->io);
+  }
+
+  /// Pre: the port is known, and no thread runs.
+  Result<void> open_streams() {
+    const ServerOptions& options = config_.options;
+    if (!options.resume) return {};
+    const std::string directory = options.resume_directory.empty()
+                                      ? "/dev/shm/troupe-streams-" + std::to_string(port_)
+                                      : options.resume_directory;
+    ASSIGN_OR_RETURN(
+        kept_streams_,
+        KeptStreams::open(directory,
+                          {.max_streams = static_cast<std::size_t>(options.resume_max_streams),
+                           .max_bytes = static_cast<std::size_t>(options.resume_max_bytes),
+                           .ttl_s = options.resume_ttl_s},
+                          wall_seconds()));
+    counters_.kept_streams = kept_streams_.get();
+    return {};
   }
 
   Result<void> listen() {
@@ -300,6 +322,8 @@ class Server::Impl {
     }
     // A socket may have been on its way to a lane that was stopped first.
     for (const auto& lane : lanes_) lane->close_all();
+    // One that was drained does not come back.
+    if (kept_streams_ && counters_.draining) kept_streams_->remove_all();
     call_drained();
   }
 
@@ -375,6 +399,7 @@ class Server::Impl {
   std::atomic<bool> all_lanes_drain_{false};
   std::atomic<bool> drained_called_{false};
   std::atomic<std::int64_t> num_connections_{0};
+  std::unique_ptr<KeptStreams> kept_streams_;  ///< null: without resume
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::unique_ptr<tcp::acceptor> acceptor_;  ///< on the first lane
   std::unique_ptr<asio::steady_timer> accept_pause_;
@@ -387,6 +412,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& p
                                               EngineMetrics& metrics) {
   auto impl = std::make_unique<Impl>(std::move(config), port, metrics);
   RETURN_IF_ERROR(impl->listen());
+  RETURN_IF_ERROR(impl->open_streams());
   impl->run();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -4,10 +4,12 @@
 #include <array>
 #include <charconv>
 
+#include "runtime/base/log.hpp"
 #include "runtime/http/admin.hpp"
 #include "runtime/http/engine_call.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
+#include "runtime/http/kept_streams.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/service_context.hpp"
 
@@ -15,10 +17,14 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view kJson = "application/json";
+constexpr std::string_view kChatPath = "/v1/chat/completions";
+constexpr std::string_view kStreamsPath = "/v1/streams/";
 constexpr std::string_view kAdminPrefix = "/admin";
 constexpr std::string_view kGuardedPrefixes[] = {"/v1", "/v2", "/inference", "/cohere",
                                                  kAdminPrefix};
 constexpr std::size_t kMaxSessionIdBytes = 1024;
+/// The id of an event tells of each of them.
+constexpr std::int64_t kMaxResumableSamples = 16;
 constexpr std::string_view kPreflightSeconds = "600";
 
 bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept {
@@ -156,28 +162,85 @@ Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRe
   return {};
 }
 
+/// Keeps the request, so that its stream can be resumed; null if there is no room for it.
+std::shared_ptr<const ResumableStream> keep_stream(ServiceContext& context, const HttpRequest& http,
+                                                   const GenerationFields& request,
+                                                   std::size_t num_prompts, std::string id) {
+  ResumableStream stream{.id = std::move(id), .arrival_time = context.environment.wall_clock()};
+  for (std::size_t i = 0; i < num_prompts; ++i)
+    stream.philox_keys.push_back(context.port.draw_key());
+  stream.after.samples.resize(num_prompts * static_cast<std::size_t>(request.params.n));
+  const auto kept = context.counters.kept_streams->keep({.id = stream.id,
+                                                         .engine = context.config.engine_name,
+                                                         .path = std::string(http.path()),
+                                                         .body = http.body,
+                                                         .tenant = request.tenant,
+                                                         .arrival_time = stream.arrival_time,
+                                                         .philox_keys = stream.philox_keys},
+                                                        stream.arrival_time);
+  if (!kept.ok()) {
+    log_debug("stream not kept", kv("request", stream.id), kv("error", kept.error().message));
+    return nullptr;
+  }
+  return std::make_shared<const ResumableStream>(std::move(stream));
+}
+
 template <class Request>
 using Parse = Result<Request> (*)(std::string_view body, const ServerDefaults& defaults);
 template <class Request>
 using Start = Answer (*)(ServiceContext& context, ResponseSink& sink, Request request,
-                         const std::string& base_id);
+                         std::string id);
 
-template <class Request, Parse<Request> parse, Start<Request> start>
-Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+std::size_t num_prompts(const CompletionRequest& request) { return request.prompts.size(); }
+std::size_t num_prompts(const ChatRequest&) { return 1; }
+std::string_view id_prefix(const CompletionRequest&) { return "cmpl-"; }
+std::string_view id_prefix(const ChatRequest&) { return "chatcmpl-"; }
+
+template <class Request>
+std::int64_t num_samples(const Request& request) {
+  return request.params.n * static_cast<std::int64_t>(num_prompts(request));
+}
+
+template <class Request, Parse<Request> parse>
+Result<Request> read_generation(ServiceContext& context, const HttpRequest& http) {
   ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
-  std::int64_t num_samples = request.params.n;
-  if constexpr (std::is_same_v<Request, CompletionRequest>) {
-    num_samples *= static_cast<std::int64_t>(request.prompts.size());
-  }
-  if (auto refusal = refuse_overload(context, num_samples)) {
+  request.tenant = context.api_keys.tenant(http.header("Authorization"));
+  return request;
+}
+
+template <class Request, Parse<Request> parse, Start<Request> start>
+Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(Request request, read_generation<Request, parse>(context, http));
+  if (auto refusal = refuse_overload(context, num_samples(request))) {
     sink.respond(*std::move(refusal));
     return Answer(nullptr);
   }
-  request.tenant = context.api_keys.tenant(http.header("Authorization"));
-  const std::string id = base_id(context, http, request);
-  return start(context, sink, std::move(request), id);
+  std::string id = std::string(id_prefix(request)) + base_id(context, http, request);
+  if (request.stream && context.counters.kept_streams != nullptr &&
+      num_samples(request) <= kMaxResumableSamples) {
+    request.resumable = keep_stream(context, http, request, num_prompts(request), id);
+  }
+  return start(context, sink, std::move(request), std::move(id));
+}
+
+/// Runs a kept request again; the client gets what is behind the event that it had last.
+template <class Request, Parse<Request> parse, Start<Request> start>
+Result<Answer> try_rerun(ServiceContext& context, const HttpRequest& http, const KeptStream& kept,
+                         std::string_view after, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(Request request, read_generation<Request, parse>(context, http));
+  request.limits.max_queue_time_s = 0;  // which was long ago
+  ResumableStream stream{
+      .id = kept.id, .arrival_time = kept.arrival_time, .philox_keys = kept.philox_keys};
+  ASSIGN_OR_RETURN(stream.after,
+                   parse_stream_position(after, static_cast<std::size_t>(num_samples(request))));
+  if (auto refusal = refuse_overload(context, num_samples(request))) {
+    sink.respond(*std::move(refusal));
+    return Answer(nullptr);
+  }
+  request.resumable = std::make_shared<const ResumableStream>(std::move(stream));
+  return start(context, sink, std::move(request), kept.id);
 }
 
 template <class Request, Parse<Request> parse, Rendering::Kind kind>
@@ -200,6 +263,9 @@ constexpr auto answer_completion =
     answer_or_refuse<try_generate<CompletionRequest, parse_completion_request, start_completion>>;
 constexpr auto answer_chat =
     answer_or_refuse<try_generate<ChatRequest, parse_chat_request, start_chat>>;
+constexpr auto rerun_completion =
+    try_rerun<CompletionRequest, parse_completion_request, start_completion>;
+constexpr auto rerun_chat = try_rerun<ChatRequest, parse_chat_request, start_chat>;
 constexpr auto answer_tokenize = answer_or_refuse<
     try_render<TokenizeRequest, parse_tokenize_request, Rendering::Kind::kTokenize>>;
 constexpr auto answer_detokenize = answer_or_refuse<
@@ -222,6 +288,53 @@ std::optional<std::string_view> query_value(std::string_view target, std::string
 bool query_flag(std::string_view target, std::string_view name, bool otherwise = false) {
   const auto value = query_value(target, name);
   return value ? equal_ignoring_case(*value, "true") || *value == "1" : otherwise;
+}
+
+/// "a%2Db" -> "a-b"; what is no escape stays as it is.
+std::string unescaped(std::string_view text) {
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    std::uint8_t byte = 0;
+    const char* const digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      plain += static_cast<char>(byte);
+      i += 2;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
+/// GET /v1/streams/ID?starting_after=EVENT, or with the header Last-Event-ID.
+Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& http,
+                                 ResponseSink& sink) {
+  KeptStreams* const streams = context.counters.kept_streams;
+  if (streams == nullptr) {
+    return Error{ErrorCode::kUnsupported,
+                 "streams cannot be resumed: the server runs without resume", ""};
+  }
+  if (http.method == "HEAD")
+    return Error{ErrorCode::kUnsupported, "a stream is not run for its head alone, only GET", ""};
+  if (context.counters.draining)
+    return Error{ErrorCode::kOverloaded, "the server is shutting down", ""};
+  const std::string id = unescaped(http.path().substr(kStreamsPath.size()));
+  const std::string_view after =
+      query_value(http.target, "starting_after").value_or(http.header("Last-Event-ID"));
+  const std::string_view key = http.header("Authorization");
+  const auto now = [&] { return context.environment.wall_clock(); };
+  ASSIGN_OR_RETURN(const KeptStream kept, streams->resume(id, context.config.engine_name,
+                                                          context.api_keys.tenant(key), now()));
+  const HttpRequest again{.method = "POST",
+                          .target = kept.path,
+                          .headers = {{"Authorization", std::string(key)}},
+                          .body = kept.body,
+                          .has_body = true};
+  const bool is_chat = kept.path == kChatPath;
+  auto answer = (is_chat ? rerun_chat : rerun_completion)(context, again, kept, after, sink);
+  if (!answer.ok() || *answer == nullptr) streams->release(id, now());
+  return answer;
 }
 
 Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
@@ -306,7 +419,7 @@ Answer answer_topology(ServiceContext& context, const HttpRequest&, ResponseSink
 
 struct Route {
   std::string_view method;
-  std::string_view path;
+  std::string_view path;  ///< with a slash behind it: and a name behind that
   Answer (*answer)(ServiceContext&, const HttpRequest&, ResponseSink&);
   bool takes_json = false;  ///< and gives work to the engine: refused while draining
   bool dev = false;         ///< in development mode only, and behind the API key
@@ -320,7 +433,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/metrics", answer_metrics},
     {"GET", "/v1/models", answer_models},
     {"POST", "/v1/completions", answer_completion, true},
-    {"POST", "/v1/chat/completions", answer_chat, true},
+    {"POST", kChatPath, answer_chat, true},
+    {"GET", kStreamsPath, answer_or_refuse<try_resume_stream>},
     {"POST", "/tokenize", answer_tokenize, true},
     {"POST", "/detokenize", answer_detokenize, true},
     {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, false, true},
@@ -335,11 +449,16 @@ constexpr Route kRoutes[] = {
 /// Asked too often by too many to say anything.
 constexpr std::string_view kUnobserved[] = {"/metrics", "/health", "/load", "/ping", "/version"};
 
+bool leads_to(const Route& route, std::string_view path) {
+  return route.path.ends_with('/') ? path.starts_with(route.path) && path.size() > route.path.size()
+                                   : path == route.path;
+}
+
 /// Null if there is none. HEAD is a GET without a body.
 const Route* find_route(std::string_view method, std::string_view path, bool dev_mode) {
   if (method == "HEAD") method = "GET";
   for (const Route& route : kRoutes) {
-    if (route.path == path && route.method == method && route.dev <= dev_mode) return &route;
+    if (leads_to(route, path) && route.method == method && route.dev <= dev_mode) return &route;
   }
   return nullptr;
 }
@@ -348,7 +467,7 @@ const Route* find_route(std::string_view method, std::string_view path, bool dev
 std::string allowed_methods(std::string_view path, bool dev_mode) {
   std::string methods;
   for (const Route& route : kRoutes) {
-    if (route.path != path || route.dev > dev_mode) continue;
+    if (!leads_to(route, path) || route.dev > dev_mode) continue;
     if (!methods.empty()) methods += ", ";
     methods += route.method;
     if (route.method == "GET") methods += ", HEAD";
@@ -535,10 +654,14 @@ HttpObservation Service::begin_observation(const HttpRequest& head) const {
   const std::string_view path = head.path();
   if (std::find(std::begin(kUnobserved), std::end(kUnobserved), path) != std::end(kUnobserved))
     return {};
-  const bool known = !allowed_methods(path, context_->config.dev_mode).empty();
-  HttpObservation observation{.handler = known ? std::string(path) : "none",
-                              .method = head.method,
-                              .start = context_->environment.steady_clock()};
+  const Route* const route =
+      std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& candidate) {
+        return leads_to(candidate, path) && candidate.dev <= context_->config.dev_mode;
+      });
+  HttpObservation observation{
+      .handler = route == std::end(kRoutes) ? "none" : std::string(route->path),
+      .method = head.method,
+      .start = context_->environment.steady_clock()};
   const std::string_view length = head.header("Content-Length");
   std::from_chars(length.data(), length.data() + length.size(), observation.request_bytes);
   return observation;

@@ -21,6 +21,8 @@
 
 namespace troupe {
 
+class KeptStreams;
+
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
@@ -78,6 +80,7 @@ struct ServiceConfig {
   std::vector<std::string> model_names;  ///< as served; the first one answers requests without name
   std::string model_root;                ///< path shown by /v1/models
   std::string version;
+  std::string engine_name;  ///< all that decides what is answered; streams are resumed by the same
   ServerDefaults defaults;
   std::vector<std::string> api_keys;         ///< none: open to all
   std::vector<std::string> allowed_origins;  ///< CORS; "*" allows every one
@@ -105,6 +108,7 @@ struct ServiceCounters {
   std::atomic<std::int64_t> num_samples{0};    ///< samples in the engine
   CompletionRate completions;                  ///< of samples
   std::atomic<bool> draining{false};
+  KeptStreams* kept_streams = nullptr;  ///< null: streams cannot be resumed
 };
 
 struct ServiceContext;

@@ -21,6 +21,7 @@ class Engine final : public EnginePort {
     next_id_ += static_cast<std::uint64_t>(count);
     return first;
   }
+  std::uint64_t draw_key() override { return next_id_; }
   void submit(SubmitRequest submission) override { submitted.push_back(submission.request.id); }
   void abort(std::vector<RequestId>) override {}
   void render(RenderRequest, std::function<void(RenderReply)> reply) override { reply({}); }

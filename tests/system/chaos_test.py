@@ -3,6 +3,7 @@
 log-probabilities of an undisturbed run, bad requests fail alone, and nothing is left over.
 
 TROUPE_CHAOS_FAULTS and TROUPE_CHAOS_SEED: how many faults (20), and which."""
+import contextlib
 import http.client
 import json
 import os
@@ -41,43 +42,87 @@ def body(number):
     return fields
 
 
+class Stream:
+    """What a client has of a stream, whatever the pieces in which it came."""
+
+    def __init__(self, port, fields):
+        self.port, self.fields = port, fields
+        self.stream_id, self.event_id = None, None
+        self.texts, self.tokens, self.reasons, self.usage, self.done = {}, {}, {}, None, False
+
+    def ask(self, connection):
+        if self.event_id is None:
+            path = "/v1/chat/completions" if "messages" in self.fields else "/v1/completions"
+            connection.request("POST", path, json.dumps(self.fields), {"Content-Type": "application/json"})
+        else:
+            connection.request("GET", f"/v1/streams/{self.stream_id}", headers={"Last-Event-ID": self.event_id})
+        return connection.getresponse()
+
+    def read(self):
+        """Until it ends; returns (status, text) of a refusal."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        try:
+            response = self.ask(connection)
+            if response.status != 200:
+                return response.status, response.read().decode()
+            event_id = None
+            for line in response:
+                if not line.endswith(b"\n"):
+                    break
+                if line.strip() == b"data: [DONE]":
+                    self.done = True
+                elif line.startswith(b"id: "):
+                    event_id = line[4:].strip().decode()
+                elif line.startswith(b"data: "):
+                    event = json.loads(line[6:], parse_float=str)
+                    if "error" in event:
+                        return 200, line.decode()
+                    self.take(event)
+                    self.stream_id, self.event_id = event["id"], event_id
+            return None
+        finally:
+            connection.close()
+
+    def take(self, event):
+        self.usage = event.get("usage") or self.usage
+        for choice in event["choices"]:
+            index = choice["index"]
+            text = choice.get("text", choice.get("delta", {}).get("content")) or ""
+            self.texts[index] = self.texts.get(index, "") + text
+            scored = choice.get("logprobs") or {}
+            pairs = [(each["token"], each["logprob"]) for each in scored["content"]] if "content" in scored else \
+                list(zip(scored.get("tokens", []), scored.get("token_logprobs", [])))
+            self.tokens.setdefault(index, []).extend(pairs)
+            self.reasons[index] = choice["finish_reason"] or self.reasons.get(index)
+
+    def answer(self):
+        return 200, self.done, self.texts, self.tokens, self.reasons, self.usage
+
+
 def stream(port, fields):
-    """What a client has at the end, whatever the pieces in which it came."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
-    try:
-        connection.request("POST", "/v1/chat/completions" if "messages" in fields else "/v1/completions", json.dumps(fields),
-                           {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        if response.status != 200:
-            return response.status, response.read().decode()
-        texts, tokens, reasons, usage, done = {}, {}, {}, None, False
-        for line in response:
-            if line.strip() == b"data: [DONE]":
-                done = True
-            elif line.startswith(b"data: "):
-                event = json.loads(line[6:], parse_float=str)
-                if "error" in event:
-                    return 200, line.decode()
-                usage = event.get("usage") or usage
-                for choice in event["choices"]:
-                    index = choice["index"]
-                    text = choice.get("text", choice.get("delta", {}).get("content")) or ""
-                    texts[index] = texts.get(index, "") + text
-                    scored = choice.get("logprobs") or {}
-                    pairs = [(each["token"], each["logprob"]) for each in scored["content"]] if "content" in scored else \
-                        list(zip(scored.get("tokens", []), scored.get("token_logprobs", [])))
-                    tokens.setdefault(index, []).extend(pairs)
-                    reasons[index] = choice["finish_reason"] or reasons.get(index)
-        return 200, done, texts, tokens, reasons, usage
-    finally:
-        connection.close()
+    reader = Stream(port, fields)
+    return reader.read() or reader.answer()
+
+
+def resumed_stream(port, fields):
+    """The same of a client that comes back when the connection breaks, and goes on where it was."""
+    reader = Stream(port, fields)
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            refusal = reader.read()
+            if refusal or reader.done:
+                return refusal or reader.answer()
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {DEADLINE_S} s in vain for the rest of {reader.answer()}")
+        time.sleep(0.02)
 
 
 class Clients:
     """Threads that send one request after another until told to end, and compare each answer."""
 
-    def __init__(self, port, expected):
-        self.port, self.expected = port, expected
+    def __init__(self, port, expected, ask=stream):
+        self.port, self.expected, self.ask = port, expected, ask
         self.ending = threading.Event()
         self.num_requests, self.lost, self.different, self.bad_answers = 0, [], [], []
         self.lock = threading.Lock()
@@ -89,7 +134,7 @@ class Clients:
     def work(self, number):
         while not self.ending.is_set():
             try:
-                answer = stream(self.port, body(number))
+                answer = self.ask(self.port, body(number))
             except Exception as error:  # whatever it is, the request is lost
                 answer = repr(error)
             with self.lock:
@@ -108,7 +153,7 @@ class Clients:
             fields = bad[number % len(bad)]
             number += 1
             try:
-                status, *_ = stream(self.port, fields)
+                status, *_ = self.ask(self.port, fields)
             except Exception as error:
                 status = repr(error)
             if status != 400:
@@ -122,7 +167,7 @@ class Clients:
 
 class Chaos(unittest.TestCase):
     def test_no_request_is_lost_whatever_is_killed(self):
-        self.check("one-process-per-role.conf", NUM_FAULTS - 2 * (NUM_FAULTS // 4))
+        self.check("one-process-per-role.conf", NUM_FAULTS - 3 * (NUM_FAULTS // 4))
 
     def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
         self.check("mixed.conf", NUM_FAULTS // 4)
@@ -130,17 +175,21 @@ class Chaos(unittest.TestCase):
     def test_no_request_is_lost_when_groups_are_killed(self):
         self.check("data-parallel.conf", NUM_FAULTS // 4)
 
-    def check(self, config, num_faults):
+    def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
+        self.check("multi-process.conf", NUM_FAULTS // 4, "--resume", front=True)
+
+    def check(self, config, num_faults, *options, front=False):
+        """With `front`, the Frontend is killed too, and first: clients resume their streams."""
         numbers = random.Random(SEED)
-        with Server("--config-file", str(CONFIGS / config), "--log-stats-interval-s", "0") as server:
+        with Server("--config-file", str(CONFIGS / config), "--log-stats-interval-s", "0", *options) as server:
             expected = [stream(server.port, body(number)) for number in range(NUM_STREAMS)]
             self.assertEqual([answer for answer in expected if answer[:2] != (200, True)], [])
-            clients = Clients(server.port, expected)
-            names = sorted(set(server.nodes()) - {"front"})
+            clients = Clients(server.port, expected, resumed_stream if front else stream)
+            names = sorted(name for name in server.nodes() if front or name != "front")
             self.assertGreater(len(names), 1)
             for fault in range(num_faults):
                 time.sleep(numbers.uniform(0.05, 0.6))  # not to wait for anything: a fault comes when it comes
-                name = numbers.choice(names)
+                name = "front" if front and fault == 0 else numbers.choice(names)
                 victim, restarts = server.nodes()[name], server.log().count("engine restarted")
                 stopped = numbers.random() < SHARE_STOPPED or fault == num_faults // 2
                 os.kill(victim, signal.SIGSTOP if stopped else signal.SIGKILL)

@@ -23,6 +23,7 @@ class FakeEngine final : public EnginePort {
     next_id_ += static_cast<std::uint64_t>(count);
     return first;
   }
+  std::uint64_t draw_key() override { return ++num_keys_; }
   void submit(SubmitRequest submission) override {
     GenerateRequest& request = submission.request;
     std::function<void(const GenerateRequest&)> react;
@@ -115,6 +116,7 @@ class FakeEngine final : public EnginePort {
   std::vector<PauseScheduler> pauses_;
   std::vector<DrainGroup> drains_;
   Placement last_placement_;
+  std::atomic<std::uint64_t> num_keys_{0};
   bool paused_ = false;
   std::function<void(const GenerateRequest&)> react_;
   std::atomic<bool> healthy_{true};
