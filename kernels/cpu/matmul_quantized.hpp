@@ -181,14 +181,29 @@ TROUPE_INLINE void pack_quantized_row(const WeightSpec& spec, const PanelLayout&
       std::byte* group = panel + s * layout.shard_bytes + g * layout.group_bytes;
       const std::int64_t begin = g * spec.group_size;
       const std::int64_t end = min_of(begin + spec.group_size, layout.depth);
-      for (std::int64_t k = 0; k < end - begin; ++k) {
-        const std::int32_t value = values[s * layout.depth + begin + k];
+      // Whole words, with anything for what is beyond the end: activations are zero there.
+      constexpr std::int64_t kBlock = 32;
+      for (std::int64_t k = 0; k < end - begin; k += kBlock) {
+        std::uint32_t block[kBlock / 4] = {};
+        std::memcpy(block, values + s * layout.depth + begin + k,
+                    static_cast<std::size_t>(min_of(kBlock, end - begin - k)));
+        const auto put = [&](std::int64_t word, std::uint32_t value)
+            __attribute__((always_inline)) {
+          std::memcpy(group + (word * kPanelCols + col) * 4, &value, sizeof value);
+        };
         if (spec.quantized == QuantizedType::kInt4) {
-          const std::int64_t word = k / 32 * 4 + k % 16 / 4;
-          std::byte& both = group[(word * kPanelCols + col) * 4 + k % 4];
-          both |= static_cast<std::byte>((value + kInt4Bias) << (k % 32 < 16 ? 0 : 4));
+          // A nibble of two's complement plus 8 is its upper bit flipped.
+          static_assert(kInt4Bias == 8);
+          const auto nibbles = [](std::uint32_t bytes) __attribute__((always_inline)) {
+            return (bytes & 0x0f0f0f0fu) ^ 0x08080808u;
+          };
+          for (std::int64_t i = 0; i < 4; ++i)
+            put(k / 8 + i, nibbles(block[i]) | nibbles(block[i + 4]) << 4);
         } else {
-          group[(k / 4 * kPanelCols + col) * 4 + k % 4] = static_cast<std::byte>(value + kInt8Bias);
+          static_assert(kInt8Bias == 0 || kInt8Bias == 128);
+          constexpr std::uint32_t kBias = kInt8Bias == 0 ? 0 : 0x80808080u;
+          const std::int64_t num_words = min_of(kBlock, spec.group_size - k) / 4;
+          for (std::int64_t i = 0; i < num_words; ++i) put(k / 4 + i, block[i] ^ kBias);
         }
       }
       store_element<ElementType::kF16>(group + value_bytes, col, scales[s * num_groups + g]);

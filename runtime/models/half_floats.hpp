@@ -27,11 +27,14 @@ namespace troupe {
 /// The nearest number that binary16 has, ties to even; the largest one beyond its range.
 [[nodiscard]] inline float round_to_f16(float value) noexcept {
   constexpr float kLargest = 65504.0f;
-  if (std::fabs(value) >= kLargest) return std::copysign(kLargest, value);
-  int exponent = 0;
-  std::frexp(value, &exponent);
-  const float step = std::ldexp(1.0f, exponent < -13 ? -24 : exponent - 11);
-  return std::nearbyint(value / step) * step;
+  const float size = std::fabs(value);
+  if (!(size < kLargest)) return size >= kLargest ? std::copysign(kLargest, value) : value;
+  if (size < 0x1p-14f) {  // whole steps of 2^-24; adding 1.5 * 2^23 rounds to a whole number
+    constexpr float kRounder = 0x1.8p23f;
+    return std::copysign(((size * 0x1p24f + kRounder) - kRounder) * 0x1p-24f, value);
+  }
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return std::bit_cast<float>((bits + 0xfff + ((bits >> 13) & 1)) & ~std::uint32_t{0x1fff});
 }
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
 #include "runtime/models/quantize.hpp"
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
@@ -99,12 +100,60 @@ BOOST_AUTO_TEST_CASE(quantised_groups_are_as_near_as_their_width_allows) {
   }
 }
 
+/// One candidate after the other, one number after the other.
+GroupScale plain_int4_group(std::span<const float> weights, std::vector<std::int8_t>& values) {
+  float largest = 0;
+  for (const float w : weights)
+    if (std::fabs(w) > std::fabs(largest)) largest = w;
+  float least = -1;
+  GroupScale best;
+  for (const float divisor : {-8.0f, -7.5f, -8.5f, -9.0f, -9.5f, -10.0f, 7.0f, 7.5f}) {
+    const float scale = round_to_f16(largest / divisor);
+    const float factor = scale == 0 ? 0 : 1 / scale;
+    std::vector<std::int8_t> numbers;
+    float error = 0;
+    for (const float w : weights) {
+      const float number = std::nearbyint(std::clamp(w * factor, -8.0f, 7.0f));
+      numbers.push_back(static_cast<std::int8_t>(number));
+      const float difference = number * scale - w;
+      error += difference * difference;
+    }
+    if (least >= 0 && !(error < least)) continue;
+    least = error;
+    best.scale = scale;
+    values = numbers;
+  }
+  return best;
+}
+
+BOOST_AUTO_TEST_CASE(all_scales_tried_at_once_give_the_numbers_of_one_after_the_other) {
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal(0, 0.02f);
+  for (std::size_t size = 1; size <= 130; ++size) {
+    std::vector<float> weights(size);
+    for (float& w : weights) w = size % 3 == 0 ? std::round(normal(random) * 100) : normal(random);
+    std::vector<std::int8_t> expected;
+    const GroupScale best = plain_int4_group(weights, expected);
+    std::vector<std::int8_t> values(size);
+    BOOST_TEST(quantize_group(QuantizedType::kInt4, weights, values.data()).scale == best.scale);
+    BOOST_TEST(values == expected, boost::test_tools::per_element());
+  }
+}
+
 BOOST_AUTO_TEST_CASE(numbers_are_rounded_to_f16_and_widened_exactly) {
   for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const float value = widen_f16(static_cast<std::uint16_t>(bits));
     BOOST_REQUIRE(round_to_f16(value) == value);
     BOOST_REQUIRE(round_to_f16(-value) == -value);
+    if (bits == 0x7bff) break;
+    // Half way between neighbours lies the even one; what is nearer to either is that one.
+    const float next = widen_f16(static_cast<std::uint16_t>(bits + 1));
+    const float middle = (value + next) / 2;
+    BOOST_REQUIRE(round_to_f16(middle) == (bits % 2 == 0 ? value : next));
+    BOOST_REQUIRE(round_to_f16(std::nextafter(middle, 0.0f)) == value);
+    BOOST_REQUIRE(round_to_f16(-std::nextafter(middle, next)) == -next);
   }
+  BOOST_TEST(std::isnan(round_to_f16(std::nanf(""))));
   BOOST_TEST(round_to_f16(1.0f + 0x1p-11f) == 1.0f);
   BOOST_TEST(round_to_f16(1.0f + 3 * 0x1p-11f) == 1.0f + 0x1p-9f);
   BOOST_TEST(round_to_f16(1e9f) == 65504.0f);
