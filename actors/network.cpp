@@ -144,8 +144,7 @@ class TlsScribe : public caf::io::scribe {
 
 class TlsDoorman : public net::doorman_impl {
  public:
-  TlsDoorman(net::default_multiplexer& multiplexer, int socket,
-             std::shared_ptr<const TlsContext> tls)
+  TlsDoorman(net::default_multiplexer& multiplexer, int socket, std::shared_ptr<TlsSource> tls)
       : doorman_impl(multiplexer, socket), tls_(std::move(tls)) {}
 
   bool new_connection() override {
@@ -156,7 +155,8 @@ class TlsDoorman : public net::doorman_impl {
     }
     net::nonblocking(socket, true);
     net::tcp_nodelay(socket, true);
-    auto session = std::make_shared<TlsSession>(tls_, socket, TlsSession::Side::kAccepts);
+    auto session =
+        std::make_shared<TlsSession>(tls_->context(), socket, TlsSession::Side::kAccepts);
     handshakes_.push_back({session, socket, now_seconds()});
     auto scribe =
         caf::make_counted<TlsScribe>(acceptor_.backend(), socket, std::move(session), refusals_);
@@ -188,14 +188,14 @@ class TlsDoorman : public net::doorman_impl {
     return false;
   }
 
-  std::shared_ptr<const TlsContext> tls_;
+  std::shared_ptr<TlsSource> tls_;
   std::shared_ptr<RefusalLog> refusals_ = std::make_shared<RefusalLog>();
   std::deque<Handshake> handshakes_;
 };
 
 class TlsMiddleman : public caf::io::middleman_actor_impl {
  public:
-  TlsMiddleman(caf::actor_config& config, caf::actor broker, std::shared_ptr<const TlsContext> tls)
+  TlsMiddleman(caf::actor_config& config, caf::actor broker, std::shared_ptr<TlsSource> tls)
       : middleman_actor_impl(config, std::move(broker)), tls_(std::move(tls)) {}
   const char* name() const override { return "tls_middleman"; }
 
@@ -207,7 +207,7 @@ class TlsMiddleman : public caf::io::middleman_actor_impl {
     net::tcp_nodelay(socket, true);
     return caf::io::scribe_ptr(caf::make_counted<TlsScribe>(
         multiplexer(), socket,
-        std::make_shared<TlsSession>(tls_, socket, TlsSession::Side::kConnects),
+        std::make_shared<TlsSession>(tls_->context(), socket, TlsSession::Side::kConnects),
         std::make_shared<RefusalLog>()));
   }
   caf::expected<caf::io::doorman_ptr> open(std::uint16_t port, const char* host,
@@ -222,12 +222,12 @@ class TlsMiddleman : public caf::io::middleman_actor_impl {
     return dynamic_cast<net::default_multiplexer&>(system().middleman().backend());
   }
 
-  std::shared_ptr<const TlsContext> tls_;
+  std::shared_ptr<TlsSource> tls_;
 };
 
 }  // namespace
 
-Network::Network(caf::actor_system& system, std::shared_ptr<const TlsContext> tls)
+Network::Network(caf::actor_system& system, std::shared_ptr<TlsSource> tls)
     : system_(system), tls_(std::move(tls)) {
   if (!tls_) {
     middleman_ = system.middleman().actor_handle();
@@ -244,15 +244,16 @@ Network::~Network() {
   self->wait_for(middleman_);
 }
 
-Result<std::shared_ptr<const TlsContext>> load_tls(const TopologyOptions& options) {
-  if (options.tls_certificate.empty()) return std::shared_ptr<const TlsContext>();
-  return TlsContext::load(
+Result<std::shared_ptr<TlsSource>> load_tls(const TopologyOptions& options) {
+  if (options.tls_certificate.empty()) return std::shared_ptr<TlsSource>();
+  return TlsSource::open(
       {.certificate = options.tls_certificate, .key = options.tls_key, .ca = options.tls_ca});
 }
 
-Result<void> probe_node(const std::shared_ptr<const TlsContext>& tls, const std::string& host,
+Result<void> probe_node(const std::shared_ptr<TlsSource>& tls, const std::string& host,
                         std::uint16_t port) {
-  return tls ? probe_tls(tls, host, port, kProbeTimeout) : probe_tcp(host, port, kProbeTimeout);
+  return tls ? probe_tls(tls->context(), host, port, kProbeTimeout)
+             : probe_tcp(host, port, kProbeTimeout);
 }
 
 namespace {

@@ -19,10 +19,10 @@
 namespace troupe {
 
 /// Null: the options name no certificates. Errors: of TlsContext::load.
-[[nodiscard]] Result<std::shared_ptr<const TlsContext>> load_tls(const TopologyOptions& options);
+[[nodiscard]] Result<std::shared_ptr<TlsSource>> load_tls(const TopologyOptions& options);
 
 /// Whether a node there lets us in. CAF's own way to connect has no deadline and gives no reasons.
-[[nodiscard]] Result<void> probe_node(const std::shared_ptr<const TlsContext>& tls,
+[[nodiscard]] Result<void> probe_node(const std::shared_ptr<TlsSource>& tls,
                                       const std::string& host, std::uint16_t port);
 
 /// Of one actor system, which must outlive it and have CAF's middleman. Its operations block; not
@@ -30,7 +30,7 @@ namespace troupe {
 class Network {
  public:
   /// `tls` may be null.
-  Network(caf::actor_system& system, std::shared_ptr<const TlsContext> tls);
+  Network(caf::actor_system& system, std::shared_ptr<TlsSource> tls);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
@@ -48,7 +48,7 @@ class Network {
 
  private:
   caf::actor_system& system_;
-  std::shared_ptr<const TlsContext> tls_;  ///< null: without
+  std::shared_ptr<TlsSource> tls_;  ///< null: without
   caf::io::middleman_actor middleman_;
 };
 

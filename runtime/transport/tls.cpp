@@ -3,10 +3,12 @@
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <cstring>
 
+#include "runtime/base/log.hpp"
 #include "runtime/base/tcp_probe.hpp"
 
 namespace troupe {
@@ -73,6 +75,40 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const TlsFiles& files
     return bad_file("tls-ca", files.ca, take_errors());
   RETURN_IF_ERROR(check_own_certificate(context, files));
   return std::shared_ptr<const TlsContext>(loaded);
+}
+
+TlsSource::Stamps TlsSource::stamps_of(const TlsFiles& files) {
+  Stamps stamps;
+  const std::array<const std::string*, 3> names = {&files.certificate, &files.key, &files.ca};
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    struct stat status {};
+    if (stat(names[i]->c_str(), &status) != 0) continue;
+    stamps[i] = {
+        .inode = status.st_ino,
+        .size = status.st_size,
+        .changed_ns = std::int64_t{status.st_ctim.tv_sec} * 1'000'000'000 + status.st_ctim.tv_nsec};
+  }
+  return stamps;
+}
+
+Result<std::shared_ptr<TlsSource>> TlsSource::open(const TlsFiles& files) {
+  const Stamps stamps = stamps_of(files);  // before they are read: a change since is seen later
+  ASSIGN_OR_RETURN(auto context, TlsContext::load(files));
+  return std::shared_ptr<TlsSource>(new TlsSource(files, std::move(context), stamps));
+}
+
+std::shared_ptr<const TlsContext> TlsSource::context() {
+  const std::lock_guard lock(mutex_);
+  const Stamps stamps = stamps_of(files_);
+  if (stamps == stamps_) return context_;
+  stamps_ = stamps;
+  if (auto loaded = TlsContext::load(files_); loaded.ok()) {
+    context_ = std::move(loaded).value();
+    log_info("certificates renewed", kv("certificate", files_.certificate));
+  } else {
+    log_warning("certificates are still the old ones", kv("reason", loaded.error().message));
+  }
+  return context_;
 }
 
 TlsSession::TlsSession(std::shared_ptr<const TlsContext> context, int socket, Side side)

@@ -5,12 +5,15 @@
 
 #include <openssl/ssl.h>
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/result.hpp"
@@ -36,6 +39,36 @@ class TlsContext {
  private:
   explicit TlsContext(SSL_CTX* context) : context_(context, &SSL_CTX_free) {}
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
+};
+
+/// The latest of what the files hold: a certificate that has been renewed is shown by the next
+/// connection, and those that exist go on. Thread-safe.
+class TlsSource {
+ public:
+  /// Errors: of TlsContext::load.
+  [[nodiscard]] static Result<std::shared_ptr<TlsSource>> open(const TlsFiles& files);
+
+  /// Of files that have changed and cannot be used, what they were before; the log says so once.
+  [[nodiscard]] std::shared_ptr<const TlsContext> context();
+
+ private:
+  /// Tells whether a file is another one than before.
+  struct Stamp {
+    std::uint64_t inode = 0;
+    std::int64_t size = 0;
+    std::int64_t changed_ns = 0;
+    bool operator==(const Stamp&) const = default;
+  };
+  using Stamps = std::array<Stamp, 3>;
+
+  TlsSource(TlsFiles files, std::shared_ptr<const TlsContext> context, const Stamps& stamps)
+      : files_(std::move(files)), context_(std::move(context)), stamps_(stamps) {}
+  static Stamps stamps_of(const TlsFiles& files);
+
+  const TlsFiles files_;
+  std::mutex mutex_;  // guards the two below
+  std::shared_ptr<const TlsContext> context_;
+  Stamps stamps_;
 };
 
 /// One connection. It does not own the socket. OpenSSL keeps a queue of errors for each thread, and

@@ -148,6 +148,30 @@ BOOST_AUTO_TEST_CASE(files_that_are_of_no_use_are_refused_with_the_reason) {
                  "unable to get local issuer certificate") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(a_certificate_that_is_renewed_is_shown_from_then_on) {
+  const TlsFiles files = certificates().files("renewed");
+  certificates().make("", "renewed");
+  const auto source = TlsSource::open(files).value();
+  const auto first = source->context();
+  BOOST_TEST(source->context() == first);
+  const auto replace = [](const std::string& file, const std::string& by) {
+    std::filesystem::copy_file(by, file + "-new");
+    std::filesystem::rename(file + "-new", file);
+  };
+  const TlsFiles other = certificates().files("node");
+  replace(files.certificate, other.certificate);
+  BOOST_TEST(source->context() == first);  // the key is not this one's
+  replace(files.key, other.key);
+  const auto second = source->context();
+  BOOST_TEST(second != first);
+  BOOST_TEST(source->context() == second);
+  Pair pair(first, second);  // who has the old one is still let in
+  BOOST_TEST(write_some(pair.connector, "a") >= 0);
+  BOOST_TEST(read_some(pair.acceptor, pair.connector) == "a");
+  std::filesystem::remove(files.certificate);
+  BOOST_TEST(source->context() == second);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace
