@@ -188,7 +188,7 @@ TROUPE_MESSAGE(KVCacheUpdates, new_requests, commands, token_ids, new_mm_feature
 /// One running request that wants to compute num_new_tokens more.
 struct SlotDemand {
   RequestId id{};
-  std::int32_t num_new_tokens = 0;
+  std::int32_t num_new_tokens = 0;  ///< 0: no slots, only num_cached_tokens is wanted
   std::int32_t num_computed_tokens = 0;
   std::int32_t num_in_flight_tokens = 0;  ///< scheduled, result not yet processed
   bool operator==(const SlotDemand&) const = default;

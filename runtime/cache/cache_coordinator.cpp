@@ -161,15 +161,18 @@ void CacheCoordinator::new_step_starts() {
 }
 
 void CacheCoordinator::cache(CachedRequest& request, std::int32_t num_tokens) {
-  const std::int32_t num_final = num_tokens - std::max(0, settings_.num_prefill_lookahead - 1);
+  // A drafter of several modules computes its last tokens again.
+  const std::int32_t num_final =
+      std::max(0, num_tokens - std::max(0, settings_.num_prefill_lookahead - 1));
+  if (managers_.size() == 1) return managers_.front()->cache(request, num_final);
+  const auto matchable = [&](std::int32_t n) {
+    return context_.partial_hits ? n : round_down(n, context_.alignment);
+  };
   for (const auto& manager : managers_) {
-    std::int32_t num_cacheable = num_final;
-    if (managers_.size() > 1 && !context_.partial_hits) {
-      num_cacheable = round_down(num_final, context_.alignment);
-      // The drafter's groups are asked for one block beyond a hit.
-      if (manager->eagle() && num_cacheable > 0)
-        num_cacheable = std::min(num_cacheable + manager->block_size(), num_final);
-    }
+    std::int32_t num_cacheable = matchable(num_tokens);
+    // The drafter's groups are asked for one block beyond a hit.
+    if (manager->eagle() && num_cacheable > 0)
+      num_cacheable = std::min(num_final, matchable(num_final) + manager->block_size());
     manager->cache(request, num_cacheable);
   }
 }

@@ -237,14 +237,17 @@ SlotsAllocated KVCacheManager::allocate(const AllocateSlots& question) {
                       .num_in_flight_tokens = demand.num_in_flight_tokens,
                       .num_new_tokens = demand.num_new_tokens,
                       .num_lookahead_tokens = question.num_lookahead_tokens};
-    if (!allocate_slots(known, slots, &taken)) break;
+    if (demand.num_new_tokens > 0 && !allocate_slots(known, slots, &taken)) break;
     for (std::vector<BlockId>& blocks : taken) {
       any_blocks |= !blocks.empty();
       answer.block_counts.push_back(static_cast<std::int32_t>(blocks.size()));
       answer.block_ids.insert(answer.block_ids.end(), blocks.begin(), blocks.end());
       blocks.clear();
     }
-    if (demand.num_computed_tokens < known.info.num_prompt_tokens) {
+    // Until the step that ends the prompt has its result: what that reports of the prompt counts
+    // the blocks that are left then.
+    if (demand.num_new_tokens == 0 ||
+        demand.num_computed_tokens - demand.num_in_flight_tokens < known.info.num_prompt_tokens) {
       answer.num_cached_tokens.resize(question.demands.size(), -1);
       answer.num_cached_tokens[static_cast<std::size_t>(answer.num_allocated)] =
           estimate_cached_tokens(known);

@@ -164,6 +164,7 @@ class Scheduler {
   [[nodiscard]] std::int32_t size_running(const RequestState& request, const StepPlan& plan,
                                           const Budget& budget) const;
   Reply<SlotsAllocated> ask_slots(std::span<const SizedRequest> batch);
+  Reply<SlotsAllocated> ask_num_cached(const RequestState& request);
   Task<bool> preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized);
   void commit_running(StepPlan& plan, const SizedRequest& sized, const SlotsAllocated& answer,
                       std::size_t index);
@@ -254,7 +255,7 @@ class Scheduler {
 
   // scheduler_update.cpp
   struct StepResult;
-  void process_result(RequestState& request, const StepResult& result, EngineCoreOutputs& outputs);
+  bool process_result(RequestState& request, const StepResult& result, EngineCoreOutputs& outputs);
   std::int32_t keep_tokens(RequestState& request, const StepResult& result, bool stale);
   void end_turn(RequestState& request);
   void fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);

@@ -98,6 +98,12 @@ Reply<SlotsAllocated> Scheduler::ask_slots(std::span<const SizedRequest> batch) 
   return kv_cache_.allocate(std::move(question));
 }
 
+/// num_cached_tokens, after all updates so far.
+Reply<SlotsAllocated> Scheduler::ask_num_cached(const RequestState& request) {
+  AllocateSlots question{.updates = take_kv_updates(), .demands = {{.id = request.id}}};
+  return kv_cache_.allocate(std::move(question));
+}
+
 /// Takes blocks from others until `sized` gets its own. False: it lost its own blocks as well, or
 /// must wait for blocks that are about to become free.
 Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized) {

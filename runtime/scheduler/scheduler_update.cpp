@@ -42,6 +42,11 @@ LogprobRows slice(const LogprobRows& rows, std::size_t first_row, std::size_t nu
   return part;
 }
 
+/// Of the prompt, when the first num_cached tokens of the request are in the cache.
+std::int32_t num_created_tokens(const PrefillStats& stats, std::int32_t num_cached) {
+  return std::max(0, std::min(num_cached, stats.num_prompt_tokens) - stats.num_cached_tokens);
+}
+
 }  // namespace
 
 Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
@@ -62,7 +67,6 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   }
 
   std::size_t next_token = 0;
-  outputs.outputs.reserve(step.scheduled_ids.size());
   StepResult part{.output = &result};
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
     const RequestId id = step.scheduled_ids[i];
@@ -81,7 +85,23 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
       if (owner == id) part.embedding = &embedding;
     part.lost = std::find(lost.begin(), lost.end(), id) != lost.end();
     const auto known = requests_.find(id);
-    if (known != requests_.end()) process_result(*known->second, part, outputs);
+    if (known != requests_.end()) {
+      RequestState& request = *known->second;
+      const bool was_running = request.status == RequestStatus::kRunning;
+      const bool had_output = !request.prefill_stats;
+      const bool stopped = process_result(request, part, outputs);
+      // Accepted drafts may have filled the block in which the prompt ends.
+      if (config_.async_scheduling && !had_output && !request.prefill_stats && num_sampled > 1) {
+        const SlotsAllocated answer = co_await ask_num_cached(request);
+        record_evicted(answer.evicted);
+        PrefillStats& stats = outputs.outputs.back().prefill_stats.value();
+        stats.num_cache_creation_tokens =
+            num_created_tokens(stats, answer.num_cached_tokens.front());
+      }
+      if (stopped && was_running) std::erase(running_, &request);
+      if (stopped && !was_running) remove_from_queues(&request);
+      if (stopped) end_turn(request);
+    }
     if (i < result.num_logprob_rows.size()) {
       for (std::int32_t row = 0; row < result.num_logprob_rows[i]; ++row)
         part.first_logprob += static_cast<std::size_t>(
@@ -105,14 +125,16 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   co_return outputs;
 }
 
-void Scheduler::process_result(RequestState& request, const StepResult& result,
+/// True: the request has stopped, and is to be taken out of the queues.
+bool Scheduler::process_result(RequestState& request, const StepResult& result,
                                EngineCoreOutputs& outputs) {
   request.num_in_flight_tokens -= result.num_scheduled;
   const bool stale = request.num_stale_tokens > 0;
   if (stale) {
     request.num_stale_tokens -= result.num_scheduled;
   }
-  if (result.lost || is_finished(request.status) || (stale && request.drop_stale_output)) return;
+  if (result.lost || is_finished(request.status) || (stale && request.drop_stale_output))
+    return false;
   if (result.num_drafts > 0 && !result.sampled.empty()) {
     const std::int32_t num_sampled_per_step = config_.pooling ? 0 : 1;
     const auto num_accepted =
@@ -139,12 +161,11 @@ void Scheduler::process_result(RequestState& request, const StepResult& result,
                  request.num_computed_tokens - request.num_output_placeholders -
                      config_.speculative.num_prefill_lookahead);
 
-  const bool was_running = request.status == RequestStatus::kRunning;
   const std::int32_t num_kept = keep_tokens(request, result, stale);
   advance_grammar(request, result.sampled.first(static_cast<std::size_t>(num_kept)));
   if (result.embedding != nullptr) request.status = RequestStatus::kFinishedStopped;
   const bool stopped = is_finished(request.status);
-  if (num_kept == 0 && result.embedding == nullptr && !stopped) return;
+  if (num_kept == 0 && result.embedding == nullptr && !stopped) return false;
 
   EngineCoreOutput& output = outputs.outputs.emplace_back();
   output.id = request.id;
@@ -166,18 +187,11 @@ void Scheduler::process_result(RequestState& request, const StepResult& result,
     PrefillStats& stats = output.prefill_stats.emplace(*request.prefill_stats);
     request.prefill_stats.reset();
     stats.num_computed_tokens = stats.num_prompt_tokens - stats.num_cached_tokens;
-    stats.num_cache_creation_tokens =
-        std::max(0, std::min(request.num_cached_estimate, stats.num_prompt_tokens) -
-                        stats.num_cached_tokens);
+    stats.num_cache_creation_tokens = num_created_tokens(stats, request.num_cached_estimate);
   }
-  if (!stopped) return;
-  output.finish_reason = finish_reason(request.status);
-  output.stop_reason = request.stop_reason;
-  if (was_running)
-    std::erase(running_, &request);
-  else
-    remove_from_queues(&request);
-  end_turn(request);
+  output.stop_reason = request.stop_reason;  // a session keeps that of its last stop
+  if (stopped) output.finish_reason = finish_reason(request.status);
+  return stopped;
 }
 
 /// Appends what was sampled up to where the request stops; returns how many tokens that is.
@@ -208,11 +222,13 @@ std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& res
 void Scheduler::end_turn(RequestState& request) {
   if (!request.resumable) return free_request(request);
   request.num_computed_tokens -= request.num_output_placeholders;
+  // Drafts that were accepted beyond the stop are no tokens of the request: what follows is
+  // computed in their place.
+  request.num_computed_tokens = std::min(request.num_computed_tokens, request.num_tokens());
   request.num_output_placeholders = 0;
   request.draft_token_ids.clear();
   request.num_stale_tokens = request.num_in_flight_tokens;
   request.drop_stale_output = true;
-  request.stop_reason = {};
   stop_clock(request);
   if (request.next_chunks.empty()) {
     request.status = RequestStatus::kWaitingForStreamingRequest;
@@ -228,8 +244,21 @@ void Scheduler::end_turn(RequestState& request) {
 }
 
 /// The session's computed tokens and the chunk's are its prompt now. The last sampled token has not
-/// been computed, and is dropped.
+/// been computed, and is dropped. A chunk that makes the session too long ends it with an error.
 void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
+  const auto length =
+      static_cast<std::size_t>(request.num_computed_tokens) + chunk.prompt_token_ids.size();
+  if (std::cmp_greater(length, config_.max_model_len)) {
+    failures_.emplace_back(request.id,
+                           invalid_argument("the session would have " + std::to_string(length) +
+                                            " tokens with this chunk, max_model_len is " +
+                                            std::to_string(config_.max_model_len)));
+    if (request.status == RequestStatus::kWaitingForStreamingRequest) return;
+    request.status = RequestStatus::kWaitingForStreamingRequest;
+    leave_turns(request);
+    ++num_waiting_for_chunk_;
+    return;
+  }
   if (request.status == RequestStatus::kWaitingForStreamingRequest) --num_waiting_for_chunk_;
   request.token_ids.resize(static_cast<std::size_t>(request.num_computed_tokens));
   tell_kv(KVCacheCommandKind::kTruncate, request.id, request.num_computed_tokens);

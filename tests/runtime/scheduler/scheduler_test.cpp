@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "tests/runtime/scheduler/scheduler_fixture.hpp"
 #include "tests/support/local_ports.hpp"
 
 namespace troupe {
@@ -150,6 +151,32 @@ BOOST_AUTO_TEST_CASE(a_step_goes_on_when_the_answer_arrives_and_may_be_dropped_b
     reset.reset();
   }
   late_answer();  // nobody waits any more
+}
+
+EngineCoreRequest chunk_of(RequestId id, std::size_t num_tokens) {
+  EngineCoreRequest chunk;
+  chunk.id = id;
+  chunk.params.max_tokens = 2;
+  chunk.prompt_token_ids.assign(num_tokens, 5);
+  chunk.resumable = true;
+  return chunk;
+}
+
+BOOST_AUTO_TEST_CASE(a_chunk_that_makes_a_session_too_long_ends_it_alone) {
+  SchedulerFixture engine(SchedulerFixture::small());  // max_model_len 64
+  EngineCoreRequest first = engine.request(20, 1);
+  first.resumable = true;
+  const RequestId session = engine.add(std::move(first));
+  const RequestId other = engine.add(engine.request(20, 30));
+  engine.step();
+  engine.ended.clear();  // its first turn
+  BOOST_REQUIRE(engine.scheduler->add_request(chunk_of(session, 45), engine.now).ok());
+  for (int i = 0; i < 3; ++i) engine.step();
+  BOOST_TEST(engine.ended.at(session).error.value().message ==
+             "the session would have 65 tokens with this chunk, max_model_len is 64");
+  BOOST_TEST(engine.running(other));
+  while (engine.running(other)) engine.step();
+  BOOST_TEST(engine.all_blocks_free());
 }
 
 }  // namespace
