@@ -1,6 +1,6 @@
 #pragma once
 // Non-owning views of the memory that kernels read and write. Activations are always f32; weights
-// and the KV cache are stored in any ElementType.
+// are stored in a wide ElementType, the KV cache in any.
 
 #include <cstddef>
 #include <cstdint>
@@ -15,11 +15,24 @@
 
 namespace troupe {
 
-/// How numbers are stored.
-enum class ElementType : std::uint8_t { kF32, kBF16, kF16 };
+/// How numbers are stored. Those of 8 bits are for the KV cache only, where each token's key and
+/// value of each head has a scale of its own.
+enum class ElementType : std::uint8_t {
+  kF32,
+  kBF16,
+  kF16,
+  kI8,      ///< in [-127, 127]
+  kF8E4M3,  ///< 4 bits of exponent, 3 of fraction (OCP 8-bit floating point, E4M3)
+};
 
 [[nodiscard]] constexpr std::int64_t element_bytes(ElementType type) noexcept {
-  return type == ElementType::kF32 ? 4 : 2;
+  return type == ElementType::kF32                                 ? 4
+         : type == ElementType::kBF16 || type == ElementType::kF16 ? 2
+                                                                   : 1;
+}
+/// Of a token's scale, an f32; wide types have none.
+[[nodiscard]] constexpr std::int64_t scale_bytes(ElementType type) noexcept {
+  return element_bytes(type) == 1 ? 4 : 0;
 }
 
 /// [num_rows, num_cols] of T; row i starts at data + i * row_stride (in elements).
@@ -97,8 +110,12 @@ struct KvCacheView {
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
 
+  /// Keys, or values, of one head in one block.
+  [[nodiscard]] constexpr std::int64_t head_bytes() const noexcept {
+    return block_size * (head_dim * element_bytes(type) + scale_bytes(type));
+  }
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept {
-    return 2 * num_kv_heads * block_size * head_dim * element_bytes(type);
+    return 2 * num_kv_heads * head_bytes();
   }
 };
 

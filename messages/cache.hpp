@@ -27,7 +27,7 @@ enum class KVCacheKind : std::uint8_t {
   kEncoderOnlyAttention,  ///< looks at the tokens of its own step only: no cache
 };
 
-enum class DType : std::uint8_t { kF32, kBF16, kF16, kI8, kI32, kU8 };
+enum class DType : std::uint8_t { kF32, kBF16, kF16, kI8, kI32, kU8, kF8E4M3 };
 
 [[nodiscard]] constexpr std::int64_t dtype_bytes(DType dtype) noexcept {
   switch (dtype) {
@@ -64,6 +64,7 @@ struct KVCacheSpec {
   std::int64_t state_bytes = 0;                    ///< kMamba: of one state
   std::int32_t head_dim_v = 0;        ///< of the values; 0: head_dim. MLA has no values of its own
   std::int32_t tokens_per_state = 1;  ///< attention over compressed tokens keeps one per so many
+  std::int32_t scale_bytes = 0;       ///< beside each token's key, and its value, of each KV head
 
   /// A latent vector per token serves as key and as value.
   [[nodiscard]] constexpr bool is_mla() const noexcept {
@@ -75,15 +76,16 @@ struct KVCacheSpec {
     if (kind == KVCacheKind::kMamba) return state_bytes;
     if (kind == KVCacheKind::kEncoderOnlyAttention) return 0;
     const std::int64_t value_dim = is_mla() ? 0 : head_dim_v != 0 ? head_dim_v : head_dim;
-    return num_kv_heads * (head_dim + value_dim) * (block_size / tokens_per_state) *
-           dtype_bytes(dtype);
+    const std::int64_t token_bytes =
+        (head_dim + value_dim) * dtype_bytes(dtype) + (value_dim != 0 ? 2 : 1) * scale_bytes;
+    return num_kv_heads * token_bytes * (block_size / tokens_per_state);
   }
   bool operator==(const KVCacheSpec&) const = default;
 };
 TROUPE_MESSAGE(KVCacheSpec, kind, block_size, num_kv_heads, head_dim, dtype, sliding_window,
                attention_chunk_size, extra_retained_tokens, mamba_mode, num_speculative_blocks,
                num_prefill_checkpoint_blocks, prefill_checkpoint_alignment, padded_page_bytes,
-               state_bytes, head_dim_v, tokens_per_state)
+               state_bytes, head_dim_v, tokens_per_state, scale_bytes)
 
 /// Layers that share one block table. Layer `layers[i]` keeps its pages in tensor i of the pool.
 struct KVCacheGroup {

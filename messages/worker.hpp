@@ -53,10 +53,10 @@ TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, prompt_lookup_min, prompt_
 
 /// What a worker loads, and how.
 struct WorkerOptions {
-  std::string model;                  ///< folder, or GGUF file
-  std::string dtype = "auto";         ///< auto, bfloat16, float32
-  std::string quantization = "auto";  ///< auto, int8, int4, or a checkpoint's method
-  std::string kv_cache_dtype = "auto";
+  std::string model;                    ///< folder, or GGUF file
+  std::string dtype = "auto";           ///< auto, bfloat16, float32
+  std::string quantization = "auto";    ///< auto, int8, int4, or a checkpoint's method
+  std::string kv_cache_dtype = "auto";  ///< auto, bfloat16, float32, fp8, fp8_e4m3, int8
   std::string cpu_isa = "auto";
   std::int32_t threads = 0;  ///< 0: the cores, shared out among the ranks on this host
   std::int32_t block_size = 16;

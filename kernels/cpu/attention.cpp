@@ -49,9 +49,18 @@ TROUPE_INLINE void attend_chunk_of_type(const AttentionArgs& args, const QueryTi
                                         std::int64_t chunk, ChunkScratch& scratch,
                                         const SoftmaxState& state) {
 #if defined(TROUPE_BF16_TILES)
-  if (attends_in_tiles(args.cache)) return TileAttention(args, tile, chunk, scratch, state).run();
+  if (attends_in_tiles(args.cache)) {
+    const auto attend = [&](auto type) {
+      TileAttention<decltype(type)::value>(args, tile, chunk, scratch, state).run();
+    };
+    if (args.cache.type == ElementType::kI8) return attend(ElementConstant<ElementType::kI8>{});
+    if (args.cache.type == ElementType::kF8E4M3) {
+      return attend(ElementConstant<ElementType::kF8E4M3>{});
+    }
+    return attend(ElementConstant<ElementType::kBF16>{});
+  }
 #endif
-  with_element_type(args.cache.type, [&](auto type) {
+  with_cache_type(args.cache.type, [&](auto type) {
     attend_chunk<decltype(type)::value>(args, tile, chunk, scratch, state);
   });
 }

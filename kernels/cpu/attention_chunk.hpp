@@ -43,6 +43,9 @@ struct ChunkScratch {
   alignas(64) float scores[kTileRows][kChunkTokens];
   alignas(64) std::byte staged_keys[kMaxHeadDim * kLanes * 4];
   const std::byte* values[kChunkTokens];
+  // Of the chunk's tokens that the tile sees, 0 for the others; only for types that have scales.
+  alignas(64) float key_scales[kChunkTokens];
+  alignas(64) float value_scales[kChunkTokens];
 #if defined(TROUPE_BF16_TILES)
   alignas(64) std::uint16_t queries[kTileRows * kMaxHeadDim];
   alignas(64) std::uint16_t weights[kTileRows * kChunkTokens];
@@ -93,12 +96,32 @@ TROUPE_INLINE void for_each_row_group(int num_rows, const F& f) {
   if (row < num_rows) f(row, RowCount<1>{});
 }
 
+/// Collects the scales of the chunk's tokens in [first, last].
+TROUPE_INLINE void gather_scales(const QueryTile& tile, const KvCacheView& cache,
+                                 std::int64_t chunk_start, std::int64_t first, std::int64_t last,
+                                 ChunkScratch& scratch) {
+  std::memset(scratch.key_scales, 0, sizeof scratch.key_scales);
+  std::memset(scratch.value_scales, 0, sizeof scratch.value_scales);
+  for (std::int64_t i = first; i <= last;) {
+    const std::int64_t position = chunk_start + i;
+    const std::int64_t block = tile.block_table[position / cache.block_size];
+    const std::int64_t t = position % cache.block_size;
+    const std::int64_t count = min_of(cache.block_size - t, last + 1 - i);
+    const auto num_bytes = static_cast<std::size_t>(count) * sizeof(float);
+    std::memcpy(scratch.key_scales + i,
+                token_scale(cache, key_block(cache, block, tile.kv_head), t), num_bytes);
+    std::memcpy(scratch.value_scales + i,
+                token_scale(cache, value_block(cache, block, tile.kv_head), t), num_bytes);
+    i += count;
+  }
+}
+
 /// Scores of all rows for the chunk's tokens in [first, last] (positions in the chunk), unscaled.
 template <ElementType kType>
 TROUPE_INLINE void score_chunk(const QueryTile& tile, const KvCacheView& cache,
                                std::int64_t chunk_start, std::int64_t first, std::int64_t last,
                                ChunkScratch& scratch) {
-  constexpr std::int64_t kNumberBytes = kType == ElementType::kF32 ? 4 : 2;
+  constexpr std::int64_t kNumberBytes = element_bytes(kType);
   const bool blocks_hold_vectors = cache.block_size % kLanes == 0;
   const std::int64_t stride = blocks_hold_vectors ? cache.block_size : kLanes;
   // The kLanes tokens from position `group * kLanes` of the chunk on.
@@ -147,31 +170,42 @@ TROUPE_INLINE void score_chunk(const QueryTile& tile, const KvCacheView& cache,
 }
 
 /// Turns the scores of positions [first, last] into exp(score - max); returns max and sum. Lanes of
-/// the outer vectors that are not in the range become 0.
-TROUPE_INLINE void softmax_scores(const AttentionArgs& args, float* scores, std::int64_t first,
-                                  std::int64_t last, float* max_out, float* sum_out) {
+/// the outer vectors that are not in the range become 0. Where tokens have scales, the scores are
+/// multiplied by those of the keys before, and the exponentials by those of the values after.
+template <ElementType kType>
+TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch& scratch,
+                                  float* scores, std::int64_t first, std::int64_t last,
+                                  float* max_out, float* sum_out) {
+  constexpr bool kScaled = scale_bytes(kType) != 0;
   const std::int64_t begin = first / kLanes * kLanes;
   const Vec factor = broadcast(args.scale);
   const Vec first_lane = broadcast(static_cast<float>(first));
   const Vec end_lane = broadcast(static_cast<float>(last + 1));
+  const auto visible_lanes = [&](std::int64_t i) {
+    const Vec position = broadcast(static_cast<float>(i)) + lane_numbers();
+    return greater_equal(position, first_lane) & less(position, end_lane);
+  };
   Vec largest = broadcast(-kInfinity);
   for (std::int64_t i = begin; i <= last; i += kLanes) {
-    Vec score = load(scores + i) * factor;
+    Vec score = load(scores + i);
+    if constexpr (kScaled) score = score * load(scratch.key_scales + i);
+    score = score * factor;
     if (args.logit_softcap > 0.0f) {
       score = broadcast(args.logit_softcap) * tanh(score / broadcast(args.logit_softcap));
     }
-    const Vec position = broadcast(static_cast<float>(i)) + lane_numbers();
-    const Mask visible = greater_equal(position, first_lane) & less(position, end_lane);
-    score = select(visible, score, broadcast(-kInfinity));
+    score = select(visible_lanes(i), score, broadcast(-kInfinity));
     store(scores + i, score);
     largest = max(largest, score);
   }
   const float row_max = max_of_lanes(largest);
   Vec sum = zero();
   for (std::int64_t i = begin; i <= last; i += kLanes) {
-    const Vec weight = exp(load(scores + i) - broadcast(row_max));
-    store(scores + i, weight);
+    Vec weight = exp(load(scores + i) - broadcast(row_max));
     sum = sum + weight;
+    if constexpr (kScaled) {
+      weight = select(visible_lanes(i), weight * load(scratch.value_scales + i), zero());
+    }
+    store(scores + i, weight);
   }
   *max_out = row_max;
   *sum_out = sum_of_lanes(sum);
@@ -257,11 +291,14 @@ void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t
   }
   if (tile_last < tile_first) return;
 
+  if constexpr (scale_bytes(kType) != 0) {
+    gather_scales(tile, cache, chunk_start, tile_first, tile_last, scratch);
+  }
   score_chunk<kType>(tile, cache, chunk_start, tile_first, tile_last, scratch);
   for (int row = 0; row < tile.num_rows; ++row) {
     if (!sees_chunk(tile, row, chunk)) continue;
-    softmax_scores(args, scratch.scores[row], first[row], last[row], &state.max[row],
-                   &state.sum[row]);
+    softmax_scores<kType>(args, scratch, scratch.scores[row], first[row], last[row],
+                          &state.max[row], &state.sum[row]);
     std::memset(state.out + row * head_dim, 0, static_cast<std::size_t>(head_dim) * sizeof(float));
   }
 

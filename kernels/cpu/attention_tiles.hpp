@@ -1,8 +1,9 @@
 #pragma once
-// attend_chunk with the bf16 unit of AMX, for bf16 caches: scores are products of tiles of queries
-// and keys, outputs products of tiles of weights (of the softmax) and values, both rounded to bf16
-// on their way in. Values are taken 16 tokens at a time, counted from position 0, whatever the
-// block size, so that a row's sums always run in the same order.
+// attend_chunk with the bf16 unit of AMX, for caches in bf16 and in 8 bits: scores are products of
+// tiles of queries and keys, outputs products of tiles of weights (of the softmax) and values, both
+// rounded to bf16 on their way in; numbers of 8 bits are exact in bf16. Values are taken 16 tokens
+// at a time, counted from position 0, whatever the block size, so that a row's sums always run in
+// the same order.
 
 #include "kernels/cpu/attention_chunk.hpp"
 #include "kernels/cpu/bf16.hpp"
@@ -14,7 +15,19 @@ inline constexpr std::int64_t kGroupTokens = 16;
 inline constexpr std::int64_t kTileBytes = 1024;
 static_assert(kLanes == kGroupTokens && kTileRows == 32);
 
+/// to[0, count) = from[0, count) in bf16, exactly; of kF8E4M3 1/256 of it. Pre: count is a multiple
+/// of 32.
+template <ElementType kType>
+TROUPE_INLINE void widen_to_bf16(const std::byte* from, std::int64_t count, std::byte* to) {
+  for (std::int64_t i = 0; i < count; i += 32) {
+    const __m512bh halves =
+        _mm512_cvtne2ps_pbh(load_as<kType>(from, i + 16).v, load_as<kType>(from, i).v);
+    _mm512_storeu_si512(to + i * 2, reinterpret_cast<__m512i>(halves));
+  }
+}
+
 /// attend_chunk for one tile of rows. It owns nothing; see attend_chunk for what it computes.
+template <ElementType kType>
 class TileAttention {
  public:
   TileAttention(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
@@ -40,6 +53,9 @@ class TileAttention {
     first_group_ = tile_first_ / kGroupTokens;
     end_group_ = tile_last_ / kGroupTokens + 1;
     round_queries();
+    if constexpr (kIsScaled) {
+      gather_scales(tile_, cache_, chunk_start_, tile_first_, tile_last_, scratch_);
+    }
     score();
     for (int row = 0; row < tile_.num_rows; ++row) weigh(row);
     if (has_hidden_broken_value()) {
@@ -50,12 +66,16 @@ class TileAttention {
       }
     } else {
       configure(tile_.num_rows, kGroupTokens);
-      add_values(0, tile_.num_rows, tile_first_, tile_last_, !has_tiled_pages(cache_));
+      add_values(0, tile_.num_rows, tile_first_, tile_last_, kIsScaled || !has_tiled_pages(cache_));
     }
     release_tiles();
   }
 
  private:
+  /// Numbers of 8 bits, which have scales, are staged in bf16 on their way into tiles.
+  static constexpr bool kIsScaled = scale_bytes(kType) != 0;
+  static constexpr std::int64_t kNumberBytes = element_bytes(kType);
+
   /// Tiles 4 and 5 hold rows of queries or weights, `depth` numbers each, 6 and 7 keys or values of
   /// that depth; the sums are 0, 1 (of 4 with 6, 7) and 2, 3 (of 5). Up to 16 rows need no 5.
   static void configure(int num_rows, std::int64_t depth) {
@@ -84,12 +104,12 @@ class TileAttention {
   TROUPE_INLINE const std::byte* keys_of(std::int64_t group) const {
     const std::int64_t position = chunk_start_ + group * kGroupTokens;
     return key_block(cache_, tile_.block_table[position / cache_.block_size], tile_.kv_head) +
-           key_number(cache_, position % cache_.block_size, 0) * 2;
+           key_number(cache_, position % cache_.block_size, 0) * kNumberBytes;
   }
   TROUPE_INLINE const std::byte* values_of(std::int64_t group) const {
     const std::int64_t position = chunk_start_ + group * kGroupTokens;
     return value_block(cache_, tile_.block_table[position / cache_.block_size], tile_.kv_head) +
-           value_number(cache_, position % cache_.block_size, 0) * 2;
+           value_number(cache_, position % cache_.block_size, 0) * kNumberBytes;
   }
   /// The group's tokens among [first, last], at their numbers in it: f(number, block of keys, block
   /// of values, number in the block).
@@ -105,13 +125,34 @@ class TileAttention {
     }
   }
 
+  /// A number as bf16, which it is or which holds it exactly.
+  TROUPE_INLINE static void stage_number(const std::byte* numbers, std::int64_t number,
+                                         std::byte* to) {
+    if constexpr (kIsScaled) {
+      const std::uint16_t half = to_bf16(load_element<kType>(numbers, number));
+      std::memcpy(to, &half, 2);
+    } else {
+      std::memcpy(to, numbers + number * 2, 2);
+    }
+  }
+
+  /// The group's keys as tiles of bf16 in pages, for pages that hold numbers of 8 bits: rows of 16
+  /// tokens.
+  const std::byte* widen_keys(std::int64_t group, std::byte* to) const {
+    const std::byte* keys = keys_of(group);
+    for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair) {
+      widen_to_bf16<kType>(keys + pair * cache_.block_size * 2, 2 * kGroupTokens, to + pair * 64);
+    }
+    return to;
+  }
+
   /// The group's keys as pages of 16 tokens would hold them, for blocks that do not hold groups.
   const std::byte* stage_keys(std::int64_t group) const {
     for_each_token(group, tile_first_, tile_last_,
                    [&](std::int64_t i, const std::byte* keys, const std::byte*, std::int64_t t) {
                      for (std::int64_t d = 0; d < head_dim_; ++d) {
-                       std::memcpy(scratch_.staged_keys + ((d / 2 * 16 + i) * 2 + d % 2) * 2,
-                                   keys + key_number(cache_, t, d) * 2, 2);
+                       stage_number(keys, key_number(cache_, t, d),
+                                    scratch_.staged_keys + ((d / 2 * 16 + i) * 2 + d % 2) * 2);
                      }
                    });
     return scratch_.staged_keys;
@@ -120,7 +161,7 @@ class TileAttention {
   /// Asks for what the next groups need: for a few rows, memory is what they wait for.
   TROUPE_INLINE void prefetch(std::int64_t group) const {
     constexpr std::int64_t kGroupsAhead = 3;
-    const std::int64_t bytes = head_dim_ * kGroupTokens * 2;
+    const std::int64_t bytes = head_dim_ * kGroupTokens * kNumberBytes;
     const std::byte* values = values_of(group);
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(values + i, 0, 2);
     if (group + kGroupsAhead >= end_group_) return;
@@ -133,7 +174,12 @@ class TileAttention {
     configure(tile_.num_rows, 32);
     const bool tiled = has_tiled_pages(cache_);
     const bool prefetches = tile_.num_rows <= 16 && tiled && cache_.block_size == kGroupTokens;
-    const std::int64_t stride = tiled ? cache_.block_size * 4 : 64;
+    const std::int64_t stride = tiled && !kIsScaled ? cache_.block_size * 4 : 64;
+    const auto tiled_keys = [&](std::int64_t group, std::byte* staged) -> const std::byte* {
+      if constexpr (kIsScaled) return widen_keys(group, staged);
+      return keys_of(group);
+    };
+    std::byte* const staged = scratch_.staged_keys;
     for (std::int64_t group = first_group_; group < end_group_;) {
       if (!tiled) {
         score_groups<1>(stage_keys(group), nullptr, stride, group);
@@ -143,10 +189,12 @@ class TileAttention {
           prefetch(group);
           prefetch(group + 1);
         }
-        score_groups<2>(keys_of(group), keys_of(group + 1), stride, group);
+        score_groups<2>(tiled_keys(group, staged),
+                        tiled_keys(group + 1, staged + head_dim_ * kGroupTokens * 2), stride,
+                        group);
         group += 2;
       } else {
-        score_groups<1>(keys_of(group), nullptr, stride, group);
+        score_groups<1>(tiled_keys(group, staged), nullptr, stride, group);
         ++group;
       }
     }
@@ -190,7 +238,8 @@ class TileAttention {
     const bool sees = last_[row] >= first_[row];
     float* scores = scratch_.scores[row];
     if (sees) {
-      softmax_scores(args_, scores, first_[row], last_[row], &state_.max[row], &state_.sum[row]);
+      softmax_scores<kType>(args_, scratch_, scores, first_[row], last_[row], &state_.max[row],
+                            &state_.sum[row]);
     }
     for (std::int64_t group = first_group_; group < end_group_; ++group) {
       const bool in_range =
@@ -202,8 +251,9 @@ class TileAttention {
   }
 
   /// Whether a group that some row sees only a part of has a value that is not finite; what was
-  /// never written may be such.
+  /// never written may be such. Numbers of 8 bits are finite, whatever their bits.
   bool has_hidden_broken_value() const {
+    if constexpr (kIsScaled) return false;
     std::int64_t common_first = 0;
     std::int64_t common_last = kChunkTokens - 1;
     for (int row = 0; row < tile_.num_rows; ++row) {
@@ -239,7 +289,7 @@ class TileAttention {
   }
 
   /// out[first_row ...] = weights times values; of values only the tokens in [first, last] where
-  /// they must be staged: for a row alone, or from blocks that do not hold groups.
+  /// they must be staged: for a row alone, from blocks that do not hold groups, or in bf16.
   void add_values(int first_row, int num_rows, std::int64_t first, std::int64_t last, bool staged) {
     const bool lower = num_rows > 16;
     const std::int64_t stride = staged ? 2 * 64 : head_dim_ * 4;
@@ -276,12 +326,23 @@ class TileAttention {
   /// Elements d to d + 31 of the group's values, zero outside of [first, last]: [8, 32, 2].
   const std::byte* stage_values(std::int64_t group, std::int64_t d, std::int64_t first,
                                 std::int64_t last) const {
+    if constexpr (kIsScaled) {
+      if (has_tiled_pages(cache_)) {
+        // The weights of tokens outside are zero.
+        const std::byte* values = values_of(group) + d * 2;
+        for (std::int64_t pair = 0; pair < kGroupTokens / 2; ++pair) {
+          widen_to_bf16<kType>(values + pair * head_dim_ * 2, 64,
+                               scratch_.staged_values + pair * 128);
+        }
+        return scratch_.staged_values;
+      }
+    }
     std::memset(scratch_.staged_values, 0, sizeof scratch_.staged_values);
     for_each_token(group, first, last,
                    [&](std::int64_t i, const std::byte*, const std::byte* values, std::int64_t t) {
                      for (std::int64_t e = 0; e < 32; ++e) {
-                       std::memcpy(scratch_.staged_values + ((i / 2 * 32 + e) * 2 + i % 2) * 2,
-                                   values + value_number(cache_, t, d + e) * 2, 2);
+                       stage_number(values, value_number(cache_, t, d + e),
+                                    scratch_.staged_values + ((i / 2 * 32 + e) * 2 + i % 2) * 2);
                      }
                    });
     return scratch_.staged_values;

@@ -51,10 +51,19 @@ TROUPE_INLINE std::uint16_t to_f16(float value) {
   return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-/// Element i of an array of the type, widened.
+/// 1/256 of the number, as its bits are those of an f16 with less exponent.
+TROUPE_INLINE float from_f8e4m3(std::uint8_t byte) {
+  return from_f16(static_cast<std::uint16_t>((byte & 0x80) << 8 | (byte & 0x7f) << 7));
+}
+
+/// Element i of an array of the type, widened; of kF8E4M3 1/256 of it.
 template <ElementType kType>
 TROUPE_INLINE float load_element(const void* array, std::int64_t i) {
-  if constexpr (kType == ElementType::kF32) {
+  if constexpr (kType == ElementType::kI8) {
+    return static_cast<float>(static_cast<const std::int8_t*>(array)[i]);
+  } else if constexpr (kType == ElementType::kF8E4M3) {
+    return from_f8e4m3(static_cast<const std::uint8_t*>(array)[i]);
+  } else if constexpr (kType == ElementType::kF32) {
     float value;
     std::memcpy(&value, static_cast<const char*>(array) + 4 * i, 4);
     return value;
@@ -64,6 +73,7 @@ TROUPE_INLINE float load_element(const void* array, std::int64_t i) {
     return kType == ElementType::kBF16 ? from_bf16(half) : from_f16(half);
   }
 }
+/// Not for types of 8 bits: see write_kv.
 template <ElementType kType>
 TROUPE_INLINE void store_element(void* array, std::int64_t i, float value) {
   if constexpr (kType == ElementType::kF32) {

@@ -5,6 +5,11 @@
 //
 // Where attention is done in bf16 tiles, pairs that a unit adds lie side by side: keys
 // [num_kv_heads, head_dim / 2, block_size, 2], values [num_kv_heads, block_size / 2, head_dim, 2].
+//
+// Numbers of 8 bits: behind each head's keys, and behind its values, a scale for each token
+// ([block_size] f32) that its numbers are to be multiplied by. They are symmetric, the largest of a
+// token's is the largest of the type: int8 keeps 7 bits of it; fp8 less, but the same of all that
+// are larger than 1/30000 of it. Scales of tokens need no calibration, and depend on nothing else.
 
 #include <cstddef>
 
@@ -15,7 +20,8 @@ namespace troupe::TROUPE_ISA {
 /// Whether attention to this cache is done in tiles.
 TROUPE_INLINE bool attends_in_tiles([[maybe_unused]] const KvCacheView& cache) {
 #if defined(TROUPE_BF16_TILES)
-  return cache.type == ElementType::kBF16 && cache.head_dim % 32 == 0;
+  return (cache.type == ElementType::kBF16 || scale_bytes(cache.type) != 0) &&
+         cache.head_dim % 32 == 0;
 #else
   return false;
 #endif
@@ -31,13 +37,19 @@ TROUPE_INLINE bool has_tiled_pages(const KvCacheView& cache) {
 TROUPE_INLINE std::byte* key_block(const KvCacheView& cache, std::int64_t block,
                                    std::int64_t head) {
   return static_cast<std::byte*>(cache.data) + block * cache.block_bytes() +
-         head * cache.head_dim * cache.block_size * element_bytes(cache.type);
+         head * cache.head_bytes();
 }
 
 /// The values of one head in one block.
 TROUPE_INLINE std::byte* value_block(const KvCacheView& cache, std::int64_t block,
                                      std::int64_t head) {
   return key_block(cache, block, cache.num_kv_heads + head);
+}
+
+/// The scale of token t of a key_block or value_block: the one f32 here.
+TROUPE_INLINE std::byte* token_scale(const KvCacheView& cache, std::byte* block, std::int64_t t) {
+  return block + cache.block_size * cache.head_dim * element_bytes(cache.type) +
+         t * scale_bytes(cache.type);
 }
 
 /// Which number of key_block is element d of token t.

@@ -39,13 +39,16 @@ TROUPE_INLINE std::int64_t round_up(std::int64_t a, std::int64_t b) { return cei
 
 inline constexpr float kInfinity = __builtin_inff();
 
-/// kLanes elements from element i on, widened.
+/// kLanes elements from element i on, widened; of kF8E4M3 1/256 of them.
 template <ElementType kType>
 TROUPE_INLINE Vec load_as(const void* array, std::int64_t i) {
-  const char* first = static_cast<const char*>(array) + i * (kType == ElementType::kF32 ? 4 : 2);
+  constexpr std::int64_t kBytes = element_bytes(kType);
+  const char* first = static_cast<const char*>(array) + i * kBytes;
   if constexpr (kType == ElementType::kF32) return load(reinterpret_cast<const float*>(first));
   if constexpr (kType == ElementType::kBF16) return load_bf16(first);
   if constexpr (kType == ElementType::kF16) return load_f16(first);
+  if constexpr (kType == ElementType::kI8) return load_i8(first);
+  if constexpr (kType == ElementType::kF8E4M3) return load_f8e4m3(first);
 }
 
 /// The first n < kLanes elements from element i on, widened; the other lanes are zero. Reads no
@@ -71,7 +74,17 @@ TROUPE_INLINE void with_element_type(ElementType type, const F& f) {
       return f(ElementConstant<ElementType::kBF16>{});
     case ElementType::kF16:
       return f(ElementConstant<ElementType::kF16>{});
+    case ElementType::kI8:
+    case ElementType::kF8E4M3:
+      return;  // never those of a weight
   }
+}
+/// The same for the types of a KV cache.
+template <class F>
+TROUPE_INLINE void with_cache_type(ElementType type, const F& f) {
+  if (type == ElementType::kI8) return f(ElementConstant<ElementType::kI8>{});
+  if (type == ElementType::kF8E4M3) return f(ElementConstant<ElementType::kF8E4M3>{});
+  with_element_type(type, f);
 }
 
 /// f(offset, load, store) over [0, n) in vectors: `load(p)` and `store(p, v)` touch the lanes that

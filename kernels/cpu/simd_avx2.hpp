@@ -39,6 +39,24 @@ TROUPE_INLINE Vec load_bf16(const void* p) {
 TROUPE_INLINE Vec load_f16(const void* p) {
   return {_mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)))};
 }
+TROUPE_INLINE Vec load_i8(const void* p) {
+  const __m128i bytes = _mm_loadl_epi64(static_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))};
+}
+/// 1/256 of the numbers.
+TROUPE_INLINE Vec load_f8e4m3(const void* p) {
+  const __m128i words = _mm_cvtepi8_epi16(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  return {_mm256_cvtph_ps(
+      _mm_and_si128(_mm_slli_epi16(words, 7), _mm_set1_epi16(static_cast<short>(0xbfff))))};
+}
+/// Of 1/256 of numbers that the type has.
+TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
+  const __m128i halves = _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m128i size = _mm_and_si128(_mm_srli_epi16(halves, 7), _mm_set1_epi16(0x7f));
+  const __m128i sign = _mm_and_si128(_mm_srli_epi16(halves, 8), _mm_set1_epi16(0x80));
+  const __m128i words = _mm_or_si128(size, sign);
+  _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
+}
 
 /// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
 struct Bf16Pairs {

@@ -38,6 +38,23 @@ TROUPE_INLINE Vec load_bf16(const void* p) {
 TROUPE_INLINE Vec load_f16(const void* p) {
   return {_mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)))};
 }
+TROUPE_INLINE Vec load_i8(const void* p) {
+  const __m128i bytes = _mm_loadu_si128(static_cast<const __m128i*>(p));
+  return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+}
+/// 1/256 of the numbers.
+TROUPE_INLINE Vec load_f8e4m3(const void* p) {
+  const __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(words, 7),
+                                           _mm256_set1_epi16(static_cast<short>(0xbfff))))};
+}
+/// Of 1/256 of numbers that the type has.
+TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
+  const __m256i halves = _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m256i size = _mm256_and_si256(_mm256_srli_epi16(halves, 7), _mm256_set1_epi16(0x7f));
+  const __m256i sign = _mm256_and_si256(_mm256_srli_epi16(halves, 8), _mm256_set1_epi16(0x80));
+  _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtepi16_epi8(_mm256_or_si256(size, sign)));
+}
 
 /// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
 struct Bf16Pairs {

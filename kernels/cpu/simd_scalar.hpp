@@ -25,6 +25,15 @@ TROUPE_INLINE Vec load_first(const float*, std::int64_t) { return zero(); }
 TROUPE_INLINE void store_first(float*, Vec, std::int64_t) {}
 TROUPE_INLINE Vec load_bf16(const void* p) { return {load_element<ElementType::kBF16>(p, 0)}; }
 TROUPE_INLINE Vec load_f16(const void* p) { return {load_element<ElementType::kF16>(p, 0)}; }
+TROUPE_INLINE Vec load_i8(const void* p) { return {load_element<ElementType::kI8>(p, 0)}; }
+/// 1/256 of the numbers.
+TROUPE_INLINE Vec load_f8e4m3(const void* p) { return {load_element<ElementType::kF8E4M3>(p, 0)}; }
+/// Of 1/256 of numbers that the type has.
+TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
+  const std::uint32_t half = to_f16(a.v);
+  *static_cast<std::uint8_t*>(p) =
+      static_cast<std::uint8_t>(((half >> 7) & 0x7fu) | ((half >> 8) & 0x80u));
+}
 
 /// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
 struct Bf16Pairs {

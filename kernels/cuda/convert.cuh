@@ -36,6 +36,9 @@ void with_element_type(ElementType type, const F& f) {
       return f(__nv_bfloat16{});
     case ElementType::kF16:
       return f(__half{});
+    case ElementType::kI8:
+    case ElementType::kF8E4M3:
+      return;  // 8-bit KV caches are on CPUs only
   }
 }
 

@@ -43,6 +43,7 @@ bool hold_the_same_tokens(const Specs& specs) {
     spec.head_dim = first.head_dim;
     spec.head_dim_v = first.head_dim_v;
     spec.dtype = first.dtype;
+    spec.scale_bytes = first.scale_bytes;
     spec.state_bytes = first.state_bytes;
     spec.padded_page_bytes = first.padded_page_bytes;
     spec.tokens_per_state = first.tokens_per_state;

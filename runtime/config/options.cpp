@@ -93,8 +93,10 @@ void bind_options(OptionSet& set, Options& options) {
           "share of the device's free memory that the KV cache may take; on CPU 4 GiB, or what one "
           "request needs, are enough",
           0.01, 1)
-      .add("kv-cache-dtype", engine.kv_cache_dtype, "KV cache elements; auto follows dtype",
-           {"auto", "bfloat16", "float32"})
+      .add("kv-cache-dtype", engine.kv_cache_dtype,
+           "KV cache elements; auto follows dtype; fp8 is fp8_e4m3; those of 8 bits have a scale "
+           "for each token and head",
+           {"auto", "bfloat16", "float32", "fp8", "fp8_e4m3", "int8"})
       .add("max-logprobs", engine.max_logprobs,
            "most log-probabilities a request may ask for; -1: no limit", -1, kMaxCount)
       .add("stream-interval", engine.stream_interval, "tokens between two chunks of a stream", 1,

@@ -16,9 +16,33 @@ namespace {
 constexpr std::int64_t kMaxLogitRows = 64;
 
 ElementType cache_element_type(DType dtype) {
-  return dtype == DType::kBF16  ? ElementType::kBF16
-         : dtype == DType::kF16 ? ElementType::kF16
-                                : ElementType::kF32;
+  switch (dtype) {
+    case DType::kBF16:
+      return ElementType::kBF16;
+    case DType::kF16:
+      return ElementType::kF16;
+    case DType::kI8:
+      return ElementType::kI8;
+    case DType::kF8E4M3:
+      return ElementType::kF8E4M3;
+    default:
+      return ElementType::kF32;
+  }
+}
+
+Result<DType> parse_kv_cache_dtype(const std::string& name, DType model_dtype) {
+  if (name == "auto") return model_dtype;
+  if (name == "int8") return DType::kI8;
+  if (name == "fp8" || name == "fp8_e4m3") return DType::kF8E4M3;
+  return parse_dtype_name(name);
+}
+
+/// What the model's layers ask for when their pages hold such numbers.
+std::vector<KVCacheSpec> cache_specs(const Model& model, std::int32_t block_size, DType dtype) {
+  std::vector<KVCacheSpec> specs = model.kv_cache_specs(block_size, dtype);
+  for (KVCacheSpec& spec : specs)
+    spec.scale_bytes = static_cast<std::int32_t>(scale_bytes(cache_element_type(dtype)));
+  return specs;
 }
 
 float* floats(const Memory& memory) { return reinterpret_cast<float*>(memory.data()); }
@@ -66,10 +90,8 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                                                   progress));
   std::unique_ptr<ModelRunner> runner(
       new ModelRunner(options, std::move(device), std::move(loaded)));
-  runner->kv_dtype_ = runner->loaded_.dtype;
-  if (options.kv_cache_dtype != "auto") {
-    ASSIGN_OR_RETURN(runner->kv_dtype_, parse_dtype_name(options.kv_cache_dtype));
-  }
+  ASSIGN_OR_RETURN(runner->kv_dtype_,
+                   parse_kv_cache_dtype(options.kv_cache_dtype, runner->loaded_.dtype));
   RETURN_IF_ERROR(runner->reserve_memory());
   return runner;
 }
@@ -100,7 +122,7 @@ ModelLoaded ModelRunner::describe() const {
       .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
       .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
       .canonical_shards = model.canonical_shards(),
-      .kv_cache_specs = model.kv_cache_specs(options_.block_size, kv_dtype_),
+      .kv_cache_specs = cache_specs(model, options_.block_size, kv_dtype_),
       .weight_bytes = model.weight_bytes(),
       .available_bytes = std::max<std::int64_t>(
           0, available_host_bytes() / options_.parallel.ranks_on_host - peak_activation_bytes_)};
@@ -110,8 +132,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   batch_.reset();
   layer_caches_.clear();
   cache_ = {};  // of an engine before: there may be no room for both
-  const std::size_t num_layers =
-      loaded_.model->kv_cache_specs(options_.block_size, kv_dtype_).size();
+  const std::size_t num_layers = cache_specs(*loaded_.model, options_.block_size, kv_dtype_).size();
   std::vector<LayerKvCache> caches(num_layers);
   std::vector<std::int32_t> block_sizes;
   // A stage keeps those of the pool's tensors that its layers use.

@@ -30,8 +30,44 @@ struct Sequence {
 
 /// Whether queries and the softmax's weights are rounded to bf16.
 bool attends_in_tiles(const OpTable& ops, const Shape& shape, ElementType type) {
-  return std::string(ops.name).starts_with("amx") && type == ElementType::kBF16 &&
-         shape.head_dim % 32 == 0;
+  const bool type_has_tiles = type == ElementType::kBF16 || scale_bytes(type) != 0;
+  return std::string(ops.name).starts_with("amx") && type_has_tiles && shape.head_dim % 32 == 0;
+}
+
+/// A row as a cache in 8 bits keeps it: the nearest multiples of a scale, or the nearest numbers of
+/// 4 significant bits times a scale, down to multiples of 2^-9 of it.
+std::vector<double> stored_in_8_bits(const float* row, std::int64_t n, ElementType type) {
+  const bool is_int = type == ElementType::kI8;
+  const float largest = is_int ? 127 : 448;
+  float size = 0;
+  for (std::int64_t d = 0; d < n; ++d) size = std::max(size, std::abs(row[d]));
+  const double scale{size / largest};
+  std::vector<double> stored;
+  for (std::int64_t d = 0; d < n; ++d) {
+    const double x{size > 0 ? row[d] * (largest / size) : 0};
+    const int exponent = is_int ? 3 : std::max(x == 0 ? -6 : std::ilogb(x), -6);
+    stored.push_back(scale * std::ldexp(std::nearbyint(std::ldexp(x, 3 - exponent)), exponent - 3));
+  }
+  return stored;
+}
+
+/// Keys or values as the cache stores them.
+std::vector<double> as_stored(const Floats& values, std::int64_t dim, ElementType type) {
+  std::vector<double> stored;
+  for (std::size_t i = 0; i < values.size(); i += static_cast<std::size_t>(dim)) {
+    if (scale_bytes(type) != 0) {
+      const std::vector<double> row = stored_in_8_bits(values.data() + i, dim, type);
+      stored.insert(stored.end(), row.begin(), row.end());
+      continue;
+    }
+    for (std::size_t d = i; d < i + static_cast<std::size_t>(dim); ++d) {
+      float value = values[d];
+      if (type == ElementType::kBF16) value = bf16_value(bf16_bits(value));
+      if (type == ElementType::kF16) value = f16_value(f16_bits(value));
+      stored.push_back(double{value});
+    }
+  }
+  return stored;
 }
 
 /// Causal attention in double precision, with k and v as the cache stores them, q rounded if said.
@@ -39,11 +75,8 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
                                         bool round_q = false) {
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
   const std::int64_t dim = shape.head_dim;
-  const auto stored = [type](float value) {
-    if (type == ElementType::kBF16) value = bf16_value(bf16_bits(value));
-    if (type == ElementType::kF16) value = f16_value(f16_bits(value));
-    return static_cast<double>(value);
-  };
+  const std::vector<double> keys = as_stored(seq.k, dim, type);
+  const std::vector<double> values = as_stored(seq.v, dim, type);
   std::vector<double> out;
   for (std::int64_t t = 0; t < seq.length; ++t) {
     for (std::int64_t h = 0; h < shape.num_heads; ++h) {
@@ -52,10 +85,10 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
           shape.window > 0 ? std::max<std::int64_t>(0, t - shape.window + 1) : 0;
       std::vector<double> weights;
       for (std::int64_t j = first; j <= t; ++j) {
-        const float* k = seq.k.data() + (j * shape.num_kv_heads + h / group) * dim;
+        const double* k = keys.data() + (j * shape.num_kv_heads + h / group) * dim;
         double score = 0.0;
         for (std::int64_t d = 0; d < dim; ++d) {
-          score += static_cast<double>(round_q ? bf16_value(bf16_bits(q[d])) : q[d]) * stored(k[d]);
+          score += static_cast<double>(round_q ? bf16_value(bf16_bits(q[d])) : q[d]) * k[d];
         }
         score *= static_cast<double>(shape.scale);
         const auto cap = static_cast<double>(shape.softcap);
@@ -68,8 +101,8 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
       for (std::int64_t d = 0; d < dim; ++d) {
         double value = 0.0;
         for (std::int64_t j = first; j <= t; ++j) {
-          const float* v = seq.v.data() + (j * shape.num_kv_heads + h / group) * dim;
-          value += weights[static_cast<std::size_t>(j - first)] / sum * stored(v[d]);
+          const double* v = values.data() + (j * shape.num_kv_heads + h / group) * dim;
+          value += weights[static_cast<std::size_t>(j - first)] / sum * v[d];
         }
         out.push_back(value);
       }
@@ -187,7 +220,8 @@ const Shape kShapes[] = {
 };
 
 BOOST_AUTO_TEST_CASE(attention_equals_double_precision_for_every_set_and_cache_type) {
-  for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16}) {
+  for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16,
+                                 ElementType::kI8, ElementType::kF8E4M3}) {
     for (const Shape& shape : kShapes) {
       for (const std::int64_t length : {1, 33, 290}) {
         const Sequence seq(shape, length, 1);
@@ -196,9 +230,10 @@ BOOST_AUTO_TEST_CASE(attention_equals_double_precision_for_every_set_and_cache_t
           const std::vector<double> want = reference_attention(shape, seq, type, tiles);
           const double error =
               worst_error(run_in_pieces(*ops, shape, seq, type, 16, length, 3), want);
-          BOOST_TEST(error < (tiles ? 4e-3 : 1e-5), ops->name << " type " << int(type) << " dim "
-                                                              << shape.head_dim << " length "
-                                                              << length << " error " << error);
+          // Tiles round the softmax's weights, or their products with the scales.
+          const double bound = !tiles ? 1e-5 : scale_bytes(type) == 0 ? 4e-3 : 6e-3;
+          BOOST_TEST(error < bound, ops->name << " type " << int(type) << " dim " << shape.head_dim
+                                              << " length " << length << " error " << error);
         }
       }
     }
@@ -207,7 +242,8 @@ BOOST_AUTO_TEST_CASE(attention_equals_double_precision_for_every_set_and_cache_t
 
 BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_chunking_block_size_block_order_or_threads) {
   for (const OpTable* ops : all_tables()) {
-    for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+    for (const ElementType type :
+         {ElementType::kF32, ElementType::kBF16, ElementType::kI8, ElementType::kF8E4M3}) {
       for (const Shape& shape : kShapes) {
         const Sequence seq(shape, 290, 4);
         const auto n = static_cast<std::int64_t>(seq.q.size());
@@ -292,7 +328,8 @@ BOOST_AUTO_TEST_CASE(a_broken_token_reaches_only_the_tokens_that_see_it) {
   Shape shape;
   shape.window = 20;
   for (const OpTable* ops : all_tables()) {
-    for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
+    for (const ElementType type :
+         {ElementType::kF32, ElementType::kBF16, ElementType::kI8, ElementType::kF8E4M3}) {
       Sequence seq(shape, 60, 11);
       const Floats clean = run_in_pieces(*ops, shape, seq, type, 16, 60, 1);
       const std::int64_t row = shape.num_kv_heads * shape.head_dim;

@@ -271,11 +271,14 @@ void register_for(const OpTable* ops) {
     }
     matmul->Args({1, 151936, 1024});
   }
-  for (const ElementType type : {ElementType::kF32, ElementType::kBF16}) {
-    add(type == ElementType::kF32 ? "attention_f32" : "attention_bf16",
-        [ops, type](benchmark::State& state) { bench_attention(state, ops, type); })
+  for (const auto& [kind, type] : {std::pair{"attention_f32", ElementType::kF32},
+                                   {"attention_bf16", ElementType::kBF16},
+                                   {"attention_int8", ElementType::kI8},
+                                   {"attention_fp8", ElementType::kF8E4M3}}) {
+    add(kind, [ops, type = type](benchmark::State& state) { bench_attention(state, ops, type); })
         ->Args({1, 512})
         ->Args({1, 2048})
+        ->Args({1, 8192})
         ->Args({512, 512})
         ->Args({512, 2048});
   }

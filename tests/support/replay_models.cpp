@@ -32,6 +32,8 @@ constexpr double kBf16Slack = 1.5;  // times the reference's own bfloat16 error
 // 0.47.
 constexpr double kInt8Divergence = 0.01;
 constexpr double kInt4Divergence = 0.6;
+constexpr double kInt8CacheDivergence = 0.002;
+constexpr double kFp8CacheDivergence = 0.03;
 constexpr float kClearGap = 0.5f;  // bfloat16 must not change the best token of such a row
 constexpr std::int32_t kNumTop = 5;
 
@@ -119,8 +121,10 @@ class ModelReplay {
       check_greedy(exact);
       check_logits(exact);
       check_bfloat16();
-      check_divergence("int8", kInt8Divergence);
-      check_divergence("int4", kInt4Divergence);
+      check_divergence("int8", {.quantization = "int8"}, kInt8Divergence);
+      check_divergence("int4", {.quantization = "int4"}, kInt4Divergence);
+      check_divergence("KV cache in int8", {.kv_cache_dtype = "int8"}, kInt8CacheDivergence);
+      check_divergence("KV cache in fp8", {.kv_cache_dtype = "fp8"}, kFp8CacheDivergence);
     }
     for (const char* kind : {"text_prompts", "chats"})
       for (const json& entry : golden_.value(kind, json::array())) check_text(exact, entry, kind);
@@ -261,10 +265,11 @@ class ModelReplay {
     check_bfloat16_path(runner);
   }
 
-  /// How far quantised weights lead from the exact distribution (Kullback-Leibler divergence).
-  void check_divergence(const std::string& quantization, double bound) {
-    DrivenRunner runner = load_driven_runner(
-        {.folder = model_.string(), .dtype = "float32", .quantization = quantization});
+  /// How far narrow weights or a narrow cache lead from the exact distribution (Kullback-Leibler
+  /// divergence).
+  void check_divergence(const std::string& what, DriverModelOptions options, double bound) {
+    options.folder = model_.string();
+    DrivenRunner runner = load_driven_runner(options);
     double sum = 0;
     std::size_t num_rows = 0;
     std::size_t num_same_best = 0;
@@ -278,12 +283,11 @@ class ModelReplay {
       ++num_rows;
     }
     const double mean = sum / static_cast<double>(num_rows);
-    std::printf("  %s: mean divergence %.2e, same best token in %zu of %zu rows\n",
-                quantization.c_str(), mean, num_same_best, num_rows);
-    add(quantization + " logits",
-        mean <= bound
-            ? ""
-            : "diverge by " + std::to_string(mean) + " on average, bound " + std::to_string(bound));
+    std::printf("  %s: mean divergence %.2e, same best token in %zu of %zu rows\n", what.c_str(),
+                mean, num_same_best, num_rows);
+    add(what + " logits", mean <= bound ? ""
+                                        : "diverge by " + std::to_string(mean) +
+                                              " on average, bound " + std::to_string(bound));
   }
 
   void check_bfloat16_path(DrivenRunner& runner) {

@@ -262,6 +262,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.model = options.folder;
   worker.dtype = options.dtype;
   worker.quantization = options.quantization;
+  worker.kv_cache_dtype = options.kv_cache_dtype;
   worker.cpu_isa = options.isa;
   worker.threads = options.threads;
   worker.block_size = options.block_size;

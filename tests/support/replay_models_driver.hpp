@@ -24,6 +24,7 @@ struct DriverModelOptions {
   std::string folder;
   std::string dtype = "float32";
   std::string quantization = "auto";
+  std::string kv_cache_dtype = "auto";
   std::string isa = "auto";
   std::int32_t threads = 2;
   std::int32_t block_size = 16;

@@ -120,6 +120,27 @@ class Invariance(unittest.TestCase):
             self.check(isa, "bfloat16")
         self.check(sets[-1], "float32")
 
+    def test_a_cache_in_8_bits(self):
+        lines = requests()
+        isa = available_instruction_sets()[-1]
+        wide = generate(lines, "--cpu-isa", isa)
+        for kv_cache_dtype in ("int8", "fp8"):
+            base = ("--cpu-isa", isa, "--kv-cache-dtype", kv_cache_dtype)
+            expected = generate(lines, *base)
+            self.assertNotEqual(expected, wide)
+            variants = {
+                "each alone, pieces of 7 tokens": ("--max-num-seqs", "1", "--long-prefill-token-threshold", "7"),
+                "no prefix cache, blocks of 32": ("--no-enable-prefix-caching", "--block-size", "32"),
+                "drafts, few blocks": ("--speculative-config", DRAFTS, "--max-model-len", "512", "--num-gpu-blocks-override", "120",
+                                       "--max-num-batched-tokens", "64"),
+                "2 share the layers": ("--tensor-parallel-size", "2"),
+            }
+            for name, arguments in variants.items():
+                with self.subTest(kv_cache_dtype=kv_cache_dtype, variant=name):
+                    self.assertEqual(generate(lines, *base, *arguments), expected)
+            with self.subTest(kv_cache_dtype=kv_cache_dtype, variant="from the prefix cache"):
+                self.assertEqual(generate(lines + lines, *base, "--max-num-seqs", "2"), expected + expected)
+
     def test_any_number_of_workers(self):
         lines = requests()
         sets = available_instruction_sets()

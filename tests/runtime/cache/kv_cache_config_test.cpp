@@ -118,6 +118,10 @@ BOOST_AUTO_TEST_CASE(pages_are_as_large_as_what_a_layer_keeps) {
   BOOST_TEST(mamba.page_bytes() == 5000);
   mamba.padded_page_bytes = 8192;
   BOOST_TEST(mamba.page_bytes() == 8192);
+  KVCacheSpec scaled = full_spec();
+  scaled.dtype = DType::kI8;
+  scaled.scale_bytes = 4;
+  BOOST_TEST(scaled.page_bytes() == 2 * (64 + 4 + 64 + 4) * 16);
 }
 
 BOOST_AUTO_TEST_CASE(each_kind_holds_what_it_can_look_at) {

@@ -60,17 +60,27 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
   const std::vector<DriverJob> jobs = mixed_jobs();
   for (const std::string& isa : available_isas()) {
     for (const std::string name : {"llama", "qwen2", "mistral", "gemma3_text"}) {
-      for (const auto& [dtype, quantization] :
-           {std::pair<std::string, std::string>("float32", "auto"),
-            {"bfloat16", "auto"},
-            {"bfloat16", "int8"},
-            {"float32", "int4"}}) {
+      struct Widths {
+        std::string dtype;
+        std::string quantization = "auto";
+        std::string kv_cache_dtype = "auto";
+      };
+      for (const auto& [dtype, quantization, kv_cache_dtype] : {Widths{"float32"},
+                                                                {"bfloat16"},
+                                                                {"bfloat16", "int8"},
+                                                                {"float32", "int4"},
+                                                                {"bfloat16", "auto", "int8"},
+                                                                {"float32", "auto", "fp8"}}) {
         // The scalar kernels are slow, above all under a sanitizer: one model has them all.
         if ((quantization != "auto" || isa == "scalar") && name != "llama") continue;
-        BOOST_TEST_CONTEXT(isa << ", " << name << ", " << dtype << ", " << quantization) {
+        // One with a sliding window, and one without.
+        if (kv_cache_dtype != "auto" && name != "llama" && name != "gemma3_text") continue;
+        BOOST_TEST_CONTEXT(isa << ", " << name << ", " << dtype << ", " << quantization
+                               << ", KV cache in " << kv_cache_dtype) {
           const DriverModelOptions options{.folder = model_folder(name),
                                            .dtype = dtype,
                                            .quantization = quantization,
+                                           .kv_cache_dtype = kv_cache_dtype,
                                            .isa = isa};
           DrivenRunner runner = load_driven_runner(options);
           const auto alone = drive(runner, jobs, {.max_running = 1});
