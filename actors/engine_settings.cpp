@@ -168,7 +168,11 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
       std::any_of(cache.groups.begin(), cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   config.async_scheduling = plans_ahead(engine);
-  config.speculative.num_draft_tokens = speculative_decoding(engine).num_draft_tokens;
+  const SpeculativeDecoding speculative = speculative_decoding(engine);
+  config.speculative.num_draft_tokens = speculative.num_draft_tokens;
+  // A draft model keeps keys and values of what it guesses.
+  if (!speculative.draft_model.empty())
+    config.speculative.num_lookahead_tokens = speculative.num_draft_tokens;
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   return config;
 }

@@ -44,12 +44,15 @@ TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, ran
 /// tokens, and those that the model would have said count.
 struct SpeculativeDecoding {
   std::int32_t num_draft_tokens = 0;  ///< most per request and step; 0: none
+  /// Folder or GGUF file of a smaller model that drafts; empty: drafts are looked up.
+  std::string draft_model;
   /// How many of its last tokens must occur earlier in a request: the drafts are what came then.
   std::int32_t prompt_lookup_min = 0;
   std::int32_t prompt_lookup_max = 0;
   bool operator==(const SpeculativeDecoding&) const = default;
 };
-TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, prompt_lookup_min, prompt_lookup_max)
+TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, prompt_lookup_min,
+               prompt_lookup_max)
 
 /// What a worker loads, and how.
 struct WorkerOptions {

@@ -120,8 +120,9 @@ void bind_options(OptionSet& set, Options& options) {
       .alias("-dp")
       .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64)
       .add("speculative-config", engine.speculative_config,
-           "JSON object: guess tokens from those the request has, and compute them in one step; "
-           "with method (ngram), num_speculative_tokens, prompt_lookup_min, prompt_lookup_max")
+           "JSON object: guess tokens and compute them in one step; with num_speculative_tokens "
+           "and method ngram (from those that the request has; prompt_lookup_min, "
+           "prompt_lookup_max) or draft_model (by a smaller model: model)")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish what the prefix cache holds, over ZeroMQ; with "
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
@@ -239,6 +240,12 @@ Result<void> validate(const Options& options) {
     return invalid_argument("speculative-config needs pipeline-parallel-size 1, it is " +
                                 std::to_string(engine.pipeline_parallel_size),
                             "speculative-config");
+  }
+  if (!speculative.draft_model.empty() && engine.tensor_parallel_size > 1) {
+    return invalid_argument(
+        "speculative-config with a draft model needs tensor-parallel-size 1, it is " +
+            std::to_string(engine.tensor_parallel_size) + ": the draft model is not divided",
+        "speculative-config");
   }
   return check_prompts_fit(engine, options.model.max_model_len);
 }

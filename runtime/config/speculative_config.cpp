@@ -36,11 +36,16 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text) {
   }
   std::optional<std::int32_t> min_match;
   std::optional<std::int32_t> max_match;
-  bool has_method = false;
+  std::string method;
   for (const auto& [key, value] : object.items()) {
     if (key == "method") {
-      if (value != "ngram") return wrong(key, "must be \"ngram\", it is " + value.dump());
-      has_method = true;
+      if (value != "ngram" && value != "draft_model")
+        return wrong(key, "must be \"ngram\" or \"draft_model\", it is " + value.dump());
+      method = value.get<std::string>();
+    } else if (key == "model") {
+      if (!value.is_string() || value.get_ref<const std::string&>().empty())
+        return wrong(key, "must be the folder or GGUF file of a model, it is " + value.dump());
+      config.draft_model = value.get<std::string>();
     } else if (key == "num_speculative_tokens") {
       ASSIGN_OR_RETURN(config.num_draft_tokens, read_count(key, value, kMaxDraftTokens));
     } else if (key == "prompt_lookup_min") {
@@ -51,8 +56,19 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text) {
       return wrong(key, "is not known");
     }
   }
-  if (!has_method) return wrong("method", "is missing; \"ngram\" is the one there is");
+  if (method.empty() && config.draft_model.empty())
+    return wrong("method", "is missing; there are \"ngram\" and, with model, \"draft_model\"");
   if (config.num_draft_tokens == 0) return wrong("num_speculative_tokens", "is missing");
+  if (method == "draft_model" && config.draft_model.empty())
+    return wrong("model", "is missing; method is \"draft_model\"");
+  if (method == "ngram" && !config.draft_model.empty())
+    return wrong("model", "is not for method \"ngram\"");
+  if (!config.draft_model.empty()) {
+    if (min_match || max_match)
+      return wrong(min_match ? "prompt_lookup_min" : "prompt_lookup_max",
+                   "is for method \"ngram\" only");
+    return config;
+  }
   config.prompt_lookup_min = min_match.value_or(max_match.value_or(kUsualMatch));
   config.prompt_lookup_max = max_match.value_or(config.prompt_lookup_min);
   if (config.prompt_lookup_min > config.prompt_lookup_max) {

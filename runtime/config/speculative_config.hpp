@@ -8,9 +8,10 @@
 
 namespace troupe {
 
-/// From a JSON object as vLLM takes it: method ("ngram", the only one), num_speculative_tokens (1
-/// to 128), prompt_lookup_min and prompt_lookup_max (each as the other one where one is missing, 5
-/// where both are). An empty text: no speculative decoding. Errors name the key and its value.
+/// From a JSON object as vLLM takes it: method ("ngram" or "draft_model"; with model it may be
+/// missing), num_speculative_tokens (1 to 128); for "ngram" prompt_lookup_min and prompt_lookup_max
+/// (each as the other one where one is missing, 5 where both are); for "draft_model" model. An
+/// empty text: no speculative decoding. Errors name the key and its value.
 [[nodiscard]] Result<SpeculativeDecoding> parse_speculative_config(const std::string& json);
 
 }  // namespace troupe

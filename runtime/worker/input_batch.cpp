@@ -12,26 +12,17 @@ constexpr TokenId kStandIn = 0;
 
 }  // namespace
 
-InputBatch::InputBatch(std::vector<std::int32_t> block_sizes) {
-  for (const std::int32_t block_size : block_sizes) {
-    CHECK(block_size > 0, block_size);
-    groups_.push_back({.block_size = block_size, .slots = {}, .block_tables = {}});
-  }
-  group_views_.resize(groups_.size());
-}
-
 void InputBatch::update(const SchedulerOutput& step, std::int64_t vocab_size) {
   for (const RequestId id : step.finished_ids) requests_.erase(value(id));
   for (const RequestId id : step.preempted_ids) requests_.erase(value(id));
   for (const NewRequestData& data : step.new_requests) admit(data);
   update_known(step.cached_requests);
   build_rows(step);
-  build_tokens(vocab_size);
-  for (std::size_t group = 0; group < groups_.size(); ++group) build_group(group);
+  build_arrays(vocab_size);
 }
 
 void InputBatch::admit(const NewRequestData& data) {
-  CHECK(data.block_ids.size() == groups_.size(), data.block_ids.size(), groups_.size());
+  CHECK(data.block_ids.size() == flat_.num_groups(), data.block_ids.size(), flat_.num_groups());
   const auto num_prompt_tokens = static_cast<std::size_t>(data.num_prompt_tokens);
   CHECK(num_prompt_tokens <= data.token_ids.size(), num_prompt_tokens, data.token_ids.size());
   WorkerRequest request{.id = data.id,
@@ -47,7 +38,7 @@ void InputBatch::admit(const NewRequestData& data) {
 }
 
 void InputBatch::update_known(const CachedRequestData& data) {
-  const std::size_t num_groups = groups_.size();
+  const std::size_t num_groups = flat_.num_groups();
   CHECK(
       data.new_block_counts.empty() || data.new_block_counts.size() == data.ids.size() * num_groups,
       data.new_block_counts.size(), data.ids.size());
@@ -75,8 +66,7 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
   rows_.clear();
   draft_token_ids_ = step.draft_token_ids;
   std::span<const TokenId> drafts_left = draft_token_ids_;
-  query_start_loc_.assign(1, 0);
-  seq_lens_.clear();
+  std::int32_t num_tokens_before = 0;
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
     const auto found = requests_.find(value(step.scheduled_ids[i]));
     CHECK(found != requests_.end(), value(step.scheduled_ids[i]));
@@ -94,12 +84,11 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     CHECK(num_needed <= num_known, value(request.id), num_tokens, seq_len, num_known);
     CHECK(num_drafts == 0 || num_needed == num_known, value(request.id), num_needed, num_known);
     rows_.push_back({.request = &request,
-                     .first_token = query_start_loc_.back(),
+                     .first_token = num_tokens_before,
                      .num_tokens = num_tokens,
                      .samples = num_needed == num_known && !request.failed,
                      .drafts = drafts});
-    query_start_loc_.push_back(query_start_loc_.back() + num_tokens);
-    seq_lens_.push_back(seq_len);
+    num_tokens_before += num_tokens;
   }
   CHECK(drafts_left.empty(), drafts_left.size());
 }
@@ -111,54 +100,18 @@ TokenId InputBatch::token_at(const Row& row, std::int32_t position) {
   return draft < 0 ? kStandIn : draft;
 }
 
-void InputBatch::build_tokens(std::int64_t vocab_size) {
-  token_ids_.clear();
-  positions_.clear();
+void InputBatch::build_arrays(std::int64_t vocab_size) {
+  flat_.clear();
   for (const Row& row : rows_) {
     const std::int32_t begin = row.request->num_computed_tokens;
+    row_token_ids_.clear();
     for (std::int32_t position = begin; position < begin + row.num_tokens; ++position) {
       const TokenId token = token_at(row, position);
       CHECK(token >= 0 && token < vocab_size, value(row.request->id), token, vocab_size);
-      token_ids_.push_back(token);
-      positions_.push_back(position);
+      row_token_ids_.push_back(token);
     }
+    flat_.add(row_token_ids_, begin, row.request->blocks);
   }
-}
-
-void InputBatch::build_group(std::size_t group_index) {
-  GroupArrays& group = groups_[group_index];
-  const std::int32_t block_size = group.block_size;
-  std::int32_t max_seq_len = 0;
-  for (const std::int32_t seq_len : seq_lens_) max_seq_len = std::max(max_seq_len, seq_len);
-  group.block_table_stride = (max_seq_len + block_size - 1) / block_size;
-  group.block_tables.assign(rows_.size() * static_cast<std::size_t>(group.block_table_stride),
-                            kNullBlock);
-  group.slots.clear();
-  for (std::size_t i = 0; i < rows_.size(); ++i) {
-    const Row& row = rows_[i];
-    const std::vector<BlockId>& blocks = row.request->blocks[group_index];
-    const auto num_blocks = static_cast<std::size_t>((seq_lens_[i] + block_size - 1) / block_size);
-    CHECK(num_blocks <= blocks.size(), value(row.request->id), num_blocks, blocks.size());
-    std::copy_n(
-        blocks.begin(), num_blocks,
-        group.block_tables.begin() + static_cast<std::ptrdiff_t>(i) * group.block_table_stride);
-    const std::int32_t begin = row.request->num_computed_tokens;
-    for (std::int32_t position = begin; position < begin + row.num_tokens; ++position) {
-      const std::int64_t block = blocks[static_cast<std::size_t>(position / block_size)];
-      group.slots.push_back(block * block_size + position % block_size);
-    }
-  }
-  group_views_[group_index] = {.slots = group.slots.data(),
-                               .block_tables = group.block_tables.data(),
-                               .block_table_stride = group.block_table_stride};
-}
-
-ForwardBatch InputBatch::forward_batch() const {
-  return {.token_ids = token_ids_,
-          .positions = positions_,
-          .query_start_loc = query_start_loc_,
-          .seq_lens = seq_lens_,
-          .groups = group_views_};
 }
 
 WorkerRequest* InputBatch::find(RequestId id) {

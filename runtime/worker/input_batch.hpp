@@ -10,7 +10,7 @@
 #include "messages/cache.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
-#include "runtime/models/model.hpp"
+#include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/sampling_state.hpp"
 
 namespace troupe {
@@ -31,9 +31,9 @@ struct WorkerRequest {
   std::uint64_t samples_index = 0;
 };
 
-/// Owns the state of every known request, and the arrays of the current batch; these keep their
-/// memory from step to step. The Scheduler's messages alone decide what is known; tokens that this
-/// worker sampled are appended by append_token and not sent back to it.
+/// Owns the state of every known request, and the current batch. The Scheduler's messages alone
+/// decide what is known; tokens that this worker sampled are appended by append_token and not sent
+/// back to it.
 ///
 /// Steps may have been planned before the results of earlier ones were known. For a request that
 /// has failed by then, they compute stand-ins, of which nothing is sampled.
@@ -51,7 +51,7 @@ class InputBatch {
   };
 
   /// block_sizes: per KV-cache group.
-  explicit InputBatch(std::vector<std::int32_t> block_sizes);
+  explicit InputBatch(std::vector<std::int32_t> block_sizes) : flat_(std::move(block_sizes)) {}
 
   /// Takes a step in: forgets, admits and updates requests, and builds the flat arrays.
   /// Pre: token ids are below vocab_size; block tables cover the scheduled tokens.
@@ -59,7 +59,7 @@ class InputBatch {
 
   [[nodiscard]] std::span<Row> rows() noexcept { return rows_; }
   /// Views of this object's arrays; valid until the next update.
-  [[nodiscard]] ForwardBatch forward_batch() const;
+  [[nodiscard]] ForwardBatch forward_batch() { return flat_.view(); }
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
 
   /// The token sampled for a row; kNoToken: the request has failed.
@@ -68,30 +68,18 @@ class InputBatch {
   [[nodiscard]] WorkerRequest* find(RequestId id);
 
  private:
-  struct GroupArrays {
-    std::int32_t block_size = 0;
-    std::vector<std::int64_t> slots;
-    std::vector<std::int32_t> block_tables;
-    std::int64_t block_table_stride = 0;
-  };
-
   void admit(const NewRequestData& data);
   void update_known(const CachedRequestData& data);
   void build_rows(const SchedulerOutput& step);
   /// The token at a position that the row computes.
   [[nodiscard]] static TokenId token_at(const Row& row, std::int32_t position);
-  void build_tokens(std::int64_t vocab_size);
-  void build_group(std::size_t group_index);
+  void build_arrays(std::int64_t vocab_size);
 
   std::unordered_map<std::uint64_t, WorkerRequest> requests_;  // by id
   std::vector<Row> rows_;
   std::vector<TokenId> draft_token_ids_;
-  std::vector<TokenId> token_ids_;
-  std::vector<std::int32_t> positions_;
-  std::vector<std::int32_t> query_start_loc_;
-  std::vector<std::int32_t> seq_lens_;
-  std::vector<GroupArrays> groups_;
-  std::vector<ForwardBatch::Group> group_views_;
+  std::vector<TokenId> row_token_ids_;
+  FlatBatch flat_;
 };
 
 }  // namespace troupe

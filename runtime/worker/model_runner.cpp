@@ -37,9 +37,11 @@ Result<DType> parse_kv_cache_dtype(const std::string& name, DType model_dtype) {
   return parse_dtype_name(name);
 }
 
-/// What the model's layers ask for when their pages hold such numbers.
-std::vector<KVCacheSpec> cache_specs(const Model& model, std::int32_t block_size, DType dtype) {
-  std::vector<KVCacheSpec> specs = model.kv_cache_specs(block_size, dtype);
+/// What the layers of a model of that type ask for. Pre: the option's name is a type's.
+std::vector<KVCacheSpec> cache_specs(const Model& model, DType model_dtype,
+                                     const WorkerOptions& options) {
+  const DType dtype = parse_kv_cache_dtype(options.kv_cache_dtype, model_dtype).value();
+  std::vector<KVCacheSpec> specs = model.kv_cache_specs(options.block_size, dtype);
   for (KVCacheSpec& spec : specs)
     spec.scale_bytes = static_cast<std::int32_t>(scale_bytes(cache_element_type(dtype)));
   return specs;
@@ -66,7 +68,7 @@ void add_error(RequestId id, const Error& error, ModelRunnerOutput& output) {
 ModelRunner::ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded)
     : options_(std::move(options)), device_(std::move(device)), loaded_(std::move(loaded)) {
   const SpeculativeDecoding& speculative = options_.speculative;
-  if (speculative.num_draft_tokens > 0)
+  if (speculative.num_draft_tokens > 0 && speculative.draft_model.empty())
     proposer_.emplace(speculative.prompt_lookup_min, speculative.prompt_lookup_max);
 }
 
@@ -90,8 +92,14 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                                                   progress));
   std::unique_ptr<ModelRunner> runner(
       new ModelRunner(options, std::move(device), std::move(loaded)));
-  ASSIGN_OR_RETURN(runner->kv_dtype_,
-                   parse_kv_cache_dtype(options.kv_cache_dtype, runner->loaded_.dtype));
+  RETURN_IF_ERROR(parse_kv_cache_dtype(options.kv_cache_dtype, runner->loaded_.dtype));
+  if (!options.speculative.draft_model.empty()) {
+    CHECK(options.parallel.world_size() == 1, options.parallel.world_size());
+    const Model& model = *runner->loaded_.model;
+    ASSIGN_OR_RETURN(runner->draft_model_,
+                     DraftModel::load(options, *runner->device_, model.vocab_size(),
+                                      model.max_model_len(), progress));
+  }
   RETURN_IF_ERROR(runner->reserve_memory());
   return runner;
 }
@@ -109,7 +117,16 @@ Result<void> ModelRunner::reserve_memory() {
   peak_activation_bytes_ =
       model_bytes +
       static_cast<std::int64_t>(hidden_.size() + row_hidden_.size() + row_logits_.size());
+  if (draft_model_ != nullptr) peak_activation_bytes_ += draft_model_->peak_activation_bytes();
   return {};
+}
+
+std::vector<KVCacheSpec> ModelRunner::kv_cache_specs() const {
+  std::vector<KVCacheSpec> specs = cache_specs(*loaded_.model, loaded_.dtype, options_);
+  if (draft_model_ == nullptr) return specs;
+  const auto more = cache_specs(draft_model_->model(), draft_model_->dtype(), options_);
+  specs.insert(specs.end(), more.begin(), more.end());
+  return specs;
 }
 
 ModelLoaded ModelRunner::describe() const {
@@ -122,8 +139,9 @@ ModelLoaded ModelRunner::describe() const {
       .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
       .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
       .canonical_shards = model.canonical_shards(),
-      .kv_cache_specs = cache_specs(model, options_.block_size, kv_dtype_),
-      .weight_bytes = model.weight_bytes(),
+      .kv_cache_specs = kv_cache_specs(),
+      .weight_bytes = model.weight_bytes() +
+                      (draft_model_ == nullptr ? 0 : draft_model_->model().weight_bytes()),
       .available_bytes = std::max<std::int64_t>(
           0, available_host_bytes() / options_.parallel.ranks_on_host - peak_activation_bytes_)};
 }
@@ -132,7 +150,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   batch_.reset();
   layer_caches_.clear();
   cache_ = {};  // of an engine before: there may be no room for both
-  const std::size_t num_layers = cache_specs(*loaded_.model, options_.block_size, kv_dtype_).size();
+  const std::size_t num_layers = kv_cache_specs().size();
   std::vector<LayerKvCache> caches(num_layers);
   std::vector<std::int32_t> block_sizes;
   // A stage keeps those of the pool's tensors that its layers use.
@@ -189,6 +207,13 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_config_ = config;
   cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);
+  if (draft_model_ != nullptr) {
+    const std::size_t num_own =
+        loaded_.model->kv_cache_specs(options_.block_size, loaded_.dtype).size();
+    const auto first_other = caches.begin() + static_cast<std::ptrdiff_t>(num_own);
+    draft_model_->set_cache({first_other, caches.end()}, block_sizes);
+    caches.erase(first_other, caches.end());
+  }
   layer_caches_ = std::move(caches);
   batch_.emplace(std::move(block_sizes));
   return {};
@@ -317,6 +342,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
     score_prompts(rows, output);
     sample_rows(rows, output);
     if (proposer_ && is_output_rank()) draft_tokens(rows, output);
+    if (draft_model_ != nullptr) draft_model_->propose(rows, output);
   }
   if (has_peers) {
     send_samples(rows);

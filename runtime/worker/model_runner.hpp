@@ -16,6 +16,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/registry.hpp"
+#include "runtime/worker/draft_model.hpp"
 #include "runtime/worker/input_batch.hpp"
 #include "runtime/worker/ngram_proposer.hpp"
 #include "runtime/worker/sampler.hpp"
@@ -78,6 +79,8 @@ class ModelRunner {
   void send_samples(std::span<const InputBatch::Row> rows);
   ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded);
   Result<void> reserve_memory();
+  /// One per layer: the model's, then those of a draft model.
+  [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs() const;
   void move_blocks(const SchedulerOutput& step);
   void sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   void draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
@@ -90,7 +93,6 @@ class ModelRunner {
   WorkerOptions options_;
   std::unique_ptr<Device> device_;  // outlives the model
   LoadedModel loaded_;
-  DType kv_dtype_ = DType::kF32;
   std::int64_t peak_activation_bytes_ = 0;
 
   KVCacheConfig cache_config_;
@@ -113,8 +115,9 @@ class ModelRunner {
   std::uint64_t num_samples_taken_ = 0;                      // lists before the front of these
   std::vector<TokenId> step_samples_;
 
-  std::optional<InputBatch> batch_;        // none before initialize_kv_cache
-  std::optional<NgramProposer> proposer_;  // none: no speculative decoding
+  std::optional<InputBatch> batch_;          // none before initialize_kv_cache
+  std::optional<NgramProposer> proposer_;    // none: nothing is looked up
+  std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   Sampler sampler_;
   Memory hidden_;       // [max_num_batched_tokens, hidden_size]
   Memory row_hidden_;   // [kMaxLogitRows, hidden_size]

@@ -21,18 +21,26 @@ Result<TokenId> Sampler::sample(std::span<float> logits, const SamplingState& st
     }
     state.process_logits(logits);
   }
-  TokenId token = kNoToken;
-  if (params.greedy()) {
-    ASSIGN_OR_RETURN(const std::size_t best, index_of_largest(logits));
-    token = static_cast<TokenId>(best);
-  } else {
-    RETURN_IF_ERROR(distribution_.set(logits, params));
-    token = distribution_.draw(philox_uniform(params.philox_key, state.position(), kTokenDraw));
-  }
+  ASSIGN_OR_RETURN(const TokenId token, choose(logits, state));
   if (params.logprobs) {
     RETURN_IF_ERROR(append_logprobs(raw_logits, token, *params.logprobs, logprobs));
   }
   return token;
+}
+
+Result<TokenId> Sampler::draw(std::span<float> logits, const SamplingState& state) {
+  if (state.changes_logits()) state.process_logits(logits);
+  return choose(logits, state);
+}
+
+Result<TokenId> Sampler::choose(std::span<const float> logits, const SamplingState& state) {
+  const SamplingParams& params = state.params();
+  if (params.greedy()) {
+    ASSIGN_OR_RETURN(const std::size_t best, index_of_largest(logits));
+    return static_cast<TokenId>(best);
+  }
+  RETURN_IF_ERROR(distribution_.set(logits, params));
+  return distribution_.draw(philox_uniform(params.philox_key, state.position(), kTokenDraw));
 }
 
 Result<void> Sampler::append_logprobs(std::span<const float> logits, TokenId token,

@@ -41,6 +41,9 @@ class Sampler {
   Result<TokenId> sample(std::span<float> logits, const SamplingState& state,
                          LogprobRows& logprobs);
 
+  /// The token that sample() would take, nothing else: logits may be those of another model.
+  Result<TokenId> draw(std::span<float> logits, const SamplingState& state);
+
   /// Appends the row of a position whose token is known: prompt log-probabilities.
   /// logits: [vocab_size]. Pre: 0 <= token < vocab_size; num_logprobs >= 0 or kAllLogprobs.
   /// Errors: those of index_of_largest; nothing is appended then.
@@ -48,6 +51,7 @@ class Sampler {
                                std::int32_t num_logprobs, LogprobRows& rows);
 
  private:
+  Result<TokenId> choose(std::span<const float> logits, const SamplingState& state);
   void find_best(std::span<const float> logits, std::size_t count);
 
   SamplingDistribution distribution_;

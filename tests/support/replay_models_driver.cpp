@@ -15,8 +15,9 @@ struct Running {
   std::vector<TokenId> tokens;
   BlockTable blocks;
   std::int32_t num_computed = 0;
-  std::vector<TokenId> drafts;  ///< of the step under way
-  bool known = false;           ///< to the runner
+  std::vector<TokenId> next_drafts;  ///< by the runner
+  std::vector<TokenId> drafts;       ///< of the step under way
+  bool known = false;                ///< to the runner
 
   [[nodiscard]] std::int32_t num_left() const {
     return static_cast<std::int32_t>(tokens.size()) - num_computed;
@@ -68,8 +69,9 @@ class Driver {
       if (!request.known && schedule_.share_prefix) adopt_prefix(request);
       std::int32_t num_tokens = std::min(budget, request.num_left());
       if (num_tokens == 0) continue;
-      if (schedule_.oracle != nullptr && num_tokens == request.num_left()) {
-        make_drafts(request, budget - num_tokens);
+      if (num_tokens == request.num_left()) {
+        if (schedule_.oracle != nullptr) make_drafts(request, budget - num_tokens);
+        if (driven_.num_draft_tokens > 0) take_drafts(request, budget - num_tokens);
         num_tokens += static_cast<std::int32_t>(request.drafts.size());
       }
       schedule(request, num_tokens, output);
@@ -95,6 +97,18 @@ class Driver {
     release(victim);
     victim.known = false;
     victim.num_computed = 0;
+    victim.next_drafts.clear();
+  }
+
+  /// No more than lead to the end.
+  static void take_drafts(Running& request, std::int32_t budget) {
+    const std::ptrdiff_t num_missing =
+        request.job->num_outputs - std::ssize(request.result->tokens);
+    budget = static_cast<std::int32_t>(std::min<std::ptrdiff_t>(budget, num_missing - 1));
+    request.drafts = std::move(request.next_drafts);
+    request.next_drafts.clear();
+    if (std::ssize(request.drafts) > budget)
+      request.drafts.resize(static_cast<std::size_t>(budget));
   }
 
   void make_drafts(Running& request, std::int32_t budget) {
@@ -127,7 +141,8 @@ class Driver {
     for (std::size_t group = 0; group < request.blocks.size(); ++group) {
       const std::int32_t block_size = driven_.cache.groups[group].spec.block_size;
       const auto num_blocks = static_cast<std::size_t>(
-          (request.num_computed + num_tokens + block_size - 1) / block_size);
+          (request.num_computed + num_tokens + driven_.num_draft_tokens + block_size - 1) /
+          block_size);
       std::vector<BlockId>& blocks = request.blocks[group];
       const std::size_t num_old = blocks.size();
       while (blocks.size() < num_blocks) {
@@ -159,7 +174,7 @@ class Driver {
     }
     output.scheduled_ids.push_back(request.id);
     output.num_scheduled_tokens.push_back(num_tokens);
-    if (schedule_.oracle != nullptr) {
+    if (schedule_.oracle != nullptr || driven_.num_draft_tokens > 0) {
       output.num_draft_tokens.push_back(static_cast<std::int32_t>(request.drafts.size()));
       output.draft_token_ids.insert(output.draft_token_ids.end(), request.drafts.begin(),
                                     request.drafts.end());
@@ -182,6 +197,8 @@ class Driver {
         if (done.num_sampled[i] < 1 || done.num_sampled[i] > num_drafts + 1)
           throw std::runtime_error("a row has a number of tokens that cannot be");
         request.num_computed -= num_drafts - (done.num_sampled[i] - 1);
+        driven_.num_drafted += num_drafts;
+        driven_.num_accepted += done.num_sampled[i] - 1;
         request.drafts.clear();
       }
       for (std::int32_t n = 0; n < done.num_sampled[i]; ++n) {
@@ -202,6 +219,8 @@ class Driver {
     }
     for (const auto& [id, error] : done.request_errors)
       (*std::ranges::find(scheduled, id, &Running::id))->result->errors.push_back(error);
+    for (const auto& [id, drafts] : done.draft_token_ids)
+      (*std::ranges::find(scheduled, id, &Running::id))->next_drafts = drafts;
     std::erase_if(running_, [&](Running& request) { return finish(request); });
   }
 
@@ -263,6 +282,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.dtype = options.dtype;
   worker.quantization = options.quantization;
   worker.kv_cache_dtype = options.kv_cache_dtype;
+  worker.speculative = options.speculative;
   worker.cpu_isa = options.isa;
   worker.threads = options.threads;
   worker.block_size = options.block_size;
@@ -270,7 +290,9 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.max_num_batched_tokens = 2048;
   Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::load(worker, {});
   if (!runner.ok()) throw std::runtime_error(runner.error().message);
-  DrivenRunner driven{.runner = std::move(runner).value(), .cache = {}};
+  DrivenRunner driven{.runner = std::move(runner).value(),
+                      .cache = {},
+                      .num_draft_tokens = options.speculative.num_draft_tokens};
   driven.cache = plan_cache(driven.runner->describe().kv_cache_specs, options.num_blocks);
   const Result<void> initialized = driven.runner->initialize_kv_cache(driven.cache);
   if (!initialized.ok()) throw std::runtime_error(initialized.error().message);

@@ -19,12 +19,17 @@ namespace troupe {
 struct DrivenRunner {
   std::unique_ptr<ModelRunner> runner;
   KVCacheConfig cache;
+  /// The runner's own drafts are used, and there are slots for so many.
+  std::int32_t num_draft_tokens = 0;
+  std::int64_t num_drafted = 0;
+  std::int64_t num_accepted = 0;
 };
 struct DriverModelOptions {
   std::string folder;
   std::string dtype = "float32";
   std::string quantization = "auto";
   std::string kv_cache_dtype = "auto";
+  SpeculativeDecoding speculative = {};
   std::string isa = "auto";
   std::int32_t threads = 2;
   std::int32_t block_size = 16;

@@ -10,6 +10,7 @@ import unittest
 from support import run
 
 MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models" / "models"
+DEMO = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model"
 SHARED = "Tell me a story about a dragon. What is the capital of France? Count from 1 to 10. " * 3
 
 
@@ -140,6 +141,20 @@ class Invariance(unittest.TestCase):
                     self.assertEqual(generate(lines, *base, *arguments), expected)
             with self.subTest(kv_cache_dtype=kv_cache_dtype, variant="from the prefix cache"):
                 self.assertEqual(generate(lines + lines, *base, "--max-num-seqs", "2"), expected + expected)
+
+    def test_a_draft_model(self):
+        lines = requests()
+        base = ("--cpu-isa", available_instruction_sets()[-1])
+        expected = generate(lines, *base)
+        drafts = ("--speculative-config", json.dumps({"model": str(DEMO), "num_speculative_tokens": 3}))
+        for name, arguments in {
+                "all at once": (),
+                "few blocks": ("--max-model-len", "512", "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
+                "pieces of 7 tokens, blocks of 32": ("--long-prefill-token-threshold", "7", "--block-size", "32")}.items():
+            with self.subTest(drafts=name):
+                self.assertEqual(generate(lines, *base, *drafts, *arguments), expected)
+        with self.subTest(drafts="from the prefix cache"):
+            self.assertEqual(generate(lines + lines, *base, *drafts, "--max-num-seqs", "2"), expected + expected)
 
     def test_any_number_of_workers(self):
         lines = requests()

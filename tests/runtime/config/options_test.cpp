@@ -173,7 +173,16 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
     BOOST_TEST(parsed.error().message.find(with) != std::string::npos, parsed.error().message);
   };
   refuses("[]", "not a JSON object");
+  const auto drafted =
+      parse_speculative_config(R"({"model":"small","num_speculative_tokens":3})").value();
+  BOOST_TEST(drafted.draft_model == "small");
+  BOOST_TEST(drafted.num_draft_tokens == 3);
   refuses(R"({"num_speculative_tokens":4})", "method is missing");
+  refuses(R"({"method":"draft_model","num_speculative_tokens":4})", "model is missing");
+  refuses(R"({"method":"ngram","model":"small","num_speculative_tokens":4})",
+          "model is not for method");
+  refuses(R"({"model":"small","num_speculative_tokens":4,"prompt_lookup_max":2})",
+          "prompt_lookup_max is for method");
   refuses(R"({"method":"ngram"})", "num_speculative_tokens is missing");
   refuses(R"({"method":"medusa","num_speculative_tokens":4})", "\"medusa\"");
   refuses(R"({"method":"ngram","num_speculative_tokens":129})", "from 1 to 128, it is 129");

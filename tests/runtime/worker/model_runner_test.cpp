@@ -113,6 +113,68 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
   }
 }
 
+/// The model with another base of its rotations: as large, and of another opinion.
+std::string rotated_model(const std::string& name) {
+  const fs::path folder = fs::temp_directory_path() / ("troupe-rotated-" + name);
+  fs::create_directories(folder);
+  for (const auto& entry : fs::directory_iterator(model_folder(name)))
+    fs::copy_file(entry.path(), folder / entry.path().filename(),
+                  fs::copy_options::overwrite_existing);
+  std::ifstream from(fs::path(model_folder(name)) / "config.json");
+  std::string config((std::istreambuf_iterator<char>(from)), {});
+  const std::string key = "\"rope_theta\": ";
+  const std::size_t value = config.find(key);
+  BOOST_REQUIRE(value != std::string::npos);
+  config.insert(value + key.size(), "3");
+  std::ofstream(folder / "config.json") << config;
+  return folder.string();
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_model_changes_no_token_and_one_that_agrees_is_always_right) {
+  // Hits in the prefix cache leave no prompt log-probabilities, so nobody asks for them.
+  std::vector<DriverJob> jobs = mixed_jobs();
+  for (DriverJob& job : jobs) job.params.prompt_logprobs.reset();
+  for (const auto& [name, kv_cache_dtype] : {std::pair<std::string, std::string>("llama", "auto"),
+                                             {"llama", "int8"},
+                                             {"gemma3_text", "auto"}}) {
+    BOOST_TEST_CONTEXT(name << ", KV cache in " << kv_cache_dtype) {
+      DriverModelOptions options{
+          .folder = model_folder(name), .dtype = "bfloat16", .kv_cache_dtype = kv_cache_dtype};
+      DrivenRunner plain = load_driven_runner(options);
+      const auto expected = drive(plain, jobs, {.max_running = 1});
+      options.speculative = {.num_draft_tokens = 3, .draft_model = options.folder};
+      DrivenRunner twin = load_driven_runner(options);
+      BOOST_TEST((drive(twin, jobs, {}) == expected), "batched together");
+      BOOST_TEST((drive(twin, jobs, {.token_budget = 16}) == expected), "in chunks");
+      BOOST_TEST((drive(twin, jobs, {.token_budget = 50, .preempt_every = 3}) == expected),
+                 "preempted");
+      BOOST_TEST((drive(twin, jobs, {.token_budget = 100, .share_prefix = true}) == expected),
+                 "on shared blocks");
+      BOOST_TEST(twin.num_drafted > 100);
+      BOOST_TEST(twin.num_accepted == twin.num_drafted);
+      if (name != "llama") continue;
+      options.speculative.draft_model = rotated_model(name);
+      DrivenRunner other = load_driven_runner(options);
+      BOOST_TEST((drive(other, jobs, {.token_budget = 50, .preempt_every = 3}) == expected),
+                 "with another model's drafts");
+      BOOST_TEST(other.num_drafted > 100);
+      BOOST_TEST(other.num_accepted > 0);
+      BOOST_TEST(other.num_accepted < other.num_drafted);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_model_of_another_vocabulary_is_refused) {
+  WorkerOptions options;
+  options.model = model_folder("llama");
+  options.max_num_batched_tokens = 64;
+  options.speculative = {.num_draft_tokens = 2, .draft_model = model_folder("qwen3")};
+  const auto refused = ModelRunner::load(options, {});
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST(refused.error().message.ends_with(
+      "qwen3: its vocabulary has 704 tokens, the model's has 768"));
+}
+
 BOOST_AUTO_TEST_CASE(instruction_sets_agree_on_the_greedy_tokens_of_exact_arithmetic) {
   DriverJob job{.prompt = {1, 2, 3, 4, 5}, .params = {}, .num_outputs = 20};
   job.params.temperature = 0;

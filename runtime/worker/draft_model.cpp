@@ -1,0 +1,156 @@
+#include "runtime/worker/draft_model.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "runtime/models/layers.hpp"
+
+namespace troupe {
+namespace {
+
+/// Logits are computed for so many rows at a time, which bounds their memory.
+constexpr std::int64_t kMaxLogitRows = 64;
+
+float* floats(const Memory& memory) { return reinterpret_cast<float*>(memory.data()); }
+
+Result<Memory> allocate_floats(std::int64_t num_rows, std::int64_t num_cols) {
+  return Memory::allocate(static_cast<std::size_t>(Scratch::padded_bytes(num_rows, num_cols)),
+                          "the draft model's activations");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& options, Device& device,
+                                                     std::int64_t vocab_size,
+                                                     std::int64_t max_model_len,
+                                                     const LoadProgressCallback& progress) {
+  const std::string& name = options.speculative.draft_model;
+  const auto refuse = [&](const std::string& what) {
+    return invalid_argument("draft model " + name + ": " + what, "speculative-config");
+  };
+  auto loaded = load_model(
+      name, device, {.dtype = options.dtype, .quantization = options.quantization}, progress);
+  if (!loaded.ok())
+    return Error{loaded.error().code, "draft model " + name + ": " + loaded.error().message};
+  const Model& model = *loaded->model;
+  if (model.vocab_size() != vocab_size)
+    return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
+                  " tokens, the model's has " + std::to_string(vocab_size));
+  if (model.max_model_len() < max_model_len)
+    return refuse("it was made for at most " + std::to_string(model.max_model_len()) +
+                  " tokens, max_model_len is " + std::to_string(max_model_len));
+  std::unique_ptr<DraftModel> draft(new DraftModel(options, device, std::move(loaded).value()));
+  RETURN_IF_ERROR(draft->reserve_memory());
+  return draft;
+}
+
+Result<void> DraftModel::reserve_memory() {
+  Model& model = *loaded_.model;
+  // A step's own tokens, and behind them the one that each of its requests has got.
+  const std::int64_t max_tokens =
+      std::int64_t{options_.max_num_batched_tokens} + std::max(options_.max_num_seqs, 1);
+  ASSIGN_OR_RETURN(
+      const std::int64_t model_bytes,
+      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = kMaxLogitRows}));
+  ASSIGN_OR_RETURN(hidden_, allocate_floats(max_tokens, model.hidden_size()));
+  ASSIGN_OR_RETURN(row_hidden_, allocate_floats(kMaxLogitRows, model.hidden_size()));
+  ASSIGN_OR_RETURN(row_logits_, allocate_floats(kMaxLogitRows, model.vocab_size()));
+  peak_activation_bytes_ =
+      model_bytes +
+      static_cast<std::int64_t>(hidden_.size() + row_hidden_.size() + row_logits_.size());
+  return {};
+}
+
+void DraftModel::set_cache(std::vector<LayerKvCache> caches,
+                           std::vector<std::int32_t> block_sizes) {
+  caches_ = std::move(caches);
+  batch_ = FlatBatch(std::move(block_sizes));
+}
+
+void DraftModel::propose(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
+  add_certain_tokens(rows);
+  forward();
+  while (!drafts_.empty()) {
+    draw(output);
+    if (drafts_.empty()) break;
+    batch_.clear();
+    for (Draft& draft : drafts_) {
+      const std::size_t num_tokens = draft.request->token_ids.size() + draft.token_ids.size();
+      draft.flat_row = batch_.num_tokens();
+      batch_.add(std::span(draft.token_ids).last(1), static_cast<std::int32_t>(num_tokens - 1),
+                 draft.request->blocks);
+    }
+    forward();
+  }
+}
+
+void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
+  batch_.clear();
+  drafts_.clear();
+  for (const InputBatch::Row& row : rows) {
+    const WorkerRequest& request = *row.request;
+    const std::int32_t begin = request.num_computed_tokens;
+    const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
+    const std::int64_t num_slots = batch_.num_slots(request.blocks);
+    const bool drafts = row.samples && !request.failed;
+    // What has been sampled last is computed with the request's next step, too: then for certain.
+    const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(
+        {num_slots, num_known, drafts ? num_known : begin + row.num_tokens}));
+    if (begin >= end) continue;
+    batch_.add(std::span(request.token_ids)
+                   .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
+               begin, request.blocks);
+    const std::int64_t num_wanted =
+        std::min({std::int64_t{options_.speculative.num_draft_tokens},
+                  loaded_.model->max_model_len() - num_known, num_slots - num_known + 1});
+    if (!drafts || num_wanted <= 0) continue;
+    drafts_.push_back({.request = &request,
+                       .sampling = request.sampling,
+                       .num_wanted = static_cast<std::size_t>(num_wanted),
+                       .flat_row = batch_.num_tokens() - 1,
+                       .token_ids = {}});
+  }
+}
+
+void DraftModel::forward() {
+  if (batch_.num_tokens() == 0) return;
+  step_hidden_ = Matrix(floats(hidden_), batch_.num_tokens(), loaded_.model->hidden_size());
+  loaded_.model->forward(batch_.view(), caches_, nullptr, step_hidden_);
+}
+
+void DraftModel::draw(ModelRunnerOutput& output) {
+  Model& model = *loaded_.model;
+  for (std::size_t begin = 0; begin < drafts_.size(); begin += kMaxLogitRows) {
+    const auto drafts = std::span(drafts_).subspan(
+        begin, std::min(static_cast<std::size_t>(kMaxLogitRows), drafts_.size() - begin));
+    flat_rows_.clear();
+    for (const Draft& draft : drafts) flat_rows_.push_back(draft.flat_row);
+    const auto num_rows = std::ssize(drafts);
+    const Matrix hidden(floats(row_hidden_), num_rows, model.hidden_size());
+    const Matrix logits(floats(row_logits_), num_rows, model.vocab_size());
+    device_.ops().gather_rows(device_.context(),
+                              {.x = step_hidden_, .rows = flat_rows_.data(), .out = hidden});
+    model.compute_logits(hidden, nullptr, logits);
+    for (std::size_t i = 0; i < drafts.size(); ++i) {
+      Draft& draft = drafts[i];
+      const Result<TokenId> token = sampler_.draw(
+          {logits.row(static_cast<std::int64_t>(i)), static_cast<std::size_t>(model.vocab_size())},
+          draft.sampling);
+      if (token.ok()) {
+        draft.token_ids.push_back(*token);
+        draft.sampling.append(*token);
+      } else {
+        draft.num_wanted = draft.token_ids.size();
+      }
+    }
+  }
+  const auto has_enough = [](const Draft& draft) {
+    return draft.token_ids.size() >= draft.num_wanted;
+  };
+  for (const Draft& draft : drafts_)
+    if (has_enough(draft) && !draft.token_ids.empty())
+      output.draft_token_ids.emplace_back(draft.request->id, draft.token_ids);
+  std::erase_if(drafts_, has_enough);
+}
+
+}  // namespace troupe

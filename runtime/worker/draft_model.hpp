@@ -1,0 +1,86 @@
+#pragma once
+// Drafts for speculative decoding from a second, smaller model.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/model_runner_output.hpp"
+#include "messages/worker.hpp"
+#include "runtime/models/registry.hpp"
+#include "runtime/worker/flat_batch.hpp"
+#include "runtime/worker/input_batch.hpp"
+#include "runtime/worker/sampler.hpp"
+
+namespace troupe {
+
+/// Owns a model beside the one that answers, on the same device. Its layers are further layers of
+/// the KV cache: a block holds the tokens' keys and values for both models. Behind each step, it
+/// computes the tokens that the step has made certain, so that its part of a block is complete when
+/// the other model's is, whoever uses the block next; and of every request that has a new token, it
+/// guesses the ones behind it. What it writes for guesses is overwritten in the next step.
+///
+/// A guess is drawn with the request's parameters and the number of the token's position: as the
+/// other model would draw it if the models agreed.
+class DraftModel {
+ public:
+  /// Loads options.speculative.draft_model for requests of up to max_model_len tokens. Errors:
+  /// those of load_model; kInvalidArgument for another vocabulary than vocab_size tokens, or for a
+  /// model made for fewer tokens.
+  static Result<std::unique_ptr<DraftModel>> load(const WorkerOptions& options, Device& device,
+                                                  std::int64_t vocab_size,
+                                                  std::int64_t max_model_len,
+                                                  const LoadProgressCallback& progress);
+
+  [[nodiscard]] const Model& model() const noexcept { return *loaded_.model; }
+  /// The type that its checkpoint, or the option, names.
+  [[nodiscard]] DType dtype() const noexcept { return loaded_.dtype; }
+  /// Activations, logits and workspace of the largest step.
+  [[nodiscard]] std::int64_t peak_activation_bytes() const noexcept {
+    return peak_activation_bytes_;
+  }
+
+  /// Takes the pages of its layers, and the groups' block sizes.
+  void set_cache(std::vector<LayerKvCache> caches, std::vector<std::int32_t> block_sizes);
+
+  /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
+  /// the rows that have got a token; as many as there are slots for. Pre: set_cache() was called.
+  void propose(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+
+ private:
+  /// A request that is being drafted for.
+  struct Draft {
+    const WorkerRequest* request = nullptr;
+    SamplingState sampling;
+    std::size_t num_wanted = 0;
+    std::int32_t flat_row = 0;  ///< of its last token in the batch
+    std::vector<TokenId> token_ids;
+  };
+
+  DraftModel(const WorkerOptions& options, Device& device, LoadedModel loaded)
+      : options_(options), device_(device), loaded_(std::move(loaded)) {}
+  Result<void> reserve_memory();
+  /// The tokens that the step has made certain, as far as there are slots.
+  void add_certain_tokens(std::span<const InputBatch::Row> rows);
+  void forward();
+  /// One token for each of drafts_; those that have enough, or get none, go to the output.
+  void draw(ModelRunnerOutput& output);
+
+  WorkerOptions options_;
+  Device& device_;
+  LoadedModel loaded_;
+  std::int64_t peak_activation_bytes_ = 0;
+  std::vector<LayerKvCache> caches_;
+  FlatBatch batch_{{}};
+  Sampler sampler_;
+  std::vector<Draft> drafts_;
+  std::vector<std::int32_t> flat_rows_;
+  Memory hidden_;       // [max_num_batched_tokens + max_num_seqs, hidden_size]
+  Memory row_hidden_;   // [kMaxLogitRows, hidden_size]
+  Memory row_logits_;   // [kMaxLogitRows, vocab_size]
+  Matrix step_hidden_;  // of the current pass, in hidden_
+};
+
+}  // namespace troupe
