@@ -52,12 +52,14 @@ Result<std::vector<BenchPrompt>> read_dataset(const std::string& file,
 }
 
 Result<OfflineRun> run_offline(OfflineEngine& engine, const std::vector<BenchPrompt>& prompts,
-                               const std::function<void(std::size_t)>& on_progress) {
+                               const std::function<void(std::size_t)>& on_progress,
+                               double temperature) {
   std::vector<GenerateRequest> requests;
   for (const BenchPrompt& prompt : prompts) {
     GenerateRequest& request = requests.emplace_back();
     request.prompt = prompt.prompt;
     request.params.ignore_eos = true;
+    request.params.temperature = static_cast<float>(temperature);
     request.params.max_tokens = static_cast<std::int32_t>(prompt.num_output_tokens);
     request.params.output_kind = OutputKind::kFinalOnly;
   }

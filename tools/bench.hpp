@@ -26,12 +26,13 @@ struct OfflineRun {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_output_tokens = 0;
 };
-/// Gives all prompts to the engine at once and waits for the last answer: sampled at temperature 1,
-/// each as long as asked for. `on_progress` is called with the number of answers. Errors: the first
-/// one that a request ends with.
+/// Gives all prompts to the engine at once and waits for the last answer: sampled at that
+/// temperature, each as long as asked for. `on_progress` is called with the number of answers.
+/// Errors: the first one that a request ends with.
 [[nodiscard]] Result<OfflineRun> run_offline(OfflineEngine& engine,
                                              const std::vector<BenchPrompt>& prompts,
-                                             const std::function<void(std::size_t)>& on_progress);
+                                             const std::function<void(std::size_t)>& on_progress,
+                                             double temperature = 1);
 
 /// Ids for random prompts: those of the vocabulary but for the first ones, where models keep their
 /// control tokens.

@@ -11,11 +11,14 @@ namespace {
 constexpr std::string_view kUsage =
     "bench latency [MODEL] [options]\n\n"
     "Runs one batch of random prompts to its end, several times, and prints the seconds it takes.\n"
-    "Prefix caching is off unless --enable-prefix-caching asks for it.";
+    "Prefix caching is off unless --enable-prefix-caching asks for it. For speculative decoding\n"
+    "there are repetitive prompts (--repeat-len), and answers without chance (--temperature 0).";
 
 struct LatencyOptions {
   std::int64_t input_len = 32;
   std::int64_t output_len = 128;
+  std::int64_t repeat_len = 0;
+  double temperature = 1;
   std::int64_t batch_size = 8;
   std::int64_t num_iters_warmup = 10;
   std::int64_t num_iters = 30;
@@ -26,6 +29,9 @@ void bind(OptionSet& set, LatencyOptions& options) {
   set.section("bench")
       .add("input-len", options.input_len, "tokens of each prompt", 1, 1 << 20)
       .add("output-len", options.output_len, "tokens of each answer", 1, 1 << 20)
+      .add("repeat-len", options.repeat_len,
+           "a prompt says its first so many tokens over and over; 0: it does not", 0, 1 << 20)
+      .add("temperature", options.temperature, "of the answers", 0, 100)
       .add("batch-size", options.batch_size, "prompts that run together", 1, 1 << 16)
       .add("num-iters-warmup", options.num_iters_warmup, "iterations that are not measured", 0,
            1 << 20)
@@ -47,7 +53,8 @@ int bench_latency(Arguments arguments) {
 
   const RandomPromptOptions random = {.num_prompts = options.batch_size,
                                       .input_len = options.input_len,
-                                      .output_len = options.output_len};
+                                      .output_len = options.output_len,
+                                      .repeat_len = options.repeat_len};
   const std::vector<BenchPrompt> prompts =
       random_token_prompts(random, ordinary_tokens((*engine)->model().vocab_size));
   ProgressBar bar("measuring");
@@ -55,7 +62,8 @@ int bench_latency(Arguments arguments) {
   const std::int64_t num_iterations = options.num_iters_warmup + options.num_iters;
   for (std::int64_t i = 0; i < num_iterations; ++i) {
     const bool warm = i >= options.num_iters_warmup;
-    const auto run = run_offline(**engine, prompts, [](std::size_t) {});
+    const auto run = run_offline(
+        **engine, prompts, [](std::size_t) {}, options.temperature);
     if (!run.ok()) return fail(run.error());
     if (warm) latencies.push_back(run->elapsed);
     bar.show(static_cast<double>(i + 1) / static_cast<double>(num_iterations),

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "messages/cache.hpp"
+#include "messages/scheduler_output.hpp"
 #include "runtime/models/model.hpp"
 
 namespace troupe {

@@ -38,8 +38,13 @@ std::vector<BenchPrompt> random_prompts(const RandomPromptOptions& options, Draw
   std::vector<BenchPrompt> prompts;
   for (std::int64_t i = 0; i < options.num_prompts; ++i) {
     std::vector<Element> elements = prefix;
-    for (std::int64_t n = length(options.input_len); n > 0; --n)
-      elements.push_back(draw(generator));
+    const std::int64_t input_len = length(options.input_len);
+    for (std::int64_t n = 0; n < input_len; ++n) {
+      const bool repeats = options.repeat_len > 0 && n >= options.repeat_len;
+      elements.push_back(
+          repeats ? elements[elements.size() - static_cast<std::size_t>(options.repeat_len)]
+                  : draw(generator));
+    }
     const auto num_elements = static_cast<std::int64_t>(elements.size());
     prompts.push_back({.prompt = make(std::move(elements)),
                        .num_input_tokens = num_elements,

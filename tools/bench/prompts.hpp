@@ -23,6 +23,7 @@ struct RandomPromptOptions {
   std::int64_t input_len = 1024;  ///< behind the common prefix
   std::int64_t output_len = 128;
   std::int64_t prefix_len = 0;  ///< the same for all prompts
+  std::int64_t repeat_len = 0;  ///< a prompt says its first so many over and over; 0: it does not
   double range_ratio = 0;       ///< lengths are uniform in len * [1 - ratio, 1 + ratio]
   std::uint64_t seed = 0;
 };

@@ -38,6 +38,15 @@ BOOST_AUTO_TEST_CASE(random_prompts_have_the_lengths_and_the_prefix_that_were_as
   BOOST_TEST((ids_of(prompts[0]) != ids_of(prompts[1])));
 }
 
+BOOST_AUTO_TEST_CASE(prompts_repeat_their_first_tokens_behind_the_prefix) {
+  const std::vector<TokenId> ids = ids_of(
+      random_token_prompts({.num_prompts = 1, .input_len = 11, .prefix_len = 2, .repeat_len = 4},
+                           {11, 12, 13, 14, 15, 16, 17, 18})
+          .front());
+  BOOST_REQUIRE(ids.size() == 13u);
+  BOOST_TEST(std::equal(ids.begin() + 6, ids.end(), ids.begin() + 2));
+}
+
 BOOST_AUTO_TEST_CASE(a_seed_gives_the_same_prompts_and_another_seed_others) {
   RandomPromptOptions options = {.num_prompts = 3, .input_len = 30};
   std::vector<TokenId> vocabulary(1000);
