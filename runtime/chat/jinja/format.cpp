@@ -254,7 +254,7 @@ class PrintfFormatter {
   }
 
   /// With a precision, integers have at least so many digits.
-  std::string integer(const Value& value, Spec spec) {
+  std::string integer(const Value& value, const Spec& spec) {
     if (spec.precision < 0) return format_number(value, spec, runtime_);
     Spec plain = spec;
     plain.precision = -1;

@@ -21,7 +21,7 @@ struct BigInt {
 
 namespace {
 
-constexpr unsigned kMaxBits = 16384;
+constexpr std::uint64_t kMaxBits = 16384;
 constexpr std::size_t kMaxDigits = 4300;  // Python's own bound for int <-> text
 
 const BigInt* big(const Value& number) {
@@ -64,7 +64,7 @@ Value integer_power(const Value& left, const Value& right) {
   if (base == -1 && exponent) return Value(std::int64_t{*exponent % 2 == 0 ? 1 : -1});
   const std::uint64_t bits = msb(Integer(abs(base)));
   if (!exponent ||
-      (bits + 1) * static_cast<std::uint64_t>(std::min<std::int64_t>(*exponent, 2 * kMaxBits)) >
+      (bits + 1) * std::min<std::uint64_t>(static_cast<std::uint64_t>(*exponent), 2 * kMaxBits) >
           2 * kMaxBits) {
     fail_limit("an integer of the chat template has more than " + std::to_string(kMaxBits) +
                " bits");
@@ -233,7 +233,7 @@ std::string float_repr(double number) {
     return result + digits + std::string(static_cast<std::size_t>(exponent + 1 - num_digits), '0') +
            ".0";
   }
-  const auto point = static_cast<std::size_t>(exponent + 1);
+  const auto point = static_cast<std::size_t>(exponent) + 1;
   return result + digits.substr(0, point) + "." + digits.substr(point);
 }
 
