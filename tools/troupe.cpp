@@ -1,4 +1,5 @@
 // The `troupe` binary: finds the subcommand and calls it.
+#include <openssl/crypto.h>
 #include <sys/resource.h>
 
 #include <cstdio>
@@ -48,6 +49,9 @@ void raise_descriptor_limit() {
 
 int main(int argc, char** argv) {
   raise_descriptor_limit();
+  // OpenSSL's cleanup at exit frees what threads that end at that moment free as well, and CAF's
+  // may outlive their actors.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
     print_help();
