@@ -104,6 +104,42 @@ bool QuantizedWeight::set_num_groups(std::int64_t num_groups, std::int64_t confi
   return true;
 }
 
+Result<void> QuantizedWeight::set_group_scales(const Checkpoint& checkpoint,
+                                               const QuantizationConfig& config,
+                                               const std::string& name, std::int64_t per_word) {
+  const Checkpoint::Tensor* scales = checkpoint.find(name + ".scales");
+  const std::int64_t num_groups =
+      scales == nullptr || scales->view.shape.empty() ? 1 : scales->view.shape.front();
+  ASSIGN_OR_RETURN(scales_,
+                   require(checkpoint, name + ".scales", {num_groups, num_rows_}, kFloats));
+  if (!set_num_groups(num_groups, config.group_size))
+    return error_about(*scales, name + ".scales",
+                       "has " + std::to_string(num_groups) + " groups for " +
+                           std::to_string(num_cols_) + " columns");
+  ASSIGN_OR_RETURN(zero_points_, require(checkpoint, name + ".qzeros",
+                                         {num_groups, ceil_div(num_rows_, per_word)}, kWord));
+  scale_row_stride_ = 1;
+  scale_group_stride_ = num_rows_;
+  return {};
+}
+
+Result<std::span<const std::int32_t>> QuantizedWeight::read_group_index(
+    const Checkpoint& checkpoint, const std::string& name) const {
+  ASSIGN_OR_RETURN(const TensorView* view, require(checkpoint, name, {num_cols_}, kWord));
+  return view->elements<std::int32_t>();
+}
+
+Result<void> QuantizedWeight::check_group_index(const Checkpoint& checkpoint,
+                                                const std::string& name,
+                                                std::span<const std::int32_t> groups) const {
+  for (const std::int32_t group : groups)
+    if (group < 0 || group >= num_groups_)
+      return error_about(
+          *checkpoint.find(name), name,
+          "names group " + std::to_string(group) + " of " + std::to_string(num_groups_));
+  return {};
+}
+
 Result<QuantizedWeight> QuantizedWeight::find_gptq(const Checkpoint& checkpoint,
                                                    const QuantizationConfig& config,
                                                    const std::string& name,
@@ -115,37 +151,17 @@ Result<QuantizedWeight> QuantizedWeight::find_gptq(const Checkpoint& checkpoint,
   ASSIGN_OR_RETURN(weight.numbers_,
                    require(checkpoint, name + ".qweight",
                            {ceil_div(weight.num_cols_, per_word), weight.num_rows_}, kWord));
-  const Checkpoint::Tensor* scales = checkpoint.find(name + ".scales");
-  const std::int64_t num_groups =
-      scales == nullptr || scales->view.shape.empty() ? 1 : scales->view.shape.front();
-  ASSIGN_OR_RETURN(weight.scales_,
-                   require(checkpoint, name + ".scales", {num_groups, weight.num_rows_}, kFloats));
-  if (!weight.set_num_groups(num_groups, config.group_size))
-    return error_about(*scales, name + ".scales",
-                       "has " + std::to_string(num_groups) + " groups for " +
-                           std::to_string(weight.num_cols_) + " columns");
-  ASSIGN_OR_RETURN(weight.zero_points_,
-                   require(checkpoint, name + ".qzeros",
-                           {num_groups, ceil_div(weight.num_rows_, per_word)}, kWord));
+  RETURN_IF_ERROR(weight.set_group_scales(checkpoint, config, name, per_word));
   weight.zero_points_minus_one_ = config.zero_points_minus_one;
-  weight.scale_row_stride_ = 1;
-  weight.scale_group_stride_ = weight.num_rows_;
-
-  const Checkpoint::Tensor* order = checkpoint.find(name + ".g_idx");
-  if (order == nullptr) return weight;
-  ASSIGN_OR_RETURN(const TensorView* view,
-                   require(checkpoint, name + ".g_idx", {weight.num_cols_}, kWord));
-  const std::span<const std::int32_t> groups = view->elements<std::int32_t>();
-  bool in_order = true;
+  if (checkpoint.find(name + ".g_idx") == nullptr) return weight;
+  ASSIGN_OR_RETURN(const std::span<const std::int32_t> groups,
+                   weight.read_group_index(checkpoint, name + ".g_idx"));
+  RETURN_IF_ERROR(weight.check_group_index(checkpoint, name + ".g_idx", groups));
   for (std::int64_t col = 0; col < weight.num_cols_; ++col) {
-    const std::int32_t group = groups[static_cast<std::size_t>(col)];
-    if (group < 0 || group >= num_groups)
-      return error_about(
-          *order, name + ".g_idx",
-          "names group " + std::to_string(group) + " of " + std::to_string(num_groups));
-    in_order = in_order && group == col / weight.group_size_;
+    if (groups[static_cast<std::size_t>(col)] == col / weight.group_size_) continue;
+    weight.group_index_.assign(groups.begin(), groups.end());
+    break;
   }
-  if (!in_order) weight.group_index_.assign(groups.begin(), groups.end());
   return weight;
 }
 
@@ -161,19 +177,7 @@ Result<QuantizedWeight> QuantizedWeight::find_awq(const Checkpoint& checkpoint,
   const std::int64_t num_words = weight.num_rows_ / kPerWord;
   ASSIGN_OR_RETURN(weight.numbers_,
                    require(checkpoint, name + ".qweight", {weight.num_cols_, num_words}, kWord));
-  const Checkpoint::Tensor* scales = checkpoint.find(name + ".scales");
-  const std::int64_t num_groups =
-      scales == nullptr || scales->view.shape.empty() ? 1 : scales->view.shape.front();
-  ASSIGN_OR_RETURN(weight.scales_,
-                   require(checkpoint, name + ".scales", {num_groups, weight.num_rows_}, kFloats));
-  if (!weight.set_num_groups(num_groups, config.group_size))
-    return error_about(*scales, name + ".scales",
-                       "has " + std::to_string(num_groups) + " groups for " +
-                           std::to_string(weight.num_cols_) + " columns");
-  ASSIGN_OR_RETURN(weight.zero_points_,
-                   require(checkpoint, name + ".qzeros", {num_groups, num_words}, kWord));
-  weight.scale_row_stride_ = 1;
-  weight.scale_group_stride_ = weight.num_rows_;
+  RETURN_IF_ERROR(weight.set_group_scales(checkpoint, config, name, kPerWord));
   return weight;
 }
 
@@ -182,10 +186,6 @@ Result<void> QuantizedWeight::set_row_scales(const Checkpoint::Tensor& scales,
                                              const QuantizationConfig& config) {
   const std::vector<std::int64_t>& shape = scales.view.shape;
   scales_ = &scales.view;
-  if (std::ranges::find(kFloats, scales.view.type) == kFloats.end())
-    return Error{ErrorCode::kUnsupported, scales.file + ": tensor \"" + name + "\" has type " +
-                                              std::string(to_string(scales.view.type)) +
-                                              ", supported are F32, BF16, F16"};
   if (scales.view.num_elements() == 1) {
     set_num_groups(1, 0);
     return {};
@@ -235,24 +235,20 @@ Result<QuantizedWeight> QuantizedWeight::find_packed(const Checkpoint& checkpoin
                              std::to_string(weight.num_rows_) + ", " +
                              std::to_string(weight.num_cols_) + "]");
   }
-  ASSIGN_OR_RETURN(const Checkpoint::Tensor* scales, checkpoint.require(name + ".weight_scale"));
+  ASSIGN_OR_RETURN(const Checkpoint::Tensor* scales,
+                   checkpoint.require(name + ".weight_scale", std::nullopt, std::span(kFloats)));
   RETURN_IF_ERROR(weight.set_row_scales(*scales, name + ".weight_scale", config));
   if (checkpoint.find(name + ".weight_zero_point") != nullptr) {
     ASSIGN_OR_RETURN(weight.zero_points_,
                      require(checkpoint, name + ".weight_zero_point",
                              {ceil_div(weight.num_rows_, per_word), weight.num_groups_}, kWord));
   }
-  if (const Checkpoint::Tensor* order = checkpoint.find(name + ".weight_g_idx")) {
-    ASSIGN_OR_RETURN(const TensorView* view,
-                     require(checkpoint, name + ".weight_g_idx", {weight.num_cols_}, kWord));
-    const std::span<const std::int32_t> groups = view->elements<std::int32_t>();
+  if (checkpoint.find(name + ".weight_g_idx") != nullptr) {
+    ASSIGN_OR_RETURN(const std::span<const std::int32_t> groups,
+                     weight.read_group_index(checkpoint, name + ".weight_g_idx"));
     // -1 everywhere: none.
     if (std::ranges::all_of(groups, [](std::int32_t group) { return group == -1; })) return weight;
-    for (const std::int32_t group : groups)
-      if (group < 0 || group >= weight.num_groups_)
-        return error_about(
-            *order, name + ".weight_g_idx",
-            "names group " + std::to_string(group) + " of " + std::to_string(weight.num_groups_));
+    RETURN_IF_ERROR(weight.check_group_index(checkpoint, name + ".weight_g_idx", groups));
     weight.group_index_.assign(groups.begin(), groups.end());
   }
   return weight;
@@ -270,7 +266,8 @@ Result<QuantizedWeight> QuantizedWeight::find_bytes(const Checkpoint& checkpoint
   const std::string inverse = name + ".weight_scale_inv";  // multiplied with, for all its name
   const std::string scale_name =
       checkpoint.find(inverse) != nullptr ? inverse : name + ".weight_scale";
-  ASSIGN_OR_RETURN(const Checkpoint::Tensor* scales, checkpoint.require(scale_name));
+  ASSIGN_OR_RETURN(const Checkpoint::Tensor* scales,
+                   checkpoint.require(scale_name, std::nullopt, std::span(kFloats)));
   RETURN_IF_ERROR(weight.set_row_scales(*scales, scale_name, config));
   const std::string zero_name = name + ".weight_zero_point";
   if (weight.layout_ == Layout::kInt8 && checkpoint.find(zero_name) != nullptr) {

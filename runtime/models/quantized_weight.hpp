@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,15 @@ class QuantizedWeight {
   static Result<QuantizedWeight> find_bytes(const Checkpoint& checkpoint,
                                             const QuantizationConfig& config,
                                             const std::string& name, QuantizedWeight weight);
+  /// Sets scales [groups, num_rows] and zero points [groups, words of per_word rows].
+  Result<void> set_group_scales(const Checkpoint& checkpoint, const QuantizationConfig& config,
+                                const std::string& name, std::int64_t per_word);
+  /// The group of each column, and whether it is one.
+  [[nodiscard]] Result<std::span<const std::int32_t>> read_group_index(
+      const Checkpoint& checkpoint, const std::string& name) const;
+  [[nodiscard]] Result<void> check_group_index(const Checkpoint& checkpoint,
+                                               const std::string& name,
+                                               std::span<const std::int32_t> groups) const;
   /// Sets the scales of a tensor [num_rows, groups], or fewer of them.
   Result<void> set_row_scales(const Checkpoint::Tensor& scales, const std::string& name,
                               const QuantizationConfig& config);

@@ -98,9 +98,13 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
         stats.num_cache_creation_tokens =
             num_created_tokens(stats, answer.num_cached_tokens.front());
       }
-      if (stopped && was_running) std::erase(running_, &request);
-      if (stopped && !was_running) remove_from_queues(&request);
-      if (stopped) end_turn(request);
+      if (stopped) {
+        if (was_running)
+          std::erase(running_, &request);
+        else
+          remove_from_queues(&request);
+        end_turn(request);
+      }
     }
     if (i < result.num_logprob_rows.size()) {
       for (std::int32_t row = 0; row < result.num_logprob_rows[i]; ++row)
