@@ -105,6 +105,12 @@ std::string_view to_string(QuantizationMethod method) noexcept {
   return kNames[static_cast<std::size_t>(method)];
 }
 
+QuantizationMethod parse_quantization_method(std::string_view name) noexcept {
+  const auto known = std::ranges::find(kNames, name);
+  return known == kNames.end() ? QuantizationMethod::kNone
+                               : static_cast<QuantizationMethod>(known - kNames.begin());
+}
+
 QuantizationConfig parse_quantization(ConfigFields& root) {
   QuantizationConfig config;
   const bool is_old = !root.has("quantization_config");
@@ -113,15 +119,11 @@ QuantizationConfig parse_quantization(ConfigFields& root) {
   if (object == nullptr) return config;
   ConfigFields fields(*object, key);
   const std::string method = fields.text("quant_method", is_old ? "compressed-tensors" : "");
-  const auto known = std::ranges::find(kNames.begin() + 1, kNames.end(), method);
-  if (known == kNames.end()) {
-    refuse(fields, "quant_method", method.empty() ? "(none)" : method,
-           "gptq, awq, compressed-tensors, fp8");
-  } else {
-    config.method = static_cast<QuantizationMethod>(known - kNames.begin());
-  }
+  config.method = parse_quantization_method(method);
   switch (config.method) {
     case QuantizationMethod::kNone:
+      refuse(fields, "quant_method", method.empty() ? "(none)" : method,
+             "gptq, awq, compressed-tensors, fp8");
       break;
     case QuantizationMethod::kGptq:
       parse_gptq(fields, config);

@@ -19,6 +19,8 @@ enum class QuantizationMethod : std::uint8_t {
 };
 /// "none", "gptq", "awq", "compressed-tensors", "fp8".
 [[nodiscard]] std::string_view to_string(QuantizationMethod method) noexcept;
+/// kNone for a name that is none of the methods'.
+[[nodiscard]] QuantizationMethod parse_quantization_method(std::string_view name) noexcept;
 
 /// What the tensors do not say themselves. Bits, granularity, and which matrices were left wide
 /// (`ignore`, `modules_to_not_convert`) are read off the tensors.

@@ -66,10 +66,9 @@ Result<DType> parse_dtype_name(std::string_view name) {
 }
 
 Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored) {
-  if (name == "auto" || (stored != QuantizationMethod::kNone && name == to_string(stored)))
-    return QuantizedType::kNone;
-  const bool is_method =
-      name == "gptq" || name == "awq" || name == "compressed-tensors" || name == "fp8";
+  const QuantizationMethod method = parse_quantization_method(name);
+  const bool is_method = method != QuantizationMethod::kNone;
+  if (name == "auto" || (is_method && method == stored)) return QuantizedType::kNone;
   if (!is_method && name != "int8" && name != "int4")
     return invalid_argument("quantization is " + std::string(name) +
                                 ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8",
