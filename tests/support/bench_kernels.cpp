@@ -1,8 +1,12 @@
-// Speed of the kernels against what the machine can do: a stream read and f32 multiply-adds are
-// measured first, in the same run, and operations are reported as fractions of them. Matrices that
-// are multiplied in bf16 can exceed the f32 limit, and data that fit the caches that of the stream.
+// Speed of the kernels against what the machine can do: a stream read, f32 multiply-adds and, where
+// there are matrix units (AMX), products of bf16 tiles are measured first, in the same run, and
+// operations are reported as fractions of the first two. Matrices that are multiplied in bf16 can
+// exceed the f32 limit, and data that fit the caches that of the stream.
 
 #include <benchmark/benchmark.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include <algorithm>
 #include <chrono>
@@ -51,11 +55,12 @@ void fill_random(float* values, std::int64_t n) {
   }
 }
 
-/// The limits are 0 where they are not measured: without AVX-512.
+/// The limits are 0 where they are not measured: without AVX-512, without AMX.
 struct Machine {
   ThreadPool pool;
   double stream_bytes_per_s = 0.0;
   double flops = 0.0;
+  double tile_flops = 0.0;
 };
 
 // The widest vectors that every machine with AVX-512 has; elsewhere the compiler splits them.
@@ -91,6 +96,44 @@ WIDEST_VECTORS void multiply_add_in_registers(std::int64_t rounds) {
   benchmark::DoNotOptimize(total);
 }
 
+#if defined(__x86_64__)
+/// [32, kTileDepth] times [kTileDepth, 32] in bf16, all tiles one behind the other: as the inner
+/// loop of a large product that finds both factors in the second cache. Pre: tiles may be used.
+constexpr std::int64_t kTileDepth = 4096;
+[[gnu::target("amx-tile,amx-bf16")]] void multiply_tiles(const std::byte* factors,
+                                                         std::int64_t rounds) {
+  struct alignas(64) {
+    std::uint8_t palette = 1;
+    std::uint8_t reserved[15] = {};
+    std::uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    std::uint8_t num_rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } config;
+  asm volatile("" ::"r"(&config) : "memory");  // GCC 12 may else leave out most of its stores
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    for (std::int64_t k = 0; k < kTileDepth / 32; ++k) {
+      const std::byte* const tiles = factors + k * 4096;
+      _tile_loadd(4, tiles, 64);
+      _tile_loadd(5, tiles + 1024, 64);
+      _tile_loadd(6, tiles + 2048, 64);
+      _tile_loadd(7, tiles + 3072, 64);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_release();
+}
+#else
+constexpr std::int64_t kTileDepth = 0;
+void multiply_tiles(const std::byte*, std::int64_t) {}
+#endif
+
 /// The best of several reads of 512 MiB by all threads.
 double measure_stream(ThreadPool& pool) {
   constexpr std::int64_t kBytes = std::int64_t{512} << 20;
@@ -107,19 +150,32 @@ double measure_stream(ThreadPool& pool) {
   return best;
 }
 
-/// All threads at the rate of the best of many short chunks: what other programs take of the
-/// machine does not count, nor does a thread that wakes late.
-double measure_flops(ThreadPool& pool) {
-  constexpr std::int64_t kRounds = 20000;
+/// All threads at the rate of the best of many short runs of `work`: what other programs take of
+/// the machine does not count, nor does a thread that wakes late.
+template <class Work>
+double measure_flops(ThreadPool& pool, double flops, const Work& work) {
   constexpr std::size_t kNumChunks = 1000;
   std::vector<double> seconds(kNumChunks);
   pool.parallel_for(kNumChunks, [&](std::int64_t chunk) {
     const auto start = Clock::now();
-    multiply_add_in_registers(kRounds);
+    work();
     seconds[static_cast<std::size_t>(chunk)] = seconds_since(start);
   });
-  return pool.num_threads() * kRounds * 16 * 16 * 2 /
-         *std::min_element(seconds.begin(), seconds.end());
+  return pool.num_threads() * flops / *std::min_element(seconds.begin(), seconds.end());
+}
+
+double measure_vectors(ThreadPool& pool) {
+  constexpr std::int64_t kRounds = 20000;
+  return measure_flops(pool, kRounds * 16 * 16 * 2, [] { multiply_add_in_registers(kRounds); });
+}
+
+double measure_tiles(ThreadPool& pool) {
+  constexpr std::int64_t kRounds = 20;
+  const auto work = [] {
+    thread_local const Memory factors(kTileDepth * 128);
+    multiply_tiles(factors.data(), kRounds);
+  };
+  return measure_flops(pool, kRounds * kTileDepth * 32 * 32 * 2, work);
 }
 
 Machine& machine() {
@@ -127,11 +183,14 @@ Machine& machine() {
     auto* const measured = new Machine;
     if (why_unavailable(Isa::kAvx512).empty()) {
       measured->stream_bytes_per_s = measure_stream(measured->pool);
-      measured->flops = measure_flops(measured->pool);
+      measured->flops = measure_vectors(measured->pool);
     }
+    if (why_unavailable(Isa::kAmx).empty()) measured->tile_flops = measure_tiles(measured->pool);
     std::printf(
-        "threads %d, stream read %.1f GB/s, f32 multiply-add %.0f GFLOP/s (0: not measured)\n",
-        measured->pool.num_threads(), measured->stream_bytes_per_s / 1e9, measured->flops / 1e9);
+        "threads %d, stream read %.1f GB/s, f32 multiply-add %.0f GFLOP/s, bf16 tiles %.0f GFLOP/s "
+        "(0: not measured)\n",
+        measured->pool.num_threads(), measured->stream_bytes_per_s / 1e9, measured->flops / 1e9,
+        measured->tile_flops / 1e9);
     return measured;
   }();
   return *kMachine;
