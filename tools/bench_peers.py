@@ -1,42 +1,59 @@
 #!/usr/bin/env python3
-"""Runs the same work on Troupe and on the engines that people use on CPUs, in turns, and prints each figure with its ratio to
-the best peer and its fraction of the machine's limits, which are sampled in the same round. Builds and installs nothing: what
-is not named is left out. A chart goes to OUT/peers.svg, all samples to OUT/peers.json.
+"""Runs the same work on Troupe and on the engines that people use on CPUs, in turns, and prints each figure with its goal, the
+best peer's figure and its fraction of the machine's limit, which is sampled in the same round. Builds and installs nothing: a peer
+that is not named is left out, and without any there are our own figures and the limits. The table goes to OUT/peers.txt, a
+chart to OUT/peers.svg, all samples to OUT/peers.json.
 
-Peers: llama.cpp (folder with llama-bench, and llama-server for the works with clients) with GGUF files of the same weights;
-vLLM (the Python of an environment that has it). Model: a Hugging Face folder. Example:
+All engines are asked over HTTP by the same client. Those of a width run side by side, and all but the one that works are stopped
+(SIGSTOP), so that they are compared within minutes: memory for all of them is needed (about 20 GiB for Qwen3-0.6B with both peers).
+
+Peers: llama.cpp (folder with llama-server) with GGUF files of the same weights; vLLM (the Python of an environment that has it, with
+a distribution named vllm). Model: a Hugging Face folder with weights in bfloat16. Example:
   tools/bench_peers.py --model qwen3-0.6b --llama build/bin --gguf bfloat16=q.gguf --gguf int8=q8_0.gguf --works prefill,decode"""
 import argparse
 import contextlib
+import ctypes.util
 import json
+import math
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 
-GOALS = {  # work -> ratio to the best peer
-    "prefill 512 bfloat16": 1.3, "prefill 2048 bfloat16": 1.3,
-    "decode 128 bfloat16": 1.1, "decode 2048 bfloat16": 1.1, "decode 128 int8": 1.1, "decode 2048 int8": 1.1,
-    "decode 128 int4": 1.1, "decode 2048 int4": 1.1,
+WIDTHS = ("bfloat16", "int8", "int4")
+BITS = {"bfloat16": 16, "int8": 8 + 16 / 64, "int4": 4 + 16 / 32}  # with a scale for each group
+GOALS = {  # figure -> ratio to the best peer; of the one that is named where they differ
+    "prefill 512": {"vllm": 1.3, "llama.cpp": 8}, "prefill 2048": {"vllm": 1.3, "llama.cpp": 8},
+    **{f"decode {context} {width}": 1.1 for width in WIDTHS for context in (128, 2048)},
     "batch 8": 1.5, "batch 32": 1.5, "clients 16, tokens/s": 1.5, "clients 16, TTFT p99": 1.0, "clients 16, ITL p99": 1.0,
-    "prefix 2048, TTFT": 2.0, "kept beside a busy process": 1.0, "start to first token": 1.0, "resident memory": 1.0}
-SMALLER_IS_BETTER = ("TTFT", "ITL", "start", "memory")
+    "prefix 2048, TTFT": 2.0, "n-gram speculation": 2.0, "kept beside a busy process": 1.0,
+    "start to first token": 1.0, "resident memory": 1.0, **{f"divergence {width}": 1.0 for width in WIDTHS}}
+FLOORS = {"kept beside a busy process": 0.45}  # goals that need no peer
+SMALLER_IS_BETTER = ("TTFT", "ITL", "start", "memory", "divergence")
+LIMIT_GOALS = {"prefill": 0.5, "decode": 0.85}
+WORKS = ("prefill", "decode", "batch", "clients", "prefix", "neighbour", "ngram", "accuracy", "start")
+OF_WIDTHS = ("decode", "accuracy")  # the others are measured in bfloat16
 DECODED = 32  # tokens that a decode's speed is taken from
-WORKS = ("prefill", "decode", "neighbour", "batch", "clients", "prefix", "start")
-TIMEOUT_S = 1800
+REPEATED = "the cat sat on the mat and looked at the moon, and then "
+NUM_ROWS, ROW_PROMPT = 8, 64  # distributions that accuracy is taken from, and the tokens before each
+CLIENT_SLOTS, SLOT_TOKENS = 16, 2560
+KV_CACHE_GIB = 4
+START_S, WORK_S = 900, 1800
 THREADS = len(os.sched_getaffinity(0))
 
 
-def output_of(command, env=None):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=TIMEOUT_S,
-                          env={**os.environ, **(env or {})}, check=False)
+def output_of(command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=WORK_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr.strip()[-500:]}")
     return done.stdout
@@ -46,6 +63,17 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def get_json(url):
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return json.load(answer)
+
+
+def post(url, fields):
+    request = urllib.request.Request(url, json.dumps(fields).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=WORK_S) as answer:
+        return json.load(answer)
 
 
 @contextlib.contextmanager
@@ -60,232 +88,299 @@ def busy_neighbour():
         child.wait()
 
 
+def openai_logprobs(url, model, prompt, vocab_size):
+    """Log-probabilities of the whole vocabulary behind a prompt, by token id."""
+    answer = post(url + "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0,
+                                            "logprobs": vocab_size, "return_tokens_as_token_ids": True})
+    top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
+    return {int(token.removeprefix("token_id:")): logprob for token, logprob in top.items()}
+
+
 class Troupe:
     name = "troupe"
+    widths = WIDTHS
+    logprobs = staticmethod(openai_logprobs)
 
-    def __init__(self, binary, model, gguf):
-        self.binary, self.model, self.gguf = binary, model, gguf
-        self.widths = ["bfloat16", *(width for width in gguf if width != "bfloat16")]
+    def __init__(self, options, *extra):
+        self.options, self.extra = options, extra
 
-    def _arguments(self, width):
-        if width == "bfloat16":
-            return [self.model, "--dtype", "bfloat16"]
-        return [self.gguf[width]]  # the same file as the peer reads
-
-    def _latency(self, width, input_len, output_len):
-        with tempfile.NamedTemporaryFile(suffix=".json") as result:
-            output_of([self.binary, "bench", "latency", *self._arguments(width), "--max-model-len", 4096, "--batch-size", 1,
-                       "--input-len", input_len, "--output-len", output_len, "--num-iters-warmup", 1, "--num-iters", 1,
-                       "--output-json", result.name])
-            return json.load(result)["avg_latency"]
-
-    def prefill(self, width, length):
-        return length / self._latency(width, length, 1)
-
-    def decode(self, width, context):
-        return DECODED / (self._latency(width, context, DECODED + 1) - self._latency(width, context, 1))
-
-    def server(self, port):
-        return [self.binary, "serve", self.model, "--dtype", "bfloat16", "--max-model-len", 4096, "--port", port], {}
+    def command(self, width, port):
+        dtype = ["--dtype", width] if width not in ("int8", "int4") else ["--dtype", "bfloat16", "--quantization", width]
+        return [self.options.troupe, "serve", self.options.model, *dtype, "--max-model-len", 4096, "--max-logprobs", -1,
+                "--kv-cache-memory-bytes", KV_CACHE_GIB << 30, "--port", port, *self.extra], {}
 
 
 class LlamaCpp:
     name = "llama.cpp"
 
     def __init__(self, folder, gguf):
-        self.bench, self.llama_server = folder / "llama-bench", folder / "llama-server"
-        self.gguf, self.widths = gguf, list(gguf)
+        self.binary, self.gguf, self.widths = folder / "llama-server", gguf, tuple(gguf)
 
-    def _bench(self, width, *arguments):
-        rows = json.loads(output_of([self.bench, "-m", self.gguf[width], "-t", THREADS, "-r", 1, "-o", "json", "-fa", 1,
-                                     *arguments]))
-        return rows[0]["avg_ts"]
+    def command(self, width, port):
+        slots = CLIENT_SLOTS if width == "bfloat16" else 1
+        return [self.binary, "-m", self.gguf[width], "-t", THREADS, "-tb", THREADS, "-np", slots, "-c", slots * SLOT_TOKENS,
+                "-b", 2048, "-ub", 512, "-fa", "on", "--port", port], {}
 
-    def prefill(self, width, length):
-        return self._bench(width, "-p", length, "-n", 0)
-
-    def decode(self, width, context):
-        return self._bench(width, "-p", 0, "-n", DECODED, "-d", context)
-
-    def server(self, port):
-        if not self.llama_server.exists() or "bfloat16" not in self.gguf:
-            return None
-        return [self.llama_server, "-m", self.gguf["bfloat16"], "-t", THREADS, "-tb", THREADS, "-np", 16, "-c", 40960, "-b", 2048,
-                "-ub", 512, "-fa", "on", "--no-webui", "--port", port], {}
+    @staticmethod
+    def logprobs(url, _, prompt, vocab_size):
+        answer = post(url + "/completion", {"prompt": prompt, "n_predict": 1, "temperature": 0, "n_probs": vocab_size})
+        return {entry["id"]: entry["logprob"] for entry in answer["completion_probabilities"][0]["top_logprobs"]}
 
 
 class Vllm:
     name = "vllm"
-    widths = []  # as a server only
+    widths = ("bfloat16",)
+    logprobs = staticmethod(openai_logprobs)
 
     def __init__(self, python, model):
         self.python, self.model = python, model
 
-    def server(self, port):
-        env = {"VLLM_CPU_KVCACHE_SPACE": "4", "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}", "OMP_NUM_THREADS": str(THREADS),
-               "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    def command(self, _, port):
+        env = {"VLLM_CPU_KVCACHE_SPACE": str(KV_CACHE_GIB), "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}",
+               "OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        # What its documentation asks for, if it is there.
+        preload = [self.python.parent.parent / "lib" / "libiomp5.so", ctypes.util.find_library("tcmalloc_minimal")]
+        env["LD_PRELOAD"] = " ".join(str(library) for library in preload if library and (
+            not isinstance(library, pathlib.Path) or library.exists()))
         return [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", self.model, "--dtype", "bfloat16",
-                "--max-model-len", 4096, "--max-num-seqs", 32, "--port", port], env
+                "--max-model-len", 4096, "--max-num-seqs", 32, "--max-logprobs", -1, "--port", port], env
 
 
 def resident_mib(pid):
-    """Of a process and its children."""
+    """Of a process and its children; what they share counts once."""
     total, pids = 0, [pid]
     while pids:
         pid = pids.pop()
         with contextlib.suppress(OSError):
-            total += int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+            total += int(re.search(r"^Pss:\s+(\d+)", pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)[1]) / 1024
             for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
                 pids += map(int, (task / "children").read_text().split())
     return total
 
 
-def first_token(url, model):
-    body = json.dumps({"model": model, "prompt": "Once upon a time", "max_tokens": 1}).encode()
-    request = urllib.request.Request(url + "/v1/completions", body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-        answer.read()
+class Server:
+    """An engine's server with its process group; it stands still except within `with server.working()`."""
 
-
-@contextlib.contextmanager
-def serving(engine, figures):
-    """Starts the engine's server; start and memory enter the figures. Yields its URL and model name."""
-    port = free_port()
-    command, env = engine.server(port)
-    url = f"http://127.0.0.1:{port}"
-    start = time.monotonic()
-    log = tempfile.TemporaryFile()
-    child = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log, env={**os.environ, **env},
-                             start_new_session=True)
-    try:
-        while True:
-            if child.poll() is not None:
-                log.seek(0)
-                raise RuntimeError(f"{engine.name} ended with {child.returncode}: {log.read()[-500:].decode(errors='replace')}")
-            if time.monotonic() - start > TIMEOUT_S:
-                raise RuntimeError(f"{engine.name} did not listen within {TIMEOUT_S} s")
-            with contextlib.suppress(OSError), urllib.request.urlopen(url + "/health", timeout=5):
-                break
-            time.sleep(0.02)
-        with urllib.request.urlopen(url + "/v1/models", timeout=60) as models:
-            model = json.load(models)["data"][0]["id"]
-        first_token(url, model)
-        figures["start to first token"] = time.monotonic() - start
-        yield url, model
-        figures["resident memory"] = resident_mib(child.pid)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM)
+    def __init__(self, engine, width):
+        self.engine, self.width = engine, width
+        port = free_port()
+        command, env = engine.command(width, port)
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = tempfile.TemporaryFile()
+        begin = time.monotonic()
+        self.process = subprocess.Popen([str(part) for part in command], stdout=self.log, stderr=self.log,
+                                        env={**os.environ, **env}, start_new_session=True)
         try:
-            child.wait(20)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+            self._wait_until_healthy(begin + START_S)
+            self.model = get_json(self.url + "/v1/models")["data"][0]["id"]
+            post(self.url + "/v1/completions", {"model": self.model, "prompt": "Once upon a time", "max_tokens": 1})
+        except BaseException:
+            self.stop()
+            raise
+        self.start_s = time.monotonic() - begin
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def _wait_until_healthy(self, deadline):
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                raise RuntimeError(f"{self.engine.name} ended with {self.process.returncode}: "
+                                   f"{self.log.read()[-1000:].decode(errors='replace')}")
+            with contextlib.suppress(OSError), urllib.request.urlopen(self.url + "/health", timeout=5):
+                return
+            time.sleep(0.02)
+        raise RuntimeError(f"{self.engine.name} was not ready within {START_S} s")
+
+    @contextlib.contextmanager
+    def working(self):
+        os.killpg(self.process.pid, signal.SIGCONT)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def stop(self):
+        for number in (signal.SIGCONT, signal.SIGTERM):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
 
 
-def load(troupe, url, model, tokenizer, *, prompts, clients, input_len, output_len, prefix_len=0):
-    with tempfile.NamedTemporaryFile(suffix=".json") as result:
-        output_of([troupe, "bench", "serve", "--base-url", url, "--model", model, "--tokenizer", tokenizer,
-                   "--num-prompts", prompts, "--max-concurrency", clients, "--random-input-len", input_len,
-                   "--random-output-len", output_len, "--random-prefix-len", prefix_len, "--ignore-eos",
-                   "--output-json", result.name])
-        return json.load(result)
+class Client:
+    """The works, each on one server: they return {figure: value}."""
 
+    def __init__(self, options, reference):
+        self.options, self.reference, self.seed = options, reference, 0
 
-def served_works(engine, options, figures):
-    with serving(engine, figures) as (url, model):
-        def run(**sizes):
-            return load(options.troupe, url, model, options.model, **sizes)
-        if "batch" in options.works:
-            for size in (8, 32):
-                figures[f"batch {size}"] = run(prompts=size, clients=size, input_len=128, output_len=64)["output_throughput"]
-        if "clients" in options.works:
-            result = run(prompts=32, clients=16, input_len=256, output_len=128)
-            figures["clients 16, tokens/s"] = result["output_throughput"]
-            figures["clients 16, TTFT p99"] = result["p99_ttft_ms"]
-            figures["clients 16, ITL p99"] = result["p99_itl_ms"]
-        if "prefix" in options.works:
-            run(prompts=1, clients=1, input_len=16, output_len=1, prefix_len=2048)
-            figures["prefix 2048, TTFT"] = run(prompts=5, clients=1, input_len=16, output_len=4,
-                                               prefix_len=2048)["median_ttft_ms"]
+    def _load(self, server, *arguments):
+        with tempfile.NamedTemporaryFile(suffix=".json") as result:
+            output_of([self.options.troupe, "bench", "serve", "--base-url", server.url, "--model", server.model, "--tokenizer",
+                       self.options.model, "--ignore-eos", "--seed", self.seed, "--output-json", result.name, *arguments])
+            return json.load(result)
 
+    def _random(self, server, prompts, clients, input_len, output_len, prefix_len=0):
+        # A first request, equal to the first of these, goes ahead of them and is not counted.
+        return self._load(server, "--num-prompts", prompts, "--max-concurrency", clients, "--random-input-len", input_len,
+                          "--random-output-len", output_len, "--random-prefix-len", prefix_len)
 
-def offline_works(engine, options, figures):
-    for width in engine.widths:
-        if "prefill" in options.works and width == "bfloat16":
-            for length in (512, 2048):
-                figures[f"prefill {length} {width}"] = engine.prefill(width, length)
-        if "decode" in options.works:
-            for context in (128, 2048):
-                figures[f"decode {context} {width}"] = engine.decode(width, context)
-    if "neighbour" in options.works and "bfloat16" in engine.widths:
-        alone = engine.decode("bfloat16", 128)
+    def prefill(self, server):
+        # The first of three finds its prompt in the cache: the median is the better of the other two.
+        return {f"prefill {length}": 1000 * length / self._random(server, 3, 1, length, 1)["median_ttft_ms"]
+                for length in (512, 2048)}
+
+    def _decode(self, server, context):
+        return 1000 / self._random(server, 1, 1, context, DECODED + 1)["median_tpot_ms"]
+
+    def decode(self, server):
+        return {f"decode {context} {server.width}": self._decode(server, context) for context in (128, 2048)}
+
+    def neighbour(self, server):
+        alone = self._decode(server, 128)
         with busy_neighbour():
-            figures["kept beside a busy process"] = engine.decode("bfloat16", 128) / alone
+            return {"kept beside a busy process": self._decode(server, 128) / alone}
+
+    def batch(self, server):
+        return {f"batch {size}": self._random(server, size, size, 128, 64)["output_throughput"] for size in (8, 32)}
+
+    def clients(self, server):
+        result = self._random(server, 32, 16, 256, 128)
+        return {"clients 16, tokens/s": result["output_throughput"], "clients 16, TTFT p99": result["p99_ttft_ms"],
+                "clients 16, ITL p99": result["p99_itl_ms"]}
+
+    def prefix(self, server):
+        return {"prefix 2048, TTFT": self._random(server, 5, 1, 16, 4, 2048)["median_ttft_ms"]}
+
+    def ngram(self, server):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as dataset:
+            dataset.write(json.dumps({"prompt": 12 * REPEATED, "output_tokens": 65}) + "\n")
+            dataset.flush()
+            result = self._load(server, "--num-prompts", 1, "--dataset", dataset.name)
+        return {"n-gram speculation": 1000 / result["median_tpot_ms"]}
+
+    def accuracy(self, server):
+        """Mean Kullback-Leibler divergence from float32, in nats."""
+        rows = distributions(server, self.options.shape["vocab_size"])
+        return {f"divergence {server.width}": statistics.mean(map(divergence, self.reference, rows))}
+
+    def start(self, server):
+        return {"start to first token": server.start_s, "resident memory": resident_mib(server.process.pid)}
+
+
+def distributions(server, vocab_size):
+    """Log-probabilities behind some random prompts, the same for all servers."""
+    source = random.Random(1)
+    prompts = [[source.randrange(256, vocab_size - 256) for _ in range(ROW_PROMPT)] for _ in range(NUM_ROWS)]
+    return [server.engine.logprobs(server.url, server.model, prompt, vocab_size) for prompt in prompts]
+
+
+def divergence(exact, found):
+    least = min(found.values())  # of what an engine leaves out
+    return sum(math.exp(logprob) * (logprob - found.get(token, least)) for token, logprob in exact.items())
 
 
 def limits_of(options):
-    """Stream bandwidth in GB/s, as the kernels' benchmark samples it before anything else."""
-    text = output_of([options.kernels, "--benchmark_filter=rms_norm", "--benchmark_min_time=0.01"])
-    found = re.search(r"stream read ([\d.]+) GB/s", text)
-    return float(found[1]) if found else 0.0
+    """Stream bandwidth in GB/s and products of bf16 tiles in GFLOP/s, as the kernels' benchmark samples them; 0: not measured."""
+    text = output_of([options.kernels, "--benchmark_filter=rms_norm/1/", "--benchmark_min_time=0.01"])
+    found = re.search(r"stream read ([\d.]+) GB/s.*bf16 tiles ([\d.]+) GFLOP/s", text)
+    return {"stream": float(found[1]), "tiles": float(found[2])}
 
 
-def weight_bytes(options, width):
-    if width in options.gguf:
-        return options.gguf[width].stat().st_size
-    return sum(file.stat().st_size for file in options.model.glob("*.safetensors"))
+def weights_of(model):
+    """Numbers of weights: of the layers' matrices, and of the head."""
+    layers = head = embedding = 0
+    for file in model.glob("*.safetensors"):
+        with open(file, "rb") as data:
+            header = json.loads(data.read(struct.unpack("<Q", data.read(8))[0]))
+        for name, tensor in header.items():
+            size = math.prod(tensor.get("shape", [0]))
+            if "embed_tokens" in name:
+                embedding += size
+            elif "lm_head" in name:
+                head += size
+            elif len(tensor.get("shape", [])) == 2:
+                layers += size
+    return layers, head or embedding
 
 
-def unit(work):
-    if "memory" in work:
-        return "MiB"
-    if "kept" in work:
-        return ""
-    if "start" in work:
-        return "s"
-    return "ms" if any(word in work for word in SMALLER_IS_BETTER) else "tok/s"
+def limit_fraction(options, figure, value, limits):
+    """Of the matrix units in prefill (the layers' products alone), of the stream's bandwidth in decode (weights and KV cache)."""
+    layers, head = weights_of(options.model)
+    if match := re.fullmatch(r"prefill \d+", figure):
+        return value * 2 * layers / 1e9 / limits["tiles"] if limits["tiles"] else None
+    if match := re.fullmatch(r"decode (\d+) (\w+)", figure):
+        shape, context, width = options.shape, int(match[1]), match[2]
+        head_dim = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+        window = shape.get("sliding_window") if shape.get("use_sliding_window", True) else None
+        num_full = shape["num_hidden_layers"] // shape.get("sliding_window_pattern", shape["num_hidden_layers"] if window else 1)
+        seen = num_full * context + (shape["num_hidden_layers"] - num_full) * min(context, window or context)
+        read = layers * BITS[width] / 8 + head * (2 if width == "bfloat16" else BITS["int8"] / 8)
+        read += 2 * seen * shape["num_key_value_heads"] * head_dim * 2
+        return value * read / 1e9 / limits["stream"] if limits["stream"] else None
+    return None
 
 
-def table(options, samples, stream):
-    """Rows (work, figures by engine, ratio to the best peer, goal, fraction of the stream limit)."""
+def unit(figure):
+    for words, name in ((("memory",), "MiB"), (("kept",), ""), (("divergence",), "nats"), (("start",), "s"), (("TTFT", "ITL"), "ms")):
+        if any(word in figure for word in words):
+            return name
+    return "tok/s"
+
+
+def table(options, samples, limits):
+    """Rows (figure, ours, the best peer's name and figure, ratio, goal, fraction of the limit)."""
     rows = []
-    for work in sorted({work for figures in samples.values() for work in figures}, key=list(GOALS).index):
-        medians = {name: statistics.median(figures[work]) for name, figures in samples.items() if figures.get(work)}
-        smaller = any(word in work for word in SMALLER_IS_BETTER)
-        peers = [value for name, value in medians.items() if name != "troupe"]
+    for figure in GOALS:
+        medians = {name: statistics.median(figures[figure]) for name, figures in samples.items() if figures.get(figure)}
+        ours = medians.pop("troupe", None)
+        if ours is None and not medians:
+            continue
+        smaller = any(word in figure for word in SMALLER_IS_BETTER)
+        best = (min if smaller else max)(medians, key=medians.get) if medians else None
+        goal = GOALS[figure]
+        if isinstance(goal, dict):
+            goal = goal.get(best, min(goal.values()))
         ratio = None
-        if "troupe" in medians and peers:
-            ratio = min(peers) / medians["troupe"] if smaller else medians["troupe"] / max(peers)
-        fraction = None
-        decode = re.fullmatch(r"decode 128 (\w+)", work)
-        if decode and stream and "troupe" in medians:
-            fraction = medians["troupe"] * weight_bytes(options, decode[1]) / 1e9 / stream
-        rows.append((work, medians, ratio, GOALS[work], fraction))
+        if ours and best:
+            ratio = medians[best] / ours if smaller else ours / medians[best]
+        rows.append((figure, ours, best, medians.get(best), ratio, goal,
+                     limit_fraction(options, figure, ours, limits) if ours else None))
     return rows
 
 
-def print_table(rows, names):
-    print(f"\n{'work':28} {'':6}" + "".join(f"{name:>12}" for name in names) + f"{'ratio':>8} {'goal':>6} {'of stream':>10}")
-    for work, medians, ratio, goal, fraction in rows:
-        cells = "".join(f"{medians[name]:12.4g}" if name in medians else f"{'-':>12}" for name in names)
-        print(f"{work:28} {unit(work):6}{cells}" + (f"{ratio:8.2f}" if ratio else f"{'-':>8}") + f" {goal:6.1f} " +
-              (f"{fraction:10.0%}" if fraction else f"{'-':>10}"))
+def table_text(rows, limits):
+    lines = [f"{'':27} {'':5} {'goal':>14} {'ours':>10} {'best peer':>32} {'ratio':>7} {'of limit':>9}"]
+    for figure, ours, best, theirs, ratio, goal, fraction in rows:
+        goals = [f"{goal:g}x"]
+        if figure in FLOORS:
+            goals = [f"{FLOORS[figure]:.0%}"]
+        if (least := LIMIT_GOALS.get(figure.split()[0])) and fraction:
+            goals.append(f"{least:.0%}")
+        peer = f"{theirs:.4g} ({best})" if best else "no peer"
+        lines.append(f"{figure:27} {unit(figure):5} {', '.join(goals):>14} {f'{ours:.4g}' if ours else '-':>10} {peer:>32} "
+                     f"{f'{ratio:.2f}' if ratio else '-':>7} {f'{fraction:.0%}' if fraction else '-':>9}")
+    return "\n".join([*lines, f"Limits: stream read {limits['stream']:.1f} GB/s (of decode), bf16 tiles {limits['tiles']:.0f} GFLOP/s "
+                      "(of prefill). Ratio above 1: ahead."])
 
 
 def draw(rows, path):
     """Bars of the ratios; a line where the goal is."""
-    shown = [row for row in rows if row[2]]
+    shown = [(row[0], row[4], row[5]) for row in rows if row[4]]
     if not shown:
         return
-    scale, height, left = 420 / max(4.0, *(row[2] for row in shown)), 26, 210
+    scale, height, left = 420 / max(4.0, *(ratio for _, ratio, _ in shown)), 26, 210
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + 500}" height="{height * len(shown) + 40}" '
              'font-family="sans-serif" font-size="13">',
              f'<text x="{left}" y="18">times the best peer (line: goal)</text>']
-    for i, (work, _, ratio, goal, _) in enumerate(shown):
+    for i, (figure, ratio, goal) in enumerate(shown):
         y = 30 + i * height
         colour = "#2a7" if ratio >= goal else "#c73"
-        parts += [f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{work}</text>',
+        parts += [f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{figure}</text>',
                   f'<rect x="{left}" y="{y}" width="{ratio * scale:.1f}" height="{height - 8}" fill="{colour}"/>',
                   f'<line x1="{left + goal * scale:.1f}" x2="{left + goal * scale:.1f}" y1="{y - 3}" y2="{y + height - 5}" '
                   'stroke="black"/>',
@@ -300,58 +395,121 @@ def parse_arguments():
                         help="samples the limits")
     parser.add_argument("--model", type=pathlib.Path, required=True, help="Hugging Face folder, weights in bfloat16")
     parser.add_argument("--gguf", action="append", default=[], metavar="WIDTH=FILE",
-                        help="the same weights; WIDTH bfloat16, int8 (Q8_0) or int4 (Q4_0); may be repeated")
-    parser.add_argument("--llama", type=pathlib.Path, help="folder with llama-bench and llama-server")
+                        help="the same weights for llama.cpp; WIDTH bfloat16, int8 (Q8_0) or int4 (Q4_0); may be repeated")
+    parser.add_argument("--llama", type=pathlib.Path, help="folder with llama-server")
     parser.add_argument("--vllm", type=pathlib.Path, help="Python of an environment that has vLLM")
     parser.add_argument("--works", default=",".join(WORKS), help=f"of {','.join(WORKS)} [all]")
-    parser.add_argument("--rounds", type=int, default=3, help="each runs every engine once [3]")
+    parser.add_argument("--widths", default=",".join(WIDTHS), help=f"of {','.join(WIDTHS)} [all]")
+    parser.add_argument("--rounds", type=int, default=3, help="each runs every work on every engine once [3]")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("build/bench"))
     options = parser.parse_args()
-    options.works = options.works.split(",")
-    if unknown := set(options.works) - set(WORKS):
-        parser.error(f"unknown work {', '.join(sorted(unknown))}; known are {', '.join(WORKS)}")
+    for name, known in (("works", WORKS), ("widths", WIDTHS)):
+        given = getattr(options, name).split(",")
+        if unknown := set(given) - set(known):
+            parser.error(f"--{name} has no {', '.join(sorted(unknown))}; known are {', '.join(known)}")
+        setattr(options, name, [each for each in known if each in given])
     if options.rounds < 1:
         parser.error(f"--rounds is {options.rounds}, at least 1 is needed")
     try:
         options.gguf = {width: pathlib.Path(file) for width, file in (given.split("=", 1) for given in options.gguf)}
     except ValueError:
         parser.error("--gguf takes WIDTH=FILE")
-    if unknown := set(options.gguf) - {"bfloat16", "int8", "int4"}:
-        parser.error(f"unknown width {', '.join(sorted(unknown))}; known are bfloat16, int8, int4")
-    for path in [options.troupe, options.kernels, options.model, *options.gguf.values()]:
+    if unknown := set(options.gguf) - set(WIDTHS):
+        parser.error(f"unknown width {', '.join(sorted(unknown))}; known are {', '.join(WIDTHS)}")
+    if bool(options.llama) != bool(options.gguf):
+        parser.error("--llama and --gguf belong together")
+    peers = [options.vllm] * bool(options.vllm) + [options.llama and options.llama / "llama-server"] * bool(options.llama)
+    for path in [options.troupe, options.kernels, options.model / "config.json", *options.gguf.values(), *peers]:
         if not path.exists():
             parser.error(f"there is no {path}")
+    options.shape = json.loads((options.model / "config.json").read_text())
     return options
 
 
+class Measurement:
+    """All samples: {engine: {figure: [value of each round]}}."""
+
+    def __init__(self, options):
+        self.options, self.samples, self.limits = options, {"troupe": {}}, {"stream": [], "tiles": []}
+        self.engines = [Troupe(options)]
+        if options.vllm:
+            self.engines.append(Vllm(options.vllm, options.model))
+        if options.llama:
+            self.engines.append(LlamaCpp(options.llama, options.gguf))
+        self.client = Client(options, self._reference() if "accuracy" in options.works else None)
+
+    def _reference(self):
+        print("float32, for the accuracy of the others ...", flush=True)
+        server = Server(Troupe(self.options), "float32")
+        try:
+            with server.working():
+                return distributions(server, self.options.shape["vocab_size"])
+        finally:
+            server.stop()
+
+    def _start(self, stack, engine, width):
+        print(f"{width}: starting {engine.name} ...", flush=True)
+        try:
+            server = Server(engine, width)
+        except (RuntimeError, OSError) as error:
+            if engine.name == "troupe":
+                raise
+            print(f"  {engine.name} is left out: {error}", file=sys.stderr)
+            return None
+        stack.callback(server.stop)
+        return server
+
+    def _run(self, server, work, name):
+        try:
+            with server.working():
+                found = getattr(self.client, work)(server)
+        except (RuntimeError, OSError, ArithmeticError, subprocess.TimeoutExpired) as error:
+            print(f"  {name}, {work}: {error}", file=sys.stderr)
+            return
+        for figure, value in found.items():
+            self.samples.setdefault(name, {}).setdefault(figure, []).append(value)
+            print(f"  {name:12} {figure:28} {value:.4g} {unit(figure)}", flush=True)
+
+    def run_width(self, width):
+        works = [work for work in self.options.works if width == "bfloat16" or work in OF_WIDTHS]
+        if not works:
+            return
+        with contextlib.ExitStack() as stack:
+            servers = [server for engine in self.engines if width in engine.widths
+                       if (server := self._start(stack, engine, width))]
+            speculating = None
+            if "ngram" in works:
+                config = json.dumps({"method": "ngram", "num_speculative_tokens": 8})
+                speculating = self._start(stack, Troupe(self.options, "--speculative-config", config), width)
+            for turn in range(self.options.rounds):
+                sampled = limits_of(self.options)
+                for name, value in sampled.items():
+                    self.limits[name].append(value)
+                print(f"{width}, round {turn + 1} of {self.options.rounds}: stream read {sampled['stream']:.1f} GB/s, bf16 tiles "
+                      f"{sampled['tiles']:.0f} GFLOP/s", flush=True)
+                self.client.seed += 1  # no prompt comes twice
+                for work in works:
+                    if work == "ngram":  # its peer is the same engine without
+                        self._run(speculating, work, "troupe")
+                        self._run(servers[0], work, "without")
+                        continue
+                    for server in servers:
+                        self._run(server, work, server.engine.name)
+
+
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the servers are stopped
     options = parse_arguments()
-    engines = [Troupe(options.troupe, options.model, options.gguf)]
-    if options.llama:
-        engines.append(LlamaCpp(options.llama, options.gguf))
-    if options.vllm:
-        engines.append(Vllm(options.vllm, options.model))
-    samples = {engine.name: {} for engine in engines}
-    streams = []
-    for turn in range(options.rounds):
-        streams.append(limits_of(options))
-        print(f"round {turn + 1} of {options.rounds}: stream read {streams[-1]:.1f} GB/s", flush=True)
-        for engine in engines:
-            figures = {}
-            print(f"  {engine.name} ...", flush=True)
-            try:
-                offline_works(engine, options, figures)
-                if {"batch", "clients", "prefix", "start"} & set(options.works) and engine.server(0):
-                    served_works(engine, options, figures)
-            except (RuntimeError, subprocess.TimeoutExpired) as error:
-                print(f"  {engine.name}: {error}", file=sys.stderr)
-            for work, value in figures.items():
-                samples[engine.name].setdefault(work, []).append(value)
-                print(f"    {work}: {value:.4g} {unit(work)}", flush=True)
-    rows = table(options, samples, statistics.median(streams))
-    print_table(rows, list(samples))
+    measurement = Measurement(options)
+    for width in options.widths:
+        measurement.run_width(width)
+    limits = {name: statistics.median(values) for name, values in measurement.limits.items()}
+    rows = table(options, measurement.samples, limits)
+    text = table_text(rows, limits)
+    print("\n" + text)
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "peers.json").write_text(json.dumps({"stream GB/s": streams, "samples": samples}, indent=1) + "\n")
+    (options.out / "peers.txt").write_text(text + "\n")
+    (options.out / "peers.json").write_text(json.dumps({"limits": measurement.limits, "samples": measurement.samples}, indent=1) + "\n")
     draw(rows, options.out / "peers.svg")
 
 

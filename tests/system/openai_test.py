@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """The OpenAI Python package against `troupe serve` with the demo model."""
+import json
 import math
+import pathlib
+import re
 import unittest
 
 import openai
 
 from support import Server
 
+DEMO = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model"
 WHO = "I am the Troupe demo model, a tiny language model that can chat, count, add numbers and describe simple pictures."
 
 
@@ -129,6 +133,38 @@ class ApiKey(unittest.TestCase):
             models = openai.OpenAI(base_url=server.url + "/v1", api_key="secret", max_retries=0).models.list()
             self.assertEqual(len(models.data), 1)
             self.assertEqual(server.get("/health"), "")
+
+
+class Speculation(unittest.TestCase):
+    """What was drafted and accepted is in /metrics, under vLLM's names."""
+
+    def figures_after(self, config, **arguments):
+        """(drafts, drafted tokens, accepted tokens, accepted at each place) after one completion of 41 tokens."""
+        with Server("--speculative-config", json.dumps({"num_speculative_tokens": 3, **config})) as server:
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+            answer = client.completions.create(model="demo", max_tokens=41, extra_body={"ignore_eos": True}, **arguments)
+            self.assertEqual(answer.usage.completion_tokens, 41)
+            self.assertEqual(server.metric("vllm:generation_tokens_total"), 41)
+            positions = re.findall(r'^vllm:spec_decode_num_accepted_tokens_per_pos_total{.*position="(\d)".*} (\S+)$',
+                                   server.get("/metrics"), re.MULTILINE)
+            self.assertEqual([place for place, _ in positions], ["0", "1", "2"])
+            return [server.metric(f"vllm:spec_decode_num_{what}_total") for what in (
+                "drafts", "draft_tokens", "accepted_tokens")] + [[float(count) for _, count in positions]]
+
+    def test_a_model_that_drafts_for_itself_is_always_right(self):
+        # A token of the prompt's step, then 10 steps of 3 drafts and the one behind them.
+        self.assertEqual(self.figures_after({"model": str(DEMO)}, prompt="Once upon a time", temperature=0),
+                         [10, 30, 30, [10, 10, 10]])
+
+    def test_what_is_looked_up_is_right_sometimes(self):
+        drafts, drafted, accepted, places = self.figures_after(
+            {"method": "ngram", "prompt_lookup_min": 1}, prompt="What is 3 + 4? What is 5 + 4? What is", temperature=1, seed=7)
+        self.assertEqual(accepted, sum(places))
+        self.assertEqual(places, sorted(places, reverse=True))  # a place counts only behind an accepted one
+        self.assertLess(0, drafts)
+        self.assertLess(drafts, 41)
+        self.assertLessEqual(drafted, 3 * drafts)
+        self.assertLess(accepted, drafted)
 
 
 if __name__ == "__main__":
