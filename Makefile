@@ -2,7 +2,7 @@
 #   make serve    build and serve the demo model on port 8000 (MODEL=folder for another, PORT=n)
 #   make test     build and run all tests: release, then address+undefined and thread sanitizers
 #   make build    the binary, build/release/troupe
-#   make bench    the benchmarks
+#   make bench    the benchmarks; tools/bench.sh says which variables name the peers
 #   make check    format, includes, clang-tidy
 #   make fuzz     every fuzz target for FUZZ_SECONDS each
 

@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # Measures what the project promises, and prints goal and measured side by side. The output of every part stays in
 # build/bench. Figures mean something on a quiet machine only.
-# With VLLM_PYTHON=path/to/python of an environment that has vLLM, the two schedulers are compared.
 # Usage: tools/bench.sh   (after `make build` and the benchmarks of build/release; `make bench` does all of it)
+# Variables, also as in `make bench ROUNDS=1`:
+#   VLLM_PYTHON   Python of an environment that has vLLM: the same work on it, and its scheduler beside this one
+#   LLAMA_BIN     folder with llama.cpp's llama-server, and with it GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0: files of the model's weights
+#   MODEL         Hugging Face folder; without it, random weights in the shape SHAPE [qwen3-0.6b], llama-1b or gemma3-1b
+#   ROUNDS        how often each work is done on each engine [3]
+# tools/bench_peers.py --help says how the engines are compared.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 release=build/release
 out=build/bench
 tokenizers=tests/golden/tokenizers
-random_model=build/models/qwen3-0.6b
+shape=${SHAPE:-qwen3-0.6b}
 python=build/venv-bench/bin/python
 mkdir -p "$out"
 
@@ -50,9 +55,12 @@ record ring "$release/tests/bench_ring"
 row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ { print $(NF - 1) }' "$out/ring.txt")"
 
 heading 'Topologies: what a process of its own costs, and how long a stream pauses when one is killed'
-record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py
+record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5
+record topologies-free env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5 --threads 1
 record streams env TROUPE_BINARY="$release/troupe" python3 tests/system/bench_streams.py 1000 32
-row 'multi-process over single process, per token: us' '< 40' "$(awk '/^multi-process/ { print $4 }' "$out/topologies.txt")"
+over_single() { awk '/^multi-process/ { print $4 }' "$out/$1.txt"; }
+row 'multi-process over single process, per token: us' '< 40' "$(over_single topologies)"
+row '  with one thread that computes: us' '< 40' "$(over_single topologies-free)"
 row 'worker killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $6 }' "$out/topologies.txt")"
 row 'scheduler killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $8 }' "$out/topologies.txt")"
 row 'all processes while idle: % of a core' '< 1' "$(awk '/^multi-process/ { print $10 }' "$out/topologies.txt")"
@@ -106,32 +114,28 @@ heading 'The demo model: one batch, then a queue of requests'
 record demo-latency "$release/troupe" bench latency --batch-size 8 --input-len 32 --output-len 128 --num-iters-warmup 1 --num-iters 5
 record demo-throughput "$release/troupe" bench throughput --num-prompts 200 --input-len 128 --output-len 128
 
-if [[ $python ]]; then
-  heading 'Random weights in the shape of Qwen3-0.6B: prefill of 512 tokens, then decode of one request'
-  [[ -f $random_model/model.safetensors ]] || "$python" tests/support/make_model.py qwen3-0.6b "$random_model"
-  # Two lengths of the same prompt: their difference is decode alone.
-  for output_len in 1 65; do
-    record "qwen3-latency-$output_len" "$release/troupe" bench latency "$random_model" --max-model-len 4096 --batch-size 1 \
-      --input-len 512 --output-len $output_len --num-iters-warmup 1 --num-iters 5
+heading 'The work of people who use CPUs, on this engine and on its peers'
+model=${MODEL:-}
+if [[ ! $model && $python ]]; then
+  model=build/models/$shape
+  [[ -f $model/model.safetensors ]] || "$python" tests/support/make_model.py "$shape" "$model"
+fi
+rm -f "$out/peers.txt"
+if [[ $model ]]; then
+  peers=(--model "$model" --rounds "${ROUNDS:-3}" --out "$out")
+  [[ ${VLLM_PYTHON:-} ]] && peers+=(--vllm "$VLLM_PYTHON")
+  [[ ${LLAMA_BIN:-} ]] && peers+=(--llama "$LLAMA_BIN")
+  for width in bfloat16:GGUF_BF16 int8:GGUF_Q8_0 int4:GGUF_Q4_0; do
+    file=${width#*:}
+    [[ ${!file:-} ]] && peers+=(--gguf "${width%:*}=${!file}")
   done
-  # Random weights say the same token over and over: nearly all that is looked up is right.
-  for output_len in 1 65; do
-    repetitive=(bench latency "$random_model" --max-model-len 4096 --batch-size 1 --input-len 128 --repeat-len 16 --temperature 0
-      --output-len $output_len --num-iters-warmup 1 --num-iters 5)
-    record "qwen3-repetitive-$output_len" "$release/troupe" "${repetitive[@]}"
-    record "qwen3-ngram-$output_len" "$release/troupe" "${repetitive[@]}" \
-      --speculative-config '{"method": "ngram", "num_speculative_tokens": 8}'
-  done
-  record qwen3-throughput "$release/troupe" bench throughput "$random_model" --max-model-len 4096 --num-prompts 16 \
-    --input-len 128 --output-len 64
-  median() { awk '/^50% percentile latency/ { print $4 }' "$out/qwen3-$1.txt"; }
-  decode_rate() { awk -v a="$(median "$1-1")" -v b="$(median "$1-65")" 'BEGIN { printf "%.1f", 64 / (b - a) }'; }
-  row 'Qwen3-0.6B shape, prefill of 512: tokens/s' '' "$(awk -v s="$(median latency-1)" 'BEGIN { printf "%.0f", 512 / s }')"
-  row 'Qwen3-0.6B shape, decode of one: tokens/s' '' "$(decode_rate latency)"
-  row 'n-gram speculation on repetition: times faster' '> 2' \
-    "$(awk -v plain="$(decode_rate repetitive)" -v ngram="$(decode_rate ngram)" 'BEGIN { printf "%.1f", ngram / plain }')"
+  record peers-log python3 tools/bench_peers.py "${peers[@]}"
 fi
 
 heading 'Goals'
 printf '%-52s %14s %16s\n' '' goal measured
 cat "$out/table.txt"
+if [[ -f $out/peers.txt ]]; then
+  printf '\n%s:\n' "$model"
+  cat "$out/peers.txt"
+fi

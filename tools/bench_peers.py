@@ -7,8 +7,8 @@ chart to OUT/peers.svg, all samples to OUT/peers.json.
 All engines are asked over HTTP by the same client. Those of a width run side by side, and all but the one that works are stopped
 (SIGSTOP), so that they are compared within minutes: memory for all of them is needed (about 20 GiB for Qwen3-0.6B with both peers).
 
-Peers: llama.cpp (folder with llama-server) with GGUF files of the same weights; vLLM (the Python of an environment that has it, with
-a distribution named vllm). Model: a Hugging Face folder with weights in bfloat16. Example:
+Peers: llama.cpp (folder with llama-server) with GGUF files of the same weights; vLLM (the Python of an environment that has it,
+with metadata under the name vllm). Model: a Hugging Face folder with weights in bfloat16. Example:
   tools/bench_peers.py --model qwen3-0.6b --llama build/bin --gguf bfloat16=q.gguf --gguf int8=q8_0.gguf --works prefill,decode"""
 import argparse
 import contextlib
@@ -326,8 +326,8 @@ def limit_fraction(options, figure, value, limits):
 
 
 def unit(figure):
-    for words, name in ((("memory",), "MiB"), (("kept",), ""), (("divergence",), "nats"), (("start",), "s"), (("TTFT", "ITL"), "ms")):
-        if any(word in figure for word in words):
+    for word, name in {"memory": "MiB", "kept": "", "divergence": "nats", "start": "s", "TTFT": "ms", "ITL": "ms"}.items():
+        if word in figure:
             return name
     return "tok/s"
 
@@ -364,8 +364,8 @@ def table_text(rows, limits):
         peer = f"{theirs:.4g} ({best})" if best else "no peer"
         lines.append(f"{figure:27} {unit(figure):5} {', '.join(goals):>14} {f'{ours:.4g}' if ours else '-':>10} {peer:>32} "
                      f"{f'{ratio:.2f}' if ratio else '-':>7} {f'{fraction:.0%}' if fraction else '-':>9}")
-    return "\n".join([*lines, f"Limits: stream read {limits['stream']:.1f} GB/s (of decode), bf16 tiles {limits['tiles']:.0f} GFLOP/s "
-                      "(of prefill). Ratio above 1: ahead."])
+    return "\n".join([*lines, f"Limits: stream read {limits['stream']:.1f} GB/s (of decode), bf16 tiles {limits['tiles']:.0f} "
+                      "GFLOP/s (of prefill). Ratio above 1: ahead."])
 
 
 def draw(rows, path):
@@ -509,7 +509,8 @@ def main():
     print("\n" + text)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "peers.txt").write_text(text + "\n")
-    (options.out / "peers.json").write_text(json.dumps({"limits": measurement.limits, "samples": measurement.samples}, indent=1) + "\n")
+    samples = {"limits": measurement.limits, "samples": measurement.samples}
+    (options.out / "peers.json").write_text(json.dumps(samples, indent=1) + "\n")
     draw(rows, options.out / "peers.svg")
 
 

@@ -3,13 +3,13 @@
 
 For each file of configs/ that runs on one host: the time between two tokens of one stream (and what is more of it than in a
 single process), the pause of a stream when its worker's or its scheduler's process is killed, and the CPU time of all processes
-together while there is nothing to do. Usage: bench_topologies.py [ROUNDS]"""
+together while there is nothing to do. Usage: bench_topologies.py [ROUNDS [OPTION...]], with options of `troupe serve` for all of
+them: `--threads 1` leaves a core of two to the messages."""
 import http.client
 import json
 import os
 import pathlib
 import signal
-import statistics
 import sys
 import time
 
@@ -18,28 +18,31 @@ from support import Server, cpu_seconds, wait_until  # noqa: E402
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+OPTIONS = sys.argv[2:]
 IDLE_S = 5
-TOKENS = 400
+TOKENS = 256  # as many as the demo model says at most
 
 
-def arrivals(server, at_token=None, then=lambda: None):
-    """When each event of one stream came; `then` is called after event `at_token`."""
+def arrivals(server, at_event=None, then=lambda: None):
+    """(when, with how many tokens) each event of one stream came; `then` is called after event `at_event`."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     fields = {"model": "demo", "prompt": "Once upon a time", "max_tokens": TOKENS, "ignore_eos": True, "stream": True,
-              "temperature": 0}
+              "temperature": 0, "return_token_ids": True}
     connection.request("POST", "/v1/completions", json.dumps(fields), {"Content-Type": "application/json"})
-    times = []
+    events = []
     for line in connection.getresponse():
         if line.startswith(b"data: {"):
-            times.append(time.monotonic())
-            if len(times) == at_token:
+            now = time.monotonic()
+            events.append((now, len(json.loads(line[6:])["choices"][0]["token_ids"] or [])))
+            if len(events) == at_event:
                 then()
     connection.close()
-    return times
+    return events
 
 
-def gaps_us(times):
-    return [1e6 * (b - a) for a, b in zip(times, times[1:])]
+def token_to_token_us(events):
+    """A token whose text is not whole yet has no event of its own: it counts in a later one."""
+    return 1e6 * (events[-1][0] - events[0][0]) / sum(tokens for _, tokens in events[1:])
 
 
 def idle_percent(server):
@@ -55,9 +58,9 @@ def pause_ms(server, role):
     name = next((each for each in nodes if each.startswith(role)), None) or next(
         each for each in nodes if each.startswith(("core", "group")))  # which has the role beside others
     count = server.log().count("engine restarted")
-    times = arrivals(server, TOKENS // 4, lambda: os.kill(nodes[name], signal.SIGKILL))
+    times = [when for when, _ in arrivals(server, TOKENS // 4, lambda: os.kill(nodes[name], signal.SIGKILL))]
     wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
-    return max(gaps_us(times)) / 1000
+    return 1000 * max(b - a for a, b in zip(times, times[1:]))
 
 
 def main():
@@ -65,13 +68,13 @@ def main():
         file.name for file in CONFIGS.glob("*.conf")
         if file.name != "single-process.conf" and "\nhost=\"10." not in file.read_text())
     print(f"{'topology':28} {'token to token':>15} {'over single':>12} {'worker killed':>14} {'scheduler killed':>17} {'idle CPU':>9}")
-    servers = {file: Server("--config-file", str(CONFIGS / file), "--log-stats-interval-s", "0") for file in files}
+    servers = {file: Server("--config-file", str(CONFIGS / file), "--log-stats-interval-s", "0", *OPTIONS) for file in files}
     try:
         between = {file: [] for file in files}
         for number in range(ROUNDS):  # interleaved: what disturbs one round disturbs all
             for file in files:
                 print(f"\r{file} {number + 1}/{ROUNDS} ", end="", file=sys.stderr, flush=True)
-                between[file].append(statistics.mean(gaps_us(arrivals(servers[file]))))  # also of events that come in bunches
+                between[file].append(token_to_token_us(arrivals(servers[file])))
         print("\r" + 60 * " ", end="\r", file=sys.stderr)
         single = min(between["single-process.conf"])
         for file in files:
