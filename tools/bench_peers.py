@@ -8,7 +8,7 @@ All engines are asked over HTTP by the same client. Those of a width run side by
 (SIGSTOP), so that they are compared within minutes: memory for all of them is needed (about 20 GiB for Qwen3-0.6B with both peers).
 
 Peers: llama.cpp (folder with llama-server) with GGUF files of the same weights; vLLM (the Python of an environment that has it,
-with metadata under the name vllm). Model: a Hugging Face folder with weights in bfloat16. Example:
+and metadata under the name vllm, version X+cpu). Model: a Hugging Face folder with weights in bfloat16. Example:
   tools/bench_peers.py --model qwen3-0.6b --llama build/bin --gguf bfloat16=q.gguf --gguf int8=q8_0.gguf --works prefill,decode"""
 import argparse
 import contextlib
