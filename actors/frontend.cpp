@@ -1,16 +1,14 @@
 // The Frontend: the HTTP server's side of the engine, shares requests out to its groups, and keeps
 // them alive when a group is lost.
 #include <algorithm>
-#include <atomic>
 #include <limits>
 #include <map>
 #include <optional>
-#include <random>
 
+#include "actors/frontend_port.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
-#include "runtime/base/philox.hpp"
 #include "runtime/http/server.hpp"
 #include "runtime/processors/request_journal.hpp"
 
@@ -19,87 +17,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kRenderDeadline = 60s;
-constexpr auto kResetDeadline = 60s;
 constexpr auto kPauseDeadline = 10min;  // requests may run to their end before
 constexpr auto kSubscribeDeadline = 60s;
 constexpr auto kControlDeadline = 60s;
 constexpr std::size_t kMaxRenders = 1024;  ///< without an answer yet
 constexpr int kMaxRenderTries = 3;
-
-std::chrono::nanoseconds from_seconds(double seconds) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(seconds));
-}
-
-/// What the server's threads call. Thread-safe: a counter, a flag, and messages.
-class FrontendPort final : public EnginePort {
- public:
-  FrontendPort(caf::actor_system& system, std::uint64_t seed) : system_(system), seed_(seed) {
-    // Ids are never given out twice, also not by the next life of this process.
-    next_id_ = (std::uint64_t{std::random_device{}()} << 32) + 1;
-  }
-  void connect(FrontendActor frontend) { frontend_ = std::move(frontend); }
-  void set_healthy(bool healthy) { healthy_ = healthy; }
-
-  RequestId allocate_ids(std::int32_t count) override {
-    return RequestId{next_id_.fetch_add(static_cast<std::uint64_t>(count))};
-  }
-  std::uint64_t draw_key() override { return philox_bits(seed_, num_keys_.fetch_add(1), 0); }
-  void submit(SubmitRequest submission) override { post(frontend_, std::move(submission)); }
-  void abort(std::vector<RequestId> ids) override {
-    post(frontend_, AbortRequests{std::move(ids)});
-  }
-  void render(RenderRequest request, std::function<void(RenderReply)> reply) override {
-    ask_frontend<RenderReply>(
-        kRenderDeadline, std::move(request),
-        [reply = std::move(reply)](Result<RenderReply> answer) {
-          reply(answer.ok() ? std::move(answer).value() : RenderReply{.error = answer.error()});
-        });
-  }
-  void reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) override {
-    ask_frontend<CachesReset>(kResetDeadline, what, std::move(reply));
-  }
-  void pause(PauseScheduler what, PauseReply reply) override {
-    ask_frontend<PauseStatus>(kPauseDeadline, what, std::move(reply));
-  }
-  void resume(PauseReply reply) override {
-    ask_frontend<PauseStatus>(kResetDeadline, ResumeScheduler{}, std::move(reply));
-  }
-  void ask_paused(PauseReply reply) override {
-    ask_frontend<PauseStatus>(kResetDeadline, AskPaused{}, std::move(reply));
-  }
-  void drain_group(DrainGroup what, std::function<void(Result<Status>)> reply) override {
-    ask_frontend<Status>(from_seconds(what.timeout_s) + kControlDeadline, what, std::move(reply));
-  }
-  void ask_topology(std::function<void(Result<TopologyStatus>)> reply) override {
-    ask_frontend<TopologyStatus>(kControlDeadline, AskTopology{}, std::move(reply));
-  }
-  [[nodiscard]] bool healthy() const noexcept override { return healthy_; }
-
- private:
-  template <class Answer, class Question>
-  void ask_frontend(std::chrono::nanoseconds deadline, Question question,
-                    std::function<void(Result<Answer>)> reply) {
-    system_.spawn<caf::hidden>([to = frontend_, deadline, question = std::move(question),
-                                reply = std::move(reply)](caf::event_based_actor* self) {
-      ask(self, to, deadline, question)
-          .then([reply](Answer& answer) { reply(std::move(answer)); },
-                [reply, self](const caf::error& error) {
-                  const bool late = error == caf::sec::request_timeout;
-                  reply(Error{late ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
-                              "the engine gave no answer: " + to_text(error, self->system())});
-                });
-    });
-  }
-
-  caf::actor_system& system_;
-  FrontendActor frontend_;
-  const std::uint64_t seed_;
-  std::atomic<std::uint64_t> num_keys_{0};
-  std::atomic<std::uint64_t> next_id_;
-  std::atomic<bool> healthy_{true};
-};
 
 /// The engine of a group, which requests go to.
 struct EngineLink {

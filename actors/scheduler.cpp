@@ -223,10 +223,7 @@ void watch_the_clock(StatefulSelf self) {
   if (next >= scheduler.wake_at) return;
   scheduler.wake_at = next;
   const SchedulerActor me = self;
-  send_after(self,
-             std::chrono::duration_cast<std::chrono::nanoseconds>(
-                 std::chrono::duration<double>(std::max(next - now, 0.0))),
-             me, WakeUp{});
+  send_after(self, from_seconds(std::max(next - now, 0.0)), me, WakeUp{});
 }
 
 /// Open steps go on; with preempt_running their results are dropped, and computed anew.

@@ -346,8 +346,7 @@ void begin(Self self) {
 void stop(Self self, double drain_timeout_s) {
   SupervisorState& supervisor = state(self);
   if (!supervisor.frontend) return end_children(self);
-  const auto deadline = std::chrono::duration_cast<std::chrono::nanoseconds>(
-      std::chrono::duration<double>(drain_timeout_s) + kControlDeadline);
+  const auto deadline = from_seconds(drain_timeout_s) + kControlDeadline;
   ask(self, supervisor.frontend, deadline, Drain{drain_timeout_s})
       .then(
           [self](const Drained& drained) {

@@ -12,6 +12,11 @@ namespace troupe {
 }
 [[nodiscard]] inline double now_seconds() { return 1e-9 * static_cast<double>(steady_ns()); }
 
+[[nodiscard]] inline std::chrono::nanoseconds from_seconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(seconds));
+}
+
 /// Since 1970.
 [[nodiscard]] inline double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

@@ -165,8 +165,7 @@ struct Lane {
        EnginePort& port, EngineMetrics& metrics, const Timeouts& timeouts)
       : work(asio::make_work_guard(io)),
         ticker(io),
-        tick(std::chrono::duration_cast<std::chrono::nanoseconds>(
-            std::chrono::duration<double>(timeouts.tick_s()))),
+        tick(from_seconds(timeouts.tick_s())),
         counters(counters),
         service(config.service, std::move(environment), counters, port, metrics) {}
 

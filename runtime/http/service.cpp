@@ -2,36 +2,22 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "runtime/base/log.hpp"
-#include "runtime/http/admin.hpp"
-#include "runtime/http/engine_call.hpp"
+#include "runtime/http/endpoints.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
-#include "runtime/http/kept_streams.hpp"
 #include "runtime/http/rendering.hpp"
-#include "runtime/http/service_context.hpp"
+#include "runtime/http/target.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr std::string_view kJson = "application/json";
-constexpr std::string_view kChatPath = "/v1/chat/completions";
-constexpr std::string_view kStreamsPath = "/v1/streams/";
 constexpr std::string_view kAdminPrefix = "/admin";
 constexpr std::string_view kGuardedPrefixes[] = {"/v1", "/v2", "/inference", "/cohere",
                                                  kAdminPrefix};
-constexpr std::size_t kMaxSessionIdBytes = 1024;
-/// The id of an event tells of each of them.
-constexpr std::int64_t kMaxResumableSamples = 16;
 constexpr std::string_view kPreflightSeconds = "600";
-
-bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [&](char x, char y) { return lower(x) == lower(y); });
-}
 
 /// "application/json; charset=utf-8" -> "application/json"
 std::string_view media_type(std::string_view content_type) noexcept {
@@ -40,14 +26,7 @@ std::string_view media_type(std::string_view content_type) noexcept {
   return content_type;
 }
 
-HttpResponse json_response(std::string body) {
-  return {.status = 200, .content_type = std::string(kJson), .body = std::move(body)};
-}
-
-// ---- The endpoints. Each answers at once through the sink, or returns the exchange that will.
-// ----
-
-using Answer = std::unique_ptr<Exchange>;
+// ---- The endpoints that need no engine
 
 Answer answer_health(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
   if (context.counters.draining) {
@@ -106,321 +85,10 @@ Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& 
   return nullptr;
 }
 
-/// Counts `num_samples` as queued; an answer if that is more than the server takes.
-std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_t num_samples) {
-  ServiceCounters& counters = context.counters;
-  const std::int64_t limit = context.config.max_num_queued_reqs;
-  const std::string limit_text = "max_num_queued_reqs is " + std::to_string(limit);
-  if (limit > 0 && num_samples > limit) {  // also of an idle engine: to come back does not help
-    return error_response(invalid_argument(
-        "request has " + std::to_string(num_samples) + " samples, " + limit_text, "n"));
-  }
-  const std::int64_t before = counters.num_samples.fetch_add(num_samples);
-  if (limit == 0 || before + num_samples <= limit) return std::nullopt;
-  counters.num_samples -= num_samples;
-  context.metrics.observe_rejection();
-  const std::int64_t retry_after_s = counters.completions.retry_after_s(
-      before + num_samples - limit, context.environment.steady_clock());
-  return error_response({ErrorCode::kOverloaded,
-                         "request has " + std::to_string(num_samples) + " samples and " +
-                             std::to_string(before) + " are queued, " + limit_text,
-                         ""},
-                        retry_after_s);
-}
-
-std::string base_id(const ServiceContext& context, const HttpRequest& http,
-                    const GenerationFields& fields) {
-  const std::string_view header = http.header("X-Request-Id");
-  if (!header.empty()) return std::string(header);
-  return fields.request_id.empty() ? context.random_hex() : fields.request_id;
-}
-
-/// What headers say about where a request goes.
-Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRequest& http,
-                                    GenerationFields& request) {
-  const std::string_view rank = http.header("X-data-parallel-rank");
-  if (!rank.empty()) {
-    std::int32_t number = -1;
-    const auto [stop, error] = std::from_chars(rank.data(), rank.data() + rank.size(), number);
-    if (error != std::errc() || stop != rank.data() + rank.size() || number < 0 ||
-        number >= defaults.data_parallel_size) {
-      return invalid_argument("X-data-parallel-rank is \"" + std::string(rank.substr(0, 32)) +
-                                  "\", it must be between 0 and " +
-                                  std::to_string(defaults.data_parallel_size - 1),
-                              "data_parallel_rank");
-    }
-    request.placement.data_parallel_rank = number;
-  }
-  std::string& session = request.placement.session_id;
-  session = http.header("X-Session-ID");
-  if (session.size() > kMaxSessionIdBytes) {
-    return invalid_argument("X-Session-ID has " + std::to_string(session.size()) +
-                                " bytes, at most " + std::to_string(kMaxSessionIdBytes) +
-                                " are allowed",
-                            "session_id");
-  }
-  return {};
-}
-
-/// Keeps the request, so that its stream can be resumed; null if there is no room for it.
-std::shared_ptr<const ResumableStream> keep_stream(ServiceContext& context, const HttpRequest& http,
-                                                   const GenerationFields& request,
-                                                   std::size_t num_prompts, std::string id) {
-  ResumableStream stream{.id = std::move(id), .arrival_time = context.environment.wall_clock()};
-  for (std::size_t i = 0; i < num_prompts; ++i)
-    stream.philox_keys.push_back(context.port.draw_key());
-  stream.after.samples.resize(num_prompts * static_cast<std::size_t>(request.params.n));
-  const auto kept = context.counters.kept_streams->keep({.id = stream.id,
-                                                         .engine = context.config.engine_name,
-                                                         .path = std::string(http.path()),
-                                                         .body = http.body,
-                                                         .tenant = request.tenant,
-                                                         .arrival_time = stream.arrival_time,
-                                                         .philox_keys = stream.philox_keys},
-                                                        stream.arrival_time);
-  if (!kept.ok()) {
-    log_debug("stream not kept", kv("request", stream.id), kv("error", kept.error().message));
-    return nullptr;
-  }
-  return std::make_shared<const ResumableStream>(std::move(stream));
-}
-
-template <class Request>
-using Parse = Result<Request> (*)(std::string_view body, const ServerDefaults& defaults);
-template <class Request>
-using Start = Answer (*)(ServiceContext& context, ResponseSink& sink, Request request,
-                         std::string id);
-
-std::size_t num_prompts(const CompletionRequest& request) { return request.prompts.size(); }
-std::size_t num_prompts(const ChatRequest&) { return 1; }
-std::string_view id_prefix(const CompletionRequest&) { return "cmpl-"; }
-std::string_view id_prefix(const ChatRequest&) { return "chatcmpl-"; }
-
-template <class Request>
-std::int64_t num_samples(const Request& request) {
-  return request.params.n * static_cast<std::int64_t>(num_prompts(request));
-}
-
-template <class Request, Parse<Request> parse>
-Result<Request> read_generation(ServiceContext& context, const HttpRequest& http) {
-  ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
-  ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
-  RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
-  request.tenant = context.api_keys.tenant(http.header("Authorization"));
-  return request;
-}
-
-template <class Request, Parse<Request> parse, Start<Request> start>
-Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(Request request, read_generation<Request, parse>(context, http));
-  if (auto refusal = refuse_overload(context, num_samples(request))) {
-    sink.respond(*std::move(refusal));
-    return Answer(nullptr);
-  }
-  std::string id = std::string(id_prefix(request)) + base_id(context, http, request);
-  if (request.stream && context.counters.kept_streams != nullptr &&
-      num_samples(request) <= kMaxResumableSamples) {
-    request.resumable = keep_stream(context, http, request, num_prompts(request), id);
-  }
-  return start(context, sink, std::move(request), std::move(id));
-}
-
-/// Runs a kept request again; the client gets what is behind the event that it had last.
-template <class Request, Parse<Request> parse, Start<Request> start>
-Result<Answer> try_rerun(ServiceContext& context, const HttpRequest& http, const KeptStream& kept,
-                         std::string_view after, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(Request request, read_generation<Request, parse>(context, http));
-  request.limits.max_queue_time_s = 0;  // which was long ago
-  ResumableStream stream{
-      .id = kept.id, .arrival_time = kept.arrival_time, .philox_keys = kept.philox_keys};
-  ASSIGN_OR_RETURN(stream.after,
-                   parse_stream_position(after, static_cast<std::size_t>(num_samples(request))));
-  if (auto refusal = refuse_overload(context, num_samples(request))) {
-    sink.respond(*std::move(refusal));
-    return Answer(nullptr);
-  }
-  request.resumable = std::make_shared<const ResumableStream>(std::move(stream));
-  return start(context, sink, std::move(request), kept.id);
-}
-
-template <class Request, Parse<Request> parse, Rendering::Kind kind>
-Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
-  ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
-  return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
-}
-
-/// An endpoint from a function that may fail.
-template <Result<Answer> (*attempt)(ServiceContext&, const HttpRequest&, ResponseSink&)>
-Answer answer_or_refuse(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  Result<Answer> answer = attempt(context, http, sink);
-  if (answer.ok()) return *std::move(answer);
-  sink.respond(error_response(answer.error()));
-  return nullptr;
-}
-
-constexpr auto answer_completion =
-    answer_or_refuse<try_generate<CompletionRequest, parse_completion_request, start_completion>>;
-constexpr auto answer_chat =
-    answer_or_refuse<try_generate<ChatRequest, parse_chat_request, start_chat>>;
-constexpr auto rerun_completion =
-    try_rerun<CompletionRequest, parse_completion_request, start_completion>;
-constexpr auto rerun_chat = try_rerun<ChatRequest, parse_chat_request, start_chat>;
-constexpr auto answer_tokenize = answer_or_refuse<
-    try_render<TokenizeRequest, parse_tokenize_request, Rendering::Kind::kTokenize>>;
-constexpr auto answer_detokenize = answer_or_refuse<
-    try_render<DetokenizeRequest, parse_detokenize_request, Rendering::Kind::kDetokenize>>;
-
-/// "value" in "/path?name=value".
-std::optional<std::string_view> query_value(std::string_view target, std::string_view name) {
-  std::string_view query = target.substr(std::min(target.find('?'), target.size()));
-  while (!query.empty()) {
-    query.remove_prefix(1);
-    const std::string_view pair = query.substr(0, query.find('&'));
-    query.remove_prefix(pair.size());
-    if (pair.starts_with(name) && pair.substr(name.size(), 1) == "=")
-      return pair.substr(name.size() + 1);
-  }
-  return std::nullopt;
-}
-
-/// "true" or "1".
-bool query_flag(std::string_view target, std::string_view name, bool otherwise = false) {
-  const auto value = query_value(target, name);
-  return value ? equal_ignoring_case(*value, "true") || *value == "1" : otherwise;
-}
-
-/// "a%2Db" -> "a-b"; what is no escape stays as it is.
-std::string unescaped(std::string_view text) {
-  std::string plain;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    std::uint8_t byte = 0;
-    const char* const digits = text.data() + i + 1;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
-      plain += static_cast<char>(byte);
-      i += 2;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
-/// GET /v1/streams/ID?starting_after=EVENT, or with the header Last-Event-ID.
-Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& http,
-                                 ResponseSink& sink) {
-  KeptStreams* const streams = context.counters.kept_streams;
-  if (streams == nullptr) {
-    return Error{ErrorCode::kUnsupported,
-                 "streams cannot be resumed: the server runs without resume", ""};
-  }
-  if (http.method == "HEAD")
-    return Error{ErrorCode::kUnsupported, "a stream is not run for its head alone, only GET", ""};
-  if (context.counters.draining)
-    return Error{ErrorCode::kOverloaded, "the server is shutting down", ""};
-  const std::string id = unescaped(http.path().substr(kStreamsPath.size()));
-  const std::string_view after =
-      query_value(http.target, "starting_after").value_or(http.header("Last-Event-ID"));
-  const std::string_view key = http.header("Authorization");
-  const auto now = [&] { return context.environment.wall_clock(); };
-  ASSIGN_OR_RETURN(const KeptStream kept, streams->resume(id, context.config.engine_name,
-                                                          context.api_keys.tenant(key), now()));
-  const HttpRequest again{.method = "POST",
-                          .target = kept.path,
-                          .headers = {{"Authorization", std::string(key)}},
-                          .body = kept.body,
-                          .has_body = true};
-  const bool is_chat = kept.path == kChatPath;
-  auto answer = (is_chat ? rerun_chat : rerun_completion)(context, again, kept, after, sink);
-  if (!answer.ok() || *answer == nullptr) streams->release(id, now());
-  return answer;
-}
-
-Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
-                                 ResponseSink& sink) {
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.reset_caches(
-      {.prefix_cache = true, .preempt_running = query_flag(http.target, "reset_running_requests")},
-      call->reply<CachesReset>([](const CachesReset& reset) {
-        return json_response(reset.ok ? R"({"success":true})" : R"({"success":false})");
-      }));
-  return call;
-}
-
-Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.reset_caches({.encoder_cache = true},
-                            call->reply<CachesReset>([](const auto&) { return HttpResponse{}; }));
-  return call;
-}
-
-/// No part of this server keeps processed multimodal inputs: there is never anything to forget.
-Answer answer_reset_mm_cache(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
-  sink.respond({});
-  return nullptr;
-}
-
-Result<PauseScheduler> parse_pause(std::string_view target) {
-  PauseScheduler pause{.clear_caches = query_flag(target, "clear_cache", true)};
-  const std::string_view mode = query_value(target, "mode").value_or("abort");
-  if (mode == "wait" || query_flag(target, "wait_for_inflight_requests")) {
-    pause.mode = PauseMode::kWait;
-  } else if (mode == "keep") {
-    pause.mode = PauseMode::kKeep;
-  } else if (mode != "abort") {
-    return invalid_argument(
-        "mode is \"" + std::string(mode.substr(0, 32)) + "\", must be abort, wait or keep", "mode");
-  }
-  return pause;
-}
-
-Result<Answer> try_pause(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(const PauseScheduler pause, parse_pause(http.target));
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.pause(pause, call->reply<PauseStatus>([](const PauseStatus& status) {
-    return status.paused ? json_response(R"({"status":"paused"})")
-                         : error_response(409, "Conflict",
-                                          "resumed before the requests in the engine had ended");
-  }));
-  return Answer(std::move(call));
-}
-
-Answer answer_resume(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.resume(call->reply<PauseStatus>(
-      [](const auto&) { return json_response(R"({"status":"resumed"})"); }));
-  return call;
-}
-
-Answer answer_is_paused(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.ask_paused(call->reply<PauseStatus>([](const PauseStatus& status) {
-    return json_response(status.paused ? R"({"is_paused":true})" : R"({"is_paused":false})");
-  }));
-  return call;
-}
-
-Result<Answer> try_drain(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(const DrainGroup drain, parse_drain_group(http.body));
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.drain_group(drain, call->reply<Status>([](const Status& status) {
-    return status.error ? error_response(*status.error) : json_response(R"({"status":"drained"})");
-  }));
-  return Answer(std::move(call));
-}
-
-Answer answer_topology(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  auto call = std::make_unique<EngineCall>(context, sink);
-  context.port.ask_topology(call->reply<TopologyStatus>(
-      [](const TopologyStatus& status) { return json_response(topology_json(status)); }));
-  return call;
-}
-
 struct Route {
   std::string_view method;
   std::string_view path;  ///< with a slash behind it: and a name behind that
-  Answer (*answer)(ServiceContext&, const HttpRequest&, ResponseSink&);
+  Endpoint* answer;
   bool takes_json = false;  ///< and gives work to the engine: refused while draining
   bool dev = false;         ///< in development mode only, and behind the API key
 };
@@ -434,16 +102,16 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/models", answer_models},
     {"POST", "/v1/completions", answer_completion, true},
     {"POST", kChatPath, answer_chat, true},
-    {"GET", kStreamsPath, answer_or_refuse<try_resume_stream>},
+    {"GET", kStreamsPath, answer_resumed_stream},
     {"POST", "/tokenize", answer_tokenize, true},
     {"POST", "/detokenize", answer_detokenize, true},
     {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, false, true},
     {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, false, true},
     {"POST", "/reset_mm_cache", answer_reset_mm_cache, false, true},
-    {"POST", "/pause", answer_or_refuse<try_pause>, false, true},
+    {"POST", "/pause", answer_pause, false, true},
     {"POST", "/resume", answer_resume, false, true},
     {"GET", "/is_paused", answer_is_paused, false, true},
-    {"POST", "/admin/drain", answer_or_refuse<try_drain>, true},
+    {"POST", "/admin/drain", answer_drain, true},
     {"GET", "/admin/topology", answer_topology},
 };
 /// Asked too often by too many to say anything.
@@ -495,6 +163,10 @@ std::string_view HttpRequest::header(std::string_view name) const noexcept {
 
 std::string_view HttpRequest::path() const noexcept {
   return std::string_view(target).substr(0, target.find('?'));
+}
+
+HttpResponse json_response(std::string body) {
+  return {.status = 200, .content_type = std::string(kJson), .body = std::move(body)};
 }
 
 HttpResponse error_response(const Error& error, std::int64_t retry_after_s) {

@@ -1,0 +1,83 @@
+#include "actors/frontend_port.hpp"
+
+#include <random>
+
+#include "runtime/base/clock.hpp"
+#include "runtime/base/philox.hpp"
+
+namespace troupe {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kRenderDeadline = 60s;
+constexpr auto kControlDeadline = 60s;
+constexpr auto kPauseDeadline = 10min;  // requests may run to their end before
+
+}  // namespace
+
+FrontendPort::FrontendPort(caf::actor_system& system, std::uint64_t seed)
+    : system_(system),
+      seed_(seed),
+      // Ids are never given out twice, also not by the next life of this process.
+      next_id_((std::uint64_t{std::random_device{}()} << 32) + 1) {}
+
+template <class Answer, class Question>
+void FrontendPort::ask_frontend(std::chrono::nanoseconds deadline, Question question,
+                                std::function<void(Result<Answer>)> reply) {
+  system_.spawn<caf::hidden>([to = frontend_, deadline, question = std::move(question),
+                              reply = std::move(reply)](caf::event_based_actor* self) {
+    ask(self, to, deadline, question)
+        .then([reply](Answer& answer) { reply(std::move(answer)); },
+              [reply, self](const caf::error& error) {
+                const bool late = error == caf::sec::request_timeout;
+                reply(Error{late ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
+                            "the engine gave no answer: " + to_text(error, self->system())});
+              });
+  });
+}
+
+RequestId FrontendPort::allocate_ids(std::int32_t count) {
+  return RequestId{next_id_.fetch_add(static_cast<std::uint64_t>(count))};
+}
+
+std::uint64_t FrontendPort::draw_key() { return philox_bits(seed_, num_keys_.fetch_add(1), 0); }
+
+void FrontendPort::submit(SubmitRequest submission) { post(frontend_, std::move(submission)); }
+
+void FrontendPort::abort(std::vector<RequestId> ids) {
+  post(frontend_, AbortRequests{std::move(ids)});
+}
+
+void FrontendPort::render(RenderRequest request, std::function<void(RenderReply)> reply) {
+  ask_frontend<RenderReply>(
+      kRenderDeadline, std::move(request), [reply = std::move(reply)](Result<RenderReply> answer) {
+        reply(answer.ok() ? std::move(answer).value() : RenderReply{.error = answer.error()});
+      });
+}
+
+void FrontendPort::reset_caches(ResetCaches what, std::function<void(Result<CachesReset>)> reply) {
+  ask_frontend<CachesReset>(kControlDeadline, what, std::move(reply));
+}
+
+void FrontendPort::pause(PauseScheduler what, PauseReply reply) {
+  ask_frontend<PauseStatus>(kPauseDeadline, what, std::move(reply));
+}
+
+void FrontendPort::resume(PauseReply reply) {
+  ask_frontend<PauseStatus>(kControlDeadline, ResumeScheduler{}, std::move(reply));
+}
+
+void FrontendPort::ask_paused(PauseReply reply) {
+  ask_frontend<PauseStatus>(kControlDeadline, AskPaused{}, std::move(reply));
+}
+
+void FrontendPort::drain_group(DrainGroup what, std::function<void(Result<Status>)> reply) {
+  ask_frontend<Status>(from_seconds(what.timeout_s) + kControlDeadline, what, std::move(reply));
+}
+
+void FrontendPort::ask_topology(std::function<void(Result<TopologyStatus>)> reply) {
+  ask_frontend<TopologyStatus>(kControlDeadline, AskTopology{}, std::move(reply));
+}
+
+}  // namespace troupe

@@ -1,0 +1,98 @@
+#include "runtime/http/admin.hpp"
+#include "runtime/http/endpoints.hpp"
+#include "runtime/http/engine_call.hpp"
+#include "runtime/http/target.hpp"
+
+namespace troupe {
+namespace {
+
+Result<PauseScheduler> parse_pause(std::string_view target) {
+  PauseScheduler pause{.clear_caches = query_flag(target, "clear_cache", true)};
+  const std::string_view mode = query_value(target, "mode").value_or("abort");
+  if (mode == "wait" || query_flag(target, "wait_for_inflight_requests")) {
+    pause.mode = PauseMode::kWait;
+  } else if (mode == "keep") {
+    pause.mode = PauseMode::kKeep;
+  } else if (mode != "abort") {
+    return invalid_argument(
+        "mode is \"" + std::string(mode.substr(0, 32)) + "\", must be abort, wait or keep", "mode");
+  }
+  return pause;
+}
+
+Result<Answer> try_pause(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(const PauseScheduler pause, parse_pause(http.target));
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.pause(pause, call->reply<PauseStatus>([](const PauseStatus& status) {
+    return status.paused ? json_response(R"({"status":"paused"})")
+                         : error_response(409, "Conflict",
+                                          "resumed before the requests in the engine had ended");
+  }));
+  return Answer(std::move(call));
+}
+
+Result<Answer> try_drain(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(const DrainGroup drain, parse_drain_group(http.body));
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.drain_group(drain, call->reply<Status>([](const Status& status) {
+    return status.error ? error_response(*status.error) : json_response(R"({"status":"drained"})");
+  }));
+  return Answer(std::move(call));
+}
+
+}  // namespace
+
+Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
+                                 ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.reset_caches(
+      {.prefix_cache = true, .preempt_running = query_flag(http.target, "reset_running_requests")},
+      call->reply<CachesReset>([](const CachesReset& reset) {
+        return json_response(reset.ok ? R"({"success":true})" : R"({"success":false})");
+      }));
+  return call;
+}
+
+Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.reset_caches({.encoder_cache = true},
+                            call->reply<CachesReset>([](const auto&) { return HttpResponse{}; }));
+  return call;
+}
+
+/// No part of this server keeps processed multimodal inputs: there is never anything to forget.
+Answer answer_reset_mm_cache(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
+  sink.respond({});
+  return nullptr;
+}
+
+Answer answer_pause(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  return answer_or_refuse<try_pause>(context, http, sink);
+}
+
+Answer answer_resume(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.resume(call->reply<PauseStatus>(
+      [](const auto&) { return json_response(R"({"status":"resumed"})"); }));
+  return call;
+}
+
+Answer answer_is_paused(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.ask_paused(call->reply<PauseStatus>([](const PauseStatus& status) {
+    return json_response(status.paused ? R"({"is_paused":true})" : R"({"is_paused":false})");
+  }));
+  return call;
+}
+
+Answer answer_drain(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  return answer_or_refuse<try_drain>(context, http, sink);
+}
+
+Answer answer_topology(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  auto call = std::make_unique<EngineCall>(context, sink);
+  context.port.ask_topology(call->reply<TopologyStatus>(
+      [](const TopologyStatus& status) { return json_response(topology_json(status)); }));
+  return call;
+}
+}  // namespace troupe
