@@ -311,14 +311,15 @@ def weights_of(model):
 def limit_fraction(options, figure, value, limits):
     """Of the matrix units in prefill (the layers' products alone), of the stream's bandwidth in decode (weights and KV cache)."""
     layers, head = weights_of(options.model)
-    if match := re.fullmatch(r"prefill \d+", figure):
+    if re.fullmatch(r"prefill \d+", figure):
         return value * 2 * layers / 1e9 / limits["tiles"] if limits["tiles"] else None
     if match := re.fullmatch(r"decode (\d+) (\w+)", figure):
         shape, context, width = options.shape, int(match[1]), match[2]
         head_dim = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+        num_layers, pattern = shape["num_hidden_layers"], shape.get("sliding_window_pattern")
         window = shape.get("sliding_window") if shape.get("use_sliding_window", True) else None
-        num_full = shape["num_hidden_layers"] // shape.get("sliding_window_pattern", shape["num_hidden_layers"] if window else 1)
-        seen = num_full * context + (shape["num_hidden_layers"] - num_full) * min(context, window or context)
+        num_full = num_layers if not window else num_layers // pattern if pattern else 0
+        seen = num_full * context + (num_layers - num_full) * min(context, window or context)
         read = layers * BITS[width] / 8 + head * (2 if width == "bfloat16" else BITS["int8"] / 8)
         read += 2 * seen * shape["num_key_value_heads"] * head_dim * 2
         return value * read / 1e9 / limits["stream"] if limits["stream"] else None
