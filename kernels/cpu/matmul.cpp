@@ -133,15 +133,16 @@ void round_activations(const OpContext& context, const MatmulArgs& args, const P
 }
 
 /// Every chunk is some panels by some rows; in it, every panel is multiplied by groups of rows
-/// whose sums stay near, and a stretch of the panel's depth at a time, which then lies in the
-/// first-level cache while the rows pass.
+/// whose sums stay near, and a stretch of the panel's depth at a time, which then stays near too
+/// while the rows pass. Stretches are long, since between them sums go to memory and back.
 void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
   constexpr std::int64_t kRowsAtOnce = 128;
-  constexpr std::int64_t kStretch = 512;               // of the depth
+  constexpr std::int64_t kStretch = 1024;              // of the depth
   constexpr std::int64_t kChunkRowBytes = 512 * 1024;  // rounded rows in the L2 cache
   constexpr std::int64_t kChunkWeightBytes = 256 * 1024;
   constexpr std::int64_t kWeightsAhead = 8 * 1024;  // memory answers while so much is multiplied
   constexpr std::int64_t kStepLines = kBf16DepthStep * kBf16PanelCols * 2 / 64;
+  constexpr std::int64_t kShardSums = kRowsAtOnce * kBf16PanelCols;
   const WeightSpec& spec = args.weight.spec;
   const PanelLayout layout = panel_layout(spec);
   const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
@@ -158,7 +159,7 @@ void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
       max_of(1, kChunkWeightBytes / max_of(1, num_shards * layout.shard_bytes));
   const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
   context.pool->parallel_for(panel_chunks * row_chunks, [&](std::int64_t chunk) {
-    alignas(64) float sums[kMaxShards * kRowsAtOnce * kBf16PanelCols];
+    alignas(64) float sums[kMaxShards * kShardSums];
     TileUnit unit;
     const std::int64_t first_row = chunk / panel_chunks * chunk_rows;
     const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
@@ -178,21 +179,31 @@ void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
           for (std::int64_t k = 0; k < layout.padded_depth; k += kStretch) {
             const std::int64_t depth = min_of(kStretch, layout.padded_depth - k);
             const std::byte* weights = shards + s * layout.shard_bytes + k * kBf16PanelCols * 2;
-            const std::int64_t stretch_lines = depth / kBf16DepthStep * share_lines;
+            const std::int64_t num_steps = depth / kBf16DepthStep;
+            const std::int64_t stretch_lines = num_steps * share_lines;
+            const bool is_last = s + 1 == num_shards && k + depth == layout.padded_depth;
             for (std::int64_t row = group; row < end_group; row += 32) {
+              const std::int64_t rows = min_of(32, end_group - row);
+              float* block = sums + (row - group) * kBf16PanelCols;
+              PrefetchOut out;
+              if (is_last) {
+                out = {args.out.row(row) + panel * kBf16PanelCols, args.out.row_stride, rows,
+                       ceil_div(rows, num_steps)};
+              }
               const std::int64_t share = (row - first_row) / 32 - 1;
               const Prefetch ahead =
                   share < 0 ? Prefetch{weights + kWeightsAhead, kStepLines}
                             : Prefetch{weights + layout.panel_bytes + share * stretch_lines * 64,
                                        share_lines};
-              unit.multiply(rounded, row, static_cast<int>(min_of(32, end_group - row)),
-                            s * layout.padded_depth + k, depth, weights, ahead, k == 0,
-                            sums + (s * kRowsAtOnce + row - group) * kBf16PanelCols);
+              unit.multiply(rounded, row, static_cast<int>(rows), s * layout.padded_depth + k,
+                            depth, weights, ahead, out, k == 0, block + s * kShardSums);
+              if (is_last) {
+                finish_block(args, num_shards, {block, kShardSums, kBf16PanelCols}, row, rows,
+                             panel * kBf16PanelCols, kBf16PanelCols);
+              }
             }
           }
         }
-        finish_block(args, num_shards, {sums, kRowsAtOnce * kBf16PanelCols, kBf16PanelCols}, group,
-                     end_group - group, panel * kBf16PanelCols, kBf16PanelCols);
       }
     }
   });

@@ -39,6 +39,22 @@ struct Prefetch {
   }
 };
 
+/// Rows of a panel's columns that are about to be written, so many at each step. They lie far apart
+/// in the product: no prefetcher of the CPU guesses them, and the stores would wait one by one.
+struct PrefetchOut {
+  const float* first = nullptr;
+  std::int64_t stride = 0;  ///< from row to row
+  std::int64_t num_rows = 0;
+  std::int64_t rows_per_step = 0;
+  TROUPE_INLINE void fetch(std::int64_t step) const {
+    const std::int64_t end = min_of(num_rows, (step + 1) * rows_per_step);
+    for (std::int64_t row = step * rows_per_step; row < end; ++row) {
+      __builtin_prefetch(first + row * stride, 1, 3);
+      __builtin_prefetch(first + row * stride + 16, 1, 3);
+    }
+  }
+};
+
 /// Holds this thread's tile configuration while it lives.
 class TileUnit {
  public:
@@ -53,19 +69,20 @@ class TileUnit {
   /// ... and k = first_k ... first_k + depth; both are whole tiles. num_rows is at most 32. A row's
   /// sums do not depend on the other rows, nor on how the depth is cut in calls.
   void multiply(const TileRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
-                std::int64_t depth, const std::byte* weights, const Prefetch& ahead, bool fresh,
-                float* sums) {
+                std::int64_t depth, const std::byte* weights, const Prefetch& ahead,
+                const PrefetchOut& out, bool fresh, float* sums) {
     configure(num_rows);
     const std::int64_t first_step = first_k / kBf16DepthStep;
     const std::int64_t num_steps = depth / kBf16DepthStep;
     const std::int64_t stride = x.step_stride(first_row);
     const std::uint16_t* upper = x.row(first_row) + first_step * stride;
     if (num_rows <= 16) {
-      multiply_flat(upper, stride, weights, num_steps, ahead, fresh, sums);
+      multiply_flat(upper, stride, weights, num_steps, ahead, out, fresh, sums);
     } else {
       const std::int64_t lower_stride = x.step_stride(first_row + 16);
       const std::uint16_t* lower = x.row(first_row + 16) + first_step * lower_stride;
-      multiply_square(upper, stride, lower, lower_stride, weights, num_steps, ahead, fresh, sums);
+      multiply_square(upper, stride, lower, lower_stride, weights, num_steps, ahead, out, fresh,
+                      sums);
     }
   }
 
@@ -95,8 +112,8 @@ class TileUnit {
   }
 
   static void multiply_flat(const std::uint16_t* x, std::int64_t stride, const std::byte* weights,
-                            std::int64_t num_steps, const Prefetch& ahead, bool fresh,
-                            float* sums) {
+                            std::int64_t num_steps, const Prefetch& ahead, const PrefetchOut& out,
+                            bool fresh, float* sums) {
     if (fresh) {
       TROUPE_TILE_ZERO(0);
       TROUPE_TILE_ZERO(1);
@@ -106,6 +123,7 @@ class TileUnit {
     }
     for (std::int64_t step = 0; step < num_steps; ++step) {
       ahead.fetch(step);
+      out.fetch(step);
       TROUPE_TILE_LOAD(4, x, kRowBytes);
       TROUPE_TILE_LOAD(6, weights, kRowBytes);
       TROUPE_TILE_DOT(0, 4, 6);
@@ -122,7 +140,8 @@ class TileUnit {
   static void multiply_square(const std::uint16_t* x, std::int64_t stride,
                               const std::uint16_t* lower, std::int64_t lower_stride,
                               const std::byte* weights, std::int64_t num_steps,
-                              const Prefetch& ahead, bool fresh, float* sums) {
+                              const Prefetch& ahead, const PrefetchOut& out, bool fresh,
+                              float* sums) {
     if (fresh) {
       TROUPE_TILE_ZERO(0);
       TROUPE_TILE_ZERO(1);
@@ -136,6 +155,7 @@ class TileUnit {
     }
     for (std::int64_t step = 0; step < num_steps; ++step) {
       ahead.fetch(step);
+      out.fetch(step);
       TROUPE_TILE_LOAD(4, x, kRowBytes);
       TROUPE_TILE_LOAD(6, weights, kRowBytes);
       TROUPE_TILE_LOAD(7, weights + kTileBytes, kRowBytes);
