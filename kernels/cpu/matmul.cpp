@@ -116,18 +116,29 @@ void matmul_f32(const OpContext& context, const MatmulArgs& args) {
 
 #if defined(TROUPE_BF16_TILES)
 
-/// Rounds the activations into tiles (TileRows) in the workspace.
+/// Rounds the activations into tiles (TileRows) in the workspace: tile after tile as they lie
+/// there, since memory takes neighbouring lines much faster than those of one row, which are a tile
+/// apart.
 void round_activations(const OpContext& context, const MatmulArgs& args, const PanelLayout& layout,
                        const TileRows& rounded) {
-  const std::int64_t num_shards = rounded.row_depth() / layout.padded_depth;
-  for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
-    std::uint16_t* to = rounded.row(row);
-    const std::int64_t step_stride = rounded.step_stride(row);
-    for (std::int64_t s = 0; s < num_shards; ++s) {
-      const float* x = args.x.row(row) + s * layout.depth;
-      for (std::int64_t k = 0; k < layout.padded_depth; k += kBf16DepthStep, to += step_stride) {
-        round_to_bf16(x + k, min_of(kBf16DepthStep, layout.depth - k), kBf16DepthStep, to);
-      }
+  constexpr std::int64_t kStepsAtOnce = 16;
+  const std::int64_t num_rows = args.x.num_rows;
+  const std::int64_t shard_steps = layout.padded_depth / kBf16DepthStep;
+  const std::int64_t num_steps = rounded.row_depth() / kBf16DepthStep;
+  const std::int64_t row_chunks = ceil_div(num_steps, kStepsAtOnce);
+  context.pool->parallel_for(ceil_div(num_rows, 16) * row_chunks, [&](std::int64_t chunk) {
+    const std::int64_t first_row = chunk / row_chunks * 16;
+    const std::int64_t rows = min_of(16, num_rows - first_row);
+    const std::int64_t first_step = chunk % row_chunks * kStepsAtOnce;
+    const std::int64_t end_step = min_of(num_steps, first_step + kStepsAtOnce);
+    for (std::int64_t step = first_step; step < end_step; ++step) {
+      const std::int64_t k = step % shard_steps * kBf16DepthStep;
+      const std::int64_t count = min_of(kBf16DepthStep, layout.depth - k);
+      const float* x = args.x.row(first_row) + step / shard_steps * layout.depth + k;
+      std::uint16_t* to = rounded.row(first_row) + step * rounded.step_stride(first_row);
+      for (std::int64_t row = 0; row < rows; ++row)
+        round_to_bf16(x + row * args.x.row_stride, count, kBf16DepthStep,
+                      to + row * kBf16DepthStep);
     }
   });
 }
