@@ -12,6 +12,11 @@ if(TROUPE_SANITIZE)
     -fno-sanitize-recover=all)
   target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
 endif()
+if(TROUPE_SANITIZE MATCHES undefined)
+  # Null pointers end at their first use anyway, under the address sanitizer with a report. To check them, the sizes of
+  # objects and their dynamic types at every access takes a quarter of the time to compile.
+  target_compile_options(troupe_options INTERFACE -fno-sanitize=null,object-size,vptr)
+endif()
 if(TROUPE_SANITIZE STREQUAL thread)
   # The sanitizer cannot follow Asio's fences; Asio's queues are guarded by mutexes as well.
   target_compile_definitions(troupe_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
