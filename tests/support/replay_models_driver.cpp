@@ -304,4 +304,18 @@ std::vector<DriverResult> drive(DrivenRunner& runner, std::span<const DriverJob>
   return Driver(runner, schedule).run(jobs);
 }
 
+std::vector<DriverResult> drive_greedily(const DriverModelOptions& options) {
+  DrivenRunner runner = load_driven_runner(options);
+  std::vector<DriverJob> jobs;
+  for (const TokenId first : {5, 17, 101}) {
+    DriverJob job{.prompt = {first, 2, 77, 300, 41, 9, 250}, .params = {}, .num_outputs = 8};
+    job.params.temperature = 0;
+    job.params.ignore_eos = true;
+    job.params.logprobs = 3;
+    job.params.prompt_logprobs = 1;
+    jobs.push_back(std::move(job));
+  }
+  return drive(runner, jobs, {});
+}
+
 }  // namespace troupe

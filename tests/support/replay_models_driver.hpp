@@ -68,4 +68,7 @@ struct DriverSchedule {
 std::vector<DriverResult> drive(DrivenRunner& runner, std::span<const DriverJob> jobs,
                                 const DriverSchedule& schedule);
 
+/// The model's greedy answers to a few fixed prompts, with logprobs of answers and prompts.
+std::vector<DriverResult> drive_greedily(const DriverModelOptions& options);
+
 }  // namespace troupe

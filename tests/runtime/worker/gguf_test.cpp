@@ -54,17 +54,7 @@ class TemporaryFolder {
 
 std::vector<DriverResult> results(const fs::path& model, const std::string& dtype = "float32",
                                   const std::string& quantization = "auto") {
-  DrivenRunner runner =
-      load_driven_runner({.folder = model.string(), .dtype = dtype, .quantization = quantization});
-  std::vector<DriverJob> jobs;
-  for (const TokenId first : {5, 17, 101}) {
-    DriverJob job{.prompt = {first, 2, 77, 300, 41, 9, 250}, .params = {}, .num_outputs = 12};
-    job.params.temperature = 0;
-    job.params.ignore_eos = true;
-    job.params.logprobs = 3;
-    jobs.push_back(job);
-  }
-  return drive(runner, jobs, {});
+  return drive_greedily({.folder = model.string(), .dtype = dtype, .quantization = quantization});
 }
 
 BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) {

@@ -134,17 +134,7 @@ BOOST_AUTO_TEST_CASE(the_numbers_of_a_checkpoint_are_packed_as_they_are) {
 }
 
 std::vector<DriverResult> results(const fs::path& model, const std::string& quantization = "auto") {
-  DrivenRunner runner = load_driven_runner(
-      {.folder = model.string(), .dtype = "float32", .quantization = quantization});
-  std::vector<DriverJob> jobs;
-  for (const TokenId first : {5, 17, 101}) {
-    DriverJob job{.prompt = {first, 2, 77, 300, 41, 9, 250}, .params = {}, .num_outputs = 8};
-    job.params.temperature = 0;
-    job.params.ignore_eos = true;
-    job.params.prompt_logprobs = 1;
-    jobs.push_back(job);
-  }
-  return drive(runner, jobs, {});
+  return drive_greedily({.folder = model.string(), .quantization = quantization});
 }
 
 BOOST_AUTO_TEST_CASE(models_in_8_or_4_bits_are_near_the_same_weights_in_f32) {
