@@ -5,6 +5,7 @@
 namespace troupe {
 
 Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
+  RETURN_IF_ERROR(validate(options.options));
   auto handles = std::make_shared<EngineHandles>();
   Engine engine;
   engine.supervisor = spawn_supervisor(system, options, handles);

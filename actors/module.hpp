@@ -40,9 +40,9 @@ struct Engine {
   EngineHandles handles;
 };
 
-/// Loads the model and starts every actor; blocks until requests can come. Errors: whatever is
-/// wrong with the model folder, too little memory for one request of max_model_len, a port that is
-/// taken. Not from inside an actor.
+/// Loads the model and starts every actor; blocks until requests can come. Errors: options that do
+/// not go together, whatever is wrong with the model folder, too little memory for one request of
+/// max_model_len, a port that is taken. Not from inside an actor.
 [[nodiscard]] Result<Engine> start(caf::actor_system& system, const StartOptions& options);
 
 /// Drains for at most `drain_timeout_s`, then ends every actor; blocks until they have ended. False

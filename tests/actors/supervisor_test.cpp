@@ -52,6 +52,13 @@ BOOST_FIXTURE_TEST_CASE(an_engine_starts_answers_and_stops, Fixture) {
   BOOST_TEST(stop(system, *engine, 0));
 }
 
+BOOST_FIXTURE_TEST_CASE(options_that_make_no_sense_are_refused_before_anything_starts, Fixture) {
+  options.options.engine.speculative_config = R"({"method": "ngram"})";
+  const auto engine = start(system, options);
+  BOOST_REQUIRE(!engine.ok());
+  BOOST_TEST(engine.error().param == "speculative-config");
+}
+
 BOOST_FIXTURE_TEST_CASE(a_wrong_request_fails_alone, Fixture) {
   auto engine = start(system, options);
   BOOST_REQUIRE(engine.ok());
