@@ -236,15 +236,11 @@ Result<void> validate(const Options& options) {
   }
   ASSIGN_OR_RETURN(const SpeculativeDecoding speculative,
                    parse_speculative_config(engine.speculative_config));
-  if (speculative.num_draft_tokens > 0 && engine.pipeline_parallel_size > 1) {
-    return invalid_argument("speculative-config needs pipeline-parallel-size 1, it is " +
-                                std::to_string(engine.pipeline_parallel_size),
-                            "speculative-config");
-  }
-  if (!speculative.draft_model.empty() && engine.tensor_parallel_size > 1) {
+  if (!speculative.draft_model.empty() && engine.pipeline_parallel_size > 1) {
     return invalid_argument(
-        "speculative-config with a draft model needs tensor-parallel-size 1, it is " +
-            std::to_string(engine.tensor_parallel_size) + ": the draft model is not divided",
+        "speculative-config with a draft model needs pipeline-parallel-size 1, it is " +
+            std::to_string(engine.pipeline_parallel_size) +
+            ": the draft model is not cut into stages",
         "speculative-config");
   }
   return check_prompts_fit(engine, options.model.max_model_len);

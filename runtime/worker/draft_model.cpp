@@ -29,7 +29,9 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
     return invalid_argument("draft model " + name + ": " + what, "speculative-config");
   };
   auto loaded = load_model(
-      name, device, {.dtype = options.dtype, .quantization = options.quantization}, progress);
+      name, device,
+      {.dtype = options.dtype, .quantization = options.quantization, .parallel = options.parallel},
+      progress);
   if (!loaded.ok())
     return Error{loaded.error().code, "draft model " + name + ": " + loaded.error().message};
   const Model& model = *loaded->model;
@@ -67,11 +69,12 @@ void DraftModel::set_cache(std::vector<LayerKvCache> caches,
   batch_ = FlatBatch(std::move(block_sizes));
 }
 
-void DraftModel::propose(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
+void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* peers,
+                         ModelRunnerOutput& output) {
   add_certain_tokens(rows);
-  forward();
+  forward(peers);
   while (!drafts_.empty()) {
-    draw(output);
+    draw(peers, output);
     if (drafts_.empty()) break;
     batch_.clear();
     for (Draft& draft : drafts_) {
@@ -80,7 +83,7 @@ void DraftModel::propose(std::span<const InputBatch::Row> rows, ModelRunnerOutpu
       batch_.add(std::span(draft.token_ids).last(1), static_cast<std::int32_t>(num_tokens - 1),
                  draft.request->blocks);
     }
-    forward();
+    forward(peers);
   }
 }
 
@@ -112,36 +115,49 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
   }
 }
 
-void DraftModel::forward() {
+void DraftModel::forward(Communicator* peers) {
   if (batch_.num_tokens() == 0) return;
   step_hidden_ = Matrix(floats(hidden_), batch_.num_tokens(), loaded_.model->hidden_size());
-  loaded_.model->forward(batch_.view(), caches_, nullptr, step_hidden_);
+  loaded_.model->forward(batch_.view(), caches_, peers, step_hidden_);
 }
 
-void DraftModel::draw(ModelRunnerOutput& output) {
+bool DraftModel::draw_tokens(std::span<const Draft> drafts, Communicator* peers) {
   Model& model = *loaded_.model;
+  flat_rows_.clear();
+  for (const Draft& draft : drafts) flat_rows_.push_back(draft.flat_row);
+  const auto num_rows = std::ssize(drafts);
+  const Matrix hidden(floats(row_hidden_), num_rows, model.hidden_size());
+  const Matrix logits(floats(row_logits_), num_rows, model.vocab_size());
+  device_.ops().gather_rows(device_.context(),
+                            {.x = step_hidden_, .rows = flat_rows_.data(), .out = hidden});
+  model.compute_logits(hidden, peers, logits);
+  drawn_.assign(drafts.size(), kNoToken);
+  const std::int32_t output_rank = options_.parallel.output_rank();
+  if (options_.parallel.rank == output_rank) {
+    for (std::size_t i = 0; i < drafts.size(); ++i) {
+      const Result<TokenId> token = sampler_.draw(
+          {logits.row(static_cast<std::int64_t>(i)), static_cast<std::size_t>(model.vocab_size())},
+          drafts[i].sampling);
+      if (token.ok()) drawn_[i] = *token;
+    }
+  }
+  return peers == nullptr ||
+         peers->broadcast(std::as_writable_bytes(std::span(drawn_)), output_rank);
+}
+
+void DraftModel::draw(Communicator* peers, ModelRunnerOutput& output) {
   for (std::size_t begin = 0; begin < drafts_.size(); begin += kMaxLogitRows) {
     const auto drafts = std::span(drafts_).subspan(
         begin, std::min(static_cast<std::size_t>(kMaxLogitRows), drafts_.size() - begin));
-    flat_rows_.clear();
-    for (const Draft& draft : drafts) flat_rows_.push_back(draft.flat_row);
-    const auto num_rows = std::ssize(drafts);
-    const Matrix hidden(floats(row_hidden_), num_rows, model.hidden_size());
-    const Matrix logits(floats(row_logits_), num_rows, model.vocab_size());
-    device_.ops().gather_rows(device_.context(),
-                              {.x = step_hidden_, .rows = flat_rows_.data(), .out = hidden});
-    model.compute_logits(hidden, nullptr, logits);
+    if (!draw_tokens(drafts, peers)) return drafts_.clear();
     for (std::size_t i = 0; i < drafts.size(); ++i) {
       Draft& draft = drafts[i];
-      const Result<TokenId> token = sampler_.draw(
-          {logits.row(static_cast<std::int64_t>(i)), static_cast<std::size_t>(model.vocab_size())},
-          draft.sampling);
-      if (token.ok()) {
-        draft.token_ids.push_back(*token);
-        draft.sampling.append(*token);
-      } else {
+      if (drawn_[i] == kNoToken) {
         draft.num_wanted = draft.token_ids.size();
+        continue;
       }
+      draft.token_ids.push_back(drawn_[i]);
+      draft.sampling.append(drawn_[i]);
     }
   }
   const auto has_enough = [](const Draft& draft) {

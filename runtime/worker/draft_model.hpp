@@ -9,6 +9,7 @@
 #include "messages/cache.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/worker.hpp"
+#include "runtime/models/communicator.hpp"
 #include "runtime/models/registry.hpp"
 #include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/input_batch.hpp"
@@ -24,6 +25,9 @@ namespace troupe {
 ///
 /// A guess is drawn with the request's parameters and the number of the token's position: as the
 /// other model would draw it if the models agreed.
+///
+/// Ranks that share the layers of one model share those of the other in the same way. The output
+/// rank draws, and tells the others.
 class DraftModel {
  public:
   /// Loads options.speculative.draft_model for requests of up to max_model_len tokens. Errors:
@@ -46,8 +50,11 @@ class DraftModel {
   void set_cache(std::vector<LayerKvCache> caches, std::vector<std::int32_t> block_sizes);
 
   /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
-  /// the rows that have got a token; as many as there are slots for. Pre: set_cache() was called.
-  void propose(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+  /// the rows that have got a token; as many as there are slots for. All ranks do so; `peers` is
+  /// null if there is one. If their status is an error then, the drafts mean nothing. Pre:
+  /// set_cache() was called.
+  void propose(std::span<const InputBatch::Row> rows, Communicator* peers,
+               ModelRunnerOutput& output);
 
  private:
   /// A request that is being drafted for.
@@ -64,9 +71,11 @@ class DraftModel {
   Result<void> reserve_memory();
   /// The tokens that the step has made certain, as far as there are slots.
   void add_certain_tokens(std::span<const InputBatch::Row> rows);
-  void forward();
+  void forward(Communicator* peers);
   /// One token for each of drafts_; those that have enough, or get none, go to the output.
-  void draw(ModelRunnerOutput& output);
+  void draw(Communicator* peers, ModelRunnerOutput& output);
+  /// The next token of each of these; kNoToken: there is none. False: the output rank did not tell.
+  bool draw_tokens(std::span<const Draft> drafts, Communicator* peers);
 
   WorkerOptions options_;
   Device& device_;
@@ -77,6 +86,7 @@ class DraftModel {
   Sampler sampler_;
   std::vector<Draft> drafts_;
   std::vector<std::int32_t> flat_rows_;
+  std::vector<TokenId> drawn_;
   Memory hidden_;       // [max_num_batched_tokens + max_num_seqs, hidden_size]
   Memory row_hidden_;   // [kMaxLogitRows, hidden_size]
   Memory row_logits_;   // [kMaxLogitRows, vocab_size]

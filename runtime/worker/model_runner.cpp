@@ -94,7 +94,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
       new ModelRunner(options, std::move(device), std::move(loaded)));
   RETURN_IF_ERROR(parse_kv_cache_dtype(options.kv_cache_dtype, runner->loaded_.dtype));
   if (!options.speculative.draft_model.empty()) {
-    CHECK(options.parallel.world_size() == 1, options.parallel.world_size());
+    CHECK(options.parallel.pipeline_parallel_size == 1, options.parallel.pipeline_parallel_size);
     const Model& model = *runner->loaded_.model;
     ASSIGN_OR_RETURN(runner->draft_model_,
                      DraftModel::load(options, *runner->device_, model.vocab_size(),
@@ -342,11 +342,19 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
     score_prompts(rows, output);
     sample_rows(rows, output);
     if (proposer_ && is_output_rank()) draft_tokens(rows, output);
-    if (draft_model_ != nullptr) draft_model_->propose(rows, output);
   }
   if (has_peers) {
     send_samples(rows);
     RETURN_IF_ERROR(peers_->status());
+  }
+  if (draft_model_ != nullptr) {
+    // What has been sampled is computed at once, by all ranks: none of them waits for its next
+    // step.
+    while (!awaited_samples_.empty() && take_oldest_samples()) {
+    }
+    if (has_peers) RETURN_IF_ERROR(peers_->status());
+    draft_model_->propose(rows, peers_.get(), output);
+    if (has_peers) RETURN_IF_ERROR(peers_->status());
   }
   if (!is_output_rank()) return ModelRunnerOutput{.step = step.step, .rank = output.rank};
   return output;

@@ -57,6 +57,10 @@ WORKERS = {
     "2 share the layers, drafts": ("--tensor-parallel-size", "2", "--speculative-config", DRAFTS),
     "2 stages": ("--pipeline-parallel-size", "2"),
     "2 stages, one step at a time": ("--pipeline-parallel-size", "2", "--no-async-scheduling"),
+    "2 stages, drafts": ("--pipeline-parallel-size", "2", "--speculative-config", DRAFTS),
+    "2 stages of 2, drafts, few blocks": (
+        "--pipeline-parallel-size", "2", "--tensor-parallel-size", "2", "--speculative-config", DRAFTS, "--max-model-len", "512",
+        "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
     "2 stages of 2, few blocks": ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2", "--max-model-len", "512",
                                   "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
 }
@@ -150,7 +154,11 @@ class Invariance(unittest.TestCase):
         for name, arguments in {
                 "all at once": (),
                 "few blocks": ("--max-model-len", "512", "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
-                "pieces of 7 tokens, blocks of 32": ("--long-prefill-token-threshold", "7", "--block-size", "32")}.items():
+                "pieces of 7 tokens, blocks of 32": ("--long-prefill-token-threshold", "7", "--block-size", "32"),
+                "2 share the layers": ("--tensor-parallel-size", "2"),
+                "4 share the layers, few blocks": ("--tensor-parallel-size", "4", "--max-model-len", "512",
+                                                   "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
+        }.items():
             with self.subTest(drafts=name):
                 self.assertEqual(generate(lines, *base, *drafts, *arguments), expected)
         with self.subTest(drafts="from the prefix cache"):

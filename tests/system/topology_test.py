@@ -147,31 +147,70 @@ class Topologies(unittest.TestCase):
                 self.assertEqual(answers(server), self.expected)
                 self.assertEqual(server.stop()[0], 0)
 
+    @contextlib.contextmanager
+    def node_of_second_host(self, name, file):
+        command = [IP, "netns", "exec", NETWORK, BINARY, "node", name, "--config-file", file, *tls_options(self.certificates, "worker")]
+        node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        try:
+            yield node
+        finally:
+            node.kill()
+            node.wait()
+
+    def check_under(self, server, incident):
+        """All requests at once; the incident comes when they run."""
+        found = {}
+        threads = [threading.Thread(target=lambda n=n: found.update({n: stream(server.port, body(n))})) for n in range(NUM_REQUESTS)]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "the streams to begin")
+        incident()
+        for thread in threads:
+            thread.join()
+        self.assertEqual([found[n] for n in range(NUM_REQUESTS)], self.expected)
+
     def test_several_hosts_give_the_same_answers_and_survive_a_partition(self):
         file = str(CONFIGS / "multi-node.conf")
-        with second_host() as link:
-            command = [IP, "netns", "exec", NETWORK, BINARY, "node", "worker-0", "--config-file", file,
-                       *tls_options(self.certificates, "worker")]
-            node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-            try:
-                with Server("--config-file", file, *tls_options(self.certificates, "front")) as server:
-                    self.assertIn("tls=true", server.log())
-                    self.assertEqual(answers(server), self.expected)
-                    late = {}
-                    threads = [threading.Thread(target=lambda n=n: late.update({n: stream(server.port, body(n))}))
-                               for n in range(NUM_REQUESTS)]
-                    link("down")
-                    for thread in threads:
-                        thread.start()
-                    wait_until(lambda: "has been silent" in server.log(), "the silence to be noticed")
-                    link("up")
-                    for thread in threads:
-                        thread.join()
-                    self.assertEqual([late[n] for n in range(NUM_REQUESTS)], self.expected)
-                    server.stop()
-            finally:
-                node.kill()
-                node.communicate()
+        with second_host() as link, self.node_of_second_host("worker-0", file):
+            with Server("--config-file", file, *tls_options(self.certificates, "front")) as server:
+                self.assertIn("tls=true", server.log())
+                self.assertEqual(answers(server), self.expected)
+                late = {}
+                threads = [threading.Thread(target=lambda n=n: late.update({n: stream(server.port, body(n))}))
+                           for n in range(NUM_REQUESTS)]
+                link("down")
+                for thread in threads:
+                    thread.start()
+                wait_until(lambda: "has been silent" in server.log(), "the silence to be noticed")
+                link("up")
+                for thread in threads:
+                    thread.join()
+                self.assertEqual([late[n] for n in range(NUM_REQUESTS)], self.expected)
+                server.stop()
+
+    def test_workers_of_two_hosts_share_each_layer_and_either_may_end(self):
+        with second_host(), tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+            # Rank 0 is on the second host, and the other one meets it there.
+            file.write((CONFIGS / "multi-node.conf").read_text())
+            file.write("\n[node.worker-1]\nworkers=[1]\n\n[engine]\ntensor-parallel-size=2\n")
+            file.flush()
+            with contextlib.ExitStack() as nodes:
+                remote = nodes.enter_context(self.node_of_second_host("worker-0", file.name))
+                server = nodes.enter_context(Server("--config-file", file.name, *tls_options(self.certificates, "front")))
+                self.assertIn("workers=2", server.log())
+                self.assertEqual(answers(server), self.expected)
+
+                def end_remote():
+                    remote.kill()
+                    remote.wait()
+                    nodes.enter_context(self.node_of_second_host("worker-0", file.name))
+
+                for incident in (lambda: os.kill(server.nodes()["worker-1"], signal.SIGKILL), end_remote):
+                    count = server.log().count("engine restarted")
+                    self.check_under(server, incident)
+                    self.assertGreater(server.log().count("engine restarted"), count)
+                self.assertEqual(server.wait_idle(), 0)
+                self.assertEqual(server.stop()[0], 0)
 
     def test_whoever_has_no_certificate_is_turned_away_and_the_others_go_on(self):
         file = str(CONFIGS / "multi-process.conf")

@@ -148,9 +148,14 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
   options = {};
   options.engine.speculative_config = R"({"method":"ngram","num_speculative_tokens":2})";
   BOOST_TEST(validate(options).ok());
-  options.engine.pipeline_parallel_size = 2;
+  options.engine.pipeline_parallel_size = options.engine.tensor_parallel_size = 2;
+  BOOST_TEST(validate(options).ok());
+  options.engine.speculative_config = R"({"model":"small","num_speculative_tokens":2})";
   BOOST_TEST(validate(options).error().message ==
-             "speculative-config needs pipeline-parallel-size 1, it is 2");
+             "speculative-config with a draft model needs pipeline-parallel-size 1, it is 2: the "
+             "draft model is not cut into stages");
+  options.engine.pipeline_parallel_size = 1;
+  BOOST_TEST(validate(options).ok());
 }
 
 BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the_rest_by_name) {

@@ -22,7 +22,8 @@ class Ranks {
  public:
   explicit Ranks(std::int32_t tensor_parallel_size, std::int32_t pipeline_parallel_size = 1,
                  const std::string& quantization = "auto",
-                 const std::string& model = TROUPE_GOLDEN_DIR "/models/models/llama") {
+                 const std::string& model = TROUPE_GOLDEN_DIR "/models/models/llama",
+                 const SpeculativeDecoding& speculative = {}) {
     static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = tensor_parallel_size,
                             .pipeline_parallel_size = pipeline_parallel_size,
@@ -35,7 +36,8 @@ class Ranks {
                                        .quantization = quantization,
                                        .threads = 1,
                                        .max_num_batched_tokens = 64,
-                                       .parallel = parallel},
+                                       .parallel = parallel,
+                                       .speculative = speculative},
                                       {});
       BOOST_REQUIRE_MESSAGE(runner.ok(), (runner.ok() ? "" : runner.error().message));
       runners_.push_back(std::move(runner).value());
@@ -191,6 +193,53 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_quantised_checkpoint_give_the_tokens_of_
     BOOST_TEST((tokens_of(Ranks(4, 1, "auto", model)) == expected));
   }
   fs::remove_all(folder);
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_share_a_draft_model_draft_what_one_does) {
+  const std::string model = TROUPE_GOLDEN_DIR "/models/models/llama";
+  const std::vector<TokenId> expected = tokens_of(Ranks(1));
+  for (const std::int32_t size : {1, 2, 4}) {
+    BOOST_TEST_CONTEXT(size << " ranks") {
+      Ranks ranks(size, 1, "auto", model, {.num_draft_tokens = 3, .draft_model = model});
+      auto results = ranks.execute({first_step(kPrompt)});
+      for (const auto& result : results) BOOST_REQUIRE(result.ok());
+      // The model drafts for itself, and so guesses right.
+      std::vector<TokenId> drafts(expected.begin() + 1, expected.begin() + 4);
+      BOOST_TEST((results[0]->sampled_token_ids == std::vector{expected[0]}));
+      BOOST_TEST((results[0]->draft_token_ids == std::vector{std::pair(kRequest, drafts)}));
+      drafts.back() ^= 1;
+      SchedulerOutput step = next_step(3);
+      step.num_scheduled_tokens = {4};
+      step.total_num_scheduled_tokens = 4;
+      step.num_draft_tokens = {3};
+      step.draft_token_ids = drafts;
+      results = ranks.execute({step});
+      for (const auto& result : results) BOOST_REQUIRE(result.ok());
+      BOOST_TEST((results[0]->sampled_token_ids ==
+                  std::vector(expected.begin() + 1, expected.begin() + 4)));
+      BOOST_REQUIRE(results[0]->draft_token_ids.size() == 1U);
+      drafts = results[0]->draft_token_ids[0].second;
+      BOOST_TEST((std::vector(drafts.begin(), drafts.begin() + 2) ==
+                  std::vector(expected.begin() + 4, expected.end())));
+      for (std::size_t rank = 1; rank < ranks.size(); ++rank)
+        BOOST_TEST(results[rank]->draft_token_ids.empty());
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_model_that_cannot_be_divided_is_refused) {
+  const auto refused =
+      ModelRunner::load({.model = TROUPE_GOLDEN_DIR "/models/models/llama",
+                         .dtype = "float32",
+                         .threads = 1,
+                         .max_num_batched_tokens = 64,
+                         .parallel = {.tensor_parallel_size = 4},
+                         .speculative = {.num_draft_tokens = 3,
+                                         .draft_model = TROUPE_GOLDEN_DIR "/models/models/qwen2"}},
+                        {});
+  BOOST_REQUIRE(!refused.ok());
+  const std::string& message = refused.error().message;
+  BOOST_TEST(message.find("qwen2: tensor-parallel-size 4: ") != std::string::npos, message);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_without_its_peers_says_so) {
