@@ -28,6 +28,10 @@ using namespace std::chrono_literals;
 constexpr auto kJoinDeadline = 60s;
 /// A node that hears nothing waits longer than the Supervisor, which is to act first.
 constexpr double kSilenceFactor = 2;
+/// So long may the Supervisor take to end what depends on a process that is gone.
+constexpr std::int64_t kLinkTimeout_ns = 2'000'000'000;
+/// Where clients are connected the other side has so many times as long to leave first.
+constexpr std::int64_t kFrontendPatience = 3;
 
 /// What the heart sees of the node, and the node of the heart.
 struct Pulse {
@@ -70,6 +74,14 @@ struct GroupActors {
   std::map<std::int32_t, caf::strong_actor_ptr> remote_executors;
 };
 
+/// An actor of this node and one of another that it sends to. The Supervisor sees processes end,
+/// but not that two of them have lost their connection: what they send is lost from then on.
+struct PeerLink {
+  caf::actor_addr actor;
+  caf::actor_addr peer;
+  std::int64_t lost_ns = 0;  ///< when the peer became unreachable; 0: it is not
+};
+
 struct NodeState {
   NodeState() = default;
   static inline const char* name = "node";
@@ -83,6 +95,7 @@ struct NodeState {
   GenerationConfig generation;
   SamplingDefaults sampling;
   std::map<std::uint32_t, GroupActors> groups;  ///< the Frontend is kept in the first one asked for
+  std::vector<PeerLink> links;                  ///< of what runs
   std::shared_ptr<std::atomic<bool>> released;  ///< told that nobody waits for its return
 };
 
@@ -172,7 +185,7 @@ Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const Acto
   return handles;
 }
 
-/// The Worker lives on if they cannot be opened: who sends steps to it misses its answers.
+/// A Worker whose rings cannot be opened would never get a step: it ends, and says why.
 void take_rings(Self self, const OpenRings& open) {
   const WorkerRings& rings = open.rings;
   GroupActors& group = state(self).groups[open.group];
@@ -185,8 +198,8 @@ void take_rings(Self self, const OpenRings& open) {
   if (executor.ok()) {
     before = pointer(*executor);
   } else {
-    log_error("a worker has no rings", kv("group", open.group), kv("rank", rings.rank),
-              kv("error", executor.error().message));
+    post_exit(caf::actor_cast<caf::actor>(worker->second),
+              exit_reason_of("a worker has no rings: " + executor.error().message));
   }
 }
 
@@ -254,6 +267,46 @@ void end_all(Self self) {
   self->quit();
 }
 
+/// What ends is no longer waited for; what cannot be reached has a while to be ended.
+void on_down(Self self, const caf::down_msg& down) {
+  NodeState& node = state(self);
+  if (node.link.supervisor && node.link.supervisor.address() == down.source) {
+    log_warning("the supervisor is gone", kv("node", node.config.name),
+                kv("reason", to_text(down.reason, self->system())));
+    return end_all(self);
+  }
+  std::erase_if(node.links, [&](const PeerLink& link) { return link.actor == down.source; });
+  if (down.reason != caf::exit_reason::remote_link_unreachable) return;
+  for (PeerLink& link : node.links) {
+    if (link.peer == down.source) link.lost_ns = steady_ns();
+  }
+}
+
+void watch_links(Self self, const ActorHandles& actors, const ActorHandles& peers) {
+  for (const caf::strong_actor_ptr& peer : peers) {
+    if (peer->node() == self->node()) continue;
+    self->monitor(caf::actor_cast<caf::actor>(peer));
+    for (const caf::strong_actor_ptr& actor : actors) {
+      self->monitor(caf::actor_cast<caf::actor>(actor));
+      state(self).links.push_back(
+          {caf::actor_cast<caf::actor_addr>(actor), caf::actor_cast<caf::actor_addr>(peer)});
+    }
+  }
+}
+
+/// Why this node is of no use any more; empty: it is.
+std::string cause_to_leave(const NodeState& node) {
+  const std::int64_t now = steady_ns();
+  const double silent_s = 1e-9 * static_cast<double>(now - node.pulse->heard_ns.load());
+  if (silent_s >= kSilenceFactor * node.options.topology.node_timeout_s)
+    return "the supervisor has been silent for " + std::to_string(silent_s) + " s";
+  const std::int64_t patience = node.config.has(Role::kFrontend) ? kFrontendPatience : 1;
+  const bool cut_off = std::any_of(node.links.begin(), node.links.end(), [&](const PeerLink& link) {
+    return link.lost_ns != 0 && now - link.lost_ns >= patience * kLinkTimeout_ns;
+  });
+  return cut_off ? "the connection with another node is lost" : "";
+}
+
 void check_later(Self self) {
   const NodeActor me = self;
   send_after(self, 1s, me, CheckNodes{});
@@ -262,11 +315,6 @@ void check_later(Self self) {
 void join(Self self) {
   NodeState& node = state(self);
   self->monitor(node.link.supervisor);
-  self->set_down_handler([self](const caf::down_msg& down) {
-    log_warning("the supervisor is gone", kv("node", state(self).config.name),
-                kv("reason", to_text(down.reason, self->system())));
-    end_all(self);
-  });
   const auto give_up = [self](const std::string& why) {
     log_error("the node cannot join", kv("node", state(self).config.name), kv("reason", why));
     end_all(self);
@@ -305,6 +353,7 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
   node.heart = heart;
   node.released = released;
   self->set_exit_handler([self](const caf::exit_msg&) { end_all(self); });
+  self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
   if (link.supervisor) join(self);
   return {
       [self](const PrepareNode& how) -> Status {
@@ -342,17 +391,14 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         auto spawned = spawn_role(self, what, peers);
         if (!spawned.ok()) return {Status{spawned.error()}, ActorHandles{}};
         actors = std::move(spawned).value();
+        watch_links(self, actors, peers);
         return {Status{}, actors};
       },
       [self](const OpenRings& open) { take_rings(self, open); },
       [self](const CheckNodes&) {
-        const NodeState& node = state(self);
-        const double silent_s =
-            1e-9 * static_cast<double>(steady_ns() - node.pulse->heard_ns.load());
-        if (silent_s < kSilenceFactor * node.options.topology.node_timeout_s)
-          return check_later(self);
-        log_warning("the supervisor is silent", kv("node", node.config.name),
-                    kv("seconds", silent_s));
+        const std::string cause = cause_to_leave(state(self));
+        if (cause.empty()) return check_later(self);
+        log_warning("the node leaves", kv("node", state(self).config.name), kv("cause", cause));
         end_all(self);
       },
       [self](const LeaveNode& leave) {

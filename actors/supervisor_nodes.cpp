@@ -20,6 +20,8 @@ constexpr auto kCheckInterval = 500ms;
 constexpr double kRestartInterval_s = 0.2;
 /// A process that was asked to leave is killed after so long.
 constexpr double kReleaseTimeout_s = 5;
+/// To begin, to join and to reach the other nodes a process may take so many times node-timeout-s.
+constexpr double kJoinFactor = 5;
 
 /// Something runs in it, or is to.
 bool is_needed(const SupervisorState& supervisor, const NodeSlot& slot) {
@@ -36,10 +38,15 @@ bool is_missing(const SupervisorState& supervisor, const NodeSlot& slot) {
          !slot.node && is_needed(supervisor, slot);
 }
 
+double join_timeout_s(const SupervisorState& supervisor) {
+  return kJoinFactor * supervisor.start.options.topology.node_timeout_s;
+}
+
 void start_process(Self self, std::size_t index) {
   SupervisorState& supervisor = state(self);
   NodeSlot& slot = supervisor.nodes[index];
   slot.started_at = now_seconds();
+  slot.lost_at = slot.started_at + join_timeout_s(supervisor);
   std::vector<std::string> arguments = {std::filesystem::read_symlink("/proc/self/exe").string(),
                                         "node", slot.config.name};
   const auto& own = supervisor.start.node_arguments;
@@ -76,6 +83,7 @@ void forget_node(Self self, std::size_t index) {
   if (slot.config.has(Role::kFrontend)) lose_frontend(supervisor);
   slot.node = nullptr;
   slot.heart = nullptr;
+  slot.lost_at = 0;
   slot.connected = slot.preparing = slot.prepared = slot.has_tokenizer = false;
 }
 
@@ -143,7 +151,7 @@ void on_node_exited(Self self, const NodeExited& exited) {
   NodeSlot& slot = supervisor.nodes[exited.node];
   if (slot.life != exited.life) return;
   const bool was_there = slot.node != nullptr;
-  slot.killed_at = 0;
+  slot.killed_at = slot.lost_at = 0;
   if (supervisor.stopping) {
     slot.process = nullptr;
     lose_node(self, exited.node);
@@ -197,6 +205,7 @@ NodeAccepted on_join(Self self, const JoinNode& join, const ActorHandles& handle
   slot.node = caf::actor_cast<NodeActor>(handles[0]);
   slot.heart = caf::actor_cast<HeartActor>(handles[1]);
   slot.heard_at = now_seconds();
+  slot.lost_at = slot.heard_at + join_timeout_s(supervisor);
   ++slot.visit;
   const std::string& host = slot.config.host;
   slot.address = {host.empty() ? supervisor.start.options.topology.supervisor_host : host,
@@ -222,6 +231,7 @@ void on_connected(Self self, const NodeConnected& connected) {
       return recover_node(self, index, error.message, false);
     }
     slot.connected = true;
+    slot.lost_at = 0;
     log_info("node joined", kv("node", slot.config.name), kv("host", slot.address.host));
     for (const std::int32_t group : slot.config.groups) {
       admit_group(self, static_cast<std::size_t>(group));
@@ -277,6 +287,13 @@ void check_nodes(Self self) {
       recover_node(self, index,
                    "node " + slot.config.name + " has been silent for " +
                        std::to_string(static_cast<int>(silent_s * 1000)) + " ms",
+                   false);
+    }
+    if (slot.lost_at > 0 && now >= slot.lost_at) {
+      lose_node(self, index);
+      recover_node(self, index,
+                   "node " + slot.config.name + " has not come within " +
+                       std::to_string(static_cast<int>(join_timeout_s(supervisor) * 1000)) + " ms",
                    false);
     }
     if (slot.process && slot.killed_at > 0 && now >= slot.killed_at) slot.process->kill();

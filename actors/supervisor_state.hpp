@@ -29,6 +29,7 @@ struct NodeSlot {
   std::uint64_t life = 0;                 ///< counts its processes
   double started_at = 0;
   double killed_at = 0;  ///< 0: not asked to leave; else when it is killed if it has not left
+  double lost_at = 0;    ///< when it counts as gone if it is not connected by then; 0: never
   NodeActor node;        ///< null: not there (yet)
   HeartActor heart;
   std::uint64_t visit = 0;  ///< counts how often it has been there: dates what it is asked

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The same answers from every topology of configs/, and what happens when its parts come and go."""
 import contextlib
+import ctypes
 import json
 import os
 import pathlib
@@ -113,6 +114,29 @@ def second_host():
         yield lambda state: ip("link", "set", "troupe0", state)
     finally:
         ip("netns", "delete", NETWORK)
+
+
+def tcp_sockets(pid):
+    """{(own port, peer's port): descriptor} of the connections that a process has over IPv4."""
+    ports = {}
+    for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        ports[f"socket:[{fields[9]}]"] = tuple(int(fields[i].rsplit(":", 1)[1], 16) for i in (1, 2))
+    return {ports[link]: int(entry.name) for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir()
+            if (link := os.readlink(entry)) in ports}
+
+
+def cut_connection(pid, other):
+    """Shuts down, from outside, the connection that two processes have with each other."""
+    theirs = tcp_sockets(other)
+    descriptor = next(each for (own, peer), each in tcp_sockets(pid).items() if (peer, own) in theirs)
+    process = os.pidfd_open(pid)
+    copy = ctypes.CDLL(None, use_errno=True).syscall(438, process, descriptor, 0)  # pidfd_getfd
+    os.close(process)
+    if copy < 0:
+        raise unittest.SkipTest(f"no descriptor of another process can be had here: {os.strerror(ctypes.get_errno())}")
+    with socket.socket(fileno=copy) as connection:
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def make_certificates(folder, *names, days=3650):
@@ -332,6 +356,26 @@ class Topologies(unittest.TestCase):
                 os.kill(worker, signal.SIGSEGV)
                 wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
             self.assertEqual(answers(server), self.expected)
+
+    def test_a_process_that_never_comes_is_replaced(self):
+        with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--node-timeout-s", "1") as server:
+            while "node worker-0 has not come within 5000 ms" not in server.log():  # unless it was faster than this
+                worker = server.nodes()["worker-0"]
+                count = server.log().count("engine restarted")
+                os.kill(worker, signal.SIGKILL)
+                wait_until(lambda: server.nodes().get("worker-0", worker) != worker, "the next process")
+                os.kill(server.nodes()["worker-0"], signal.SIGSTOP)
+                wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
+            self.assertEqual(answers(server), self.expected)
+
+    def test_processes_that_lose_their_connection_begin_anew(self):
+        with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
+            nodes = server.nodes()
+            count = server.log().count("engine restarted")
+            cut_connection(nodes["front"], nodes["core"])
+            self.assertEqual(answers(server), self.expected)
+            self.assertIn("the connection with another node is lost", server.log())
+            wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
 
     def test_the_slurm_job_starts_the_nodes_where_the_configuration_says(self):
         with tempfile.TemporaryDirectory() as name:

@@ -40,6 +40,7 @@ enum Answer : std::uint32_t { kWelcome = 1, kOtherBuild, kOutdated, kProveIt };
 constexpr auto kHelloTimeout = 2s;
 constexpr auto kSlice = 100ms;
 constexpr auto kConnectInterval = 20ms;
+constexpr auto kPortTimeout = 5s;
 
 /// Between two ranks. Collective operations and send/recv may be ahead of each other.
 enum Lane : std::uint32_t { kCollective, kPointToPoint, kReason, kNumLanes };
@@ -203,18 +204,26 @@ class Meeting {
     return Address{address.sin_addr.s_addr, ntohs(address.sin_port)};
   }
 
+  /// An older meeting of this rank may still be there: the first of the others that comes ends it.
   Result<void> listen(Address where) {
-    listener_ = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const int on = 1;
-    setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = where.ip;
     address.sin_port = htons(static_cast<std::uint16_t>(where.port));
-    if (!listener_.valid() ||
-        bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(listener_.get(), options_.size * static_cast<int>(kNumLanes)) != 0)
-      return Error{ErrorCode::kIo, text_of(("listen at " + options_.rendezvous).c_str())};
+    const auto try_listen = [&] {
+      listener_ = FileDescriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      const int on = 1;
+      setsockopt(listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+      return listener_.valid() &&
+             bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+             ::listen(listener_.get(), options_.size * static_cast<int>(kNumLanes)) == 0;
+    };
+    const auto port_deadline = std::min(deadline_, Clock::now() + kPortTimeout);
+    while (!try_listen()) {
+      if (errno != EADDRINUSE || Clock::now() >= port_deadline)
+        return Error{ErrorCode::kIo, text_of(("listen at " + options_.rendezvous).c_str())};
+      std::this_thread::sleep_for(kConnectInterval);
+    }
     socklen_t size = sizeof address;
     getsockname(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size);
     port_ = ntohs(address.sin_port);

@@ -274,6 +274,35 @@ BOOST_DATA_TEST_CASE(who_waits_in_an_older_meeting_gives_it_up,
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_meeting_takes_the_port_of_an_older_one_of_the_same_rank) {
+  CommunicatorOptions older = options_of("tcp", 0, 2);
+  CommunicatorOptions host = older, guest = older;
+  host.generation = guest.generation = older.generation + 1;
+  guest.rank = 1;
+  std::string error;
+  std::thread waiting([&] {
+    const auto given_up = create_communicator(older);
+    if (!given_up.ok()) error = given_up.error().message;
+  });
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<std::uint16_t>(
+      std::stoi(older.rendezvous.substr(older.rendezvous.rfind(':') + 1))));
+  for (bool listens = false; !listens;) {
+    const FileDescriptor visitor(::socket(AF_INET, SOCK_STREAM, 0));
+    listens = connect(visitor.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  }
+  bool host_met = false;
+  std::thread meeting([&] { host_met = create_communicator(host).ok(); });
+  const bool guest_met = create_communicator(guest).ok();
+  meeting.join();
+  waiting.join();
+  BOOST_TEST(host_met);
+  BOOST_TEST(guest_met);
+  BOOST_TEST(error == "the other ranks of " + older.rendezvous + " meet anew");
+}
+
 BOOST_AUTO_TEST_CASE(who_does_not_know_the_secret_is_not_let_in) {
   auto first = options_of("tcp", 0, 2), second = options_of("tcp", 1, 2);
   first.timeout_s = second.timeout_s = 0.5;
