@@ -109,6 +109,21 @@ void write_out(const QueryTile& tile, std::int64_t head_dim, const SoftmaxState&
   }
 }
 
+/// Whether every row of the tile sees the chunk: a total may begin with it.
+bool all_see_chunk(const QueryTile& tile, std::int64_t chunk) {
+  for (int row = 0; row < tile.num_rows; ++row) {
+    if (!sees_chunk(tile, row, chunk)) return false;
+  }
+  return true;
+}
+
+void copy(const SoftmaxState& from, int num_rows, std::int64_t head_dim, const SoftmaxState& to) {
+  const auto rows = static_cast<std::size_t>(num_rows);
+  std::memcpy(to.max, from.max, rows * sizeof(float));
+  std::memcpy(to.sum, from.sum, rows * sizeof(float));
+  std::memcpy(to.out, from.out, rows * static_cast<std::size_t>(head_dim) * sizeof(float));
+}
+
 /// A SoftmaxState in memory of its own, for the rows of one tile.
 struct TileState {
   float max[kTileRows];
@@ -133,8 +148,12 @@ void attend_tile(const AttentionArgs& args, const QueryTile& tile) {
   ChunkScratch scratch;
   TileState part;
   TileState total;
-  clear(total.view(), tile.num_rows, head_dim);
-  const ChunkRange chunks = visible_chunks(tile);
+  ChunkRange chunks = visible_chunks(tile);
+  if (all_see_chunk(tile, chunks.first)) {
+    attend_chunk_of_type(args, tile, chunks.first++, scratch, total.view());
+  } else {
+    clear(total.view(), tile.num_rows, head_dim);
+  }
   for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
     attend_chunk_of_type(args, tile, chunk, scratch, part.view());
     merge_chunk(tile, chunk, head_dim, part.view(), total.view());
@@ -189,12 +208,17 @@ void attend_split(const OpContext& context, const AttentionArgs& args, std::int6
   context.pool->parallel_for(total_tiles, [&](std::int64_t index) {
     const QueryTile tile = tile_at(index);
     TileState total;
-    clear(total.view(), tile.num_rows, head_dim);
-    const ChunkRange chunks = visible_chunks(tile);
+    const auto state_of = [&](std::int64_t chunk) {
+      return split_state(context, index * max_chunks + chunk, max_rows, head_dim);
+    };
+    ChunkRange chunks = visible_chunks(tile);
+    if (all_see_chunk(tile, chunks.first)) {
+      copy(state_of(chunks.first++), tile.num_rows, head_dim, total.view());
+    } else {
+      clear(total.view(), tile.num_rows, head_dim);
+    }
     for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
-      merge_chunk(tile, chunk, head_dim,
-                  split_state(context, index * max_chunks + chunk, max_rows, head_dim),
-                  total.view());
+      merge_chunk(tile, chunk, head_dim, state_of(chunk), total.view());
     }
     write_out(tile, head_dim, total.view());
   });
@@ -236,7 +260,9 @@ void attention(const OpContext& context, const AttentionArgs& args) noexcept {
   }
   context.pool->parallel_for(total_tiles, [&](std::int64_t index) {
     const TileIndex place = locate_tile(args, index, one_tile_per_head);
-    attend_tile(args, make_tile(args, place.seq, place.tile));
+    QueryTile tile = make_tile(args, place.seq, place.tile);
+    tile.is_whole = true;
+    attend_tile(args, tile);
   });
 }
 

@@ -29,6 +29,7 @@ struct QueryTile {
   float* out[kTileRows];
   std::int64_t first_visible[kTileRows];  ///< position of the first key that the row sees
   std::int64_t last_visible[kTileRows];   ///< its own position
+  bool is_whole = false;  ///< its chunks are attended one after the other by one thread
 };
 
 /// Softmax of a stretch of tokens: `out` is not yet divided by `sum`.
@@ -48,8 +49,12 @@ struct ChunkScratch {
   alignas(64) float value_scales[kChunkTokens];
 #if defined(TROUPE_BF16_TILES)
   alignas(64) std::uint16_t queries[kTileRows * kMaxHeadDim];
+  const QueryTile* queries_of = nullptr;  ///< the tile whose queries these are
   alignas(64) std::uint16_t weights[kTileRows * kChunkTokens];
-  alignas(64) std::byte staged_values[1024];
+  // Two pairs of groups, and two of the stretches that values are taken in: one is written while
+  // the other is multiplied.
+  alignas(64) std::byte widened_keys[2][2 * kMaxHeadDim * kLanes * 2];
+  alignas(64) std::byte staged_values[2][1024];
 #endif
 };
 
@@ -181,9 +186,10 @@ TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch&
   const Vec factor = broadcast(args.scale);
   const Vec first_lane = broadcast(static_cast<float>(first));
   const Vec end_lane = broadcast(static_cast<float>(last + 1));
-  const auto visible_lanes = [&](std::int64_t i) {
+  const auto where_visible = [&](std::int64_t i, Vec lanes, Vec otherwise) {
+    if (i >= first && i + kLanes <= last + 1) return lanes;
     const Vec position = broadcast(static_cast<float>(i)) + lane_numbers();
-    return greater_equal(position, first_lane) & less(position, end_lane);
+    return select(greater_equal(position, first_lane) & less(position, end_lane), lanes, otherwise);
   };
   Vec largest = broadcast(-kInfinity);
   for (std::int64_t i = begin; i <= last; i += kLanes) {
@@ -193,7 +199,7 @@ TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch&
     if (args.logit_softcap > 0.0f) {
       score = broadcast(args.logit_softcap) * tanh(score / broadcast(args.logit_softcap));
     }
-    score = select(visible_lanes(i), score, broadcast(-kInfinity));
+    score = where_visible(i, score, broadcast(-kInfinity));
     store(scores + i, score);
     largest = max(largest, score);
   }
@@ -203,7 +209,7 @@ TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch&
     Vec weight = exp(load(scores + i) - broadcast(row_max));
     sum = sum + weight;
     if constexpr (kScaled) {
-      weight = select(visible_lanes(i), weight * load(scratch.value_scales + i), zero());
+      weight = where_visible(i, weight * load(scratch.value_scales + i), zero());
     }
     store(scores + i, weight);
   }

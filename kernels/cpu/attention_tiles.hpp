@@ -15,14 +15,37 @@ inline constexpr std::int64_t kGroupTokens = 16;
 inline constexpr std::int64_t kTileBytes = 1024;
 static_assert(kLanes == kGroupTokens && kTileRows == 32);
 
+/// 32 bytes from `from` on, each as its lane's lower byte with its sign.
+TROUPE_INLINE __m512i load_bytes(const std::byte* from) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+/// 1/256 of 32 numbers of kF8E4M3: the bits with another exponent; those below 2^-6, which have
+/// none, are looked up.
+TROUPE_INLINE __m512i bf16_of_f8e4m3(__m512i bytes) {
+  alignas(64) static constexpr std::uint16_t kSubnormal[32] = {
+      0x0000, 0x3700, 0x3780, 0x37c0, 0x3800, 0x3820, 0x3840, 0x3860};  // m 2^-17
+  const __m512i size = _mm512_and_si512(_mm512_slli_epi16(bytes, 4), _mm512_set1_epi16(0x07f0));
+  const __m512i normal = _mm512_add_epi16(size, _mm512_set1_epi16(112 << 7));
+  const __mmask32 is_subnormal = _mm512_testn_epi16_mask(bytes, _mm512_set1_epi16(0x78));
+  const __m512i halves =
+      _mm512_mask_permutexvar_epi16(normal, is_subnormal, bytes, _mm512_load_si512(kSubnormal));
+  const __m512i sign = _mm512_set1_epi16(static_cast<short>(0x8000));
+  return _mm512_ternarylogic_epi64(halves, bytes, sign, 0xf8);  // halves | (bytes & sign)
+}
+
 /// to[0, count) = from[0, count) in bf16, exactly; of kF8E4M3 1/256 of it. Pre: count is a multiple
 /// of 32.
 template <ElementType kType>
 TROUPE_INLINE void widen_to_bf16(const std::byte* from, std::int64_t count, std::byte* to) {
   for (std::int64_t i = 0; i < count; i += 32) {
-    const __m512bh halves =
-        _mm512_cvtne2ps_pbh(load_as<kType>(from, i + 16).v, load_as<kType>(from, i).v);
-    _mm512_storeu_si512(to + i * 2, reinterpret_cast<__m512i>(halves));
+    if constexpr (kType == ElementType::kF8E4M3) {
+      _mm512_storeu_si512(to + i * 2, bf16_of_f8e4m3(load_bytes(from + i)));
+    } else {
+      const __m512bh halves =
+          _mm512_cvtne2ps_pbh(load_as<kType>(from, i + 16).v, load_as<kType>(from, i).v);
+      _mm512_storeu_si512(to + i * 2, reinterpret_cast<__m512i>(halves));
+    }
   }
 }
 
@@ -52,7 +75,8 @@ class TileAttention {
     if (tile_last_ < tile_first_) return;
     first_group_ = tile_first_ / kGroupTokens;
     end_group_ = tile_last_ / kGroupTokens + 1;
-    round_queries();
+    if (scratch_.queries_of != &tile_) round_queries();
+    scratch_.queries_of = &tile_;
     if constexpr (kIsScaled) {
       gather_scales(tile_, cache_, chunk_start_, tile_first_, tile_last_, scratch_);
     }
@@ -136,14 +160,19 @@ class TileAttention {
     }
   }
 
-  /// The group's keys as tiles of bf16 in pages, for pages that hold numbers of 8 bits: rows of 16
-  /// tokens.
-  const std::byte* widen_keys(std::int64_t group, std::byte* to) const {
-    const std::byte* keys = keys_of(group);
-    for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair) {
-      widen_to_bf16<kType>(keys + pair * cache_.block_size * 2, 2 * kGroupTokens, to + pair * 64);
+  /// The keys of the group and, if there is one, the next, as tiles of bf16 in pages, for pages
+  /// that hold numbers of 8 bits: rows of 16 tokens. It returns where; the place before stays as it
+  /// is.
+  const std::byte* widen_keys(std::int64_t group) const {
+    std::byte* const first = scratch_.widened_keys[(group - first_group_) / 2 % 2];
+    std::byte* to = first;
+    const std::int64_t end = min_of(group + 2, end_group_);
+    for (; group < end; ++group) {
+      const std::byte* keys = keys_of(group);
+      for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair, to += 64)
+        widen_to_bf16<kType>(keys + pair * cache_.block_size * 2, 2 * kGroupTokens, to);
     }
-    return to;
+    return first;
   }
 
   /// The group's keys as pages of 16 tokens would hold them, for blocks that do not hold groups.
@@ -160,12 +189,15 @@ class TileAttention {
 
   /// Asks for what the next groups need: for a few rows, memory is what they wait for.
   TROUPE_INLINE void prefetch(std::int64_t group) const {
-    constexpr std::int64_t kGroupsAhead = 3;
+    constexpr std::int64_t kGroupsAhead = 4;
     const std::int64_t bytes = head_dim_ * kGroupTokens * kNumberBytes;
     const std::byte* values = values_of(group);
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(values + i, 0, 2);
-    if (group + kGroupsAhead >= end_group_) return;
-    const std::byte* keys = keys_of(group + kGroupsAhead);
+    const std::int64_t next = group + kGroupsAhead;
+    const std::int64_t last =
+        tile_.is_whole ? tile_.last_visible[tile_.num_rows - 1] - chunk_start_ : tile_last_;
+    if (next * kGroupTokens > last) return;
+    const std::byte* keys = keys_of(next);
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(keys + i, 0, 2);
   }
 
@@ -175,28 +207,34 @@ class TileAttention {
     const bool tiled = has_tiled_pages(cache_);
     const bool prefetches = tile_.num_rows <= 16 && tiled && cache_.block_size == kGroupTokens;
     const std::int64_t stride = tiled && !kIsScaled ? cache_.block_size * 4 : 64;
-    const auto tiled_keys = [&](std::int64_t group, std::byte* staged) -> const std::byte* {
-      if constexpr (kIsScaled) return widen_keys(group, staged);
-      return keys_of(group);
-    };
-    std::byte* const staged = scratch_.staged_keys;
-    for (std::int64_t group = first_group_; group < end_group_;) {
-      if (!tiled) {
+    if (!tiled) {
+      for (std::int64_t group = first_group_; group < end_group_; ++group)
         score_groups<1>(stage_keys(group), nullptr, stride, group);
-        ++group;
-      } else if (group + 1 < end_group_) {
-        if (prefetches) {
-          prefetch(group);
-          prefetch(group + 1);
-        }
-        score_groups<2>(tiled_keys(group, staged),
-                        tiled_keys(group + 1, staged + head_dim_ * kGroupTokens * 2), stride,
-                        group);
-        group += 2;
-      } else {
-        score_groups<1>(tiled_keys(group, staged), nullptr, stride, group);
-        ++group;
+      return;
+    }
+    const std::byte* widened = nullptr;
+    if constexpr (kIsScaled) widened = widen_keys(first_group_);
+    for (std::int64_t group = first_group_; group < end_group_; group += 2) {
+      const bool is_pair = group + 1 < end_group_;
+      if (prefetches) {
+        prefetch(group);
+        if (is_pair) prefetch(group + 1);
       }
+      const std::byte* keys;
+      const std::byte* next_keys = nullptr;
+      if constexpr (kIsScaled) {
+        keys = widened;
+        next_keys = widened + head_dim_ * kGroupTokens * 2;
+        // What was just stored cannot be loaded as tiles for a while.
+        if (group + 2 < end_group_) widened = widen_keys(group + 2);
+      } else {
+        keys = keys_of(group);
+        if (is_pair) next_keys = keys_of(group + 1);
+      }
+      if (is_pair)
+        score_groups<2>(keys, next_keys, stride, group);
+      else
+        score_groups<1>(keys, nullptr, stride, group);
     }
   }
 
@@ -244,9 +282,11 @@ class TileAttention {
     for (std::int64_t group = first_group_; group < end_group_; ++group) {
       const bool in_range =
           sees && group >= first_[row] / kGroupTokens && group <= last_[row] / kGroupTokens;
-      const std::int64_t count = in_range ? kGroupTokens : 0;
-      round_to_bf16(scores + group * kGroupTokens, count, kGroupTokens,
-                    scratch_.weights + (group * kTileRows + row) * kGroupTokens);
+      const __m512 weights =
+          in_range ? _mm512_load_ps(scores + group * kGroupTokens) : _mm512_setzero_ps();
+      _mm256_store_si256(
+          reinterpret_cast<__m256i*>(scratch_.weights + (group * kTileRows + row) * kGroupTokens),
+          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weights)));
     }
   }
 
@@ -298,9 +338,11 @@ class TileAttention {
       TROUPE_TILE_ZERO(1);
       TROUPE_TILE_ZERO(2);
       TROUPE_TILE_ZERO(3);
-      for (std::int64_t group = first / kGroupTokens; group <= last / kGroupTokens; ++group) {
-        const std::byte* values =
-            staged ? stage_values(group, d, first, last) : values_of(group) + d * 4;
+      const std::int64_t end = last / kGroupTokens + 1;
+      const std::byte* next = staged ? stage_values(first / kGroupTokens, d, first, last) : nullptr;
+      for (std::int64_t group = first / kGroupTokens; group < end; ++group) {
+        const std::byte* values = staged ? next : values_of(group) + d * 4;
+        if (staged && group + 1 < end) next = stage_values(group + 1, d, first, last);
         const std::uint16_t* weights =
             scratch_.weights + (group * kTileRows + first_row) * kGroupTokens;
         TROUPE_TILE_LOAD(4, weights, kGroupTokens * 2);
@@ -323,29 +365,29 @@ class TileAttention {
     }
   }
 
-  /// Elements d to d + 31 of the group's values, zero outside of [first, last]: [8, 32, 2].
+  /// Elements d to d + 31 of the group's values, zero outside of [first, last]: [8, 32, 2]. Those
+  /// of the group before stay where they are.
   const std::byte* stage_values(std::int64_t group, std::int64_t d, std::int64_t first,
                                 std::int64_t last) const {
+    std::byte* const staged = scratch_.staged_values[group % 2];
     if constexpr (kIsScaled) {
       if (has_tiled_pages(cache_)) {
         // The weights of tokens outside are zero.
         const std::byte* values = values_of(group) + d * 2;
-        for (std::int64_t pair = 0; pair < kGroupTokens / 2; ++pair) {
-          widen_to_bf16<kType>(values + pair * head_dim_ * 2, 64,
-                               scratch_.staged_values + pair * 128);
-        }
-        return scratch_.staged_values;
+        for (std::int64_t pair = 0; pair < kGroupTokens / 2; ++pair)
+          widen_to_bf16<kType>(values + pair * head_dim_ * 2, 64, staged + pair * 128);
+        return staged;
       }
     }
-    std::memset(scratch_.staged_values, 0, sizeof scratch_.staged_values);
+    std::memset(staged, 0, sizeof scratch_.staged_values[0]);
     for_each_token(group, first, last,
                    [&](std::int64_t i, const std::byte*, const std::byte* values, std::int64_t t) {
                      for (std::int64_t e = 0; e < 32; ++e) {
                        stage_number(values, value_number(cache_, t, d + e),
-                                    scratch_.staged_values + ((i / 2 * 32 + e) * 2 + i % 2) * 2);
+                                    staged + ((i / 2 * 32 + e) * 2 + i % 2) * 2);
                      }
                    });
-    return scratch_.staged_values;
+    return staged;
   }
 
   const AttentionArgs& args_;

@@ -255,9 +255,9 @@ void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
 /// multiply them, else one.
 std::int64_t quantized_rows_at_once(const WeightSpec& spec, std::int64_t num_rows) {
 #if defined(TROUPE_BF16_TILES)
-  // Below, unpacking the weights costs more than the unit saves.
-  constexpr std::int64_t kMinRows = 24;
-  if (num_rows >= kMinRows && spec.group_size <= kQuantizedStretch) return kTileRows;
+  // Below, unpacking the weights costs more than the unit saves; that of nibbles costs more.
+  const std::int64_t min_rows = spec.quantized == QuantizedType::kInt8 ? 8 : 24;
+  if (num_rows >= min_rows && spec.group_size <= kQuantizedStretch) return kTileRows;
 #endif
   static_cast<void>(spec);
   static_cast<void>(num_rows);
