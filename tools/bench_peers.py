@@ -111,6 +111,7 @@ class Troupe:
 
 
 class LlamaCpp:
+    """As many slots as there are clients, each with its share of the KV cache: half of `batch 32` waits for one."""
     name = "llama.cpp"
 
     def __init__(self, folder, gguf):
