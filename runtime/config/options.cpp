@@ -194,8 +194,11 @@ void bind_options(OptionSet& set, Options& options) {
            "address of the supervisor for the nodes of a topology; nodes of other hosts need one "
            "that they can reach")
       .add("supervisor-port", topology.supervisor_port, "its port; 0: any", 0, 65535)
-      .add("node-timeout-s", topology.node_timeout_s,
-           "seconds of silence after which a node counts as gone and is restarted", 0.5, 3600)
+      .add(
+          "node-timeout-s", topology.node_timeout_s,
+          "seconds of silence after which a node counts as gone and is restarted; it may take five "
+          "times as long to begin and to reach the others",
+          0.5, 3600)
       .add("step-timeout-s", topology.step_timeout_s,
            "seconds after which a worker that has not ended its step counts as stuck", 1, 86400)
       .add("tls-certificate", topology.tls_certificate,

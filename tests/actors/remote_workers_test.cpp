@@ -9,6 +9,7 @@
 
 #include "actors/spawn.hpp"
 #include "actors/system_config.hpp"
+#include "runtime/config/topology.hpp"
 #include "runtime/transport/step_rings.hpp"
 #include "tests/support/deterministic_engine.hpp"
 #include "tests/support/fake_worker.hpp"
@@ -274,6 +275,31 @@ BOOST_AUTO_TEST_CASE(a_killed_engine_process_ends_the_workers_end_of_the_rings) 
                 caf::after(kPatience) >> [] {});
   BOOST_TEST(reason.find("has ended") != std::string::npos);
   end(worker);
+}
+
+BOOST_AUTO_TEST_CASE(a_worker_whose_rings_cannot_be_opened_ends_and_says_why) {
+  SystemConfig config;
+  caf::actor_system system{config};
+  NodeConfig place;
+  place.name = "worker-0";
+  place.workers = {0};
+  const NodeHandles node = spawn_node(system, Options{}, place);
+  caf::scoped_actor self{system};
+  caf::strong_actor_ptr worker;
+  self->request(node.node, kPatience, SpawnWorker{})
+      .receive([&](const Status&, const ActorHandles& handles) { worker = handles.at(0); },
+               [](const caf::error&) {});
+  BOOST_REQUIRE(worker);
+  self->monitor(caf::actor_cast<caf::actor>(worker));
+  WorkerRings gone = StepRings::create({.ranks = {0}}).value()->worker(0);
+  self->send(node.node, OpenRings{0, gone});
+  std::string reason;
+  self->receive([&](caf::down_msg& down) { reason = to_text(down.reason, system); },
+                caf::after(kPatience) >> [] {});
+  BOOST_TEST(
+      reason.find("a worker has no rings: there is no ring " + gone.calls) != std::string::npos,
+      reason);
+  end(node.node);
 }
 
 }  // namespace
