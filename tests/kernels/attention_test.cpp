@@ -245,7 +245,15 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_chunking_block_size_block_order_or_th
     for (const ElementType type :
          {ElementType::kF32, ElementType::kBF16, ElementType::kI8, ElementType::kF8E4M3}) {
       for (const Shape& shape : kShapes) {
-        const Sequence seq(shape, 290, 4);
+        Sequence seq(shape, 290, 4);
+        if (type == ElementType::kF8E4M3) {
+          // Every other value is so small, beside the first, that it is kept without an exponent.
+          for (std::size_t d = 0; d < seq.v.size(); ++d) {
+            const auto in_head = static_cast<std::int64_t>(d) % shape.head_dim;
+            if (in_head == 0) seq.v[d] = 1.0f;
+            if (in_head % 2 == 1) seq.v[d] *= 1e-5f;
+          }
+        }
         const auto n = static_cast<std::int64_t>(seq.q.size());
         const Floats whole = run_in_pieces(*ops, shape, seq, type, 16, 290, 1, 1);
         for (const auto& [block_size, step, threads] : {std::tuple{16, 1, 2},
