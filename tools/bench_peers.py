@@ -5,7 +5,7 @@ that is not named is left out, and without any there are our own figures and the
 chart to OUT/peers.svg, all samples to OUT/peers.json.
 
 All engines are asked over HTTP by the same client. Those of a width run side by side, and all but the one that works are stopped
-(SIGSTOP), so that they are compared within minutes: memory for all of them is needed (about 20 GiB for Qwen3-0.6B with both peers).
+(SIGSTOP), so that they are compared within minutes: memory for all of them is needed (up to 20 GiB for Qwen3-0.6B with both peers).
 
 Peers: llama.cpp (folder with llama-server) with GGUF files of the same weights; vLLM (the Python of an environment that has it,
 and metadata under the name vllm, version X+cpu). Model: a Hugging Face folder with weights in bfloat16. Example:
@@ -46,8 +46,8 @@ OF_WIDTHS = ("decode", "accuracy")  # the others are measured in bfloat16
 DECODED = 32  # tokens that a decode's speed is taken from
 REPEATED = "the cat sat on the mat and looked at the moon, and then "
 NUM_ROWS, ROW_PROMPT = 8, 64  # distributions that accuracy is taken from, and the tokens before each
-CLIENT_SLOTS, SLOT_TOKENS = 16, 2560
-KV_CACHE_GIB = 4
+CLIENT_SLOTS, SLOT_TOKENS = 16, 2176  # llama.cpp's KV cache
+KV_CACHE_GIB = 2  # the others'; memory counts what of it has been written
 START_S, WORK_S = 900, 1800
 THREADS = len(os.sched_getaffinity(0))
 
