@@ -284,7 +284,7 @@ void on_down(Self self, const caf::down_msg& down) {
 
 void watch_links(Self self, const ActorHandles& actors, const ActorHandles& peers) {
   for (const caf::strong_actor_ptr& peer : peers) {
-    if (peer->node() == self->node()) continue;
+    if (!peer || peer->node() == self->node()) continue;
     self->monitor(caf::actor_cast<caf::actor>(peer));
     for (const caf::strong_actor_ptr& actor : actors) {
       self->monitor(caf::actor_cast<caf::actor>(actor));

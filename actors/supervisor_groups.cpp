@@ -170,6 +170,11 @@ std::vector<std::int32_t> ring_ranks(const SupervisorState& supervisor, std::siz
   return ranks;
 }
 
+const NodeSlot& frontend_node(const SupervisorState& supervisor) {
+  return *std::find_if(supervisor.nodes.begin(), supervisor.nodes.end(),
+                       [](const NodeSlot& node) { return node.config.has(Role::kFrontend); });
+}
+
 /// Whom the actor of a role speaks with, in the order that its node expects.
 ActorHandles peers_of(const SupervisorState& supervisor, std::size_t group, Role role) {
   const GroupSlot& slot = supervisor.groups[group];
@@ -188,7 +193,8 @@ ActorHandles peers_of(const SupervisorState& supervisor, std::size_t group, Role
       return {slot.first_of(Role::kKVCacheManager), slot.first_of(Role::kEncoderCacheManager),
               slot.first_of(Role::kExecutor), slot.first_of(Role::kOutputProcessor)};
     case Role::kInputProcessor:
-      return {slot.first_of(Role::kOutputProcessor), slot.first_of(Role::kScheduler)};
+      return {slot.first_of(Role::kOutputProcessor), slot.first_of(Role::kScheduler),
+              caf::actor_cast<caf::strong_actor_ptr>(frontend_node(supervisor).node)};
     default:
       return {};
   }
@@ -283,8 +289,12 @@ void advance_group(Self self, std::size_t group) {
   if (!slot.caches_asked) return initialize_caches(self, group);
   if (slot.num_caches < slot.workers.size()) return;
   if (slot.role_asked) return;
-  if (slot.num_spawned < kSpawnOrder.size())
-    return spawn_role(self, group, kSpawnOrder[slot.num_spawned]);
+  if (slot.num_spawned < kSpawnOrder.size()) {
+    const Role next = kSpawnOrder[slot.num_spawned];
+    // Its node is to see when the Frontend's cannot be reached.
+    if (next == Role::kInputProcessor && !frontend_node(supervisor).connected) return;
+    return spawn_role(self, group, next);
+  }
   slot.state = GroupState::kServing;
   on_group_up(self, group);
 }

@@ -233,10 +233,10 @@ void on_connected(Self self, const NodeConnected& connected) {
     slot.connected = true;
     slot.lost_at = 0;
     log_info("node joined", kv("node", slot.config.name), kv("host", slot.address.host));
-    for (const std::int32_t group : slot.config.groups) {
+    for (const std::int32_t group : slot.config.groups)
       admit_group(self, static_cast<std::size_t>(group));
-      advance_group(self, static_cast<std::size_t>(group));
-    }
+    for (std::size_t group = 0; group < supervisor.groups.size(); ++group)
+      advance_group(self, group);
     return advance_frontend(self);
   }
 }

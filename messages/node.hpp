@@ -81,7 +81,7 @@ TROUPE_MESSAGE(SpawnWorker, group, rank)
 /// with their handles. What the actor speaks with comes beside it: for the Executor the workers by
 /// rank, then the nodes of ring_ranks; for the Scheduler the KVCacheManager, the
 /// EncoderCacheManager, the Executor and the OutputProcessor; for InputProcessors the
-/// OutputProcessor and the Scheduler. (The Frontend hears of the groups by EngineReady.)
+/// OutputProcessor, the Scheduler and the Frontend's node. (The Frontend learns by EngineReady.)
 struct SpawnRole {
   Role role{};
   std::uint32_t group = 0;

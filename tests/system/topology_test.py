@@ -369,13 +369,15 @@ class Topologies(unittest.TestCase):
             self.assertEqual(answers(server), self.expected)
 
     def test_processes_that_lose_their_connection_begin_anew(self):
-        with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
-            nodes = server.nodes()
-            count = server.log().count("engine restarted")
-            cut_connection(nodes["front"], nodes["core"])
-            self.assertEqual(answers(server), self.expected)
-            self.assertIn("the connection with another node is lost", server.log())
-            wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
+        for file, other in {"multi-process.conf": "core", "data-parallel.conf": "group-1"}.items():
+            with self.subTest(file=file), Server("--config-file", str(CONFIGS / file)) as server:
+                front = server.nodes()["front"]
+                count = server.log().count("engine restarted")
+                cut_connection(front, server.nodes()[other])
+                self.assertEqual(answers(server), self.expected)
+                wait_until(lambda: server.log().count("engine restarted") > count, "the engine to come up again")
+                self.assertIn(f'the node leaves node={other} cause="the connection with another node is lost"', server.log())
+                self.assertEqual(server.nodes()["front"], front)
 
     def test_the_slurm_job_starts_the_nodes_where_the_configuration_says(self):
         with tempfile.TemporaryDirectory() as name:
