@@ -116,7 +116,7 @@ using NodeActor = ActorOf<
     Replies<Status, ActorHandles>(SpawnWorker),              // Start a Worker.
     Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actors of a role; beside it those they speak with.
     void(OpenRings),                   // From the Executor's node: where the steps of a Worker come from.
-    void(CheckNodes),                  // To itself: is the Supervisor still there?
+    void(CheckNodes),                  // To itself: are the Supervisor and the other nodes still there?
     void(LeaveNode)>;                  // End every actor of the node.
 
 /// Shows that the actors of a node get to run.

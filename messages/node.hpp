@@ -126,7 +126,7 @@ struct NodeExited {
 };
 TROUPE_MESSAGE(NodeExited, node, life, how, crashed)
 
-/// The Supervisor and each node to itself: it is time to see whether the other is still there.
+/// The Supervisor and each node to itself: it is time to see whether the others are still there.
 struct CheckNodes {
   bool operator==(const CheckNodes&) const = default;
 };
