@@ -76,8 +76,9 @@ struct KVCacheSpec {
     if (kind == KVCacheKind::kMamba) return state_bytes;
     if (kind == KVCacheKind::kEncoderOnlyAttention) return 0;
     const std::int64_t value_dim = is_mla() ? 0 : head_dim_v != 0 ? head_dim_v : head_dim;
+    const std::int64_t num_scales = value_dim != 0 ? 2 : 1;
     const std::int64_t token_bytes =
-        (head_dim + value_dim) * dtype_bytes(dtype) + (value_dim != 0 ? 2 : 1) * scale_bytes;
+        (head_dim + value_dim) * dtype_bytes(dtype) + num_scales * scale_bytes;
     return num_kv_heads * token_bytes * (block_size / tokens_per_state);
   }
   bool operator==(const KVCacheSpec&) const = default;
@@ -211,8 +212,8 @@ struct SlotsAllocated {
   /// New blocks, flat: demand i, group g got block_counts[i * num_groups + g] of them.
   std::vector<BlockId> block_ids;
   std::vector<std::int32_t> block_counts;  ///< empty if no demand got a block
-  /// Per demand: tokens of the longest prefix of the request that is in the prefix cache; -1 if its
-  /// prompt was done before. Empty if all are -1.
+  /// Per demand: tokens of the longest prefix of the request that is in the prefix cache; -1 if the
+  /// result of the step that ends its prompt is known. Empty if all are -1.
   std::vector<std::int32_t> num_cached_tokens;
   std::int32_t num_free_blocks = 0;
   std::vector<BlockResidency> evicted;  ///< since the last answer, as far as they were observed
