@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Processes are killed and stopped under clients, again and again: every stream ends with the tokens, texts and
-log-probabilities of an undisturbed run, bad requests fail alone, and nothing is left over.
+"""Processes are killed and stopped, and a host is cut off, under clients, again and again: every stream ends with the
+tokens, texts and log-probabilities of an undisturbed run, bad requests fail alone, and nothing is left over.
 
 TROUPE_CHAOS_FAULTS and TROUPE_CHAOS_SEED: how many faults (20), and which."""
 import contextlib
@@ -10,11 +10,12 @@ import os
 import pathlib
 import random
 import signal
+import tempfile
 import threading
 import time
 import unittest
 
-from support import DEADLINE_S, Server, wait_until
+from support import DEADLINE_S, Server, make_certificates, node_of_second_host, second_host, tls_options, wait_until
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 NUM_STREAMS = 32
@@ -178,13 +179,47 @@ class Chaos(unittest.TestCase):
     def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
         self.check("multi-process.conf", NUM_FAULTS // 4, "--resume", front=True)
 
+    def test_no_request_is_lost_when_a_host_is_cut_off(self):
+        config, num_faults = "multi-node.conf", max(1, NUM_FAULTS // 20)
+        numbers = random.Random(SEED)
+        with tempfile.TemporaryDirectory() as folder, second_host() as link:
+            front, worker = make_certificates(folder, "front", "worker"), tls_options(folder, "worker")
+            file = str(CONFIGS / config)
+            with node_of_second_host("worker-0", file, *worker), Server("--config-file", file, *front) as server:
+                clients = Clients(server.port, self.undisturbed(server))
+                for _ in range(num_faults):
+                    time.sleep(numbers.uniform(0.05, 0.6))  # as below
+                    silences, restarts = (server.log().count(what) for what in ("has been silent", "engine restarted"))
+                    link("down")
+                    wait_until(lambda: server.log().count("has been silent") > silences, "the silence to be noticed")
+                    link("up")
+                    wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
+                self.finish(server, clients, config, num_faults)
+
+    def undisturbed(self, server):
+        """The answers that are expected."""
+        answers = [stream(server.port, body(number)) for number in range(NUM_STREAMS)]
+        self.assertEqual([answer for answer in answers if answer[:2] != (200, True)], [])
+        return answers
+
+    def finish(self, server, clients, config, num_faults):
+        clients.end()
+        print(f"{config}, seed {SEED}: {clients.num_requests} requests, {num_faults} faults, {len(clients.lost)} lost, "
+              f"{len(clients.different)} different")
+        self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
+        self.assertEqual(server.wait_idle(), 0)
+        self.assertGreaterEqual(server.log().count("incident cause="), num_faults)
+        pids = list(server.nodes().values())
+        code, log = server.stop()
+        self.assertEqual(code, 0, log[-2000:])
+        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
+        self.assertEqual([each for each in os.listdir("/dev/shm") if "troupe" in each], [])
+
     def check(self, config, num_faults, *options, front=False):
         """With `front`, the Frontend is killed too, and first: clients resume their streams."""
         numbers = random.Random(SEED)
         with Server("--config-file", str(CONFIGS / config), "--log-stats-interval-s", "0", *options) as server:
-            expected = [stream(server.port, body(number)) for number in range(NUM_STREAMS)]
-            self.assertEqual([answer for answer in expected if answer[:2] != (200, True)], [])
-            clients = Clients(server.port, expected, resumed_stream if front else stream)
+            clients = Clients(server.port, self.undisturbed(server), resumed_stream if front else stream)
             names = sorted(name for name in server.nodes() if front or name != "front")
             self.assertGreater(len(names), 1)
             for fault in range(num_faults):
@@ -195,17 +230,7 @@ class Chaos(unittest.TestCase):
                 os.kill(victim, signal.SIGSTOP if stopped else signal.SIGKILL)
                 wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
                 wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
-            clients.end()
-            print(f"{config}, seed {SEED}: {clients.num_requests} requests, {num_faults} faults, {len(clients.lost)} lost, "
-                  f"{len(clients.different)} different")
-            self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
-            self.assertEqual(server.wait_idle(), 0)
-            self.assertGreaterEqual(server.log().count("incident cause="), num_faults)
-            pids = list(server.nodes().values())
-            code, log = server.stop()
-        self.assertEqual(code, 0, log[-2000:])
-        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
-        self.assertEqual([each for each in os.listdir("/dev/shm") if "troupe" in each], [])
+            self.finish(server, clients, config, num_faults)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,27 @@
 """A Troupe server as a user would start it, for the tests that talk to it from outside."""
+import contextlib
+import fcntl
 import os
 import pathlib
 import re
 import select
+import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
+import unittest
 import urllib.request
 
 BINARY = os.environ["TROUPE_BINARY"]
 DEADLINE_S = float(os.environ.get("TROUPE_TEST_DEADLINE_S", "120"))
 # What the binary gets: it reads TROUPE_* as options, and refuses those that it does not know.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("TROUPE_")}
-SAMPLES = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "samples"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SAMPLES = ROOT / "tools" / "demo_model" / "samples"
+NETWORK = "troupe-test"  # a network namespace with the second host of multi-node.conf
+IP = shutil.which("ip", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
 
 
 def stacks(pid):
@@ -129,3 +137,48 @@ def wait_until(condition, what):
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {DEADLINE_S} s in vain for {what}")
         time.sleep(0.01)
+
+
+def make_certificates(folder, *names, days=3650):
+    """What tools/make_certificates.sh makes; returns the options for the first name."""
+    subprocess.run([ROOT / "tools" / "make_certificates.sh", folder, *names], check=True, capture_output=True, text=True,
+                   env=os.environ | {"DAYS": str(days)})
+    return tls_options(folder, names[0])
+
+
+def tls_options(folder, name):
+    return ["--tls-certificate", f"{folder}/{name}.pem", "--tls-key", f"{folder}/{name}.key", "--tls-ca", f"{folder}/ca.pem"]
+
+
+@contextlib.contextmanager
+def second_host():
+    """A network namespace, reached from here as multi-node.conf says; gives what sets its link "up" or "down"."""
+    def ip(*arguments):
+        subprocess.run([IP, *arguments], check=True, capture_output=True, text=True)
+    with open(pathlib.Path(tempfile.gettempdir()) / f"{NETWORK}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # there is one such host, whoever else tests
+        try:
+            ip("netns", "add", NETWORK)
+        except subprocess.CalledProcessError as refused:
+            print(f"SKIPPED: no second host, because a network namespace cannot be made here: {refused.stderr}", file=sys.stderr)
+            raise unittest.SkipTest(refused.stderr) from None
+        try:
+            ip("link", "add", "troupe0", "type", "veth", "peer", "name", "troupe1", "netns", NETWORK)
+            ip("address", "add", "10.77.0.1/24", "dev", "troupe0")
+            ip("link", "set", "troupe0", "up")
+            ip("-n", NETWORK, "address", "add", "10.77.0.2/24", "dev", "troupe1")
+            ip("-n", NETWORK, "link", "set", "troupe1", "up")
+            yield lambda state: ip("link", "set", "troupe0", state)
+        finally:
+            ip("netns", "delete", NETWORK)
+
+
+@contextlib.contextmanager
+def node_of_second_host(name, file, *options):
+    command = [IP, "netns", "exec", NETWORK, BINARY, "node", name, "--config-file", file, *options]
+    node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+    try:
+        yield node
+    finally:
+        node.kill()
+        node.wait()

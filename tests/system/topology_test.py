@@ -6,12 +6,10 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,13 +20,12 @@ import urllib.request
 import yaml
 
 from chaos_test import body, stream
-from support import BINARY, ENVIRONMENT, Server, cpu_seconds, run, wait_until
+from support import (BINARY, ENVIRONMENT, Server, cpu_seconds, make_certificates, node_of_second_host, run, second_host,
+                     tls_options, wait_until)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 NUM_REQUESTS = 12
-NETWORK = "troupe-test"  # a network namespace with the second host of multi-node.conf
-IP = shutil.which("ip", path=os.environ["PATH"] + ":/usr/sbin:/sbin")
 
 
 def answers(server):
@@ -95,27 +92,6 @@ class Load:
         return self.wrong
 
 
-@contextlib.contextmanager
-def second_host():
-    """A network namespace, reached from here as multi-node.conf says."""
-    def ip(*arguments):
-        subprocess.run([IP, *arguments], check=True, capture_output=True, text=True)
-    try:
-        ip("netns", "add", NETWORK)
-    except subprocess.CalledProcessError as refused:
-        print(f"SKIPPED: no second host, because a network namespace cannot be made here: {refused.stderr}", file=sys.stderr)
-        raise unittest.SkipTest(refused.stderr) from None
-    try:
-        ip("link", "add", "troupe0", "type", "veth", "peer", "name", "troupe1", "netns", NETWORK)
-        ip("address", "add", "10.77.0.1/24", "dev", "troupe0")
-        ip("link", "set", "troupe0", "up")
-        ip("-n", NETWORK, "address", "add", "10.77.0.2/24", "dev", "troupe1")
-        ip("-n", NETWORK, "link", "set", "troupe1", "up")
-        yield lambda state: ip("link", "set", "troupe0", state)
-    finally:
-        ip("netns", "delete", NETWORK)
-
-
 def tcp_sockets(pid):
     """{(own port, peer's port): descriptor} of the connections that a process has over IPv4."""
     ports = {}
@@ -139,17 +115,6 @@ def cut_connection(pid, other):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def make_certificates(folder, *names, days=3650):
-    """What tools/make_certificates.sh makes; returns the options for the first name."""
-    subprocess.run([ROOT / "tools" / "make_certificates.sh", folder, *names], check=True, capture_output=True, text=True,
-                   env=os.environ | {"DAYS": str(days)})
-    return tls_options(folder, names[0])
-
-
-def tls_options(folder, name):
-    return ["--tls-certificate", f"{folder}/{name}.pem", "--tls-key", f"{folder}/{name}.key", "--tls-ca", f"{folder}/ca.pem"]
-
-
 class Topologies(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -171,15 +136,8 @@ class Topologies(unittest.TestCase):
                 self.assertEqual(answers(server), self.expected)
                 self.assertEqual(server.stop()[0], 0)
 
-    @contextlib.contextmanager
-    def node_of_second_host(self, name, file):
-        command = [IP, "netns", "exec", NETWORK, BINARY, "node", name, "--config-file", file, *tls_options(self.certificates, "worker")]
-        node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-        try:
-            yield node
-        finally:
-            node.kill()
-            node.wait()
+    def second_node(self, file):
+        return node_of_second_host("worker-0", file, *tls_options(self.certificates, "worker"))
 
     def check_under(self, server, incident):
         """All requests at once; the incident comes when they run."""
@@ -195,7 +153,7 @@ class Topologies(unittest.TestCase):
 
     def test_several_hosts_give_the_same_answers_and_survive_a_partition(self):
         file = str(CONFIGS / "multi-node.conf")
-        with second_host() as link, self.node_of_second_host("worker-0", file):
+        with second_host() as link, self.second_node(file):
             with Server("--config-file", file, *tls_options(self.certificates, "front")) as server:
                 self.assertIn("tls=true", server.log())
                 self.assertEqual(answers(server), self.expected)
@@ -219,7 +177,7 @@ class Topologies(unittest.TestCase):
             file.write("\n[node.worker-1]\nworkers=[1]\n\n[engine]\ntensor-parallel-size=2\n")
             file.flush()
             with contextlib.ExitStack() as nodes:
-                remote = nodes.enter_context(self.node_of_second_host("worker-0", file.name))
+                remote = nodes.enter_context(self.second_node(file.name))
                 server = nodes.enter_context(Server("--config-file", file.name, *tls_options(self.certificates, "front")))
                 self.assertIn("workers=2", server.log())
                 self.assertEqual(answers(server), self.expected)
@@ -227,7 +185,7 @@ class Topologies(unittest.TestCase):
                 def end_remote():
                     remote.kill()
                     remote.wait()
-                    nodes.enter_context(self.node_of_second_host("worker-0", file.name))
+                    nodes.enter_context(self.second_node(file.name))
 
                 for incident in (lambda: os.kill(server.nodes()["worker-1"], signal.SIGKILL), end_remote):
                     count = server.log().count("engine restarted")
