@@ -162,9 +162,9 @@ void add_tokenizer(GgufWriter& writer, const fs::path& folder, const std::string
   std::vector<std::string> merges;
   for (const json& merge : model.at("merges")) {
     // "left right", or a pair.
-    merges.push_back(merge.is_string() ? merge.get<std::string>()
-                                       : merge.at(0).get<std::string>() + " " +
-                                             merge.at(1).get<std::string>());
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge.at(0).get<std::string>() + " " + merge.at(1).get<std::string>());
     std::string token = merges.back();
     token.erase(token.find(' ', 1), 1);
     const auto id = model["vocab"].find(token);

@@ -41,8 +41,8 @@ class GgufWriter {
   std::string data_;
 };
 
-/// A reference model's folder as a file; its matrices but embedding and head as blocks of that type, or
-/// with kF32 all as they are (widened). Of the block types Q8_0 and Q4_0 are written.
+/// A reference model's folder as a file; its matrices but embedding and head as blocks of that
+/// type, or with kF32 all as they are (widened). Of the block types Q8_0 and Q4_0 are written.
 /// Throws std::runtime_error.
 std::string gguf_of_model(const std::filesystem::path& folder, GgmlType type);
 
