@@ -17,9 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPauseDeadline = 10min;  // requests may run to their end before
 constexpr auto kSubscribeDeadline = 60s;
-constexpr auto kControlDeadline = 60s;
 constexpr std::size_t kMaxRenders = 1024;  ///< without an answer yet
 constexpr int kMaxRenderTries = 3;
 

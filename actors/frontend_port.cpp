@@ -11,8 +11,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kRenderDeadline = 60s;
-constexpr auto kControlDeadline = 60s;
-constexpr auto kPauseDeadline = 10min;  // requests may run to their end before
 
 }  // namespace
 

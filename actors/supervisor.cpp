@@ -33,12 +33,6 @@ std::vector<InputProcessorActor> input_processors(const GroupSlot& group) {
 
 // ---- The Frontend ------------------------------------------------------------------------------
 
-std::size_t frontend_node(const SupervisorState& supervisor) {
-  std::size_t index = 0;
-  while (!supervisor.nodes[index].config.has(Role::kFrontend)) ++index;
-  return index;
-}
-
 /// The first one that serves; null: none does.
 const GroupSlot* find_serving(const SupervisorState& supervisor) {
   const auto found =
@@ -143,7 +137,7 @@ void open_port(Self self) {
 void spawn_frontend(Self self) {
   SupervisorState& supervisor = state(self);
   const GroupSlot& group = *find_serving(supervisor);
-  const std::size_t index = frontend_node(supervisor);
+  const std::size_t index = supervisor.frontend_node();
   const std::uint64_t life = supervisor.frontend_life;
   supervisor.frontend_spawning = true;
   ask_for_frontend(
@@ -181,7 +175,7 @@ void advance_frontend(Self self) {
     if (supervisor.started.pending()) report_started(self);
     return;
   }
-  const std::size_t index = frontend_node(supervisor);
+  const std::size_t index = supervisor.frontend_node();
   if (!supervisor.nodes[index].connected) return;
   if (!supervisor.nodes[index].prepared) return prepare_node(self, index);
   spawn_frontend(self);

@@ -170,11 +170,6 @@ std::vector<std::int32_t> ring_ranks(const SupervisorState& supervisor, std::siz
   return ranks;
 }
 
-const NodeSlot& frontend_node(const SupervisorState& supervisor) {
-  return *std::find_if(supervisor.nodes.begin(), supervisor.nodes.end(),
-                       [](const NodeSlot& node) { return node.config.has(Role::kFrontend); });
-}
-
 /// Whom the actor of a role speaks with, in the order that its node expects.
 ActorHandles peers_of(const SupervisorState& supervisor, std::size_t group, Role role) {
   const GroupSlot& slot = supervisor.groups[group];
@@ -194,7 +189,8 @@ ActorHandles peers_of(const SupervisorState& supervisor, std::size_t group, Role
               slot.first_of(Role::kExecutor), slot.first_of(Role::kOutputProcessor)};
     case Role::kInputProcessor:
       return {slot.first_of(Role::kOutputProcessor), slot.first_of(Role::kScheduler),
-              caf::actor_cast<caf::strong_actor_ptr>(frontend_node(supervisor).node)};
+              caf::actor_cast<caf::strong_actor_ptr>(
+                  supervisor.nodes[supervisor.frontend_node()].node)};
     default:
       return {};
   }
@@ -292,7 +288,8 @@ void advance_group(Self self, std::size_t group) {
   if (slot.num_spawned < kSpawnOrder.size()) {
     const Role next = kSpawnOrder[slot.num_spawned];
     // Its node is to see when the Frontend's cannot be reached.
-    if (next == Role::kInputProcessor && !frontend_node(supervisor).connected) return;
+    if (next == Role::kInputProcessor && !supervisor.nodes[supervisor.frontend_node()].connected)
+      return;
     return spawn_role(self, group, next);
   }
   slot.state = GroupState::kServing;

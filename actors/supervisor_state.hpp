@@ -114,6 +114,12 @@ struct SupervisorState {
   [[nodiscard]] bool is_single_process() const {
     return nodes.size() == 1 && nodes.front().config.name.empty();
   }
+  /// The index of the node that has the Frontend.
+  [[nodiscard]] std::size_t frontend_node() const {
+    std::size_t index = 0;
+    while (!nodes[index].config.has(Role::kFrontend)) ++index;
+    return index;
+  }
 };
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;

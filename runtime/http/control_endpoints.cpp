@@ -67,7 +67,7 @@ Answer answer_reset_mm_cache(ServiceContext&, const HttpRequest&, ResponseSink& 
 }
 
 Answer answer_pause(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  return answer_or_refuse<try_pause>(context, http, sink);
+  return answer_or_refuse(try_pause(context, http, sink), sink);
 }
 
 Answer answer_resume(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
@@ -86,7 +86,7 @@ Answer answer_is_paused(ServiceContext& context, const HttpRequest&, ResponseSin
 }
 
 Answer answer_drain(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  return answer_or_refuse<try_drain>(context, http, sink);
+  return answer_or_refuse(try_drain(context, http, sink), sink);
 }
 
 Answer answer_topology(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
@@ -95,4 +95,5 @@ Answer answer_topology(ServiceContext& context, const HttpRequest&, ResponseSink
       [](const TopologyStatus& status) { return json_response(topology_json(status)); }));
   return call;
 }
+
 }  // namespace troupe

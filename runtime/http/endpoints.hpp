@@ -17,14 +17,8 @@ using Endpoint = Answer(ServiceContext& context, const HttpRequest& http, Respon
 
 [[nodiscard]] HttpResponse json_response(std::string body);
 
-/// An endpoint from a function that may fail.
-template <Result<Answer> (*attempt)(ServiceContext&, const HttpRequest&, ResponseSink&)>
-Answer answer_or_refuse(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  Result<Answer> answer = attempt(context, http, sink);
-  if (answer.ok()) return *std::move(answer);
-  sink.respond(error_response(answer.error()));
-  return nullptr;
-}
+/// The answer of an attempt; its error is answered at once.
+[[nodiscard]] Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink);
 
 // ---- generation_endpoints.cpp: what the OpenAI API has
 

@@ -190,33 +190,34 @@ Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& htt
   if (!answer.ok() || *answer == nullptr) streams->release(id, now());
   return answer;
 }
+
 }  // namespace
 
 Answer answer_completion(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   constexpr auto attempt =
       try_generate<CompletionRequest, parse_completion_request, start_completion>;
-  return answer_or_refuse<attempt>(context, http, sink);
+  return answer_or_refuse(attempt(context, http, sink), sink);
 }
 
 Answer answer_chat(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   constexpr auto attempt = try_generate<ChatRequest, parse_chat_request, start_chat>;
-  return answer_or_refuse<attempt>(context, http, sink);
+  return answer_or_refuse(attempt(context, http, sink), sink);
 }
 
 Answer answer_resumed_stream(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  return answer_or_refuse<try_resume_stream>(context, http, sink);
+  return answer_or_refuse(try_resume_stream(context, http, sink), sink);
 }
 
 Answer answer_tokenize(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   constexpr auto attempt =
       try_render<TokenizeRequest, parse_tokenize_request, Rendering::Kind::kTokenize>;
-  return answer_or_refuse<attempt>(context, http, sink);
+  return answer_or_refuse(attempt(context, http, sink), sink);
 }
 
 Answer answer_detokenize(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   constexpr auto attempt =
       try_render<DetokenizeRequest, parse_detokenize_request, Rendering::Kind::kDetokenize>;
-  return answer_or_refuse<attempt>(context, http, sink);
+  return answer_or_refuse(attempt(context, http, sink), sink);
 }
 
 }  // namespace troupe

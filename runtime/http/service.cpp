@@ -165,6 +165,12 @@ std::string_view HttpRequest::path() const noexcept {
   return std::string_view(target).substr(0, target.find('?'));
 }
 
+Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink) {
+  if (attempt.ok()) return *std::move(attempt);
+  sink.respond(error_response(attempt.error()));
+  return nullptr;
+}
+
 HttpResponse json_response(std::string body) {
   return {.status = 200, .content_type = std::string(kJson), .body = std::move(body)};
 }

@@ -230,8 +230,7 @@ Result<void> ModelRunner::join_group(const JoinGroup& join) {
   const ParallelConfig& parallel = options_.parallel;
   CHECK(parallel.world_size() > 1, join.generation);
   // What had been sent before a failure counts: its step may have given a result.
-  while (!awaited_samples_.empty() && take_oldest_samples()) {
-  }
+  take_all_samples();
   num_samples_taken_ += awaited_samples_.size();
   awaited_samples_.clear();
   peers_.reset();
@@ -262,6 +261,11 @@ void ModelRunner::take_samples(const SchedulerOutput& step) {
         num_needed = std::max(num_needed, request->samples_index);
   }
   while (num_samples_taken_ < num_needed && take_oldest_samples()) {
+  }
+}
+
+void ModelRunner::take_all_samples() {
+  while (!awaited_samples_.empty() && take_oldest_samples()) {
   }
 }
 
@@ -350,8 +354,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   if (draft_model_ != nullptr) {
     // What has been sampled is computed at once, by all ranks: none of them waits for its next
     // step.
-    while (!awaited_samples_.empty() && take_oldest_samples()) {
-    }
+    take_all_samples();
     if (has_peers) RETURN_IF_ERROR(peers_->status());
     draft_model_->propose(rows, peers_.get(), output);
     if (has_peers) RETURN_IF_ERROR(peers_->status());

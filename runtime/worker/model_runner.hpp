@@ -75,6 +75,8 @@ class ModelRunner {
   [[nodiscard]] bool is_output_rank() const noexcept;
   /// Takes what the output rank sampled in the steps before, as far as this step touches it.
   void take_samples(const SchedulerOutput& step);
+  /// Takes all that has been sampled.
+  void take_all_samples();
   bool take_oldest_samples();
   void send_samples(std::span<const InputBatch::Row> rows);
   ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded);

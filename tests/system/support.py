@@ -174,11 +174,16 @@ def second_host():
 
 
 @contextlib.contextmanager
-def node_of_second_host(name, file, *options):
-    command = [IP, "netns", "exec", NETWORK, BINARY, "node", name, "--config-file", file, *options]
+def node_process(name, file, *options, prefix=()):
+    """`troupe node` as somebody else than the supervisor starts it."""
+    command = [*prefix, BINARY, "node", name, "--config-file", file, *options]
     node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
     try:
         yield node
     finally:
         node.kill()
         node.wait()
+
+
+def node_of_second_host(name, file, *options):
+    return node_process(name, file, *options, prefix=(IP, "netns", "exec", NETWORK))

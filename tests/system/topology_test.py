@@ -20,8 +20,8 @@ import urllib.request
 import yaml
 
 from chaos_test import body, stream
-from support import (BINARY, ENVIRONMENT, Server, cpu_seconds, make_certificates, node_of_second_host, run, second_host,
-                     tls_options, wait_until)
+from support import (BINARY, ENVIRONMENT, Server, cpu_seconds, make_certificates, node_of_second_host, node_process, run,
+                     second_host, tls_options, wait_until)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
@@ -51,17 +51,6 @@ def tokens_of_engine(server, number):
     """How many tokens one group has generated."""
     found = re.search(rf'^vllm:generation_tokens_total{{engine="{number}",[^}}]*}} (\S+)$', server.get("/metrics"), re.MULTILINE)
     return float(found.group(1))
-
-
-@contextlib.contextmanager
-def node_process(name, config, port):
-    command = [BINARY, "node", name, "--config-file", config, "--supervisor-port", port]
-    node = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
-    try:
-        yield node
-    finally:
-        node.kill()
-        node.wait()
 
 
 class Load:
@@ -423,7 +412,7 @@ class Topologies(unittest.TestCase):
             status, answer = post(server, "/admin/drain", {"group": 0})
             self.assertEqual(status, 400, answer)
             port = re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1)
-            with node_process("group-1", file, port) as node:
+            with node_process("group-1", file, "--supervisor-port", port) as node:
                 wait_until(lambda: group_states(server) == ["serving", "serving"], "the group to serve again")
                 before = tokens_of_engine(server, 1)
                 wait_until(lambda: tokens_of_engine(server, 1) > before, "the group to have work again")
@@ -443,7 +432,7 @@ class Topologies(unittest.TestCase):
                 self.assertEqual(group_states(server), ["serving", "absent"])
                 load = Load(server, self.expected)
                 port = re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1)
-                with node_process("group-1", file.name, port) as node:
+                with node_process("group-1", file.name, "--supervisor-port", port) as node:
                     wait_until(lambda: group_states(server) == ["serving", "serving"], "the group to serve")
                     wait_until(lambda: tokens_of_engine(server, 1) > 0, "the group to have work")
                     self.assertEqual(load.end(), [])

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/clock.hpp"
 #include "tools/bench/answer_stream.hpp"
 
 namespace troupe::tools {
@@ -26,9 +27,6 @@ using Request = http::request<http::string_body>;
 
 constexpr std::size_t kMaxErrorBody = 1 << 16;
 
-Clock::duration to_duration(double seconds) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -67,7 +65,7 @@ class Call : public std::enable_shared_from_this<Call> {
   }
 
   void start(const ServerAddress& server, double timeout_s) {
-    stream_.expires_after(to_duration(timeout_s));
+    stream_.expires_after(from_seconds(timeout_s));
     resolver_.async_resolve(server.host, server.port,
                             [self = shared_from_this()](error_code error, const auto& endpoints) {
                               if (error) return self->finish(error);
@@ -156,7 +154,7 @@ class LoadRun {
     if (num_sent_ == load_.bodies.size()) return;
     waits_for_place_ = load_.max_concurrency && num_running_ >= *load_.max_concurrency;
     if (waits_for_place_) return;
-    timer_.expires_at(start_ + to_duration(load_.send_times[num_sent_]));
+    timer_.expires_at(start_ + from_seconds(load_.send_times[num_sent_]));
     timer_.async_wait([this](error_code) {
       send(num_sent_++);
       send_next();

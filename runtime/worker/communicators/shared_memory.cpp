@@ -19,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/clock.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/futex.hpp"
 
@@ -539,8 +540,7 @@ Result<std::unique_ptr<Communicator>> create_shared_memory_communicator(
     return invalid_argument("rendezvous has " + std::to_string(options.rendezvous.size()) +
                                 " characters, at most " + std::to_string(kMaxNameBytes),
                             "rendezvous");
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(options.timeout_s));
+  const auto deadline = Clock::now() + from_seconds(options.timeout_s);
   ASSIGN_OR_RETURN(Meeting meeting, options.rank == 0 ? host_meeting(options, deadline)
                                                       : come_to_meeting(options, deadline));
   auto communicator = std::make_unique<SharedMemoryCommunicator>(options, std::move(meeting));

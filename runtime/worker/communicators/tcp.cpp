@@ -21,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/clock.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/secret.hpp"
 
@@ -520,8 +521,7 @@ class TcpCommunicator final : public Communicator {
 }  // namespace
 
 Result<std::unique_ptr<Communicator>> create_tcp_communicator(const CommunicatorOptions& options) {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(options.timeout_s));
+  const auto deadline = Clock::now() + from_seconds(options.timeout_s);
   ASSIGN_OR_RETURN(auto sockets, Meeting(options, deadline).meet());
   return std::unique_ptr<Communicator>(
       std::make_unique<TcpCommunicator>(options, std::move(sockets)));
