@@ -58,6 +58,8 @@ struct WeightSpec {
   QuantizedType quantized = QuantizedType::kNone;
   std::int32_t group_size = 0;  ///< kInt8: a multiple of 16 up to 16384; kInt4: of 32
   bool has_minimums = false;
+  /// For gated_mlp: the first half of the rows is the gate, the other half `up`.
+  bool is_gated = false;
 
   /// Groups of one of the k_shards parts.
   [[nodiscard]] TROUPE_INLINE std::int64_t groups_per_shard() const noexcept {
@@ -79,7 +81,7 @@ struct PackedWeight {
   const std::byte* data = nullptr;
 };
 
-/// out[m, n] = sum_k x[m, k] w[n, k] + bias[n].
+/// out[m, n] = sum_k x[m, k] w[n, k] + bias[n]. Pre: the weight is not gated.
 struct MatmulArgs {
   ConstMatrix x;                ///< [M, K of the shards in use]
   PackedWeight weight;          ///< [N, K]
@@ -89,6 +91,23 @@ struct MatmulArgs {
   /// 4, and first_shard is a multiple of it. x then has the columns of these parts only.
   std::int32_t first_shard = 0;
   std::int32_t num_shards = 0;
+};
+
+enum class Activation : std::uint8_t {
+  kSilu,      ///< x / (1 + exp(-x))
+  kGeluTanh,  ///< x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+};
+
+/// out = (act(x gate^T) * (x up^T)) down^T, each product with its bias (GLU variants, arXiv
+/// 2002.05202).
+struct GatedMlpArgs {
+  ConstMatrix x;                        ///< [M, K]
+  PackedWeight gate_up;                 ///< [2 I, K], gated, one shard
+  const float* gate_up_bias = nullptr;  ///< [2 I], or none
+  Activation activation = Activation::kSilu;
+  PackedWeight down;                 ///< [N, I]
+  const float* down_bias = nullptr;  ///< [N], or none
+  Matrix out;                        ///< [M, N]
 };
 
 /// out[t] = table[ids[t]] * scale. ids: [num_tokens], each in [0, table.num_rows).
@@ -184,12 +203,6 @@ struct AttentionShape {
   std::int64_t max_seq_len = 0;
 };
 
-/// out[t, i] = act(x[t, i]) * x[t, C + i]: the gate's columns come first, then those of `up`.
-struct GatedArgs {
-  ConstMatrix x;  ///< [M, 2 C]
-  Matrix out;     ///< [M, C]
-};
-
 /// out = f(x), element by element. In place allowed.
 struct UnaryArgs {
   ConstMatrix x;
@@ -256,6 +269,10 @@ struct OpTable {
   std::int64_t (*matmul_workspace_bytes)(const WeightSpec& spec,
                                          std::int64_t max_rows) noexcept = nullptr;
   void (*matmul)(const OpContext& context, const MatmulArgs& args) noexcept = nullptr;
+  /// Workspace of gated_mlp with at most max_rows rows of x.
+  std::int64_t (*gated_mlp_workspace_bytes)(const WeightSpec& gate_up, const WeightSpec& down,
+                                            std::int64_t max_rows) noexcept = nullptr;
+  void (*gated_mlp)(const OpContext& context, const GatedMlpArgs& args) noexcept = nullptr;
 
   void (*embedding)(const OpContext& context, const EmbeddingArgs& args) noexcept = nullptr;
   void (*rms_norm)(const OpContext& context, const RmsNormArgs& args) noexcept = nullptr;
@@ -269,9 +286,6 @@ struct OpTable {
                                             int num_threads) noexcept = nullptr;
   void (*attention)(const OpContext& context, const AttentionArgs& args) noexcept = nullptr;
 
-  void (*silu_and_mul)(const OpContext& context, const GatedArgs& args) noexcept = nullptr;
-  /// act(x) = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-  void (*gelu_tanh_and_mul)(const OpContext& context, const GatedArgs& args) noexcept = nullptr;
   void (*gelu_tanh)(const OpContext& context, const UnaryArgs& args) noexcept = nullptr;
   void (*add)(const OpContext& context, const AddArgs& args) noexcept = nullptr;
   void (*scale)(const OpContext& context, const ScaleArgs& args) noexcept = nullptr;

@@ -7,20 +7,6 @@
 namespace troupe::TROUPE_ISA {
 namespace {
 
-template <class Activation>
-TROUPE_INLINE void gated(const OpContext& context, const GatedArgs& args,
-                         const Activation& activation) {
-  const std::int64_t n = args.out.num_cols;
-  for_each_row(context, args.x.num_rows, n * 4, [&](std::int64_t row) {
-    const float* gate = args.x.row(row);
-    const float* up = gate + n;
-    float* out = args.out.row(row);
-    for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      store_lanes(out + i, activation(load_lanes(gate + i)) * load_lanes(up + i));
-    });
-  });
-}
-
 /// out = f(x) for every element.
 template <class F>
 TROUPE_INLINE void map(const OpContext& context, ConstMatrix x, Matrix out, const F& f) {
@@ -34,14 +20,6 @@ TROUPE_INLINE void map(const OpContext& context, ConstMatrix x, Matrix out, cons
 }
 
 }  // namespace
-
-void silu_and_mul(const OpContext& context, const GatedArgs& args) noexcept {
-  gated(context, args, [](Vec x) { return silu(x); });
-}
-
-void gelu_tanh_and_mul(const OpContext& context, const GatedArgs& args) noexcept {
-  gated(context, args, [](Vec x) { return gelu_tanh(x); });
-}
 
 void gelu_tanh(const OpContext& context, const UnaryArgs& args) noexcept {
   map(context, args.x, args.out, [](Vec x) { return gelu_tanh(x); });

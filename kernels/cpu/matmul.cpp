@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/matmul_f32.hpp"
+#include "kernels/cpu/matmul_finish.hpp"
 #include "kernels/cpu/matmul_quantized.hpp"
 #include "kernels/cpu/rows.hpp"
 
@@ -19,53 +20,38 @@ namespace {
 #if defined(TROUPE_BF16_TILES) || defined(TROUPE_BF16_DOT)
 #define TROUPE_BF16_UNIT
 bool uses_bf16_unit(const WeightSpec& spec) {
-  return spec.mode == ComputeMode::kBF16 && spec.type == ElementType::kBF16;
+  return spec.quantized == QuantizedType::kNone && spec.mode == ComputeMode::kBF16 &&
+         spec.type == ElementType::kBF16;
 }
 #endif
 
-/// The sums of one block of rows by one panel: those of shard s begin at data + s * shard_stride,
-/// those of a row at row * row_stride in them.
-struct BlockSums {
-  const float* data;
-  std::int64_t shard_stride;
-  std::int64_t row_stride;
-};
+/// A product in parts: the shards of a weight that are in use.
+struct Product {
+  PackedWeight weight;
+  PanelLayout layout;
+  std::int64_t first_shard;
+  std::int64_t num_shards;
 
-/// out[rows, columns of the panel] from the sums of the shards: added as a tree, then the bias.
-TROUPE_INLINE void finish_block(const MatmulArgs& args, std::int64_t num_shards,
-                                const BlockSums& sums, std::int64_t first_row,
-                                std::int64_t num_rows, std::int64_t first_col,
-                                std::int64_t panel_cols) {
-  const std::int64_t num_cols = min_of(panel_cols, args.weight.spec.num_rows - first_col);
-  const std::int64_t shard_size = sums.shard_stride;
-  const float* bias = args.bias == nullptr ? nullptr : args.bias + first_col;
-  for (std::int64_t r = 0; r < num_rows; ++r) {
-    const float* row = sums.data + r * sums.row_stride;
-    float* to = args.out.row(first_row + r) + first_col;
-    for_each_vector(num_cols, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      Vec sum = load(row + i);
-      if (num_shards >= 2) sum = sum + load(row + shard_size + i);
-      if (num_shards == 4) {
-        sum = sum + (load(row + 2 * shard_size + i) + load(row + 3 * shard_size + i));
-      }
-      if (bias != nullptr) sum = sum + load_lanes(bias + i);
-      store_lanes(to + i, sum);
-    });
+  explicit Product(const PackedWeight& whole) : Product(whole, 0, whole.spec.k_shards) {}
+  Product(const PackedWeight& from, std::int64_t first, std::int64_t count)
+      : weight(from), layout(panel_layout(from.spec)), first_shard(first), num_shards(count) {}
+
+  [[nodiscard]] const std::byte* panel(std::int64_t index) const {
+    return weight.data + index * layout.panel_bytes + first_shard * layout.shard_bytes;
   }
-}
+};
 
 /// Covers the product with chunks of one or more panels by up to kChunkRows rows, and those with
 /// blocks of up to kMaxRows rows. multiply(unit, first_row, num_rows, shard_index, shard, sums)
 /// fills the sums of one block, [num_rows, layout.cols].
-template <class Unit, int kMaxRows, class Multiply>
-TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& args,
+template <class Unit, int kMaxRows, class Store, class Multiply>
+TROUPE_INLINE void for_each_block(const OpContext& context, const Product& product,
+                                  std::int64_t num_rows, const Store& store,
                                   const Multiply& multiply) {
   constexpr std::int64_t kChunkRows = 8 * kMaxRows > 192 ? 8 * kMaxRows : 192;
   constexpr std::int64_t kChunkProducts = 64 * 1024;
-  const WeightSpec& spec = args.weight.spec;
-  const PanelLayout layout = panel_layout(spec);
-  const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
-  const std::int64_t num_rows = args.x.num_rows;
+  const PanelLayout& layout = product.layout;
+  const std::int64_t num_shards = product.num_shards;
   const std::int64_t row_chunks = ceil_div(num_rows, kChunkRows);
   const std::int64_t panel_products =
       max_of(1, min_of(num_rows, kChunkRows) * num_shards * layout.depth * layout.cols);
@@ -80,9 +66,7 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& ar
     const std::int64_t first_row = chunk % row_chunks * kChunkRows;
     const std::int64_t end_row = min_of(num_rows, first_row + kChunkRows);
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
-      const std::int64_t col = panel * layout.cols;
-      const std::byte* shards =
-          args.weight.data + panel * layout.panel_bytes + args.first_shard * layout.shard_bytes;
+      const std::byte* shards = product.panel(panel);
       for (std::int64_t row = first_row, rows = 0; row < end_row; row += rows) {
         // Blocks of about equal size: 8 rows are 4 + 4 rather than 6 + 2.
         const std::int64_t blocks_left = ceil_div(end_row - row, kMaxRows);
@@ -91,8 +75,8 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& ar
           multiply(unit, row, static_cast<int>(rows), s, shards + s * layout.shard_bytes,
                    sums + s * rows * layout.cols);
         }
-        finish_block(args, num_shards, {sums, rows * layout.cols, layout.cols}, row, rows, col,
-                     layout.cols);
+        store_block(store, {sums, rows * layout.cols, layout.cols, num_shards}, row, rows, panel,
+                    layout.cols);
       }
     }
   });
@@ -100,152 +84,107 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const MatmulArgs& ar
 
 struct NoUnit {};
 
-void matmul_f32(const OpContext& context, const MatmulArgs& args) {
-  const std::int64_t depth = panel_layout(args.weight.spec).depth;
-  with_element_type(args.weight.spec.type, [&](auto type) {
+template <class Store>
+void multiply_f32(const OpContext& context, const Product& product, ConstMatrix x,
+                  const Store& store) {
+  const std::int64_t depth = product.layout.depth;
+  with_element_type(product.weight.spec.type, [&](auto type) {
     constexpr ElementType kType = decltype(type)::value;
     for_each_block<NoUnit, kF32Rows>(
-        context, args,
+        context, product, x.num_rows, store,
         [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index,
             const std::byte* shard, float* sums) {
-          multiply_rows_f32<kType>(num_rows, args.x.row(row) + shard_index * depth,
-                                   args.x.row_stride, shard, depth, sums);
+          multiply_rows_f32<kType>(num_rows, x.row(row) + shard_index * depth, x.row_stride, shard,
+                                   depth, sums);
         });
   });
 }
 
 #if defined(TROUPE_BF16_TILES)
 
-/// Rounds the activations into tiles (TileRows) in the workspace: tile after tile as they lie
-/// there, since memory takes neighbouring lines much faster than those of one row, which are a tile
-/// apart.
-void round_activations(const OpContext& context, const MatmulArgs& args, const PanelLayout& layout,
-                       const TileRows& rounded) {
-  constexpr std::int64_t kStepsAtOnce = 16;
-  const std::int64_t num_rows = args.x.num_rows;
-  const std::int64_t shard_steps = layout.padded_depth / kBf16DepthStep;
-  const std::int64_t num_steps = rounded.row_depth() / kBf16DepthStep;
-  const std::int64_t row_chunks = ceil_div(num_steps, kStepsAtOnce);
-  context.pool->parallel_for(ceil_div(num_rows, 16) * row_chunks, [&](std::int64_t chunk) {
-    const std::int64_t first_row = chunk / row_chunks * 16;
-    const std::int64_t rows = min_of(16, num_rows - first_row);
-    const std::int64_t first_step = chunk % row_chunks * kStepsAtOnce;
-    const std::int64_t end_step = min_of(num_steps, first_step + kStepsAtOnce);
-    for (std::int64_t step = first_step; step < end_step; ++step) {
-      const std::int64_t k = step % shard_steps * kBf16DepthStep;
-      const std::int64_t count = min_of(kBf16DepthStep, layout.depth - k);
-      const float* x = args.x.row(first_row) + step / shard_steps * layout.depth + k;
-      std::uint16_t* to = rounded.row(first_row) + step * rounded.step_stride(first_row);
-      for (std::int64_t row = 0; row < rows; ++row)
-        round_to_bf16(x + row * args.x.row_stride, count, kBf16DepthStep,
-                      to + row * kBf16DepthStep);
-    }
-  });
-}
-
 /// Every chunk is some panels by some rows; in it, every panel is multiplied by groups of rows
 /// whose sums stay near, and a stretch of the panel's depth at a time, which then stays near too
 /// while the rows pass. Stretches are long, since between them sums go to memory and back.
-void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
+template <class Store>
+void multiply_bf16(const OpContext& context, const Product& product, const RoundedRows& x,
+                   const Store& store) {
   constexpr std::int64_t kRowsAtOnce = 128;
   constexpr std::int64_t kStretch = 1024;              // of the depth
-  constexpr std::int64_t kChunkRowBytes = 512 * 1024;  // rounded rows in the L2 cache
-  constexpr std::int64_t kChunkWeightBytes = 256 * 1024;
+  constexpr std::int64_t kChunkRowBytes = 1600 * 1024;  // rounded rows in the L2 cache
+  constexpr std::int64_t kChunkWeightBytes = 512 * 1024;
   constexpr std::int64_t kWeightsAhead = 8 * 1024;  // memory answers while so much is multiplied
   constexpr std::int64_t kStepLines = kBf16DepthStep * kBf16PanelCols * 2 / 64;
   constexpr std::int64_t kShardSums = kRowsAtOnce * kBf16PanelCols;
-  const WeightSpec& spec = args.weight.spec;
-  const PanelLayout layout = panel_layout(spec);
-  const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
-  const std::int64_t num_rows = args.x.num_rows;
-  const TileRows rounded(reinterpret_cast<std::uint16_t*>(context.workspace.data()), num_rows,
-                         num_shards * layout.padded_depth);
-  round_activations(context, args, layout, rounded);
-
+  const PanelLayout& layout = product.layout;
+  const std::int64_t num_shards = product.num_shards;
+  const std::int64_t num_rows = x.num_rows();
   const std::int64_t most_rows =
-      max_of(kRowsAtOnce, kChunkRowBytes / (rounded.row_depth() * 2) / kRowsAtOnce * kRowsAtOnce);
+      max_of(kRowsAtOnce, kChunkRowBytes / (x.row_depth() * 2) / kRowsAtOnce * kRowsAtOnce);
   const std::int64_t row_chunks = ceil_div(num_rows, most_rows);
   const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), 32);
   const std::int64_t panels_per_chunk =
       max_of(1, kChunkWeightBytes / max_of(1, num_shards * layout.shard_bytes));
   const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
-  context.pool->parallel_for(panel_chunks * row_chunks, [&](std::int64_t chunk) {
+  const std::int64_t num_chunks = panel_chunks * row_chunks;
+  context.pool->parallel_for(num_chunks, [&](std::int64_t chunk) {
     alignas(64) float sums[kMaxShards * kShardSums];
     TileUnit unit;
+    Finisher finisher(store);
     const std::int64_t first_row = chunk / panel_chunks * chunk_rows;
     const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
     const std::int64_t first_panel = chunk % panel_chunks * panels_per_chunk;
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
+    // Which this thread is likely to get when all have done theirs.
+    const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
     // The first 32 rows ask for what they are about to use, the others for a share each of the next
     // panel.
     const std::int64_t shares = ceil_div(end_row - first_row, 32) - 1;
+    const std::int64_t share_lines = shares > 0 ? ceil_div(kStepLines, shares) : 0;
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
-      const std::byte* shards =
-          args.weight.data + panel * layout.panel_bytes + args.first_shard * layout.shard_bytes;
-      const std::int64_t share_lines =
-          shares > 0 && panel + 1 < end_panel ? ceil_div(kStepLines, shares) : 0;
+      const std::byte* shards = product.panel(panel);
+      const std::byte* next_shards = product.panel(
+          panel + 1 < end_panel ? panel + 1 : next_chunk % panel_chunks * panels_per_chunk);
       for (std::int64_t group = first_row; group < end_row; group += kRowsAtOnce) {
         const std::int64_t end_group = min_of(end_row, group + kRowsAtOnce);
         for (std::int64_t s = 0; s < num_shards; ++s) {
           for (std::int64_t k = 0; k < layout.padded_depth; k += kStretch) {
             const std::int64_t depth = min_of(kStretch, layout.padded_depth - k);
-            const std::byte* weights = shards + s * layout.shard_bytes + k * kBf16PanelCols * 2;
+            const std::int64_t first_byte = s * layout.shard_bytes + k * kBf16PanelCols * 2;
             const std::int64_t num_steps = depth / kBf16DepthStep;
-            const std::int64_t stretch_lines = num_steps * share_lines;
             const bool is_last = s + 1 == num_shards && k + depth == layout.padded_depth;
             for (std::int64_t row = group; row < end_group; row += 32) {
               const std::int64_t rows = min_of(32, end_group - row);
               float* block = sums + (row - group) * kBf16PanelCols;
-              PrefetchOut out;
-              if (is_last) {
-                out = {args.out.row(row) + panel * kBf16PanelCols, args.out.row_stride, rows,
-                       ceil_div(rows, num_steps)};
-              }
+              finisher.begin(panel, row, is_last ? rows : 0, num_steps);
               const std::int64_t share = (row - first_row) / 32 - 1;
               const Prefetch ahead =
-                  share < 0 ? Prefetch{weights + kWeightsAhead, kStepLines}
-                            : Prefetch{weights + layout.panel_bytes + share * stretch_lines * 64,
-                                       share_lines};
-              unit.multiply(rounded, row, static_cast<int>(rows), s * layout.padded_depth + k,
-                            depth, weights, ahead, out, k == 0, block + s * kShardSums);
-              if (is_last) {
-                finish_block(args, num_shards, {block, kShardSums, kBf16PanelCols}, row, rows,
-                             panel * kBf16PanelCols, kBf16PanelCols);
-              }
+                  share < 0
+                      ? Prefetch{shards + first_byte + kWeightsAhead, kStepLines}
+                      : Prefetch{next_shards + first_byte + share * num_steps * share_lines * 64,
+                                 share_lines};
+              unit.multiply(x, row, static_cast<int>(rows), s * layout.padded_depth + k, depth,
+                            shards + first_byte, ahead, finisher, k == 0, block + s * kShardSums);
+              finisher.end({block, kShardSums, kBf16PanelCols, num_shards});
             }
           }
         }
       }
     }
+    finisher.finish();
   });
 }
 
 #elif defined(TROUPE_BF16_DOT)
 
-/// bf16 activations in the workspace, [num_rows, num_shards, padded_depth], the padding zero.
-void round_activations(const OpContext& context, const MatmulArgs& args, std::int64_t num_shards,
-                       const PanelLayout& layout, std::uint16_t* rounded) {
-  for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
-    for (std::int64_t s = 0; s < num_shards; ++s) {
-      round_to_bf16(args.x.row(row) + s * layout.depth, layout.depth, layout.padded_depth,
-                    rounded + (row * num_shards + s) * layout.padded_depth);
-    }
-  });
-}
-
-void matmul_bf16(const OpContext& context, const MatmulArgs& args) {
-  const WeightSpec& spec = args.weight.spec;
-  const PanelLayout layout = panel_layout(spec);
-  const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
-  const std::int64_t stride = num_shards * layout.padded_depth;
-  auto* rounded = reinterpret_cast<std::uint16_t*>(context.workspace.data());
-  round_activations(context, args, num_shards, layout, rounded);
+template <class Store>
+void multiply_bf16(const OpContext& context, const Product& product, const RoundedRows& x,
+                   const Store& store) {
   for_each_block<DotUnit, DotUnit::kMaxRows>(
-      context, args,
+      context, product, x.num_rows(), store,
       [&](DotUnit& unit, std::int64_t row, int num_rows, std::int64_t shard_index,
           const std::byte* shard, float* sums) {
-        unit.multiply(num_rows, rounded + row * stride + shard_index * layout.padded_depth, stride,
-                      shard, layout.padded_depth, sums);
+        unit.multiply(num_rows, x.row(row, shard_index), x.row_depth(), shard,
+                      product.layout.padded_depth, sums);
       });
 }
 
@@ -290,21 +229,21 @@ QuantizedSpace quantized_space(const WeightSpec& spec, std::int64_t num_rows,
 /// All rows of x, quantised in the workspace.
 class QuantizedX {
  public:
-  QuantizedX(const OpContext& context, const MatmulArgs& args, const PanelLayout& layout,
-             std::int64_t num_shards)
-      : space_(quantized_space(args.weight.spec, args.x.num_rows, num_shards)),
-        depth_(layout.padded_depth),
-        shard_groups_(args.weight.spec.groups_per_shard()),
-        group_size_(args.weight.spec.group_size),
+  QuantizedX(const OpContext& context, const Product& product, ConstMatrix x)
+      : space_(quantized_space(product.weight.spec, x.num_rows, product.num_shards)),
+        depth_(product.layout.padded_depth),
+        shard_groups_(product.weight.spec.groups_per_shard()),
+        group_size_(product.weight.spec.group_size),
         values_(reinterpret_cast<std::int8_t*>(context.workspace.data())),
         groups_(reinterpret_cast<QuantizedGroup*>(context.workspace.data() + space_.value_bytes)) {
-    for_each_row(context, args.x.num_rows, args.x.num_cols, [&](std::int64_t row) {
+    const PanelLayout& layout = product.layout;
+    for_each_row(context, x.num_rows, x.num_cols, [&](std::int64_t row) {
       QuantizedGroup* groups = groups_ + first_group(row);
       std::int8_t* values = values_ + row * space_.value_stride;
-      for (std::int64_t s = 0; s < num_shards; ++s) {
+      for (std::int64_t s = 0; s < product.num_shards; ++s) {
         for (std::int64_t g = 0; g < shard_groups_; ++g) {
           const std::int64_t begin = g * group_size_;
-          *groups = quantize_group(args.x.row(row) + s * layout.depth + begin,
+          *groups = quantize_group(x.row(row) + s * layout.depth + begin,
                                    min_of(group_size_, layout.depth - begin), group_size_,
                                    values + s * depth_ + begin);
           groups += space_.rows_at_once;
@@ -312,8 +251,7 @@ class QuantizedX {
       }
     });
     // What tiles multiply beyond the last row counts for nothing, but must be no slow number.
-    const std::int64_t num_rows = args.x.num_rows;
-    for (std::int64_t row = num_rows; row % space_.rows_at_once != 0; ++row) {
+    for (std::int64_t row = x.num_rows; row % space_.rows_at_once != 0; ++row) {
       for (std::int64_t g = 0; g < space_.row_groups; ++g)
         groups_[first_group(row) + g * space_.rows_at_once] = {};
     }
@@ -346,14 +284,15 @@ class QuantizedX {
 
 /// Every chunk is a panel by some rows; a stretch of the panel is unpacked, then all these rows are
 /// multiplied with it.
-template <QuantizedType kType, bool kHasMinimums>
-void multiply_by_tiles(const OpContext& context, const MatmulArgs& args, const PanelLayout& layout,
-                       std::int64_t num_shards, const QuantizedX& x) {
+template <QuantizedType kType, bool kHasMinimums, class Store>
+void multiply_by_tiles(const OpContext& context, const Product& product, const QuantizedX& x,
+                       std::int64_t num_rows, const Store& store) {
   constexpr std::int64_t kRowsAtOnce = 256;
-  const WeightSpec& spec = args.weight.spec;
+  const WeightSpec& spec = product.weight.spec;
+  const PanelLayout& layout = product.layout;
+  const std::int64_t num_shards = product.num_shards;
   const std::int64_t shard_groups = spec.groups_per_shard();
   const std::int64_t stretch_groups = kQuantizedStretch / spec.group_size;
-  const std::int64_t num_rows = args.x.num_rows;
   const std::int64_t row_chunks = ceil_div(num_rows, kRowsAtOnce);
   const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), kTileRows);
   context.pool->parallel_for(layout.num_panels * row_chunks, [&](std::int64_t chunk) {
@@ -363,8 +302,7 @@ void multiply_by_tiles(const OpContext& context, const MatmulArgs& args, const P
     const std::int64_t panel = chunk % layout.num_panels;
     const std::int64_t first_row = chunk / layout.num_panels * chunk_rows;
     const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
-    const std::byte* shard =
-        args.weight.data + panel * layout.panel_bytes + args.first_shard * layout.shard_bytes;
+    const std::byte* shard = product.panel(panel);
     for (std::int64_t s = 0; s < num_shards; ++s, shard += layout.shard_bytes) {
       for (std::int64_t g = 0; g < shard_groups; g += stretch_groups) {
         const std::int64_t num_groups = min_of(stretch_groups, shard_groups - g);
@@ -377,95 +315,72 @@ void multiply_by_tiles(const OpContext& context, const MatmulArgs& args, const P
       }
     }
     if (first_row < end_row) {
-      finish_block(args, num_shards, {sums, kRowsAtOnce * kPanelCols, kPanelCols}, first_row,
-                   end_row - first_row, panel * kPanelCols, kPanelCols);
+      store_block(store, {sums, kRowsAtOnce * kPanelCols, kPanelCols, num_shards}, first_row,
+                  end_row - first_row, panel, kPanelCols);
     }
   });
 }
 
 #endif
 
-template <QuantizedType kType>
-void matmul_quantized(const OpContext& context, const MatmulArgs& args) {
-  const WeightSpec& spec = args.weight.spec;
-  const PanelLayout layout = panel_layout(spec);
-  const std::int64_t num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
-  const QuantizedX x(context, args, layout, num_shards);
+template <QuantizedType kType, class Store>
+void multiply_quantized(const OpContext& context, const Product& product, ConstMatrix wide_x,
+                        const Store& store) {
+  const WeightSpec& spec = product.weight.spec;
+  const QuantizedX x(context, product, wide_x);
 #if defined(TROUPE_BF16_TILES)
   if (x.is_for_tiles()) {
     if (spec.has_minimums)
-      return multiply_by_tiles<kType, true>(context, args, layout, num_shards, x);
-    return multiply_by_tiles<kType, false>(context, args, layout, num_shards, x);
+      return multiply_by_tiles<kType, true>(context, product, x, wide_x.num_rows, store);
+    return multiply_by_tiles<kType, false>(context, product, x, wide_x.num_rows, store);
   }
 #endif
   for_each_block<NoUnit, kQuantizedRows>(
-      context, args,
+      context, product, wide_x.num_rows, store,
       [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index, const std::byte* shard,
           float* sums) {
-        multiply_rows_quantized<kType>(num_rows, spec, layout.group_bytes,
+        multiply_rows_quantized<kType>(num_rows, spec, product.layout.group_bytes,
                                        x.at(row, shard_index, 0), shard, sums);
       });
 }
 
-/// pack_rows where nothing is converted: pairs of k go as they are.
-void copy_bf16_pairs(const WeightSpec& spec, const PanelLayout& layout, const StoredMatrix& part,
-                     std::int64_t first_row, std::byte* packed) {
-  const auto* from = static_cast<const std::byte*>(part.data);
-  for (std::int64_t row = first_row; row < first_row + part.num_rows; ++row) {
-    std::byte* shard = packed + row / layout.cols * layout.panel_bytes;
-    for (std::int64_t s = 0; s < spec.k_shards; ++s, shard += layout.shard_bytes) {
-      for (std::int64_t k = 0; k < layout.depth; k += 2, from += 4) {
-        const std::int64_t to = position_in_shard<ElementType::kBF16>(k, row % layout.cols);
-        std::memcpy(shard + to * 2, from, 4);
-      }
-    }
+template <class Store>
+void multiply(const OpContext& context, const Product& product, ConstMatrix x, const Store& store) {
+  const WeightSpec& spec = product.weight.spec;
+  if (spec.quantized == QuantizedType::kInt8)
+    return multiply_quantized<QuantizedType::kInt8>(context, product, x, store);
+  if (spec.quantized == QuantizedType::kInt4)
+    return multiply_quantized<QuantizedType::kInt4>(context, product, x, store);
+#if defined(TROUPE_BF16_UNIT)
+  if (uses_bf16_unit(spec)) {
+    const RoundedRows rounded(context.workspace.data(), x.num_rows, product.num_shards,
+                              product.layout);
+    rounded.round(context, x);
+    return multiply_bf16(context, product, rounded, store);
   }
+#endif
+  multiply_f32(context, product, x, store);
+}
+
+/// Whether what the gate lets through goes to the second product as its unit reads it.
+bool keeps_hidden_rounded([[maybe_unused]] const WeightSpec& gate_up,
+                          [[maybe_unused]] const WeightSpec& down) {
+#if defined(TROUPE_BF16_UNIT)
+  return uses_bf16_unit(gate_up) && uses_bf16_unit(down) &&
+         RoundedRows::takes_vectors(panel_layout(down));
+#else
+  return false;
+#endif
+}
+
+/// Bytes of what the gate lets through.
+std::int64_t hidden_bytes(const WeightSpec& gate_up, const WeightSpec& down,
+                          std::int64_t num_rows) {
+  if (keeps_hidden_rounded(gate_up, down)) return matmul_workspace_bytes(down, num_rows);
+  return round_up(num_rows * down.num_cols * 4, 64);
 }
 
 }  // namespace
-
-std::int64_t packed_bytes(const WeightSpec& spec) noexcept {
-  const PanelLayout layout = panel_layout(spec);
-  return round_up(layout.num_panels * layout.panel_bytes, 64);
-}
-
-void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
-               std::byte* packed) noexcept {
-  const PanelLayout layout = panel_layout(spec);
-  if (spec.type == ElementType::kBF16 && part.type == ElementType::kBF16 && layout.depth % 2 == 0)
-    return copy_bf16_pairs(spec, layout, part, first_row, packed);
-  with_element_type(spec.type, [&](auto packed_type) {
-    constexpr ElementType kPacked = decltype(packed_type)::value;
-    with_element_type(part.type, [&](auto stored_type) {
-      constexpr ElementType kStored = decltype(stored_type)::value;
-      for (std::int64_t i = 0; i < part.num_rows; ++i) {
-        const std::int64_t row = first_row + i;
-        std::byte* panel = packed + row / layout.cols * layout.panel_bytes;
-        for (std::int64_t s = 0; s < spec.k_shards; ++s) {
-          const std::int64_t from = i * part.num_cols + s * layout.depth;
-          for (std::int64_t k = 0; k < layout.depth; ++k) {
-            store_element<kPacked>(panel + s * layout.shard_bytes,
-                                   position_in_shard<kPacked>(k, row % layout.cols),
-                                   load_element<kStored>(part.data, from + k));
-          }
-        }
-      }
-    });
-  });
-}
-
-void pack_quantized_rows(const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,
-                         std::byte* packed) noexcept {
-  const PanelLayout layout = panel_layout(spec);
-  const std::int64_t num_groups = spec.k_shards * spec.groups_per_shard();
-  for (std::int64_t i = 0; i < part.num_rows; ++i) {
-    const std::int64_t row = first_row + i;
-    pack_quantized_row(spec, layout, row % kPanelCols, part.values + i * spec.num_cols,
-                       part.scales + i * num_groups,
-                       spec.has_minimums ? part.minimums + i * num_groups : nullptr,
-                       packed + row / kPanelCols * layout.panel_bytes);
-  }
-}
 
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept {
   if (spec.quantized != QuantizedType::kNone)
@@ -478,15 +393,43 @@ std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_row
 }
 
 void matmul(const OpContext& context, const MatmulArgs& args) noexcept {
-  const WeightSpec& spec = args.weight.spec;
-  if (spec.quantized == QuantizedType::kInt8)
-    return matmul_quantized<QuantizedType::kInt8>(context, args);
-  if (spec.quantized == QuantizedType::kInt4)
-    return matmul_quantized<QuantizedType::kInt4>(context, args);
+  const std::int64_t num_shards =
+      args.num_shards == 0 ? args.weight.spec.k_shards : args.num_shards;
+  multiply(context, Product(args.weight, args.first_shard, num_shards), args.x,
+           StoreProduct{args.out, args.bias});
+}
+
+std::int64_t gated_mlp_workspace_bytes(const WeightSpec& gate_up, const WeightSpec& down,
+                                       std::int64_t max_rows) noexcept {
+  const std::int64_t first = matmul_workspace_bytes(gate_up, max_rows);
+  const std::int64_t second = matmul_workspace_bytes(down, max_rows);
+  return hidden_bytes(gate_up, down, max_rows) +
+         (keeps_hidden_rounded(gate_up, down) ? first : max_of(first, second));
+}
+
+void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
+  const Product gate_up(args.gate_up);
+  const Product down(args.down);
+  const WeightSpec& spec = args.down.spec;
+  const std::int64_t num_rows = args.x.num_rows;
+  const std::int64_t num_gates = spec.num_cols;
+  std::byte* const first = context.workspace.data();
+  OpContext rest = context;
+  rest.workspace = context.workspace.subspan(
+      static_cast<std::size_t>(hidden_bytes(args.gate_up.spec, spec, num_rows)));
+  const StoreProduct store{args.out, args.down_bias};
 #if defined(TROUPE_BF16_UNIT)
-  if (uses_bf16_unit(spec)) return matmul_bf16(context, args);
+  if (keeps_hidden_rounded(args.gate_up.spec, spec)) {
+    const RoundedRows hidden(first, num_rows, down.num_shards, down.layout);
+    multiply(rest, gate_up, args.x,
+             StoreGated<RoundedRows>{hidden, args.activation, args.gate_up_bias, num_gates});
+    return multiply_bf16(rest, down, hidden, store);
+  }
 #endif
-  matmul_f32(context, args);
+  const Matrix hidden(reinterpret_cast<float*>(first), num_rows, num_gates);
+  multiply(rest, gate_up, args.x,
+           StoreGated<WideRows>{{hidden}, args.activation, args.gate_up_bias, num_gates});
+  multiply(rest, down, hidden, store);
 }
 
 }  // namespace troupe::TROUPE_ISA

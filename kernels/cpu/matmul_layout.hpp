@@ -11,6 +11,9 @@
 // A quantised shard is a sequence of groups, each with its numbers, then the panel's scales, then
 // its minimums (f16). Four neighbouring k lie in one 32-bit word (what VNNI and AMX take); of 4-bit
 // numbers, the lower halves of four rows of words are k 0 to 15 of 32, the upper halves 16 to 31.
+//
+// Of a gated matrix the first half of a panel's columns are gates, the second half the `up` that
+// belong to them: who has the sums of a panel has both.
 
 #include "kernels/cpu/simd.hpp"
 #include "kernels/ops.hpp"
@@ -56,7 +59,8 @@ TROUPE_INLINE std::int64_t group_value_bytes(const WeightSpec& spec) {
 TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   PanelLayout layout;
   layout.cols = spec.quantized == QuantizedType::kNone ? panel_cols(spec.type) : kPanelCols;
-  layout.num_panels = ceil_div(spec.num_rows, layout.cols);
+  layout.num_panels = spec.is_gated ? ceil_div(spec.num_rows / 2, layout.cols / 2)
+                                    : ceil_div(spec.num_rows, layout.cols);
   layout.depth = spec.num_cols / spec.k_shards;
   if (spec.quantized != QuantizedType::kNone) {
     layout.padded_depth = spec.groups_per_shard() * spec.group_size;
@@ -71,6 +75,20 @@ TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   layout.shard_bytes = layout.padded_depth * layout.cols * number_bytes;
   layout.panel_bytes = layout.shard_bytes * spec.k_shards;
   return layout;
+}
+
+/// Where a row of the matrix is.
+struct PanelColumn {
+  std::int64_t panel;
+  std::int64_t col;
+};
+TROUPE_INLINE PanelColumn panel_column(const WeightSpec& spec, const PanelLayout& layout,
+                                       std::int64_t row) {
+  if (!spec.is_gated) return {row / layout.cols, row % layout.cols};
+  const std::int64_t half = layout.cols / 2;
+  const std::int64_t num_gates = spec.num_rows / 2;
+  if (row < num_gates) return {row / half, row % half};
+  return {(row - num_gates) / half, half + (row - num_gates) % half};
 }
 
 /// Where (k, column of the panel) is in a shard, in numbers.

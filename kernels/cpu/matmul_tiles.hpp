@@ -2,32 +2,11 @@
 // The bf16 unit of AMX. A tile is 16 rows of 64 bytes: 16 x 32 activations, or 16 pairs of k x 16
 // columns of a panel, or 16 x 16 sums.
 
-#include "kernels/cpu/bf16.hpp"
-#include "kernels/cpu/matmul_layout.hpp"
+#include "kernels/cpu/matmul_finish.hpp"
+#include "kernels/cpu/rounded_rows.hpp"
 #include "kernels/cpu/tiles.hpp"
 
 namespace troupe::TROUPE_ISA {
-
-/// Rounded activations, [num_rows, depth], tile by tile: 16 rows (fewer at the end), of these one
-/// step of 32 k after the other, in it row by row.
-class TileRows {
- public:
-  TileRows(std::uint16_t* data, std::int64_t num_rows, std::int64_t row_depth)
-      : data_(data), num_rows_(num_rows), row_depth_(row_depth) {}
-  TROUPE_INLINE std::int64_t row_depth() const { return row_depth_; }
-  /// The row's first step; the others follow at step_stride(row) numbers.
-  TROUPE_INLINE std::uint16_t* row(std::int64_t row) const {
-    return data_ + row / 16 * 16 * row_depth_ + row % 16 * kBf16DepthStep;
-  }
-  TROUPE_INLINE std::int64_t step_stride(std::int64_t row) const {
-    return min_of(16, num_rows_ - row / 16 * 16) * kBf16DepthStep;
-  }
-
- private:
-  std::uint16_t* data_;
-  std::int64_t num_rows_;
-  std::int64_t row_depth_;
-};
 
 /// Memory to ask for while something else is multiplied: the lines of each step.
 struct Prefetch {
@@ -39,20 +18,56 @@ struct Prefetch {
   }
 };
 
-/// Rows of a panel's columns that are about to be written, so many at each step. They lie far apart
-/// in the product: no prefetcher of the CPU guesses them, and the stores would wait one by one.
-struct PrefetchOut {
-  const float* first = nullptr;
-  std::int64_t stride = 0;  ///< from row to row
-  std::int64_t num_rows = 0;
-  std::int64_t rows_per_step = 0;
-  TROUPE_INLINE void fetch(std::int64_t step) const {
-    const std::int64_t end = min_of(num_rows, (step + 1) * rows_per_step);
-    for (std::int64_t row = step * rows_per_step; row < end; ++row) {
-      __builtin_prefetch(first + row * stride, 1, 3);
-      __builtin_prefetch(first + row * stride + 16, 1, 3);
-    }
+/// Finishes a block while the next one is multiplied, some rows at each step: the CPU does both at
+/// once if the instructions stand near each other. Meanwhile it also asks for the memory that the
+/// next block is to be stored in; its rows lie far apart there, no prefetcher of the CPU guesses
+/// them, and the stores would wait one by one.
+template <class Store>
+class Finisher {
+ public:
+  explicit Finisher(const Store& store) : store_(store) {}
+
+  /// Of the block that is now multiplied in num_steps steps, so many rows are stored after that.
+  TROUPE_INLINE void begin(std::int64_t panel, std::int64_t first_row, std::int64_t num_rows,
+                           std::int64_t num_steps) {
+    next_ = {panel, first_row, num_rows, ceil_div(num_rows, num_steps)};
+    done_.rows_per_step = ceil_div(done_.num_rows, num_steps);
   }
+  TROUPE_INLINE void step(std::int64_t step) const {
+    for_rows(next_, step, [&](std::int64_t r) {
+      store_.prefetch(next_.first_row + r, next_.panel, kBf16PanelCols);
+    });
+    for_rows(done_, step, [&](std::int64_t r) {
+      store_.store_row(sums_, r, done_.first_row + r, done_.panel, kBf16PanelCols);
+    });
+  }
+  /// It is multiplied: these are its sums.
+  TROUPE_INLINE void end(const BlockSums& sums) {
+    done_ = next_;
+    sums_ = sums;
+  }
+  /// The last one, for which there is no next one.
+  TROUPE_INLINE void finish() const {
+    store_block(store_, sums_, done_.first_row, done_.num_rows, done_.panel, kBf16PanelCols);
+  }
+
+ private:
+  struct Block {
+    std::int64_t panel = 0;
+    std::int64_t first_row = 0;
+    std::int64_t num_rows = 0;
+    std::int64_t rows_per_step = 0;
+  };
+  template <class F>
+  TROUPE_INLINE static void for_rows(const Block& block, std::int64_t step, const F& f) {
+    const std::int64_t end = min_of(block.num_rows, (step + 1) * block.rows_per_step);
+    for (std::int64_t r = step * block.rows_per_step; r < end; ++r) f(r);
+  }
+
+  const Store& store_;
+  Block next_;
+  Block done_;
+  BlockSums sums_{};
 };
 
 /// Holds this thread's tile configuration while it lives.
@@ -67,21 +82,23 @@ class TileUnit {
 
   /// sums[r, n] = (fresh ? 0 : sums[r, n]) + sum over steps of 32 k in order, for rows first_row
   /// ... and k = first_k ... first_k + depth; both are whole tiles. num_rows is at most 32. A row's
-  /// sums do not depend on the other rows, nor on how the depth is cut in calls.
-  void multiply(const TileRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
+  /// sums do not depend on the other rows, nor on how the depth is cut in calls. beside.step(i) is
+  /// called at each step, before the sums are written.
+  template <class Beside>
+  void multiply(const RoundedRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
                 std::int64_t depth, const std::byte* weights, const Prefetch& ahead,
-                const PrefetchOut& out, bool fresh, float* sums) {
+                const Beside& beside, bool fresh, float* sums) {
     configure(num_rows);
     const std::int64_t first_step = first_k / kBf16DepthStep;
     const std::int64_t num_steps = depth / kBf16DepthStep;
     const std::int64_t stride = x.step_stride(first_row);
     const std::uint16_t* upper = x.row(first_row) + first_step * stride;
     if (num_rows <= 16) {
-      multiply_flat(upper, stride, weights, num_steps, ahead, out, fresh, sums);
+      multiply_flat(upper, stride, weights, num_steps, ahead, beside, fresh, sums);
     } else {
       const std::int64_t lower_stride = x.step_stride(first_row + 16);
       const std::uint16_t* lower = x.row(first_row + 16) + first_step * lower_stride;
-      multiply_square(upper, stride, lower, lower_stride, weights, num_steps, ahead, out, fresh,
+      multiply_square(upper, stride, lower, lower_stride, weights, num_steps, ahead, beside, fresh,
                       sums);
     }
   }
@@ -111,8 +128,9 @@ class TileUnit {
     load_tile_config(config);
   }
 
+  template <class Beside>
   static void multiply_flat(const std::uint16_t* x, std::int64_t stride, const std::byte* weights,
-                            std::int64_t num_steps, const Prefetch& ahead, const PrefetchOut& out,
+                            std::int64_t num_steps, const Prefetch& ahead, const Beside& beside,
                             bool fresh, float* sums) {
     if (fresh) {
       TROUPE_TILE_ZERO(0);
@@ -123,7 +141,7 @@ class TileUnit {
     }
     for (std::int64_t step = 0; step < num_steps; ++step) {
       ahead.fetch(step);
-      out.fetch(step);
+      beside.step(step);
       TROUPE_TILE_LOAD(4, x, kRowBytes);
       TROUPE_TILE_LOAD(6, weights, kRowBytes);
       TROUPE_TILE_DOT(0, 4, 6);
@@ -137,10 +155,11 @@ class TileUnit {
   }
 
   /// 17 to 32 rows: each tile loaded is used twice.
+  template <class Beside>
   static void multiply_square(const std::uint16_t* x, std::int64_t stride,
                               const std::uint16_t* lower, std::int64_t lower_stride,
                               const std::byte* weights, std::int64_t num_steps,
-                              const Prefetch& ahead, const PrefetchOut& out, bool fresh,
+                              const Prefetch& ahead, const Beside& beside, bool fresh,
                               float* sums) {
     if (fresh) {
       TROUPE_TILE_ZERO(0);
@@ -155,7 +174,7 @@ class TileUnit {
     }
     for (std::int64_t step = 0; step < num_steps; ++step) {
       ahead.fetch(step);
-      out.fetch(step);
+      beside.step(step);
       TROUPE_TILE_LOAD(4, x, kRowBytes);
       TROUPE_TILE_LOAD(6, weights, kRowBytes);
       TROUPE_TILE_LOAD(7, weights + kTileBytes, kRowBytes);

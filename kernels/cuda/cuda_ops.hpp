@@ -16,6 +16,9 @@ void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t fi
                std::byte* packed) noexcept;
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept;
 void matmul(const OpContext& context, const MatmulArgs& args) noexcept;
+std::int64_t gated_mlp_workspace_bytes(const WeightSpec& gate_up, const WeightSpec& down,
+                                       std::int64_t max_rows) noexcept;
+void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept;
 
 void embedding(const OpContext& context, const EmbeddingArgs& args) noexcept;
 void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept;
@@ -28,8 +31,6 @@ void write_kv(const OpContext& context, const WriteKvArgs& args) noexcept;
 std::int64_t attention_workspace_bytes(const AttentionShape& shape, int num_threads) noexcept;
 void attention(const OpContext& context, const AttentionArgs& args) noexcept;
 
-void silu_and_mul(const OpContext& context, const GatedArgs& args) noexcept;
-void gelu_tanh_and_mul(const OpContext& context, const GatedArgs& args) noexcept;
 void gelu_tanh(const OpContext& context, const UnaryArgs& args) noexcept;
 void add(const OpContext& context, const AddArgs& args) noexcept;
 void scale(const OpContext& context, const ScaleArgs& args) noexcept;

@@ -1,4 +1,5 @@
-// Matrix times weights. A weight lies in memory as a checkpoint stores it, [N, K], dense. Every
+// Matrix times weights. A weight lies in memory as a checkpoint stores it, [N, K], dense; a gated
+// one has its gates first. Every
 // element of the product is a sum over k in order, one fused multiply-add after the other; tiles
 // only decide which thread computes it. So results do not depend on the tile's shape, and that may
 // be chosen by the number of rows.
@@ -6,6 +7,7 @@
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_ops.hpp"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/math.cuh"
 
 namespace troupe::cuda {
 namespace {
@@ -19,6 +21,16 @@ constexpr int kTileCols = kSide * kThreadCols;
 template <int kThreadRows>
 using Sums = float[kThreadRows][kThreadCols];
 
+/// The row of the weight behind a column of this block's tile, num_rows or more if there is none.
+/// Of a gated weight, a tile has gates in its first half, then the `up` that belong to them.
+__device__ std::int64_t weight_row(const WeightSpec& spec, int col) {
+  if (!spec.is_gated) return blockIdx.x * std::int64_t{kTileCols} + col;
+  constexpr int kHalf = kTileCols / 2;
+  const std::int64_t gate = blockIdx.x * std::int64_t{kHalf} + col % kHalf;
+  if (gate >= spec.num_rows / 2) return spec.num_rows;
+  return col < kHalf ? gate : spec.num_rows / 2 + gate;
+}
+
 /// sums = the product over the columns [first_k, first_k + depth) of x and [weight_k, weight_k +
 /// depth) of the weight.
 template <class T, int kThreadRows>
@@ -29,7 +41,6 @@ __device__ void multiply_shard(const MatmulArgs& args, std::int64_t first_k, std
   __shared__ float x_tile[kTileRows][kSide + 1];
   __shared__ float weight_tile[kTileCols][kSide + 1];
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
-  const std::int64_t first_col = static_cast<std::int64_t>(blockIdx.x) * kTileCols;
   const std::int64_t num_cols = args.weight.spec.num_cols;
   const auto* weight = reinterpret_cast<const T*>(args.weight.data);
   const int tx = static_cast<int>(threadIdx.x);
@@ -47,10 +58,10 @@ __device__ void multiply_shard(const MatmulArgs& args, std::int64_t first_k, std
       x_tile[ty + i * kSide][tx] = inside ? args.x.row(row)[first_k + k + tx] : 0.0f;
     }
     for (int j = 0; j < kThreadCols; ++j) {
-      const std::int64_t col = first_col + ty + j * kSide;
-      const bool inside = in_depth && col < args.weight.spec.num_rows;
+      const std::int64_t row = weight_row(args.weight.spec, ty + j * kSide);
+      const bool inside = in_depth && row < args.weight.spec.num_rows;
       weight_tile[ty + j * kSide][tx] =
-          inside ? to_float(weight[col * num_cols + weight_k + k + tx]) : 0.0f;
+          inside ? to_float(weight[row * num_cols + weight_k + k + tx]) : 0.0f;
     }
     __syncthreads();
     for (int d = 0; d < kSide; ++d) {
@@ -74,9 +85,10 @@ __device__ void add_sums(const Sums<kThreadRows>& a, const Sums<kThreadRows>& b,
   }
 }
 
-/// A block computes one tile of the product.
+/// A block computes one tile of the product. Of a gated weight it stores act(gate) * up.
 template <class T, int kThreadRows>
-__global__ void __launch_bounds__(kSide* kSide) matmul_kernel(MatmulArgs args, int num_shards) {
+__global__ void __launch_bounds__(kSide* kSide)
+    matmul_kernel(MatmulArgs args, int num_shards, Activation activation) {
   const std::int64_t depth = args.weight.spec.num_cols / args.weight.spec.k_shards;
   const auto multiply = [&](int shard, Sums<kThreadRows>& to) {
     multiply_shard<T, kThreadRows>(args, shard * depth, (args.first_shard + shard) * depth, depth,
@@ -97,25 +109,49 @@ __global__ void __launch_bounds__(kSide* kSide) matmul_kernel(MatmulArgs args, i
     add_sums<kThreadRows>(next, last, next);
     add_sums<kThreadRows>(total, next, total);
   }
+  const WeightSpec& spec = args.weight.spec;
+  const auto with_bias = [&](float sum, std::int64_t col) {
+    return args.bias == nullptr ? sum : sum + args.bias[col];
+  };
   for (int i = 0; i < kThreadRows; ++i) {
     const std::int64_t row =
         blockIdx.y * std::int64_t{kSide * kThreadRows} + threadIdx.y + i * kSide;
     if (row >= args.out.num_rows) return;
-    for (int j = 0; j < kThreadCols; ++j) {
-      const std::int64_t col = blockIdx.x * std::int64_t{kTileCols} + threadIdx.x + j * kSide;
+    constexpr int kHalf = kThreadCols / 2;
+    for (int j = 0; j < (spec.is_gated ? kHalf : kThreadCols); ++j) {
+      const std::int64_t col = weight_row(spec, static_cast<int>(threadIdx.x) + j * kSide);
       if (col >= args.out.num_cols) break;
-      args.out.row(row)[col] = args.bias == nullptr ? total[i][j] : total[i][j] + args.bias[col];
+      float value = with_bias(total[i][j], col);
+      if (spec.is_gated) {
+        value = activation == Activation::kSilu ? math::silu(value) : math::gelu_tanh(value);
+        value *= with_bias(total[i][j + kHalf], args.out.num_cols + col);
+      }
+      args.out.row(row)[col] = value;
     }
   }
 }
 
 template <class T, int kThreadRows>
-void launch(const OpContext& context, const MatmulArgs& args) {
+void launch(const OpContext& context, const MatmulArgs& args, Activation activation) {
   const dim3 threads(kSide, kSide);
   const dim3 grid(static_cast<unsigned>(ceil_div(args.weight.spec.num_rows, kTileCols)),
                   static_cast<unsigned>(ceil_div(args.x.num_rows, kSide * kThreadRows)));
   const int num_shards = args.num_shards == 0 ? args.weight.spec.k_shards : args.num_shards;
-  matmul_kernel<T, kThreadRows><<<grid, threads, 0, stream_of(context)>>>(args, num_shards);
+  matmul_kernel<T, kThreadRows>
+      <<<grid, threads, 0, stream_of(context)>>>(args, num_shards, activation);
+}
+
+/// activation: of a gated weight.
+void multiply(const OpContext& context, const MatmulArgs& args, Activation activation) {
+  if (args.x.num_rows == 0) return;
+  with_element_type(args.weight.spec.type, [&](auto zero) {
+    using T = decltype(zero);
+    if (args.x.num_rows <= kSide) {
+      launch<T, 1>(context, args, activation);
+    } else {
+      launch<T, 4>(context, args, activation);
+    }
+  });
 }
 
 }  // namespace
@@ -140,15 +176,21 @@ void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t fi
 std::int64_t matmul_workspace_bytes(const WeightSpec&, std::int64_t) noexcept { return 0; }
 
 void matmul(const OpContext& context, const MatmulArgs& args) noexcept {
-  if (args.x.num_rows == 0) return;
-  with_element_type(args.weight.spec.type, [&](auto zero) {
-    using T = decltype(zero);
-    if (args.x.num_rows <= kSide) {
-      launch<T, 1>(context, args);
-    } else {
-      launch<T, 4>(context, args);
-    }
-  });
+  multiply(context, args, {});
+}
+
+std::int64_t gated_mlp_workspace_bytes(const WeightSpec&, const WeightSpec& down,
+                                       std::int64_t max_rows) noexcept {
+  return max_rows * down.num_cols * static_cast<std::int64_t>(sizeof(float));
+}
+
+void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
+  const Matrix hidden(reinterpret_cast<float*>(context.workspace.data()), args.x.num_rows,
+                      args.down.spec.num_cols);
+  multiply(context, {.x = args.x, .weight = args.gate_up, .bias = args.gate_up_bias, .out = hidden},
+           args.activation);
+  multiply(context, {.x = hidden, .weight = args.down, .bias = args.down_bias, .out = args.out},
+           {});
 }
 
 }  // namespace troupe::cuda

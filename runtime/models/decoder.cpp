@@ -139,8 +139,7 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
       scratch_bytes = Scratch::padded_bytes(limits.max_num_logit_rows, head_.spec().num_rows + 1);
   }
   for (const auto& layer : layers_) {
-    scratch_bytes = std::max({scratch_bytes, layer->attention().scratch_bytes(num_tokens),
-                              layer->mlp().scratch_bytes(num_tokens)});
+    scratch_bytes = std::max(scratch_bytes, layer->attention().scratch_bytes(num_tokens));
     workspace_bytes =
         std::max({workspace_bytes,
                   layer->attention().workspace_bytes(device_, num_tokens, config_.max_model_len),

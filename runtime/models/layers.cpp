@@ -11,11 +11,16 @@ Linear::Linear(WeightLoader& loader, const std::vector<WeightLoader::Part>& part
 }
 
 void Linear::apply(const OpTable& ops, const OpContext& context, ConstMatrix x, Matrix out) const {
-  ops.matmul(context, {.x = x,
-                       .weight = weight_.view(),
-                       .bias = bias_.empty() ? nullptr : bias_.data(),
-                       .out = out});
+  ops.matmul(context, {.x = x, .weight = weight(), .bias = bias(), .out = out});
 }
+
+namespace {
+
+bool has_part_of_sum(const LayerStep& step) {
+  return step.peers != nullptr && step.peers->group_size() > 1;
+}
+
+}  // namespace
 
 RowParallelLinear::RowParallelLinear(WeightLoader& loader, const std::string& name,
                                      std::int64_t num_rows, std::int64_t num_cols, bool has_bias,
@@ -26,16 +31,22 @@ RowParallelLinear::RowParallelLinear(WeightLoader& loader, const std::string& na
 }
 
 void RowParallelLinear::apply(const LayerStep& step, ConstMatrix x, Matrix out) const {
-  // The bias comes after the whole sum, so with several ranks not from the kernel.
-  const bool is_part = step.peers != nullptr && step.peers->group_size() > 1;
-  const float* bias = bias_.empty() ? nullptr : bias_.data();
   step.ops.matmul(step.context,
-                  {.x = x, .weight = weight_.view(), .bias = is_part ? nullptr : bias, .out = out});
-  if (!is_part) return;
+                  {.x = x, .weight = weight(), .bias = kernel_bias(step), .out = out});
+  reduce(step, out);
+}
+
+const float* RowParallelLinear::kernel_bias(const LayerStep& step) const noexcept {
+  return bias_.empty() || has_part_of_sum(step) ? nullptr : bias_.data();
+}
+
+void RowParallelLinear::reduce(const LayerStep& step, Matrix out) const {
+  if (!has_part_of_sum(step)) return;
   step.peers->all_reduce({out.data, static_cast<std::size_t>(out.num_rows * out.num_cols)});
-  if (bias == nullptr) return;
+  if (bias_.empty()) return;
   for (std::int64_t row = 0; row < out.num_rows; ++row)
-    for (std::int64_t col = 0; col < out.num_cols; ++col) out.row(row)[col] += bias[col];
+    for (std::int64_t col = 0; col < out.num_cols; ++col)
+      out.row(row)[col] += bias_[static_cast<std::size_t>(col)];
 }
 
 RmsNorm::RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style)
@@ -153,36 +164,28 @@ std::int64_t Attention::workspace_bytes(Device& device, std::int64_t num_tokens,
 GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
                    std::int64_t intermediate_size, std::int32_t canonical_shards,
                    Activation activation, bool has_bias)
-    : intermediate_size_(loader.shard(intermediate_size).count),
-      activation_(activation),
+    : activation_(activation),
       gate_up_proj_(loader,
                     {{name + ".gate_proj", intermediate_size, loader.shard(intermediate_size)},
                      {name + ".up_proj", intermediate_size, loader.shard(intermediate_size)}},
-                    hidden_size, has_bias),
+                    hidden_size, has_bias, MatrixRole::kGateUp),
       down_proj_(loader, name + ".down_proj", hidden_size, intermediate_size, has_bias,
                  canonical_shards) {}
 
 void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
-  Scratch scratch = step.scratch;
-  const Matrix gate_up = scratch.take(x.num_rows, 2 * intermediate_size_);
-  const Matrix activated = scratch.take(x.num_rows, intermediate_size_);
-  gate_up_proj_.apply(step.ops, step.context, x, gate_up);
-  const GatedArgs gated{.x = gate_up, .out = activated};
-  if (activation_ == Activation::kSilu)
-    step.ops.silu_and_mul(step.context, gated);
-  else
-    step.ops.gelu_tanh_and_mul(step.context, gated);
-  down_proj_.apply(step, activated, out);
-}
-
-std::int64_t GatedMlp::scratch_bytes(std::int64_t num_tokens) const noexcept {
-  return Scratch::padded_bytes(num_tokens, 2 * intermediate_size_) +
-         Scratch::padded_bytes(num_tokens, intermediate_size_);
+  step.ops.gated_mlp(step.context, {.x = x,
+                                    .gate_up = gate_up_proj_.weight(),
+                                    .gate_up_bias = gate_up_proj_.bias(),
+                                    .activation = activation_,
+                                    .down = down_proj_.weight(),
+                                    .down_bias = down_proj_.kernel_bias(step),
+                                    .out = out});
+  down_proj_.reduce(step, out);
 }
 
 std::int64_t GatedMlp::workspace_bytes(Device& device, std::int64_t num_tokens) const noexcept {
-  return std::max(device.ops().matmul_workspace_bytes(gate_up_proj_.spec(), num_tokens),
-                  device.ops().matmul_workspace_bytes(down_proj_.spec(), num_tokens));
+  return device.ops().gated_mlp_workspace_bytes(gate_up_proj_.spec(), down_proj_.spec(),
+                                                num_tokens);
 }
 
 }  // namespace troupe

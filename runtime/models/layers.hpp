@@ -62,6 +62,11 @@ class Linear {
   /// x: [M, num_cols], out: [M, rows of this rank].
   void apply(const OpTable& ops, const OpContext& context, ConstMatrix x, Matrix out) const;
   [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
+  [[nodiscard]] PackedWeight weight() const noexcept { return weight_.view(); }
+  /// Null: none.
+  [[nodiscard]] const float* bias() const noexcept {
+    return bias_.empty() ? nullptr : bias_.data();
+  }
 
  private:
   PackedMatrix weight_;
@@ -78,6 +83,11 @@ class RowParallelLinear {
   /// x: [M, columns of this rank], out: [M, num_rows], the same on all ranks.
   void apply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
+  [[nodiscard]] PackedWeight weight() const noexcept { return weight_.view(); }
+  /// What a kernel adds to its product; null: nothing, as it is one rank's part of the sum.
+  [[nodiscard]] const float* kernel_bias(const LayerStep& step) const noexcept;
+  /// Of the ranks' parts of the sum, the sum. Nothing to do for a rank that has all.
+  void reduce(const LayerStep& step, Matrix out) const;
 
  private:
   PackedMatrix weight_;
@@ -144,8 +154,6 @@ class Attention {
   RmsNorm k_norm_;
 };
 
-enum class Activation : std::uint8_t { kSilu, kGeluTanh };
-
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).
 class GatedMlp {
  public:
@@ -154,12 +162,10 @@ class GatedMlp {
            bool has_bias);
   /// x and out: [num_tokens, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
-  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;
   [[nodiscard]] std::int64_t workspace_bytes(Device& device,
                                              std::int64_t num_tokens) const noexcept;
 
  private:
-  std::int64_t intermediate_size_;  ///< of this rank
   Activation activation_;
   Linear gate_up_proj_;
   RowParallelLinear down_proj_;

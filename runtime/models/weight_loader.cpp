@@ -297,7 +297,8 @@ WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
                   .num_cols = cols.count,
                   .type = format_.type,
                   .mode = format_.mode,
-                  .k_shards = k_shards};
+                  .k_shards = k_shards,
+                  .is_gated = role == MatrixRole::kGateUp};
   if (format_.as_stored) {
     // Parts of one matrix share a type: the widest, so that as_stored loses nothing.
     spec.type = element_type(weights.front());

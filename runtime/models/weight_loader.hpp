@@ -47,8 +47,9 @@ struct StoredWeight {
 
 enum class MatrixRole : std::uint8_t {
   kLayer,
-  kHead,  ///< of the vocabulary: quantised to no less than 8 bits, as its errors go into every
-          ///< token
+  kGateUp,  ///< of two equal parts, a gate and `up`: packed for gated_mlp
+  kHead,    ///< of the vocabulary: quantised to no less than 8 bits, as its errors go into every
+            ///< token
 };
 
 /// Loads and packs one model's weights. Errors stick: the first ones are collected, later calls

@@ -2,6 +2,7 @@
 // What the kernel tests share: the instruction sets present, matrices of random numbers, packed
 // weights.
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
@@ -90,6 +91,20 @@ inline Floats random_floats(std::int64_t n, std::uint32_t seed, float size = 1.0
   Floats values(static_cast<std::size_t>(n));
   for (float& value : values) value = uniform(random);
   return values;
+}
+
+/// A row with numbers of every size and sign, and the values where activations have their corners.
+inline Floats activation_inputs(std::int64_t n) {
+  Floats x = random_floats(n, 14, 12.0f);
+  const Floats corners = {0.0f,   -0.0f, 1e-30f, -1e-30f, 0.624f,  0.626f, -0.625f, 20.0f,
+                          -20.0f, 88.0f, -88.0f, 200.0f,  -200.0f, 1e-3f,  -1e-3f};
+  for (std::size_t i = 0; i < std::min(x.size(), corners.size()); ++i) x[i] = corners[i];
+  return x;
+}
+
+inline double exact_silu(double x) { return x / (1.0 + std::exp(-x)); }
+inline double exact_gelu_tanh(double x) {
+  return x / 2 * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
 inline Matrix matrix(Floats& values, std::int64_t rows, std::int64_t cols) {

@@ -219,6 +219,43 @@ void report(benchmark::State& state, double bytes, double flops) {
   state.counters["of_f32_peak"] = rate(flops * rounds / machine().flops);
 }
 
+/// Several packed matrices of one kind: more weights than any cache holds, as a model's layers are.
+class Matrices {
+ public:
+  Matrices(const OpTable* ops, const WeightSpec& spec)
+      : spec_(spec),
+        matrix_bytes_(ops->packed_bytes(spec)),
+        count_(std::max<std::int64_t>(1, (std::int64_t{256} << 20) / matrix_bytes_)),
+        weights_(matrix_bytes_ * count_) {
+    const Memory row(spec.num_cols * 4);
+    fill_random(row.floats(), spec.num_cols);
+    const std::vector<std::int8_t> numbers(static_cast<std::size_t>(spec.num_cols), 5);
+    for (std::int64_t i = 0; i < count_; ++i) {
+      std::byte* packed = weights_.data() + i * matrix_bytes_;
+      for (std::int64_t r = 0; r < spec.num_rows; ++r) {
+        if (spec.quantized != QuantizedType::kNone)
+          ops->pack_quantized_rows(spec, {numbers.data(), row.floats(), row.floats(), 1}, r,
+                                   packed);
+        else
+          ops->pack_rows(spec, {row.data(), ElementType::kF32, 1, spec.num_cols}, r, packed);
+      }
+    }
+  }
+  /// Round and round.
+  PackedWeight next() {
+    next_ = (next_ + 1) % count_;
+    return {spec_, weights_.data() + next_ * matrix_bytes_};
+  }
+  [[nodiscard]] std::int64_t matrix_bytes() const { return matrix_bytes_; }
+
+ private:
+  WeightSpec spec_;
+  std::int64_t matrix_bytes_;
+  std::int64_t count_;
+  Memory weights_;
+  std::int64_t next_ = 0;
+};
+
 /// `spec` without the sizes.
 void bench_matmul(benchmark::State& state, const OpTable* ops, WeightSpec spec) {
   const std::int64_t m = state.range(0);
@@ -226,38 +263,48 @@ void bench_matmul(benchmark::State& state, const OpTable* ops, WeightSpec spec) 
   const std::int64_t k = state.range(2);
   spec.num_rows = n;
   spec.num_cols = k;
-  const std::int64_t matrix_bytes = ops->packed_bytes(spec);
-  // More weights than any cache holds, as a model's layers are.
-  const std::int64_t num_matrices =
-      std::max<std::int64_t>(1, (std::int64_t{256} << 20) / matrix_bytes);
-  const Memory weights(matrix_bytes * num_matrices);
-  const Memory row(k * 4);
-  fill_random(row.floats(), k);
-  const std::vector<std::int8_t> numbers(static_cast<std::size_t>(k), 5);
-  for (std::int64_t i = 0; i < num_matrices; ++i) {
-    for (std::int64_t r = 0; r < n; ++r) {
-      if (spec.quantized != QuantizedType::kNone) {
-        ops->pack_quantized_rows(spec, {numbers.data(), row.floats(), row.floats(), 1}, r,
-                                 weights.data() + i * matrix_bytes);
-        continue;
-      }
-      ops->pack_rows(spec, {row.data(), ElementType::kF32, 1, k}, r,
-                     weights.data() + i * matrix_bytes);
-    }
-  }
+  Matrices weights(ops, spec);
   const Memory x(m * k * 4);
   fill_random(x.floats(), m * k);
   const Memory out(m * n * 4);
   const Memory workspace(std::max<std::int64_t>(64, ops->matmul_workspace_bytes(spec, m)));
   const OpContext context{&machine().pool, {workspace.data(), workspace.size()}};
-  std::int64_t next = 0;
   for (auto _ : state) {
     ops->matmul(context, {.x = ConstMatrix(x.floats(), m, k),
-                          .weight = {spec, weights.data() + next * matrix_bytes},
+                          .weight = weights.next(),
                           .out = Matrix(out.floats(), m, n)});
-    next = (next + 1) % num_matrices;
   }
-  report(state, static_cast<double>(matrix_bytes), 2.0 * static_cast<double>(m * n * k));
+  report(state, static_cast<double>(weights.matrix_bytes()), 2.0 * static_cast<double>(m * n * k));
+}
+
+/// Qwen3-0.6B's: 1024 wide outside, 3072 inside.
+void bench_gated_mlp(benchmark::State& state, const OpTable* ops, const WeightSpec& spec) {
+  constexpr std::int64_t kOutside = 1024;
+  constexpr std::int64_t kInside = 3072;
+  const std::int64_t m = state.range(0);
+  WeightSpec gate_up_spec = spec;
+  gate_up_spec.num_rows = 2 * kInside;
+  gate_up_spec.num_cols = kOutside;
+  gate_up_spec.is_gated = true;
+  WeightSpec down_spec = spec;
+  down_spec.num_rows = kOutside;
+  down_spec.num_cols = kInside;
+  down_spec.k_shards = 4;
+  Matrices gate_up(ops, gate_up_spec);
+  Matrices down(ops, down_spec);
+  const Memory x(m * kOutside * 4);
+  fill_random(x.floats(), m * kOutside);
+  const Memory out(m * kOutside * 4);
+  const Memory workspace(ops->gated_mlp_workspace_bytes(gate_up_spec, down_spec, m));
+  const OpContext context{&machine().pool, {workspace.data(), workspace.size()}};
+  for (auto _ : state) {
+    ops->gated_mlp(context, {.x = ConstMatrix(x.floats(), m, kOutside),
+                             .gate_up = gate_up.next(),
+                             .down = down.next(),
+                             .out = Matrix(out.floats(), m, kOutside)});
+  }
+  report(state, static_cast<double>(gate_up.matrix_bytes() + down.matrix_bytes()),
+         2.0 * static_cast<double>(m * 3 * kInside * kOutside));
 }
 
 /// Qwen3-0.6B's attention: 16 heads, 8 KV heads of 128; `queries` new tokens after `length -
@@ -341,6 +388,10 @@ void register_for(const OpTable* ops) {
       }
     }
     matmul->Args({1, 151936, 1024});
+    const std::string mlp = "gated_mlp" + std::string(kind).substr(std::string("matmul").size());
+    add(mlp, [ops, spec = spec](benchmark::State& state) { bench_gated_mlp(state, ops, spec); })
+        ->Arg(1)
+        ->Arg(512);
   }
   for (const auto& [kind, type] : {std::pair{"attention_f32", ElementType::kF32},
                                    {"attention_bf16", ElementType::kBF16},
@@ -365,17 +416,6 @@ void register_for(const OpTable* ops) {
       })
       ->Args({1, 1024})
       ->Args({512, 1024});
-  add("silu_and_mul",
-      [ops](benchmark::State& state) {
-        bench_rows(state, 3,
-                   [ops](const OpContext& context, float* x, float*, float* out, std::int64_t rows,
-                         std::int64_t cols) {
-                     ops->silu_and_mul(context, {.x = ConstMatrix(x, rows, 2 * cols),
-                                                 .out = Matrix(out, rows, cols)});
-                   });
-      })
-      ->Args({1, 3072})
-      ->Args({512, 3072});
   add("log_softmax", [ops](benchmark::State& state) {
     bench_rows(state, 2,
                [ops](const OpContext& context, float* x, float*, float* out, std::int64_t rows,

@@ -96,6 +96,46 @@ BOOST_AUTO_TEST_CASE(subtrees_of_the_shards_add_up_to_the_same_bits) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(gated_mlps_are_those_of_the_reference) {
+  for (const ElementType type : kTypes) {
+    for (const std::int64_t num_rows : {1, 16, 17, 70}) {
+      for (const std::int64_t hidden : {1, 31, 64, 100}) {
+        constexpr std::int64_t kInputs = 44;
+        constexpr std::int64_t kOutputs = 67;
+        const Case gate_up(
+            {.num_rows = 2 * hidden, .num_cols = kInputs, .type = type, .is_gated = true},
+            num_rows);
+        const Case down({.num_rows = kOutputs, .num_cols = hidden, .type = type}, num_rows);
+        const DeviceArray<float> hidden_there(
+            Floats(static_cast<std::size_t>(num_rows * hidden), -1.0f));
+        for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+          const auto run = [&](const OpTable& ops, const OpContext& context, float* out,
+                               const float* x, const float* gate_up_bias, const float* down_bias) {
+            GatedMlpArgs args{.x = {x, num_rows, kInputs},
+                              .gate_up = gate_up.host_weight.weight(),
+                              .gate_up_bias = gate_up_bias,
+                              .activation = activation,
+                              .down = down.host_weight.weight(),
+                              .down_bias = down_bias,
+                              .out = {out, num_rows, kOutputs}};
+            const std::int64_t num_bytes =
+                ops.gated_mlp_workspace_bytes(args.gate_up.spec, args.down.spec, num_rows);
+            if (&ops != &gpu()) return ops.gated_mlp(TestContext(num_bytes), args);
+            args.gate_up.data = gate_up.device_weight.data();
+            args.down.data = down.device_weight.data();
+            OpContext with_workspace = context;
+            with_workspace.workspace = {reinterpret_cast<std::byte*>(hidden_there.data()),
+                                        static_cast<std::size_t>(num_bytes)};
+            ops.gated_mlp(with_workspace, args);
+          };
+          BOOST_TEST(difference_between_tables(down.unwritten(num_rows), run, gate_up.x,
+                                               gate_up.bias, down.bias) < 1e-5);
+        }
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(parts_are_packed_at_their_rows_and_converted) {
   const StoredWeights q(ElementType::kF32, 5, 24, 1);
   const StoredWeights k(ElementType::kF16, 3, 24, 2);

@@ -1,0 +1,105 @@
+#pragma once
+// What becomes of a block's sums: numbers of the product, or those that a gate lets through.
+
+#include "kernels/cpu/math.hpp"
+#include "kernels/cpu/matmul_layout.hpp"
+
+#if defined(TROUPE_BF16_TILES) || defined(TROUPE_BF16_DOT)
+#include "kernels/cpu/rounded_rows.hpp"
+#endif
+
+namespace troupe::TROUPE_ISA {
+
+/// The sums of one block of rows by one panel: those of shard s begin at data + s * shard_stride,
+/// those of a row at row * row_stride in them.
+struct BlockSums {
+  const float* data;
+  std::int64_t shard_stride;
+  std::int64_t row_stride;
+  std::int64_t num_shards;
+
+  /// A vector of a row's sums from column `col` on: the shards added as a tree.
+  [[nodiscard]] TROUPE_INLINE Vec at(std::int64_t row, std::int64_t col) const {
+    const float* first = data + row * row_stride + col;
+    Vec sum = load(first);
+    if (num_shards >= 2) sum = sum + load(first + shard_stride);
+    if (num_shards == 4)
+      sum = sum + (load(first + 2 * shard_stride) + load(first + 3 * shard_stride));
+    return sum;
+  }
+};
+
+template <class Store>
+TROUPE_INLINE void store_block(const Store& store, const BlockSums& sums, std::int64_t first_row,
+                               std::int64_t num_rows, std::int64_t panel, std::int64_t panel_cols) {
+  for (std::int64_t r = 0; r < num_rows; ++r)
+    store.store_row(sums, r, first_row + r, panel, panel_cols);
+}
+
+/// out = sums + bias.
+struct StoreProduct {
+  Matrix out;
+  const float* bias;  ///< or none
+
+  /// Row `row` of the product, from row r of the sums.
+  TROUPE_INLINE void store_row(const BlockSums& sums, std::int64_t r, std::int64_t row,
+                               std::int64_t panel, std::int64_t panel_cols) const {
+    const std::int64_t first_col = panel * panel_cols;
+    float* to = out.row(row) + first_col;
+    for_each_vector(min_of(panel_cols, out.num_cols - first_col),
+                    [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+                      Vec sum = sums.at(r, i);
+                      if (bias != nullptr) sum = sum + load_lanes(bias + first_col + i);
+                      store_lanes(to + i, sum);
+                    });
+  }
+  TROUPE_INLINE void prefetch(std::int64_t row, std::int64_t panel, std::int64_t panel_cols) const {
+    const float* first = out.row(row) + panel * panel_cols;
+    for (std::int64_t i = 0; i < panel_cols; i += 16) __builtin_prefetch(first + i, 1, 3);
+  }
+};
+
+/// Where gated numbers go: f32.
+struct WideRows {
+  Matrix out;
+
+  template <class StoreLanes>
+  TROUPE_INLINE void put(std::int64_t row, std::int64_t col, Vec x,
+                         const StoreLanes& store_lanes) const {
+    store_lanes(out.row(row) + col, x);
+  }
+  TROUPE_INLINE void prefetch(std::int64_t row, std::int64_t col) const {
+    __builtin_prefetch(out.row(row) + col, 1, 3);
+  }
+};
+
+/// out = act(gate + bias) * (up + bias).
+template <class Rows>
+struct StoreGated {
+  Rows out;
+  Activation activation;
+  const float* bias;  ///< of all gates, then of all `up`; or none
+  std::int64_t num_gates;
+
+  TROUPE_INLINE void store_row(const BlockSums& sums, std::int64_t r, std::int64_t row,
+                               std::int64_t panel, std::int64_t panel_cols) const {
+    const std::int64_t half = panel_cols / 2;
+    const std::int64_t first_col = panel * half;
+    for_each_vector(min_of(half, num_gates - first_col),
+                    [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+                      Vec gate = sums.at(r, i);
+                      Vec up = sums.at(r, half + i);
+                      if (bias != nullptr) {
+                        gate = gate + load_lanes(bias + first_col + i);
+                        up = up + load_lanes(bias + num_gates + first_col + i);
+                      }
+                      gate = activation == Activation::kSilu ? silu(gate) : gelu_tanh(gate);
+                      out.put(row, first_col + i, gate * up, store_lanes);
+                    });
+  }
+  TROUPE_INLINE void prefetch(std::int64_t row, std::int64_t panel, std::int64_t panel_cols) const {
+    out.prefetch(row, panel * (panel_cols / 2));
+  }
+};
+
+}  // namespace troupe::TROUPE_ISA

@@ -1,0 +1,14 @@
+#pragma once
+// Activation functions.
+
+namespace troupe::cuda::math {
+
+__device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
+
+__device__ inline float gelu_tanh(float x) {
+  const float cubic = 0.044715f * (x * x) * x;
+  const float inner = 0.79788456080286536f * (x + cubic);
+  return 0.5f * x * (1.0f + tanhf(inner));
+}
+
+}  // namespace troupe::cuda::math
