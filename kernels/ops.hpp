@@ -118,14 +118,14 @@ struct EmbeddingArgs {
   Matrix out;
 };
 
-/// out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset), over the last dimension (RMSNorm,
-/// arXiv 1910.07467). weight: [head_dim]. In place allowed. Gemma stores weight - 1: offset 1.
+/// out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) per row (RMSNorm, arXiv 1910.07467).
+/// weight: [C]. In place allowed. Gemma stores weight - 1: offset 1.
 struct RmsNormArgs {
-  ConstHeads x;
+  ConstMatrix x;
   const float* weight = nullptr;
   float weight_offset = 0.0f;
   float eps = 1e-6f;
-  Heads out;
+  Matrix out;
 };
 
 /// residual += x, then out = RmsNorm(residual). All [M, C].
@@ -152,24 +152,27 @@ enum class RopeStyle : std::uint8_t {
   kNeighbours,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
 };
 
-/// Rotates each pair (a, b) of the first rotary_dim elements of every head by its position's angle:
-/// (a cos - b sin, b cos + a sin) (RoPE, arXiv 2104.09864). In place on q and k; k may be empty.
-struct RopeArgs {
-  Heads q;
-  Heads k;
+/// Makes a step's queries, keys and values ready for attention, each head of each token alone:
+/// - q and k: RMSNorm where a weight is given (qk-norm), as RmsNormArgs says;
+/// - then RoPE (arXiv 2104.09864): each pair (a, b) of the first rotary_dim elements is rotated by
+///   its position's angle to (a cos - b sin, b cos + a sin);
+/// - k[t] and v[t] go into slot slots[t] = block * block_size + offset in block. A token whose slot
+///   is negative leaves the cache alone; its q is made ready all the same.
+/// q is changed in place, k and v stay as they are. Pre: head_dim <= kMaxHeadDim.
+struct RopeAndWriteKvArgs {
+  Heads q;                               ///< [num_tokens, num_heads, head_dim]
+  ConstHeads k;                          ///< [num_tokens, num_kv_heads, head_dim]
+  ConstHeads v;                          ///< as k
+  const float* q_norm_weight = nullptr;  ///< [head_dim], or none
+  const float* k_norm_weight = nullptr;  ///< [head_dim], or none
+  float norm_weight_offset = 0.0f;
+  float norm_eps = 1e-6f;
+  std::int64_t rotary_dim = 0;  ///< even, at most head_dim; 0: the next four are not read
+  RopeStyle style = RopeStyle::kHalves;
   const std::int32_t* positions = nullptr;  ///< [num_tokens], each in [0, max_position)
   const float* cos = nullptr;               ///< [max_position, rotary_dim / 2]
   const float* sin = nullptr;               ///< [max_position, rotary_dim / 2]
-  std::int64_t rotary_dim = 0;              ///< even, at most head_dim
-  RopeStyle style = RopeStyle::kHalves;
-};
-
-/// Stores k[t] and v[t] ([num_tokens, num_kv_heads, head_dim]) in slot slots[t] =
-/// block * block_size + offset in block; a negative slot is passed over.
-struct WriteKvArgs {
-  ConstHeads k;
-  ConstHeads v;
-  const std::int64_t* slots = nullptr;
+  const std::int64_t* slots = nullptr;      ///< [num_tokens]
   KvCacheView cache;
 };
 
@@ -278,9 +281,9 @@ struct OpTable {
   void (*rms_norm)(const OpContext& context, const RmsNormArgs& args) noexcept = nullptr;
   void (*add_rms_norm)(const OpContext& context, const AddRmsNormArgs& args) noexcept = nullptr;
   void (*layer_norm)(const OpContext& context, const LayerNormArgs& args) noexcept = nullptr;
-  void (*rope)(const OpContext& context, const RopeArgs& args) noexcept = nullptr;
 
-  void (*write_kv)(const OpContext& context, const WriteKvArgs& args) noexcept = nullptr;
+  void (*rope_and_write_kv)(const OpContext& context,
+                            const RopeAndWriteKvArgs& args) noexcept = nullptr;
   /// Workspace with which attention can spread long sequences over num_threads threads.
   std::int64_t (*attention_workspace_bytes)(const AttentionShape& shape,
                                             int num_threads) noexcept = nullptr;

@@ -61,8 +61,7 @@ using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
 /// [num_tokens, num_heads, head_dim] of T; the heads of a token lie side by side, tokens are
-/// token_stride elements apart. So q, k and v are views into one [num_tokens, q + k + v] buffer. A
-/// matrix is the case of one head.
+/// token_stride elements apart. So q, k and v are views into one [num_tokens, q + k + v] buffer.
 template <class T>
 struct HeadsView {
   T* data = nullptr;
@@ -75,9 +74,6 @@ struct HeadsView {
   constexpr HeadsView(T* data_in, std::int64_t tokens, std::int64_t heads, std::int64_t dim,
                       std::int64_t stride)
       : data(data_in), num_tokens(tokens), num_heads(heads), head_dim(dim), token_stride(stride) {}
-  /// The rows of a matrix as tokens of one head.
-  constexpr HeadsView(MatrixView<T> matrix)
-      : HeadsView(matrix.data, matrix.num_rows, 1, matrix.num_cols, matrix.row_stride) {}
 
   [[nodiscard]] TROUPE_INLINE T* row(std::int64_t token, std::int64_t head) const noexcept {
     return data + token * token_stride + head * head_dim;
@@ -100,8 +96,8 @@ struct StoredMatrix {
 
 /// The KV pages of one layer: num_blocks pages of block_bytes() each, page b at
 /// data + b * block_bytes(). A page holds keys and values of block_size tokens for all KV heads;
-/// how it is laid out inside belongs to write_kv and attention. Copying a page as bytes copies its
-/// tokens. Pages need no initial value: attention reads only slots that were written.
+/// how it is laid out inside belongs to rope_and_write_kv and attention. Copying a page as bytes
+/// copies its tokens. Pages need no initial value: attention reads only slots that were written.
 struct KvCacheView {
   void* data = nullptr;
   ElementType type = ElementType::kF32;

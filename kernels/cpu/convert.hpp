@@ -73,7 +73,7 @@ TROUPE_INLINE float load_element(const void* array, std::int64_t i) {
     return kType == ElementType::kBF16 ? from_bf16(half) : from_f16(half);
   }
 }
-/// Not for types of 8 bits: see write_kv.
+/// Not for types of 8 bits: see rope_and_write_kv.
 template <ElementType kType>
 TROUPE_INLINE void store_element(void* array, std::int64_t i, float value) {
   if constexpr (kType == ElementType::kF32) {

@@ -25,9 +25,8 @@ void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept;
 void rms_norm(const OpContext& context, const RmsNormArgs& args) noexcept;
 void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept;
 void layer_norm(const OpContext& context, const LayerNormArgs& args) noexcept;
-void rope(const OpContext& context, const RopeArgs& args) noexcept;
 
-void write_kv(const OpContext& context, const WriteKvArgs& args) noexcept;
+void rope_and_write_kv(const OpContext& context, const RopeAndWriteKvArgs& args) noexcept;
 std::int64_t attention_workspace_bytes(const AttentionShape& shape, int num_threads) noexcept;
 void attention(const OpContext& context, const AttentionArgs& args) noexcept;
 

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/cuda_ops.hpp"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/norm_rows.cuh"
 
 namespace troupe::cuda {
 namespace {
@@ -9,8 +10,7 @@ namespace {
 /// By all threads of a block; out may be x.
 __device__ void rms_norm_row(const float* x, const float* weight, float weight_offset, float eps,
                              std::int64_t n, float* out) {
-  const float squares = sum_over<float>(n, [=](std::int64_t i) { return x[i] * x[i]; });
-  const float factor = 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
+  const float factor = rms_norm_factor(x, n, eps);
   for_each_of_block(n,
                     [=](std::int64_t i) { out[i] = x[i] * factor * (weight[i] + weight_offset); });
 }
@@ -18,12 +18,9 @@ __device__ void rms_norm_row(const float* x, const float* weight, float weight_o
 }  // namespace
 
 void rms_norm(const OpContext& context, const RmsNormArgs& args) noexcept {
-  const std::int64_t num_heads = args.x.num_heads;
-  for_each_row(context, args.x.num_tokens * num_heads, [=] __device__(std::int64_t row) {
-    const std::int64_t token = row / num_heads;
-    const std::int64_t head = row % num_heads;
-    rms_norm_row(args.x.row(token, head), args.weight, args.weight_offset, args.eps,
-                 args.x.head_dim, args.out.row(token, head));
+  for_each_row(context, args.x.num_rows, [=] __device__(std::int64_t row) {
+    rms_norm_row(args.x.row(row), args.weight, args.weight_offset, args.eps, args.x.num_cols,
+                 args.out.row(row));
   });
 }
 

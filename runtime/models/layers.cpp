@@ -52,7 +52,7 @@ void RowParallelLinear::reduce(const LayerStep& step, Matrix out) const {
 RmsNorm::RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style)
     : weight_(loader.vector(name, size)), style_(style) {}
 
-void RmsNorm::apply(const LayerStep& step, Heads x) const {
+void RmsNorm::apply(const LayerStep& step, Matrix x) const {
   step.ops.rms_norm(step.context, {.x = x,
                                    .weight = weight_.data(),
                                    .weight_offset = style_.weight_offset,
@@ -98,8 +98,8 @@ Attention::Attention(WeightLoader& loader, const std::string& name, AttentionOpt
       o_proj_(loader, name + ".o_proj", options.hidden_size, options.num_heads * options.head_dim,
               options.output_bias, options.canonical_shards) {
   if (!options_.qk_norm) return;
-  q_norm_ = RmsNorm(loader, name + ".q_norm", options_.head_dim, options_.norm);
-  k_norm_ = RmsNorm(loader, name + ".k_norm", options_.head_dim, options_.norm);
+  q_norm_weight_ = loader.vector(name + ".q_norm", options_.head_dim);
+  k_norm_weight_ = loader.vector(name + ".k_norm", options_.head_dim);
 }
 
 std::int64_t Attention::q_size() const noexcept { return options_.num_heads * options_.head_dim; }
@@ -118,16 +118,24 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   const Matrix qkv = scratch.take(num_tokens, row_size);
   qkv_proj_.apply(step.ops, step.context, x, qkv);
   const Heads q(qkv.data, num_tokens, options_.num_heads, options_.head_dim, row_size);
-  const Heads k(qkv.data + q_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
-                row_size);
-  const Heads v(k.data + kv_size(), num_tokens, options_.num_kv_heads, options_.head_dim, row_size);
-  if (options_.qk_norm) {
-    q_norm_.apply(step, q);
-    k_norm_.apply(step, k);
-  }
-  options_.rope->apply(step.ops, step.context, q, k, batch.positions.data());
-
-  step.ops.write_kv(step.context, {.k = k, .v = v, .slots = group.slots, .cache = cache.pages});
+  const ConstHeads k(qkv.data + q_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
+                     row_size);
+  const ConstHeads v(k.data + kv_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
+                     row_size);
+  step.ops.rope_and_write_kv(step.context,
+                             {.q = q,
+                              .k = k,
+                              .v = v,
+                              .q_norm_weight = options_.qk_norm ? q_norm_weight_.data() : nullptr,
+                              .k_norm_weight = options_.qk_norm ? k_norm_weight_.data() : nullptr,
+                              .norm_weight_offset = options_.norm.weight_offset,
+                              .norm_eps = options_.norm.eps,
+                              .rotary_dim = options_.rope->rotary_dim(),
+                              .positions = batch.positions.data(),
+                              .cos = options_.rope->cos().data(),
+                              .sin = options_.rope->sin().data(),
+                              .slots = group.slots,
+                              .cache = cache.pages});
   const Matrix attended = scratch.take(num_tokens, q_size());
   step.ops.attention(step.context, {.q = q,
                                     .cache = cache.pages,

@@ -104,8 +104,8 @@ class RmsNorm {
  public:
   RmsNorm() = default;
   RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style);
-  /// In place, over the last dimension.
-  void apply(const LayerStep& step, Heads x) const;
+  /// In place.
+  void apply(const LayerStep& step, Matrix x) const;
   /// residual += x; out = norm(residual).
   void add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residual, Matrix out) const;
 
@@ -150,8 +150,8 @@ class Attention {
   AttentionOptions options_;  ///< head counts are those of this rank
   Linear qkv_proj_;
   RowParallelLinear o_proj_;
-  RmsNorm q_norm_;
-  RmsNorm k_norm_;
+  std::vector<float> q_norm_weight_;
+  std::vector<float> k_norm_weight_;
 };
 
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).

@@ -107,14 +107,4 @@ RotaryEmbedding::RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim
   }
 }
 
-void RotaryEmbedding::apply(const OpTable& ops, const OpContext& context, Heads q, Heads k,
-                            const std::int32_t* positions) const {
-  ops.rope(context, {.q = q,
-                     .k = k,
-                     .positions = positions,
-                     .cos = cos_.data(),
-                     .sin = sin_.data(),
-                     .rotary_dim = rotary_dim_});
-}
-
 }  // namespace troupe

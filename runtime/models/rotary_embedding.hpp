@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/ops.hpp"
 #include "runtime/models/model_config.hpp"
 
 namespace troupe {
@@ -14,10 +13,6 @@ namespace troupe {
 class RotaryEmbedding {
  public:
   RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim, std::int64_t num_positions);
-
-  /// Rotates q and k in place. positions: one per token, below num_positions.
-  void apply(const OpTable& ops, const OpContext& context, Heads q, Heads k,
-             const std::int32_t* positions) const;
 
   [[nodiscard]] const std::vector<float>& cos() const noexcept { return cos_; }
   [[nodiscard]] const std::vector<float>& sin() const noexcept { return sin_; }

@@ -173,11 +173,11 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
   }
   const std::int64_t num_tokens = starts.back();
   const TestContext context(workspace_bytes, num_threads);
-  ops.write_kv(context,
-               {.k = heads(std::as_const(k), num_tokens, shape.num_kv_heads, shape.head_dim),
-                .v = heads(std::as_const(v), num_tokens, shape.num_kv_heads, shape.head_dim),
-                .slots = slots.data(),
-                .cache = cache.view()});
+  ops.rope_and_write_kv(context, {.q = heads(q, num_tokens, shape.num_heads, shape.head_dim),
+                                  .k = heads(k, num_tokens, shape.num_kv_heads, shape.head_dim),
+                                  .v = heads(v, num_tokens, shape.num_kv_heads, shape.head_dim),
+                                  .slots = slots.data(),
+                                  .cache = cache.view()});
   Floats out(q.size(), -1.0f);
   ops.attention(context, {.q = heads(std::as_const(q), num_tokens, shape.num_heads, shape.head_dim),
                           .cache = cache.view(),
@@ -369,23 +369,6 @@ BOOST_AUTO_TEST_CASE(blocks_before_the_window_are_not_read) {
     for (std::size_t i = 0; i < 17; ++i) cache.tables()[i] = -1000000;
     run_step(*ops, shape, {seq}, {{299, 300}}, cache, outs);
     BOOST_TEST(worst_error(outs[0], reference_attention(shape, seq, ElementType::kF32)) < 1e-5);
-  }
-}
-
-BOOST_AUTO_TEST_CASE(a_negative_slot_is_passed_over) {
-  const Shape shape;
-  for (const OpTable* ops : all_tables()) {
-    TestCache cache(shape, ElementType::kF32, 16, 1, 16, 3);
-    const std::vector<std::byte> before(
-        static_cast<std::byte*>(cache.view().data),
-        static_cast<std::byte*>(cache.view().data) + cache.view().block_bytes());
-    const Floats k = random_floats(shape.num_kv_heads * shape.head_dim, 1);
-    const std::int64_t slot = -1;
-    ops->write_kv(TestContext(), {.k = heads(k, 1, shape.num_kv_heads, shape.head_dim),
-                                  .v = heads(k, 1, shape.num_kv_heads, shape.head_dim),
-                                  .slots = &slot,
-                                  .cache = cache.view()});
-    BOOST_TEST(std::memcmp(before.data(), cache.view().data, before.size()) == 0);
   }
 }
 

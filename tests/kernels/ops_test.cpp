@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "tests/kernels/kernel_testing.hpp"
 
@@ -55,28 +56,26 @@ BOOST_AUTO_TEST_CASE(rms_norm_equals_double_precision_and_rows_are_independent) 
   }
 }
 
-BOOST_AUTO_TEST_CASE(norms_of_heads_inside_a_wider_row_touch_nothing_else) {
-  constexpr std::int64_t kTokens = 3;
-  constexpr std::int64_t kHeads = 2;
-  constexpr std::int64_t kDim = 20;
+BOOST_AUTO_TEST_CASE(rms_norm_in_place_inside_wider_rows_touches_nothing_else) {
+  constexpr std::int64_t kRows = 3;
+  constexpr std::int64_t kCols = 40;
   constexpr std::int64_t kStride = 70;
   for (const OpTable* ops : all_tables()) {
-    Floats buffer = random_floats(kTokens * kStride, 3);
+    Floats buffer = random_floats(kRows * kStride, 3);
     const Floats before = buffer;
-    const Floats weight = random_floats(kDim, 4);
-    const Heads view{buffer.data() + 5, kTokens, kHeads, kDim, kStride};
+    const Floats weight = random_floats(kCols, 4);
+    const Matrix view{buffer.data() + 5, kRows, kCols, kStride};
     ops->rms_norm(TestContext(), {.x = view, .weight = weight.data(), .out = view});
-    for (std::int64_t t = 0; t < kTokens; ++t) {
+    for (std::int64_t t = 0; t < kRows; ++t) {
       for (std::int64_t i = 0; i < kStride; ++i) {
-        const bool inside = i >= 5 && i < 5 + kHeads * kDim;
+        const bool inside = i >= 5 && i < 5 + kCols;
         BOOST_TEST((at(buffer, t * kStride + i) == at(before, t * kStride + i)) == !inside);
       }
-      Floats head(kDim);
-      ops->rms_norm(TestContext(),
-                    {.x = ConstHeads{before.data() + t * kStride + 25, 1, 1, kDim, kDim},
-                     .weight = weight.data(),
-                     .out = matrix(head, 1, kDim)});
-      BOOST_TEST(same_bits(head.data(), buffer.data() + t * kStride + 25, kDim));
+      Floats row(kCols);
+      ops->rms_norm(TestContext(), {.x = {before.data() + t * kStride + 5, 1, kCols},
+                                    .weight = weight.data(),
+                                    .out = matrix(row, 1, kCols)});
+      BOOST_TEST(same_bits(row.data(), buffer.data() + t * kStride + 5, kCols));
     }
   }
 }
@@ -140,46 +139,243 @@ BOOST_AUTO_TEST_CASE(layer_norm_equals_double_precision) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(rope_rotates_pairs_of_both_styles_and_leaves_the_rest) {
-  constexpr std::int64_t kTokens = 5;
-  constexpr std::int64_t kDim = 40;
+/// The tokens of a step, heads of q, k and v in one row each as a layer has them, and with what
+/// they are made ready for attention.
+struct RopeStep {
+  static constexpr std::int64_t kHeads = 6;
+  static constexpr std::int64_t kKvHeads = 3;
+  static constexpr std::int64_t kBlockSize = 16;
+  static constexpr std::int64_t kMaxPosition = 9;
+
+  RopeStep(std::int64_t num_tokens, std::int64_t head_dim)
+      : num_tokens(num_tokens),
+        head_dim(head_dim),
+        row_size((kHeads + 2 * kKvHeads) * head_dim),
+        rows(random_floats(num_tokens * row_size, 12, 3.0f)),
+        q_norm_weight(random_floats(head_dim, 13)),
+        k_norm_weight(random_floats(head_dim, 14)) {
+    for (const float angle : random_floats(kMaxPosition * head_dim / 2, 11, 3.0f)) {
+      cos.push_back(std::cos(angle));
+      sin.push_back(std::sin(angle));
+    }
+    std::mt19937 random(15);
+    for (std::int64_t t = 0; t < num_tokens; ++t) {
+      positions.push_back(static_cast<std::int32_t>(random() % kMaxPosition));
+      slots.push_back(t);
+    }
+    std::shuffle(slots.begin(), slots.end(), random);
+  }
+
+  [[nodiscard]] KvCacheView cache_view(ElementType type) const {
+    return {.type = type,
+            .num_blocks = (num_tokens + kBlockSize - 1) / kBlockSize,
+            .block_size = kBlockSize,
+            .num_kv_heads = kKvHeads,
+            .head_dim = head_dim};
+  }
+  /// `heads` of each token of x, which is laid out as rows are, from head `first` on.
+  [[nodiscard]] Heads view(Floats& x, std::int64_t first, std::int64_t heads) const {
+    return {x.data() + first * head_dim, num_tokens, heads, head_dim, row_size};
+  }
+  /// Everything for q, k and v in x but the cache.
+  [[nodiscard]] RopeAndWriteKvArgs args(Floats& x) const {
+    return {.q = view(x, 0, kHeads),
+            .k = view(x, kHeads, kKvHeads),
+            .v = view(x, kHeads + kKvHeads, kKvHeads),
+            .norm_weight_offset = 1.0f,
+            .norm_eps = 1e-5f,
+            .positions = positions.data(),
+            .cos = cos.data(),
+            .sin = sin.data(),
+            .slots = slots.data()};
+  }
+
+  std::int64_t num_tokens;
+  std::int64_t head_dim;
+  std::int64_t row_size;
+  Floats rows;
+  Floats q_norm_weight, k_norm_weight;
+  Floats cos, sin;
+  std::vector<std::int32_t> positions;
+  std::vector<std::int64_t> slots;
+};
+
+/// The pages that are left by the operation, which were of 0xff before.
+std::vector<std::byte> pages_after(const OpTable& ops, KvCacheView cache, RopeAndWriteKvArgs args,
+                                   int num_threads = 2) {
+  std::vector<std::byte> pages(static_cast<std::size_t>(cache.num_blocks * cache.block_bytes()),
+                               std::byte{0xff});
+  cache.data = pages.data();
+  args.cache = cache;
+  ops.rope_and_write_kv(TestContext(0, num_threads), args);
+  return pages;
+}
+
+constexpr ElementType kCacheTypes[] = {ElementType::kF32, ElementType::kBF16, ElementType::kF16,
+                                       ElementType::kI8, ElementType::kF8E4M3};
+
+/// RMSNorm and RoPE of the queries of `step` in double precision.
+std::vector<double> reference_queries(const RopeStep& step, std::int64_t rotary_dim,
+                                      RopeStyle style, bool has_norm) {
+  std::vector<double> want(step.rows.begin(), step.rows.end());
+  const std::int64_t half = rotary_dim / 2;
+  for (std::int64_t row = 0; row < step.num_tokens * RopeStep::kHeads; ++row) {
+    const std::int64_t token = row / RopeStep::kHeads;
+    double* const x = want.data() + token * step.row_size + row % RopeStep::kHeads * step.head_dim;
+    if (has_norm) {
+      double squares = 0.0;
+      for (std::int64_t d = 0; d < step.head_dim; ++d) squares += x[d] * x[d];
+      const double factor = 1.0 / std::sqrt(squares / static_cast<double>(step.head_dim) + 1e-5);
+      for (std::int64_t d = 0; d < step.head_dim; ++d)
+        x[d] *= factor * (at(step.q_norm_weight, d) + 1.0);
+    }
+    for (std::int64_t i = 0; i < half; ++i) {
+      const std::int64_t angle = step.positions[static_cast<std::size_t>(token)] * half + i;
+      const bool halves = style == RopeStyle::kHalves;
+      double& first = x[halves ? i : 2 * i];
+      double& second = x[halves ? half + i : 2 * i + 1];
+      const double a = first;
+      const double b = second;
+      first = a * at(step.cos, angle) - b * at(step.sin, angle);
+      second = b * at(step.cos, angle) + a * at(step.sin, angle);
+    }
+  }
+  return want;
+}
+
+BOOST_AUTO_TEST_CASE(queries_are_normed_and_rotated_in_both_styles_and_the_rest_is_left) {
+  const RopeStep step(19, 40);
   for (const OpTable* ops : all_tables()) {
     for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kNeighbours}) {
-      for (const std::int64_t rotary_dim : {std::int64_t{22}, kDim}) {
-        const std::int64_t half = rotary_dim / 2;
-        const Floats angles = random_floats(9 * half, 11, 3.0f);
-        Floats cos;
-        Floats sin;
-        for (const float angle : angles) {
-          cos.push_back(std::cos(angle));
-          sin.push_back(std::sin(angle));
+      for (const std::int64_t rotary_dim : {0, 22, 40}) {
+        for (const bool has_norm : {false, true}) {
+          Floats rows = step.rows;
+          RopeAndWriteKvArgs args = step.args(rows);
+          args.rotary_dim = rotary_dim;
+          args.style = style;
+          if (rotary_dim == 0) args.positions = nullptr;
+          if (has_norm) {
+            args.q_norm_weight = step.q_norm_weight.data();
+            args.k_norm_weight = step.k_norm_weight.data();
+          }
+          pages_after(*ops, step.cache_view(ElementType::kBF16), args);
+          BOOST_TEST(worst_error(rows, reference_queries(step, rotary_dim, style, has_norm)) < 2e-6,
+                     ops->name << " rotary_dim " << rotary_dim << " norm " << has_norm);
+          const auto rest = [&](const Floats& x) {
+            Floats found;
+            for (std::int64_t t = 0; t < step.num_tokens; ++t) {
+              const float* const row = x.data() + t * step.row_size;
+              found.insert(found.end(), row + RopeStep::kHeads * step.head_dim,
+                           row + step.row_size);
+            }
+            return found;
+          };
+          BOOST_CHECK(rest(rows) == rest(step.rows));
         }
-        const std::vector<std::int32_t> positions = {0, 8, 3, 3, 1};
-        Floats q = random_floats(kTokens * 3 * kDim, 12);
-        Floats k = random_floats(kTokens * kDim, 13);
-        const Floats q_before = q;
-        ops->rope(TestContext(), {.q = heads(q, kTokens, 3, kDim),
-                                  .k = heads(k, kTokens, 1, kDim),
-                                  .positions = positions.data(),
-                                  .cos = cos.data(),
-                                  .sin = sin.data(),
-                                  .rotary_dim = rotary_dim,
-                                  .style = style});
-        std::vector<double> want(q_before.begin(), q_before.end());
-        for (std::int64_t row = 0; row < kTokens * 3; ++row) {
-          for (std::int64_t i = 0; i < half; ++i) {
-            const std::int64_t angle = positions[static_cast<std::size_t>(row / 3)] * half + i;
-            const bool halves = style == RopeStyle::kHalves;
-            const std::int64_t a = row * kDim + (halves ? i : 2 * i);
-            const std::int64_t b = row * kDim + (halves ? half + i : 2 * i + 1);
-            want[static_cast<std::size_t>(a)] =
-                at(q_before, a) * at(cos, angle) - at(q_before, b) * at(sin, angle);
-            want[static_cast<std::size_t>(b)] =
-                at(q_before, b) * at(cos, angle) + at(q_before, a) * at(sin, angle);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_key_in_its_page_has_the_bits_of_the_same_row_as_a_query) {
+  for (const std::int64_t head_dim : {40, 64}) {
+    const RopeStep step(37, head_dim);
+    for (const OpTable* ops : all_tables()) {
+      for (const ElementType type : kCacheTypes) {
+        for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kNeighbours}) {
+          for (const std::int64_t rotary_dim : {std::int64_t{0}, std::int64_t{22}, head_dim}) {
+            for (const bool has_norm : {false, true}) {
+              const KvCacheView cache = step.cache_view(type);
+              Floats rows = step.rows;
+              RopeAndWriteKvArgs args = step.args(rows);
+              args.rotary_dim = rotary_dim;
+              args.style = style;
+              if (has_norm) args.k_norm_weight = step.k_norm_weight.data();
+              const auto got = pages_after(*ops, cache, args);
+              // The keys as queries, then written as they are.
+              Floats keys = step.rows;
+              args.q = step.view(keys, RopeStep::kHeads, RopeStep::kKvHeads);
+              args.q_norm_weight = std::exchange(args.k_norm_weight, nullptr);
+              pages_after(*ops, cache, args);
+              args = step.args(keys);
+              const auto want = pages_after(*ops, cache, args);
+              BOOST_CHECK_MESSAGE(got == want, ops->name << " type " << int(type) << " rotary_dim "
+                                                         << rotary_dim << " norm " << has_norm);
+            }
           }
         }
-        BOOST_TEST(worst_error(q, want) < 1e-6, ops->name);
       }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(tokens_have_the_same_queries_and_pages_alone_and_together) {
+  // Enough heads and tokens for several threads.
+  const RopeStep step(37, 128);
+  for (const OpTable* ops : all_tables()) {
+    for (const ElementType type : kCacheTypes) {
+      KvCacheView cache = step.cache_view(type);
+      const auto args_for = [&](Floats& rows) {
+        RopeAndWriteKvArgs args = step.args(rows);
+        args.q_norm_weight = step.q_norm_weight.data();
+        args.k_norm_weight = step.k_norm_weight.data();
+        args.rotary_dim = step.head_dim;
+        return args;
+      };
+      Floats one_by_one = step.rows;
+      std::vector<std::byte> pages = pages_after(*ops, cache, {});
+      cache.data = pages.data();
+      for (std::int64_t t = 0; t < step.num_tokens; ++t) {
+        RopeAndWriteKvArgs args = args_for(one_by_one);
+        args.cache = cache;
+        args.q = {args.q.row(t, 0), 1, RopeStep::kHeads, step.head_dim, step.row_size};
+        args.k = {args.k.row(t, 0), 1, RopeStep::kKvHeads, step.head_dim, step.row_size};
+        args.v = {args.v.row(t, 0), 1, RopeStep::kKvHeads, step.head_dim, step.row_size};
+        args.positions += t;
+        args.slots += t;
+        ops->rope_and_write_kv(TestContext(), args);
+      }
+      for (const int num_threads : {1, 2, 4}) {
+        Floats together = step.rows;
+        const auto got = pages_after(*ops, step.cache_view(type), args_for(together), num_threads);
+        BOOST_CHECK_MESSAGE(got == pages, ops->name << " type " << int(type));
+        BOOST_CHECK_MESSAGE(together == one_by_one, ops->name << " type " << int(type));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_negative_slot_leaves_the_cache_alone_and_its_query_is_ready) {
+  RopeStep step(20, 64);
+  for (const OpTable* ops : all_tables()) {
+    for (const ElementType type : kCacheTypes) {
+      const KvCacheView cache = step.cache_view(type);
+      const auto run = [&](Floats& rows, const std::vector<std::int64_t>& slots) {
+        RopeAndWriteKvArgs args = step.args(rows);
+        args.k_norm_weight = step.k_norm_weight.data();
+        args.rotary_dim = step.head_dim;
+        args.slots = slots.data();
+        return pages_after(*ops, cache, args);
+      };
+      Floats all = step.rows;
+      run(all, step.slots);
+      Floats none = step.rows;
+      const std::vector<std::int64_t> no_slots(step.slots.size(), -1);
+      const auto untouched = run(none, no_slots);
+      BOOST_CHECK(std::ranges::all_of(untouched, [](std::byte b) { return b == std::byte{0xff}; }));
+      BOOST_CHECK(none == all);
+
+      // Tokens without a slot among others: as if their heads held other numbers.
+      std::vector<std::int64_t> some_slots = step.slots;
+      for (const std::size_t t : {0, 3, 17}) some_slots[t] = -1;
+      Floats rows = step.rows;
+      const auto some = run(rows, some_slots);
+      BOOST_CHECK(rows == all);
+      Floats other_rows = step.rows;
+      for (const std::int64_t t : {0, 3, 17}) {
+        std::fill_n(other_rows.begin() + t * step.row_size, step.row_size, 7.0f);
+      }
+      BOOST_CHECK_MESSAGE(some == run(other_rows, some_slots), ops->name << " type " << int(type));
     }
   }
 }

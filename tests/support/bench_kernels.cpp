@@ -349,6 +349,53 @@ void bench_attention(benchmark::State& state, const OpTable* ops, ElementType ty
   report(state, static_cast<double>(layer_bytes), pairs * kHeads * kDim * 4.0);
 }
 
+/// New tokens of the same model, made ready for attention: read once, queries written, keys and
+/// values written to neighbouring slots.
+void bench_rope_and_write_kv(benchmark::State& state, const OpTable* ops, ElementType type) {
+  constexpr std::int64_t kHeads = 16;
+  constexpr std::int64_t kKvHeads = 8;
+  constexpr std::int64_t kDim = 128;
+  constexpr std::int64_t kBlock = 16;
+  constexpr std::int64_t kRow = (kHeads + 2 * kKvHeads) * kDim;
+  const std::int64_t tokens = state.range(0);
+  KvCacheView cache{nullptr, type, (tokens + kBlock - 1) / kBlock, kBlock, kKvHeads, kDim};
+  const std::int64_t layer_bytes = cache.num_blocks * cache.block_bytes();
+  constexpr std::int64_t kLayers = 28;
+  const Memory pages(layer_bytes * kLayers);
+  const Memory qkv(tokens * kRow * 4);
+  fill_random(qkv.floats(), tokens * kRow);
+  // No rotation and no weight: the queries, which are changed in place, keep their size.
+  const Memory cos(tokens * kDim / 2 * 4);
+  const Memory sin(tokens * kDim / 2 * 4);
+  const Memory weight(kDim * 4);
+  std::fill_n(cos.floats(), tokens * kDim / 2, 1.0f);
+  std::fill_n(weight.floats(), kDim, 1.0f);
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(tokens));
+  std::iota(positions.begin(), positions.end(), 0);
+  const std::vector<std::int64_t> slots(positions.begin(), positions.end());
+  const OpContext context{&machine().pool, {}};
+  std::int64_t layer = 0;
+  for (auto _ : state) {
+    cache.data = pages.data() + layer * layer_bytes;
+    float* const q = qkv.floats();
+    ops->rope_and_write_kv(
+        context, {.q = Heads(q, tokens, kHeads, kDim, kRow),
+                  .k = ConstHeads(q + kHeads * kDim, tokens, kKvHeads, kDim, kRow),
+                  .v = ConstHeads(q + (kHeads + kKvHeads) * kDim, tokens, kKvHeads, kDim, kRow),
+                  .q_norm_weight = weight.floats(),
+                  .k_norm_weight = weight.floats(),
+                  .rotary_dim = kDim,
+                  .positions = positions.data(),
+                  .cos = cos.floats(),
+                  .sin = sin.floats(),
+                  .slots = slots.data(),
+                  .cache = cache});
+    layer = (layer + 1) % kLayers;
+  }
+  const std::int64_t kv_bytes = 2 * kKvHeads * (kDim * element_bytes(type) + scale_bytes(type));
+  report(state, static_cast<double>(tokens * ((kRow + kHeads * kDim) * 4 + kv_bytes)), 0.0);
+}
+
 /// An operation on [rows, cols] that reads and writes `passes` times as many floats.
 template <class Run>
 void bench_rows(benchmark::State& state, double passes, const Run& run) {
@@ -403,6 +450,14 @@ void register_for(const OpTable* ops) {
         ->Args({1, 8192})
         ->Args({512, 512})
         ->Args({512, 2048});
+  }
+  for (const auto& [kind, type] : {std::pair{"rope_and_write_kv_bf16", ElementType::kBF16},
+                                   {"rope_and_write_kv_int8", ElementType::kI8}}) {
+    add(kind,
+        [ops, type = type](benchmark::State& state) { bench_rope_and_write_kv(state, ops, type); })
+        ->Arg(1)
+        ->Arg(16)
+        ->Arg(512);
   }
   add("rms_norm",
       [ops](benchmark::State& state) {

@@ -87,7 +87,7 @@ class Workload {
     return batch;
   }
 
-  /// write_kv, then attention.
+  /// rope_and_write_kv without rotation, then attention.
   [[nodiscard]] auto operation(const Batch& batch, void* cache) const {
     const auto num_tokens = static_cast<std::int64_t>(batch.slots.size());
     const auto num_seqs = static_cast<std::int64_t>(batch.lens.size());
@@ -96,10 +96,12 @@ class Workload {
                      const std::int32_t* starts, const std::int32_t* lens,
                      const std::int32_t* tables) {
       const Shape& s = shape_;
-      ops.write_kv(context, {.k = {k, num_tokens, s.num_kv_heads, s.head_dim, s.kv_size()},
-                             .v = {v, num_tokens, s.num_kv_heads, s.head_dim, s.kv_size()},
-                             .slots = slots,
-                             .cache = view(cache)});
+      // No queries: theirs are constant, and would stay as they are.
+      ops.rope_and_write_kv(context, {.q = {nullptr, num_tokens, 0, s.head_dim, 0},
+                                      .k = {k, num_tokens, s.num_kv_heads, s.head_dim, s.kv_size()},
+                                      .v = {v, num_tokens, s.num_kv_heads, s.head_dim, s.kv_size()},
+                                      .slots = slots,
+                                      .cache = view(cache)});
       ops.attention(context, {.q = {q, num_tokens, s.num_heads, s.head_dim, s.q_size()},
                               .cache = view(cache),
                               .query_start_loc = starts,

@@ -78,11 +78,11 @@ BOOST_AUTO_TEST_CASE(norms_are_those_of_the_reference) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(rms_norm_works_in_place_on_the_heads_of_a_wider_row) {
-  constexpr std::int64_t kStride = 4 * 80 + 7;
-  const Floats weight = random_floats(80, 2);
+BOOST_AUTO_TEST_CASE(rms_norm_works_in_place_inside_wider_rows) {
+  constexpr std::int64_t kStride = 327;
+  const Floats weight = random_floats(320, 2);
   const auto norm = [](const OpTable& ops, const OpContext& context, float* x, const float* w) {
-    const Heads view(x, kRows, 4, 80, kStride);
+    const Matrix view(x, kRows, 320, kStride);
     ops.rms_norm(context, {.x = view, .weight = w, .out = view});
   };
   BOOST_TEST(difference_between_tables(random_floats(kRows * kStride, 1), norm, weight) < 1e-5);
@@ -104,26 +104,41 @@ BOOST_AUTO_TEST_CASE(add_rms_norm_leaves_the_sum_and_its_norm) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(rope_rotates_queries_and_keys_in_both_styles) {
+BOOST_AUTO_TEST_CASE(queries_and_keys_are_normed_rotated_and_written_in_both_styles) {
   const std::vector<std::int32_t> positions = {0, 5, 19, 7};
+  const std::vector<std::int64_t> slots = {6, -1, 0, 3};
   constexpr std::int64_t kDim = 18;
-  constexpr std::int64_t kStride = 5 * kDim + 3;
+  constexpr std::int64_t kStride = 7 * kDim + 3;
+  constexpr std::int64_t kRowFloats = 4 * kStride;
+  const KvCacheView pages{nullptr, ElementType::kF32, 2, 5, 2, kDim};
+  const Floats weights = random_floats(2 * kDim, 4);
   for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kNeighbours}) {
-    for (const std::int64_t rotary_dim : {2, 10, 18}) {
-      for (const std::int64_t num_kv_heads : {0, 2}) {
-        const auto rotate = [=](const OpTable& ops, const OpContext& context, float* x,
-                                const std::int32_t* at, const float* cos, const float* sin) {
-          ops.rope(context, {.q = {x, 4, 3, kDim, kStride},
-                             .k = {x + 3 * kDim, 4, num_kv_heads, kDim, kStride},
-                             .positions = at,
-                             .cos = cos,
-                             .sin = sin,
-                             .rotary_dim = rotary_dim,
-                             .style = style});
+    for (const std::int64_t rotary_dim : {0, 2, 10, 18}) {
+      for (const bool has_norm : {false, true}) {
+        // The rows, then the cache.
+        const auto run = [=](const OpTable& ops, const OpContext& context, float* x,
+                             const std::int32_t* at, const float* cos, const float* sin,
+                             const std::int64_t* to, const float* w) {
+          KvCacheView cache = pages;
+          cache.data = x + kRowFloats;
+          ops.rope_and_write_kv(context, {.q = {x, 4, 3, kDim, kStride},
+                                          .k = {x + 3 * kDim, 4, 2, kDim, kStride},
+                                          .v = {x + 5 * kDim, 4, 2, kDim, kStride},
+                                          .q_norm_weight = has_norm ? w : nullptr,
+                                          .k_norm_weight = has_norm ? w + kDim : nullptr,
+                                          .norm_weight_offset = 1.0f,
+                                          .rotary_dim = rotary_dim,
+                                          .style = style,
+                                          .positions = at,
+                                          .cos = cos,
+                                          .sin = sin,
+                                          .slots = to,
+                                          .cache = cache});
         };
-        BOOST_TEST(difference_between_tables(random_floats(4 * kStride, 1), rotate, positions,
-                                             random_floats(20 * rotary_dim / 2, 2),
-                                             random_floats(20 * rotary_dim / 2, 3)) < 1e-6);
+        const Floats before = random_floats(kRowFloats + 2 * pages.block_bytes() / 4, 1);
+        BOOST_TEST(difference_between_tables(
+                       before, run, positions, random_floats(20 * rotary_dim / 2, 2),
+                       random_floats(20 * rotary_dim / 2, 3), slots, weights) < 1e-5);
       }
     }
   }

@@ -1,0 +1,238 @@
+// Queries normed and rotated in place; keys likewise on their way into their pages, and values.
+
+#include "kernels/cpu/cpu_ops.hpp"
+#include "kernels/cpu/ints.hpp"
+#include "kernels/cpu/kv_layout.hpp"
+#include "kernels/cpu/norm_rows.hpp"
+#include "kernels/thread_pool.hpp"
+
+#if defined(__AVX512BF16__)
+#include "kernels/cpu/bf16.hpp"
+#endif
+
+namespace troupe::TROUPE_ISA {
+namespace {
+
+/// out = a head of the token rotated; normed(d, load_lanes) are its elements from d on.
+template <class Normed>
+TROUPE_INLINE void rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const Normed& normed,
+                          float* out) {
+  const std::int64_t half = args.rotary_dim / 2;
+  const std::int64_t first_angle = half == 0 ? 0 : args.positions[token] * half;
+  const float* cos = args.cos + first_angle;
+  const float* sin = args.sin + first_angle;
+  const bool halves = args.style == RopeStyle::kHalves;
+  if (halves) {
+    for_each_vector(half, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+      const Vec a = normed(i, load_lanes);
+      const Vec b = normed(half + i, load_lanes);
+      const Vec c = load_lanes(cos + i);
+      const Vec s = load_lanes(sin + i);
+      store_lanes(out + i, a * c - b * s);
+      store_lanes(out + half + i, b * c + a * s);
+    });
+  }
+  const std::int64_t done = halves ? 2 * half : 0;
+  for_each_vector(args.q.head_dim - done, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+    store_lanes(out + done + i, normed(done + i, load_lanes));
+  });
+  if (halves) return;
+  for (std::int64_t i = 0; i < half; ++i) {
+    const float a = out[2 * i];
+    const float b = out[2 * i + 1];
+    out[2 * i] = a * cos[i] - b * sin[i];
+    out[2 * i + 1] = b * cos[i] + a * sin[i];
+  }
+}
+
+/// out = a head of the token, x, normed and rotated; out may be x.
+void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
+                     const float* norm_weight, float* out) {
+  if (norm_weight == nullptr) {
+    return rotate(
+        args, token, [x](std::int64_t d, auto load_lanes) { return load_lanes(x + d); }, out);
+  }
+  const Vec factor = broadcast(rms_norm_factor(x, args.q.head_dim, args.norm_eps));
+  const Vec offset = broadcast(args.norm_weight_offset);
+  rotate(
+      args, token,
+      [=](std::int64_t d, auto load_lanes) {
+        return load_lanes(x + d) * factor * (load_lanes(norm_weight + d) + offset);
+      },
+      out);
+}
+
+/// numbers[d] = x[d].
+template <ElementType kType>
+TROUPE_INLINE void convert(const float* x, std::int64_t head_dim, std::byte* numbers) {
+#if defined(__AVX512BF16__)
+  if constexpr (kType == ElementType::kBF16) {
+    return round_to_bf16(x, head_dim, head_dim, reinterpret_cast<std::uint16_t*>(numbers));
+  }
+#endif
+  for (std::int64_t d = 0; d < head_dim; ++d) store_element<kType>(numbers, d, x[d]);
+}
+
+/// The nearest 1/256 of a number that kF8E4M3 has. Pre: |x| <= 1.75.
+TROUPE_INLINE Vec round_to_f8e4m3(Vec x) {
+  // 4 significant bits (Dekker, Numerische Mathematik 18, section 5), at least steps of 2^-17.
+  const Vec product = x * broadcast(1048577.0f);
+  const Vec rounded = product - (product - x);
+  const Vec steps = (x + broadcast(96.0f)) - broadcast(96.0f);
+  return select(less(abs(x), broadcast(0x1p-14f)), steps, rounded);
+}
+
+/// The largest |x[d]|; NaN if any is not finite.
+TROUPE_INLINE float largest_size(const float* x, std::int64_t head_dim) {
+  Vec largest = zero();
+  Vec broken = zero();
+  for_each_vector(head_dim, [&](std::int64_t d, auto load_lanes, auto) {
+    const Vec numbers = load_lanes(x + d);
+    largest = max(largest, abs(numbers));
+    broken = broken + numbers * zero();
+  });
+  return max_of_lanes(largest) + sum_of_lanes(broken);
+}
+
+/// Returns the scale: scale * numbers[d] = x[d], as near as it gets; NaN if any x[d] is not finite.
+/// Writes whole vectors.
+template <ElementType kType>
+TROUPE_INLINE float convert_scaled(const float* x, std::int64_t head_dim, std::byte* numbers) {
+  constexpr float kLargest = kType == ElementType::kI8 ? 127.0f : 1.75f;  // 448 / 256
+  constexpr float kSmallest = 1e-30f;  // less counts as zero: its inverse may be too large
+  const float size = largest_size(x, head_dim);
+  const Vec inverse = broadcast(size > kSmallest ? kLargest / size : 0.0f);
+  const bool is_finite = size == size;
+  for (std::int64_t d = 0; d < head_dim; d += kLanes) {
+    const std::int64_t count = min_of(kLanes, head_dim - d);
+    Vec lanes = count == kLanes ? load(x + d) : load_first(x + d, count);
+    lanes = is_finite ? lanes * inverse : zero();
+    auto* codes = reinterpret_cast<std::int8_t*>(numbers + d);
+    if constexpr (kType == ElementType::kI8) {
+      store_int8(codes, round(lanes));
+    } else {
+      store_f8e4m3(codes, round_to_f8e4m3(lanes));
+    }
+  }
+  return size / kLargest;
+}
+
+/// Copies `count` items of kBytes to places `stride` bytes apart.
+template <std::int64_t kBytes>
+TROUPE_INLINE void spread(const std::byte* from, std::int64_t count, std::byte* to,
+                          std::int64_t stride) {
+  for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * stride, from + i * kBytes, kBytes);
+}
+
+/// A value's numbers, 32 n of them, to every second place of a tiled page.
+template <std::int64_t kBytes>
+TROUPE_INLINE void spread_values([[maybe_unused]] const std::byte* from,
+                                 [[maybe_unused]] std::int64_t count,
+                                 [[maybe_unused]] std::byte* to) {
+#if defined(TROUPE_BF16_TILES)
+  for (std::int64_t i = 0; i < count * kBytes; i += 32) {
+    const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    if constexpr (kBytes == 2) {
+      _mm512_mask_storeu_epi16(to + 2 * i, 0x55555555, _mm512_cvtepu16_epi32(numbers));
+    } else {
+      _mm512_mask_storeu_epi8(to + 2 * i, 0x5555555555555555, _mm512_cvtepu8_epi16(numbers));
+    }
+  }
+#endif
+}
+
+/// One head of a token, which is token t of the block.
+template <ElementType kType>
+TROUPE_INLINE void write_token(const KvCacheView& cache, std::int64_t t, const float* k,
+                               const float* v, std::byte* keys, std::byte* values) {
+  constexpr std::int64_t kNumberBytes = element_bytes(kType);
+  const std::int64_t head_dim = cache.head_dim;
+  alignas(64) std::byte k_numbers[kMaxHeadDim * kNumberBytes];
+  alignas(64) std::byte v_numbers[kMaxHeadDim * kNumberBytes];
+  if constexpr (scale_bytes(kType) != 0) {
+    const float k_scale = convert_scaled<kType>(k, head_dim, k_numbers);
+    const float v_scale = convert_scaled<kType>(v, head_dim, v_numbers);
+    std::memcpy(token_scale(cache, keys, t), &k_scale, sizeof k_scale);
+    std::memcpy(token_scale(cache, values, t), &v_scale, sizeof v_scale);
+  } else {
+    convert<kType>(k, head_dim, k_numbers);
+    convert<kType>(v, head_dim, v_numbers);
+  }
+  std::byte* const first_key = keys + key_number(cache, t, 0) * kNumberBytes;
+  std::byte* const first_value = values + value_number(cache, t, 0) * kNumberBytes;
+  if (has_tiled_pages(cache)) {
+    constexpr std::int64_t kPairBytes = 2 * kNumberBytes;
+    spread<kPairBytes>(k_numbers, head_dim / 2, first_key, cache.block_size * kPairBytes);
+    spread_values<kNumberBytes>(v_numbers, head_dim, first_value);
+  } else {
+    spread<kNumberBytes>(k_numbers, head_dim, first_key, cache.block_size * kNumberBytes);
+    std::memcpy(first_value, v_numbers, static_cast<std::size_t>(head_dim * kNumberBytes));
+  }
+}
+
+/// Of the tokens [first_token, end_token) the heads [first_head, end_head) of keys and values, head
+/// by head.
+template <ElementType kType>
+TROUPE_INLINE void write_heads(const RopeAndWriteKvArgs& args, std::int64_t first_token,
+                               std::int64_t end_token, std::int64_t first_head,
+                               std::int64_t end_head) {
+  // A key is long in the making: some are made side by side before the first is written.
+  constexpr std::int64_t kKeysAtOnce = 8;
+  alignas(64) float keys[kKeysAtOnce * kMaxHeadDim];
+  const KvCacheView& cache = args.cache;
+  const std::int64_t num_tokens = end_token - first_token;
+  const std::int64_t num_keys = num_tokens * (end_head - first_head);
+  for (std::int64_t begin = 0; begin < num_keys; begin += kKeysAtOnce) {
+    const auto for_each_key = [&](const auto& f) {
+      for (std::int64_t i = begin; i < min_of(num_keys, begin + kKeysAtOnce); ++i) {
+        const std::int64_t token = first_token + i % num_tokens;
+        if (args.slots[token] < 0) continue;
+        f(token, first_head + i / num_tokens, keys + (i - begin) * cache.head_dim);
+      }
+    };
+    for_each_key([&](std::int64_t token, std::int64_t head, float* key) {
+      norm_and_rotate(args, token, args.k.row(token, head), args.k_norm_weight, key);
+    });
+    for_each_key([&](std::int64_t token, std::int64_t head, const float* key) {
+      const std::int64_t block = args.slots[token] / cache.block_size;
+      write_token<kType>(cache, args.slots[token] % cache.block_size, key, args.v.row(token, head),
+                         key_block(cache, block, head), value_block(cache, block, head));
+    });
+  }
+}
+
+}  // namespace
+
+void rope_and_write_kv(const OpContext& context, const RopeAndWriteKvArgs& args) noexcept {
+  // Neighbouring tokens lie in the same cache lines: one thread writes many of them, head by head.
+  constexpr std::int64_t kTokensAtOnce = 16;
+  const std::int64_t num_tokens = args.q.num_tokens;
+  const std::int64_t num_heads = args.q.num_heads;
+  const std::int64_t num_kv_heads = args.cache.num_kv_heads;
+  const std::int64_t num_slices = ceil_div(num_tokens, kTokensAtOnce);
+  // Of few tokens the heads are shared out, in parts that are worth handing to another thread.
+  constexpr std::int64_t kPartElements = 8192;
+  const std::int64_t num_elements =
+      min_of(num_tokens, kTokensAtOnce) * (num_heads + 2 * num_kv_heads) * args.cache.head_dim;
+  const std::int64_t max_parts = max_of(1, min_of(num_kv_heads, num_elements / kPartElements));
+  const std::int64_t num_parts =
+      max_of(1, min_of(max_parts, context.pool->num_threads() / max_of(1, num_slices)));
+  with_cache_type(args.cache.type, [&](auto type) {
+    context.pool->parallel_for(num_slices * num_parts, [&](std::int64_t chunk) {
+      const std::int64_t first = chunk / num_parts * kTokensAtOnce;
+      const std::int64_t end = min_of(num_tokens, first + kTokensAtOnce);
+      const std::int64_t part = chunk % num_parts;
+      for (std::int64_t token = first; token < end; ++token) {
+        for (std::int64_t head = num_heads * part / num_parts;
+             head < num_heads * (part + 1) / num_parts; ++head) {
+          float* q = args.q.row(token, head);
+          norm_and_rotate(args, token, q, args.q_norm_weight, q);
+        }
+      }
+      write_heads<decltype(type)::value>(args, first, end, num_kv_heads * part / num_parts,
+                                         num_kv_heads * (part + 1) / num_parts);
+    });
+  });
+}
+
+}  // namespace troupe::TROUPE_ISA

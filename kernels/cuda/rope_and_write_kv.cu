@@ -1,0 +1,83 @@
+// Queries normed and rotated in place; keys likewise on their way into their pages, and values.
+
+#include "kernels/cuda/convert.cuh"
+#include "kernels/cuda/cuda_ops.hpp"
+#include "kernels/cuda/kv_layout.cuh"
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/norm_rows.cuh"
+
+namespace troupe::cuda {
+namespace {
+
+/// put(d, element d of the head, normed and rotated) for each d, by all threads of a block. Each
+/// thread reads what it puts, so put may write to x.
+template <class Put>
+__device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
+                                const float* norm_weight, const Put& put) {
+  const std::int64_t head_dim = args.q.head_dim;
+  const float factor =
+      norm_weight == nullptr ? 1.0f : rms_norm_factor(x, head_dim, args.norm_eps);
+  const auto normed = [&](std::int64_t d) {
+    return norm_weight == nullptr ? x[d]
+                                  : x[d] * factor * (norm_weight[d] + args.norm_weight_offset);
+  };
+  const std::int64_t half = args.rotary_dim / 2;
+  // The pairs, then what is not rotated.
+  for_each_of_block(head_dim - half, [&](std::int64_t i) {
+    if (i >= half) return put(half + i, normed(half + i));
+    const bool halves = args.style == RopeStyle::kHalves;
+    const std::int64_t first = halves ? i : 2 * i;
+    const std::int64_t second = halves ? half + i : 2 * i + 1;
+    const std::int64_t angle = args.positions[token] * half + i;
+    const float c = args.cos[angle];
+    const float s = args.sin[angle];
+    const float a = normed(first);
+    const float b = normed(second);
+    put(first, a * c - b * s);
+    put(second, b * c + a * s);
+  });
+}
+
+template <class T>
+void rope_and_write_kv_as(const OpContext& context, const RopeAndWriteKvArgs& args) {
+  // A row is a head of q, k or v of a token.
+  const std::int64_t num_heads = args.q.num_heads;
+  const std::int64_t num_kv_heads = args.cache.num_kv_heads;
+  const std::int64_t rows_per_token = num_heads + 2 * num_kv_heads;
+  for_each_row(context, args.q.num_tokens * rows_per_token, [=] __device__(std::int64_t row) {
+    const std::int64_t token = row / rows_per_token;
+    const std::int64_t row_of_token = row % rows_per_token;
+    if (row_of_token < num_heads) {
+      float* q = args.q.row(token, row_of_token);
+      norm_and_rotate(args, token, q, args.q_norm_weight,
+                      [q](std::int64_t d, float value) { q[d] = value; });
+      return;
+    }
+    const std::int64_t slot = args.slots[token];
+    if (slot < 0) return;
+    const std::int64_t head = (row_of_token - num_heads) % num_kv_heads;
+    const std::int64_t block = slot / args.cache.block_size;
+    const std::int64_t offset = slot % args.cache.block_size;
+    if (row_of_token < num_heads + num_kv_heads) {
+      T* keys = key_block<T>(args.cache, block, head) + offset;
+      norm_and_rotate(args, token, args.k.row(token, head), args.k_norm_weight,
+                      [&](std::int64_t d, float value) {
+                        keys[d * args.cache.block_size] = from_float<T>(value);
+                      });
+    } else {
+      const float* v = args.v.row(token, head);
+      T* values = value_block<T>(args.cache, block, head) + offset * args.cache.head_dim;
+      for_each_of_block(args.cache.head_dim,
+                        [&](std::int64_t d) { values[d] = from_float<T>(v[d]); });
+    }
+  });
+}
+
+}  // namespace
+
+void rope_and_write_kv(const OpContext& context, const RopeAndWriteKvArgs& args) noexcept {
+  with_element_type(args.cache.type,
+                    [&](auto zero) { rope_and_write_kv_as<decltype(zero)>(context, args); });
+}
+
+}  // namespace troupe::cuda
