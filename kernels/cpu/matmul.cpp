@@ -109,7 +109,7 @@ template <class Store>
 void multiply_bf16(const OpContext& context, const Product& product, const RoundedRows& x,
                    const Store& store) {
   constexpr std::int64_t kRowsAtOnce = 128;
-  constexpr std::int64_t kStretch = 1024;              // of the depth
+  constexpr std::int64_t kStretch = 1024;               // of the depth
   constexpr std::int64_t kChunkRowBytes = 1600 * 1024;  // rounded rows in the L2 cache
   constexpr std::int64_t kChunkWeightBytes = 512 * 1024;
   constexpr std::int64_t kWeightsAhead = 8 * 1024;  // memory answers while so much is multiplied

@@ -15,8 +15,7 @@ template <class Put>
 __device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
                                 const float* norm_weight, const Put& put) {
   const std::int64_t head_dim = args.q.head_dim;
-  const float factor =
-      norm_weight == nullptr ? 1.0f : rms_norm_factor(x, head_dim, args.norm_eps);
+  const float factor = norm_weight == nullptr ? 1.0f : rms_norm_factor(x, head_dim, args.norm_eps);
   const auto normed = [&](std::int64_t d) {
     return norm_weight == nullptr ? x[d]
                                   : x[d] * factor * (norm_weight[d] + args.norm_weight_offset);

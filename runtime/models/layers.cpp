@@ -114,8 +114,8 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   const std::int64_t num_tokens = batch.num_tokens();
   Scratch scratch = step.scratch;
 
-  const std::int64_t row_size = q_size() + 2 * kv_size();
-  const Matrix qkv = scratch.take(num_tokens, row_size);
+  const Matrix qkv = scratch.take_spread(num_tokens, q_size() + 2 * kv_size());
+  const std::int64_t row_size = qkv.row_stride;
   qkv_proj_.apply(step.ops, step.context, x, qkv);
   const Heads q(qkv.data, num_tokens, options_.num_heads, options_.head_dim, row_size);
   const ConstHeads k(qkv.data + q_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
@@ -136,7 +136,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                               .sin = options_.rope->sin().data(),
                               .slots = group.slots,
                               .cache = cache.pages});
-  const Matrix attended = scratch.take(num_tokens, q_size());
+  const Matrix attended = scratch.take_spread(num_tokens, q_size());
   step.ops.attention(step.context, {.q = q,
                                     .cache = cache.pages,
                                     .query_start_loc = batch.query_start_loc.data(),
@@ -148,13 +148,13 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                                     .sliding_window = options_.sliding_window,
                                     .logit_softcap = options_.logit_softcap,
                                     .out = Heads(attended.data, num_tokens, options_.num_heads,
-                                                 options_.head_dim, q_size())});
+                                                 options_.head_dim, attended.row_stride)});
   o_proj_.apply(step, attended, out);
 }
 
 std::int64_t Attention::scratch_bytes(std::int64_t num_tokens) const noexcept {
-  return Scratch::padded_bytes(num_tokens, q_size() + 2 * kv_size()) +
-         Scratch::padded_bytes(num_tokens, q_size());
+  return Scratch::padded_bytes(num_tokens, Scratch::spread(q_size() + 2 * kv_size())) +
+         Scratch::padded_bytes(num_tokens, Scratch::spread(q_size()));
 }
 
 std::int64_t Attention::workspace_bytes(Device& device, std::int64_t num_tokens,
