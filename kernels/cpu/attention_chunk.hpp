@@ -174,45 +174,62 @@ TROUPE_INLINE void score_chunk(const QueryTile& tile, const KvCacheView& cache,
   }
 }
 
-/// Turns the scores of positions [first, last] into exp(score - max); returns max and sum. Lanes of
-/// the outer vectors that are not in the range become 0. Where tokens have scales, the scores are
-/// multiplied by those of the keys before, and the exponentials by those of the values after.
-template <ElementType kType>
+/// The softmax of the scores of positions [first, last]: put(i, weights) for its vectors, which are
+/// exp(score - max), and 0 in lanes of the outer ones that are not in the range; returns max and
+/// sum. Where tokens have scales, the scores are multiplied by those of the keys before, and the
+/// exponentials by those of the values after.
+template <ElementType kType, class Put>
 TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch& scratch,
                                   float* scores, std::int64_t first, std::int64_t last,
-                                  float* max_out, float* sum_out) {
+                                  float* max_out, float* sum_out, const Put& put) {
   constexpr bool kScaled = scale_bytes(kType) != 0;
   const std::int64_t begin = first / kLanes * kLanes;
   const Vec factor = broadcast(args.scale);
+  const auto scaled_score = [&](std::int64_t i) __attribute__((always_inline)) {
+    Vec score = load(scores + i);
+    if constexpr (kScaled) score = score * load(scratch.key_scales + i);
+    return score * factor;
+  };
+  const bool is_capped = args.logit_softcap > 0.0f;
+  if (is_capped) {
+    const Vec cap = broadcast(args.logit_softcap);
+    for (std::int64_t i = begin; i <= last; i += kLanes)
+      store(scores + i, cap * tanh(scaled_score(i) / cap));
+  }
+  const auto score_at = [&](std::int64_t i) __attribute__((always_inline)) {
+    return is_capped ? load(scores + i) : scaled_score(i);
+  };
   const Vec first_lane = broadcast(static_cast<float>(first));
   const Vec end_lane = broadcast(static_cast<float>(last + 1));
-  const auto where_visible = [&](std::int64_t i, Vec lanes, Vec otherwise) {
-    if (i >= first && i + kLanes <= last + 1) return lanes;
+  const auto where_visible = [&](std::int64_t i, Vec lanes, Vec otherwise)
+      __attribute__((always_inline)) {
     const Vec position = broadcast(static_cast<float>(i)) + lane_numbers();
     return select(greater_equal(position, first_lane) & less(position, end_lane), lanes, otherwise);
   };
+  // f(i, visible) for all vectors; visible(lanes, otherwise) has something to do in the outer ones.
+  const auto for_each = [&](const auto& f) __attribute__((always_inline)) {
+    const auto outer = [&](std::int64_t i) {
+      f(i, [&](Vec lanes, Vec otherwise) { return where_visible(i, lanes, otherwise); });
+    };
+    outer(begin);
+    std::int64_t i = begin + kLanes;
+    for (; i + kLanes <= last + 1; i += kLanes) f(i, [](Vec lanes, Vec) { return lanes; });
+    if (i <= last) outer(i);
+  };
   Vec largest = broadcast(-kInfinity);
-  for (std::int64_t i = begin; i <= last; i += kLanes) {
-    Vec score = load(scores + i);
-    if constexpr (kScaled) score = score * load(scratch.key_scales + i);
-    score = score * factor;
-    if (args.logit_softcap > 0.0f) {
-      score = broadcast(args.logit_softcap) * tanh(score / broadcast(args.logit_softcap));
-    }
-    score = where_visible(i, score, broadcast(-kInfinity));
-    store(scores + i, score);
-    largest = max(largest, score);
-  }
+  for_each([&](std::int64_t i, auto visible) __attribute__((always_inline)) {
+    largest = max(largest, visible(score_at(i), broadcast(-kInfinity)));
+  });
   const float row_max = max_of_lanes(largest);
   Vec sum = zero();
-  for (std::int64_t i = begin; i <= last; i += kLanes) {
-    Vec weight = exp(load(scores + i) - broadcast(row_max));
+  for_each([&](std::int64_t i, auto visible) __attribute__((always_inline)) {
+    Vec weight = exp_up_to_89(visible(score_at(i), broadcast(-kInfinity)) - broadcast(row_max));
     sum = sum + weight;
     if constexpr (kScaled) {
-      weight = where_visible(i, weight * load(scratch.value_scales + i), zero());
+      weight = visible(weight * load(scratch.value_scales + i), zero());
     }
-    store(scores + i, weight);
-  }
+    put(i, weight);
+  });
   *max_out = row_max;
   *sum_out = sum_of_lanes(sum);
 }
@@ -303,8 +320,10 @@ void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t
   score_chunk<kType>(tile, cache, chunk_start, tile_first, tile_last, scratch);
   for (int row = 0; row < tile.num_rows; ++row) {
     if (!sees_chunk(tile, row, chunk)) continue;
-    softmax_scores<kType>(args, scratch, scratch.scores[row], first[row], last[row],
-                          &state.max[row], &state.sum[row]);
+    float* scores = scratch.scores[row];
+    softmax_scores<kType>(args, scratch, scores, first[row], last[row], &state.max[row],
+                          &state.sum[row],
+                          [scores](std::int64_t i, Vec weights) { store(scores + i, weights); });
     std::memset(state.out + row * head_dim, 0, static_cast<std::size_t>(head_dim) * sizeof(float));
   }
 

@@ -270,24 +270,24 @@ class TileAttention {
     if constexpr (kGroups == 2) TROUPE_TILE_STORE(3, scores + kGroupTokens, kStride);
   }
 
-  /// The row's softmax, and its weights as [group, kTileRows, 16] in bf16; 0 for what it does not
-  /// see.
+  /// The row's softmax, its weights as [group, kTileRows, 16] in bf16; 0 for what it does not see.
   void weigh(int row) {
-    const bool sees = last_[row] >= first_[row];
-    float* scores = scratch_.scores[row];
-    if (sees) {
-      softmax_scores<kType>(args_, scratch_, scores, first_[row], last_[row], &state_.max[row],
-                            &state_.sum[row]);
-    }
-    for (std::int64_t group = first_group_; group < end_group_; ++group) {
-      const bool in_range =
-          sees && group >= first_[row] / kGroupTokens && group <= last_[row] / kGroupTokens;
-      const __m512 weights =
-          in_range ? _mm512_load_ps(scores + group * kGroupTokens) : _mm512_setzero_ps();
+    std::int64_t group = first_group_;
+    const auto put = [&](Vec weights) __attribute__((always_inline)) {
       _mm256_store_si256(
           reinterpret_cast<__m256i*>(scratch_.weights + (group * kTileRows + row) * kGroupTokens),
-          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weights)));
+          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weights.v)));
+      ++group;
+    };
+    if (last_[row] >= first_[row]) {
+      while (group < first_[row] / kGroupTokens) put(zero());
+      softmax_scores<kType>(
+          args_, scratch_, scratch_.scores[row], first_[row], last_[row], &state_.max[row],
+          &state_.sum[row], [&](std::int64_t, Vec weights) __attribute__((always_inline)) {
+            put(weights);
+          });
     }
+    while (group < end_group_) put(zero());
   }
 
   /// Whether a group that some row sees only a part of has a value that is not finite; what was

@@ -6,11 +6,10 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// exp(x): x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for exp(r) (coefficients of Cephes'
-/// expf), times 2^n. Below -104 the result is 0, above 89 infinity; NaN stays NaN; exp(0) is
-/// exactly 1.
-TROUPE_INLINE Vec exp(Vec x) {
-  x = max(broadcast(-104.0f), min(broadcast(89.0f), x));
+/// exp(x) for x <= 89: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for exp(r) (coefficients
+/// of Cephes' expf), times 2^n. Below -104 the result is 0; NaN stays NaN; exp(0) is exactly 1.
+TROUPE_INLINE Vec exp_up_to_89(Vec x) {
+  x = max(broadcast(-104.0f), x);
   const Vec n = round(x * broadcast(1.44269504088896341f));
   Vec r = fma(n, broadcast(-0.693359375f), x);
   r = fma(n, broadcast(2.12194440e-4f), r);
@@ -23,6 +22,9 @@ TROUPE_INLINE Vec exp(Vec x) {
   const Vec y = fma(p, r * r, r) + broadcast(1.0f);
   return scale_by_power_of_2(y, n);
 }
+
+/// The same for any x; above 89 infinity.
+TROUPE_INLINE Vec exp(Vec x) { return exp_up_to_89(min(broadcast(89.0f), x)); }
 
 /// tanh(x): near zero an odd polynomial (coefficients of Cephes' tanhf), else 1 - 2 / (exp(2|x|) +
 /// 1) with the sign of x.
