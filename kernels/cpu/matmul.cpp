@@ -79,6 +79,7 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
                     layout.cols);
       }
     }
+    store.finish();
   });
 }
 
@@ -155,7 +156,7 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
             for (std::int64_t row = group; row < end_group; row += 32) {
               const std::int64_t rows = min_of(32, end_group - row);
               float* block = sums + (row - group) * kBf16PanelCols;
-              finisher.begin(panel, row, is_last ? rows : 0, num_steps);
+              finisher.begin(num_steps);
               const std::int64_t share = (row - first_row) / 32 - 1;
               const Prefetch ahead =
                   share < 0
@@ -164,7 +165,8 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
                                  share_lines};
               unit.multiply(x, row, static_cast<int>(rows), s * layout.padded_depth + k, depth,
                             shards + first_byte, ahead, finisher, k == 0, block + s * kShardSums);
-              finisher.end({block, kShardSums, kBf16PanelCols, num_shards});
+              finisher.end({block, kShardSums, kBf16PanelCols, num_shards}, panel, row,
+                           is_last ? rows : 0);
             }
           }
         }
@@ -318,6 +320,7 @@ void multiply_by_tiles(const OpContext& context, const Product& product, const Q
       store_block(store, {sums, kRowsAtOnce * kPanelCols, kPanelCols, num_shards}, first_row,
                   end_row - first_row, panel, kPanelCols);
     }
+    store.finish();
   });
 }
 
@@ -396,7 +399,7 @@ void matmul(const OpContext& context, const MatmulArgs& args) noexcept {
   const std::int64_t num_shards =
       args.num_shards == 0 ? args.weight.spec.k_shards : args.num_shards;
   multiply(context, Product(args.weight, args.first_shard, num_shards), args.x,
-           StoreProduct{args.out, args.bias});
+           StoreProduct(args.out, args.bias));
 }
 
 std::int64_t gated_mlp_workspace_bytes(const WeightSpec& gate_up, const WeightSpec& down,
@@ -417,7 +420,7 @@ void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
   OpContext rest = context;
   rest.workspace = context.workspace.subspan(
       static_cast<std::size_t>(hidden_bytes(args.gate_up.spec, spec, num_rows)));
-  const StoreProduct store{args.out, args.down_bias};
+  const StoreProduct store(args.out, args.down_bias);
 #if defined(TROUPE_BF16_UNIT)
   if (keeps_hidden_rounded(args.gate_up.spec, spec)) {
     const RoundedRows hidden(first, num_rows, down.num_shards, down.layout);

@@ -1,6 +1,8 @@
 #pragma once
 // What becomes of a block's sums: numbers of the product, or those that a gate lets through.
 
+#include <cstdint>
+
 #include "kernels/cpu/math.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
 
@@ -37,26 +39,54 @@ TROUPE_INLINE void store_block(const Store& store, const BlockSums& sums, std::i
 }
 
 /// out = sums + bias.
-struct StoreProduct {
-  Matrix out;
-  const float* bias;  ///< or none
+class StoreProduct {
+ public:
+  /// bias: or null.
+  StoreProduct(Matrix out, const float* bias)
+      : out_(out), bias_(bias), bypasses_caches_(is_large(out) && has_aligned_rows(out)) {}
 
   /// Row `row` of the product, from row r of the sums.
   TROUPE_INLINE void store_row(const BlockSums& sums, std::int64_t r, std::int64_t row,
                                std::int64_t panel, std::int64_t panel_cols) const {
     const std::int64_t first_col = panel * panel_cols;
-    float* to = out.row(row) + first_col;
-    for_each_vector(min_of(panel_cols, out.num_cols - first_col),
-                    [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-                      Vec sum = sums.at(r, i);
-                      if (bias != nullptr) sum = sum + load_lanes(bias + first_col + i);
-                      store_lanes(to + i, sum);
-                    });
+    const std::int64_t num_cols = min_of(panel_cols, out_.num_cols - first_col);
+    float* to = out_.row(row) + first_col;
+    const auto number = [&](std::int64_t i, const auto& load_lanes) __attribute__((always_inline)) {
+      const Vec sum = sums.at(r, i);
+      return bias_ == nullptr ? sum : sum + load_lanes(bias_ + first_col + i);
+    };
+    if (bypasses_caches_ && num_cols == panel_cols) {
+      const auto load_all = [](const float* p) { return load(p); };
+      for (std::int64_t i = 0; i < panel_cols; i += kLanes)
+        store_around_caches(to + i, number(i, load_all));
+      return;
+    }
+    for_each_vector(num_cols, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+      store_lanes(to + i, number(i, load_lanes));
+    });
   }
-  TROUPE_INLINE void prefetch(std::int64_t row, std::int64_t panel, std::int64_t panel_cols) const {
-    const float* first = out.row(row) + panel * panel_cols;
-    for (std::int64_t i = 0; i < panel_cols; i += 16) __builtin_prefetch(first + i, 1, 3);
+  /// What this thread has stored, others see when they are told so.
+  TROUPE_INLINE void finish() const {
+    if (bypasses_caches_) finish_stores_around_caches();
   }
+
+ private:
+  /// Too large to be found in a core's cache later: then it need not be read into it to be written,
+  /// nor take the place of what is multiplied.
+  static bool is_large(const Matrix& out) {
+    constexpr std::int64_t kCacheBytes = 1024 * 1024;
+    return out.num_rows * out.num_cols * 4 > kCacheBytes;
+  }
+  static bool has_aligned_rows(const Matrix& out) {
+    return (reinterpret_cast<std::uintptr_t>(out.data) |
+            static_cast<std::uintptr_t>(out.row_stride * 4)) %
+               64 ==
+           0;
+  }
+
+  Matrix out_;
+  const float* bias_;
+  bool bypasses_caches_;
 };
 
 /// Where gated numbers go: f32.
@@ -67,9 +97,6 @@ struct WideRows {
   TROUPE_INLINE void put(std::int64_t row, std::int64_t col, Vec x,
                          const StoreLanes& store_lanes) const {
     store_lanes(out.row(row) + col, x);
-  }
-  TROUPE_INLINE void prefetch(std::int64_t row, std::int64_t col) const {
-    __builtin_prefetch(out.row(row) + col, 1, 3);
   }
 };
 
@@ -97,9 +124,7 @@ struct StoreGated {
                       out.put(row, first_col + i, gate * up, store_lanes);
                     });
   }
-  TROUPE_INLINE void prefetch(std::int64_t row, std::int64_t panel, std::int64_t panel_cols) const {
-    out.prefetch(row, panel * (panel_cols / 2));
-  }
+  TROUPE_INLINE void finish() const {}
 };
 
 }  // namespace troupe::TROUPE_ISA

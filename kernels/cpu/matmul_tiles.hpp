@@ -19,55 +19,42 @@ struct Prefetch {
 };
 
 /// Finishes a block while the next one is multiplied, some rows at each step: the CPU does both at
-/// once if the instructions stand near each other. Meanwhile it also asks for the memory that the
-/// next block is to be stored in; its rows lie far apart there, no prefetcher of the CPU guesses
-/// them, and the stores would wait one by one.
+/// once if the instructions stand near each other.
 template <class Store>
 class Finisher {
  public:
   explicit Finisher(const Store& store) : store_(store) {}
 
-  /// Of the block that is now multiplied in num_steps steps, so many rows are stored after that.
-  TROUPE_INLINE void begin(std::int64_t panel, std::int64_t first_row, std::int64_t num_rows,
-                           std::int64_t num_steps) {
-    next_ = {panel, first_row, num_rows, ceil_div(num_rows, num_steps)};
-    done_.rows_per_step = ceil_div(done_.num_rows, num_steps);
+  /// The next block is multiplied in so many steps.
+  TROUPE_INLINE void begin(std::int64_t num_steps) {
+    rows_per_step_ = ceil_div(num_rows_, num_steps);
   }
   TROUPE_INLINE void step(std::int64_t step) const {
-    for_rows(next_, step, [&](std::int64_t r) {
-      store_.prefetch(next_.first_row + r, next_.panel, kBf16PanelCols);
-    });
-    for_rows(done_, step, [&](std::int64_t r) {
-      store_.store_row(sums_, r, done_.first_row + r, done_.panel, kBf16PanelCols);
-    });
+    const std::int64_t end = min_of(num_rows_, (step + 1) * rows_per_step_);
+    for (std::int64_t r = step * rows_per_step_; r < end; ++r)
+      store_.store_row(sums_, r, first_row_ + r, panel_, kBf16PanelCols);
   }
-  /// It is multiplied: these are its sums.
-  TROUPE_INLINE void end(const BlockSums& sums) {
-    done_ = next_;
+  /// Its sums. Without rows: more is to be added to them.
+  TROUPE_INLINE void end(const BlockSums& sums, std::int64_t panel, std::int64_t first_row,
+                         std::int64_t num_rows) {
     sums_ = sums;
+    panel_ = panel;
+    first_row_ = first_row;
+    num_rows_ = num_rows;
   }
-  /// The last one, for which there is no next one.
+  /// There is no next one.
   TROUPE_INLINE void finish() const {
-    store_block(store_, sums_, done_.first_row, done_.num_rows, done_.panel, kBf16PanelCols);
+    store_block(store_, sums_, first_row_, num_rows_, panel_, kBf16PanelCols);
+    store_.finish();
   }
 
  private:
-  struct Block {
-    std::int64_t panel = 0;
-    std::int64_t first_row = 0;
-    std::int64_t num_rows = 0;
-    std::int64_t rows_per_step = 0;
-  };
-  template <class F>
-  TROUPE_INLINE static void for_rows(const Block& block, std::int64_t step, const F& f) {
-    const std::int64_t end = min_of(block.num_rows, (step + 1) * block.rows_per_step);
-    for (std::int64_t r = step * block.rows_per_step; r < end; ++r) f(r);
-  }
-
   const Store& store_;
-  Block next_;
-  Block done_;
   BlockSums sums_{};
+  std::int64_t panel_ = 0;
+  std::int64_t first_row_ = 0;
+  std::int64_t num_rows_ = 0;
+  std::int64_t rows_per_step_ = 0;
 };
 
 /// Holds this thread's tile configuration while it lives.

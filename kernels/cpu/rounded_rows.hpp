@@ -88,9 +88,6 @@ class RoundedRows {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(at(row, col)),
                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)));
   }
-  TROUPE_INLINE void prefetch(std::int64_t row, std::int64_t col) const {
-    __builtin_prefetch(at(row, col), 1, 3);
-  }
 
  private:
   std::uint16_t* data_;

@@ -21,6 +21,10 @@ TROUPE_INLINE Vec zero() { return {_mm256_setzero_ps()}; }
 TROUPE_INLINE Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
 TROUPE_INLINE Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
 TROUPE_INLINE void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
+/// To aligned memory that the caches need not keep. Other threads see it after
+/// finish_stores_around_caches.
+TROUPE_INLINE void store_around_caches(float* p, Vec a) { _mm256_stream_ps(p, a.v); }
+TROUPE_INLINE void finish_stores_around_caches() { _mm_sfence(); }
 TROUPE_INLINE __m256i first_lanes(std::int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
                             _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));

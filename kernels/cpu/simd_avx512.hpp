@@ -21,6 +21,10 @@ TROUPE_INLINE Vec zero() { return {_mm512_setzero_ps()}; }
 TROUPE_INLINE Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 TROUPE_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 TROUPE_INLINE void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
+/// To aligned memory that the caches need not keep. Other threads see it after
+/// finish_stores_around_caches.
+TROUPE_INLINE void store_around_caches(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
+TROUPE_INLINE void finish_stores_around_caches() { _mm_sfence(); }
 TROUPE_INLINE __mmask16 first_lanes(std::int64_t n) {
   return static_cast<__mmask16>((1u << n) - 1u);
 }

@@ -20,6 +20,8 @@ TROUPE_INLINE Vec zero() { return {0.0f}; }
 TROUPE_INLINE Vec broadcast(float x) { return {x}; }
 TROUPE_INLINE Vec load(const float* p) { return {*p}; }
 TROUPE_INLINE void store(float* p, Vec a) { *p = a.v; }
+TROUPE_INLINE void store_around_caches(float* p, Vec a) { store(p, a); }
+TROUPE_INLINE void finish_stores_around_caches() {}
 /// 0 <= n < kLanes lanes from p; the others are zero.
 TROUPE_INLINE Vec load_first(const float*, std::int64_t) { return zero(); }
 TROUPE_INLINE void store_first(float*, Vec, std::int64_t) {}
