@@ -109,7 +109,8 @@ void multiply_f32(const OpContext& context, const Product& product, ConstMatrix 
 template <class Store>
 void multiply_bf16(const OpContext& context, const Product& product, const RoundedRows& x,
                    const Store& store) {
-  constexpr std::int64_t kRowsAtOnce = 128;
+  constexpr std::int64_t kTallRows = TileUnit::kTallRows;
+  constexpr std::int64_t kRowsAtOnce = 3 * kTallRows;
   constexpr std::int64_t kStretch = 1024;               // of the depth
   constexpr std::int64_t kChunkRowBytes = 1600 * 1024;  // rounded rows in the L2 cache
   constexpr std::int64_t kChunkWeightBytes = 512 * 1024;
@@ -120,9 +121,9 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
   const std::int64_t num_shards = product.num_shards;
   const std::int64_t num_rows = x.num_rows();
   const std::int64_t most_rows =
-      max_of(kRowsAtOnce, kChunkRowBytes / (x.row_depth() * 2) / kRowsAtOnce * kRowsAtOnce);
+      max_of(kRowsAtOnce, kChunkRowBytes / (x.row_depth() * 2) / kTallRows * kTallRows);
   const std::int64_t row_chunks = ceil_div(num_rows, most_rows);
-  const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), 32);
+  const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), kTallRows);
   const std::int64_t panels_per_chunk =
       max_of(1, kChunkWeightBytes / max_of(1, num_shards * layout.shard_bytes));
   const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
@@ -137,9 +138,9 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
     // Which this thread is likely to get when all have done theirs.
     const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
-    // The first 32 rows ask for what they are about to use, the others for a share each of the next
+    // The first block asks for what it is about to use, the others for a share each of the next
     // panel.
-    const std::int64_t shares = ceil_div(end_row - first_row, 32) - 1;
+    const std::int64_t shares = ceil_div(end_row - first_row, kTallRows) - 1;
     const std::int64_t share_lines = shares > 0 ? ceil_div(kStepLines, shares) : 0;
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
       const std::byte* shards = product.panel(panel);
@@ -153,11 +154,12 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
             const std::int64_t first_byte = s * layout.shard_bytes + k * kBf16PanelCols * 2;
             const std::int64_t num_steps = depth / kBf16DepthStep;
             const bool is_last = s + 1 == num_shards && k + depth == layout.padded_depth;
-            for (std::int64_t row = group; row < end_group; row += 32) {
-              const std::int64_t rows = min_of(32, end_group - row);
+            for (std::int64_t row = group, rows = 0; row < end_group; row += rows) {
+              rows = min_of(kTallRows, end_group - row);
+              if (rows < kTallRows) rows = min_of(32, rows);
               float* block = sums + (row - group) * kBf16PanelCols;
               finisher.begin(num_steps);
-              const std::int64_t share = (row - first_row) / 32 - 1;
+              const std::int64_t share = (row - first_row) / kTallRows - 1;
               const Prefetch ahead =
                   share < 0
                       ? Prefetch{shards + first_byte + kWeightsAhead, kStepLines}

@@ -68,9 +68,9 @@ class TileUnit {
   TileUnit& operator=(const TileUnit&) = delete;
 
   /// sums[r, n] = (fresh ? 0 : sums[r, n]) + sum over steps of 32 k in order, for rows first_row
-  /// ... and k = first_k ... first_k + depth; both are whole tiles. num_rows is at most 32. A row's
-  /// sums do not depend on the other rows, nor on how the depth is cut in calls. beside.step(i) is
-  /// called at each step, before the sums are written.
+  /// ... and k = first_k ... first_k + depth; both are whole tiles. num_rows: up to 32, or
+  /// kTallRows. A row's sums do not depend on the other rows, nor on how the depth is cut in calls.
+  /// beside.step(i) is called at each step, before the sums are written.
   template <class Beside>
   void multiply(const RoundedRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
                 std::int64_t depth, const std::byte* weights, const Prefetch& ahead,
@@ -80,7 +80,10 @@ class TileUnit {
     const std::int64_t num_steps = depth / kBf16DepthStep;
     const std::int64_t stride = x.step_stride(first_row);
     const std::uint16_t* upper = x.row(first_row) + first_step * stride;
-    if (num_rows <= 16) {
+    if (num_rows == kTallRows) {
+      multiply_tall(upper, x.row(first_row + 16) - x.row(first_row), weights, num_steps, ahead,
+                    beside, fresh, sums);
+    } else if (num_rows <= 16) {
       multiply_flat(upper, stride, weights, num_steps, ahead, beside, fresh, sums);
     } else {
       const std::int64_t lower_stride = x.step_stride(first_row + 16);
@@ -90,6 +93,8 @@ class TileUnit {
     }
   }
 
+  static constexpr std::int64_t kTallRows = 48;
+
  private:
   static constexpr std::int64_t kRowBytes = 64;  ///< of a tile
   static constexpr std::int64_t kTileBytes = 1024;
@@ -98,7 +103,8 @@ class TileUnit {
   static_assert(kBf16PanelCols == 2 * kTileCols);
 
   /// Tiles 4 and 5 are activations; the sums of their products with two tiles of weights, 6 and 7,
-  /// are 0, 1 and 2, 3. Up to 16 rows leave out 5, 2 and 3.
+  /// are 0, 1 and 2, 3. Up to 16 rows leave out 5, 2 and 3. Of kTallRows, 0 to 5 are sums, 6
+  /// activations, 7 weights.
   void configure(int num_rows) {
     if (num_rows == configured_rows_) return;
     configured_rows_ = num_rows;
@@ -109,10 +115,64 @@ class TileUnit {
       config.row_bytes[tile] = kRowBytes;
       const bool lower = tile == 2 || tile == 3 || tile == 5;
       const bool weights = tile >= 6;
+      const bool full = weights || num_rows == kTallRows;
       config.num_rows[tile] =
-          static_cast<std::uint8_t>(weights ? 16 : (lower ? lower_rows : upper_rows));
+          static_cast<std::uint8_t>(full ? 16 : (lower ? lower_rows : upper_rows));
     }
     load_tile_config(config);
+  }
+
+  /// kTallRows rows: of what is multiplied, less comes from further away than the first-level
+  /// cache; there are the activations that each step loads a second time.
+  template <class Beside>
+  static void multiply_tall(const std::uint16_t* x, std::int64_t row_tile_stride,
+                            const std::byte* weights, std::int64_t num_steps, const Prefetch& ahead,
+                            const Beside& beside, bool fresh, float* sums) {
+    constexpr std::int64_t kBlock = 16 * kBf16PanelCols;
+    if (fresh) {
+      TROUPE_TILE_ZERO(0);
+      TROUPE_TILE_ZERO(1);
+      TROUPE_TILE_ZERO(2);
+      TROUPE_TILE_ZERO(3);
+      TROUPE_TILE_ZERO(4);
+      TROUPE_TILE_ZERO(5);
+    } else {
+      TROUPE_TILE_LOAD(0, sums, kSumsStride);
+      TROUPE_TILE_LOAD(1, sums + kTileCols, kSumsStride);
+      TROUPE_TILE_LOAD(2, sums + kBlock, kSumsStride);
+      TROUPE_TILE_LOAD(3, sums + kBlock + kTileCols, kSumsStride);
+      TROUPE_TILE_LOAD(4, sums + 2 * kBlock, kSumsStride);
+      TROUPE_TILE_LOAD(5, sums + 2 * kBlock + kTileCols, kSumsStride);
+    }
+    const std::uint16_t* middle = x + row_tile_stride;
+    const std::uint16_t* lower = middle + row_tile_stride;
+    for (std::int64_t step = 0; step < num_steps; ++step) {
+      ahead.fetch(step);
+      beside.step(step);
+      TROUPE_TILE_LOAD(7, weights, kRowBytes);
+      TROUPE_TILE_LOAD(6, x, kRowBytes);
+      TROUPE_TILE_DOT(0, 6, 7);
+      TROUPE_TILE_LOAD(6, middle, kRowBytes);
+      TROUPE_TILE_DOT(2, 6, 7);
+      TROUPE_TILE_LOAD(6, lower, kRowBytes);
+      TROUPE_TILE_DOT(4, 6, 7);
+      TROUPE_TILE_LOAD(7, weights + kTileBytes, kRowBytes);
+      TROUPE_TILE_DOT(5, 6, 7);
+      TROUPE_TILE_LOAD(6, middle, kRowBytes);
+      TROUPE_TILE_DOT(3, 6, 7);
+      TROUPE_TILE_LOAD(6, x, kRowBytes);
+      TROUPE_TILE_DOT(1, 6, 7);
+      x += 16 * kBf16DepthStep;
+      middle += 16 * kBf16DepthStep;
+      lower += 16 * kBf16DepthStep;
+      weights += 2 * kTileBytes;
+    }
+    TROUPE_TILE_STORE(0, sums, kSumsStride);
+    TROUPE_TILE_STORE(1, sums + kTileCols, kSumsStride);
+    TROUPE_TILE_STORE(2, sums + kBlock, kSumsStride);
+    TROUPE_TILE_STORE(3, sums + kBlock + kTileCols, kSumsStride);
+    TROUPE_TILE_STORE(4, sums + 2 * kBlock, kSumsStride);
+    TROUPE_TILE_STORE(5, sums + 2 * kBlock + kTileCols, kSumsStride);
   }
 
   template <class Beside>
