@@ -99,13 +99,14 @@ void fail_frontend(Self self, Error error) {
 
 /// Asks on behalf of the Frontend that there is, or is to be.
 template <class Handle, class OnAnswer, class... Question>
-void ask_for_frontend(Self self, const Handle& to, std::string what, OnAnswer on_answer,
+void ask_for_frontend(Self self, const Handle& to, const char* what, OnAnswer on_answer,
                       Question&&... question) {
   const std::uint64_t life = state(self).frontend_life;
   ask(self, to, kControlDeadline, std::forward<Question>(question)...)
       .then(on_answer, [=](const caf::error& error) {
         if (state(self).frontend_life != life || state(self).stopping) return;
-        fail_frontend(self, {ErrorCode::kInternal, what + ": " + to_text(error, self->system())});
+        fail_frontend(self, {ErrorCode::kInternal,
+                             std::string(what) + ": " + to_text(error, self->system())});
       });
 }
 

@@ -13,7 +13,7 @@ namespace {
 class Gemma3Layer final : public DecoderLayer {
  public:
   Gemma3Layer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
-              AttentionOptions attention)
+              const AttentionOptions& attention)
       : DecoderLayer(Attention(loader, name + ".self_attn", attention),
                      GatedMlp(loader, name + ".mlp", config.hidden_size, config.intermediate_size,
                               config.canonical_shards(), Activation::kGeluTanh, false)),
@@ -63,8 +63,8 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
     attention.qk_norm = true;
     attention.norm = norm;
     attention.qkv_bias = attention.output_bias = config.attention_bias;
-    layers.push_back(std::make_unique<Gemma3Layer>(loader, prefix + std::to_string(i), config,
-                                                   std::move(attention)));
+    layers.push_back(
+        std::make_unique<Gemma3Layer>(loader, prefix + std::to_string(i), config, attention));
   }
   return std::make_unique<DecoderModel>(
       config, device, loader, std::move(layers),
