@@ -61,32 +61,53 @@ Floats gated_mlp(const OpTable& ops, ConstMatrix x, const PackedWeight& gate_up,
   return out;
 }
 
-/// act(gates) * ups, computed by a gated MLP whose products change nothing.
-Floats activated(const OpTable& ops, Activation activation, const Floats& gates,
-                 const Floats& ups) {
-  const auto n = static_cast<std::int64_t>(gates.size());
-  WeightSpec spec = exact_spec(2 * n, n);
-  spec.is_gated = true;
-  Floats gate_up = identity(n);
-  gate_up.resize(2 * gate_up.size());
-  Biases biases{Floats(gates.size(), 0.0f), {}};
-  biases.gate_up.insert(biases.gate_up.end(), ups.begin(), ups.end());
-  const PackedStore first = pack(ops, spec, gate_up);
-  const PackedStore second = pack(ops, exact_spec(n, n), identity(n));
-  return gated_mlp(ops, matrix(gates, 1, n), first.weight(), activation, second.weight(), biases);
-}
+/// act(gates) * ups for rows of n of each, computed by a gated MLP whose products change nothing:
+/// its input is both side by side.
+class Activated {
+ public:
+  Activated(const OpTable& ops, std::int64_t n)
+      : ops_(ops),
+        n_(n),
+        gate_up_(pack(ops, gate_up_spec(n), identity(2 * n))),
+        down_(pack(ops, exact_spec(n, n), identity(n))) {}
+
+  [[nodiscard]] Floats run(Activation activation, const Floats& gates, const Floats& ups) const {
+    Floats both;
+    for (std::size_t row = 0; row < gates.size(); row += static_cast<std::size_t>(n_)) {
+      for (const Floats* part : {&gates, &ups}) {
+        const auto first = part->begin() + static_cast<std::ptrdiff_t>(row);
+        both.insert(both.end(), first, first + n_);
+      }
+    }
+    const auto num_rows = static_cast<std::int64_t>(gates.size()) / n_;
+    return gated_mlp(ops_, matrix(both, num_rows, 2 * n_), gate_up_.weight(), activation,
+                     down_.weight());
+  }
+
+ private:
+  static WeightSpec gate_up_spec(std::int64_t n) {
+    WeightSpec spec = exact_spec(2 * n, 2 * n);
+    spec.is_gated = true;
+    return spec;
+  }
+  const OpTable& ops_;
+  std::int64_t n_;
+  PackedStore gate_up_;
+  PackedStore down_;
+};
 
 BOOST_AUTO_TEST_CASE(activations_of_an_mlp_equal_double_precision) {
   for (const OpTable* ops : all_tables()) {
     for (const std::int64_t n : {1, 7, 16, 33, 64, 100, 200}) {
       const Floats gates = activation_inputs(n);
       const Floats ups = random_floats(n, 15);
+      const Activated activated(*ops, n);
       for (const Activation activation : kActivations) {
         std::vector<double> want;
         for (std::size_t i = 0; i < gates.size(); ++i)
           want.push_back(exact(activation, static_cast<double>(gates[i])) *
                          static_cast<double>(ups[i]));
-        BOOST_TEST(worst_error(activated(*ops, activation, gates, ups), want) < 1e-6,
+        BOOST_TEST(worst_error(activated.run(activation, gates, ups), want) < 1e-6,
                    ops->name << " activation " << int(activation) << " of " << n);
       }
     }
@@ -96,8 +117,9 @@ BOOST_AUTO_TEST_CASE(activations_of_an_mlp_equal_double_precision) {
 BOOST_AUTO_TEST_CASE(silu_keeps_its_relative_accuracy_far_below_zero) {
   // There it is x exp(x): this shows exp over nearly its whole range.
   for (const OpTable* ops : all_tables()) {
+    const Activated activated(*ops, 1);
     for (float value = -80.0f; value < 80.0f; value += 0.37f) {
-      const Floats out = activated(*ops, Activation::kSilu, {value}, {1.0f});
+      const Floats out = activated.run(Activation::kSilu, {value}, {1.0f});
       const double want = exact_silu(static_cast<double>(value));
       BOOST_TEST(std::fabs(static_cast<double>(out[0]) - want) <= 5e-7 * std::fabs(want),
                  ops->name << " at " << value);
@@ -171,6 +193,7 @@ BOOST_AUTO_TEST_CASE(an_mlp_has_the_bits_of_its_parts_one_after_the_other) {
           const auto first = mlp.gate_up_values.begin() + index * size;
           return pack(*ops, Mlp::sized(format.spec, hidden, in, 1, false), {first, first + size});
         };
+        const Activated activated(*ops, hidden);
         const PackedStore gate = half(0);
         const PackedStore up = half(1);
         const auto product = [&](const PackedWeight& weight, ConstMatrix x, const float* bias) {
@@ -188,14 +211,7 @@ BOOST_AUTO_TEST_CASE(an_mlp_has_the_bits_of_its_parts_one_after_the_other) {
           const Floats gates = product(gate.weight(), rows, mlp.biases.gate_up.data());
           const Floats ups = product(up.weight(), rows, mlp.biases.gate_up.data() + hidden);
           for (const Activation activation : kActivations) {
-            Floats values;
-            for (std::size_t row = 0; row < gates.size(); row += static_cast<std::size_t>(hidden)) {
-              const auto at = static_cast<std::ptrdiff_t>(row);
-              const Floats of_row =
-                  activated(*ops, activation, {gates.begin() + at, gates.begin() + at + hidden},
-                            {ups.begin() + at, ups.begin() + at + hidden});
-              values.insert(values.end(), of_row.begin(), of_row.end());
-            }
+            const Floats values = activated.run(activation, gates, ups);
             const Floats want = product(mlp.down.weight(), matrix(values, num_rows, hidden),
                                         mlp.biases.down.data());
             const Floats got = mlp.run(rows, activation);
