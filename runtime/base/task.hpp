@@ -114,7 +114,7 @@ class [[nodiscard]] Task {
 
   /// Runs until the first answer that is not there yet, or to the end. on_done is called once, at
   /// the end (perhaps before start() returns); it may take the result and destroy the task.
-  void start(std::function<void()> on_done = {}) {
+  void start(std::function<void()>&& on_done = {}) {
     handle_.promise().on_done = std::move(on_done);
     handle_.resume();
   }

@@ -147,7 +147,7 @@ OptionSet& OptionSet::add(std::string name, std::string& target, std::string hel
                           std::vector<std::string> choices) {
   Option& option = append(std::move(name), "TEXT", std::move(help));
   option.choices = choices;
-  option.set = [&target, choices](const std::string& text) -> Result<void> {
+  option.set = [&target, choices = std::move(choices)](const std::string& text) -> Result<void> {
     if (!choices.empty() && std::find(choices.begin(), choices.end(), text) == choices.end()) {
       return invalid_argument("expected one of " + join(choices, ", "));
     }

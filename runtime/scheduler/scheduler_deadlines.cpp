@@ -36,7 +36,8 @@ void Scheduler::stop_queue_clock(RequestState& request) {
 }
 
 double Scheduler::next_deadline() const noexcept {
-  return deadlines_.empty() ? kNever : deadlines_.begin()->first;
+  if (deadlines_.empty()) return kNever;
+  return deadlines_.begin()->first;
 }
 
 EngineCoreOutputs Scheduler::expire_requests(double now) {

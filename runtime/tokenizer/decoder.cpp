@@ -49,7 +49,7 @@ void decode_byte_level(Tokens& tokens) {
   for (const std::string& token : tokens) append_byte_level(bytes, token);
   std::string text;
   unicode::append_lossy(text, bytes);
-  tokens.assign(1, std::move(text));
+  tokens.assign(1, text);
 }
 
 int hex_digit(char c) {

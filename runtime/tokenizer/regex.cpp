@@ -135,7 +135,8 @@ class PatternTranslator {
 struct MatchState {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
-  pcre2_jit_stack* stack = pcre2_jit_stack_create(64 * 1024, 8 * 1024 * 1024, nullptr);
+  pcre2_jit_stack* stack =
+      pcre2_jit_stack_create(std::size_t{64} * 1024, std::size_t{8} * 1024 * 1024, nullptr);
   MatchState() { pcre2_jit_stack_assign(context, nullptr, stack); }
   ~MatchState() {
     pcre2_match_data_free(data);

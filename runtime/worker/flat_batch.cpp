@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-FlatBatch::FlatBatch(std::vector<std::int32_t> block_sizes) {
+FlatBatch::FlatBatch(const std::vector<std::int32_t>& block_sizes) {
   for (const std::int32_t block_size : block_sizes) {
     CHECK(block_size > 0, block_size);
     groups_.push_back({.block_size = block_size, .slots = {}, .block_tables = {}});

@@ -14,7 +14,7 @@ namespace troupe {
 class FlatBatch {
  public:
   /// block_sizes: per KV-cache group.
-  explicit FlatBatch(std::vector<std::int32_t> block_sizes);
+  explicit FlatBatch(const std::vector<std::int32_t>& block_sizes);
 
   void clear();
   /// Appends a sequence's tokens from position `begin` on. Pre: at least one token; `blocks` cover

@@ -318,6 +318,8 @@ class Topologies(unittest.TestCase):
     def test_processes_that_lose_their_connection_begin_anew(self):
         for file, other in {"multi-process.conf": "core", "data-parallel.conf": "group-1"}.items():
             with self.subTest(file=file), Server("--config-file", str(CONFIGS / file)) as server:
+                # A group that is still on its way up would come up for the first time, not again.
+                wait_until(lambda: set(group_states(server)) == {"serving"}, "all groups to serve")
                 front = server.nodes()["front"]
                 count = server.log().count("engine restarted")
                 cut_connection(front, server.nodes()[other])

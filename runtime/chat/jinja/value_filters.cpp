@@ -50,7 +50,7 @@ Value to_float(const Value& input, const Arguments& call, Runtime&) {
 
 Value absolute(const Value& input, const Arguments& call, Runtime&) {
   (void)bind(call, "abs", {});
-  const Value number = unary_plus(input);
+  Value number = unary_plus(input);
   if (const double* real = number.get_if<double>()) return Value(std::abs(*real));
   return compare_numbers(number, Value(std::int64_t{0})) < 0 ? negate(number) : number;
 }
@@ -137,6 +137,7 @@ Value dict_sort(const Value& input, const Arguments& call, Runtime& runtime) {
                       : compare(Comparison::kLess, a.key, b.key, runtime.budget);
   });
   std::vector<Value> sorted;
+  sorted.reserve(rows.size());
   for (Row& row : rows) sorted.push_back(std::move(row.pair));
   return Value::list(std::move(sorted));
 }

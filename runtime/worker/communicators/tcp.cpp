@@ -281,7 +281,8 @@ class Meeting {
         set_up(attempt);
         int error = 0;
         socklen_t size = sizeof error;
-        connect(attempt.get(), reinterpret_cast<sockaddr*>(&to), sizeof to);
+        // That it is under way is no success yet: the socket tells.
+        static_cast<void>(connect(attempt.get(), reinterpret_cast<sockaddr*>(&to), sizeof to));
         const bool connected =
             wait_ready(attempt.get(), POLLOUT, deadline_) &&
             getsockopt(attempt.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 && error == 0;
