@@ -12,6 +12,7 @@
 #include "kernels/cpu/matmul_tiles.hpp"
 #elif defined(TROUPE_BF16_DOT)
 #include "kernels/cpu/matmul_dot.hpp"
+#include "kernels/cpu/rounded_rows.hpp"
 #endif
 
 namespace troupe::TROUPE_ISA {

@@ -6,10 +6,6 @@
 #include "kernels/cpu/math.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
 
-#if defined(TROUPE_BF16_TILES) || defined(TROUPE_BF16_DOT)
-#include "kernels/cpu/rounded_rows.hpp"
-#endif
-
 namespace troupe::TROUPE_ISA {
 
 /// The sums of one block of rows by one panel: those of shard s begin at data + s * shard_stride,

@@ -129,21 +129,12 @@ class TileUnit {
                             const std::byte* weights, std::int64_t num_steps, const Prefetch& ahead,
                             const Beside& beside, bool fresh, float* sums) {
     constexpr std::int64_t kBlock = 16 * kBf16PanelCols;
-    if (fresh) {
-      TROUPE_TILE_ZERO(0);
-      TROUPE_TILE_ZERO(1);
-      TROUPE_TILE_ZERO(2);
-      TROUPE_TILE_ZERO(3);
-      TROUPE_TILE_ZERO(4);
-      TROUPE_TILE_ZERO(5);
-    } else {
-      TROUPE_TILE_LOAD(0, sums, kSumsStride);
-      TROUPE_TILE_LOAD(1, sums + kTileCols, kSumsStride);
-      TROUPE_TILE_LOAD(2, sums + kBlock, kSumsStride);
-      TROUPE_TILE_LOAD(3, sums + kBlock + kTileCols, kSumsStride);
-      TROUPE_TILE_LOAD(4, sums + 2 * kBlock, kSumsStride);
-      TROUPE_TILE_LOAD(5, sums + 2 * kBlock + kTileCols, kSumsStride);
-    }
+    TROUPE_TILE_BEGIN(0, fresh, sums, kSumsStride);
+    TROUPE_TILE_BEGIN(1, fresh, sums + kTileCols, kSumsStride);
+    TROUPE_TILE_BEGIN(2, fresh, sums + kBlock, kSumsStride);
+    TROUPE_TILE_BEGIN(3, fresh, sums + kBlock + kTileCols, kSumsStride);
+    TROUPE_TILE_BEGIN(4, fresh, sums + 2 * kBlock, kSumsStride);
+    TROUPE_TILE_BEGIN(5, fresh, sums + 2 * kBlock + kTileCols, kSumsStride);
     const std::uint16_t* middle = x + row_tile_stride;
     const std::uint16_t* lower = middle + row_tile_stride;
     for (std::int64_t step = 0; step < num_steps; ++step) {
@@ -179,13 +170,8 @@ class TileUnit {
   static void multiply_flat(const std::uint16_t* x, std::int64_t stride, const std::byte* weights,
                             std::int64_t num_steps, const Prefetch& ahead, const Beside& beside,
                             bool fresh, float* sums) {
-    if (fresh) {
-      TROUPE_TILE_ZERO(0);
-      TROUPE_TILE_ZERO(1);
-    } else {
-      TROUPE_TILE_LOAD(0, sums, kSumsStride);
-      TROUPE_TILE_LOAD(1, sums + kTileCols, kSumsStride);
-    }
+    TROUPE_TILE_BEGIN(0, fresh, sums, kSumsStride);
+    TROUPE_TILE_BEGIN(1, fresh, sums + kTileCols, kSumsStride);
     for (std::int64_t step = 0; step < num_steps; ++step) {
       ahead.fetch(step);
       beside.step(step);
@@ -208,17 +194,10 @@ class TileUnit {
                               const std::byte* weights, std::int64_t num_steps,
                               const Prefetch& ahead, const Beside& beside, bool fresh,
                               float* sums) {
-    if (fresh) {
-      TROUPE_TILE_ZERO(0);
-      TROUPE_TILE_ZERO(1);
-      TROUPE_TILE_ZERO(2);
-      TROUPE_TILE_ZERO(3);
-    } else {
-      TROUPE_TILE_LOAD(0, sums, kSumsStride);
-      TROUPE_TILE_LOAD(1, sums + kTileCols, kSumsStride);
-      TROUPE_TILE_LOAD(2, sums + 16 * kBf16PanelCols, kSumsStride);
-      TROUPE_TILE_LOAD(3, sums + 16 * kBf16PanelCols + kTileCols, kSumsStride);
-    }
+    TROUPE_TILE_BEGIN(0, fresh, sums, kSumsStride);
+    TROUPE_TILE_BEGIN(1, fresh, sums + kTileCols, kSumsStride);
+    TROUPE_TILE_BEGIN(2, fresh, sums + 16 * kBf16PanelCols, kSumsStride);
+    TROUPE_TILE_BEGIN(3, fresh, sums + 16 * kBf16PanelCols + kTileCols, kSumsStride);
     for (std::int64_t step = 0; step < num_steps; ++step) {
       ahead.fetch(step);
       beside.step(step);

@@ -125,4 +125,13 @@ void dot_int8_tiles() {
 
 #endif
 
+/// Sums begin at zero, or where they stand.
+#define TROUPE_TILE_BEGIN(tile, fresh, base, stride_bytes) \
+  do {                                                     \
+    if (fresh)                                             \
+      TROUPE_TILE_ZERO(tile);                              \
+    else                                                   \
+      TROUPE_TILE_LOAD(tile, base, stride_bytes);          \
+  } while (false)
+
 }  // namespace troupe::TROUPE_ISA
