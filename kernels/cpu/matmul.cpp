@@ -66,6 +66,11 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
     const std::int64_t first_row = chunk % row_chunks * kChunkRows;
     const std::int64_t end_row = min_of(num_rows, first_row + kChunkRows);
+    const std::byte* end = product.panel(end_panel);
+    const std::int64_t next_chunk = (chunk + context.pool->num_threads()) / row_chunks;
+    const WeightsAhead ahead{end, next_chunk < panel_chunks
+                                      ? product.panel(next_chunk * panels_per_chunk) - end
+                                      : -WeightsAhead::kDistance};
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
       const std::byte* shards = product.panel(panel);
       for (std::int64_t row = first_row, rows = 0; row < end_row; row += rows) {
@@ -73,7 +78,7 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
         const std::int64_t blocks_left = ceil_div(end_row - row, kMaxRows);
         rows = ceil_div(end_row - row, blocks_left);
         for (std::int64_t s = 0; s < num_shards; ++s) {
-          multiply(unit, row, static_cast<int>(rows), s, shards + s * layout.shard_bytes,
+          multiply(unit, row, static_cast<int>(rows), s, shards + s * layout.shard_bytes, ahead,
                    sums + s * rows * layout.cols);
         }
         store_block(store, {sums, rows * layout.cols, layout.cols, num_shards}, row, rows, panel,
@@ -95,7 +100,7 @@ void multiply_f32(const OpContext& context, const Product& product, ConstMatrix 
     for_each_block<NoUnit, kF32Rows>(
         context, product, x.num_rows, store,
         [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index,
-            const std::byte* shard, float* sums) {
+            const std::byte* shard, const WeightsAhead&, float* sums) {
           multiply_rows_f32<kType>(num_rows, x.row(row) + shard_index * depth, x.row_stride, shard,
                                    depth, sums);
         });
@@ -187,7 +192,7 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
   for_each_block<DotUnit, DotUnit::kMaxRows>(
       context, product, x.num_rows(), store,
       [&](DotUnit& unit, std::int64_t row, int num_rows, std::int64_t shard_index,
-          const std::byte* shard, float* sums) {
+          const std::byte* shard, const WeightsAhead&, float* sums) {
         unit.multiply(num_rows, x.row(row, shard_index), x.row_depth(), shard,
                       product.layout.padded_depth, sums);
       });
@@ -344,9 +349,9 @@ void multiply_quantized(const OpContext& context, const Product& product, ConstM
   for_each_block<NoUnit, kQuantizedRows>(
       context, product, wide_x.num_rows, store,
       [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index, const std::byte* shard,
-          float* sums) {
+          const WeightsAhead& ahead, float* sums) {
         multiply_rows_quantized<kType>(num_rows, spec, product.layout.group_bytes,
-                                       x.at(row, shard_index, 0), shard, sums);
+                                       x.at(row, shard_index, 0), shard, ahead, sums);
       });
 }
 
