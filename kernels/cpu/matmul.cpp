@@ -50,13 +50,20 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
                                   std::int64_t num_rows, const Store& store,
                                   const Multiply& multiply) {
   constexpr std::int64_t kChunkRows = 8 * kMaxRows > 192 ? 8 * kMaxRows : 192;
-  constexpr std::int64_t kChunkProducts = 64 * 1024;
+  // Small enough that threads end together, large enough that they seldom meet at the counter.
+  constexpr std::int64_t kChunksPerThread = 16;
+  constexpr std::int64_t kMinChunkProducts = 64 * 1024;
+  constexpr std::int64_t kMaxChunkProducts = 256 * 1024;
   const PanelLayout& layout = product.layout;
   const std::int64_t num_shards = product.num_shards;
   const std::int64_t row_chunks = ceil_div(num_rows, kChunkRows);
   const std::int64_t panel_products =
       max_of(1, min_of(num_rows, kChunkRows) * num_shards * layout.depth * layout.cols);
-  const std::int64_t panels_per_chunk = max_of(1, kChunkProducts / panel_products);
+  const std::int64_t thread_panels =
+      layout.num_panels * row_chunks / (kChunksPerThread * context.pool->num_threads());
+  const std::int64_t panels_per_chunk =
+      max_of(max_of(1, kMinChunkProducts / panel_products),
+             min_of(thread_panels, kMaxChunkProducts / panel_products));
   const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
 
   context.pool->parallel_for(panel_chunks * row_chunks, [&](std::int64_t chunk) {

@@ -44,12 +44,22 @@ inline float exp_nonpositive(float x) noexcept {
   return sum * std::bit_cast<float>(exponent_bits);
 }
 
+/// Whether any of a block's values is above `limit`, or NaN.
+inline bool any_above(const float* block, float limit) noexcept {
+  std::uint32_t num_above = 0;
+  for (std::size_t i = 0; i < kBlock; ++i) num_above += block[i] <= limit ? 0u : 1u;
+  return num_above != 0;
+}
+
 }  // namespace
 
 Result<std::size_t> index_of_largest(std::span<const float> logits) {
   float largest = -std::numeric_limits<float>::infinity();
   std::size_t best = logits.size();
   for (std::size_t i = 0; i < logits.size(); ++i) {
+    // Most blocks have nothing, and are passed over by vector instructions.
+    while (i + kBlock <= logits.size() && !any_above(&logits[i], largest)) i += kBlock;
+    if (i == logits.size()) break;
     if (logits[i] <= largest) continue;  // false for NaN
     if (!std::isfinite(logits[i])) return not_a_number(i);
     largest = logits[i];
