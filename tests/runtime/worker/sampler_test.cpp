@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <string>
 
 #include "runtime/base/philox.hpp"
 #include "runtime/worker/sampling_math.hpp"
@@ -43,6 +44,27 @@ std::vector<float> random_logits(std::size_t count, std::uint32_t seed, float sp
 
 BOOST_AUTO_TEST_CASE(greedy_takes_the_best_token_and_the_lowest_id_of_equal_ones) {
   BOOST_TEST(sample_one({0, 3, 2, 3}, greedy_params()) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(the_largest_logit_is_found_and_a_broken_one_named_wherever_in_the_row_it_is) {
+  for (const std::size_t count : {1, 15, 16, 17, 31, 32, 70}) {
+    for (std::size_t i = 0; i < count; ++i) {
+      std::vector<float> logits(count, -kInfinity);
+      logits[i] = -5;
+      BOOST_TEST(index_of_largest(logits).value() == i);
+      logits.back() = -5;  // an equal one later, or itself
+      BOOST_TEST(index_of_largest(logits).value() == i);
+      for (const float broken : {std::nanf(""), kInfinity}) {
+        logits = random_logits(count, 7);
+        logits[i] = broken;
+        const auto found = index_of_largest(logits);
+        BOOST_REQUIRE(!found.ok());
+        BOOST_TEST(found.error().message.ends_with(" at token " + std::to_string(i)));
+      }
+    }
+    const std::vector<float> none(count, -kInfinity);
+    BOOST_TEST((index_of_largest(none).error().code == ErrorCode::kInvalidArgument));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(minimum_tokens_mask_every_stop_id_until_there_are_enough_outputs) {
