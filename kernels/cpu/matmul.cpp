@@ -6,6 +6,7 @@
 #include "kernels/cpu/matmul_finish.hpp"
 #include "kernels/cpu/matmul_quantized.hpp"
 #include "kernels/cpu/rows.hpp"
+#include "kernels/cpu/weights_ahead.hpp"
 
 #if defined(TROUPE_BF16_TILES)
 #include "kernels/cpu/matmul_quantized_tiles.hpp"
@@ -73,11 +74,10 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
     const std::int64_t first_row = chunk % row_chunks * kChunkRows;
     const std::int64_t end_row = min_of(num_rows, first_row + kChunkRows);
-    const std::byte* end = product.panel(end_panel);
+    WeightsAhead ahead{product.panel(end_panel)};
     const std::int64_t next_chunk = (chunk + context.pool->num_threads()) / row_chunks;
-    const WeightsAhead ahead{end, next_chunk < panel_chunks
-                                      ? product.panel(next_chunk * panels_per_chunk) - end
-                                      : -WeightsAhead::kDistance};
+    if (next_chunk < panel_chunks)
+      ahead.jump = product.panel(next_chunk * panels_per_chunk) - ahead.end;
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
       const std::byte* shards = product.panel(panel);
       for (std::int64_t row = first_row, rows = 0; row < end_row; row += rows) {
@@ -107,9 +107,9 @@ void multiply_f32(const OpContext& context, const Product& product, ConstMatrix 
     for_each_block<NoUnit, kF32Rows>(
         context, product, x.num_rows, store,
         [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index,
-            const std::byte* shard, const WeightsAhead&, float* sums) {
+            const std::byte* shard, const WeightsAhead& ahead, float* sums) {
           multiply_rows_f32<kType>(num_rows, x.row(row) + shard_index * depth, x.row_stride, shard,
-                                   depth, sums);
+                                   depth, ahead, sums);
         });
   });
 }
@@ -199,9 +199,9 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
   for_each_block<DotUnit, DotUnit::kMaxRows>(
       context, product, x.num_rows(), store,
       [&](DotUnit& unit, std::int64_t row, int num_rows, std::int64_t shard_index,
-          const std::byte* shard, const WeightsAhead&, float* sums) {
+          const std::byte* shard, const WeightsAhead& ahead, float* sums) {
         unit.multiply(num_rows, x.row(row, shard_index), x.row_depth(), shard,
-                      product.layout.padded_depth, sums);
+                      product.layout.padded_depth, ahead, sums);
       });
 }
 

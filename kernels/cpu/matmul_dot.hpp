@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/bf16.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
+#include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -12,26 +13,27 @@ class DotUnit {
 
   /// sums[r, n] = sum over pairs of k in order; x: bf16 rows, depth is a multiple of 2.
   void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                std::int64_t depth, float* sums) {
-    multiply_at_most<kMaxRows>(num_rows, x, x_stride, shard, depth, sums);
+                std::int64_t depth, const WeightsAhead& ahead, float* sums) {
+    multiply_at_most<kMaxRows>(num_rows, x, x_stride, shard, depth, ahead, sums);
   }
 
  private:
   template <int kRows>
   TROUPE_INLINE static void multiply_at_most(int num_rows, const std::uint16_t* x,
                                              std::int64_t x_stride, const std::byte* shard,
-                                             std::int64_t depth, float* sums) {
+                                             std::int64_t depth, const WeightsAhead& ahead,
+                                             float* sums) {
     if constexpr (kRows > 1) {
       if (num_rows < kRows) {
-        return multiply_at_most<kRows - 1>(num_rows, x, x_stride, shard, depth, sums);
+        return multiply_at_most<kRows - 1>(num_rows, x, x_stride, shard, depth, ahead, sums);
       }
     }
-    multiply_rows<kRows>(x, x_stride, shard, depth, sums);
+    multiply_rows<kRows>(x, x_stride, shard, depth, ahead, sums);
   }
 
   template <int kRows>
   static void multiply_rows(const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                            std::int64_t depth, float* sums) {
+                            std::int64_t depth, const WeightsAhead& ahead, float* sums) {
     constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
     __m512 acc[kRows][kVectors];
     TROUPE_UNROLL
@@ -41,6 +43,7 @@ class DotUnit {
     }
     for (std::int64_t k = 0; k < depth; k += 2) {
       const std::byte* row = shard + k * kPanelCols * 2;
+      WeightsAhead::fetch(row + ahead.offset(row), kPanelCols * 4);
       __m512bh pair[kRows];
       TROUPE_UNROLL
       for (int r = 0; r < kRows; ++r) {

@@ -2,6 +2,7 @@
 // The inner product in f32: a block of rows times one shard of a panel.
 
 #include "kernels/cpu/matmul_layout.hpp"
+#include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -18,7 +19,7 @@ inline constexpr int kF32Rows = 1;
 /// multiply-add each. sums: [kRows, columns of the panel].
 template <ElementType kType, int kRows>
 void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard, std::int64_t depth,
-                  float* sums) {
+                  const WeightsAhead& ahead, float* sums) {
   constexpr std::int64_t kCols = panel_cols(kType);
   constexpr int kVectors = static_cast<int>(kCols / kLanes);
   Vec acc[kRows][kVectors];
@@ -34,10 +35,17 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
     }
   };
   if constexpr (kType == ElementType::kBF16) {
+    const auto address = [&](std::int64_t k, int v) __attribute__((always_inline)) {
+      return shard + position_in_shard<kType>(k, v * kLanes) * 2;
+    };
     const auto pairs = [&](std::int64_t k, int v) __attribute__((always_inline)) {
-      return load_bf16_pairs(shard + position_in_shard<kType>(k, v * kLanes) * 2);
+      return load_bf16_pairs(address(k, v));
     };
     for (std::int64_t k = 0; k + 1 < depth; k += 2) {
+      const std::int64_t to_next = ahead.offset(address(k, 0));
+      TROUPE_UNROLL
+      for (int v = 0; v < kVectors; v += 16 / kLanes)
+        WeightsAhead::fetch(address(k, v) + to_next, 64);
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) accumulate(k, v, even(pairs(k, v)));
       TROUPE_UNROLL
@@ -49,6 +57,8 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
     }
   } else {
     for (std::int64_t k = 0; k < depth; ++k) {
+      const std::byte* row = shard + k * kCols * element_bytes(kType);
+      WeightsAhead::fetch(row + ahead.offset(row), kCols * element_bytes(kType));
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         accumulate(k, v, load_as<kType>(shard, k * kCols + v * kLanes));
@@ -65,13 +75,14 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
 /// multiply_f32 for 1 to kF32Rows rows.
 template <ElementType kType, int kRows = kF32Rows>
 TROUPE_INLINE void multiply_rows_f32(int num_rows, const float* x, std::int64_t x_stride,
-                                     const std::byte* shard, std::int64_t depth, float* sums) {
+                                     const std::byte* shard, std::int64_t depth,
+                                     const WeightsAhead& ahead, float* sums) {
   if constexpr (kRows > 1) {
     if (num_rows < kRows) {
-      return multiply_rows_f32<kType, kRows - 1>(num_rows, x, x_stride, shard, depth, sums);
+      return multiply_rows_f32<kType, kRows - 1>(num_rows, x, x_stride, shard, depth, ahead, sums);
     }
   }
-  multiply_f32<kType, kRows>(x, x_stride, shard, depth, sums);
+  multiply_f32<kType, kRows>(x, x_stride, shard, depth, ahead, sums);
 }
 
 }  // namespace troupe::TROUPE_ISA

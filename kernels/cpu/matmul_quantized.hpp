@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/ints.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
+#include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -65,19 +66,6 @@ TROUPE_INLINE QuantizedGroup quantize_group(const float* x, std::int64_t n, std:
   return {scale, scale * exact_sum, static_cast<std::int32_t>(exact_sum)};
 }
 
-/// Asks for weights some way ahead of those that are multiplied: CPUs look ahead by themselves, but
-/// not past the end of a page. Where a chunk ends, this thread goes on with another.
-struct WeightsAhead {
-  const std::byte* end = nullptr;  ///< of the chunk
-  std::int64_t jump = 0;           ///< from there to the chunk that this thread is likely to get
-  static constexpr std::int64_t kDistance = 12 * 1024;
-
-  /// From the weights at `first` on to what is to be asked for instead.
-  [[nodiscard]] TROUPE_INLINE std::int64_t offset(const std::byte* first) const {
-    return end - first > kDistance ? kDistance : kDistance + jump;
-  }
-};
-
 template <QuantizedType kType, int kRows>
 void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
                         const QuantizedActivations& x, const std::byte* shard,
@@ -104,12 +92,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
     const std::byte* group = shard + g * group_bytes;
     const std::int64_t first = g * spec.group_size;
     const std::int64_t to_next = ahead.offset(group);
-    const auto fetch = [&](const std::byte* row, std::int64_t bytes)
-        __attribute__((always_inline)) {
-      TROUPE_UNROLL
-      for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i + to_next, 0, 2);
-    };
-    fetch(group + value_bytes, kPanelCols * 2);
+    WeightsAhead::fetch(group + value_bytes + to_next, kPanelCols * 2);
     Ints dots[kRows][kVectors];
     TROUPE_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -122,7 +105,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
         TROUPE_UNROLL
         for (int word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 8 + word) * kWordRow;
-          fetch(row, kWordRow);
+          WeightsAhead::fetch(row + to_next, kWordRow);
           TROUPE_UNROLL
           for (int v = 0; v < kVectors; ++v) {
             const Ints both = load_ints(row + v * kLanes * 4);
@@ -141,7 +124,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
         TROUPE_UNROLL
         for (int word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 4 + word) * kWordRow;
-          fetch(row, kWordRow);
+          WeightsAhead::fetch(row + to_next, kWordRow);
           TROUPE_UNROLL
           for (int v = 0; v < kVectors; ++v) {
             const Ints w = load_ints(row + v * kLanes * 4);

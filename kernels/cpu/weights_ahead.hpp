@@ -1,0 +1,31 @@
+#pragma once
+// Weights on their way to the cache while others are multiplied.
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/simd.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+/// Which weights to ask for while others are multiplied. CPUs look ahead by themselves, but not
+/// past the end of a page, and where a chunk ends its thread goes on elsewhere.
+struct WeightsAhead {
+  /// More than a thread reads while memory answers.
+  static constexpr std::int64_t kDistance = 12 * 1024;
+
+  const std::byte* end = nullptr;  ///< of the chunk
+  std::int64_t jump = -kDistance;  ///< from there to the chunk that the thread is likely to get
+
+  /// How far from the weights at `at` those are that it is time to ask for.
+  [[nodiscard]] TROUPE_INLINE std::int64_t offset(const std::byte* at) const {
+    return end - at > kDistance ? kDistance : kDistance + jump;
+  }
+  /// Asks for num_bytes from `first` on.
+  TROUPE_INLINE static void fetch(const std::byte* first, std::int64_t num_bytes) {
+    TROUPE_UNROLL
+    for (std::int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
+  }
+};
+
+}  // namespace troupe::TROUPE_ISA
