@@ -212,7 +212,7 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
 std::int64_t quantized_rows_at_once(const WeightSpec& spec, std::int64_t num_rows) {
 #if defined(TROUPE_BF16_TILES)
   // Below, unpacking the weights costs more than the unit saves; that of nibbles costs more.
-  const std::int64_t min_rows = spec.quantized == QuantizedType::kInt8 ? 8 : 24;
+  const std::int64_t min_rows = spec.quantized == QuantizedType::kInt8 ? 13 : 16;
   if (num_rows >= min_rows && spec.group_size <= kQuantizedStretch) return kTileRows;
 #endif
   static_cast<void>(spec);
@@ -312,22 +312,35 @@ void multiply_by_tiles(const OpContext& context, const Product& product, const Q
   const std::int64_t stretch_groups = kQuantizedStretch / spec.group_size;
   const std::int64_t row_chunks = ceil_div(num_rows, kRowsAtOnce);
   const std::int64_t chunk_rows = round_up(ceil_div(num_rows, row_chunks), kTileRows);
-  context.pool->parallel_for(layout.num_panels * row_chunks, [&](std::int64_t chunk) {
+  const std::int64_t num_chunks = layout.num_panels * row_chunks;
+  context.pool->parallel_for(num_chunks, [&](std::int64_t chunk) {
     alignas(64) float sums[kMaxShards * kRowsAtOnce * kPanelCols];
     UnpackedStretch stretch;
     QuantizedTileUnit unit(spec.group_size);
     const std::int64_t panel = chunk % layout.num_panels;
+    // Which this thread is likely to get when all have done theirs.
+    const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
     const std::int64_t first_row = chunk / layout.num_panels * chunk_rows;
     const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
+    const std::int64_t row_tiles = max_of(1, ceil_div(end_row - first_row, kTileRows));
     const std::byte* shard = product.panel(panel);
     for (std::int64_t s = 0; s < num_shards; ++s, shard += layout.shard_bytes) {
       for (std::int64_t g = 0; g < shard_groups; g += stretch_groups) {
         const std::int64_t num_groups = min_of(stretch_groups, shard_groups - g);
         unpack_stretch<kType>(spec, layout.group_bytes, shard, g, num_groups, stretch);
+        // The next stretch comes while this one is multiplied.
+        const bool is_last = s + 1 == num_shards && g + num_groups == shard_groups;
+        Prefetch ahead{is_last ? product.panel(next_chunk % layout.num_panels)
+                               : shard + (g + num_groups) * layout.group_bytes};
+        const std::int64_t num_steps = unit.num_steps(num_groups);
+        ahead.lines_per_step =
+            ceil_div(num_groups * layout.group_bytes, 64 * num_steps * row_tiles);
         for (std::int64_t row = first_row; row < end_row; row += kTileRows) {
-          unit.multiply<kHasMinimums>(
-              spec.group_size, x.at(row, s, g), static_cast<int>(min_of(kTileRows, end_row - row)),
-              num_groups, stretch, g == 0, sums + (s * kRowsAtOnce + row - first_row) * kPanelCols);
+          unit.multiply<kHasMinimums>(spec.group_size, x.at(row, s, g),
+                                      static_cast<int>(min_of(kTileRows, end_row - row)),
+                                      num_groups, stretch, ahead, g == 0,
+                                      sums + (s * kRowsAtOnce + row - first_row) * kPanelCols);
+          ahead.first += num_steps * ahead.lines_per_step * 64;
         }
       }
     }

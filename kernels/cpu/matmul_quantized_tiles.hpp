@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/matmul_quantized.hpp"
 #include "kernels/cpu/tiles.hpp"
+#include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -71,17 +72,24 @@ class QuantizedTileUnit {
   QuantizedTileUnit(const QuantizedTileUnit&) = delete;
   QuantizedTileUnit& operator=(const QuantizedTileUnit&) = delete;
 
+  /// In how many steps multiply asks for what is ahead.
+  static constexpr std::int64_t num_steps(std::int64_t num_groups) {
+    return UnpackedStretch::kColTiles * num_groups;
+  }
   /// sums[r, n] (kPanelCols apart) = (fresh ? 0 : sums[r, n]) + the groups of the stretch in order,
   /// for up to kTileRows rows, whose activations begin at those of the stretch. `x` has the groups
   /// of kTileRows rows, and `sums` room for as many: what is beyond num_rows means nothing.
   template <bool kHasMinimums>
   void multiply(std::int64_t group_size, const QuantizedActivations& x, int num_rows,
-                std::int64_t num_groups, const UnpackedStretch& stretch, bool fresh, float* sums) {
+                std::int64_t num_groups, const UnpackedStretch& stretch, const Prefetch& ahead,
+                bool fresh, float* sums) {
     configure(num_rows);
     if (num_rows <= kTileRows / 2)
-      multiply_rows<kHasMinimums, kTileRows / 2>(group_size, x, num_groups, stretch, fresh, sums);
+      multiply_rows<kHasMinimums, kTileRows / 2>(group_size, x, num_groups, stretch, ahead, fresh,
+                                                 sums);
     else
-      multiply_rows<kHasMinimums, kTileRows>(group_size, x, num_groups, stretch, fresh, sums);
+      multiply_rows<kHasMinimums, kTileRows>(group_size, x, num_groups, stretch, ahead, fresh,
+                                             sums);
   }
 
  private:
@@ -99,8 +107,8 @@ class QuantizedTileUnit {
 
   template <bool kHasMinimums, int kRows>
   void multiply_rows(std::int64_t group_size, const QuantizedActivations& x,
-                     std::int64_t num_groups, const UnpackedStretch& stretch, bool fresh,
-                     float* sums) {
+                     std::int64_t num_groups, const UnpackedStretch& stretch, const Prefetch& ahead,
+                     bool fresh, float* sums) {
     for (std::int64_t tile = 0; tile < UnpackedStretch::kColTiles; ++tile) {
       float* out = sums + tile * 16;
       Vec acc[kRows];
@@ -108,6 +116,7 @@ class QuantizedTileUnit {
       for (int r = 0; r < kRows; ++r) acc[r] = fresh ? zero() : load(out + r * kPanelCols);
       multiply_group(group_size, x, 0, stretch.numbers[tile]);
       for (std::int64_t g = 0; g < num_groups; ++g) {
+        ahead.fetch(tile * num_groups + g);
         // The next group's products are under way while this one's become f32.
         if (g + 1 < num_groups) multiply_group(group_size, x, g + 1, stretch.numbers[tile]);
         const Vec scale = load(stretch.scales[g] + tile * 16);

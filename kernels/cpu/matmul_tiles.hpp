@@ -5,18 +5,9 @@
 #include "kernels/cpu/matmul_finish.hpp"
 #include "kernels/cpu/rounded_rows.hpp"
 #include "kernels/cpu/tiles.hpp"
+#include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
-
-/// Memory to ask for while something else is multiplied: the lines of each step.
-struct Prefetch {
-  const std::byte* first = nullptr;
-  std::int64_t lines_per_step = 0;
-  TROUPE_INLINE void fetch(std::int64_t step) const {
-    const std::byte* line = first + step * lines_per_step * 64;
-    for (std::int64_t i = 0; i < lines_per_step; ++i) __builtin_prefetch(line + i * 64, 0, 2);
-  }
-};
 
 /// Finishes a block while the next one is multiplied, some rows at each step: the CPU does both at
 /// once if the instructions stand near each other.

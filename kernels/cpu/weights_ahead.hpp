@@ -28,4 +28,14 @@ struct WeightsAhead {
   }
 };
 
+/// Memory to ask for while something else is multiplied: the lines of each step.
+struct Prefetch {
+  const std::byte* first = nullptr;
+  std::int64_t lines_per_step = 0;
+  TROUPE_INLINE void fetch(std::int64_t step) const {
+    const std::byte* line = first + step * lines_per_step * 64;
+    for (std::int64_t i = 0; i < lines_per_step; ++i) __builtin_prefetch(line + i * 64, 0, 2);
+  }
+};
+
 }  // namespace troupe::TROUPE_ISA
