@@ -1,6 +1,7 @@
-// Attention over paged keys and values: the plan. What is computed is in attention_chunk.hpp.
+// Attention over paged keys and values: the plan. What is computed is in
+// attention_chunk.hpp and, for tiles, attention_tiles.hpp.
 
-#include "kernels/cpu/attention_chunk.hpp"
+#include "kernels/cpu/attention_merge.hpp"
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/thread_pool.hpp"
 
@@ -16,20 +17,20 @@ std::int64_t num_query_rows(const AttentionArgs& args, std::int64_t seq) {
          (args.q.num_heads / args.cache.num_kv_heads);
 }
 
-/// Tiles of one sequence: those of KV head 0 first, in order of their rows.
-std::int64_t num_tiles(const AttentionArgs& args, std::int64_t seq) {
-  return args.cache.num_kv_heads * ceil_div(num_query_rows(args, seq), kTileRows);
+/// Tiles of one sequence and KV head.
+std::int64_t tiles_per_head(const AttentionArgs& args, std::int64_t seq) {
+  return ceil_div(num_query_rows(args, seq), kTileRows);
 }
 
-QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t tile_of_seq) {
+QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv_head,
+                    std::int64_t tile_of_head) {
   const std::int64_t group = args.q.num_heads / args.cache.num_kv_heads;
   const std::int64_t num_rows = num_query_rows(args, seq);
-  const std::int64_t tiles_per_head = ceil_div(num_rows, kTileRows);
-  const std::int64_t first_row = tile_of_seq % tiles_per_head * kTileRows;
+  const std::int64_t first_row = tile_of_head * kTileRows;
   const std::int64_t first_token = args.query_start_loc[seq];
   const std::int64_t num_queries = args.query_start_loc[seq + 1] - first_token;
   QueryTile tile;
-  tile.kv_head = tile_of_seq / tiles_per_head;
+  tile.kv_head = kv_head;
   tile.block_table = args.block_tables + seq * args.block_table_stride;
   tile.num_rows = static_cast<int>(min_of(kTileRows, num_rows - first_row));
   for (int i = 0; i < tile.num_rows; ++i) {
@@ -45,134 +46,87 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t ti
   return tile;
 }
 
-TROUPE_INLINE void attend_chunk_of_type(const AttentionArgs& args, const QueryTile& tile,
-                                        std::int64_t chunk, ChunkScratch& scratch,
-                                        const SoftmaxState& state) {
+#if defined(TROUPE_BF16_TILES)
+/// f(TileAttention) for the cache's type.
+template <class F>
+void with_tile_attention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
+                         const F& f) {
+  TileScratch scratch;
+  const auto call = [&](auto type) {
+    TileAttention<decltype(type)::value> attention(args, tiles, num_tiles, scratch);
+    f(attention);
+  };
+  if (args.cache.type == ElementType::kI8) return call(ElementConstant<ElementType::kI8>{});
+  if (args.cache.type == ElementType::kF8E4M3) return call(ElementConstant<ElementType::kF8E4M3>{});
+  call(ElementConstant<ElementType::kBF16>{});
+}
+#else
+constexpr int kTilesAtOnce = 1;
+#endif
+
+/// One chunk of a tile.
+void attend_one_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
+                      const SoftmaxState& state) {
 #if defined(TROUPE_BF16_TILES)
   if (attends_in_tiles(args.cache)) {
-    const auto attend = [&](auto type) {
-      TileAttention<decltype(type)::value>(args, tile, chunk, scratch, state).run();
-    };
-    if (args.cache.type == ElementType::kI8) return attend(ElementConstant<ElementType::kI8>{});
-    if (args.cache.type == ElementType::kF8E4M3) {
-      return attend(ElementConstant<ElementType::kF8E4M3>{});
-    }
-    return attend(ElementConstant<ElementType::kBF16>{});
+    return with_tile_attention(args, &tile, 1,
+                               [&](auto& attention) { attention.attend_chunk(chunk, state); });
   }
 #endif
+  ChunkScratch scratch;
   with_cache_type(args.cache.type, [&](auto type) {
     attend_chunk<decltype(type)::value>(args, tile, chunk, scratch, state);
   });
 }
 
-/// Takes the rows' softmax over one more chunk into their total.
-void merge_chunk(const QueryTile& tile, std::int64_t chunk, std::int64_t head_dim,
-                 const SoftmaxState& part, const SoftmaxState& total) {
-  for (int row = 0; row < tile.num_rows; ++row) {
-    if (!sees_chunk(tile, row, chunk)) continue;
-    const Vec part_max = broadcast(part.max[row]);
-    const Vec total_max = broadcast(total.max[row]);
-    const Vec new_max = max(total_max, part_max);
-    const Vec total_factor = exp(total_max - new_max);
-    const Vec part_factor = exp(part_max - new_max);
-    const Vec sum =
-        broadcast(total.sum[row]) * total_factor + broadcast(part.sum[row]) * part_factor;
-    const float* from = part.out + row * head_dim;
-    float* to = total.out + row * head_dim;
-    for_each_vector(head_dim, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      store_lanes(to + i, load_lanes(to + i) * total_factor + load_lanes(from + i) * part_factor);
-    });
-    alignas(64) float lanes[2][kLanes];
-    store(lanes[0], new_max);
-    store(lanes[1], sum);
-    total.max[row] = lanes[0][0];
-    total.sum[row] = lanes[1][0];
+/// All chunks of some tiles of one sequence and KV head, in order, on one thread.
+void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_tiles) {
+#if defined(TROUPE_BF16_TILES)
+  if (attends_in_tiles(args.cache)) {
+    return with_tile_attention(args, tiles, num_tiles, [](auto& attention) { attention.attend(); });
   }
-}
-
-void clear(const SoftmaxState& state, int num_rows, std::int64_t head_dim) {
-  for (int row = 0; row < num_rows; ++row) {
-    state.max[row] = -kInfinity;
-    state.sum[row] = 0.0f;
-  }
-  std::memset(state.out, 0, static_cast<std::size_t>(num_rows * head_dim) * sizeof(float));
-}
-
-void write_out(const QueryTile& tile, std::int64_t head_dim, const SoftmaxState& total) {
-  for (int row = 0; row < tile.num_rows; ++row) {
-    const float* from = total.out + row * head_dim;
-    float* to = tile.out[row];
-    const Vec sum = broadcast(total.sum[row]);
-    for_each_vector(head_dim, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      store_lanes(to + i, load_lanes(from + i) / sum);
-    });
-  }
-}
-
-/// Whether every row of the tile sees the chunk: a total may begin with it.
-bool all_see_chunk(const QueryTile& tile, std::int64_t chunk) {
-  for (int row = 0; row < tile.num_rows; ++row) {
-    if (!sees_chunk(tile, row, chunk)) return false;
-  }
-  return true;
-}
-
-void copy(const SoftmaxState& from, int num_rows, std::int64_t head_dim, const SoftmaxState& to) {
-  const auto rows = static_cast<std::size_t>(num_rows);
-  std::memcpy(to.max, from.max, rows * sizeof(float));
-  std::memcpy(to.sum, from.sum, rows * sizeof(float));
-  std::memcpy(to.out, from.out, rows * static_cast<std::size_t>(head_dim) * sizeof(float));
-}
-
-/// A SoftmaxState in memory of its own, for the rows of one tile.
-struct TileState {
-  float max[kTileRows];
-  float sum[kTileRows];
-  alignas(64) float out[kTileRows * kMaxHeadDim];
-  SoftmaxState view() { return {max, sum, out}; }
-};
-
-struct ChunkRange {
-  std::int64_t first;
-  std::int64_t end;
-};
-ChunkRange visible_chunks(const QueryTile& tile) {
-  // Rows are in order of their positions.
-  return {tile.first_visible[0] / kChunkTokens,
-          tile.last_visible[tile.num_rows - 1] / kChunkTokens + 1};
-}
-
-/// A tile from beginning to end on one thread.
-void attend_tile(const AttentionArgs& args, const QueryTile& tile) {
+#endif
   const std::int64_t head_dim = args.cache.head_dim;
   ChunkScratch scratch;
   TileState part;
   TileState total;
-  ChunkRange chunks = visible_chunks(tile);
-  if (all_see_chunk(tile, chunks.first)) {
-    attend_chunk_of_type(args, tile, chunks.first++, scratch, total.view());
-  } else {
-    clear(total.view(), tile.num_rows, head_dim);
+  for (const QueryTile* tile = tiles; tile < tiles + num_tiles; ++tile) {
+    const auto attend = [&](std::int64_t chunk, const SoftmaxState& state) {
+      with_cache_type(args.cache.type, [&](auto type) {
+        attend_chunk<decltype(type)::value>(args, *tile, chunk, scratch, state);
+      });
+    };
+    ChunkRange chunks = visible_chunks(*tile);
+    if (all_see_chunk(*tile, chunks.first))
+      attend(chunks.first++, total.view());
+    else
+      clear(total.view(), tile->num_rows, head_dim);
+    for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
+      attend(chunk, part.view());
+      merge_chunk(*tile, chunk, head_dim, part.view(), total.view());
+    }
+    write_out(args, *tile, total.view());
   }
-  for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
-    attend_chunk_of_type(args, tile, chunk, scratch, part.view());
-    merge_chunk(tile, chunk, head_dim, part.view(), total.view());
-  }
-  write_out(tile, head_dim, total.view());
 }
 
-/// Which sequence the tile with this number over the whole batch belongs to, and its number there.
-struct TileIndex {
+/// Tiles that one thread attends to together: up to `at_once` of one sequence and KV head. Those of
+/// KV head 0 come first, in order of their rows.
+struct TileRun {
   std::int64_t seq;
-  std::int64_t tile;
+  std::int64_t kv_head;
+  std::int64_t first_tile;
 };
-TileIndex locate_tile(const AttentionArgs& args, std::int64_t tile, bool one_tile_per_head) {
-  if (one_tile_per_head) {
-    return {tile / args.cache.num_kv_heads, tile % args.cache.num_kv_heads};
-  }
+std::int64_t num_runs(const AttentionArgs& args, std::int64_t seq, std::int64_t at_once) {
+  return args.cache.num_kv_heads * ceil_div(tiles_per_head(args, seq), at_once);
+}
+TileRun locate_run(const AttentionArgs& args, std::int64_t index, std::int64_t at_once,
+                   bool one_tile_per_head) {
+  if (one_tile_per_head)
+    return {index / args.cache.num_kv_heads, index % args.cache.num_kv_heads, 0};
   std::int64_t seq = 0;
-  for (; tile >= num_tiles(args, seq); ++seq) tile -= num_tiles(args, seq);
-  return {seq, tile};
+  for (; index >= num_runs(args, seq, at_once); ++seq) index -= num_runs(args, seq, at_once);
+  const std::int64_t runs_per_head = ceil_div(tiles_per_head(args, seq), at_once);
+  return {seq, index / runs_per_head, index % runs_per_head * at_once};
 }
 
 std::int64_t split_state_floats(std::int64_t num_rows, std::int64_t head_dim) {
@@ -187,23 +141,20 @@ SoftmaxState split_state(const OpContext& context, std::int64_t index, std::int6
   return {first, first + num_rows, first + 2 * num_rows};
 }
 
-/// Few tiles over long sequences: the chunks of all tiles in parallel, then merged in order. The
-/// same operations on the same numbers as attend_tile.
+/// Few tiles over long sequences, one for each sequence and KV head: the chunks of all tiles in
+/// parallel, then merged in order. The same operations on the same numbers as attend_tiles.
 void attend_split(const OpContext& context, const AttentionArgs& args, std::int64_t total_tiles,
                   std::int64_t max_chunks, std::int64_t max_rows) {
   const std::int64_t head_dim = args.cache.head_dim;
   const auto tile_at = [&](std::int64_t index) {
-    const TileIndex place = locate_tile(args, index, true);
-    return make_tile(args, place.seq, place.tile);
+    return make_tile(args, index / args.cache.num_kv_heads, index % args.cache.num_kv_heads, 0);
   };
   context.pool->parallel_for(total_tiles * max_chunks, [&](std::int64_t index) {
     const QueryTile tile = tile_at(index / max_chunks);
     const std::int64_t chunk = index % max_chunks;
     const ChunkRange chunks = visible_chunks(tile);
     if (chunk < chunks.first || chunk >= chunks.end) return;
-    ChunkScratch scratch;
-    attend_chunk_of_type(args, tile, chunk, scratch,
-                         split_state(context, index, max_rows, head_dim));
+    attend_one_chunk(args, tile, chunk, split_state(context, index, max_rows, head_dim));
   });
   context.pool->parallel_for(total_tiles, [&](std::int64_t index) {
     const QueryTile tile = tile_at(index);
@@ -220,12 +171,14 @@ void attend_split(const OpContext& context, const AttentionArgs& args, std::int6
     for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
       merge_chunk(tile, chunk, head_dim, state_of(chunk), total.view());
     }
-    write_out(tile, head_dim, total.view());
+    write_out(args, tile, total.view());
   });
 }
 
 /// Splitting pays only while there are fewer tiles than this for each thread.
 constexpr std::int64_t kSplitTilesPerThread = 2;
+/// Tiles go together only while there are as many runs of them for each thread.
+constexpr std::int64_t kRunsPerThread = 4;
 
 }  // namespace
 
@@ -242,14 +195,14 @@ void attention(const OpContext& context, const AttentionArgs& args) noexcept {
   std::int64_t max_chunks = 1;
   bool one_tile_per_head = true;
   for (std::int64_t seq = 0; seq < args.num_seqs; ++seq) {
-    const std::int64_t tiles = num_tiles(args, seq);
-    total_tiles += tiles;
-    one_tile_per_head = one_tile_per_head && tiles == args.cache.num_kv_heads;
+    const std::int64_t tiles = tiles_per_head(args, seq);
+    total_tiles += args.cache.num_kv_heads * tiles;
+    one_tile_per_head = one_tile_per_head && tiles == 1;
     max_rows = max_of(max_rows, num_query_rows(args, seq));
     max_chunks = max_of(max_chunks, ceil_div(args.seq_lens[seq], kChunkTokens));
   }
   const int num_threads = context.pool->num_threads();
-  if (one_tile_per_head && num_threads > 1 && max_chunks > 1 && max_rows <= kTileRows &&
+  if (one_tile_per_head && num_threads > 1 && max_chunks > 1 &&
       total_tiles < kSplitTilesPerThread * num_threads) {
     const std::int64_t bytes = total_tiles * max_chunks *
                                split_state_floats(max_rows, args.cache.head_dim) *
@@ -258,11 +211,20 @@ void attention(const OpContext& context, const AttentionArgs& args) noexcept {
       return attend_split(context, args, total_tiles, max_chunks, max_rows);
     }
   }
-  context.pool->parallel_for(total_tiles, [&](std::int64_t index) {
-    const TileIndex place = locate_tile(args, index, one_tile_per_head);
-    QueryTile tile = make_tile(args, place.seq, place.tile);
-    tile.is_whole = true;
-    attend_tile(args, tile);
+  const std::int64_t at_once =
+      max_of(1, min_of(kTilesAtOnce, total_tiles / (kRunsPerThread * num_threads)));
+  std::int64_t total_runs = 0;
+  for (std::int64_t seq = 0; seq < args.num_seqs; ++seq) total_runs += num_runs(args, seq, at_once);
+  context.pool->parallel_for(total_runs, [&](std::int64_t index) {
+    const TileRun run = locate_run(args, index, at_once, one_tile_per_head);
+    const std::int64_t end = min_of(tiles_per_head(args, run.seq), run.first_tile + at_once);
+    QueryTile tiles[kTilesAtOnce];
+    int num_tiles = 0;
+    for (std::int64_t tile = run.first_tile; tile < end; ++tile) {
+      tiles[num_tiles] = make_tile(args, run.seq, run.kv_head, tile);
+      tiles[num_tiles++].is_whole = true;
+    }
+    attend_tiles(args, tiles, num_tiles);
   });
 }
 

@@ -32,11 +32,35 @@ struct QueryTile {
   bool is_whole = false;  ///< its chunks are attended one after the other by one thread
 };
 
-/// Softmax of a stretch of tokens: `out` is not yet divided by `sum`.
+/// Whether the row sees any token of the chunk.
+TROUPE_INLINE bool sees_chunk(const QueryTile& tile, int row, std::int64_t chunk) {
+  return tile.first_visible[row] < (chunk + 1) * kChunkTokens &&
+         tile.last_visible[row] >= chunk * kChunkTokens;
+}
+
+/// The chunks that some row of the tile sees.
+struct ChunkRange {
+  std::int64_t first;
+  std::int64_t end;
+};
+TROUPE_INLINE ChunkRange visible_chunks(const QueryTile& tile) {
+  // Rows are in order of their positions.
+  return {tile.first_visible[0] / kChunkTokens,
+          tile.last_visible[tile.num_rows - 1] / kChunkTokens + 1};
+}
+
+/// Softmax of a stretch of tokens: exponentials and `out` are relative to the largest score, and
+/// `out` is not yet divided by `sum`.
 struct SoftmaxState {
-  float* max;  ///< [rows]
+  float* max;  ///< [rows], largest score times log2(e)
   float* sum;  ///< [rows]
   float* out;  ///< [rows, head_dim]
+};
+
+/// Of a chunk's tokens, for types that have scales.
+struct ChunkScales {
+  alignas(64) float keys[kChunkTokens];
+  alignas(64) float values[kChunkTokens];
 };
 
 /// What attend_chunk computes with; large, so one per running tile.
@@ -44,18 +68,7 @@ struct ChunkScratch {
   alignas(64) float scores[kTileRows][kChunkTokens];
   alignas(64) std::byte staged_keys[kMaxHeadDim * kLanes * 4];
   const std::byte* values[kChunkTokens];
-  // Of the chunk's tokens that the tile sees, 0 for the others; only for types that have scales.
-  alignas(64) float key_scales[kChunkTokens];
-  alignas(64) float value_scales[kChunkTokens];
-#if defined(TROUPE_BF16_TILES)
-  alignas(64) std::uint16_t queries[kTileRows * kMaxHeadDim];
-  const QueryTile* queries_of = nullptr;  ///< the tile whose queries these are
-  alignas(64) std::uint16_t weights[kTileRows * kChunkTokens];
-  // Two pairs of groups, and two of the stretches that values are taken in: one is written while
-  // the other is multiplied.
-  alignas(64) std::byte widened_keys[2][2 * kMaxHeadDim * kLanes * 2];
-  alignas(64) std::byte staged_values[2][1024];
-#endif
+  ChunkScales scales;
 };
 
 /// scores[r][v * kLanes ...] = q[r] . keys, summed over d in order; keys[v] are kLanes tokens whose
@@ -101,22 +114,21 @@ TROUPE_INLINE void for_each_row_group(int num_rows, const F& f) {
   if (row < num_rows) f(row, RowCount<1>{});
 }
 
-/// Collects the scales of the chunk's tokens in [first, last].
+/// Collects the scales of the chunk's tokens in [first, last]; 0 for the others.
 TROUPE_INLINE void gather_scales(const QueryTile& tile, const KvCacheView& cache,
                                  std::int64_t chunk_start, std::int64_t first, std::int64_t last,
-                                 ChunkScratch& scratch) {
-  std::memset(scratch.key_scales, 0, sizeof scratch.key_scales);
-  std::memset(scratch.value_scales, 0, sizeof scratch.value_scales);
+                                 ChunkScales& scales) {
+  std::memset(&scales, 0, sizeof scales);
   for (std::int64_t i = first; i <= last;) {
     const std::int64_t position = chunk_start + i;
     const std::int64_t block = tile.block_table[position / cache.block_size];
     const std::int64_t t = position % cache.block_size;
     const std::int64_t count = min_of(cache.block_size - t, last + 1 - i);
     const auto num_bytes = static_cast<std::size_t>(count) * sizeof(float);
-    std::memcpy(scratch.key_scales + i,
-                token_scale(cache, key_block(cache, block, tile.kv_head), t), num_bytes);
-    std::memcpy(scratch.value_scales + i,
-                token_scale(cache, value_block(cache, block, tile.kv_head), t), num_bytes);
+    std::memcpy(scales.keys + i, token_scale(cache, key_block(cache, block, tile.kv_head), t),
+                num_bytes);
+    std::memcpy(scales.values + i, token_scale(cache, value_block(cache, block, tile.kv_head), t),
+                num_bytes);
     i += count;
   }
 }
@@ -175,30 +187,31 @@ TROUPE_INLINE void score_chunk(const QueryTile& tile, const KvCacheView& cache,
 }
 
 /// The softmax of the scores of positions [first, last]: put(i, weights) for its vectors, which are
-/// exp(score - max), and 0 in lanes of the outer ones that are not in the range; returns max and
-/// sum. Where tokens have scales, the scores are multiplied by those of the keys before, and the
-/// exponentials by those of the values after.
+/// exp(score - max), and 0 in lanes of the outer ones that are not in the range; returns max (times
+/// log2(e)) and sum. Where tokens have scales, the scores are multiplied by those of the keys
+/// before, and the exponentials by those of the values after. Pre: args.scale > 0.
 template <ElementType kType, class Put>
-TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch& scratch,
+TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScales& scales,
                                   float* scores, std::int64_t first, std::int64_t last,
                                   float* max_out, float* sum_out, const Put& put) {
   constexpr bool kScaled = scale_bytes(kType) != 0;
   const std::int64_t begin = first / kLanes * kLanes;
-  const Vec factor = broadcast(args.scale);
-  const auto scaled_score = [&](std::int64_t i) __attribute__((always_inline)) {
+  const auto raw_score = [&](std::int64_t i) __attribute__((always_inline)) {
     Vec score = load(scores + i);
-    if constexpr (kScaled) score = score * load(scratch.key_scales + i);
-    return score * factor;
+    if constexpr (kScaled) score = score * load(scales.keys + i);
+    return score;
   };
   const bool is_capped = args.logit_softcap > 0.0f;
   if (is_capped) {
     const Vec cap = broadcast(args.logit_softcap);
     for (std::int64_t i = begin; i <= last; i += kLanes)
-      store(scores + i, cap * tanh(scaled_score(i) / cap));
+      store(scores + i, cap * tanh(raw_score(i) * broadcast(args.scale) / cap));
   }
   const auto score_at = [&](std::int64_t i) __attribute__((always_inline)) {
-    return is_capped ? load(scores + i) : scaled_score(i);
+    return is_capped ? load(scores + i) : raw_score(i);
   };
+  // exp(scale (x - max)) as 2^(factor x - factor max).
+  const float factor = is_capped ? kLog2E : args.scale * kLog2E;
   const Vec first_lane = broadcast(static_cast<float>(first));
   const Vec end_lane = broadcast(static_cast<float>(last + 1));
   const auto where_visible = [&](std::int64_t i, Vec lanes, Vec otherwise)
@@ -208,7 +221,7 @@ TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch&
   };
   // f(i, visible) for all vectors; visible(lanes, otherwise) has something to do in the outer ones.
   const auto for_each = [&](const auto& f) __attribute__((always_inline)) {
-    const auto outer = [&](std::int64_t i) {
+    const auto outer = [&](std::int64_t i) __attribute__((always_inline)) {
       f(i, [&](Vec lanes, Vec otherwise) { return where_visible(i, lanes, otherwise); });
     };
     outer(begin);
@@ -220,14 +233,14 @@ TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScratch&
   for_each([&](std::int64_t i, auto visible) __attribute__((always_inline)) {
     largest = max(largest, visible(score_at(i), broadcast(-kInfinity)));
   });
-  const float row_max = max_of_lanes(largest);
+  const float row_max = max_of_lanes(largest) * factor;
   Vec sum = zero();
   for_each([&](std::int64_t i, auto visible) __attribute__((always_inline)) {
-    Vec weight = exp_up_to_89(visible(score_at(i), broadcast(-kInfinity)) - broadcast(row_max));
+    const Vec power = fma(score_at(i), broadcast(factor), broadcast(-row_max));
+    Vec weight = visible(exp2(power), zero());
     sum = sum + weight;
-    if constexpr (kScaled) {
-      weight = visible(weight * load(scratch.value_scales + i), zero());
-    }
+    // A scale that nobody should see may not be finite.
+    if constexpr (kScaled) weight = visible(weight * load(scales.values + i), zero());
     put(i, weight);
   });
   *max_out = row_max;
@@ -286,12 +299,6 @@ TROUPE_INLINE void weigh_values_of_rows(const float (*weights)[kChunkTokens],
   }
 }
 
-/// Whether the row sees any token of the chunk.
-TROUPE_INLINE bool sees_chunk(const QueryTile& tile, int row, std::int64_t chunk) {
-  return tile.first_visible[row] < (chunk + 1) * kChunkTokens &&
-         tile.last_visible[row] >= chunk * kChunkTokens;
-}
-
 /// The softmax of each row over the chunk. Rows that do not see it are left as they are. A row
 /// touches no value outside of its own range, so what is wrong in a later token cannot reach an
 /// earlier one.
@@ -315,13 +322,13 @@ void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t
   if (tile_last < tile_first) return;
 
   if constexpr (scale_bytes(kType) != 0) {
-    gather_scales(tile, cache, chunk_start, tile_first, tile_last, scratch);
+    gather_scales(tile, cache, chunk_start, tile_first, tile_last, scratch.scales);
   }
   score_chunk<kType>(tile, cache, chunk_start, tile_first, tile_last, scratch);
   for (int row = 0; row < tile.num_rows; ++row) {
     if (!sees_chunk(tile, row, chunk)) continue;
     float* scores = scratch.scores[row];
-    softmax_scores<kType>(args, scratch, scores, first[row], last[row], &state.max[row],
+    softmax_scores<kType>(args, scratch.scales, scores, first[row], last[row], &state.max[row],
                           &state.sum[row],
                           [scores](std::int64_t i, Vec weights) { store(scores + i, weights); });
     std::memset(state.out + row * head_dim, 0, static_cast<std::size_t>(head_dim) * sizeof(float));

@@ -1,18 +1,26 @@
 #pragma once
-// attend_chunk with the bf16 unit of AMX, for caches in bf16 and in 8 bits: scores are products of
+// Attention with the bf16 unit of AMX, for caches in bf16 and in 8 bits: scores are products of
 // tiles of queries and keys, outputs products of tiles of weights (of the softmax) and values, both
-// rounded to bf16 on their way in; numbers of 8 bits are exact in bf16. Values are taken 16 tokens
+// rounded to bf16 on their way in; numbers of 8 bits are exact in bf16. Values are taken 32 tokens
 // at a time, counted from position 0, whatever the block size, so that a row's sums always run in
 // the same order.
+//
+// Some tiles of rows go through the chunks together, and a chunk of a tile through three stages:
+// scores, weights, values. While the weights of one are computed in vectors, the tile unit has the
+// scores of the next and the values of the one before: the CPU does both at once if their
+// instructions stand near each other.
 
-#include "kernels/cpu/attention_chunk.hpp"
+#include "kernels/cpu/attention_merge.hpp"
 #include "kernels/cpu/bf16.hpp"
 #include "kernels/cpu/tiles.hpp"
 
 namespace troupe::TROUPE_ISA {
 
-inline constexpr std::int64_t kGroupTokens = 16;
-inline constexpr std::int64_t kTileBytes = 1024;
+inline constexpr std::int64_t kGroupTokens = 16;  ///< columns of a tile of scores
+inline constexpr std::int64_t kPairTokens = 32;   ///< depth of a tile of weights
+inline constexpr std::int64_t kChunkGroups = kChunkTokens / kGroupTokens;
+inline constexpr std::int64_t kChunkPairs = kChunkTokens / kPairTokens;
+inline constexpr int kTilesAtOnce = 8;
 static_assert(kLanes == kGroupTokens && kTileRows == 32);
 
 /// 32 bytes from `from` on, each as its lane's lower byte with its sign.
@@ -49,102 +57,231 @@ TROUPE_INLINE void widen_to_bf16(const std::byte* from, std::int64_t count, std:
   }
 }
 
-/// attend_chunk for one tile of rows. It owns nothing; see attend_chunk for what it computes.
+/// What the tiles of rows share of a chunk.
+struct StagedChunk {
+  std::int64_t start = -1;  ///< position of its first token
+  // Its tokens that some tile sees.
+  std::int64_t first = 0;
+  std::int64_t last = -1;
+  // One bit for each pair of groups that is staged.
+  unsigned keys_staged = 0;
+  unsigned values_staged = 0;
+  // Where the groups that some tile sees a part of lie in their pages, if these hold whole groups.
+  const std::byte* page_keys[kChunkGroups];
+  const std::byte* page_values[kChunkGroups];
+  ChunkScales scales;
+  /// [kChunkPairs, head_dim / 16, 16 pairs of tokens, 16, 2] in bf16: tile after tile.
+  alignas(64) std::byte values[kChunkTokens * kMaxHeadDim * 2];
+};
+
+/// One chunk of one tile of rows, on its way through the stages.
+struct TileChunk {
+  const QueryTile* tile = nullptr;
+  const std::uint16_t* queries;  ///< [head_dim / 32, kTileRows, 32] in bf16
+  std::int64_t chunk;
+  StagedChunk* staged;
+  float (*scores)[kChunkTokens];
+  std::uint16_t* weights;  ///< [kChunkPairs, kTileRows, kPairTokens] in bf16
+  SoftmaxState state;
+  // The tokens of the chunk that each row sees; none: last < first.
+  std::int64_t first[kTileRows];
+  std::int64_t last[kTileRows];
+  std::int64_t tile_first;
+  std::int64_t tile_last;
+
+  [[nodiscard]] std::int64_t first_pair() const { return tile_first / kPairTokens; }
+  [[nodiscard]] std::int64_t end_pair() const { return tile_last / kPairTokens + 1; }
+  [[nodiscard]] std::int64_t num_pairs() const { return end_pair() - first_pair(); }
+};
+
+/// What TileAttention computes with; large, so one per thread that does.
+struct TileScratch {
+  alignas(64) float scores[2][kTileRows][kChunkTokens];
+  alignas(64) std::uint16_t weights[2][kTileRows * kChunkTokens];
+  alignas(64) std::uint16_t queries[kTilesAtOnce][kTileRows * kMaxHeadDim];
+  /// Of one chunk, where they cannot be read as they lie: [group, head_dim / 2, 16, 2] in bf16.
+  alignas(64) std::byte keys[kChunkTokens * kMaxHeadDim * 2];
+  StagedChunk chunks[2];
+  /// Values of a pair of groups, 32 elements of each: one is written while the other is multiplied.
+  alignas(64) std::byte slices[2][2 * 1024];
+  TileState parts[2];
+  TileState totals[kTilesAtOnce];
+};
+
+/// Attention for up to kTilesAtOnce tiles of rows of one sequence and KV head, in order of their
+/// positions. It holds this thread's tile configuration while it lives.
 template <ElementType kType>
 class TileAttention {
  public:
-  TileAttention(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
-                ChunkScratch& scratch, const SoftmaxState& state)
+  TileAttention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
+                TileScratch& scratch)
       : args_(args),
         cache_(args.cache),
-        tile_(tile),
-        chunk_start_(chunk * kChunkTokens),
         head_dim_(args.cache.head_dim),
-        scratch_(scratch),
-        state_(state) {
-    for (int row = 0; row < tile.num_rows; ++row) {
-      first_[row] = max_of(0, tile.first_visible[row] - chunk_start_);
-      last_[row] = min_of(kChunkTokens - 1, tile.last_visible[row] - chunk_start_);
-      if (last_[row] < first_[row]) continue;
-      tile_first_ = min_of(tile_first_, first_[row]);
-      tile_last_ = max_of(tile_last_, last_[row]);
+        is_tiled_(has_tiled_pages(args.cache)),
+        tiles_(tiles),
+        num_tiles_(num_tiles),
+        scratch_(scratch) {
+    for (int t = 0; t < num_tiles; ++t) round_queries(tiles[t], scratch.queries[t]);
+  }
+  ~TileAttention() {
+    if (configured_rows_ != 0) release_tiles();
+  }
+  TileAttention(const TileAttention&) = delete;
+  TileAttention& operator=(const TileAttention&) = delete;
+
+  /// All chunks of all tiles.
+  void attend() {
+    ChunkRange chunks = visible_chunks(tiles_[0]);
+    chunks.end = visible_chunks(tiles_[num_tiles_ - 1]).end;
+    // A place is free again when its values are added, two items later.
+    TileChunk items[3];
+    std::int64_t num_items = 0;
+    for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
+      for (int t = 0; t < num_tiles_; ++t) {
+        const ChunkRange of_tile = visible_chunks(tiles_[t]);
+        if (chunk < of_tile.first || chunk >= of_tile.end) continue;
+        TileChunk& item = items[num_items % 3];
+        SoftmaxState state = scratch_.parts[num_items % 2].view();
+        if (chunk == of_tile.first) {
+          const SoftmaxState total = scratch_.totals[t].view();
+          if (all_see_chunk(tiles_[t], chunk))
+            state = total;
+          else
+            clear(total, tiles_[t].num_rows, head_dim_);
+        }
+        begin(item, t, chunk, num_items % 2, state);
+        advance(&item);
+        ++num_items;
+      }
     }
+    advance(nullptr);
+    advance(nullptr);
+    for (int t = 0; t < num_tiles_; ++t) write_out(args_, tiles_[t], scratch_.totals[t].view());
   }
 
-  void run() {
-    if (tile_last_ < tile_first_) return;
-    first_group_ = tile_first_ / kGroupTokens;
-    end_group_ = tile_last_ / kGroupTokens + 1;
-    if (scratch_.queries_of != &tile_) round_queries();
-    scratch_.queries_of = &tile_;
-    if constexpr (kIsScaled) {
-      gather_scales(tile_, cache_, chunk_start_, tile_first_, tile_last_, scratch_);
-    }
-    score();
-    for (int row = 0; row < tile_.num_rows; ++row) weigh(row);
-    if (has_hidden_broken_value()) {
-      // A weight of 0 does not keep out what is not finite: each row alone, with what it sees.
-      configure(1, kGroupTokens);
-      for (int row = 0; row < tile_.num_rows; ++row) {
-        if (last_[row] >= first_[row]) add_values(row, 1, first_[row], last_[row], true);
-      }
-    } else {
-      configure(tile_.num_rows, kGroupTokens);
-      add_values(0, tile_.num_rows, tile_first_, tile_last_, kIsScaled || !has_tiled_pages(cache_));
-    }
-    release_tiles();
+  /// One chunk of the first tile.
+  void attend_chunk(std::int64_t chunk, const SoftmaxState& state) {
+    TileChunk item;
+    begin(item, 0, chunk, 0, state);
+    if (item.tile_last < item.tile_first) return;
+    Nothing nothing;
+    score(item, nothing);
+    for (int row = 0; row < item.tile->num_rows; ++row) weigh(item, row);
+    add_values(item, nothing);
   }
 
  private:
   /// Numbers of 8 bits, which have scales, are staged in bf16 on their way into tiles.
   static constexpr bool kIsScaled = scale_bytes(kType) != 0;
   static constexpr std::int64_t kNumberBytes = element_bytes(kType);
+  static constexpr std::int64_t kTileBytes = 1024;
 
-  /// Tiles 4 and 5 hold rows of queries or weights, `depth` numbers each, 6 and 7 keys or values of
-  /// that depth; the sums are 0, 1 (of 4 with 6, 7) and 2, 3 (of 5). Up to 16 rows need no 5.
-  static void configure(int num_rows, std::int64_t depth) {
+  struct Nothing {
+    void step() {}
+  };
+  /// The weights of an item's rows, some at each of the steps of what runs beside.
+  class Weigher {
+   public:
+    Weigher(TileAttention& attention, const TileChunk* item, std::int64_t num_steps)
+        : attention_(attention), item_(item), num_steps_(num_steps) {}
+    TROUPE_INLINE void step() {
+      if (item_ == nullptr) return;
+      for (due_ += item_->tile->num_rows; due_ >= num_steps_; due_ -= num_steps_)
+        attention_.weigh(*item_, next_row_++);
+    }
+    void finish() {
+      if (item_ == nullptr) return;
+      while (next_row_ < item_->tile->num_rows) attention_.weigh(*item_, next_row_++);
+    }
+
+   private:
+    TileAttention& attention_;
+    const TileChunk* item_;
+    std::int64_t num_steps_;
+    std::int64_t due_ = 0;
+    int next_row_ = 0;
+  };
+
+  void begin(TileChunk& item, int t, std::int64_t chunk, std::int64_t buffer,
+             const SoftmaxState& state) {
+    const QueryTile& tile = tiles_[t];
+    item.tile = &tile;
+    item.queries = scratch_.queries[t];
+    item.chunk = chunk;
+    item.staged = &scratch_.chunks[chunk % 2];
+    item.scores = scratch_.scores[buffer];
+    item.weights = scratch_.weights[buffer];
+    item.state = state;
+    item.tile_first = kChunkTokens;
+    item.tile_last = -1;
+    const std::int64_t start = chunk * kChunkTokens;
+    for (int row = 0; row < tile.num_rows; ++row) {
+      item.first[row] = max_of(0, tile.first_visible[row] - start);
+      item.last[row] = min_of(kChunkTokens - 1, tile.last_visible[row] - start);
+      if (item.last[row] < item.first[row]) continue;
+      item.tile_first = min_of(item.tile_first, item.first[row]);
+      item.tile_last = max_of(item.tile_last, item.last[row]);
+    }
+  }
+
+  /// The next item, or none, enters; those on their way go one stage further.
+  void advance(const TileChunk* next) {
+    const std::int64_t steps_per_pair = head_dim_ / 32;
+    const auto num_steps = [&](const TileChunk* item) {
+      return item == nullptr ? 0 : item->num_pairs() * steps_per_pair;
+    };
+    Weigher weigher(*this, scored_, num_steps(weighed_) + num_steps(next));
+    if (weighed_ != nullptr) {
+      add_values(*weighed_, weigher);
+      const auto t = weighed_->tile - tiles_;
+      const SoftmaxState total = scratch_.totals[t].view();
+      if (weighed_->state.out != total.out)
+        merge_chunk(*weighed_->tile, weighed_->chunk, head_dim_, weighed_->state, total);
+    }
+    if (next != nullptr) score(*next, weigher);
+    weigher.finish();
+    weighed_ = scored_;
+    scored_ = next;
+  }
+
+  /// Tiles 4 and 5 are rows of queries or weights, 6 and 7 keys or values; the sums are 0, 1 (of 4
+  /// with 6, 7) and 2, 3 (of 5). Up to 16 rows need no 5.
+  void configure(int num_rows) {
+    if (num_rows == configured_rows_) return;
+    configured_rows_ = num_rows;
     const int upper_rows = num_rows < 16 ? num_rows : 16;
     const int lower_rows = num_rows <= 16 ? upper_rows : num_rows - 16;
     TileConfig config;
     for (int i = 0; i < 8; ++i) {
       const bool lower = i == 2 || i == 3 || i == 5;
-      config.row_bytes[i] = static_cast<std::uint16_t>(i == 4 || i == 5 ? depth * 2 : 64);
+      config.row_bytes[i] = 64;
       config.num_rows[i] =
-          static_cast<std::uint8_t>(i >= 6 ? depth / 2 : (lower ? lower_rows : upper_rows));
+          static_cast<std::uint8_t>(i >= 6 ? 16 : (lower ? lower_rows : upper_rows));
     }
     load_tile_config(config);
   }
 
-  /// q as [head_dim / 32, kTileRows, 32] in bf16.
-  void round_queries() {
-    for (int row = 0; row < tile_.num_rows; ++row) {
-      for (std::int64_t d = 0; d < head_dim_; d += 32) {
-        round_to_bf16(tile_.q[row] + d, 32, 32, scratch_.queries + (d * kTileRows + row * 32));
-      }
+  void round_queries(const QueryTile& tile, std::uint16_t* queries) const {
+    for (int row = 0; row < tile.num_rows; ++row) {
+      for (std::int64_t d = 0; d < head_dim_; d += 32)
+        round_to_bf16(tile.q[row] + d, 32, 32, queries + (d * kTileRows + row * 32));
     }
   }
 
-  /// Where the group's keys or values lie in their block.
-  TROUPE_INLINE const std::byte* keys_of(std::int64_t group) const {
-    const std::int64_t position = chunk_start_ + group * kGroupTokens;
-    return key_block(cache_, tile_.block_table[position / cache_.block_size], tile_.kv_head) +
-           key_number(cache_, position % cache_.block_size, 0) * kNumberBytes;
-  }
-  TROUPE_INLINE const std::byte* values_of(std::int64_t group) const {
-    const std::int64_t position = chunk_start_ + group * kGroupTokens;
-    return value_block(cache_, tile_.block_table[position / cache_.block_size], tile_.kv_head) +
-           value_number(cache_, position % cache_.block_size, 0) * kNumberBytes;
-  }
+  [[nodiscard]] const std::int32_t* block_table() const { return tiles_[0].block_table; }
+  [[nodiscard]] std::int64_t kv_head() const { return tiles_[0].kv_head; }
   /// The group's tokens among [first, last], at their numbers in it: f(number, block of keys, block
   /// of values, number in the block).
   template <class F>
-  void for_each_token(std::int64_t group, std::int64_t first, std::int64_t last, const F& f) const {
+  void for_each_token(std::int64_t start, std::int64_t group, std::int64_t first, std::int64_t last,
+                      const F& f) const {
     for (std::int64_t i = 0; i < kGroupTokens; ++i) {
       const std::int64_t token = group * kGroupTokens + i;
       if (token < first || token > last) continue;
-      const std::int64_t position = chunk_start_ + token;
-      const std::int64_t block = tile_.block_table[position / cache_.block_size];
-      f(i, key_block(cache_, block, tile_.kv_head), value_block(cache_, block, tile_.kv_head),
+      const std::int64_t position = start + token;
+      const std::int64_t block = block_table()[position / cache_.block_size];
+      f(i, key_block(cache_, block, kv_head()), value_block(cache_, block, kv_head()),
         position % cache_.block_size);
     }
   }
@@ -159,95 +296,176 @@ class TileAttention {
       std::memcpy(to, numbers + number * 2, 2);
     }
   }
-
-  /// The keys of the group and, if there is one, the next, as tiles of bf16 in pages, for pages
-  /// that hold numbers of 8 bits: rows of 16 tokens. It returns where; the place before stays as it
-  /// is.
-  const std::byte* widen_keys(std::int64_t group) const {
-    std::byte* const first = scratch_.widened_keys[(group - first_group_) / 2 % 2];
-    std::byte* to = first;
-    const std::int64_t end = min_of(group + 2, end_group_);
-    for (; group < end; ++group) {
-      const std::byte* keys = keys_of(group);
-      for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair, to += 64)
-        widen_to_bf16<kType>(keys + pair * cache_.block_size * 2, 2 * kGroupTokens, to);
-    }
-    return first;
+  /// 32 numbers as bf16.
+  TROUPE_INLINE static void stage_vector(const std::byte* numbers, std::byte* to) {
+    if constexpr (kIsScaled)
+      widen_to_bf16<kType>(numbers, 32, to);
+    else
+      _mm512_store_si512(to, _mm512_loadu_si512(numbers));
   }
 
-  /// The group's keys as pages of 16 tokens would hold them, for blocks that do not hold groups.
-  const std::byte* stage_keys(std::int64_t group) const {
-    for_each_token(group, tile_first_, tile_last_,
+  /// The keys of a group as a page of 16 tokens in bf16 holds them.
+  void stage_keys(const StagedChunk& staged, std::int64_t group) const {
+    std::byte* to = scratch_.keys + group * kGroupTokens * head_dim_ * 2;
+    if (is_tiled_) {
+      const std::byte* keys = staged.page_keys[group];
+      for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair)
+        stage_vector(keys + pair * cache_.block_size * 2 * kNumberBytes, to + pair * 64);
+      return;
+    }
+    for_each_token(staged.start, group, staged.first, staged.last,
                    [&](std::int64_t i, const std::byte* keys, const std::byte*, std::int64_t t) {
                      for (std::int64_t d = 0; d < head_dim_; ++d) {
                        stage_number(keys, key_number(cache_, t, d),
-                                    scratch_.staged_keys + ((d / 2 * 16 + i) * 2 + d % 2) * 2);
+                                    to + ((d / 2 * kGroupTokens + i) * 2 + d % 2) * 2);
                      }
                    });
-    return scratch_.staged_keys;
   }
 
-  /// Asks for what the next groups need: for a few rows, memory is what they wait for.
-  TROUPE_INLINE void prefetch(std::int64_t group) const {
+  /// Elements d ... d + 31 of the values of a pair of groups, as two tiles; zero for tokens outside
+  /// of [first, last], `exactly`: also in a group that is in it partly.
+  void stage_slice(const StagedChunk& staged, std::int64_t pair, std::int64_t d, std::int64_t first,
+                   std::int64_t last, bool exactly, std::byte* to) const {
+    for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group, to += kTileBytes / 2) {
+      const std::int64_t begin = group * kGroupTokens;
+      const std::int64_t end = begin + kGroupTokens;
+      const bool is_seen = begin <= last && end > first;
+      const bool is_all = begin >= first && end <= last + 1;
+      if (is_tiled_ && is_seen && (is_all || !exactly)) {
+        const std::byte* values = staged.page_values[group] + d * 2 * kNumberBytes;
+        TROUPE_UNROLL
+        for (int row = 0; row < kGroupTokens / 2; ++row) {
+          stage_vector(values, to + row * 64);
+          stage_vector(values + 32 * kNumberBytes, to + kTileBytes + row * 64);
+          values += head_dim_ * 2 * kNumberBytes;
+        }
+        continue;
+      }
+      std::memset(to, 0, kTileBytes / 2);
+      std::memset(to + kTileBytes, 0, kTileBytes / 2);
+      if (!is_seen) continue;
+      for_each_token(
+          staged.start, group, first, last,
+          [&](std::int64_t token, const std::byte*, const std::byte* values, std::int64_t t) {
+            for (std::int64_t i = 0; i < 32; ++i) {
+              stage_number(
+                  values, value_number(cache_, t, d + i),
+                  to + i / 16 * kTileBytes + token / 2 * 64 + (i % 16 * 2 + token % 2) * 2);
+            }
+          });
+    }
+  }
+
+  /// The chunk, as far as all tiles see it; nothing of it is staged yet.
+  void begin_staging(StagedChunk& staged, std::int64_t start) const {
+    const QueryTile& last_tile = tiles_[num_tiles_ - 1];
+    staged.start = start;
+    staged.first = max_of(0, tiles_[0].first_visible[0] - start);
+    staged.last = min_of(kChunkTokens - 1, last_tile.last_visible[last_tile.num_rows - 1] - start);
+    staged.keys_staged = 0;
+    staged.values_staged = 0;
+    if (is_tiled_) {
+      for (std::int64_t group = staged.first / kGroupTokens; group <= staged.last / kGroupTokens;
+           ++group) {
+        const std::int64_t position = start + group * kGroupTokens;
+        const std::int64_t block = block_table()[position / cache_.block_size];
+        const std::int64_t t = position % cache_.block_size;
+        staged.page_keys[group] =
+            key_block(cache_, block, kv_head()) + key_number(cache_, t, 0) * kNumberBytes;
+        staged.page_values[group] =
+            value_block(cache_, block, kv_head()) + value_number(cache_, t, 0) * kNumberBytes;
+      }
+    }
+    if constexpr (kIsScaled)
+      gather_scales(tiles_[0], cache_, start, staged.first, staged.last, staged.scales);
+  }
+
+  void stage_pair_of_keys(StagedChunk& staged, std::int64_t pair) const {
+    if (!kIsScaled && is_tiled_) return;
+    if ((staged.keys_staged >> pair & 1) != 0) return;
+    staged.keys_staged |= 1u << pair;
+    for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group) {
+      if (group * kGroupTokens <= staged.last && (group + 1) * kGroupTokens > staged.first)
+        stage_keys(staged, group);
+    }
+  }
+  void stage_pair_of_values(StagedChunk& staged, std::int64_t pair) const {
+    if ((staged.values_staged >> pair & 1) != 0) return;
+    staged.values_staged |= 1u << pair;
+    for (std::int64_t d = 0; d < head_dim_; d += 32) {
+      stage_slice(staged, pair, d, staged.first, staged.last, false,
+                  staged.values + (pair * head_dim_ + d) * kPairTokens * 2);
+    }
+  }
+
+  /// Asks for the values of a group, which come after all scores, and for the keys of a later one:
+  /// for a few rows, memory is what they wait for.
+  TROUPE_INLINE void prefetch(const TileChunk& item, std::int64_t group) const {
     constexpr std::int64_t kGroupsAhead = 4;
     const std::int64_t bytes = head_dim_ * kGroupTokens * kNumberBytes;
-    const std::byte* values = values_of(group);
+    const std::byte* values = item.staged->page_values[group];
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(values + i, 0, 2);
-    const std::int64_t next = group + kGroupsAhead;
+    // The next chunk is this thread's, too, if it has the whole tile.
+    const QueryTile& tile = *item.tile;
+    const std::int64_t start = item.chunk * kChunkTokens;
     const std::int64_t last =
-        tile_.is_whole ? tile_.last_visible[tile_.num_rows - 1] - chunk_start_ : tile_last_;
-    if (next * kGroupTokens > last) return;
-    const std::byte* keys = keys_of(next);
+        tile.is_whole ? tile.last_visible[tile.num_rows - 1] : start + item.tile_last;
+    const std::int64_t position = start + (group + kGroupsAhead) * kGroupTokens;
+    if (position > last) return;
+    const std::byte* keys = key_block(cache_, block_table()[position / kGroupTokens], kv_head());
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(keys + i, 0, 2);
   }
 
-  /// Unscaled scores of all rows for the groups.
-  void score() {
-    configure(tile_.num_rows, 32);
-    const bool tiled = has_tiled_pages(cache_);
-    const bool prefetches = tile_.num_rows <= 16 && tiled && cache_.block_size == kGroupTokens;
-    const std::int64_t stride = tiled && !kIsScaled ? cache_.block_size * 4 : 64;
-    if (!tiled) {
-      for (std::int64_t group = first_group_; group < end_group_; ++group)
-        score_groups<1>(stage_keys(group), nullptr, stride, group);
-      return;
-    }
-    const std::byte* widened = nullptr;
-    if constexpr (kIsScaled) widened = widen_keys(first_group_);
-    for (std::int64_t group = first_group_; group < end_group_; group += 2) {
-      const bool is_pair = group + 1 < end_group_;
+  /// Unscaled scores of the tile's rows for its tokens of the chunk; meanwhile the chunk is staged.
+  template <class Beside>
+  void score(const TileChunk& item, Beside& beside) {
+    StagedChunk& staged = *item.staged;
+    const std::int64_t start = item.chunk * kChunkTokens;
+    if (staged.start != start) begin_staging(staged, start);
+    configure(item.tile->num_rows);
+    const bool reads_pages = is_tiled_ && !kIsScaled;
+    const std::int64_t stride = reads_pages ? cache_.block_size * 4 : 64;
+    const auto keys_at = [&](std::int64_t group) {
+      return reads_pages ? staged.page_keys[group]
+                         : scratch_.keys + group * kGroupTokens * head_dim_ * 2;
+    };
+    const bool prefetches = takes_slices(item) && is_tiled_ && cache_.block_size == kGroupTokens;
+    const std::int64_t first_group = item.tile_first / kGroupTokens;
+    const std::int64_t end_group = item.tile_last / kGroupTokens + 1;
+    stage_pair_of_keys(staged, item.first_pair());
+    for (std::int64_t pair = item.first_pair(); pair < item.end_pair(); ++pair) {
+      const std::int64_t group = 2 * pair;
       if (prefetches) {
-        prefetch(group);
-        if (is_pair) prefetch(group + 1);
+        prefetch(item, max_of(group, first_group));
+        if (group + 1 < end_group) prefetch(item, group + 1);
       }
-      const std::byte* keys;
-      const std::byte* next_keys = nullptr;
-      if constexpr (kIsScaled) {
-        keys = widened;
-        next_keys = widened + head_dim_ * kGroupTokens * 2;
-        // What was just stored cannot be loaded as tiles for a while.
-        if (group + 2 < end_group_) widened = widen_keys(group + 2);
-      } else {
-        keys = keys_of(group);
-        if (is_pair) next_keys = keys_of(group + 1);
-      }
-      if (is_pair)
-        score_groups<2>(keys, next_keys, stride, group);
+      // What was just stored cannot be loaded as tiles for a while.
+      if (pair + 1 < item.end_pair()) stage_pair_of_keys(staged, pair + 1);
+      // Of a group that nobody sees, the scores are not used: any keys will do.
+      const std::byte* keys = keys_at(max_of(group, first_group));
+      if (group + 1 < end_group)
+        score_pair<2>(item, group, keys, keys_at(group + 1), stride, beside);
       else
-        score_groups<1>(keys, nullptr, stride, group);
+        score_pair<1>(item, group, keys, nullptr, stride, beside);
+      if (!takes_slices(item)) stage_pair_of_values(staged, pair);
     }
   }
 
-  template <int kGroups>
-  void score_groups(const std::byte* keys, const std::byte* next_keys, std::int64_t stride,
-                    std::int64_t group) {
-    const bool lower = tile_.num_rows > 16;
+  /// Whether values are staged where they are used: nobody else will, and there they stay near.
+  [[nodiscard]] static bool takes_slices(const TileChunk& item) {
+    return item.tile->num_rows <= 16;
+  }
+
+  template <int kGroups, class Beside>
+  void score_pair(const TileChunk& item, std::int64_t group, const std::byte* keys,
+                  const std::byte* next_keys, std::int64_t stride, Beside& beside) {
+    const bool lower = item.tile->num_rows > 16;
     TROUPE_TILE_ZERO(0);
     TROUPE_TILE_ZERO(1);
     TROUPE_TILE_ZERO(2);
     TROUPE_TILE_ZERO(3);
     for (std::int64_t d = 0; d < head_dim_; d += 32) {
-      const std::uint16_t* queries = scratch_.queries + d * kTileRows;
+      const std::uint16_t* queries = item.queries + d * kTileRows;
       TROUPE_TILE_LOAD(4, queries, 64);
       TROUPE_TILE_LOAD(6, keys + d / 2 * stride, stride);
       TROUPE_TILE_DOT(0, 4, 6);
@@ -255,60 +473,71 @@ class TileAttention {
         TROUPE_TILE_LOAD(7, next_keys + d / 2 * stride, stride);
         TROUPE_TILE_DOT(1, 4, 7);
       }
-      if (!lower) continue;
-      TROUPE_TILE_LOAD(5, queries + 16 * 32, 64);
-      TROUPE_TILE_DOT(2, 5, 6);
-      if constexpr (kGroups == 2) TROUPE_TILE_DOT(3, 5, 7);
+      if (lower) {
+        TROUPE_TILE_LOAD(5, queries + 16 * 32, 64);
+        TROUPE_TILE_DOT(2, 5, 6);
+        if constexpr (kGroups == 2) TROUPE_TILE_DOT(3, 5, 7);
+      }
+      beside.step();
     }
     constexpr std::int64_t kStride = kChunkTokens * 4;
-    float* scores = scratch_.scores[0] + group * kGroupTokens;
+    float* scores = item.scores[0] + group * kGroupTokens;
     TROUPE_TILE_STORE(0, scores, kStride);
     if constexpr (kGroups == 2) TROUPE_TILE_STORE(1, scores + kGroupTokens, kStride);
     if (!lower) return;
-    scores = scratch_.scores[16] + group * kGroupTokens;
+    scores = item.scores[16] + group * kGroupTokens;
     TROUPE_TILE_STORE(2, scores, kStride);
     if constexpr (kGroups == 2) TROUPE_TILE_STORE(3, scores + kGroupTokens, kStride);
   }
 
-  /// The row's softmax, its weights as [group, kTileRows, 16] in bf16; 0 for what it does not see.
-  void weigh(int row) {
-    std::int64_t group = first_group_;
-    const auto put = [&](Vec weights) __attribute__((always_inline)) {
-      _mm256_store_si256(
-          reinterpret_cast<__m256i*>(scratch_.weights + (group * kTileRows + row) * kGroupTokens),
-          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(weights.v)));
-      ++group;
+  /// The row's softmax, its weights in bf16; 0 for what it does not see.
+  void weigh(const TileChunk& item, int row) const {
+    std::uint16_t* const weights = item.weights + row * kPairTokens;
+    // The weights of the group that begins with token i.
+    const auto put = [weights](std::int64_t i, Vec lanes) __attribute__((always_inline)) {
+      std::uint16_t* to = weights + (i & -kPairTokens) * kTileRows + (i & kGroupTokens);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(to),
+                         reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(lanes.v)));
     };
-    if (last_[row] >= first_[row]) {
-      while (group < first_[row] / kGroupTokens) put(zero());
-      softmax_scores<kType>(
-          args_, scratch_, scratch_.scores[row], first_[row], last_[row], &state_.max[row],
-          &state_.sum[row], [&](std::int64_t, Vec weights) __attribute__((always_inline)) {
-            put(weights);
-          });
+    std::int64_t i = item.first_pair() * kPairTokens;
+    const std::int64_t end = item.end_pair() * kPairTokens;
+    if (item.last[row] >= item.first[row]) {
+      for (; i + kGroupTokens <= item.first[row]; i += kGroupTokens) put(i, zero());
+      softmax_scores<kType>(args_, item.staged->scales, item.scores[row], item.first[row],
+                            item.last[row], &item.state.max[row], &item.state.sum[row], put);
+      i = item.last[row] / kGroupTokens * kGroupTokens + kGroupTokens;
     }
-    while (group < end_group_) put(zero());
+    for (; i < end; i += kGroupTokens) put(i, zero());
   }
 
   /// Whether a group that some row sees only a part of has a value that is not finite; what was
   /// never written may be such. Numbers of 8 bits are finite, whatever their bits.
-  bool has_hidden_broken_value() const {
+  [[nodiscard]] bool has_hidden_broken_value(const TileChunk& item) const {
     if constexpr (kIsScaled) return false;
     std::int64_t common_first = 0;
     std::int64_t common_last = kChunkTokens - 1;
-    for (int row = 0; row < tile_.num_rows; ++row) {
-      common_first = max_of(common_first, first_[row]);
-      common_last = min_of(common_last, last_[row]);
+    for (int row = 0; row < item.tile->num_rows; ++row) {
+      common_first = max_of(common_first, item.first[row]);
+      common_last = min_of(common_last, item.last[row]);
     }
-    for (std::int64_t group = first_group_; group < end_group_; ++group) {
+    // What is staged for all tiles has whole pairs, with tokens that none of these rows sees.
+    const StagedChunk& staged = *item.staged;
+    const bool in_slices = takes_slices(item);
+    const std::int64_t seen_first =
+        in_slices ? item.tile_first : max_of(staged.first, item.first_pair() * kPairTokens);
+    const std::int64_t seen_last =
+        in_slices ? item.tile_last : min_of(staged.last, item.end_pair() * kPairTokens - 1);
+    for (std::int64_t group = seen_first / kGroupTokens; group <= seen_last / kGroupTokens;
+         ++group) {
       const std::int64_t first = group * kGroupTokens;
       if (first >= common_first && first + kGroupTokens - 1 <= common_last) continue;
-      if (has_tiled_pages(cache_)) {
-        if (has_broken_number(values_of(group), head_dim_ * kGroupTokens)) return true;
+      if (is_tiled_) {
+        if (has_broken_number(item.staged->page_values[group], head_dim_ * kGroupTokens))
+          return true;
         continue;
       }
       bool broken = false;
-      for_each_token(group, tile_first_, tile_last_,
+      for_each_token(staged.start, group, seen_first, seen_last,
                      [&](std::int64_t, const std::byte*, const std::byte* values, std::int64_t t) {
                        const std::byte* token = values + value_number(cache_, t, 0) * 2;
                        broken = broken || has_broken_number(token, head_dim_);
@@ -328,35 +557,59 @@ class TileAttention {
     return broken != 0;
   }
 
-  /// out[first_row ...] = weights times values; of values only the tokens in [first, last] where
-  /// they must be staged: for a row alone, from blocks that do not hold groups, or in bf16.
-  void add_values(int first_row, int num_rows, std::int64_t first, std::int64_t last, bool staged) {
+  /// out = weights times values.
+  template <class Beside>
+  void add_values(const TileChunk& item, Beside& beside) {
+    const QueryTile& tile = *item.tile;
+    if (!has_hidden_broken_value(item)) {
+      configure(tile.num_rows);
+      return add_values(item, 0, tile.num_rows, item.tile_first, item.tile_last, takes_slices(item),
+                        beside);
+    }
+    // A weight of 0 does not keep out what is not finite: each row alone, with what it sees.
+    configure(1);
+    Nothing nothing;
+    for (int row = 0; row < tile.num_rows; ++row) {
+      if (item.last[row] < item.first[row]) continue;
+      add_values(item, row, 1, item.first[row], item.last[row], true, nothing);
+    }
+  }
+  template <class Beside>
+  void add_values(const TileChunk& item, int first_row, int num_rows, std::int64_t first,
+                  std::int64_t last, bool in_slices, Beside& beside) {
     const bool lower = num_rows > 16;
-    const std::int64_t stride = staged ? 2 * 64 : head_dim_ * 4;
+    const std::int64_t first_pair = first / kPairTokens;
+    const std::int64_t end_pair = last / kPairTokens + 1;
     for (std::int64_t d = 0; d < head_dim_; d += 32) {
+      const auto slice_of = [&](std::int64_t pair) {
+        std::byte* to = scratch_.slices[pair % 2];
+        stage_slice(*item.staged, pair, d, first, last, num_rows == 1, to);
+        return to;
+      };
       TROUPE_TILE_ZERO(0);
       TROUPE_TILE_ZERO(1);
       TROUPE_TILE_ZERO(2);
       TROUPE_TILE_ZERO(3);
-      const std::int64_t end = last / kGroupTokens + 1;
-      const std::byte* next = staged ? stage_values(first / kGroupTokens, d, first, last) : nullptr;
-      for (std::int64_t group = first / kGroupTokens; group < end; ++group) {
-        const std::byte* values = staged ? next : values_of(group) + d * 4;
-        if (staged && group + 1 < end) next = stage_values(group + 1, d, first, last);
-        const std::uint16_t* weights =
-            scratch_.weights + (group * kTileRows + first_row) * kGroupTokens;
-        TROUPE_TILE_LOAD(4, weights, kGroupTokens * 2);
-        TROUPE_TILE_LOAD(6, values, stride);
-        TROUPE_TILE_LOAD(7, values + 64, stride);
+      const std::byte* next = in_slices ? slice_of(first_pair) : nullptr;
+      for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
+        const std::byte* values =
+            in_slices ? next : item.staged->values + (pair * head_dim_ + d) * kPairTokens * 2;
+        if (in_slices && pair + 1 < end_pair) next = slice_of(pair + 1);
+        const std::uint16_t* weights = item.weights + (pair * kTileRows + first_row) * kPairTokens;
+        TROUPE_TILE_LOAD(4, weights, 64);
+        TROUPE_TILE_LOAD(6, values, 64);
         TROUPE_TILE_DOT(0, 4, 6);
+        TROUPE_TILE_LOAD(7, values + kTileBytes, 64);
         TROUPE_TILE_DOT(1, 4, 7);
-        if (!lower) continue;
-        TROUPE_TILE_LOAD(5, weights + 16 * kGroupTokens, kGroupTokens * 2);
-        TROUPE_TILE_DOT(2, 5, 6);
-        TROUPE_TILE_DOT(3, 5, 7);
+        if (lower) {
+          TROUPE_TILE_LOAD(5, weights + 16 * kPairTokens, 64);
+          TROUPE_TILE_DOT(2, 5, 6);
+          TROUPE_TILE_DOT(3, 5, 7);
+        }
+        beside.step();
       }
       const std::int64_t out_stride = head_dim_ * 4;
-      float* out = state_.out + first_row * head_dim_ + d;
+      float* out = item.state.out + first_row * head_dim_ + d;
       TROUPE_TILE_STORE(0, out, out_stride);
       TROUPE_TILE_STORE(1, out + 16, out_stride);
       if (!lower) continue;
@@ -365,44 +618,16 @@ class TileAttention {
     }
   }
 
-  /// Elements d to d + 31 of the group's values, zero outside of [first, last]: [8, 32, 2]. Those
-  /// of the group before stay where they are.
-  const std::byte* stage_values(std::int64_t group, std::int64_t d, std::int64_t first,
-                                std::int64_t last) const {
-    std::byte* const staged = scratch_.staged_values[group % 2];
-    if constexpr (kIsScaled) {
-      if (has_tiled_pages(cache_)) {
-        // The weights of tokens outside are zero.
-        const std::byte* values = values_of(group) + d * 2;
-        for (std::int64_t pair = 0; pair < kGroupTokens / 2; ++pair)
-          widen_to_bf16<kType>(values + pair * head_dim_ * 2, 64, staged + pair * 128);
-        return staged;
-      }
-    }
-    std::memset(staged, 0, sizeof scratch_.staged_values[0]);
-    for_each_token(group, first, last,
-                   [&](std::int64_t i, const std::byte*, const std::byte* values, std::int64_t t) {
-                     for (std::int64_t e = 0; e < 32; ++e) {
-                       stage_number(values, value_number(cache_, t, d + e),
-                                    staged + ((i / 2 * 32 + e) * 2 + i % 2) * 2);
-                     }
-                   });
-    return staged;
-  }
-
   const AttentionArgs& args_;
   const KvCacheView& cache_;
-  const QueryTile& tile_;
-  std::int64_t chunk_start_;
-  std::int64_t head_dim_;
-  ChunkScratch& scratch_;
-  const SoftmaxState& state_;
-  std::int64_t first_[kTileRows];
-  std::int64_t last_[kTileRows];
-  std::int64_t tile_first_ = kChunkTokens;
-  std::int64_t tile_last_ = -1;
-  std::int64_t first_group_ = 0;
-  std::int64_t end_group_ = 0;
+  const std::int64_t head_dim_;
+  const bool is_tiled_;
+  const QueryTile* const tiles_;
+  const int num_tiles_;
+  TileScratch& scratch_;
+  int configured_rows_ = 0;
+  const TileChunk* scored_ = nullptr;
+  const TileChunk* weighed_ = nullptr;
 };
 
 }  // namespace troupe::TROUPE_ISA

@@ -39,7 +39,9 @@ class StoreProduct {
  public:
   /// bias: or null.
   StoreProduct(Matrix out, const float* bias)
-      : out_(out), bias_(bias), bypasses_caches_(is_large(out) && has_aligned_rows(out)) {}
+      : out_(out),
+        bias_(bias),
+        bypasses_caches_(should_bypass_caches(out.data, out.num_rows, out.row_stride)) {}
 
   /// Row `row` of the product, from row r of the sums.
   TROUPE_INLINE void store_row(const BlockSums& sums, std::int64_t r, std::int64_t row,
@@ -67,19 +69,6 @@ class StoreProduct {
   }
 
  private:
-  /// Too large to be found in a core's cache later: then it need not be read into it to be written,
-  /// nor take the place of what is multiplied.
-  static bool is_large(const Matrix& out) {
-    constexpr std::int64_t kCacheBytes = 1024 * 1024;
-    return out.num_rows * out.num_cols * 4 > kCacheBytes;
-  }
-  static bool has_aligned_rows(const Matrix& out) {
-    return (reinterpret_cast<std::uintptr_t>(out.data) |
-            static_cast<std::uintptr_t>(out.row_stride * 4)) %
-               64 ==
-           0;
-  }
-
   Matrix out_;
   const float* bias_;
   bool bypasses_caches_;

@@ -39,6 +39,16 @@ TROUPE_INLINE std::int64_t round_up(std::int64_t a, std::int64_t b) { return cei
 
 inline constexpr float kInfinity = __builtin_inff();
 
+/// Whether a result of rows of whole vectors should be written with store_around_caches: it is too
+/// large to be found in a core's cache later. Then it need not be read into it to be written, nor
+/// take the place of what is computed with. Strides in floats.
+TROUPE_INLINE bool should_bypass_caches(const float* data, std::int64_t num_rows,
+                                        std::int64_t row_stride) {
+  constexpr std::int64_t kCacheBytes = 1024 * 1024;
+  const bool is_aligned = reinterpret_cast<std::uintptr_t>(data) % 64 == 0 && row_stride % 16 == 0;
+  return is_aligned && num_rows * row_stride * 4 > kCacheBytes;
+}
+
 /// kLanes elements from element i on, widened; of kF8E4M3 1/256 of them.
 template <ElementType kType>
 TROUPE_INLINE Vec load_as(const void* array, std::int64_t i) {

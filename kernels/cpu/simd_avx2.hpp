@@ -15,6 +15,10 @@ struct Vec {
 struct Mask {
   __m256 m;
 };
+struct Split {
+  Vec whole;
+  Vec fraction;
+};
 inline constexpr std::int64_t kLanes = 8;
 
 TROUPE_INLINE Vec zero() { return {_mm256_setzero_ps()}; }
@@ -99,6 +103,11 @@ TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {
         _mm256_slli_epi32(_mm256_add_epi32(exponent, _mm256_set1_epi32(127)), 23));
   };
   return {_mm256_mul_ps(_mm256_mul_ps(a.v, power(half)), power(_mm256_sub_epi32(whole, half)))};
+}
+/// x = whole + fraction with 0 <= fraction <= 1.
+TROUPE_INLINE Split split(Vec x) {
+  const Vec whole = {_mm256_round_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
+  return {whole, x - whole};
 }
 TROUPE_INLINE Mask less(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ)}; }
 TROUPE_INLINE Mask greater_equal(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)}; }

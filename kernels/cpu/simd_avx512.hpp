@@ -15,6 +15,10 @@ struct Vec {
 struct Mask {
   __mmask16 m;
 };
+struct Split {
+  Vec whole;
+  Vec fraction;
+};
 inline constexpr std::int64_t kLanes = 16;
 
 TROUPE_INLINE Vec zero() { return {_mm512_setzero_ps()}; }
@@ -87,6 +91,11 @@ TROUPE_INLINE Vec round(Vec a) {
 }
 /// a * 2^n; n is a whole number in [-160, 160], or NaN where a is NaN.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+/// x = whole + fraction with 0 <= fraction <= 1; `whole` as scale_by_power_of_2 takes it, which
+/// here rounds down by itself.
+TROUPE_INLINE Split split(Vec x) {
+  return {x, {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}};
+}
 TROUPE_INLINE Mask less(Vec a, Vec b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 TROUPE_INLINE Mask greater_equal(Vec a, Vec b) {
   return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ)};

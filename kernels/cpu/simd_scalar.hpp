@@ -14,6 +14,10 @@ struct Vec {
 struct Mask {
   bool m;
 };
+struct Split {
+  Vec whole;
+  Vec fraction;
+};
 inline constexpr std::int64_t kLanes = 1;
 
 TROUPE_INLINE Vec zero() { return {0.0f}; }
@@ -60,6 +64,11 @@ TROUPE_INLINE Vec round(Vec a) { return {__builtin_rintf(a.v)}; }
 /// a * 2^n; n is a whole number in [-160, 160], or NaN where a is NaN.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {
   return {n.v == n.v ? __builtin_ldexpf(a.v, static_cast<int>(n.v)) : a.v};
+}
+/// x = whole + fraction with 0 <= fraction <= 1.
+TROUPE_INLINE Split split(Vec x) {
+  const Vec whole = {__builtin_floorf(x.v)};
+  return {whole, x - whole};
 }
 TROUPE_INLINE Mask less(Vec a, Vec b) { return {a.v < b.v}; }
 TROUPE_INLINE Mask greater_equal(Vec a, Vec b) { return {a.v >= b.v}; }

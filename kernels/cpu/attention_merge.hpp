@@ -1,0 +1,94 @@
+#pragma once
+// From the softmax over each chunk to that over all of them.
+
+#include "kernels/cpu/attention_chunk.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+/// A SoftmaxState in memory of its own, for the rows of one tile.
+struct TileState {
+  alignas(64) float max[kTileRows] = {};
+  alignas(64) float sum[kTileRows] = {};
+  alignas(64) float out[kTileRows * kMaxHeadDim];
+  SoftmaxState view() { return {max, sum, out}; }
+};
+
+/// Takes the rows' softmax over one more chunk into their total.
+inline void merge_chunk(const QueryTile& tile, std::int64_t chunk, std::int64_t head_dim,
+                        const SoftmaxState& part, const SoftmaxState& total) {
+  alignas(64) float max_of_both[kTileRows];
+  alignas(64) float sum_of_both[kTileRows];
+  alignas(64) float total_factor[kTileRows];
+  alignas(64) float part_factor[kTileRows];
+  for_each_vector(tile.num_rows, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+    const Vec part_max = load_lanes(part.max + i);
+    const Vec total_max = load_lanes(total.max + i);
+    const Vec largest = max(total_max, part_max);
+    const Vec of_total = exp2(total_max - largest);
+    const Vec of_part = exp2(part_max - largest);
+    store_lanes(max_of_both + i, largest);
+    store_lanes(sum_of_both + i,
+                load_lanes(total.sum + i) * of_total + load_lanes(part.sum + i) * of_part);
+    store_lanes(total_factor + i, of_total);
+    store_lanes(part_factor + i, of_part);
+  });
+  for (int row = 0; row < tile.num_rows; ++row) {
+    if (!sees_chunk(tile, row, chunk)) continue;
+    const Vec of_total = broadcast(total_factor[row]);
+    const Vec of_part = broadcast(part_factor[row]);
+    const float* from = part.out + row * head_dim;
+    float* to = total.out + row * head_dim;
+    for_each_vector(head_dim, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+      store_lanes(to + i, load_lanes(to + i) * of_total + load_lanes(from + i) * of_part);
+    });
+    total.max[row] = max_of_both[row];
+    total.sum[row] = sum_of_both[row];
+  }
+}
+
+inline void clear(const SoftmaxState& state, int num_rows, std::int64_t head_dim) {
+  for (int row = 0; row < num_rows; ++row) {
+    state.max[row] = -kInfinity;
+    state.sum[row] = 0.0f;
+  }
+  std::memset(state.out, 0, static_cast<std::size_t>(num_rows * head_dim) * sizeof(float));
+}
+
+inline void copy(const SoftmaxState& from, int num_rows, std::int64_t head_dim,
+                 const SoftmaxState& to) {
+  const auto rows = static_cast<std::size_t>(num_rows);
+  std::memcpy(to.max, from.max, rows * sizeof(float));
+  std::memcpy(to.sum, from.sum, rows * sizeof(float));
+  std::memcpy(to.out, from.out, rows * static_cast<std::size_t>(head_dim) * sizeof(float));
+}
+
+/// Whether every row of the tile sees the chunk: a total may begin with it.
+inline bool all_see_chunk(const QueryTile& tile, std::int64_t chunk) {
+  for (int row = 0; row < tile.num_rows; ++row) {
+    if (!sees_chunk(tile, row, chunk)) return false;
+  }
+  return true;
+}
+
+inline void write_out(const AttentionArgs& args, const QueryTile& tile, const SoftmaxState& total) {
+  const std::int64_t head_dim = args.cache.head_dim;
+  const bool bypasses_caches =
+      head_dim % kLanes == 0 &&
+      should_bypass_caches(args.out.data, args.out.num_tokens, args.out.token_stride);
+  for (int row = 0; row < tile.num_rows; ++row) {
+    const float* from = total.out + row * head_dim;
+    float* to = tile.out[row];
+    const Vec factor = broadcast(1.0f / total.sum[row]);
+    if (bypasses_caches) {
+      for (std::int64_t i = 0; i < head_dim; i += kLanes)
+        store_around_caches(to + i, load(from + i) * factor);
+      continue;
+    }
+    for_each_vector(head_dim, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+      store_lanes(to + i, load_lanes(from + i) * factor);
+    });
+  }
+  if (bypasses_caches) finish_stores_around_caches();
+}
+
+}  // namespace troupe::TROUPE_ISA
