@@ -338,7 +338,7 @@ void advance(StatefulSelf self) {
 
 template <class Message>
 void receive(StatefulSelf self, Message&& message) {
-  state(self).inbox.emplace_back(std::move(message));
+  state(self).inbox.emplace_back(std::forward<Message>(message));
   advance(self);
 }
 

@@ -50,7 +50,7 @@ void fail(Self self, std::size_t group, Error error) {
 /// Asks; an answer that belongs to an earlier incarnation is dropped, and so is its failure.
 template <class Handle, class OnAnswer, class... Question>
 void ask_now(Self self, std::size_t group, const Handle& to, std::chrono::nanoseconds deadline,
-             std::string what, OnAnswer on_answer, Question&&... question) {
+             const std::string& what, OnAnswer on_answer, Question&&... question) {
   const std::uint32_t incarnation = state(self).groups[group].incarnation;
   ask(self, to, deadline, std::forward<Question>(question)...)
       .then(on_answer, [=](const caf::error& error) {

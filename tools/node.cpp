@@ -44,6 +44,7 @@ std::vector<std::string> own_arguments() {
   if (!config.host.empty() && !for_good) {
     const std::vector<std::string> arguments = own_arguments();
     std::vector<char*> pointers;
+    pointers.reserve(arguments.size() + 1);
     for (const std::string& argument : arguments)
       pointers.push_back(const_cast<char*>(argument.c_str()));  // as execv wants it
     pointers.push_back(nullptr);

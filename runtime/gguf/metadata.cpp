@@ -45,7 +45,8 @@ bool GgufMetadata::boolean(const std::string& key, bool otherwise) {
   return value->is_boolean() ? value->get<bool>() : otherwise;
 }
 
-std::string GgufMetadata::text(const std::string& key, std::optional<std::string> otherwise) {
+std::string GgufMetadata::text(const std::string& key,
+                               const std::optional<std::string>& otherwise) {
   const json* value = find(key, otherwise.has_value());
   if (value == nullptr) return otherwise.value_or("");
   if (!value->is_string()) wrong_type(key, "a text");

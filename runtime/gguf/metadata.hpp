@@ -23,7 +23,8 @@ class GgufMetadata {
   [[nodiscard]] std::int64_t integer(const std::string& key, std::optional<std::int64_t> otherwise);
   [[nodiscard]] double number(const std::string& key, std::optional<double> otherwise);
   [[nodiscard]] bool boolean(const std::string& key, bool otherwise);
-  [[nodiscard]] std::string text(const std::string& key, std::optional<std::string> otherwise);
+  [[nodiscard]] std::string text(const std::string& key,
+                                 const std::optional<std::string>& otherwise);
   /// Empty if absent.
   [[nodiscard]] std::vector<std::string> texts(const std::string& key);
   [[nodiscard]] std::vector<double> numbers(const std::string& key);

@@ -254,7 +254,8 @@ void Generation::append_last_usage() {
 }
 
 SamplePosition& Generation::position_of(const Part& part, std::int32_t index) {
-  return shown_.samples[static_cast<std::size_t>(part.index * num_samples_ + index)];
+  const std::int32_t sample = part.index * num_samples_ + index;
+  return shown_.samples[static_cast<std::size_t>(sample)];
 }
 
 bool Generation::begin_event(std::string& out, const Part& part, std::int32_t index,

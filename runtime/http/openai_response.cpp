@@ -127,6 +127,7 @@ void append_completion_logprobs(std::string& json, const CompletionChoice& choic
                                 const ChoiceFormat& format) {
   const std::vector<PositionLogprobs>& positions = choice.output.logprobs;
   std::vector<std::string> texts;
+  texts.reserve(positions.size());
   for (const PositionLogprobs& position : positions) {
     texts.push_back(position.empty() ? choice.first_token_text
                                      : token_text(position.front(), format));

@@ -275,7 +275,7 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
   return std::nullopt;
 }
 
-std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sink) {
+std::unique_ptr<Exchange> Service::handle(const HttpRequest& request, ResponseSink& sink) {
   const std::string_view path = request.path();
   if (request.method == "OPTIONS") {
     sink.respond({.status = 200,

@@ -128,7 +128,7 @@ class Service {
 
   /// Answers through `sink`, at once or later. Pre: `refuse` had no objection. Returns null if the
   /// answer is complete.
-  [[nodiscard]] std::unique_ptr<Exchange> handle(HttpRequest request, ResponseSink& sink);
+  [[nodiscard]] std::unique_ptr<Exchange> handle(const HttpRequest& request, ResponseSink& sink);
 
   /// Takes the outputs of this service's own requests; the others are left untouched.
   void deliver(RequestOutputs& outputs);

@@ -92,7 +92,7 @@ AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig&
 
 }  // namespace
 
-Attention::Attention(WeightLoader& loader, const std::string& name, AttentionOptions options)
+Attention::Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options)
     : options_(options_of_rank(options, loader.parallel())),
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
       o_proj_(loader, name + ".o_proj", options.hidden_size, options.num_heads * options.head_dim,

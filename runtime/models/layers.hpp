@@ -146,7 +146,7 @@ struct AttentionOptions {
 class Attention {
  public:
   /// The options are those of the whole layer.
-  Attention(WeightLoader& loader, const std::string& name, AttentionOptions options);
+  Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options);
   /// x and out: [num_tokens, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;

@@ -55,7 +55,7 @@ Defaults defaults_of(Family family) {
     case Family::kQwen3:
       return {.head_dim = 128, .max_positions = 32768, .theta = 1e4};
     case Family::kMistral:
-      return {.num_kv_heads = 8, .max_positions = 4096 * 32, .theta = 1e4};
+      return {.num_kv_heads = 8, .max_positions = 131072, .theta = 1e4};
     case Family::kGemma3:
       break;
   }

@@ -64,9 +64,9 @@ Result<void> DraftModel::reserve_memory() {
 }
 
 void DraftModel::set_cache(std::vector<LayerKvCache> caches,
-                           std::vector<std::int32_t> block_sizes) {
+                           const std::vector<std::int32_t>& block_sizes) {
   caches_ = std::move(caches);
-  batch_ = FlatBatch(std::move(block_sizes));
+  batch_ = FlatBatch(block_sizes);
 }
 
 void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* peers,

@@ -47,7 +47,7 @@ class DraftModel {
   }
 
   /// Takes the pages of its layers, and the groups' block sizes.
-  void set_cache(std::vector<LayerKvCache> caches, std::vector<std::int32_t> block_sizes);
+  void set_cache(std::vector<LayerKvCache> caches, const std::vector<std::int32_t>& block_sizes);
 
   /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
   /// the rows that have got a token; as many as there are slots for. All ranks do so; `peers` is

@@ -51,7 +51,7 @@ class InputBatch {
   };
 
   /// block_sizes: per KV-cache group.
-  explicit InputBatch(std::vector<std::int32_t> block_sizes) : flat_(std::move(block_sizes)) {}
+  explicit InputBatch(const std::vector<std::int32_t>& block_sizes) : flat_(block_sizes) {}
 
   /// Takes a step in: forgets, admits and updates requests, and builds the flat arrays.
   /// Pre: token ids are below vocab_size; block tables cover the scheduled tokens.

@@ -488,8 +488,9 @@ Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, LogprobRows& 
     const Matrix logits = logits_of(flat_rows_);
     if (!is_output_rank()) continue;
     for (std::int32_t i = 0; i < count && done.ok(); ++i) {
-      const auto next = static_cast<std::size_t>(request.num_computed_tokens + begin + i + 1);
-      done = sampler_.append_logprobs({logits.row(i), vocab_size}, request.token_ids[next],
+      const std::int32_t next = request.num_computed_tokens + begin + i + 1;
+      done = sampler_.append_logprobs({logits.row(i), vocab_size},
+                                      request.token_ids[static_cast<std::size_t>(next)],
                                       num_logprobs, scores);
     }
   }

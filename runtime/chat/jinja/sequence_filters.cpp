@@ -95,6 +95,7 @@ Value sort(const Value& input, const Arguments& call, Runtime& runtime) {
   std::vector<std::pair<Value, Value>> rows;
   for (Value& item : to_vector(input, runtime)) {
     std::vector<Value> keys;
+    keys.reserve(paths.size());
     for (const std::optional<Value>& path : paths) {
       keys.push_back(key_of(item, path, is_case_sensitive, runtime));
     }
@@ -106,6 +107,7 @@ Value sort(const Value& input, const Arguments& call, Runtime& runtime) {
                       : compare(Comparison::kLess, a.first, b.first, runtime.budget);
   });
   std::vector<Value> sorted;
+  sorted.reserve(rows.size());
   for (auto& [key, item] : rows) sorted.push_back(std::move(item));
   return Value::list(std::move(sorted));
 }

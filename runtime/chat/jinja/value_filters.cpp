@@ -61,7 +61,7 @@ Value round_number(const Value& input, const Arguments& call, Runtime&) {
   const std::string method = arguments[1] && arguments[1]->is_string() ? *arguments[1]->string()
                              : arguments[1]                            ? ""
                                                                        : "common";
-  const Value number = unary_plus(input);
+  Value number = unary_plus(input);
   if (!precision) fail_type("round's precision must be an integer");
   if (method == "common") {
     if (number.is_integer() && *precision >= 0) return number;

@@ -67,7 +67,7 @@ struct Header {
   ino_t pid_namespace;  ///< of rank 0: where `pids` mean something
   std::array<std::atomic<std::int32_t>, kMaxRanks> pids;  ///< 0: not there yet, or not to be seen
   std::array<Counter, kMaxRanks> arrivals;                ///< rounds that each rank has come to
-  std::array<Channel, kMaxRanks * kMaxRanks> channels;    ///< from * kMaxRanks + to
+  std::array<Channel, std::size_t{kMaxRanks} * kMaxRanks> channels;  ///< from * kMaxRanks + to
   std::atomic<std::uint32_t> failed;  ///< 1: being written, 2: `reason` can be read
   std::array<char, 512> reason;
 };
