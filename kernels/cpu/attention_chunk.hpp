@@ -308,8 +308,8 @@ void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t
   const KvCacheView& cache = args.cache;
   const std::int64_t chunk_start = chunk * kChunkTokens;
   const std::int64_t head_dim = cache.head_dim;
-  std::int64_t first[kTileRows];
-  std::int64_t last[kTileRows];
+  std::int64_t first[kTileRows] = {};
+  std::int64_t last[kTileRows] = {};
   std::int64_t tile_first = kChunkTokens;
   std::int64_t tile_last = -1;
   for (int row = 0; row < tile.num_rows; ++row) {

@@ -263,7 +263,7 @@ class TileAttention {
   }
 
   void round_queries(const QueryTile& tile, std::uint16_t* queries) const {
-    for (int row = 0; row < tile.num_rows; ++row) {
+    for (std::int64_t row = 0; row < tile.num_rows; ++row) {
       for (std::int64_t d = 0; d < head_dim_; d += 32)
         round_to_bf16(tile.q[row] + d, 32, 32, queries + (d * kTileRows + row * 32));
     }
@@ -334,7 +334,7 @@ class TileAttention {
       if (is_tiled_ && is_seen && (is_all || !exactly)) {
         const std::byte* values = staged.page_values[group] + d * 2 * kNumberBytes;
         TROUPE_UNROLL
-        for (int row = 0; row < kGroupTokens / 2; ++row) {
+        for (std::int64_t row = 0; row < kGroupTokens / 2; ++row) {
           stage_vector(values, to + row * 64);
           stage_vector(values + 32 * kNumberBytes, to + kTileBytes + row * 64);
           values += head_dim_ * 2 * kNumberBytes;
@@ -474,7 +474,7 @@ class TileAttention {
         TROUPE_TILE_DOT(1, 4, 7);
       }
       if (lower) {
-        TROUPE_TILE_LOAD(5, queries + 16 * 32, 64);
+        TROUPE_TILE_LOAD(5, queries + kTileBytes / 2, 64);
         TROUPE_TILE_DOT(2, 5, 6);
         if constexpr (kGroups == 2) TROUPE_TILE_DOT(3, 5, 7);
       }

@@ -19,6 +19,8 @@
 namespace troupe::TROUPE_ISA {
 namespace {
 
+constexpr std::int64_t kKi = 1024;
+
 #if defined(TROUPE_BF16_TILES) || defined(TROUPE_BF16_DOT)
 #define TROUPE_BF16_UNIT
 bool uses_bf16_unit(const WeightSpec& spec) {
@@ -50,11 +52,12 @@ template <class Unit, int kMaxRows, class Store, class Multiply>
 TROUPE_INLINE void for_each_block(const OpContext& context, const Product& product,
                                   std::int64_t num_rows, const Store& store,
                                   const Multiply& multiply) {
-  constexpr std::int64_t kChunkRows = 8 * kMaxRows > 192 ? 8 * kMaxRows : 192;
+  constexpr std::int64_t kBlockRows = kMaxRows;
+  constexpr std::int64_t kChunkRows = 8 * kBlockRows > 192 ? 8 * kBlockRows : 192;
   // Small enough that threads end together, large enough that they seldom meet at the counter.
   constexpr std::int64_t kChunksPerThread = 16;
-  constexpr std::int64_t kMinChunkProducts = 64 * 1024;
-  constexpr std::int64_t kMaxChunkProducts = 256 * 1024;
+  constexpr std::int64_t kMinChunkProducts = 64 * kKi;
+  constexpr std::int64_t kMaxChunkProducts = 256 * kKi;
   const PanelLayout& layout = product.layout;
   const std::int64_t num_shards = product.num_shards;
   const std::int64_t row_chunks = ceil_div(num_rows, kChunkRows);
@@ -84,10 +87,11 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
         // Blocks of about equal size: 8 rows are 4 + 4 rather than 6 + 2.
         const std::int64_t blocks_left = ceil_div(end_row - row, kMaxRows);
         rows = ceil_div(end_row - row, blocks_left);
-        for (std::int64_t s = 0; s < num_shards; ++s) {
+        std::int64_t s = 0;  // there is one at least
+        do {
           multiply(unit, row, static_cast<int>(rows), s, shards + s * layout.shard_bytes, ahead,
                    sums + s * rows * layout.cols);
-        }
+        } while (++s < num_shards);
         store_block(store, {sums, rows * layout.cols, layout.cols, num_shards}, row, rows, panel,
                     layout.cols);
       }
@@ -124,10 +128,10 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
                    const Store& store) {
   constexpr std::int64_t kTallRows = TileUnit::kTallRows;
   constexpr std::int64_t kRowsAtOnce = 3 * kTallRows;
-  constexpr std::int64_t kStretch = 1024;               // of the depth
-  constexpr std::int64_t kChunkRowBytes = 1600 * 1024;  // rounded rows in the L2 cache
-  constexpr std::int64_t kChunkWeightBytes = 512 * 1024;
-  constexpr std::int64_t kWeightsAhead = 8 * 1024;  // memory answers while so much is multiplied
+  constexpr std::int64_t kStretch = 1024;              // of the depth
+  constexpr std::int64_t kChunkRowBytes = 1600 * kKi;  // rounded rows in the L2 cache
+  constexpr std::int64_t kChunkWeightBytes = 512 * kKi;
+  constexpr std::int64_t kWeightsAhead = 8 * kKi;  // memory answers while so much is multiplied
   constexpr std::int64_t kStepLines = kBf16DepthStep * kBf16PanelCols * 2 / 64;
   constexpr std::int64_t kShardSums = kRowsAtOnce * kBf16PanelCols;
   const PanelLayout& layout = product.layout;

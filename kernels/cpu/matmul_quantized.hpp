@@ -103,7 +103,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
     if constexpr (kIsInt4) {
       for (std::int64_t k = 0; k < spec.group_size; k += 32) {
         TROUPE_UNROLL
-        for (int word = 0; word < 4; ++word) {
+        for (std::int64_t word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 8 + word) * kWordRow;
           WeightsAhead::fetch(row + to_next, kWordRow);
           TROUPE_UNROLL
@@ -122,7 +122,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
     } else {
       for (std::int64_t k = 0; k < spec.group_size; k += 16) {
         TROUPE_UNROLL
-        for (int word = 0; word < 4; ++word) {
+        for (std::int64_t word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 4 + word) * kWordRow;
           WeightsAhead::fetch(row + to_next, kWordRow);
           TROUPE_UNROLL

@@ -44,7 +44,7 @@ inline constexpr float kInfinity = __builtin_inff();
 /// take the place of what is computed with. Strides in floats.
 TROUPE_INLINE bool should_bypass_caches(const float* data, std::int64_t num_rows,
                                         std::int64_t row_stride) {
-  constexpr std::int64_t kCacheBytes = 1024 * 1024;
+  constexpr std::int64_t kCacheBytes = std::int64_t{1} << 20;
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(data) % 64 == 0 && row_stride % 16 == 0;
   return is_aligned && num_rows * row_stride * 4 > kCacheBytes;
 }

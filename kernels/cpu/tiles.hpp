@@ -105,7 +105,7 @@ template <int kSums, int kA, int kB>
 void dot_int8_tiles() {
   const TileConfig& config = emulated_tiles.config;
   for (int m = 0; m < config.num_rows[kSums]; ++m) {
-    for (int n = 0; n < config.row_bytes[kSums] / 4; ++n) {
+    for (std::int64_t n = 0; n < config.row_bytes[kSums] / 4; ++n) {
       std::int32_t sum;
       std::memcpy(&sum, emulated_tiles.bytes[kSums][m] + 4 * n, sizeof sum);
       for (int k = 0; k < config.row_bytes[kA]; ++k)

@@ -12,7 +12,7 @@ namespace troupe::TROUPE_ISA {
 /// past the end of a page, and where a chunk ends its thread goes on elsewhere.
 struct WeightsAhead {
   /// More than a thread reads while memory answers.
-  static constexpr std::int64_t kDistance = 12 * 1024;
+  static constexpr std::int64_t kDistance = std::int64_t{12} * 1024;
 
   const std::byte* end = nullptr;  ///< of the chunk
   std::int64_t jump = -kDistance;  ///< from there to the chunk that the thread is likely to get
