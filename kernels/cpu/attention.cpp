@@ -62,6 +62,7 @@ void with_tile_attention(const AttentionArgs& args, const QueryTile* tiles, int 
 }
 #else
 constexpr int kTilesAtOnce = 1;
+std::int64_t tiles_at_once(const KvCacheView&) { return kTilesAtOnce; }
 #endif
 
 /// One chunk of a tile.
@@ -212,7 +213,7 @@ void attention(const OpContext& context, const AttentionArgs& args) noexcept {
     }
   }
   const std::int64_t at_once =
-      max_of(1, min_of(kTilesAtOnce, total_tiles / (kRunsPerThread * num_threads)));
+      max_of(1, min_of(tiles_at_once(args.cache), total_tiles / (kRunsPerThread * num_threads)));
   std::int64_t total_runs = 0;
   for (std::int64_t seq = 0; seq < args.num_seqs; ++seq) total_runs += num_runs(args, seq, at_once);
   context.pool->parallel_for(total_runs, [&](std::int64_t index) {

@@ -23,6 +23,12 @@ inline constexpr std::int64_t kChunkPairs = kChunkTokens / kPairTokens;
 inline constexpr int kTilesAtOnce = 8;
 static_assert(kLanes == kGroupTokens && kTileRows == 32);
 
+/// How many tiles may go together: as many as there is room for.
+inline constexpr std::int64_t kMaxDimsAtOnce = 2 * kMaxHeadDim;
+TROUPE_INLINE std::int64_t tiles_at_once(const KvCacheView& cache) {
+  return min_of(kTilesAtOnce, kMaxDimsAtOnce / cache.head_dim);
+}
+
 /// 32 bytes from `from` on, each as its lane's lower byte with its sign.
 TROUPE_INLINE __m512i load_bytes(const std::byte* from) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
@@ -98,17 +104,23 @@ struct TileChunk {
 struct TileScratch {
   alignas(64) float scores[2][kTileRows][kChunkTokens];
   alignas(64) std::uint16_t weights[2][kTileRows * kChunkTokens];
-  alignas(64) std::uint16_t queries[kTilesAtOnce][kTileRows * kMaxHeadDim];
+  /// [tile, head_dim / 32, kTileRows, 32] in bf16.
+  alignas(64) std::uint16_t queries[kTileRows * kMaxDimsAtOnce];
   /// Of one chunk, where they cannot be read as they lie: [group, head_dim / 2, 16, 2] in bf16.
   alignas(64) std::byte keys[kChunkTokens * kMaxHeadDim * 2];
   StagedChunk chunks[2];
   /// Values of a pair of groups, 32 elements of each: one is written while the other is multiplied.
   alignas(64) std::byte slices[2][2 * 1024];
   TileState parts[2];
-  TileState totals[kTilesAtOnce];
+  // Of each tile, the softmax over the chunks so far.
+  alignas(64) float max[kTilesAtOnce * kTileRows];
+  alignas(64) float sum[kTilesAtOnce * kTileRows];
+  alignas(64) float out[kTileRows * kMaxDimsAtOnce];
 };
+// It lies on the stack of a thread, which may have 2 MiB.
+static_assert(sizeof(TileScratch) < std::size_t{5} << 18);
 
-/// Attention for up to kTilesAtOnce tiles of rows of one sequence and KV head, in order of their
+/// Attention for up to tiles_at_once tiles of rows of one sequence and KV head, in order of their
 /// positions. It holds this thread's tile configuration while it lives.
 template <ElementType kType>
 class TileAttention {
@@ -122,7 +134,7 @@ class TileAttention {
         tiles_(tiles),
         num_tiles_(num_tiles),
         scratch_(scratch) {
-    for (int t = 0; t < num_tiles; ++t) round_queries(tiles[t], scratch.queries[t]);
+    for (int t = 0; t < num_tiles; ++t) round_queries(tiles[t], queries_of(t));
   }
   ~TileAttention() {
     if (configured_rows_ != 0) release_tiles();
@@ -144,7 +156,7 @@ class TileAttention {
         TileChunk& item = items[num_items % 3];
         SoftmaxState state = scratch_.parts[num_items % 2].view();
         if (chunk == of_tile.first) {
-          const SoftmaxState total = scratch_.totals[t].view();
+          const SoftmaxState total = total_of(t);
           if (all_see_chunk(tiles_[t], chunk))
             state = total;
           else
@@ -157,7 +169,7 @@ class TileAttention {
     }
     advance(nullptr);
     advance(nullptr);
-    for (int t = 0; t < num_tiles_; ++t) write_out(args_, tiles_[t], scratch_.totals[t].view());
+    for (int t = 0; t < num_tiles_; ++t) write_out(args_, tiles_[t], total_of(t));
   }
 
   /// One chunk of the first tile.
@@ -203,11 +215,19 @@ class TileAttention {
     int next_row_ = 0;
   };
 
+  [[nodiscard]] std::uint16_t* queries_of(std::int64_t t) const {
+    return scratch_.queries + t * kTileRows * head_dim_;
+  }
+  [[nodiscard]] SoftmaxState total_of(std::int64_t t) const {
+    return {scratch_.max + t * kTileRows, scratch_.sum + t * kTileRows,
+            scratch_.out + t * kTileRows * head_dim_};
+  }
+
   void begin(TileChunk& item, int t, std::int64_t chunk, std::int64_t buffer,
              const SoftmaxState& state) {
     const QueryTile& tile = tiles_[t];
     item.tile = &tile;
-    item.queries = scratch_.queries[t];
+    item.queries = queries_of(t);
     item.chunk = chunk;
     item.staged = &scratch_.chunks[chunk % 2];
     item.scores = scratch_.scores[buffer];
@@ -235,7 +255,7 @@ class TileAttention {
     if (weighed_ != nullptr) {
       add_values(*weighed_, weigher);
       const auto t = weighed_->tile - tiles_;
-      const SoftmaxState total = scratch_.totals[t].view();
+      const SoftmaxState total = total_of(t);
       if (weighed_->state.out != total.out)
         merge_chunk(*weighed_->tile, weighed_->chunk, head_dim_, weighed_->state, total);
     }
