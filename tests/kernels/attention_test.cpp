@@ -315,6 +315,34 @@ BOOST_AUTO_TEST_CASE(a_sequence_has_the_same_bits_alone_and_in_a_mixed_batch) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(many_tokens_on_one_thread_get_the_bits_of_a_few_at_a_time) {
+  constexpr std::int64_t kLength = 300;
+  constexpr std::int64_t kBroken = 150;
+  for (const Shape& shape : {Shape{}, Shape{.window = 24}, Shape{.head_dim = 64, .window = 260}}) {
+    const std::int64_t row = shape.num_kv_heads * shape.head_dim;
+    const std::int64_t out_row = shape.num_heads * shape.head_dim;
+    const Sequence clean(shape, kLength, 21);
+    Sequence broken = clean;
+    broken.v[static_cast<std::size_t>(kBroken * row)] = std::nanf("");
+    for (const OpTable* ops : all_tables()) {
+      for (const ElementType type : {ElementType::kBF16, ElementType::kI8}) {
+        for (const std::int64_t block_size : {16, 8}) {
+          const Floats few = run_in_pieces(*ops, shape, clean, type, block_size, 7, 5);
+          const Floats many = run_in_pieces(*ops, shape, clean, type, block_size, kLength, 5, 1);
+          BOOST_TEST(same_bits(few.data(), many.data(), kLength * out_row),
+                     ops->name << " type " << int(type) << " block size " << block_size);
+          // Tiles that go together share what is staged of a chunk, up to the last token of any.
+          const Floats hit = run_in_pieces(*ops, shape, broken, type, block_size, kLength, 5, 1);
+          BOOST_TEST(same_bits(many.data(), hit.data(), kBroken * out_row),
+                     ops->name << " type " << int(type) << " block size " << block_size);
+          BOOST_TEST(
+              !same_bits(many.data() + kBroken * out_row, hit.data() + kBroken * out_row, out_row));
+        }
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_in_the_step_changes_no_other) {
   const Shape shape;
   const Sequence seq(shape, 300, 6);
