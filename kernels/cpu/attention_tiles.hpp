@@ -11,15 +11,12 @@
 // instructions stand near each other.
 
 #include "kernels/cpu/attention_merge.hpp"
+#include "kernels/cpu/attention_staging.hpp"
 #include "kernels/cpu/bf16.hpp"
 #include "kernels/cpu/tiles.hpp"
 
 namespace troupe::TROUPE_ISA {
 
-inline constexpr std::int64_t kGroupTokens = 16;  ///< columns of a tile of scores
-inline constexpr std::int64_t kPairTokens = 32;   ///< depth of a tile of weights
-inline constexpr std::int64_t kChunkGroups = kChunkTokens / kGroupTokens;
-inline constexpr std::int64_t kChunkPairs = kChunkTokens / kPairTokens;
 inline constexpr int kTilesAtOnce = 8;
 static_assert(kLanes == kGroupTokens && kTileRows == 32);
 
@@ -28,57 +25,6 @@ inline constexpr std::int64_t kMaxDimsAtOnce = 2 * kMaxHeadDim;
 TROUPE_INLINE std::int64_t tiles_at_once(const KvCacheView& cache) {
   return min_of(kTilesAtOnce, kMaxDimsAtOnce / cache.head_dim);
 }
-
-/// 32 bytes from `from` on, each as its lane's lower byte with its sign.
-TROUPE_INLINE __m512i load_bytes(const std::byte* from) {
-  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-}
-
-/// 1/256 of 32 numbers of kF8E4M3: the bits with another exponent; those below 2^-6, which have
-/// none, are looked up.
-TROUPE_INLINE __m512i bf16_of_f8e4m3(__m512i bytes) {
-  alignas(64) static constexpr std::uint16_t kSubnormal[32] = {
-      0x0000, 0x3700, 0x3780, 0x37c0, 0x3800, 0x3820, 0x3840, 0x3860};  // m 2^-17
-  const __m512i size = _mm512_and_si512(_mm512_slli_epi16(bytes, 4), _mm512_set1_epi16(0x07f0));
-  const __m512i normal = _mm512_add_epi16(size, _mm512_set1_epi16(112 << 7));
-  const __mmask32 is_subnormal = _mm512_testn_epi16_mask(bytes, _mm512_set1_epi16(0x78));
-  const __m512i halves =
-      _mm512_mask_permutexvar_epi16(normal, is_subnormal, bytes, _mm512_load_si512(kSubnormal));
-  const __m512i sign = _mm512_set1_epi16(static_cast<short>(0x8000));
-  return _mm512_ternarylogic_epi64(halves, bytes, sign, 0xf8);  // halves | (bytes & sign)
-}
-
-/// to[0, count) = from[0, count) in bf16, exactly; of kF8E4M3 1/256 of it. Pre: count is a multiple
-/// of 32.
-template <ElementType kType>
-TROUPE_INLINE void widen_to_bf16(const std::byte* from, std::int64_t count, std::byte* to) {
-  for (std::int64_t i = 0; i < count; i += 32) {
-    if constexpr (kType == ElementType::kF8E4M3) {
-      _mm512_storeu_si512(to + i * 2, bf16_of_f8e4m3(load_bytes(from + i)));
-    } else {
-      const __m512bh halves =
-          _mm512_cvtne2ps_pbh(load_as<kType>(from, i + 16).v, load_as<kType>(from, i).v);
-      _mm512_storeu_si512(to + i * 2, reinterpret_cast<__m512i>(halves));
-    }
-  }
-}
-
-/// What the tiles of rows share of a chunk.
-struct StagedChunk {
-  std::int64_t start = -1;  ///< position of its first token
-  // Its tokens that some tile sees.
-  std::int64_t first = 0;
-  std::int64_t last = -1;
-  // One bit for each pair of groups that is staged.
-  unsigned keys_staged = 0;
-  unsigned values_staged = 0;
-  // Where the groups that some tile sees a part of lie in their pages, if these hold whole groups.
-  const std::byte* page_keys[kChunkGroups];
-  const std::byte* page_values[kChunkGroups];
-  ChunkScales scales;
-  /// [kChunkPairs, head_dim / 16, 16 pairs of tokens, 16, 2] in bf16: tile after tile.
-  alignas(64) std::byte values[kChunkTokens * kMaxHeadDim * 2];
-};
 
 /// One chunk of one tile of rows, on its way through the stages.
 struct TileChunk {
@@ -130,7 +76,7 @@ class TileAttention {
       : args_(args),
         cache_(args.cache),
         head_dim_(args.cache.head_dim),
-        is_tiled_(has_tiled_pages(args.cache)),
+        stager_(args.cache, tiles, num_tiles, scratch.keys),
         tiles_(tiles),
         num_tiles_(num_tiles),
         scratch_(scratch) {
@@ -184,10 +130,7 @@ class TileAttention {
   }
 
  private:
-  /// Numbers of 8 bits, which have scales, are staged in bf16 on their way into tiles.
-  static constexpr bool kIsScaled = scale_bytes(kType) != 0;
-  static constexpr std::int64_t kNumberBytes = element_bytes(kType);
-  static constexpr std::int64_t kTileBytes = 1024;
+  static constexpr std::int64_t kTileBytes = ChunkStager<kType>::kTileBytes;
 
   struct Nothing {
     void step() {}
@@ -289,140 +232,11 @@ class TileAttention {
     }
   }
 
-  [[nodiscard]] const std::int32_t* block_table() const { return tiles_[0].block_table; }
-  [[nodiscard]] std::int64_t kv_head() const { return tiles_[0].kv_head; }
-  /// The group's tokens among [first, last], at their numbers in it: f(number, block of keys, block
-  /// of values, number in the block).
-  template <class F>
-  void for_each_token(std::int64_t start, std::int64_t group, std::int64_t first, std::int64_t last,
-                      const F& f) const {
-    for (std::int64_t i = 0; i < kGroupTokens; ++i) {
-      const std::int64_t token = group * kGroupTokens + i;
-      if (token < first || token > last) continue;
-      const std::int64_t position = start + token;
-      const std::int64_t block = block_table()[position / cache_.block_size];
-      f(i, key_block(cache_, block, kv_head()), value_block(cache_, block, kv_head()),
-        position % cache_.block_size);
-    }
-  }
-
-  /// A number as bf16, which it is or which holds it exactly.
-  TROUPE_INLINE static void stage_number(const std::byte* numbers, std::int64_t number,
-                                         std::byte* to) {
-    if constexpr (kIsScaled) {
-      const std::uint16_t half = to_bf16(load_element<kType>(numbers, number));
-      std::memcpy(to, &half, 2);
-    } else {
-      std::memcpy(to, numbers + number * 2, 2);
-    }
-  }
-  /// 32 numbers as bf16.
-  TROUPE_INLINE static void stage_vector(const std::byte* numbers, std::byte* to) {
-    if constexpr (kIsScaled)
-      widen_to_bf16<kType>(numbers, 32, to);
-    else
-      _mm512_store_si512(to, _mm512_loadu_si512(numbers));
-  }
-
-  /// The keys of a group as a page of 16 tokens in bf16 holds them.
-  void stage_keys(const StagedChunk& staged, std::int64_t group) const {
-    std::byte* to = scratch_.keys + group * kGroupTokens * head_dim_ * 2;
-    if (is_tiled_) {
-      const std::byte* keys = staged.page_keys[group];
-      for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair)
-        stage_vector(keys + pair * cache_.block_size * 2 * kNumberBytes, to + pair * 64);
-      return;
-    }
-    for_each_token(staged.start, group, staged.first, staged.last,
-                   [&](std::int64_t i, const std::byte* keys, const std::byte*, std::int64_t t) {
-                     for (std::int64_t d = 0; d < head_dim_; ++d) {
-                       stage_number(keys, key_number(cache_, t, d),
-                                    to + ((d / 2 * kGroupTokens + i) * 2 + d % 2) * 2);
-                     }
-                   });
-  }
-
-  /// Elements d ... d + 31 of the values of a pair of groups, as two tiles; zero for tokens outside
-  /// of [first, last], `exactly`: also in a group that is in it partly.
-  void stage_slice(const StagedChunk& staged, std::int64_t pair, std::int64_t d, std::int64_t first,
-                   std::int64_t last, bool exactly, std::byte* to) const {
-    for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group, to += kTileBytes / 2) {
-      const std::int64_t begin = group * kGroupTokens;
-      const std::int64_t end = begin + kGroupTokens;
-      const bool is_seen = begin <= last && end > first;
-      const bool is_all = begin >= first && end <= last + 1;
-      if (is_tiled_ && is_seen && (is_all || !exactly)) {
-        const std::byte* values = staged.page_values[group] + d * 2 * kNumberBytes;
-        TROUPE_UNROLL
-        for (std::int64_t row = 0; row < kGroupTokens / 2; ++row) {
-          stage_vector(values, to + row * 64);
-          stage_vector(values + 32 * kNumberBytes, to + kTileBytes + row * 64);
-          values += head_dim_ * 2 * kNumberBytes;
-        }
-        continue;
-      }
-      std::memset(to, 0, kTileBytes / 2);
-      std::memset(to + kTileBytes, 0, kTileBytes / 2);
-      if (!is_seen) continue;
-      for_each_token(
-          staged.start, group, first, last,
-          [&](std::int64_t token, const std::byte*, const std::byte* values, std::int64_t t) {
-            for (std::int64_t i = 0; i < 32; ++i) {
-              stage_number(
-                  values, value_number(cache_, t, d + i),
-                  to + i / 16 * kTileBytes + token / 2 * 64 + (i % 16 * 2 + token % 2) * 2);
-            }
-          });
-    }
-  }
-
-  /// The chunk, as far as all tiles see it; nothing of it is staged yet.
-  void begin_staging(StagedChunk& staged, std::int64_t start) const {
-    const QueryTile& last_tile = tiles_[num_tiles_ - 1];
-    staged.start = start;
-    staged.first = max_of(0, tiles_[0].first_visible[0] - start);
-    staged.last = min_of(kChunkTokens - 1, last_tile.last_visible[last_tile.num_rows - 1] - start);
-    staged.keys_staged = 0;
-    staged.values_staged = 0;
-    if (is_tiled_) {
-      for (std::int64_t group = staged.first / kGroupTokens; group <= staged.last / kGroupTokens;
-           ++group) {
-        const std::int64_t position = start + group * kGroupTokens;
-        const std::int64_t block = block_table()[position / cache_.block_size];
-        const std::int64_t t = position % cache_.block_size;
-        staged.page_keys[group] =
-            key_block(cache_, block, kv_head()) + key_number(cache_, t, 0) * kNumberBytes;
-        staged.page_values[group] =
-            value_block(cache_, block, kv_head()) + value_number(cache_, t, 0) * kNumberBytes;
-      }
-    }
-    if constexpr (kIsScaled)
-      gather_scales(tiles_[0], cache_, start, staged.first, staged.last, staged.scales);
-  }
-
-  void stage_pair_of_keys(StagedChunk& staged, std::int64_t pair) const {
-    if (!kIsScaled && is_tiled_) return;
-    if ((staged.keys_staged >> pair & 1) != 0) return;
-    staged.keys_staged |= 1u << pair;
-    for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group) {
-      if (group * kGroupTokens <= staged.last && (group + 1) * kGroupTokens > staged.first)
-        stage_keys(staged, group);
-    }
-  }
-  void stage_pair_of_values(StagedChunk& staged, std::int64_t pair) const {
-    if ((staged.values_staged >> pair & 1) != 0) return;
-    staged.values_staged |= 1u << pair;
-    for (std::int64_t d = 0; d < head_dim_; d += 32) {
-      stage_slice(staged, pair, d, staged.first, staged.last, false,
-                  staged.values + (pair * head_dim_ + d) * kPairTokens * 2);
-    }
-  }
-
   /// Asks for the values of a group, which come after all scores, and for the keys of a later one:
   /// for a few rows, memory is what they wait for.
   TROUPE_INLINE void prefetch(const TileChunk& item, std::int64_t group) const {
     constexpr std::int64_t kGroupsAhead = 4;
-    const std::int64_t bytes = head_dim_ * kGroupTokens * kNumberBytes;
+    const std::int64_t bytes = head_dim_ * kGroupTokens * element_bytes(kType);
     const std::byte* values = item.staged->page_values[group];
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(values + i, 0, 2);
     // The next chunk is this thread's, too, if it has the whole tile.
@@ -432,7 +246,8 @@ class TileAttention {
         tile.is_whole ? tile.last_visible[tile.num_rows - 1] : start + item.tile_last;
     const std::int64_t position = start + (group + kGroupsAhead) * kGroupTokens;
     if (position > last) return;
-    const std::byte* keys = key_block(cache_, block_table()[position / kGroupTokens], kv_head());
+    const std::int64_t block = tile.block_table[position / kGroupTokens];
+    const std::byte* keys = key_block(cache_, block, tile.kv_head);
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(keys + i, 0, 2);
   }
 
@@ -441,18 +256,14 @@ class TileAttention {
   void score(const TileChunk& item, Beside& beside) {
     StagedChunk& staged = *item.staged;
     const std::int64_t start = item.chunk * kChunkTokens;
-    if (staged.start != start) begin_staging(staged, start);
+    if (staged.start != start) stager_.begin(staged, start);
     configure(item.tile->num_rows);
-    const bool reads_pages = is_tiled_ && !kIsScaled;
-    const std::int64_t stride = reads_pages ? cache_.block_size * 4 : 64;
-    const auto keys_at = [&](std::int64_t group) {
-      return reads_pages ? staged.page_keys[group]
-                         : scratch_.keys + group * kGroupTokens * head_dim_ * 2;
-    };
-    const bool prefetches = takes_slices(item) && is_tiled_ && cache_.block_size == kGroupTokens;
+    const std::int64_t stride = stager_.key_stride();
+    const bool prefetches =
+        takes_slices(item) && has_tiled_pages(cache_) && cache_.block_size == kGroupTokens;
     const std::int64_t first_group = item.tile_first / kGroupTokens;
     const std::int64_t end_group = item.tile_last / kGroupTokens + 1;
-    stage_pair_of_keys(staged, item.first_pair());
+    stager_.stage_keys(staged, item.first_pair());
     for (std::int64_t pair = item.first_pair(); pair < item.end_pair(); ++pair) {
       const std::int64_t group = 2 * pair;
       if (prefetches) {
@@ -460,14 +271,14 @@ class TileAttention {
         if (group + 1 < end_group) prefetch(item, group + 1);
       }
       // What was just stored cannot be loaded as tiles for a while.
-      if (pair + 1 < item.end_pair()) stage_pair_of_keys(staged, pair + 1);
+      if (pair + 1 < item.end_pair()) stager_.stage_keys(staged, pair + 1);
       // Of a group that nobody sees, the scores are not used: any keys will do.
-      const std::byte* keys = keys_at(max_of(group, first_group));
+      const std::byte* keys = stager_.keys(staged, max_of(group, first_group));
       if (group + 1 < end_group)
-        score_pair<2>(item, group, keys, keys_at(group + 1), stride, beside);
+        score_pair<2>(item, group, keys, stager_.keys(staged, group + 1), stride, beside);
       else
         score_pair<1>(item, group, keys, nullptr, stride, beside);
-      if (!takes_slices(item)) stage_pair_of_values(staged, pair);
+      if (!takes_slices(item)) stager_.stage_values(staged, pair);
     }
   }
 
@@ -533,7 +344,7 @@ class TileAttention {
   /// Whether a group that some row sees only a part of has a value that is not finite; what was
   /// never written may be such. Numbers of 8 bits are finite, whatever their bits.
   [[nodiscard]] bool has_hidden_broken_value(const TileChunk& item) const {
-    if constexpr (kIsScaled) return false;
+    if constexpr (scale_bytes(kType) != 0) return false;
     std::int64_t common_first = 0;
     std::int64_t common_last = kChunkTokens - 1;
     for (int row = 0; row < item.tile->num_rows; ++row) {
@@ -551,32 +362,10 @@ class TileAttention {
          ++group) {
       const std::int64_t first = group * kGroupTokens;
       if (first >= common_first && first + kGroupTokens - 1 <= common_last) continue;
-      if (is_tiled_) {
-        if (has_broken_number(item.staged->page_values[group], head_dim_ * kGroupTokens))
-          return true;
-        continue;
-      }
-      bool broken = false;
-      for_each_token(staged.start, group, seen_first, seen_last,
-                     [&](std::int64_t, const std::byte*, const std::byte* values, std::int64_t t) {
-                       const std::byte* token = values + value_number(cache_, t, 0) * 2;
-                       broken = broken || has_broken_number(token, head_dim_);
-                     });
-      if (broken) return true;
+      if (stager_.has_broken_value(staged, group, seen_first, seen_last)) return true;
     }
     return false;
   }
-  /// Pre: count is a multiple of 32.
-  static bool has_broken_number(const std::byte* halves, std::int64_t count) {
-    const __m512i exponent = _mm512_set1_epi16(0x7f80);
-    __mmask32 broken = 0;
-    for (std::int64_t i = 0; i < count * 2; i += 64) {
-      const __m512i exponents = _mm512_and_si512(_mm512_loadu_si512(halves + i), exponent);
-      broken |= _mm512_cmpeq_epi16_mask(exponents, exponent);
-    }
-    return broken != 0;
-  }
-
   /// out = weights times values.
   template <class Beside>
   void add_values(const TileChunk& item, Beside& beside) {
@@ -603,7 +392,7 @@ class TileAttention {
     for (std::int64_t d = 0; d < head_dim_; d += 32) {
       const auto slice_of = [&](std::int64_t pair) {
         std::byte* to = scratch_.slices[pair % 2];
-        stage_slice(*item.staged, pair, d, first, last, num_rows == 1, to);
+        stager_.stage_slice(*item.staged, pair, d, first, last, num_rows == 1, to);
         return to;
       };
       TROUPE_TILE_ZERO(0);
@@ -641,7 +430,7 @@ class TileAttention {
   const AttentionArgs& args_;
   const KvCacheView& cache_;
   const std::int64_t head_dim_;
-  const bool is_tiled_;
+  const ChunkStager<kType> stager_;
   const QueryTile* const tiles_;
   const int num_tiles_;
   TileScratch& scratch_;

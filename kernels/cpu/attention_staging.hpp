@@ -1,0 +1,259 @@
+#pragma once
+// Keys and values of a chunk on their way into tiles: where they lie in pages, or copies of them
+// that tiles can be loaded from.
+
+#include "kernels/cpu/attention_chunk.hpp"
+#include "kernels/cpu/bf16.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+inline constexpr std::int64_t kGroupTokens = 16;  ///< columns of a tile of scores
+inline constexpr std::int64_t kPairTokens = 32;   ///< depth of a tile of weights
+inline constexpr std::int64_t kChunkGroups = kChunkTokens / kGroupTokens;
+inline constexpr std::int64_t kChunkPairs = kChunkTokens / kPairTokens;
+
+/// 32 bytes from `from` on, each as its lane's lower byte with its sign.
+TROUPE_INLINE __m512i load_bytes(const std::byte* from) {
+  return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+
+/// 1/256 of 32 numbers of kF8E4M3: the bits with another exponent; those below 2^-6, which have
+/// none, are looked up.
+TROUPE_INLINE __m512i bf16_of_f8e4m3(__m512i bytes) {
+  alignas(64) static constexpr std::uint16_t kSubnormal[32] = {
+      0x0000, 0x3700, 0x3780, 0x37c0, 0x3800, 0x3820, 0x3840, 0x3860};  // m 2^-17
+  const __m512i size = _mm512_and_si512(_mm512_slli_epi16(bytes, 4), _mm512_set1_epi16(0x07f0));
+  const __m512i normal = _mm512_add_epi16(size, _mm512_set1_epi16(112 << 7));
+  const __mmask32 is_subnormal = _mm512_testn_epi16_mask(bytes, _mm512_set1_epi16(0x78));
+  const __m512i halves =
+      _mm512_mask_permutexvar_epi16(normal, is_subnormal, bytes, _mm512_load_si512(kSubnormal));
+  const __m512i sign = _mm512_set1_epi16(static_cast<short>(0x8000));
+  return _mm512_ternarylogic_epi64(halves, bytes, sign, 0xf8);  // halves | (bytes & sign)
+}
+
+/// 32 numbers in bf16, exactly; of kF8E4M3 1/256 of them.
+template <ElementType kType>
+TROUPE_INLINE __m512i widen_to_bf16(const std::byte* from) {
+  if constexpr (kType == ElementType::kF8E4M3) {
+    return bf16_of_f8e4m3(load_bytes(from));
+  } else {
+    const __m512bh halves =
+        _mm512_cvtne2ps_pbh(load_as<kType>(from, 16).v, load_as<kType>(from, 0).v);
+    return reinterpret_cast<__m512i>(halves);
+  }
+}
+
+/// What the tiles of rows share of a chunk.
+struct StagedChunk {
+  std::int64_t start = -1;  ///< position of its first token
+  // Its tokens that some tile sees.
+  std::int64_t first = 0;
+  std::int64_t last = -1;
+  // One bit for each pair of groups that is staged.
+  unsigned keys_staged = 0;
+  unsigned values_staged = 0;
+  // Where the groups that some tile sees a part of lie in their pages, if these hold whole groups.
+  const std::byte* page_keys[kChunkGroups];
+  const std::byte* page_values[kChunkGroups];
+  ChunkScales scales;
+  /// [kChunkPairs, head_dim / 16, 16 pairs of tokens, 16, 2] in bf16: tile after tile.
+  alignas(64) std::byte values[kChunkTokens * kMaxHeadDim * 2];
+};
+
+/// Stages chunks for tiles of rows of one sequence and KV head, in order of their positions. It
+/// owns nothing.
+template <ElementType kType>
+class ChunkStager {
+ public:
+  static constexpr std::int64_t kTileBytes = 1024;
+
+  /// staged_keys: of one chunk, where they cannot be read as they lie, [group, head_dim / 2, 16, 2]
+  /// in bf16.
+  ChunkStager(const KvCacheView& cache, const QueryTile* tiles, int num_tiles,
+              std::byte* staged_keys)
+      : cache_(cache),
+        head_dim_(cache.head_dim),
+        is_tiled_(has_tiled_pages(cache)),
+        first_tile_(tiles[0]),
+        last_tile_(tiles[num_tiles - 1]),
+        staged_keys_(staged_keys) {}
+
+  /// The chunk, as far as all tiles see it; nothing of it is staged yet.
+  void begin(StagedChunk& staged, std::int64_t start) const {
+    staged.start = start;
+    staged.first = max_of(0, first_tile_.first_visible[0] - start);
+    staged.last =
+        min_of(kChunkTokens - 1, last_tile_.last_visible[last_tile_.num_rows - 1] - start);
+    staged.keys_staged = 0;
+    staged.values_staged = 0;
+    if (is_tiled_) {
+      for (std::int64_t group = staged.first / kGroupTokens; group <= staged.last / kGroupTokens;
+           ++group) {
+        const std::int64_t position = start + group * kGroupTokens;
+        const std::int64_t t = position % cache_.block_size;
+        staged.page_keys[group] = keys_at(position) + key_number(cache_, t, 0) * kNumberBytes;
+        staged.page_values[group] = values_at(position) + value_number(cache_, t, 0) * kNumberBytes;
+      }
+    }
+    if constexpr (kIsScaled)
+      gather_scales(first_tile_, cache_, start, staged.first, staged.last, staged.scales);
+  }
+
+  /// The group's keys as tiles take them, key_stride() bytes from pair of elements to pair. Pre:
+  /// those of its pair are staged.
+  [[nodiscard]] TROUPE_INLINE const std::byte* keys(const StagedChunk& staged,
+                                                    std::int64_t group) const {
+    return reads_pages() ? staged.page_keys[group]
+                         : staged_keys_ + group * kGroupTokens * head_dim_ * 2;
+  }
+  [[nodiscard]] TROUPE_INLINE std::int64_t key_stride() const {
+    return reads_pages() ? cache_.block_size * 4 : 64;
+  }
+
+  /// Those of a pair of groups, if they must be and are not yet.
+  void stage_keys(StagedChunk& staged, std::int64_t pair) const {
+    if (reads_pages() || (staged.keys_staged >> pair & 1) != 0) return;
+    staged.keys_staged |= 1u << pair;
+    for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group) {
+      if (group * kGroupTokens <= staged.last && (group + 1) * kGroupTokens > staged.first)
+        stage_keys_of(staged, group);
+    }
+  }
+  void stage_values(StagedChunk& staged, std::int64_t pair) const {
+    if ((staged.values_staged >> pair & 1) != 0) return;
+    staged.values_staged |= 1u << pair;
+    for (std::int64_t d = 0; d < head_dim_; d += 32) {
+      stage_slice(staged, pair, d, staged.first, staged.last, false,
+                  staged.values + (pair * head_dim_ + d) * kPairTokens * 2);
+    }
+  }
+
+  /// Elements d ... d + 31 of the values of a pair of groups, as two tiles; zero for tokens outside
+  /// of [first, last], `exactly`: also in a group that is in it partly.
+  void stage_slice(const StagedChunk& staged, std::int64_t pair, std::int64_t d, std::int64_t first,
+                   std::int64_t last, bool exactly, std::byte* to) const {
+    for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group, to += kTileBytes / 2) {
+      const std::int64_t begin = group * kGroupTokens;
+      const std::int64_t end = begin + kGroupTokens;
+      const bool is_seen = begin <= last && end > first;
+      const bool is_all = begin >= first && end <= last + 1;
+      if (is_tiled_ && is_seen && (is_all || !exactly)) {
+        const std::byte* values = staged.page_values[group] + d * 2 * kNumberBytes;
+        TROUPE_UNROLL
+        for (std::int64_t row = 0; row < kGroupTokens / 2; ++row) {
+          stage_vector(values, to + row * 64);
+          stage_vector(values + 32 * kNumberBytes, to + kTileBytes + row * 64);
+          values += head_dim_ * 2 * kNumberBytes;
+        }
+        continue;
+      }
+      std::memset(to, 0, kTileBytes / 2);
+      std::memset(to + kTileBytes, 0, kTileBytes / 2);
+      if (!is_seen) continue;
+      for_each_token(staged.start, group, first, last, [&](std::int64_t i, std::int64_t position) {
+        const std::byte* values = values_at(position);
+        const std::int64_t t = position % cache_.block_size;
+        for (std::int64_t e = 0; e < 32; ++e) {
+          stage_number(values, value_number(cache_, t, d + e),
+                       to + e / 16 * kTileBytes + i / 2 * 64 + (e % 16 * 2 + i % 2) * 2);
+        }
+      });
+    }
+  }
+
+  /// Whether a value of the group is not finite, of its tokens in [first, last] at least. Only for
+  /// kBF16.
+  [[nodiscard]] bool has_broken_value(const StagedChunk& staged, std::int64_t group,
+                                      std::int64_t first, std::int64_t last) const {
+    if (is_tiled_) return has_broken_number(staged.page_values[group], head_dim_ * kGroupTokens);
+    bool broken = false;
+    for_each_token(staged.start, group, first, last, [&](std::int64_t, std::int64_t position) {
+      const std::int64_t number = value_number(cache_, position % cache_.block_size, 0);
+      broken = broken || has_broken_number(values_at(position) + number * 2, head_dim_);
+    });
+    return broken;
+  }
+
+ private:
+  /// Numbers of 8 bits, which have scales, are staged in bf16 on their way into tiles.
+  static constexpr bool kIsScaled = scale_bytes(kType) != 0;
+  static constexpr std::int64_t kNumberBytes = element_bytes(kType);
+
+  [[nodiscard]] TROUPE_INLINE bool reads_pages() const { return is_tiled_ && !kIsScaled; }
+  /// The block of keys, or of values, that has this position.
+  [[nodiscard]] TROUPE_INLINE const std::byte* keys_at(std::int64_t position) const {
+    return key_block(cache_, first_tile_.block_table[position / cache_.block_size],
+                     first_tile_.kv_head);
+  }
+  [[nodiscard]] TROUPE_INLINE const std::byte* values_at(std::int64_t position) const {
+    return value_block(cache_, first_tile_.block_table[position / cache_.block_size],
+                       first_tile_.kv_head);
+  }
+  /// The group's tokens among [first, last]: f(number in the group, position).
+  template <class F>
+  void for_each_token(std::int64_t start, std::int64_t group, std::int64_t first, std::int64_t last,
+                      const F& f) const {
+    for (std::int64_t i = 0; i < kGroupTokens; ++i) {
+      const std::int64_t token = group * kGroupTokens + i;
+      if (token >= first && token <= last) f(i, start + token);
+    }
+  }
+
+  /// A number as bf16, which it is or which holds it exactly.
+  TROUPE_INLINE static void stage_number(const std::byte* numbers, std::int64_t number,
+                                         std::byte* to) {
+    if constexpr (kIsScaled) {
+      const std::uint16_t half = to_bf16(load_element<kType>(numbers, number));
+      std::memcpy(to, &half, 2);
+    } else {
+      std::memcpy(to, numbers + number * 2, 2);
+    }
+  }
+  /// 32 numbers as bf16.
+  TROUPE_INLINE static void stage_vector(const std::byte* numbers, std::byte* to) {
+    if constexpr (kIsScaled)
+      _mm512_store_si512(to, widen_to_bf16<kType>(numbers));
+    else
+      _mm512_store_si512(to, _mm512_loadu_si512(numbers));
+  }
+
+  /// The keys of a group as a page of 16 tokens in bf16 holds them.
+  void stage_keys_of(const StagedChunk& staged, std::int64_t group) const {
+    std::byte* to = staged_keys_ + group * kGroupTokens * head_dim_ * 2;
+    if (is_tiled_) {
+      const std::byte* keys = staged.page_keys[group];
+      for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair)
+        stage_vector(keys + pair * cache_.block_size * 2 * kNumberBytes, to + pair * 64);
+      return;
+    }
+    for_each_token(staged.start, group, staged.first, staged.last,
+                   [&](std::int64_t i, std::int64_t position) {
+                     const std::byte* keys = keys_at(position);
+                     const std::int64_t t = position % cache_.block_size;
+                     for (std::int64_t d = 0; d < head_dim_; ++d) {
+                       stage_number(keys, key_number(cache_, t, d),
+                                    to + ((d / 2 * kGroupTokens + i) * 2 + d % 2) * 2);
+                     }
+                   });
+  }
+
+  /// Pre: count is a multiple of 32.
+  static bool has_broken_number(const std::byte* halves, std::int64_t count) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    __mmask32 broken = 0;
+    for (std::int64_t i = 0; i < count * 2; i += 64) {
+      const __m512i exponents = _mm512_and_si512(_mm512_loadu_si512(halves + i), exponent);
+      broken |= _mm512_cmpeq_epi16_mask(exponents, exponent);
+    }
+    return broken != 0;
+  }
+
+  const KvCacheView& cache_;
+  const std::int64_t head_dim_;
+  const bool is_tiled_;
+  const QueryTile& first_tile_;
+  const QueryTile& last_tile_;
+  std::byte* const staged_keys_;
+};
+
+}  // namespace troupe::TROUPE_ISA
