@@ -21,7 +21,12 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
       static_cast<std::uint32_t>(from_environment("TROUPE_PROPERTY_SEED", std::random_device{}()));
   BOOST_TEST_MESSAGE("first seed " << first_seed);
   RandomWorkload::Coverage coverage;
-  for (std::uint32_t i = 0; i * std::uint64_t{kOperationsPerEngine} < num_operations; ++i) {
+  // What few kinds of engines do may want some engines more.
+  const auto is_enough = [&](std::uint64_t operations) {
+    return operations >= num_operations &&
+           (coverage.copies > 0 || operations >= 10 * num_operations);
+  };
+  for (std::uint32_t i = 0; !is_enough(i * std::uint64_t{kOperationsPerEngine}); ++i) {
     RandomWorkload workload(first_seed + i);
     BOOST_TEST_CONTEXT("seed " << first_seed + i << ", groups " << workload.kinds()) {
       workload.run(kOperationsPerEngine);
