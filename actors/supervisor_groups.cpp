@@ -273,7 +273,7 @@ bool is_last(const SupervisorState& supervisor, std::size_t group) {
 void advance_group(Self self, std::size_t group) {
   SupervisorState& supervisor = state(self);
   GroupSlot& slot = supervisor.groups[group];
-  if (supervisor.stopping || slot.state != GroupState::kStarting) return;
+  if (supervisor.stopping || slot.state != GroupState::kStarting || slot.waits) return;
   if (!all_nodes(supervisor, group, &NodeSlot::connected)) return;
   if (!all_nodes(supervisor, group, &NodeSlot::prepared)) return prepare_nodes(self, group);
   spawn_workers(self, group);  // they load while the tokenizer is read
@@ -313,6 +313,9 @@ void recover_group(Self self, std::size_t group, const std::string& cause, bool 
     send(self, supervisor.frontend, EngineLost{static_cast<std::uint32_t>(group), cause, crashed});
   }
   slot.state = GroupState::kStarting;
+  // What fails again at once may lack a node that we have not heard to be gone: all tries would be
+  // over before we do.
+  slot.waits = slot.num_recoveries > 1;
   end_actors(supervisor, slot);
   const bool worker_lost =
       std::any_of(slot.workers.begin(), slot.workers.end(),

@@ -300,6 +300,9 @@ void check_nodes(Self self) {
     if (is_missing(supervisor, slot) && now - slot.started_at >= kRestartInterval_s)
       start_process(self, index);
   }
+  for (std::size_t group = 0; group < supervisor.groups.size(); ++group) {
+    if (std::exchange(supervisor.groups[group].waits, false)) advance_group(self, group);
+  }
   check_nodes_later(self);
 }
 

@@ -65,6 +65,7 @@ struct GroupSlot {
   bool role_asked = false;      ///< the next one is being spawned
   std::array<ActorHandles, kNumRoles> actors;
   int num_recoveries = 0;  ///< since it was last up
+  bool waits = false;      ///< for the next look at the nodes
 
   [[nodiscard]] const ActorHandles& actors_of(Role role) const {
     return actors[static_cast<std::size_t>(role)];
