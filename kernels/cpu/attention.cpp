@@ -1,12 +1,12 @@
 // Attention over paged keys and values: the plan. What is computed is in
-// attention_chunk.hpp and, for tiles, attention_tiles.hpp.
+// attention_chunk.hpp and, for bf16 units, attention_bf16.hpp.
 
 #include "kernels/cpu/attention_merge.hpp"
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/thread_pool.hpp"
 
-#if defined(TROUPE_BF16_TILES)
-#include "kernels/cpu/attention_tiles.hpp"
+#if defined(TROUPE_BF16_UNIT)
+#include "kernels/cpu/attention_bf16.hpp"
 #endif
 
 namespace troupe::TROUPE_ISA {
@@ -46,14 +46,14 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv
   return tile;
 }
 
-#if defined(TROUPE_BF16_TILES)
-/// f(TileAttention) for the cache's type.
+#if defined(TROUPE_BF16_UNIT)
+/// f(Bf16Attention) for the cache's type.
 template <class F>
-void with_tile_attention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
+void with_bf16_attention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
                          const F& f) {
-  TileScratch scratch;
+  Bf16Scratch scratch;
   const auto call = [&](auto type) {
-    TileAttention<decltype(type)::value> attention(args, tiles, num_tiles, scratch);
+    Bf16Attention<decltype(type)::value> attention(args, tiles, num_tiles, scratch);
     f(attention);
   };
   if (args.cache.type == ElementType::kI8) return call(ElementConstant<ElementType::kI8>{});
@@ -68,9 +68,9 @@ std::int64_t tiles_at_once(const KvCacheView&) { return kTilesAtOnce; }
 /// One chunk of a tile.
 void attend_one_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
                       const SoftmaxState& state) {
-#if defined(TROUPE_BF16_TILES)
-  if (attends_in_tiles(args.cache)) {
-    return with_tile_attention(args, &tile, 1,
+#if defined(TROUPE_BF16_UNIT)
+  if (attends_in_bf16(args.cache)) {
+    return with_bf16_attention(args, &tile, 1,
                                [&](auto& attention) { attention.attend_chunk(chunk, state); });
   }
 #endif
@@ -82,9 +82,9 @@ void attend_one_chunk(const AttentionArgs& args, const QueryTile& tile, std::int
 
 /// All chunks of some tiles of one sequence and KV head, in order, on one thread.
 void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_tiles) {
-#if defined(TROUPE_BF16_TILES)
-  if (attends_in_tiles(args.cache)) {
-    return with_tile_attention(args, tiles, num_tiles, [](auto& attention) { attention.attend(); });
+#if defined(TROUPE_BF16_UNIT)
+  if (attends_in_bf16(args.cache)) {
+    return with_bf16_attention(args, tiles, num_tiles, [](auto& attention) { attention.attend(); });
   }
 #endif
   const std::int64_t head_dim = args.cache.head_dim;

@@ -1,6 +1,6 @@
 #pragma once
-// Keys and values of a chunk on their way into tiles: where they lie in pages, or copies of them
-// that tiles can be loaded from.
+// Keys and values of a chunk on their way into a bf16 unit: where they lie in pages, or copies of
+// them that the unit can read.
 
 #include "kernels/cpu/attention_chunk.hpp"
 #include "kernels/cpu/bf16.hpp"
@@ -43,6 +43,15 @@ TROUPE_INLINE __m512i widen_to_bf16(const std::byte* from) {
   }
 }
 
+/// Values of a pair of groups as the unit reads them: of each group 8 pairs of tokens, row_stride
+/// bytes apart, in it 16 elements of both tokens; the next 16 elements lie col_stride bytes
+/// further.
+struct GroupValues {
+  const std::byte* groups[2];  ///< null: nobody sees the group
+  std::int64_t row_stride;
+  std::int64_t col_stride;
+};
+
 /// What the tiles of rows share of a chunk.
 struct StagedChunk {
   std::int64_t start = -1;  ///< position of its first token
@@ -65,6 +74,7 @@ struct StagedChunk {
 template <ElementType kType>
 class ChunkStager {
  public:
+  /// Of values: the pairs of a pair of groups by 16 elements.
   static constexpr std::int64_t kTileBytes = 1024;
 
   /// staged_keys: of one chunk, where they cannot be read as they lie, [group, head_dim / 2, 16, 2]
@@ -73,7 +83,7 @@ class ChunkStager {
               std::byte* staged_keys)
       : cache_(cache),
         head_dim_(cache.head_dim),
-        is_tiled_(has_tiled_pages(cache)),
+        is_paired_(has_paired_pages(cache)),
         first_tile_(tiles[0]),
         last_tile_(tiles[num_tiles - 1]),
         staged_keys_(staged_keys) {}
@@ -86,7 +96,7 @@ class ChunkStager {
         min_of(kChunkTokens - 1, last_tile_.last_visible[last_tile_.num_rows - 1] - start);
     staged.keys_staged = 0;
     staged.values_staged = 0;
-    if (is_tiled_) {
+    if (is_paired_) {
       for (std::int64_t group = staged.first / kGroupTokens; group <= staged.last / kGroupTokens;
            ++group) {
         const std::int64_t position = start + group * kGroupTokens;
@@ -108,6 +118,30 @@ class ChunkStager {
   }
   [[nodiscard]] TROUPE_INLINE std::int64_t key_stride() const {
     return reads_pages() ? cache_.block_size * 4 : 64;
+  }
+
+  /// Whether keys, and values in pairs of tokens, can be read where they lie.
+  [[nodiscard]] TROUPE_INLINE bool reads_pages() const { return is_paired_ && !kIsScaled; }
+  /// From element d of the values of a pair of groups on, where they lie. Pre: reads_pages().
+  [[nodiscard]] TROUPE_INLINE GroupValues values_in_pages(const StagedChunk& staged,
+                                                          std::int64_t pair, std::int64_t d) const {
+    GroupValues values{{}, head_dim_ * 4, 64};
+    for (std::int64_t i = 0; i < 2; ++i) {
+      const std::int64_t group = 2 * pair + i;
+      const bool is_seen =
+          group * kGroupTokens <= staged.last && (group + 1) * kGroupTokens > staged.first;
+      values.groups[i] = is_seen ? staged.page_values[group] + d * 4 : nullptr;
+    }
+    return values;
+  }
+  /// The same of those that stage_values staged.
+  [[nodiscard]] TROUPE_INLINE GroupValues staged_values(const StagedChunk& staged,
+                                                        std::int64_t pair, std::int64_t d) const {
+    return in_tiles(staged.values + (pair * head_dim_ + d) * kPairTokens * 2);
+  }
+  /// Of two tiles, or more.
+  [[nodiscard]] TROUPE_INLINE static GroupValues in_tiles(const std::byte* tiles) {
+    return {{tiles, tiles + kTileBytes / 2}, 64, kTileBytes};
   }
 
   /// Those of a pair of groups, if they must be and are not yet.
@@ -137,7 +171,7 @@ class ChunkStager {
       const std::int64_t end = begin + kGroupTokens;
       const bool is_seen = begin <= last && end > first;
       const bool is_all = begin >= first && end <= last + 1;
-      if (is_tiled_ && is_seen && (is_all || !exactly)) {
+      if (is_paired_ && is_seen && (is_all || !exactly)) {
         const std::byte* values = staged.page_values[group] + d * 2 * kNumberBytes;
         TROUPE_UNROLL
         for (std::int64_t row = 0; row < kGroupTokens / 2; ++row) {
@@ -165,7 +199,7 @@ class ChunkStager {
   /// kBF16.
   [[nodiscard]] bool has_broken_value(const StagedChunk& staged, std::int64_t group,
                                       std::int64_t first, std::int64_t last) const {
-    if (is_tiled_) return has_broken_number(staged.page_values[group], head_dim_ * kGroupTokens);
+    if (is_paired_) return has_broken_number(staged.page_values[group], head_dim_ * kGroupTokens);
     bool broken = false;
     for_each_token(staged.start, group, first, last, [&](std::int64_t, std::int64_t position) {
       const std::int64_t number = value_number(cache_, position % cache_.block_size, 0);
@@ -179,7 +213,6 @@ class ChunkStager {
   static constexpr bool kIsScaled = scale_bytes(kType) != 0;
   static constexpr std::int64_t kNumberBytes = element_bytes(kType);
 
-  [[nodiscard]] TROUPE_INLINE bool reads_pages() const { return is_tiled_ && !kIsScaled; }
   /// The block of keys, or of values, that has this position.
   [[nodiscard]] TROUPE_INLINE const std::byte* keys_at(std::int64_t position) const {
     return key_block(cache_, first_tile_.block_table[position / cache_.block_size],
@@ -220,7 +253,7 @@ class ChunkStager {
   /// The keys of a group as a page of 16 tokens in bf16 holds them.
   void stage_keys_of(const StagedChunk& staged, std::int64_t group) const {
     std::byte* to = staged_keys_ + group * kGroupTokens * head_dim_ * 2;
-    if (is_tiled_) {
+    if (is_paired_) {
       const std::byte* keys = staged.page_keys[group];
       for (std::int64_t pair = 0; pair < head_dim_ / 2; ++pair)
         stage_vector(keys + pair * cache_.block_size * 2 * kNumberBytes, to + pair * 64);
@@ -250,7 +283,7 @@ class ChunkStager {
 
   const KvCacheView& cache_;
   const std::int64_t head_dim_;
-  const bool is_tiled_;
+  const bool is_paired_;
   const QueryTile& first_tile_;
   const QueryTile& last_tile_;
   std::byte* const staged_keys_;

@@ -3,7 +3,7 @@
 // block_size, head_dim]. Keys lie transposed so that a vector holds the same element of
 // neighbouring tokens and their scores need no sum over lanes.
 //
-// Where attention is done in bf16 tiles, pairs that a unit adds lie side by side: keys
+// Where a bf16 unit does the attention, the pairs that it adds lie side by side: keys
 // [num_kv_heads, head_dim / 2, block_size, 2], values [num_kv_heads, block_size / 2, head_dim, 2].
 //
 // Numbers of 8 bits: behind each head's keys, and behind its values, a scale for each token
@@ -17,9 +17,9 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// Whether attention to this cache is done in tiles.
-TROUPE_INLINE bool attends_in_tiles([[maybe_unused]] const KvCacheView& cache) {
-#if defined(TROUPE_BF16_TILES)
+/// Whether a bf16 unit does the attention to this cache.
+TROUPE_INLINE bool attends_in_bf16([[maybe_unused]] const KvCacheView& cache) {
+#if defined(TROUPE_BF16_UNIT)
   return (cache.type == ElementType::kBF16 || scale_bytes(cache.type) != 0) &&
          cache.head_dim % 32 == 0;
 #else
@@ -29,8 +29,8 @@ TROUPE_INLINE bool attends_in_tiles([[maybe_unused]] const KvCacheView& cache) {
 
 /// Whether its pages are laid out for that; blocks that do not hold whole groups of 16 tokens are
 /// not.
-TROUPE_INLINE bool has_tiled_pages(const KvCacheView& cache) {
-  return attends_in_tiles(cache) && cache.block_size % 16 == 0;
+TROUPE_INLINE bool has_paired_pages(const KvCacheView& cache) {
+  return attends_in_bf16(cache) && cache.block_size % 16 == 0;
 }
 
 /// The keys of one head in one block.
@@ -54,13 +54,13 @@ TROUPE_INLINE std::byte* token_scale(const KvCacheView& cache, std::byte* block,
 
 /// Which number of key_block is element d of token t.
 TROUPE_INLINE std::int64_t key_number(const KvCacheView& cache, std::int64_t t, std::int64_t d) {
-  if (has_tiled_pages(cache)) return (d / 2 * cache.block_size + t) * 2 + d % 2;
+  if (has_paired_pages(cache)) return (d / 2 * cache.block_size + t) * 2 + d % 2;
   return d * cache.block_size + t;
 }
 
 /// Which number of value_block is element d of token t.
 TROUPE_INLINE std::int64_t value_number(const KvCacheView& cache, std::int64_t t, std::int64_t d) {
-  if (has_tiled_pages(cache)) return (t / 2 * cache.head_dim + d) * 2 + t % 2;
+  if (has_paired_pages(cache)) return (t / 2 * cache.head_dim + d) * 2 + t % 2;
   return t * cache.head_dim + d;
 }
 

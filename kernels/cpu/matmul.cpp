@@ -21,8 +21,7 @@ namespace {
 
 constexpr std::int64_t kKi = 1024;
 
-#if defined(TROUPE_BF16_TILES) || defined(TROUPE_BF16_DOT)
-#define TROUPE_BF16_UNIT
+#if defined(TROUPE_BF16_UNIT)
 bool uses_bf16_unit(const WeightSpec& spec) {
   return spec.quantized == QuantizedType::kNone && spec.mode == ComputeMode::kBF16 &&
          spec.type == ElementType::kBF16;

@@ -66,11 +66,6 @@ class QuantizedTileUnit {
       : depth_(group_size % 64 == 0   ? 64
                : group_size % 32 == 0 ? 32
                                       : 16) {}
-  ~QuantizedTileUnit() {
-    if (configured_rows_ != 0) release_tiles();
-  }
-  QuantizedTileUnit(const QuantizedTileUnit&) = delete;
-  QuantizedTileUnit& operator=(const QuantizedTileUnit&) = delete;
 
   /// In how many steps multiply asks for what is ahead.
   static constexpr std::int64_t num_steps(std::int64_t num_groups) {
@@ -83,7 +78,7 @@ class QuantizedTileUnit {
   void multiply(std::int64_t group_size, const QuantizedActivations& x, int num_rows,
                 std::int64_t num_groups, const UnpackedStretch& stretch, const Prefetch& ahead,
                 bool fresh, float* sums) {
-    configure(num_rows);
+    tiles_.use(num_rows, [this](int rows) { return config_of(rows); });
     if (num_rows <= kTileRows / 2)
       multiply_rows<kHasMinimums, kTileRows / 2>(group_size, x, num_groups, stretch, ahead, fresh,
                                                  sums);
@@ -94,15 +89,13 @@ class QuantizedTileUnit {
 
  private:
   /// Tile 0 is a group's sums, 1 activations, 2 weights.
-  void configure(int num_rows) {
-    if (num_rows == configured_rows_) return;
-    configured_rows_ = num_rows;
+  [[nodiscard]] TileConfig config_of(int num_rows) const {
     TileConfig config;
     config.row_bytes[0] = config.row_bytes[2] = 64;
     config.row_bytes[1] = static_cast<std::uint16_t>(depth_);
     config.num_rows[0] = config.num_rows[1] = static_cast<std::uint8_t>(num_rows);
     config.num_rows[2] = static_cast<std::uint8_t>(depth_ / 4);
-    load_tile_config(config);
+    return config;
   }
 
   template <bool kHasMinimums, int kRows>
@@ -148,7 +141,7 @@ class QuantizedTileUnit {
   }
 
   std::int64_t depth_;
-  int configured_rows_ = 0;
+  ConfiguredTiles tiles_;
   alignas(64) std::int32_t dots_[2][kTileRows][16] = {};
 };
 

@@ -51,13 +51,6 @@ class Finisher {
 /// Holds this thread's tile configuration while it lives.
 class TileUnit {
  public:
-  TileUnit() = default;
-  ~TileUnit() {
-    if (configured_rows_ != 0) release_tiles();
-  }
-  TileUnit(const TileUnit&) = delete;
-  TileUnit& operator=(const TileUnit&) = delete;
-
   /// sums[r, n] = (fresh ? 0 : sums[r, n]) + sum over steps of 32 k in order, for rows first_row
   /// ... and k = first_k ... first_k + depth; both are whole tiles. num_rows: up to 32, or
   /// kTallRows. A row's sums do not depend on the other rows, nor on how the depth is cut in calls.
@@ -66,7 +59,7 @@ class TileUnit {
   void multiply(const RoundedRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
                 std::int64_t depth, const std::byte* weights, const Prefetch& ahead,
                 const Beside& beside, bool fresh, float* sums) {
-    configure(num_rows);
+    tiles_.use(num_rows, config_of);
     const std::int64_t first_step = first_k / kBf16DepthStep;
     const std::int64_t num_steps = depth / kBf16DepthStep;
     const std::int64_t stride = x.step_stride(first_row);
@@ -93,24 +86,10 @@ class TileUnit {
   static constexpr std::int64_t kSumsStride = kBf16PanelCols * 4;
   static_assert(kBf16PanelCols == 2 * kTileCols);
 
-  /// Tiles 4 and 5 are activations; the sums of their products with two tiles of weights, 6 and 7,
-  /// are 0, 1 and 2, 3. Up to 16 rows leave out 5, 2 and 3. Of kTallRows, 0 to 5 are sums, 6
+  /// The tiles of activations and weights: see square_config. Of kTallRows, 0 to 5 are sums, 6
   /// activations, 7 weights.
-  void configure(int num_rows) {
-    if (num_rows == configured_rows_) return;
-    configured_rows_ = num_rows;
-    const int upper_rows = num_rows < 16 ? num_rows : 16;
-    const int lower_rows = num_rows <= 16 ? upper_rows : num_rows - 16;
-    TileConfig config;
-    for (int tile = 0; tile < 8; ++tile) {
-      config.row_bytes[tile] = kRowBytes;
-      const bool lower = tile == 2 || tile == 3 || tile == 5;
-      const bool weights = tile >= 6;
-      const bool full = weights || num_rows == kTallRows;
-      config.num_rows[tile] =
-          static_cast<std::uint8_t>(full ? 16 : (lower ? lower_rows : upper_rows));
-    }
-    load_tile_config(config);
+  static TileConfig config_of(int num_rows) {
+    return square_config(num_rows == kTallRows ? 32 : num_rows);
   }
 
   /// kTallRows rows: of what is multiplied, less comes from further away than the first-level
@@ -210,7 +189,7 @@ class TileUnit {
     TROUPE_TILE_STORE(3, sums + 16 * kBf16PanelCols + kTileCols, kSumsStride);
   }
 
-  int configured_rows_ = 0;
+  ConfiguredTiles tiles_;
 };
 
 }  // namespace troupe::TROUPE_ISA

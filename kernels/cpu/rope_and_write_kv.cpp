@@ -126,12 +126,12 @@ TROUPE_INLINE void spread(const std::byte* from, std::int64_t count, std::byte* 
   for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * stride, from + i * kBytes, kBytes);
 }
 
-/// A value's numbers, 32 n of them, to every second place of a tiled page.
+/// A value's numbers, 32 n of them, to every second place of a page of pairs.
 template <std::int64_t kBytes>
 TROUPE_INLINE void spread_values([[maybe_unused]] const std::byte* from,
                                  [[maybe_unused]] std::int64_t count,
                                  [[maybe_unused]] std::byte* to) {
-#if defined(TROUPE_BF16_TILES)
+#if defined(TROUPE_BF16_UNIT)
   for (std::int64_t i = 0; i < count * kBytes; i += 32) {
     const __m256i numbers = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
     if constexpr (kBytes == 2) {
@@ -162,7 +162,7 @@ TROUPE_INLINE void write_token(const KvCacheView& cache, std::int64_t t, const f
   }
   std::byte* const first_key = keys + key_number(cache, t, 0) * kNumberBytes;
   std::byte* const first_value = values + value_number(cache, t, 0) * kNumberBytes;
-  if (has_tiled_pages(cache)) {
+  if (has_paired_pages(cache)) {
     constexpr std::int64_t kPairBytes = 2 * kNumberBytes;
     spread<kPairBytes>(k_numbers, head_dim / 2, first_key, cache.block_size * kPairBytes);
     spread_values<kNumberBytes>(v_numbers, head_dim, first_value);

@@ -15,11 +15,14 @@
 #define TROUPE_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-// The bf16 unit of the set, if it has one.
+// The bf16 unit of the set, if it has one: of tiles, or of vectors.
 #if defined(__AMX_BF16__) || defined(TROUPE_EMULATE_TILES)
 #define TROUPE_BF16_TILES
 #elif defined(__AVX512BF16__)
 #define TROUPE_BF16_DOT
+#endif
+#if defined(TROUPE_BF16_TILES) || defined(TROUPE_BF16_DOT)
+#define TROUPE_BF16_UNIT
 #endif
 
 #if defined(__AVX512F__)

@@ -125,6 +125,43 @@ void dot_int8_tiles() {
 
 #endif
 
+/// This thread's tile configuration, from the first use() on and while it lives.
+class ConfiguredTiles {
+ public:
+  ConfiguredTiles() = default;
+  ~ConfiguredTiles() {
+    if (num_rows_ != 0) release_tiles();
+  }
+  ConfiguredTiles(const ConfiguredTiles&) = delete;
+  ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
+
+  /// Loads config_of(num_rows), unless that is what is loaded.
+  template <class ConfigOf>
+  TROUPE_INLINE void use(int num_rows, const ConfigOf& config_of) {
+    if (num_rows == num_rows_) return;
+    num_rows_ = num_rows;
+    load_tile_config(config_of(num_rows));
+  }
+
+ private:
+  int num_rows_ = 0;
+};
+
+/// Up to 32 rows by two tiles: 4 and 5 are rows, 6 and 7 what they are multiplied with, 0 and 1 the
+/// sums of 4, 2 and 3 those of 5. Up to 16 rows need no 2, 3 and 5.
+inline TileConfig square_config(int num_rows) {
+  const int upper_rows = num_rows < 16 ? num_rows : 16;
+  const int lower_rows = num_rows <= 16 ? upper_rows : num_rows - 16;
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) {
+    const bool lower = tile == 2 || tile == 3 || tile == 5;
+    config.row_bytes[tile] = 64;
+    config.num_rows[tile] =
+        static_cast<std::uint8_t>(tile >= 6 ? 16 : (lower ? lower_rows : upper_rows));
+  }
+  return config;
+}
+
 /// Sums begin at zero, or where they stand.
 #define TROUPE_TILE_BEGIN(tile, fresh, base, stride_bytes) \
   do {                                                     \

@@ -29,9 +29,9 @@ struct Sequence {
 };
 
 /// Whether queries and the softmax's weights are rounded to bf16.
-bool attends_in_tiles(const OpTable& ops, const Shape& shape, ElementType type) {
-  const bool type_has_tiles = type == ElementType::kBF16 || scale_bytes(type) != 0;
-  return std::string(ops.name).starts_with("amx") && type_has_tiles && shape.head_dim % 32 == 0;
+bool attends_in_bf16(const OpTable& ops, const Shape& shape, ElementType type) {
+  const bool fits = type == ElementType::kBF16 || scale_bytes(type) != 0;
+  return has_bf16_unit(ops) && fits && shape.head_dim % 32 == 0;
 }
 
 /// A row as a cache in 8 bits keeps it: the nearest multiples of a scale, or the nearest numbers of
@@ -226,12 +226,12 @@ BOOST_AUTO_TEST_CASE(attention_equals_double_precision_for_every_set_and_cache_t
       for (const std::int64_t length : {1, 33, 290}) {
         const Sequence seq(shape, length, 1);
         for (const OpTable* ops : all_tables()) {
-          const bool tiles = attends_in_tiles(*ops, shape, type);
-          const std::vector<double> want = reference_attention(shape, seq, type, tiles);
+          const bool rounds = attends_in_bf16(*ops, shape, type);
+          const std::vector<double> want = reference_attention(shape, seq, type, rounds);
           const double error =
               worst_error(run_in_pieces(*ops, shape, seq, type, 16, length, 3), want);
-          // Tiles round the softmax's weights, or their products with the scales.
-          const double bound = !tiles ? 1e-5 : scale_bytes(type) == 0 ? 4e-3 : 6e-3;
+          // The unit takes the softmax's weights, or their products with the scales, in bf16.
+          const double bound = !rounds ? 1e-5 : scale_bytes(type) == 0 ? 4e-3 : 6e-3;
           BOOST_TEST(error < bound, ops->name << " type " << int(type) << " dim " << shape.head_dim
                                               << " length " << length << " error " << error);
         }

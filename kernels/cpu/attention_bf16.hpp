@@ -1,24 +1,28 @@
 #pragma once
-// Attention with the bf16 unit of AMX, for caches in bf16 and in 8 bits: scores are products of
-// tiles of queries and keys, outputs products of tiles of weights (of the softmax) and values, both
-// rounded to bf16 on their way in; numbers of 8 bits are exact in bf16. Values are taken 32 tokens
-// at a time, counted from position 0, whatever the block size, so that a row's sums always run in
-// the same order.
+// Attention with a bf16 unit, for caches in bf16 and in 8 bits: scores are products of queries and
+// keys, outputs products of weights (of the softmax) and values, both rounded to bf16 on their way
+// in; numbers of 8 bits are exact in bf16. Values are taken 32 tokens at a time, counted from
+// position 0, whatever the block size, so that a row's sums always run in the same order.
 //
 // Some tiles of rows go through the chunks together, and a chunk of a tile through three stages:
-// scores, weights, values. While the weights of one are computed in vectors, the tile unit has the
-// scores of the next and the values of the one before: the CPU does both at once if their
-// instructions stand near each other.
+// scores, weights, values. Where the unit is one of tiles, it has the scores of the next and the
+// values of the one before while the weights of one are computed in vectors: the CPU does both at
+// once if their instructions stand near each other.
 
 #include "kernels/cpu/attention_merge.hpp"
 #include "kernels/cpu/attention_staging.hpp"
 #include "kernels/cpu/bf16.hpp"
-#include "kernels/cpu/tiles.hpp"
+
+#if defined(TROUPE_BF16_TILES)
+#include "kernels/cpu/attention_tile_unit.hpp"
+#else
+#include "kernels/cpu/attention_dot_unit.hpp"
+#endif
 
 namespace troupe::TROUPE_ISA {
 
 inline constexpr int kTilesAtOnce = 8;
-static_assert(kLanes == kGroupTokens && kTileRows == 32);
+static_assert(kLanes == kGroupTokens);
 
 /// How many tiles may go together: as many as there is room for.
 inline constexpr std::int64_t kMaxDimsAtOnce = 2 * kMaxHeadDim;
@@ -46,10 +50,12 @@ struct TileChunk {
   [[nodiscard]] std::int64_t num_pairs() const { return end_pair() - first_pair(); }
 };
 
-/// What TileAttention computes with; large, so one per thread that does.
-struct TileScratch {
-  alignas(64) float scores[2][kTileRows][kChunkTokens];
-  alignas(64) std::uint16_t weights[2][kTileRows * kChunkTokens];
+/// What Bf16Attention computes with; large, so one per thread that does.
+struct Bf16Scratch {
+  /// Chunks that have scores or weights at a time.
+  static constexpr int kNumItems = AttentionUnit::kWorksBesideVectors ? 2 : 1;
+  alignas(64) float scores[kNumItems][kTileRows][kChunkTokens];
+  alignas(64) std::uint16_t weights[kNumItems][kTileRows * kChunkTokens];
   /// [tile, head_dim / 32, kTileRows, 32] in bf16.
   alignas(64) std::uint16_t queries[kTileRows * kMaxDimsAtOnce];
   /// Of one chunk, where they cannot be read as they lie: [group, head_dim / 2, 16, 2] in bf16.
@@ -57,22 +63,22 @@ struct TileScratch {
   StagedChunk chunks[2];
   /// Values of a pair of groups, 32 elements of each: one is written while the other is multiplied.
   alignas(64) std::byte slices[2][2 * 1024];
-  TileState parts[2];
+  TileState parts[kNumItems];
   // Of each tile, the softmax over the chunks so far.
   alignas(64) float max[kTilesAtOnce * kTileRows];
   alignas(64) float sum[kTilesAtOnce * kTileRows];
   alignas(64) float out[kTileRows * kMaxDimsAtOnce];
 };
 // It lies on the stack of a thread, which may have 2 MiB.
-static_assert(sizeof(TileScratch) < std::size_t{5} << 18);
+static_assert(sizeof(Bf16Scratch) < std::size_t{5} << 18);
 
 /// Attention for up to tiles_at_once tiles of rows of one sequence and KV head, in order of their
-/// positions. It holds this thread's tile configuration while it lives.
+/// positions.
 template <ElementType kType>
-class TileAttention {
+class Bf16Attention {
  public:
-  TileAttention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
-                TileScratch& scratch)
+  Bf16Attention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
+                Bf16Scratch& scratch)
       : args_(args),
         cache_(args.cache),
         head_dim_(args.cache.head_dim),
@@ -82,11 +88,6 @@ class TileAttention {
         scratch_(scratch) {
     for (int t = 0; t < num_tiles; ++t) round_queries(tiles[t], queries_of(t));
   }
-  ~TileAttention() {
-    if (configured_rows_ != 0) release_tiles();
-  }
-  TileAttention(const TileAttention&) = delete;
-  TileAttention& operator=(const TileAttention&) = delete;
 
   /// All chunks of all tiles.
   void attend() {
@@ -100,7 +101,8 @@ class TileAttention {
         const ChunkRange of_tile = visible_chunks(tiles_[t]);
         if (chunk < of_tile.first || chunk >= of_tile.end) continue;
         TileChunk& item = items[num_items % 3];
-        SoftmaxState state = scratch_.parts[num_items % 2].view();
+        const std::int64_t buffer = num_items % Bf16Scratch::kNumItems;
+        SoftmaxState state = scratch_.parts[buffer].view();
         if (chunk == of_tile.first) {
           const SoftmaxState total = total_of(t);
           if (all_see_chunk(tiles_[t], chunk))
@@ -108,7 +110,7 @@ class TileAttention {
           else
             clear(total, tiles_[t].num_rows, head_dim_);
         }
-        begin(item, t, chunk, num_items % 2, state);
+        begin(item, t, chunk, buffer, state);
         advance(&item);
         ++num_items;
       }
@@ -122,23 +124,30 @@ class TileAttention {
   void attend_chunk(std::int64_t chunk, const SoftmaxState& state) {
     TileChunk item;
     begin(item, 0, chunk, 0, state);
-    if (item.tile_last < item.tile_first) return;
+    if (item.tile_last >= item.tile_first) attend(item);
+  }
+
+ private:
+  struct Nothing {
+    void step() {}
+  };
+  /// One stage after the other.
+  void attend(const TileChunk& item) {
     Nothing nothing;
     score(item, nothing);
     for (int row = 0; row < item.tile->num_rows; ++row) weigh(item, row);
     add_values(item, nothing);
   }
-
- private:
-  static constexpr std::int64_t kTileBytes = ChunkStager<kType>::kTileBytes;
-
-  struct Nothing {
-    void step() {}
-  };
+  /// Takes the item into the total of its tile, unless it is there already.
+  void merge(const TileChunk& item) {
+    const SoftmaxState total = total_of(item.tile - tiles_);
+    if (item.state.out != total.out)
+      merge_chunk(*item.tile, item.chunk, head_dim_, item.state, total);
+  }
   /// The weights of an item's rows, some at each of the steps of what runs beside.
   class Weigher {
    public:
-    Weigher(TileAttention& attention, const TileChunk* item, std::int64_t num_steps)
+    Weigher(Bf16Attention& attention, const TileChunk* item, std::int64_t num_steps)
         : attention_(attention), item_(item), num_steps_(num_steps) {}
     TROUPE_INLINE void step() {
       if (item_ == nullptr) return;
@@ -151,7 +160,7 @@ class TileAttention {
     }
 
    private:
-    TileAttention& attention_;
+    Bf16Attention& attention_;
     const TileChunk* item_;
     std::int64_t num_steps_;
     std::int64_t due_ = 0;
@@ -190,6 +199,11 @@ class TileAttention {
 
   /// The next item, or none, enters; those on their way go one stage further.
   void advance(const TileChunk* next) {
+    if constexpr (!AttentionUnit::kWorksBesideVectors) {
+      if (next == nullptr) return;
+      attend(*next);
+      return merge(*next);
+    }
     const std::int64_t steps_per_pair = head_dim_ / 32;
     const auto num_steps = [&](const TileChunk* item) {
       return item == nullptr ? 0 : item->num_pairs() * steps_per_pair;
@@ -197,32 +211,12 @@ class TileAttention {
     Weigher weigher(*this, scored_, num_steps(weighed_) + num_steps(next));
     if (weighed_ != nullptr) {
       add_values(*weighed_, weigher);
-      const auto t = weighed_->tile - tiles_;
-      const SoftmaxState total = total_of(t);
-      if (weighed_->state.out != total.out)
-        merge_chunk(*weighed_->tile, weighed_->chunk, head_dim_, weighed_->state, total);
+      merge(*weighed_);
     }
     if (next != nullptr) score(*next, weigher);
     weigher.finish();
     weighed_ = scored_;
     scored_ = next;
-  }
-
-  /// Tiles 4 and 5 are rows of queries or weights, 6 and 7 keys or values; the sums are 0, 1 (of 4
-  /// with 6, 7) and 2, 3 (of 5). Up to 16 rows need no 5.
-  void configure(int num_rows) {
-    if (num_rows == configured_rows_) return;
-    configured_rows_ = num_rows;
-    const int upper_rows = num_rows < 16 ? num_rows : 16;
-    const int lower_rows = num_rows <= 16 ? upper_rows : num_rows - 16;
-    TileConfig config;
-    for (int i = 0; i < 8; ++i) {
-      const bool lower = i == 2 || i == 3 || i == 5;
-      config.row_bytes[i] = 64;
-      config.num_rows[i] =
-          static_cast<std::uint8_t>(i >= 6 ? 16 : (lower ? lower_rows : upper_rows));
-    }
-    load_tile_config(config);
   }
 
   void round_queries(const QueryTile& tile, std::uint16_t* queries) const {
@@ -257,10 +251,9 @@ class TileAttention {
     StagedChunk& staged = *item.staged;
     const std::int64_t start = item.chunk * kChunkTokens;
     if (staged.start != start) stager_.begin(staged, start);
-    configure(item.tile->num_rows);
     const std::int64_t stride = stager_.key_stride();
     const bool prefetches =
-        takes_slices(item) && has_tiled_pages(cache_) && cache_.block_size == kGroupTokens;
+        has_few_rows(item) && has_paired_pages(cache_) && cache_.block_size == kGroupTokens;
     const std::int64_t first_group = item.tile_first / kGroupTokens;
     const std::int64_t end_group = item.tile_last / kGroupTokens + 1;
     stager_.stage_keys(staged, item.first_pair());
@@ -273,52 +266,32 @@ class TileAttention {
       // What was just stored cannot be loaded as tiles for a while.
       if (pair + 1 < item.end_pair()) stager_.stage_keys(staged, pair + 1);
       // Of a group that nobody sees, the scores are not used: any keys will do.
-      const std::byte* keys = stager_.keys(staged, max_of(group, first_group));
+      const std::byte* const keys = stager_.keys(staged, max_of(group, first_group));
       if (group + 1 < end_group)
-        score_pair<2>(item, group, keys, stager_.keys(staged, group + 1), stride, beside);
+        score_groups<2>(item, group, {keys, stager_.keys(staged, group + 1)}, stride, beside);
       else
-        score_pair<1>(item, group, keys, nullptr, stride, beside);
-      if (!takes_slices(item)) stager_.stage_values(staged, pair);
+        score_groups<1>(item, group, {keys, nullptr}, stride, beside);
+      if (where_values_are(item) == Values::kStaged) stager_.stage_values(staged, pair);
     }
   }
-
-  /// Whether values are staged where they are used: nobody else will, and there they stay near.
-  [[nodiscard]] static bool takes_slices(const TileChunk& item) {
-    return item.tile->num_rows <= 16;
-  }
-
   template <int kGroups, class Beside>
-  void score_pair(const TileChunk& item, std::int64_t group, const std::byte* keys,
-                  const std::byte* next_keys, std::int64_t stride, Beside& beside) {
-    const bool lower = item.tile->num_rows > 16;
-    TROUPE_TILE_ZERO(0);
-    TROUPE_TILE_ZERO(1);
-    TROUPE_TILE_ZERO(2);
-    TROUPE_TILE_ZERO(3);
-    for (std::int64_t d = 0; d < head_dim_; d += 32) {
-      const std::uint16_t* queries = item.queries + d * kTileRows;
-      TROUPE_TILE_LOAD(4, queries, 64);
-      TROUPE_TILE_LOAD(6, keys + d / 2 * stride, stride);
-      TROUPE_TILE_DOT(0, 4, 6);
-      if constexpr (kGroups == 2) {
-        TROUPE_TILE_LOAD(7, next_keys + d / 2 * stride, stride);
-        TROUPE_TILE_DOT(1, 4, 7);
-      }
-      if (lower) {
-        TROUPE_TILE_LOAD(5, queries + kTileBytes / 2, 64);
-        TROUPE_TILE_DOT(2, 5, 6);
-        if constexpr (kGroups == 2) TROUPE_TILE_DOT(3, 5, 7);
-      }
-      beside.step();
-    }
-    constexpr std::int64_t kStride = kChunkTokens * 4;
-    float* scores = item.scores[0] + group * kGroupTokens;
-    TROUPE_TILE_STORE(0, scores, kStride);
-    if constexpr (kGroups == 2) TROUPE_TILE_STORE(1, scores + kGroupTokens, kStride);
-    if (!lower) return;
-    scores = item.scores[16] + group * kGroupTokens;
-    TROUPE_TILE_STORE(2, scores, kStride);
-    if constexpr (kGroups == 2) TROUPE_TILE_STORE(3, scores + kGroupTokens, kStride);
+  void score_groups(const TileChunk& item, std::int64_t group, const std::byte* const (&keys)[2],
+                    std::int64_t stride, Beside& beside) {
+    unit_.template score<kGroups>(item.tile->num_rows, head_dim_, item.queries, keys, stride,
+                                  item.scores[0] + group * kGroupTokens, beside);
+  }
+
+  [[nodiscard]] static bool has_few_rows(const TileChunk& item) {
+    return item.tile->num_rows <= AttentionUnit::kFewRows;
+  }
+  enum class Values {
+    kInPages,   ///< read where they lie
+    kInSlices,  ///< staged where they are used: nobody else will, and there they stay near
+    kStaged,    ///< for all tiles
+  };
+  [[nodiscard]] Values where_values_are(const TileChunk& item) const {
+    if (AttentionUnit::kReadsPages && stager_.reads_pages()) return Values::kInPages;
+    return has_few_rows(item) ? Values::kInSlices : Values::kStaged;
   }
 
   /// The row's softmax, its weights in bf16; 0 for what it does not see.
@@ -353,11 +326,11 @@ class TileAttention {
     }
     // What is staged for all tiles has whole pairs, with tokens that none of these rows sees.
     const StagedChunk& staged = *item.staged;
-    const bool in_slices = takes_slices(item);
+    const bool is_alone = where_values_are(item) == Values::kInSlices;
     const std::int64_t seen_first =
-        in_slices ? item.tile_first : max_of(staged.first, item.first_pair() * kPairTokens);
+        is_alone ? item.tile_first : max_of(staged.first, item.first_pair() * kPairTokens);
     const std::int64_t seen_last =
-        in_slices ? item.tile_last : min_of(staged.last, item.end_pair() * kPairTokens - 1);
+        is_alone ? item.tile_last : min_of(staged.last, item.end_pair() * kPairTokens - 1);
     for (std::int64_t group = seen_first / kGroupTokens; group <= seen_last / kGroupTokens;
          ++group) {
       const std::int64_t first = group * kGroupTokens;
@@ -371,59 +344,32 @@ class TileAttention {
   void add_values(const TileChunk& item, Beside& beside) {
     const QueryTile& tile = *item.tile;
     if (!has_hidden_broken_value(item)) {
-      configure(tile.num_rows);
-      return add_values(item, 0, tile.num_rows, item.tile_first, item.tile_last, takes_slices(item),
-                        beside);
+      return add_values(item, 0, tile.num_rows, item.tile_first, item.tile_last,
+                        where_values_are(item), beside);
     }
     // A weight of 0 does not keep out what is not finite: each row alone, with what it sees.
-    configure(1);
     Nothing nothing;
     for (int row = 0; row < tile.num_rows; ++row) {
       if (item.last[row] < item.first[row]) continue;
-      add_values(item, row, 1, item.first[row], item.last[row], true, nothing);
+      add_values(item, row, 1, item.first[row], item.last[row], Values::kInSlices, nothing);
     }
   }
   template <class Beside>
   void add_values(const TileChunk& item, int first_row, int num_rows, std::int64_t first,
-                  std::int64_t last, bool in_slices, Beside& beside) {
-    const bool lower = num_rows > 16;
-    const std::int64_t first_pair = first / kPairTokens;
-    const std::int64_t end_pair = last / kPairTokens + 1;
-    for (std::int64_t d = 0; d < head_dim_; d += 32) {
-      const auto slice_of = [&](std::int64_t pair) {
-        std::byte* to = scratch_.slices[pair % 2];
-        stager_.stage_slice(*item.staged, pair, d, first, last, num_rows == 1, to);
-        return to;
+                  std::int64_t last, Values where, Beside& beside) {
+    const std::int64_t num_cols =
+        where == Values::kInSlices ? 32 : AttentionUnit::value_cols(num_rows, head_dim_);
+    for (std::int64_t d = 0; d < head_dim_; d += num_cols) {
+      const auto values_of = [&](std::int64_t pair) {
+        if (where == Values::kInPages) return stager_.values_in_pages(*item.staged, pair, d);
+        if (where == Values::kStaged) return stager_.staged_values(*item.staged, pair, d);
+        std::byte* slice = scratch_.slices[pair % 2];
+        stager_.stage_slice(*item.staged, pair, d, first, last, num_rows == 1, slice);
+        return stager_.in_tiles(slice);
       };
-      TROUPE_TILE_ZERO(0);
-      TROUPE_TILE_ZERO(1);
-      TROUPE_TILE_ZERO(2);
-      TROUPE_TILE_ZERO(3);
-      const std::byte* next = in_slices ? slice_of(first_pair) : nullptr;
-      for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
-        const std::byte* values =
-            in_slices ? next : item.staged->values + (pair * head_dim_ + d) * kPairTokens * 2;
-        if (in_slices && pair + 1 < end_pair) next = slice_of(pair + 1);
-        const std::uint16_t* weights = item.weights + (pair * kTileRows + first_row) * kPairTokens;
-        TROUPE_TILE_LOAD(4, weights, 64);
-        TROUPE_TILE_LOAD(6, values, 64);
-        TROUPE_TILE_DOT(0, 4, 6);
-        TROUPE_TILE_LOAD(7, values + kTileBytes, 64);
-        TROUPE_TILE_DOT(1, 4, 7);
-        if (lower) {
-          TROUPE_TILE_LOAD(5, weights + 16 * kPairTokens, 64);
-          TROUPE_TILE_DOT(2, 5, 6);
-          TROUPE_TILE_DOT(3, 5, 7);
-        }
-        beside.step();
-      }
-      const std::int64_t out_stride = head_dim_ * 4;
-      float* out = item.state.out + first_row * head_dim_ + d;
-      TROUPE_TILE_STORE(0, out, out_stride);
-      TROUPE_TILE_STORE(1, out + 16, out_stride);
-      if (!lower) continue;
-      TROUPE_TILE_STORE(2, out + 16 * head_dim_, out_stride);
-      TROUPE_TILE_STORE(3, out + 16 * head_dim_ + 16, out_stride);
+      unit_.add_values(num_rows, num_cols, first / kPairTokens, last / kPairTokens + 1,
+                       item.weights + first_row * kPairTokens, values_of,
+                       item.state.out + first_row * head_dim_ + d, head_dim_, beside);
     }
   }
 
@@ -433,8 +379,8 @@ class TileAttention {
   const ChunkStager<kType> stager_;
   const QueryTile* const tiles_;
   const int num_tiles_;
-  TileScratch& scratch_;
-  int configured_rows_ = 0;
+  Bf16Scratch& scratch_;
+  AttentionUnit unit_;
   const TileChunk* scored_ = nullptr;
   const TileChunk* weighed_ = nullptr;
 };

@@ -1,0 +1,143 @@
+#pragma once
+// The bf16 unit of AVX512_BF16 for attention: an instruction adds the products of two pairs to each
+// of 16 sums. A pair is two elements of a query and of its key, or two weights and their values.
+
+#include "kernels/cpu/attention_staging.hpp"
+
+namespace troupe::TROUPE_ISA {
+
+class AttentionUnit {
+ public:
+  /// It is made of the same parts of the CPU as the softmax: doing both at once gains nothing.
+  static constexpr bool kWorksBesideVectors = false;
+  /// So few rows wait for memory, not for the unit.
+  static constexpr int kFewRows = 8;
+  /// Whether values are read where they lie, if pairs lie side by side there.
+  static constexpr bool kReadsPages = true;
+
+  /// How many elements of values it takes at once.
+  static std::int64_t value_cols(int num_rows, std::int64_t head_dim) {
+    return num_rows <= kWideRows && head_dim % kWideCols == 0 ? kWideCols : kGroupTokens * 2;
+  }
+
+  /// scores[r * kChunkTokens + (0 ... 16 kGroups - 1)] = query r times the keys of kGroups groups.
+  /// queries: [head_dim / 32, kTileRows, 32]; keys: their pairs of elements are `stride` bytes
+  /// apart.
+  template <int kGroups, class Beside>
+  void score(int num_rows, std::int64_t head_dim, const std::uint16_t* queries,
+             const std::byte* const (&keys)[2], std::int64_t stride, float* scores, Beside&) {
+    in_blocks<kFewRows>(
+        num_rows, [&](int first, auto rows) __attribute__((always_inline)) {
+          Sums<decltype(rows)::value, kGroups> sums;
+          for (std::int64_t d = 0; d < head_dim; d += 32) {
+            const std::byte* from[kGroups];
+            TROUPE_UNROLL
+            for (int g = 0; g < kGroups; ++g) from[g] = keys[g] + d / 2 * stride;
+            sums.template add<16>(queries + d * kTileRows + first * 32, from, stride);
+          }
+          sums.store(scores + first * kChunkTokens, kChunkTokens);
+        });
+  }
+
+  /// out[r, 0, num_cols) = weights of row r times values, over pairs of groups in order. weights:
+  /// [pair of groups, kTileRows, 32], from row 0 of pair 0 on; num_cols: see value_cols.
+  template <class ValuesOf, class Beside>
+  void add_values(int num_rows, std::int64_t num_cols, std::int64_t first_pair,
+                  std::int64_t end_pair, const std::uint16_t* weights, const ValuesOf& values_of,
+                  float* out, std::int64_t out_stride, Beside&) {
+    if (num_cols == kWideCols) {
+      return add_values_of<kWideRows, kWideCols / kLanes>(num_rows, first_pair, end_pair, weights,
+                                                          values_of, out, out_stride);
+    }
+    add_values_of<kFewRows, 2>(num_rows, first_pair, end_pair, weights, values_of, out, out_stride);
+  }
+
+ private:
+  static constexpr int kWideRows = 2;
+  static constexpr std::int64_t kWideCols = 128;
+
+  /// Of some rows and vectors, in registers.
+  template <int kRows, int kVectors>
+  struct Sums {
+    __m512 sums[kRows][kVectors];
+
+    TROUPE_INLINE Sums() {
+      TROUPE_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        TROUPE_UNROLL
+        for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm512_setzero_ps();
+      }
+    }
+    /// kPairs pairs of row r, at x + 32 r, times those of each vector, `stride` bytes apart.
+    template <int kPairs>
+    TROUPE_INLINE void add(const std::uint16_t* x, const std::byte* const (&vectors)[kVectors],
+                           std::int64_t stride) {
+      for (std::int64_t p = 0; p < kPairs; ++p) {
+        __m512bh factors[kVectors];
+        TROUPE_UNROLL
+        for (int v = 0; v < kVectors; ++v)
+          factors[v] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(vectors[v] + p * stride));
+        TROUPE_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          int bits;
+          std::memcpy(&bits, x + r * 32 + p * 2, sizeof bits);
+          const __m512bh pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+          TROUPE_UNROLL
+          for (int v = 0; v < kVectors; ++v)
+            sums[r][v] = _mm512_dpbf16_ps(sums[r][v], pair, factors[v]);
+        }
+      }
+    }
+    TROUPE_INLINE void store(float* to, std::int64_t row_stride) const {
+      TROUPE_UNROLL
+      for (int r = 0; r < kRows; ++r) {
+        TROUPE_UNROLL
+        for (int v = 0; v < kVectors; ++v)
+          _mm512_storeu_ps(to + r * row_stride + v * kLanes, sums[r][v]);
+      }
+    }
+  };
+
+  /// f(first row, number of rows as a constant) for blocks of about equal size.
+  template <int kMaxRows, class F>
+  TROUPE_INLINE static void in_blocks(int num_rows, const F& f) {
+    int blocks_left = (num_rows + kMaxRows - 1) / kMaxRows;
+    for (int row = 0, rows = 0; row < num_rows; row += rows, --blocks_left) {
+      rows = (num_rows - row + blocks_left - 1) / blocks_left;
+      with_row_count<kMaxRows>(
+          rows, [&](auto count) __attribute__((always_inline)) { f(row, count); });
+    }
+  }
+  template <int kRows, class F>
+  TROUPE_INLINE static void with_row_count(int num_rows, const F& f) {
+    if constexpr (kRows > 1) {
+      if (num_rows < kRows) return with_row_count<kRows - 1>(num_rows, f);
+    }
+    f(RowCount<kRows>{});
+  }
+
+  template <int kMaxRows, int kVectors, class ValuesOf>
+  static void add_values_of(int num_rows, std::int64_t first_pair, std::int64_t end_pair,
+                            const std::uint16_t* weights, const ValuesOf& values_of, float* out,
+                            std::int64_t out_stride) {
+    in_blocks<kMaxRows>(
+        num_rows, [&](int first, auto rows) __attribute__((always_inline)) {
+          Sums<decltype(rows)::value, kVectors> sums;
+          for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
+            const GroupValues values = values_of(pair);
+            const std::uint16_t* x = weights + (pair * kTileRows + first) * kPairTokens;
+            TROUPE_UNROLL
+            for (int g = 0; g < 2; ++g, x += kGroupTokens) {
+              if (values.groups[g] == nullptr) continue;  // nobody sees it
+              const std::byte* from[kVectors];
+              TROUPE_UNROLL
+              for (int v = 0; v < kVectors; ++v) from[v] = values.groups[g] + v * values.col_stride;
+              sums.template add<kGroupTokens / 2>(x, from, values.row_stride);
+            }
+          }
+          sums.store(out + first * out_stride, out_stride);
+        });
+  }
+};
+
+}  // namespace troupe::TROUPE_ISA
