@@ -13,8 +13,8 @@ namespace troupe {
 enum class Isa : std::uint8_t {
   kScalar,  ///< plain C++: the reference
   kAvx2,    ///< AVX2, FMA, F16C
-  kAvx512,  ///< AVX-512 F, BW, DQ, VL, VNNI; in ComputeMode::kBF16 also AVX512_BF16 where present
-  kAmx,     ///< kAvx512 with AVX512_BF16, and AMX tiles (bf16) for ComputeMode::kBF16
+  kAvx512,  ///< AVX-512 F, BW, DQ, VL, VNNI; and AVX512_BF16 where present
+  kAmx,     ///< kAvx512 with AVX512_BF16, and AMX tiles (bf16, int8)
 };
 
 /// "scalar", "avx2", "avx512", "amx".

@@ -286,10 +286,10 @@ def divergence(exact, found):
 
 
 def limits_of(options):
-    """Stream bandwidth in GB/s and products of bf16 tiles in GFLOP/s, as the kernels' benchmark samples them; 0: not measured."""
+    """Stream bandwidth in GB/s and products of the bf16 unit in GFLOP/s, as the kernels' benchmark samples them; 0: not measured."""
     text = output_of([options.kernels, "--benchmark_filter=rms_norm/1/", "--benchmark_min_time=0.01"])
-    found = re.search(r"stream read ([\d.]+) GB/s.*bf16 tiles ([\d.]+) GFLOP/s", text)
-    return {"stream": float(found[1]), "tiles": float(found[2])}
+    found = re.search(r"stream read ([\d.]+) GB/s.*bf16 unit ([\d.]+) GFLOP/s", text)
+    return {"stream": float(found[1]), "bf16": float(found[2])}
 
 
 def weights_of(model):
@@ -313,7 +313,7 @@ def limit_fraction(options, figure, value, limits):
     """Of the matrix units in prefill (the layers' products alone), of the stream's bandwidth in decode (weights and KV cache)."""
     layers, head = weights_of(options.model)
     if re.fullmatch(r"prefill \d+", figure):
-        return value * 2 * layers / 1e9 / limits["tiles"] if limits["tiles"] else None
+        return value * 2 * layers / 1e9 / limits["bf16"] if limits["bf16"] else None
     if match := re.fullmatch(r"decode (\d+) (\w+)", figure):
         shape, context, width = options.shape, int(match[1]), match[2]
         head_dim = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
@@ -366,7 +366,7 @@ def table_text(rows, limits):
         peer = f"{theirs:.4g} ({best})" if best else "no peer"
         lines.append(f"{figure:27} {unit(figure):5} {', '.join(goals):>14} {f'{ours:.4g}' if ours else '-':>10} {peer:>32} "
                      f"{f'{ratio:.2f}' if ratio else '-':>7} {f'{fraction:.0%}' if fraction else '-':>9}")
-    return "\n".join([*lines, f"Limits: stream read {limits['stream']:.1f} GB/s (of decode), bf16 tiles {limits['tiles']:.0f} "
+    return "\n".join([*lines, f"Limits: stream read {limits['stream']:.1f} GB/s (of decode), bf16 unit {limits['bf16']:.0f} "
                       "GFLOP/s (of prefill). Ratio above 1: ahead."])
 
 
@@ -432,7 +432,7 @@ class Measurement:
     """All samples: {engine: {figure: [value of each round]}}."""
 
     def __init__(self, options):
-        self.options, self.samples, self.limits = options, {"troupe": {}}, {"stream": [], "tiles": []}
+        self.options, self.samples, self.limits = options, {"troupe": {}}, {"stream": [], "bf16": []}
         self.engines = [Troupe(options)]
         if options.vllm:
             self.engines.append(Vllm(options.vllm, options.model))
@@ -487,8 +487,8 @@ class Measurement:
                 sampled = limits_of(self.options)
                 for name, value in sampled.items():
                     self.limits[name].append(value)
-                print(f"{width}, round {turn + 1} of {self.options.rounds}: stream read {sampled['stream']:.1f} GB/s, bf16 tiles "
-                      f"{sampled['tiles']:.0f} GFLOP/s", flush=True)
+                print(f"{width}, round {turn + 1} of {self.options.rounds}: stream read {sampled['stream']:.1f} GB/s, bf16 unit "
+                      f"{sampled['bf16']:.0f} GFLOP/s", flush=True)
                 self.client.seed += 1  # no prompt comes twice
                 for work in works:
                     if work == "ngram":  # its peer is the same engine without

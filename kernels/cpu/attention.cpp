@@ -87,26 +87,18 @@ void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_til
     return with_bf16_attention(args, tiles, num_tiles, [](auto& attention) { attention.attend(); });
   }
 #endif
-  const std::int64_t head_dim = args.cache.head_dim;
   ChunkScratch scratch;
   TileState part;
-  TileState total;
   for (const QueryTile* tile = tiles; tile < tiles + num_tiles; ++tile) {
     const auto attend = [&](std::int64_t chunk, const SoftmaxState& state) {
       with_cache_type(args.cache.type, [&](auto type) {
         attend_chunk<decltype(type)::value>(args, *tile, chunk, scratch, state);
       });
     };
-    ChunkRange chunks = visible_chunks(*tile);
-    if (all_see_chunk(*tile, chunks.first))
-      attend(chunks.first++, total.view());
-    else
-      clear(total.view(), tile->num_rows, head_dim);
-    for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
+    merge_all(args, *tile, attend, [&](std::int64_t chunk) {
       attend(chunk, part.view());
-      merge_chunk(*tile, chunk, head_dim, part.view(), total.view());
-    }
-    write_out(args, *tile, total.view());
+      return part.view();
+    });
   }
 }
 
@@ -159,20 +151,13 @@ void attend_split(const OpContext& context, const AttentionArgs& args, std::int6
   });
   context.pool->parallel_for(total_tiles, [&](std::int64_t index) {
     const QueryTile tile = tile_at(index);
-    TileState total;
     const auto state_of = [&](std::int64_t chunk) {
       return split_state(context, index * max_chunks + chunk, max_rows, head_dim);
     };
-    ChunkRange chunks = visible_chunks(tile);
-    if (all_see_chunk(tile, chunks.first)) {
-      copy(state_of(chunks.first++), tile.num_rows, head_dim, total.view());
-    } else {
-      clear(total.view(), tile.num_rows, head_dim);
-    }
-    for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
-      merge_chunk(tile, chunk, head_dim, state_of(chunk), total.view());
-    }
-    write_out(args, tile, total.view());
+    const auto begin = [&](std::int64_t chunk, const SoftmaxState& total) {
+      copy(state_of(chunk), tile.num_rows, head_dim, total);
+    };
+    merge_all(args, tile, begin, state_of);
   });
 }
 

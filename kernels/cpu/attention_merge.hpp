@@ -91,4 +91,22 @@ inline void write_out(const AttentionArgs& args, const QueryTile& tile, const So
   if (bypasses_caches) finish_stores_around_caches();
 }
 
+/// The tile's output from the softmax over each of its chunks, in order: begin(chunk, total) puts
+/// the first into the total, if all rows see it; part(chunk) is the softmax over another.
+template <class Begin, class Part>
+void merge_all(const AttentionArgs& args, const QueryTile& tile, const Begin& begin,
+               const Part& part) {
+  const std::int64_t head_dim = args.cache.head_dim;
+  TileState state;
+  const SoftmaxState total = state.view();
+  ChunkRange chunks = visible_chunks(tile);
+  if (all_see_chunk(tile, chunks.first))
+    begin(chunks.first++, total);
+  else
+    clear(total, tile.num_rows, head_dim);
+  for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk)
+    merge_chunk(tile, chunk, head_dim, part(chunk), total);
+  write_out(args, tile, total);
+}
+
 }  // namespace troupe::TROUPE_ISA

@@ -3,12 +3,11 @@
 
   make_model.py SHAPE [FOLDER]        SHAPE: qwen3-0.6b, llama-1b, gemma3-1b; FOLDER: build/models/SHAPE
 
-The weights are a function of the shape alone. The tokenizer is a small one of the tests, so that most token ids have
-no text. Needs numpy.
+The weights are a function of the shape alone. The tokenizer is a small one of the tests; the ids that it does not know
+get words of their own, since clients take a token by its text. Needs numpy.
 """
 import json
 import pathlib
-import shutil
 import struct
 import sys
 import zlib
@@ -93,14 +92,23 @@ def write_safetensors(path, config):
             random_bf16(*tensor).tofile(file)
 
 
+def with_words(tokenizer, vocab_size):
+    """The tokenizer with a word for each id that has none."""
+    vocab = tokenizer["model"]["vocab"]
+    known = set(vocab.values()) | {token["id"] for token in tokenizer["added_tokens"]}
+    vocab.update((f"word{token}", token) for token in range(vocab_size) if token not in known)
+    return tokenizer
+
+
 def main():
     if len(sys.argv) not in (2, 3) or sys.argv[1] not in CONFIGS:
         sys.exit(__doc__)
     shape = sys.argv[1]
     folder = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else ROOT / "build" / "models" / shape
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = TOKENIZERS / TOKENIZER_OF[shape] / "tokenizer.json"
-    shutil.copy(tokenizer, folder)
+    tokenizer = json.loads((TOKENIZERS / TOKENIZER_OF[shape] / "tokenizer.json").read_text())
+    tokenizer = with_words(tokenizer, CONFIGS[shape]["vocab_size"])
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     last = CONFIGS[shape]["vocab_size"] - 1
     (folder / "config.json").write_text(json.dumps(CONFIGS[shape] | {"bos_token_id": last, "eos_token_id": last}, indent=1))

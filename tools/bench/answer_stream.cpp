@@ -64,10 +64,10 @@ void AnswerRecorder::on_event(std::string_view data, double time) {
   const auto reason = choice.find("finish_reason");
   ended_ = ended_ || (reason != choice.end() && !reason->is_null());
   record_.text += text;
-  if (first_text_) {
+  if (first_token_) {
     record_.token_latencies.push_back(time - last_chunk_);
-  } else if (!text.empty()) {
-    first_text_ = time;
+  } else if (!text.empty() || choice.contains("text")) {
+    first_token_ = time;
   }
   last_chunk_ = time;
 }
@@ -76,8 +76,8 @@ RequestRecord AnswerRecorder::finish() && {
   record_.success = record_.error.empty() && ended_;
   if (!ended_ && record_.error.empty()) record_.error = "the stream ended before the answer did";
   record_.latency = last_chunk_;
-  record_.first_token = first_text_.value_or(last_chunk_);
-  if (!has_usage_ && first_text_) {
+  record_.first_token = first_token_.value_or(last_chunk_);
+  if (!has_usage_ && first_token_) {
     record_.num_output_tokens = static_cast<std::int64_t>(record_.token_latencies.size()) + 1;
   }
   return std::move(record_);

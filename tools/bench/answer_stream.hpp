@@ -52,7 +52,8 @@ class AnswerRecorder {
 
  private:
   RequestRecord record_;
-  std::optional<double> first_text_;
+  /// The first chunk of a completion, which may have no text yet; of a chat the first with text.
+  std::optional<double> first_token_;
   double last_chunk_ = 0;
   bool ended_ = false;  ///< a finish reason has come
   bool has_usage_ = false;

@@ -65,6 +65,17 @@ BOOST_AUTO_TEST_CASE(without_usage_chunks_count_as_tokens) {
   BOOST_TEST(record.num_output_tokens == 2);
 }
 
+BOOST_AUTO_TEST_CASE(tokens_of_a_completion_need_no_text) {
+  AnswerRecorder recorder;
+  recorder.on_event(completion(""), 1);
+  recorder.on_event(completion(""), 1.5);
+  recorder.on_event(completion("", "\"length\""), 2.5);
+  const RequestRecord record = std::move(recorder).finish();
+  BOOST_TEST(record.first_token == 1);
+  BOOST_TEST(record.token_latencies == (std::vector<double>{0.5, 1}),
+             boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(an_answer_without_text_is_timed_by_its_end) {
   AnswerRecorder recorder;
   recorder.on_event(completion("", "\"stop\""), 1.5);
