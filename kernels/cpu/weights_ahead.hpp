@@ -11,8 +11,13 @@ namespace troupe::TROUPE_ISA {
 /// Which weights to ask for while others are multiplied. CPUs look ahead by themselves, but not
 /// past the end of a page, and where a chunk ends its thread goes on elsewhere.
 struct WeightsAhead {
-  /// More than a thread reads while memory answers.
+  /// More than a thread reads while memory answers; less where CPUs look further ahead by
+  /// themselves, as AMD's do.
+#if defined(TROUPE_BF16_DOT)
+  static constexpr std::int64_t kDistance = std::int64_t{6} * 1024;
+#else
   static constexpr std::int64_t kDistance = std::int64_t{12} * 1024;
+#endif
 
   const std::byte* end = nullptr;  ///< of the chunk
   std::int64_t jump = -kDistance;  ///< from there to the chunk that the thread is likely to get
