@@ -14,7 +14,7 @@ struct WeightsAhead {
   /// More than a thread reads while memory answers; less where CPUs look further ahead by
   /// themselves, as AMD's do.
 #if defined(TROUPE_BF16_DOT)
-  static constexpr std::int64_t kDistance = std::int64_t{6} * 1024;
+  static constexpr std::int64_t kDistance = std::int64_t{4} * 1024;
 #else
   static constexpr std::int64_t kDistance = std::int64_t{12} * 1024;
 #endif
