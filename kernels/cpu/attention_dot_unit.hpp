@@ -15,9 +15,11 @@ class AttentionUnit {
   /// Whether values are read where they lie, if pairs lie side by side there.
   static constexpr bool kReadsPages = true;
 
-  /// How many elements of values it takes at once.
+  /// How many elements of values it takes at once: of few rows many, which lie side by side.
   static std::int64_t value_cols(int num_rows, std::int64_t head_dim) {
-    return num_rows <= kWideRows && head_dim % kWideCols == 0 ? kWideCols : kGroupTokens * 2;
+    if (num_rows <= 2 && head_dim % 128 == 0) return 128;
+    if (num_rows <= 4 && head_dim % 64 == 0) return 64;
+    return 32;
   }
 
   /// scores[r * kChunkTokens + (0 ... 16 kGroups - 1)] = query r times the keys of kGroups groups.
@@ -45,17 +47,16 @@ class AttentionUnit {
   void add_values(int num_rows, std::int64_t num_cols, std::int64_t first_pair,
                   std::int64_t end_pair, const std::uint16_t* weights, const ValuesOf& values_of,
                   float* out, std::int64_t out_stride, Beside&) {
-    if (num_cols == kWideCols) {
-      return add_values_of<kWideRows, kWideCols / kLanes>(num_rows, first_pair, end_pair, weights,
-                                                          values_of, out, out_stride);
-    }
+    if (num_cols == 128)
+      return add_values_of<2, 8>(num_rows, first_pair, end_pair, weights, values_of, out,
+                                 out_stride);
+    if (num_cols == 64)
+      return add_values_of<4, 4>(num_rows, first_pair, end_pair, weights, values_of, out,
+                                 out_stride);
     add_values_of<kFewRows, 2>(num_rows, first_pair, end_pair, weights, values_of, out, out_stride);
   }
 
  private:
-  static constexpr int kWideRows = 2;
-  static constexpr std::int64_t kWideCols = 128;
-
   /// Of some rows and vectors, in registers.
   template <int kRows, int kVectors>
   struct Sums {
