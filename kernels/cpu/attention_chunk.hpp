@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/kv_layout.hpp"
 #include "kernels/cpu/math.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 #include "kernels/ops.hpp"
 
 namespace troupe::TROUPE_ISA {
@@ -99,10 +100,6 @@ TROUPE_INLINE void score_keys(const float* const* q, const std::byte* const* key
 }
 
 /// The rows of a tile in groups of 4, 2 and 1: f(first row, number of rows as a constant).
-template <int kRows>
-struct RowCount {
-  static constexpr int value = kRows;
-};
 template <class F>
 TROUPE_INLINE void for_each_row_group(int num_rows, const F& f) {
   int row = 0;

@@ -99,22 +99,14 @@ class AttentionUnit {
     }
   };
 
-  /// f(first row, number of rows as a constant) for blocks of about equal size.
+  /// f(first row, RowCount of the block).
   template <int kMaxRows, class F>
   TROUPE_INLINE static void in_blocks(int num_rows, const F& f) {
-    int blocks_left = (num_rows + kMaxRows - 1) / kMaxRows;
-    for (int row = 0, rows = 0; row < num_rows; row += rows, --blocks_left) {
-      rows = (num_rows - row + blocks_left - 1) / blocks_left;
+    for (int row = 0, rows = 0; row < num_rows; row += rows) {
+      rows = static_cast<int>(next_block_rows(num_rows - row, kMaxRows));
       with_row_count<kMaxRows>(
           rows, [&](auto count) __attribute__((always_inline)) { f(row, count); });
     }
-  }
-  template <int kRows, class F>
-  TROUPE_INLINE static void with_row_count(int num_rows, const F& f) {
-    if constexpr (kRows > 1) {
-      if (num_rows < kRows) return with_row_count<kRows - 1>(num_rows, f);
-    }
-    f(RowCount<kRows>{});
   }
 
   template <int kMaxRows, int kVectors, class ValuesOf>

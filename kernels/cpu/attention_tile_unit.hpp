@@ -26,12 +26,8 @@ class AttentionUnit {
   void score(int num_rows, std::int64_t head_dim, const std::uint16_t* queries,
              const std::byte* const (&keys)[2], std::int64_t stride, float* scores,
              Beside& beside) {
-    tiles_.use(num_rows, square_config);
+    begin(num_rows);
     const bool lower = num_rows > 16;
-    TROUPE_TILE_ZERO(0);
-    TROUPE_TILE_ZERO(1);
-    TROUPE_TILE_ZERO(2);
-    TROUPE_TILE_ZERO(3);
     for (std::int64_t d = 0; d < head_dim; d += 32) {
       const std::uint16_t* of_rows = queries + d * kTileRows;
       TROUPE_TILE_LOAD(4, of_rows, 64);
@@ -63,12 +59,8 @@ class AttentionUnit {
   void add_values(int num_rows, std::int64_t, std::int64_t first_pair, std::int64_t end_pair,
                   const std::uint16_t* weights, const ValuesOf& values_of, float* out,
                   std::int64_t out_stride, Beside& beside) {
-    tiles_.use(num_rows, square_config);
+    begin(num_rows);
     const bool lower = num_rows > 16;
-    TROUPE_TILE_ZERO(0);
-    TROUPE_TILE_ZERO(1);
-    TROUPE_TILE_ZERO(2);
-    TROUPE_TILE_ZERO(3);
     GroupValues next = values_of(first_pair);
     for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
       const GroupValues values = next;
@@ -96,6 +88,15 @@ class AttentionUnit {
   }
 
  private:
+  /// Sums are zero.
+  TROUPE_INLINE void begin(int num_rows) {
+    tiles_.use(num_rows, square_config);
+    TROUPE_TILE_ZERO(0);
+    TROUPE_TILE_ZERO(1);
+    TROUPE_TILE_ZERO(2);
+    TROUPE_TILE_ZERO(3);
+  }
+
   ConfiguredTiles tiles_;
 };
 

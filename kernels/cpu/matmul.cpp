@@ -5,6 +5,7 @@
 #include "kernels/cpu/matmul_f32.hpp"
 #include "kernels/cpu/matmul_finish.hpp"
 #include "kernels/cpu/matmul_quantized.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/rows.hpp"
 #include "kernels/cpu/weights_ahead.hpp"
 
@@ -83,9 +84,7 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
       const std::byte* shards = product.panel(panel);
       for (std::int64_t row = first_row, rows = 0; row < end_row; row += rows) {
-        // Blocks of about equal size: 8 rows are 4 + 4 rather than 6 + 2.
-        const std::int64_t blocks_left = ceil_div(end_row - row, kMaxRows);
-        rows = ceil_div(end_row - row, blocks_left);
+        rows = next_block_rows(end_row - row, kMaxRows);
         std::int64_t s = 0;  // there is one at least
         do {
           multiply(unit, row, static_cast<int>(rows), s, shards + s * layout.shard_bytes, ahead,

@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/bf16.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
@@ -14,23 +15,13 @@ class DotUnit {
   /// sums[r, n] = sum over pairs of k in order; x: bf16 rows, depth is a multiple of 2.
   void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
                 std::int64_t depth, const WeightsAhead& ahead, float* sums) {
-    multiply_at_most<kMaxRows>(num_rows, x, x_stride, shard, depth, ahead, sums);
+    with_row_count<kMaxRows>(
+        num_rows, [&](auto rows) __attribute__((always_inline)) {
+          multiply_rows<decltype(rows)::value>(x, x_stride, shard, depth, ahead, sums);
+        });
   }
 
  private:
-  template <int kRows>
-  TROUPE_INLINE static void multiply_at_most(int num_rows, const std::uint16_t* x,
-                                             std::int64_t x_stride, const std::byte* shard,
-                                             std::int64_t depth, const WeightsAhead& ahead,
-                                             float* sums) {
-    if constexpr (kRows > 1) {
-      if (num_rows < kRows) {
-        return multiply_at_most<kRows - 1>(num_rows, x, x_stride, shard, depth, ahead, sums);
-      }
-    }
-    multiply_rows<kRows>(x, x_stride, shard, depth, ahead, sums);
-  }
-
   template <int kRows>
   static void multiply_rows(const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
                             std::int64_t depth, const WeightsAhead& ahead, float* sums) {

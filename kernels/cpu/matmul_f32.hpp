@@ -2,6 +2,7 @@
 // The inner product in f32: a block of rows times one shard of a panel.
 
 #include "kernels/cpu/matmul_layout.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
@@ -73,16 +74,14 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
 }
 
 /// multiply_f32 for 1 to kF32Rows rows.
-template <ElementType kType, int kRows = kF32Rows>
+template <ElementType kType>
 TROUPE_INLINE void multiply_rows_f32(int num_rows, const float* x, std::int64_t x_stride,
                                      const std::byte* shard, std::int64_t depth,
                                      const WeightsAhead& ahead, float* sums) {
-  if constexpr (kRows > 1) {
-    if (num_rows < kRows) {
-      return multiply_rows_f32<kType, kRows - 1>(num_rows, x, x_stride, shard, depth, ahead, sums);
-    }
-  }
-  multiply_f32<kType, kRows>(x, x_stride, shard, depth, ahead, sums);
+  with_row_count<kF32Rows>(
+      num_rows, [&](auto rows) __attribute__((always_inline)) {
+        multiply_f32<kType, decltype(rows)::value>(x, x_stride, shard, depth, ahead, sums);
+      });
 }
 
 }  // namespace troupe::TROUPE_ISA

@@ -6,6 +6,7 @@
 
 #include "kernels/cpu/ints.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
@@ -163,18 +164,15 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
 }
 
 /// multiply_quantized for 1 to kQuantizedRows rows.
-template <QuantizedType kType, int kRows = kQuantizedRows>
+template <QuantizedType kType>
 TROUPE_INLINE void multiply_rows_quantized(int num_rows, const WeightSpec& spec,
                                            std::int64_t group_bytes, const QuantizedActivations& x,
                                            const std::byte* shard, const WeightsAhead& ahead,
                                            float* sums) {
-  if constexpr (kRows > 1) {
-    if (num_rows < kRows) {
-      return multiply_rows_quantized<kType, kRows - 1>(num_rows, spec, group_bytes, x, shard, ahead,
-                                                       sums);
-    }
-  }
-  multiply_quantized<kType, kRows>(spec, group_bytes, x, shard, ahead, sums);
+  with_row_count<kQuantizedRows>(
+      num_rows, [&](auto rows) __attribute__((always_inline)) {
+        multiply_quantized<kType, decltype(rows)::value>(spec, group_bytes, x, shard, ahead, sums);
+      });
 }
 
 }  // namespace troupe::TROUPE_ISA
