@@ -68,31 +68,37 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
   const std::int64_t panels_per_chunk =
       max_of(max_of(1, kMinChunkProducts / panel_products),
              min_of(thread_panels, kMaxChunkProducts / panel_products));
-  const std::int64_t panel_chunks = ceil_div(layout.num_panels, panels_per_chunk);
+  const std::int64_t num_chunks = ceil_div(layout.num_panels, panels_per_chunk) * row_chunks;
 
-  context.pool->parallel_for(panel_chunks * row_chunks, [&](std::int64_t chunk) {
-    alignas(64) float sums[kMaxShards * kMaxRows * kPanelCols];
+  context.pool->parallel_for(num_chunks, [&](std::int64_t chunk) {
+    alignas(64) float sums[kMaxShards * kChunkRows * kPanelCols];
     Unit unit;
     const std::int64_t first_panel = chunk / row_chunks * panels_per_chunk;
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
     const std::int64_t first_row = chunk % row_chunks * kChunkRows;
     const std::int64_t end_row = min_of(num_rows, first_row + kChunkRows);
-    WeightsAhead ahead{product.panel(end_panel)};
-    const std::int64_t next_chunk = (chunk + context.pool->num_threads()) / row_chunks;
-    if (next_chunk < panel_chunks)
-      ahead.jump = product.panel(next_chunk * panels_per_chunk) - ahead.end;
+    const std::int64_t num_blocks = ceil_div(end_row - first_row, kMaxRows);
+    // Which this thread is likely to get when all have done theirs.
+    const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
+    const std::byte* const next_chunk_panel =
+        product.panel(next_chunk / row_chunks * panels_per_chunk);
     for (std::int64_t panel = first_panel; panel < end_panel; ++panel) {
-      const std::byte* shards = product.panel(panel);
-      for (std::int64_t row = first_row, rows = 0; row < end_row; row += rows) {
-        rows = next_block_rows(end_row - row, kMaxRows);
-        std::int64_t s = 0;  // there is one at least
-        do {
-          multiply(unit, row, static_cast<int>(rows), s, shards + s * layout.shard_bytes, ahead,
-                   sums + s * rows * layout.cols);
-        } while (++s < num_shards);
-        store_block(store, {sums, rows * layout.cols, layout.cols, num_shards}, row, rows, panel,
-                    layout.cols);
+      const std::byte* shard = product.panel(panel);
+      for (std::int64_t s = 0; s < num_shards; ++s, shard += layout.shard_bytes) {
+        const std::byte* next_shard = shard + layout.shard_bytes;
+        if (s + 1 == num_shards)
+          next_shard = panel + 1 < end_panel ? product.panel(panel + 1) : next_chunk_panel;
+        for (std::int64_t row = first_row, rows = 0, block = 0; row < end_row; row += rows) {
+          rows = next_block_rows(end_row - row, kMaxRows);
+          const WeightsAhead ahead = num_blocks == 1
+                                         ? WeightsAhead(product.panel(end_panel), next_chunk_panel)
+                                         : WeightsAhead(next_shard - shard, block++, num_blocks);
+          multiply(unit, row, static_cast<int>(rows), s, shard, ahead,
+                   sums + (s * kChunkRows + row - first_row) * layout.cols);
+        }
       }
+      store_block(store, {sums, kChunkRows * layout.cols, layout.cols, num_shards}, first_row,
+                  end_row - first_row, panel, layout.cols);
     }
     store.finish();
   });

@@ -14,7 +14,7 @@ class DotUnit {
 
   /// sums[r, n] = sum over pairs of k in order; x: bf16 rows, depth is a multiple of 2.
   void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                std::int64_t depth, const WeightsAhead& ahead, float* sums) {
+                std::int64_t depth, WeightsAhead ahead, float* sums) {
     with_row_count<kMaxRows>(
         num_rows, [&](auto rows) __attribute__((always_inline)) {
           multiply_rows<decltype(rows)::value>(x, x_stride, shard, depth, ahead, sums);
@@ -24,7 +24,7 @@ class DotUnit {
  private:
   template <int kRows>
   static void multiply_rows(const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                            std::int64_t depth, const WeightsAhead& ahead, float* sums) {
+                            std::int64_t depth, WeightsAhead ahead, float* sums) {
     constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
     __m512 acc[kRows][kVectors];
     TROUPE_UNROLL
@@ -34,7 +34,7 @@ class DotUnit {
     }
     for (std::int64_t k = 0; k < depth; k += 2) {
       const std::byte* row = shard + k * kPanelCols * 2;
-      WeightsAhead::fetch(row + ahead.offset(row), kPanelCols * 4);
+      ahead.fetch(row, kPanelCols * 4);
       __m512bh pair[kRows];
       TROUPE_UNROLL
       for (int r = 0; r < kRows; ++r) {

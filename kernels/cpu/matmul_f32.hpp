@@ -20,7 +20,7 @@ inline constexpr int kF32Rows = 1;
 /// multiply-add each. sums: [kRows, columns of the panel].
 template <ElementType kType, int kRows>
 void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard, std::int64_t depth,
-                  const WeightsAhead& ahead, float* sums) {
+                  WeightsAhead ahead, float* sums) {
   constexpr std::int64_t kCols = panel_cols(kType);
   constexpr int kVectors = static_cast<int>(kCols / kLanes);
   Vec acc[kRows][kVectors];
@@ -43,10 +43,8 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
       return load_bf16_pairs(address(k, v));
     };
     for (std::int64_t k = 0; k + 1 < depth; k += 2) {
-      const std::int64_t to_next = ahead.offset(address(k, 0));
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; v += 16 / kLanes)
-        WeightsAhead::fetch(address(k, v) + to_next, 64);
+      for (int v = 0; v < kVectors; v += 16 / kLanes) ahead.fetch(address(k, v), 64);
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) accumulate(k, v, even(pairs(k, v)));
       TROUPE_UNROLL
@@ -59,7 +57,7 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
   } else {
     for (std::int64_t k = 0; k < depth; ++k) {
       const std::byte* row = shard + k * kCols * element_bytes(kType);
-      WeightsAhead::fetch(row + ahead.offset(row), kCols * element_bytes(kType));
+      ahead.fetch(row, kCols * element_bytes(kType));
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         accumulate(k, v, load_as<kType>(shard, k * kCols + v * kLanes));
@@ -76,8 +74,8 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
 /// multiply_f32 for 1 to kF32Rows rows.
 template <ElementType kType>
 TROUPE_INLINE void multiply_rows_f32(int num_rows, const float* x, std::int64_t x_stride,
-                                     const std::byte* shard, std::int64_t depth,
-                                     const WeightsAhead& ahead, float* sums) {
+                                     const std::byte* shard, std::int64_t depth, WeightsAhead ahead,
+                                     float* sums) {
   with_row_count<kF32Rows>(
       num_rows, [&](auto rows) __attribute__((always_inline)) {
         multiply_f32<kType, decltype(rows)::value>(x, x_stride, shard, depth, ahead, sums);

@@ -69,8 +69,8 @@ TROUPE_INLINE QuantizedGroup quantize_group(const float* x, std::int64_t n, std:
 
 template <QuantizedType kType, int kRows>
 void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
-                        const QuantizedActivations& x, const std::byte* shard,
-                        const WeightsAhead& ahead, float* sums) {
+                        const QuantizedActivations& x, const std::byte* shard, WeightsAhead ahead,
+                        float* sums) {
   constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
   constexpr std::int64_t kWordRow = kPanelCols * 4;  // four k of all columns
   constexpr bool kIsInt4 = kType == QuantizedType::kInt4;
@@ -92,8 +92,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
   for (std::int64_t g = 0; g < num_groups; ++g) {
     const std::byte* group = shard + g * group_bytes;
     const std::int64_t first = g * spec.group_size;
-    const std::int64_t to_next = ahead.offset(group);
-    WeightsAhead::fetch(group + value_bytes + to_next, kPanelCols * 2);
+    ahead.fetch(group + value_bytes, kPanelCols * 2);
     Ints dots[kRows][kVectors];
     TROUPE_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -106,7 +105,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
         TROUPE_UNROLL
         for (std::int64_t word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 8 + word) * kWordRow;
-          WeightsAhead::fetch(row + to_next, kWordRow);
+          ahead.fetch(row, kWordRow);
           TROUPE_UNROLL
           for (int v = 0; v < kVectors; ++v) {
             const Ints both = load_ints(row + v * kLanes * 4);
@@ -125,7 +124,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
         TROUPE_UNROLL
         for (std::int64_t word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 4 + word) * kWordRow;
-          WeightsAhead::fetch(row + to_next, kWordRow);
+          ahead.fetch(row, kWordRow);
           TROUPE_UNROLL
           for (int v = 0; v < kVectors; ++v) {
             const Ints w = load_ints(row + v * kLanes * 4);
@@ -167,7 +166,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
 template <QuantizedType kType>
 TROUPE_INLINE void multiply_rows_quantized(int num_rows, const WeightSpec& spec,
                                            std::int64_t group_bytes, const QuantizedActivations& x,
-                                           const std::byte* shard, const WeightsAhead& ahead,
+                                           const std::byte* shard, WeightsAhead ahead,
                                            float* sums) {
   with_row_count<kQuantizedRows>(
       num_rows, [&](auto rows) __attribute__((always_inline)) {

@@ -10,7 +10,31 @@ namespace troupe::TROUPE_ISA {
 
 /// Which weights to ask for while others are multiplied. CPUs look ahead by themselves, but not
 /// past the end of a page, and where a chunk ends its thread goes on elsewhere.
-struct WeightsAhead {
+class WeightsAhead {
+ public:
+  /// For weights that are used once: what comes next. `end`: of the chunk; next_chunk: which the
+  /// thread is likely to get then.
+  TROUPE_INLINE WeightsAhead(const std::byte* end, const std::byte* next_chunk)
+      : end_(end), distance_(kDistance), distance_at_end_(next_chunk - end + kDistance) {}
+  /// For weights that several blocks of rows pass: from the second on they come from a cache, and
+  /// memory would rest. So all blocks take turns at asking for what they pass next, `distance`
+  /// bytes from here.
+  TROUPE_INLINE WeightsAhead(std::int64_t distance, std::int64_t block, std::int64_t num_blocks)
+      : distance_(distance),
+        distance_at_end_(distance),
+        num_blocks_(num_blocks),
+        until_turn_(block + 1) {}
+
+  /// Called with all weights in order, num_bytes after num_bytes.
+  TROUPE_INLINE void fetch(const std::byte* at, std::int64_t num_bytes) {
+    if (--until_turn_ != 0) return;
+    until_turn_ = num_blocks_;
+    const std::byte* first = at + (end_ - at > kDistance ? distance_ : distance_at_end_);
+    TROUPE_UNROLL
+    for (std::int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
+  }
+
+ private:
   /// More than a thread reads while memory answers; less where CPUs look further ahead by
   /// themselves, as AMD's do.
 #if defined(TROUPE_BF16_DOT)
@@ -19,18 +43,11 @@ struct WeightsAhead {
   static constexpr std::int64_t kDistance = std::int64_t{12} * 1024;
 #endif
 
-  const std::byte* end = nullptr;  ///< of the chunk
-  std::int64_t jump = -kDistance;  ///< from there to the chunk that the thread is likely to get
-
-  /// How far from the weights at `at` those are that it is time to ask for.
-  [[nodiscard]] TROUPE_INLINE std::int64_t offset(const std::byte* at) const {
-    return end - at > kDistance ? kDistance : kDistance + jump;
-  }
-  /// Asks for num_bytes from `first` on.
-  TROUPE_INLINE static void fetch(const std::byte* first, std::int64_t num_bytes) {
-    TROUPE_UNROLL
-    for (std::int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
-  }
+  const std::byte* end_ = nullptr;
+  std::int64_t distance_;
+  std::int64_t distance_at_end_;
+  std::int64_t num_blocks_ = 1;
+  std::int64_t until_turn_ = 1;
 };
 
 /// Memory to ask for while something else is multiplied: the lines of each step.
