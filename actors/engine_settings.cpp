@@ -98,6 +98,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .kv_cache_dtype = options.engine.kv_cache_dtype,
       .cpu_isa = options.engine.cpu_isa,
       .threads = static_cast<std::int32_t>(options.engine.threads),
+      .numa_bind = options.engine.numa_bind,
       .block_size = static_cast<std::int32_t>(options.engine.block_size),
       // How long a request may be for the memory is known only when the model is loaded.
       .max_model_len =

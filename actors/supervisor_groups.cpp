@@ -65,17 +65,18 @@ void prepare_nodes(Self self, std::size_t group) {
   }
 }
 
-/// Workers of any group on the host of this one, itself included.
-std::int32_t num_workers_beside(const SupervisorState& supervisor, const WorkerSlot& worker) {
-  std::ptrdiff_t count = 0;
+/// Says which of the workers on its host this one is, those of all groups in order, and how many
+/// they are.
+void count_workers_beside(const SupervisorState& supervisor, const WorkerSlot& worker,
+                          ParallelConfig& parallel) {
+  parallel.ranks_on_host = 0;
   for (const GroupSlot& group : supervisor.groups) {
-    count +=
-        std::count_if(group.workers.begin(), group.workers.end(), [&](const WorkerSlot& other) {
-          return supervisor.nodes[other.node].config.host ==
-                 supervisor.nodes[worker.node].config.host;
-        });
+    for (const WorkerSlot& other : group.workers) {
+      if (&other == &worker) parallel.rank_on_host = parallel.ranks_on_host;
+      if (supervisor.nodes[other.node].config.host == supervisor.nodes[worker.node].config.host)
+        ++parallel.ranks_on_host;
+    }
   }
-  return static_cast<std::int32_t>(count);
 }
 
 void load_model(Self self, std::size_t group, std::size_t rank) {
@@ -84,7 +85,7 @@ void load_model(Self self, std::size_t group, std::size_t rank) {
   const std::uint32_t incarnation = slot.incarnation;
   ParallelConfig parallel = parallel_config(supervisor.start.options.engine);
   parallel.rank = static_cast<std::int32_t>(rank);
-  parallel.ranks_on_host = num_workers_beside(supervisor, slot.workers[rank]);
+  count_workers_beside(supervisor, slot.workers[rank], parallel);
   parallel.rendezvous = slot.rendezvous;
   parallel.secret = slot.secret;
   parallel.incarnation = incarnation;

@@ -1,6 +1,7 @@
 #include "kernels/thread_pool.hpp"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <chrono>
 
@@ -37,7 +38,8 @@ std::uint32_t num_free_of(std::uint64_t ticket) { return static_cast<std::uint32
 
 int ThreadPool::num_usable_cores() {
   cpu_set_t usable;
-  if (sched_getaffinity(0, sizeof usable, &usable) == 0) return CPU_COUNT(&usable);
+  // The main thread's: another one may be bound to some of them.
+  if (sched_getaffinity(getpid(), sizeof usable, &usable) == 0) return CPU_COUNT(&usable);
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 

@@ -16,8 +16,9 @@ namespace troupe {
 struct ParallelConfig {
   std::int32_t tensor_parallel_size = 1;
   std::int32_t pipeline_parallel_size = 1;
-  std::int32_t rank = 0;           ///< stage * tensor_parallel_size + rank in the stage
-  std::int32_t ranks_on_host = 1;  ///< they share its cores and its memory
+  std::int32_t rank = 0;  ///< stage * tensor_parallel_size + rank in the stage
+  std::int32_t rank_on_host = 0;
+  std::int32_t ranks_on_host = 1;  ///< of all engines there; they share its cores and its memory
   /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
   /// with one rank. Every incarnation of the workers meets under its own number.
   std::string rendezvous;
@@ -37,8 +38,8 @@ struct ParallelConfig {
     return world_size() - tensor_parallel_size;
   }
 };
-TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, ranks_on_host,
-               rendezvous, secret, incarnation, timeout_s)
+TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, rank_on_host,
+               ranks_on_host, rendezvous, secret, incarnation, timeout_s)
 
 /// Several tokens per step where they can be guessed: drafts are taken from the request's own
 /// tokens, and those that the model would have said count.
@@ -62,6 +63,7 @@ struct WorkerOptions {
   std::string kv_cache_dtype = "auto";  ///< auto, bfloat16, float32, fp8, fp8_e4m3, int8
   std::string cpu_isa = "auto";
   std::int32_t threads = 0;  ///< 0: the cores, shared out among the ranks on this host
+  bool numa_bind = true;  ///< each rank to the cores and the memory of its share of the NUMA nodes
   std::int32_t block_size = 16;
   std::int32_t max_model_len = 0;  ///< 0: the model's own
   std::int32_t max_num_seqs = 0;
@@ -71,7 +73,7 @@ struct WorkerOptions {
   bool operator==(const WorkerOptions&) const = default;
 };
 TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, kv_cache_dtype, cpu_isa, threads,
-               block_size, max_model_len, max_num_seqs, max_num_batched_tokens, parallel,
+               numa_bind, block_size, max_model_len, max_num_seqs, max_num_batched_tokens, parallel,
                speculative)
 
 struct LoadModel {

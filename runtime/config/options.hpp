@@ -49,6 +49,7 @@ struct EngineOptions {
   std::int64_t max_logprobs = 20;
   std::int64_t stream_interval = 1;
   std::int64_t threads = 0;  ///< of each worker; 0: the cores, shared out among the workers
+  bool numa_bind = true;
   std::string cpu_isa = "auto";
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;

@@ -36,7 +36,8 @@ namespace troupe {
 /// step asks for them, so that the stages of a pipeline work on different steps at the same time.
 class ModelRunner {
  public:
-  /// Loads the model of options.model. Errors: those of load_model and Device::create_cpu, and
+  /// Loads the model of options.model. With options.numa_bind the calling thread stays bound to its
+  /// share of the NUMA nodes. Errors: those of load_model and Device::create_cpu, and
   /// kInvalidArgument for options.
   static Result<std::unique_ptr<ModelRunner>> load(const WorkerOptions& options,
                                                    const LoadProgressCallback& progress);
