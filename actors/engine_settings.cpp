@@ -95,6 +95,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .model = options.model.model,
       .dtype = options.model.dtype,
       .quantization = options.model.quantization,
+      .packed_weights_dir = options.model.packed_weights_dir,
       .kv_cache_dtype = options.engine.kv_cache_dtype,
       .cpu_isa = options.engine.cpu_isa,
       .threads = static_cast<std::int32_t>(options.engine.threads),

@@ -60,6 +60,7 @@ struct WorkerOptions {
   std::string model;                    ///< folder, or GGUF file
   std::string dtype = "auto";           ///< auto, bfloat16, float32
   std::string quantization = "auto";    ///< auto, int8, int4, or a checkpoint's method
+  std::string packed_weights_dir;       ///< where weights are kept as packed; empty: nowhere
   std::string kv_cache_dtype = "auto";  ///< auto, bfloat16, float32, fp8, fp8_e4m3, int8
   std::string cpu_isa = "auto";
   std::int32_t threads = 0;  ///< 0: the cores, shared out among the ranks on this host
@@ -72,9 +73,9 @@ struct WorkerOptions {
   SpeculativeDecoding speculative;
   bool operator==(const WorkerOptions&) const = default;
 };
-TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, kv_cache_dtype, cpu_isa, threads,
-               numa_bind, block_size, max_model_len, max_num_seqs, max_num_batched_tokens, parallel,
-               speculative)
+TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, packed_weights_dir, kv_cache_dtype,
+               cpu_isa, threads, numa_bind, block_size, max_model_len, max_num_seqs,
+               max_num_batched_tokens, parallel, speculative)
 
 struct LoadModel {
   WorkerOptions options;

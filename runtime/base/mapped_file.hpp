@@ -24,6 +24,9 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
+  /// Reads the pages of `part`, a part of the file, so that whoever comes later does not wait.
+  /// Errors: kIo.
+  [[nodiscard]] Result<void> read_in(std::span<const std::byte> part) const;
   /// Gives up the memory of the whole pages in `part`, if it is a part of the file; whoever reads
   /// them again gets them from the system's cache or the disk.
   void drop_pages(std::span<const std::byte> part) const noexcept;

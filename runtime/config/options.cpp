@@ -28,6 +28,9 @@ void bind_options(OptionSet& set, Options& options) {
            "weights in 8 or 4 bits, made at load (the head in 8); auto, or the checkpoint's own "
            "method: as the checkpoint has them",
            {"auto", "int8", "int4", "gptq", "awq", "compressed-tensors", "fp8"})
+      .add("packed-weights-dir", model.packed_weights_dir,
+           "folder that keeps weights as they were packed (and quantised) for this CPU: the next "
+           "start maps them, as do other workers; none: they are packed at every start")
       .add("max-model-len", model.max_model_len,
            "most tokens of prompt and output together; 0: the model's own; -1 or auto: as many of "
            "these as the KV cache has room for",

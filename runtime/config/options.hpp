@@ -15,6 +15,7 @@ struct ModelOptions {
   std::vector<std::string> served_model_name;
   std::string dtype = "auto";
   std::string quantization = "auto";
+  std::string packed_weights_dir;
   std::int64_t max_model_len = 0;  ///< 0: the model's own; -1: what fits in the memory
   std::string chat_template;
   std::string chat_template_content_format = "auto";

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+
+#include "runtime/base/log.hpp"
 
 namespace troupe {
 namespace {
@@ -35,6 +38,33 @@ WeightFormat weight_format(DType dtype) {
     default:
       return {.mode = ComputeMode::kF32, .as_stored = true};
   }
+}
+
+/// As options.packed_weights_dir says; null, and a warning, where that cannot be used.
+std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::path& model,
+                                                       const Device& device,
+                                                       const ModelOptions& options,
+                                                       const WeightFormat& format) {
+  if (options.packed_weights_dir.empty()) return nullptr;
+  std::string choices = "layout " + std::string(device.ops().name);
+  const auto add = [&](std::string_view name, auto number) {
+    choices.append("\n").append(name).append(" ").append(
+        std::to_string(static_cast<std::int64_t>(number)));
+  };
+  add("mode", format.mode);
+  add("as_stored", format.as_stored);
+  add("type", format.type);
+  add("quantized", format.quantized);
+  add("tensor_parallel_size", options.parallel.tensor_parallel_size);
+  add("pipeline_parallel_size", options.parallel.pipeline_parallel_size);
+  add("rank", options.parallel.rank);
+  auto file = PackedWeightsFile::open(options.packed_weights_dir, model, choices);
+  if (!file.ok()) {
+    log_warning("packed weights not kept", kv("error", file.error().message));
+    return nullptr;
+  }
+  if ((*file)->is_mapped()) log_info("packed weights mapped", kv("file", (*file)->path().string()));
+  return std::move(file).value();
 }
 
 Result<void> limit_model_len(const ModelOptions& options, ModelConfig& config) {
@@ -104,8 +134,9 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   }
   WeightFormat format = weight_format(loaded.dtype);
   format.quantized = quantized;
+  loaded.packed_weights = open_packed_weights(folder, device, options, format);
   WeightLoader loader(*loaded.checkpoint, device, format, loaded.config.quantization,
-                      options.parallel, progress);
+                      options.parallel, progress, loaded.packed_weights.get());
   loaded.model = architecture->make(loaded.config, device, loader);
   RETURN_IF_ERROR(loader.finish());
   return loaded;

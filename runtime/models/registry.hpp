@@ -25,6 +25,7 @@ struct ModelOptions {
   /// "auto" (what the checkpoint stores quantised keeps its width), "int8", "int4" (the other
   /// matrices of a GGUF file are quantised too), or the checkpoint's own method.
   std::string quantization = "auto";
+  std::string packed_weights_dir;  ///< see PackedWeightsFile; empty: nowhere
   std::int64_t max_model_len = 0;  ///< 0: the model's own
   ParallelConfig parallel;         ///< whose slices are loaded
 };
@@ -32,9 +33,15 @@ struct ModelOptions {
 /// A model, the files that parts of it stay mapped from, and what was decided at load.
 struct LoadedModel {
   std::unique_ptr<const Checkpoint> checkpoint;
+  std::unique_ptr<PackedWeightsFile> packed_weights;  ///< null: none
   std::unique_ptr<Model> model;
   ModelConfig config;
   DType dtype = DType::kF32;
+
+  /// Of its weights: the system counts their pages among those that it could free.
+  [[nodiscard]] std::int64_t mapped_bytes() const noexcept {
+    return packed_weights != nullptr && packed_weights->is_mapped() ? model->weight_bytes() : 0;
+  }
 };
 
 /// "float32", "bfloat16", "float16".

@@ -226,13 +226,14 @@ void pack_quantized(Device& device, const WeightSpec& spec, const RowsToPack& pa
 
 WeightLoader::WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
                            const QuantizationConfig& stored, const ParallelConfig& parallel,
-                           LoadProgressCallback progress)
+                           LoadProgressCallback progress, PackedWeightsFile* file)
     : checkpoint_(checkpoint),
       device_(device),
       format_(format),
       stored_(stored),
       parallel_(parallel),
-      progress_(std::move(progress)) {}
+      progress_(std::move(progress)),
+      file_(file) {}
 
 void WeightLoader::fail(ErrorCode code, std::string message) {
   errors_.push_back({code, std::move(message)});
@@ -329,6 +330,23 @@ WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
   return spec;
 }
 
+bool WeightLoader::take_from_file(PackedMatrix& matrix, std::size_t num_bytes) {
+  if (file_ == nullptr || !file_->is_mapped()) return false;
+  const auto mapped = file_->next(matrix.spec, num_bytes);
+  if (!mapped.ok()) {
+    give_up_file(mapped.error());
+    return false;
+  }
+  matrix.mapped = *mapped;
+  return true;
+}
+
+void WeightLoader::give_up_file(const Error& error) {
+  log_warning("packed weights not kept", kv("error", error.message));
+  file_->discard();
+  file_ = nullptr;
+}
+
 PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
                                   std::int32_t k_shards, MatrixRole role) {
   PackedMatrix matrix;
@@ -349,20 +367,29 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
          std::string(device_.ops().name) + " has no quantised matrices: " + parts.front().name);
     return matrix;
   }
-  const std::int64_t num_bytes = device_.ops().packed_bytes(matrix.spec);
-  Result<Memory> memory = Memory::allocate(static_cast<std::size_t>(num_bytes), "weights");
+  const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
+  if (take_from_file(matrix, num_bytes)) {
+    num_packed_bytes_ += static_cast<std::int64_t>(num_bytes);
+    for (std::size_t i = 0; i < parts.size(); ++i) finish_matrix(parts[i].name, weights[i]);
+    return matrix;
+  }
+  Result<Memory> memory = Memory::allocate(num_bytes, "weights");
   if (!memory.ok()) {
     errors_.push_back(memory.error());
     return matrix;
   }
   matrix.memory = std::move(memory).value();
-  num_packed_bytes_ += num_bytes;
+  num_packed_bytes_ += static_cast<std::int64_t>(num_bytes);
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const RowsToPack part{weights[i], parts[i].rows, cols, first_row};
     (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
     first_row += parts[i].rows.count;
     finish_matrix(parts[i].name, weights[i]);
+  }
+  if (file_ != nullptr) {
+    const auto kept = file_->append(matrix.spec, matrix.memory.bytes());
+    if (!kept.ok()) give_up_file(kept.error());
   }
   return matrix;
 }
@@ -413,6 +440,14 @@ Result<void> WeightLoader::finish() {
   for (const auto& [name, tensor] : checkpoint_.tensors())
     if (!used_.contains(name))
       log_warning("weight not used", kv("tensor", name), kv("file", tensor.file));
+  if (file_ != nullptr && !file_->is_mapped()) {
+    const auto kept = file_->commit();
+    if (!kept.ok()) {
+      give_up_file(kept.error());
+    } else {
+      log_info("packed weights written", kv("file", file_->path().string()));
+    }
+  }
   return {};
 }
 

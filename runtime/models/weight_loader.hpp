@@ -13,17 +13,22 @@
 #include "runtime/base/result.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/memory.hpp"
+#include "runtime/models/packed_weights_file.hpp"
 #include "runtime/models/parallel.hpp"
 #include "runtime/models/quantized_weight.hpp"
 #include "runtime/models/safetensors.hpp"
 
 namespace troupe {
 
-/// A matrix in the backend's layout, and its memory.
+/// A matrix in the backend's layout, and its memory, or where it is mapped.
 struct PackedMatrix {
   WeightSpec spec;
   Memory memory;
-  [[nodiscard]] PackedWeight view() const noexcept { return {spec, memory.data()}; }
+  std::span<const std::byte> mapped;  ///< in a PackedWeightsFile
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    return mapped.empty() ? memory.bytes() : mapped;
+  }
+  [[nodiscard]] PackedWeight view() const noexcept { return {spec, bytes().data()}; }
 };
 
 /// Called with the share that is done, in [0, 1], and what is being done.
@@ -63,10 +68,11 @@ enum class MatrixRole : std::uint8_t {
 /// carry left-over buffers.
 class WeightLoader {
  public:
-  /// `parallel` says which rank loads; models ask for its slices.
+  /// `parallel` says which rank loads; models ask for its slices. `file`, or null: where matrices
+  /// are taken from, or put for the next time; it outlives them.
   WeightLoader(const Checkpoint& checkpoint, Device& device, WeightFormat format,
                const QuantizationConfig& stored, const ParallelConfig& parallel,
-               LoadProgressCallback progress);
+               LoadProgressCallback progress, PackedWeightsFile* file = nullptr);
 
   [[nodiscard]] const ParallelConfig& parallel() const noexcept { return parallel_; }
   /// This rank's slice of `total` rows or columns.
@@ -99,8 +105,8 @@ class WeightLoader {
 
   /// Bytes of the packed matrices so far.
   [[nodiscard]] std::int64_t num_packed_bytes() const noexcept { return num_packed_bytes_; }
-  /// Errors: what was missing or wrong, with file, tensor, expected and found shape: kCorrupt, or
-  /// kUnsupported for an element type.
+  /// All is loaded. Errors: what was missing or wrong, with file, tensor, expected and found shape:
+  /// kCorrupt, or kUnsupported for an element type.
   Result<void> finish();
 
  private:
@@ -108,6 +114,9 @@ class WeightLoader {
   [[nodiscard]] WeightSpec matrix_spec(const std::vector<StoredWeight>& weights,
                                        std::int64_t num_rows, std::int64_t num_cols, Slice cols,
                                        std::int32_t k_shards, MatrixRole role) const;
+  /// Fills the matrix from the file. False: it is to be packed.
+  bool take_from_file(PackedMatrix& matrix, std::size_t num_bytes);
+  void give_up_file(const Error& error);
   /// Nothing (and an error is recorded) unless the matrix is there with this shape.
   std::optional<StoredWeight> find_matrix(const std::string& name, std::int64_t num_rows,
                                           std::int64_t num_cols);
@@ -124,6 +133,7 @@ class WeightLoader {
   QuantizationConfig stored_;
   ParallelConfig parallel_;
   LoadProgressCallback progress_;
+  PackedWeightsFile* file_;  ///< null: none, or no longer
   std::set<std::string, std::less<>> used_;
   std::vector<Error> errors_;
   std::int64_t num_packed_bytes_ = 0;

@@ -28,10 +28,12 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
   const auto refuse = [&](const std::string& what) {
     return invalid_argument("draft model " + name + ": " + what, "speculative-config");
   };
-  auto loaded = load_model(
-      name, device,
-      {.dtype = options.dtype, .quantization = options.quantization, .parallel = options.parallel},
-      progress);
+  auto loaded = load_model(name, device,
+                           {.dtype = options.dtype,
+                            .quantization = options.quantization,
+                            .packed_weights_dir = options.packed_weights_dir,
+                            .parallel = options.parallel},
+                           progress);
   if (!loaded.ok())
     return Error{loaded.error().code, "draft model " + name + ": " + loaded.error().message};
   const Model& model = *loaded->model;

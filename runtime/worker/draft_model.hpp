@@ -39,6 +39,7 @@ class DraftModel {
                                                   const LoadProgressCallback& progress);
 
   [[nodiscard]] const Model& model() const noexcept { return *loaded_.model; }
+  [[nodiscard]] std::int64_t mapped_bytes() const noexcept { return loaded_.mapped_bytes(); }
   /// The type that its checkpoint, or the option, names.
   [[nodiscard]] DType dtype() const noexcept { return loaded_.dtype; }
   /// Activations, logits and workspace of the largest step.

@@ -102,6 +102,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
   ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device,
                                                   {.dtype = options.dtype,
                                                    .quantization = options.quantization,
+                                                   .packed_weights_dir = options.packed_weights_dir,
                                                    .max_model_len = options.max_model_len,
                                                    .parallel = options.parallel},
                                                   progress));
@@ -146,19 +147,20 @@ std::vector<KVCacheSpec> ModelRunner::kv_cache_specs() const {
 
 ModelLoaded ModelRunner::describe() const {
   const Model& model = *loaded_.model;
-  return {
-      .rank = options_.parallel.rank,
-      .architecture = loaded_.config.architecture,
-      .dtype = std::string(dtype_name(loaded_.dtype)),
-      .cpu_isa = std::string(device_->isa_name()),
-      .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
-      .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
-      .canonical_shards = model.canonical_shards(),
-      .kv_cache_specs = kv_cache_specs(),
-      .weight_bytes = model.weight_bytes() +
-                      (draft_model_ == nullptr ? 0 : draft_model_->model().weight_bytes()),
-      .available_bytes = std::max<std::int64_t>(
-          0, available_host_bytes() / options_.parallel.ranks_on_host - peak_activation_bytes_)};
+  const std::int64_t taken_bytes = peak_activation_bytes_ + loaded_.mapped_bytes() +
+                                   (draft_model_ == nullptr ? 0 : draft_model_->mapped_bytes());
+  return {.rank = options_.parallel.rank,
+          .architecture = loaded_.config.architecture,
+          .dtype = std::string(dtype_name(loaded_.dtype)),
+          .cpu_isa = std::string(device_->isa_name()),
+          .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
+          .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
+          .canonical_shards = model.canonical_shards(),
+          .kv_cache_specs = kv_cache_specs(),
+          .weight_bytes = model.weight_bytes() +
+                          (draft_model_ == nullptr ? 0 : draft_model_->model().weight_bytes()),
+          .available_bytes = std::max<std::int64_t>(
+              0, available_host_bytes() / options_.parallel.ranks_on_host - taken_bytes)};
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {

@@ -281,6 +281,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.model = options.folder;
   worker.dtype = options.dtype;
   worker.quantization = options.quantization;
+  worker.packed_weights_dir = options.packed_weights_dir;
   worker.kv_cache_dtype = options.kv_cache_dtype;
   worker.speculative = options.speculative;
   worker.cpu_isa = options.isa;

@@ -28,6 +28,7 @@ struct DriverModelOptions {
   std::string folder;
   std::string dtype = "float32";
   std::string quantization = "auto";
+  std::string packed_weights_dir;
   std::string kv_cache_dtype = "auto";
   SpeculativeDecoding speculative = {};
   std::string isa = "auto";

@@ -123,10 +123,10 @@ BOOST_AUTO_TEST_CASE(the_numbers_of_a_checkpoint_are_packed_as_they_are) {
                                static_cast<float>(half - numbers.zero_points[group]));
           }
       }
-      std::vector<std::byte> expected(packed.memory.size());
+      std::vector<std::byte> expected(packed.bytes().size());
       ops.pack_quantized_rows(spec, {values.data(), scales.data(), minimums.data(), rows.count}, 0,
                               expected.data());
-      BOOST_TEST(std::memcmp(expected.data(), packed.memory.data(), expected.size()) == 0,
+      BOOST_TEST(std::memcmp(expected.data(), packed.bytes().data(), expected.size()) == 0,
                  text(options) << ", rows " << rows.begin << ", columns " << cols.begin
                                << ", shards " << k_shards);
     }

@@ -1,0 +1,212 @@
+#include "runtime/models/packed_weights_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "runtime/base/hash.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kMagic = "TROUPEPW";
+constexpr std::uint64_t kAlignment = 4096;
+static_assert(std::endian::native == std::endian::little);
+
+struct Header {
+  std::array<char, kMagic.size()> magic;
+  std::uint64_t index_offset;
+  std::uint64_t index_bytes;
+};
+
+std::string to_text(const WeightSpec& spec) {
+  std::string text = "rows " + std::to_string(spec.num_rows);
+  const auto add = [&](std::string_view name, auto number) {
+    text.append(" ").append(name).append(" ").append(
+        std::to_string(static_cast<std::int64_t>(number)));
+  };
+  add("cols", spec.num_cols);
+  add("type", spec.type);
+  add("mode", spec.mode);
+  add("k_shards", spec.k_shards);
+  add("gated", spec.is_gated);
+  add("quantized", spec.quantized);
+  add("group_size", spec.group_size);
+  add("minimums", spec.has_minimums);
+  return text;
+}
+
+std::string hash_text(std::string_view text) {
+  return to_hex(xxh3_128({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
+}
+
+Error failure(const std::string& action, const fs::path& path) {
+  return {ErrorCode::kIo, "cannot " + action + " " + path.string() + ": " + std::strerror(errno)};
+}
+
+/// All that the packed bytes depend on, as text.
+Result<std::string> key_of(const fs::path& model, const std::string& choices) {
+  ASSIGN_OR_RETURN(const MappedFile program, MappedFile::open("/proc/self/exe"));
+  const auto* text = reinterpret_cast<const char*>(program.bytes().data());
+  std::string key = "program " + hash_text({text, program.bytes().size()}) + "\n" + choices;
+  std::error_code error;
+  std::vector<fs::path> files;
+  if (fs::is_directory(model, error)) {
+    for (const auto& entry : fs::directory_iterator(model, error)) {
+      const std::string extension = entry.path().extension().string();
+      if (extension == ".safetensors" || extension == ".json") files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+  } else {
+    files.push_back(model);
+  }
+  for (const fs::path& file : files) {
+    const auto size = fs::file_size(file, error);
+    if (error) break;
+    const auto time = fs::last_write_time(file, error).time_since_epoch().count();
+    key += "\n" + file.filename().string() + " " + std::to_string(size) + " bytes of " +
+           std::to_string(time);
+  }
+  if (error)
+    return Error{ErrorCode::kIo,
+                 "cannot look at the files of " + model.string() + ": " + error.message()};
+  return key;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PackedWeightsFile>> PackedWeightsFile::open(const fs::path& folder,
+                                                                   const fs::path& model,
+                                                                   const std::string& choices) {
+  ASSIGN_OR_RETURN(std::string key, key_of(model, choices));
+  // Another state of the model or another program takes the place of the one before.
+  std::error_code error;
+  const fs::path whole = fs::weakly_canonical(model, error);
+  const std::string name =
+      whole.filename().string() + "-" + hash_text(whole.string() + "\n" + choices) + ".packed";
+  std::unique_ptr<PackedWeightsFile> file(new PackedWeightsFile(folder / name, std::move(key)));
+  if (auto mapped = MappedFile::open(file->path_); mapped.ok()) {
+    if (auto index = file->read_index(mapped->bytes())) {
+      file->matrices_ = std::move(*index);
+      file->mapped_ = std::move(mapped).value();
+      return file;
+    }
+  }
+  fs::create_directories(folder, error);
+  if (error)
+    return Error{ErrorCode::kIo, "cannot make " + folder.string() + ": " + error.message()};
+  RETURN_IF_ERROR(file->begin_writing());
+  return file;
+}
+
+PackedWeightsFile::~PackedWeightsFile() {
+  if (!unfinished_.empty()) discard();
+}
+
+void PackedWeightsFile::discard() noexcept {
+  ::unlink(is_mapped() ? path_.c_str() : unfinished_.c_str());
+  unfinished_.clear();
+  file_ = FileDescriptor();
+}
+
+std::optional<std::vector<PackedWeightsFile::Matrix>> PackedWeightsFile::read_index(
+    std::span<const std::byte> file) const {
+  Header header;
+  if (file.size() < sizeof header) return std::nullopt;
+  std::memcpy(&header, file.data(), sizeof header);
+  if (std::string_view(header.magic.data(), header.magic.size()) != kMagic ||
+      header.index_offset > file.size() || header.index_bytes > file.size() - header.index_offset)
+    return std::nullopt;
+  const auto* text = reinterpret_cast<const char*>(file.data() + header.index_offset);
+  std::vector<Matrix> matrices;
+  try {
+    const auto index = nlohmann::json::parse(text, text + header.index_bytes);
+    if (index.at("key").get_ref<const std::string&>() != key_) return std::nullopt;
+    for (const auto& entry : index.at("matrices")) {
+      Matrix matrix{.spec = entry.at("spec").get<std::string>(),
+                    .offset = entry.at("offset").get<std::uint64_t>(),
+                    .num_bytes = entry.at("bytes").get<std::uint64_t>()};
+      if (matrix.offset % kAlignment != 0 || matrix.offset > file.size() ||
+          matrix.num_bytes > file.size() - matrix.offset)
+        return std::nullopt;
+      matrices.push_back(std::move(matrix));
+    }
+  } catch (const nlohmann::json::exception&) {
+    return std::nullopt;
+  }
+  return matrices;
+}
+
+Result<std::span<const std::byte>> PackedWeightsFile::next(const WeightSpec& spec,
+                                                           std::size_t num_bytes) {
+  CHECK(is_mapped(), path_.string());
+  const std::string text = to_text(spec);
+  if (next_ == matrices_.size() || matrices_[next_].spec != text ||
+      matrices_[next_].num_bytes != num_bytes)
+    return Error{ErrorCode::kCorrupt, path_.string() + ": matrix " + std::to_string(next_) +
+                                          " of " + std::to_string(matrices_.size()) +
+                                          " is not of " + text + " with " +
+                                          std::to_string(num_bytes) + " bytes"};
+  const auto bytes = mapped_.bytes().subspan(matrices_[next_++].offset, num_bytes);
+  RETURN_IF_ERROR(mapped_.read_in(bytes));
+  return bytes;
+}
+
+Result<void> PackedWeightsFile::begin_writing() {
+  std::string name = path_.string() + ".XXXXXX";
+  file_ = FileDescriptor(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file_.valid()) return failure("write", name);
+  unfinished_ = name;
+  // As the model's own files: what may be read of it, its folder says.
+  if (::fchmod(file_.get(), S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH) != 0)
+    return failure("give others access to", name);
+  end_ = kAlignment;
+  return {};
+}
+
+Result<void> PackedWeightsFile::write(std::span<const std::byte> bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const auto written =
+        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return failure("write", unfinished_);
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+  return {};
+}
+
+Result<void> PackedWeightsFile::append(const WeightSpec& spec, std::span<const std::byte> packed) {
+  CHECK(!is_mapped(), path_.string());
+  matrices_.push_back({to_text(spec), end_, packed.size()});
+  end_ += (packed.size() + kAlignment - 1) / kAlignment * kAlignment;
+  return write(packed, matrices_.back().offset);
+}
+
+Result<void> PackedWeightsFile::commit() {
+  nlohmann::json index = {{"key", key_}, {"matrices", nlohmann::json::array()}};
+  for (const Matrix& matrix : matrices_)
+    index["matrices"].push_back(
+        {{"spec", matrix.spec}, {"offset", matrix.offset}, {"bytes", matrix.num_bytes}});
+  const std::string text = index.dump();
+  Header header{.magic = {}, .index_offset = end_, .index_bytes = text.size()};
+  std::copy(kMagic.begin(), kMagic.end(), header.magic.begin());
+  RETURN_IF_ERROR(write(std::as_bytes(std::span(text)), end_));
+  RETURN_IF_ERROR(write(std::as_bytes(std::span(&header, 1)), 0));
+  if (::rename(unfinished_.c_str(), path_.c_str()) != 0) return failure("rename", unfinished_);
+  unfinished_.clear();
+  file_ = FileDescriptor();
+  return {};
+}
+
+}  // namespace troupe

@@ -1,0 +1,80 @@
+#pragma once
+// Packed weights kept in a file, for the next load to map.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/ops.hpp"
+#include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/mapped_file.hpp"
+#include "runtime/base/result.hpp"
+
+namespace troupe {
+
+/// The matrices of one load, in its order. Either a file of them is mapped, or one is written,
+/// which takes its name when all are in it: a load that ends early leaves nothing. Whoever loads
+/// the same (the workers of other groups, the next start) shares its pages in the system's cache.
+///
+/// It is a help and never a need: what goes wrong with it is logged, and weights are packed. A
+/// mapped file must not be written to; a new one is another file of that name.
+///
+/// The file: "TROUPEPW", offset and size of the index as two u64 in little endian; the matrices,
+/// each at a multiple of 4096 bytes; the index, JSON with the key and each matrix's specification,
+/// offset and size.
+class PackedWeightsFile {
+ public:
+  /// The file in `folder`, which is made if need be, for this model (a folder or a GGUF file) and
+  /// what else the bytes depend on: `choices`, as text (instruction set, widths, the rank's share).
+  /// Maps it if it was written by this very program from the model's files as they are now.
+  /// Errors, if it can be neither read nor written: kIo.
+  static Result<std::unique_ptr<PackedWeightsFile>> open(const std::filesystem::path& folder,
+                                                         const std::filesystem::path& model,
+                                                         const std::string& choices);
+  PackedWeightsFile(const PackedWeightsFile&) = delete;
+  PackedWeightsFile& operator=(const PackedWeightsFile&) = delete;
+  ~PackedWeightsFile();
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] bool is_mapped() const noexcept { return !mapped_.bytes().empty(); }
+  /// The next matrix, in memory as long as this lives. Errors: kCorrupt (it is another one), kIo.
+  /// Pre: is_mapped().
+  Result<std::span<const std::byte>> next(const WeightSpec& spec, std::size_t num_bytes);
+  /// Writes the next matrix. Errors: kIo. Pre: not is_mapped().
+  Result<void> append(const WeightSpec& spec, std::span<const std::byte> packed);
+  /// All are written. Errors: kIo.
+  Result<void> commit();
+  /// Removes the file, as it is not what it should be: the next load writes another. What was
+  /// mapped stays so.
+  void discard() noexcept;
+
+ private:
+  struct Matrix {
+    std::string spec;
+    std::uint64_t offset = 0;
+    std::uint64_t num_bytes = 0;
+  };
+  PackedWeightsFile(std::filesystem::path path, std::string key)
+      : path_(std::move(path)), key_(std::move(key)) {}
+  /// The index, if the file is one that was written under the key.
+  [[nodiscard]] std::optional<std::vector<Matrix>> read_index(
+      std::span<const std::byte> file) const;
+  Result<void> begin_writing();
+  Result<void> write(std::span<const std::byte> bytes, std::uint64_t offset);
+
+  std::filesystem::path path_;
+  std::string key_;
+  std::vector<Matrix> matrices_;
+  MappedFile mapped_;
+  std::size_t next_ = 0;
+  FileDescriptor file_;     ///< being written, as unfinished_
+  std::string unfinished_;  ///< empty: none
+  std::uint64_t end_ = 0;   ///< of what is written
+};
+
+}  // namespace troupe

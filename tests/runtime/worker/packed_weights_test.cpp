@@ -1,0 +1,196 @@
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "runtime/base/file.hpp"
+#include "runtime/models/packed_weights_file.hpp"
+#include "runtime/models/registry.hpp"
+#include "tests/support/replay_models_driver.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A model of its own, and a folder for its packed weights that is not there yet.
+struct Folders {
+  fs::path root = fs::temp_directory_path() / ("troupe_packed_weights_" + std::to_string(getpid()));
+  fs::path model = root / "model";
+  fs::path packed = root / "packed";
+
+  Folders() {
+    fs::create_directory(root);
+    fs::copy(fs::path(TROUPE_GOLDEN_DIR) / "models/models/llama", model,
+             fs::copy_options::recursive);
+  }
+  ~Folders() { fs::remove_all(root); }
+
+  [[nodiscard]] std::vector<fs::path> files() const {
+    std::vector<fs::path> paths;
+    if (!fs::exists(packed)) return paths;
+    for (const auto& entry : fs::directory_iterator(packed)) paths.push_back(entry.path());
+    return paths;
+  }
+  [[nodiscard]] fs::path only_file() const {
+    BOOST_REQUIRE(files().size() == 1);
+    return files().front();
+  }
+};
+
+/// Where a load takes its weights from.
+enum class From { kCheckpoint, kFile, kCheckpointOnly };
+
+From load(const Folders& folders, const ModelOptions& options = {}) {
+  const auto device = Device::create_cpu("auto", 2).value();
+  ModelOptions with_dir = options;
+  with_dir.packed_weights_dir = folders.packed.string();
+  const auto loaded = load_model(folders.model, *device, with_dir, {});
+  if (!loaded.ok()) BOOST_FAIL(loaded.error().message);
+  if (loaded.value().packed_weights == nullptr) return From::kCheckpointOnly;
+  return loaded.value().packed_weights->is_mapped() ? From::kFile : From::kCheckpoint;
+}
+
+std::vector<DriverResult> results(const Folders& folders, const std::string& isa,
+                                  const std::string& quantization, const fs::path& dir) {
+  std::vector<DriverJob> jobs;
+  for (const TokenId first : {3, 70, 200}) {
+    DriverJob job{.prompt = {first, 5, 9, 11, 2, 90}, .params = {}, .num_outputs = 8};
+    job.params.temperature = 0;
+    job.params.logprobs = 3;
+    jobs.push_back(job);
+  }
+  DrivenRunner runner = load_driven_runner({.folder = folders.model.string(),
+                                            .dtype = "bfloat16",
+                                            .quantization = quantization,
+                                            .packed_weights_dir = dir.string(),
+                                            .isa = isa});
+  return drive(runner, jobs, {});
+}
+
+void overwrite(const fs::path& path, const std::function<void(std::string&)>& edit) {
+  std::string bytes = read_file(path).value();
+  edit(bytes);
+  // As a new file: whoever maps the old one keeps it.
+  fs::remove(path);
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+BOOST_AUTO_TEST_SUITE(packed_weights)
+
+BOOST_AUTO_TEST_CASE(mapped_weights_compute_the_same_bits) {
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
+    if (!why_unavailable(isa).empty()) continue;
+    const std::string name(to_string(isa));
+    for (const std::string quantization : {"auto", "int8", "int4"}) {
+      const Folders folders;
+      const auto expected = results(folders, name, quantization, {});
+      BOOST_CHECK(results(folders, name, quantization, folders.packed) == expected);
+      const fs::path file = folders.only_file();
+      const auto written = fs::last_write_time(file);
+      BOOST_CHECK(results(folders, name, quantization, folders.packed) == expected);
+      BOOST_CHECK(folders.only_file() == file);
+      BOOST_CHECK(fs::last_write_time(file) == written);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_second_load_takes_them_from_the_file) {
+  const Folders folders;
+  BOOST_CHECK(load(folders) == From::kCheckpoint);
+  BOOST_CHECK(load(folders) == From::kFile);
+}
+
+BOOST_AUTO_TEST_CASE(each_choice_has_a_file_of_its_own) {
+  const Folders folders;
+  const std::vector<ModelOptions> choices = {
+      {},
+      {.quantization = "int8"},
+      {.dtype = "float16"},
+      {.parallel = {.tensor_parallel_size = 2, .rank = 0}},
+      {.parallel = {.tensor_parallel_size = 2, .rank = 1}},
+      {.parallel = {.pipeline_parallel_size = 2, .rank = 1}}};
+  for (const ModelOptions& options : choices)
+    BOOST_CHECK(load(folders, options) == From::kCheckpoint);
+  BOOST_TEST(folders.files().size() == choices.size());
+  for (const ModelOptions& options : choices) BOOST_CHECK(load(folders, options) == From::kFile);
+}
+
+BOOST_AUTO_TEST_CASE(a_changed_model_is_packed_anew_in_the_same_place) {
+  const Folders folders;
+  BOOST_CHECK(load(folders) == From::kCheckpoint);
+  const fs::path file = folders.only_file();
+  const fs::path weights = folders.model / "model-00002-of-00003.safetensors";
+  fs::last_write_time(weights, fs::last_write_time(weights) + std::chrono::seconds(1));
+  BOOST_CHECK(load(folders) == From::kCheckpoint);
+  BOOST_CHECK(folders.only_file() == file);
+  BOOST_CHECK(load(folders) == From::kFile);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_whole_file_is_packed_anew) {
+  const Folders folders;
+  BOOST_CHECK(load(folders) == From::kCheckpoint);
+  const std::string whole = read_file(folders.only_file()).value();
+  const std::vector<std::function<void(std::string&)>> damages = {
+      [](std::string& bytes) { bytes.clear(); },
+      [](std::string& bytes) { bytes.resize(10); },
+      [](std::string& bytes) { bytes.resize(bytes.size() / 2); },
+      [](std::string& bytes) { bytes[0] = 'X'; },
+      [](std::string& bytes) { bytes.replace(8, 8, 8, '\xff'); },
+      [](std::string& bytes) { bytes.replace(16, 8, 8, '\xff'); },
+      [](std::string& bytes) { bytes.back() = '{'; },
+      [](std::string& bytes) {  // where a matrix begins: beyond the end
+        const auto at = bytes.rfind("\"offset\":4096");
+        bytes.replace(at + 9, 4, "8191");
+      }};
+  for (const auto& damage : damages) {
+    overwrite(folders.only_file(), damage);
+    BOOST_CHECK(load(folders) == From::kCheckpoint);
+    BOOST_CHECK(read_file(folders.only_file()).value() == whole);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_of_other_matrices_is_left_and_removed) {
+  const Folders folders;
+  const auto expected = results(folders, "auto", "auto", {});
+  BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+  overwrite(folders.only_file(), [](std::string& bytes) {
+    const auto at = bytes.rfind("rows ");  // the last matrix: all others are mapped
+    bytes.replace(at, 5, "rowz ");
+  });
+  BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+  BOOST_TEST(folders.files().empty());
+  BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+  BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+  BOOST_TEST(folders.files().size() == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_used_is_done_without) {
+  Folders folders;
+  folders.packed = "/proc/no folder here";
+  BOOST_CHECK(load(folders) == From::kCheckpointOnly);
+}
+
+BOOST_AUTO_TEST_CASE(a_load_that_fails_leaves_nothing) {
+  const Folders folders;
+  const auto device = Device::create_cpu("auto", 2).value();
+  overwrite(folders.model / "config.json", [](std::string& text) {
+    const std::string from = "\"num_hidden_layers\": 4";
+    BOOST_REQUIRE(text.find(from) != std::string::npos);
+    text.replace(text.find(from), from.size(), "\"num_hidden_layers\": 9");
+  });
+  const auto loaded =
+      load_model(folders.model, *device, {.packed_weights_dir = folders.packed.string()}, {});
+  BOOST_CHECK(!loaded.ok());
+  BOOST_TEST(fs::exists(folders.packed));
+  BOOST_TEST(folders.files().empty());
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace troupe
