@@ -105,7 +105,9 @@ void bind_options(OptionSet& set, Options& options) {
       .add("stream-interval", engine.stream_interval, "tokens between two chunks of a stream", 1,
            1 << 16)
       .add("threads", engine.threads,
-           "threads of each worker that compute; 0: the cores, shared out", 0, 1024)
+           "threads of each worker that compute; 0: the cores, shared out, but for one where there "
+           "are 16 or more",
+           0, 1024)
       .add("numa-bind", engine.numa_bind,
            "where a host has several NUMA nodes, bind each worker to the cores of its share of "
            "them; "

@@ -30,19 +30,16 @@ struct Header {
 };
 
 std::string to_text(const WeightSpec& spec) {
-  std::string text = "rows " + std::to_string(spec.num_rows);
-  const auto add = [&](std::string_view name, auto number) {
-    text.append(" ").append(name).append(" ").append(
-        std::to_string(static_cast<std::int64_t>(number)));
-  };
-  add("cols", spec.num_cols);
-  add("type", spec.type);
-  add("mode", spec.mode);
-  add("k_shards", spec.k_shards);
-  add("gated", spec.is_gated);
-  add("quantized", spec.quantized);
-  add("group_size", spec.group_size);
-  add("minimums", spec.has_minimums);
+  std::string text = "matrix";
+  add_choice(text, "rows", spec.num_rows);
+  add_choice(text, "cols", spec.num_cols);
+  add_choice(text, "type", spec.type);
+  add_choice(text, "mode", spec.mode);
+  add_choice(text, "k_shards", spec.k_shards);
+  add_choice(text, "gated", spec.is_gated);
+  add_choice(text, "quantized", spec.quantized);
+  add_choice(text, "group_size", spec.group_size);
+  add_choice(text, "minimums", spec.has_minimums);
   return text;
 }
 
@@ -153,9 +150,9 @@ Result<std::span<const std::byte>> PackedWeightsFile::next(const WeightSpec& spe
   const std::string text = to_text(spec);
   if (next_ == matrices_.size() || matrices_[next_].spec != text ||
       matrices_[next_].num_bytes != num_bytes)
-    return Error{ErrorCode::kCorrupt, path_.string() + ": matrix " + std::to_string(next_) +
+    return Error{ErrorCode::kCorrupt, path_.string() + ": number " + std::to_string(next_) +
                                           " of " + std::to_string(matrices_.size()) +
-                                          " is not of " + text + " with " +
+                                          " is no " + text + " with " +
                                           std::to_string(num_bytes) + " bytes"};
   const auto bytes = mapped_.bytes().subspan(matrices_[next_++].offset, num_bytes);
   RETURN_IF_ERROR(mapped_.read_in(bytes));

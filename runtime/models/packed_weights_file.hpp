@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/ops.hpp"
@@ -16,6 +17,13 @@
 #include "runtime/base/result.hpp"
 
 namespace troupe {
+
+/// Appends " name number" to a text that says what bytes depend on.
+template <class Number>
+void add_choice(std::string& text, std::string_view name, Number number) {
+  text.append(" ").append(name).append(" ");
+  text.append(std::to_string(static_cast<std::int64_t>(number)));
+}
 
 /// The matrices of one load, in its order. Either a file of them is mapped, or one is written,
 /// which takes its name when all are in it: a load that ends early leaves nothing. Whoever loads

@@ -47,17 +47,13 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
                                                        const WeightFormat& format) {
   if (options.packed_weights_dir.empty()) return nullptr;
   std::string choices = "layout " + std::string(device.ops().name);
-  const auto add = [&](std::string_view name, auto number) {
-    choices.append("\n").append(name).append(" ").append(
-        std::to_string(static_cast<std::int64_t>(number)));
-  };
-  add("mode", format.mode);
-  add("as_stored", format.as_stored);
-  add("type", format.type);
-  add("quantized", format.quantized);
-  add("tensor_parallel_size", options.parallel.tensor_parallel_size);
-  add("pipeline_parallel_size", options.parallel.pipeline_parallel_size);
-  add("rank", options.parallel.rank);
+  add_choice(choices, "mode", format.mode);
+  add_choice(choices, "as_stored", format.as_stored);
+  add_choice(choices, "type", format.type);
+  add_choice(choices, "quantized", format.quantized);
+  add_choice(choices, "tensor_parallel_size", options.parallel.tensor_parallel_size);
+  add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
+  add_choice(choices, "rank", options.parallel.rank);
   auto file = PackedWeightsFile::open(options.packed_weights_dir, model, choices);
   if (!file.ok()) {
     log_warning("packed weights not kept", kv("error", file.error().message));

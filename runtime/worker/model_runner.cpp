@@ -64,12 +64,13 @@ void add_error(RequestId id, const Error& error, ModelRunnerOutput& output) {
   log_warning("request failed in its step", kv("request", id), kv("error", error.message));
 }
 
-/// Binds the thread to its share of the NUMA nodes, if there are several. How many of the host's
-/// cores are for this worker.
+/// Binds the thread to its share of the NUMA nodes, if there are several. How many threads are to
+/// compute.
 int take_cores(const WorkerOptions& options) {
   const ParallelConfig& parallel = options.parallel;
   const std::vector<NumaNode> nodes = options.numa_bind ? numa_nodes() : std::vector<NumaNode>();
-  if (nodes.size() < 2) return std::max(1, ThreadPool::num_usable_cores() / parallel.ranks_on_host);
+  if (nodes.size() < 2)
+    return default_threads(ThreadPool::num_usable_cores(), parallel.ranks_on_host);
   const NumaShare share = numa_share(nodes, parallel.rank_on_host, parallel.ranks_on_host);
   const auto num_cores = static_cast<int>(share.cores().size());
   const auto bound = bind_this_thread(share.nodes);
@@ -77,7 +78,7 @@ int take_cores(const WorkerOptions& options) {
   log_info("worker bound", kv("rank", parallel.rank), kv("first_node", share.nodes.front().id),
            kv("nodes", share.nodes.size()), kv("cores", num_cores),
            kv("shared_by", share.num_workers));
-  return std::max(1, num_cores / share.num_workers);
+  return default_threads(num_cores, share.num_workers);
 }
 
 }  // namespace
@@ -95,10 +96,10 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
     return invalid_argument(
         "block_size is " + std::to_string(options.block_size) + " and max_num_batched_tokens is " +
         std::to_string(options.max_num_batched_tokens) + ", both must be at least 1");
-  const int num_cores = take_cores(options);
+  const int num_threads = take_cores(options);
   ASSIGN_OR_RETURN(
       std::unique_ptr<Device> device,
-      Device::create_cpu(options.cpu_isa, options.threads > 0 ? options.threads : num_cores));
+      Device::create_cpu(options.cpu_isa, options.threads > 0 ? options.threads : num_threads));
   ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device,
                                                   {.dtype = options.dtype,
                                                    .quantization = options.quantization,

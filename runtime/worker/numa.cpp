@@ -91,6 +91,12 @@ NumaShare numa_share(const std::vector<NumaNode>& nodes, std::int32_t index, std
   return share;
 }
 
+int default_threads(int num_cores, int num_workers) noexcept {
+  constexpr int kEnough = 16;
+  const int num_left = num_cores >= kEnough ? 1 : 0;
+  return std::max(1, (num_cores - num_left) / num_workers);
+}
+
 Result<void> bind_this_thread(const std::vector<NumaNode>& nodes) {
   cpu_set_t cores;
   CPU_ZERO(&cores);

@@ -1,5 +1,5 @@
 #pragma once
-// NUMA: cores that have memory of their own nearby.
+// Which of a host's cores a worker has, and NUMA: cores that have memory of their own nearby.
 
 #include <cstdint>
 #include <filesystem>
@@ -31,6 +31,11 @@ struct NumaShare {
 /// Pre: 0 <= index < count; nodes are not empty.
 [[nodiscard]] NumaShare numa_share(const std::vector<NumaNode>& nodes, std::int32_t index,
                                    std::int32_t count);
+
+/// Threads that compute, of each of num_workers workers that share num_cores. Where there are 16 or
+/// more, one is left to those that read, plan and answer; with fewer, chunks of work that any
+/// thread may take give them room enough.
+[[nodiscard]] int default_threads(int num_cores, int num_workers) noexcept;
 
 /// From now on this thread, and those that it starts, run on these nodes' cores, and pages that
 /// they touch first lie there: near the core with one node, in turns with several. Errors: kIo with

@@ -109,6 +109,17 @@ BOOST_AUTO_TEST_CASE(every_node_and_every_worker_is_served) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_core_is_left_only_where_there_are_enough) {
+  BOOST_TEST(default_threads(1, 1) == 1);
+  BOOST_TEST(default_threads(2, 1) == 2);
+  BOOST_TEST(default_threads(15, 1) == 15);
+  BOOST_TEST(default_threads(16, 1) == 15);
+  BOOST_TEST(default_threads(64, 1) == 63);
+  BOOST_TEST(default_threads(33, 2) == 16);
+  BOOST_TEST(default_threads(8, 2) == 4);
+  BOOST_TEST(default_threads(2, 4) == 1);
+}
+
 BOOST_AUTO_TEST_CASE(a_bound_thread_and_those_it_starts_stay_on_the_cores) {
   const std::vector<int> usable = cores_of_this_thread();
   std::vector<int> own;
