@@ -46,8 +46,8 @@ struct Product {
 };
 
 /// Covers the product with chunks of one or more panels by up to kChunkRows rows, and those with
-/// blocks of up to kMaxRows rows. multiply(unit, first_row, num_rows, shard_index, shard, sums)
-/// fills the sums of one block, [num_rows, layout.cols].
+/// blocks of up to kMaxRows rows. multiply(unit, first_row, num_rows, shard_index, shard, ahead,
+/// sums) fills the sums of one block, [num_rows, layout.cols].
 template <class Unit, int kMaxRows, class Store, class Multiply>
 TROUPE_INLINE void for_each_block(const OpContext& context, const Product& product,
                                   std::int64_t num_rows, const Store& store,
