@@ -13,7 +13,7 @@ namespace troupe {
 enum class Isa : std::uint8_t {
   kScalar,  ///< plain C++: the reference
   kAvx2,    ///< AVX2, FMA, F16C
-  kAvx512,  ///< AVX-512 F, BW, DQ, VL, VNNI; and AVX512_BF16 where present
+  kAvx512,  ///< AVX-512 F, BW, DQ, VL, VNNI; and AVX512_BF16 where it is faster
   kAmx,     ///< kAvx512 with AVX512_BF16, and AMX tiles (bf16, int8)
 };
 

@@ -151,9 +151,8 @@ Result<std::span<const std::byte>> PackedWeightsFile::next(const WeightSpec& spe
   if (next_ == matrices_.size() || matrices_[next_].spec != text ||
       matrices_[next_].num_bytes != num_bytes)
     return Error{ErrorCode::kCorrupt, path_.string() + ": number " + std::to_string(next_) +
-                                          " of " + std::to_string(matrices_.size()) +
-                                          " is no " + text + " with " +
-                                          std::to_string(num_bytes) + " bytes"};
+                                          " of " + std::to_string(matrices_.size()) + " is no " +
+                                          text + " with " + std::to_string(num_bytes) + " bytes"};
   const auto bytes = mapped_.bytes().subspan(matrices_[next_++].offset, num_bytes);
   RETURN_IF_ERROR(mapped_.read_in(bytes));
   return bytes;
