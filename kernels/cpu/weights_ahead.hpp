@@ -15,23 +15,28 @@ class WeightsAhead {
   /// For weights that are used once: what comes next. `end`: of the chunk; next_chunk: which the
   /// thread is likely to get then.
   TROUPE_INLINE WeightsAhead(const std::byte* end, const std::byte* next_chunk)
-      : end_(end), distance_(kDistance), distance_at_end_(next_chunk - end + kDistance) {}
+      : end_(end), distance_(next_chunk - end + kDistance) {}
   /// For weights that several blocks of rows pass: from the second on they come from a cache, and
   /// memory would rest. So all blocks take turns at asking for what they pass next, `distance`
   /// bytes from here.
   TROUPE_INLINE WeightsAhead(std::int64_t distance, std::int64_t block, std::int64_t num_blocks)
-      : distance_(distance),
-        distance_at_end_(distance),
-        num_blocks_(num_blocks),
-        until_turn_(block + 1) {}
+      : distance_(distance), num_blocks_(num_blocks), until_turn_(block + 1) {}
 
   /// Called with all weights in order, num_bytes after num_bytes.
   TROUPE_INLINE void fetch(const std::byte* at, std::int64_t num_bytes) {
-    if (--until_turn_ != 0) return;
-    until_turn_ = num_blocks_;
-    const std::byte* first = at + (end_ - at > kDistance ? distance_ : distance_at_end_);
+    if (num_blocks_ == 1) {
+      const std::byte* first = at + (end_ - at > kDistance ? kDistance : distance_);
+      TROUPE_UNROLL
+      for (std::int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
+      return;
+    }
+    // Line by line, so that memory is asked evenly.
     TROUPE_UNROLL
-    for (std::int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
+    for (std::int64_t i = 0; i < num_bytes; i += 64) {
+      if (--until_turn_ != 0) continue;
+      until_turn_ = num_blocks_;
+      __builtin_prefetch(at + distance_ + i, 0, 2);
+    }
   }
 
  private:
@@ -44,8 +49,7 @@ class WeightsAhead {
 #endif
 
   const std::byte* end_ = nullptr;
-  std::int64_t distance_;
-  std::int64_t distance_at_end_;
+  std::int64_t distance_;  ///< of one block alone: near the end
   std::int64_t num_blocks_ = 1;
   std::int64_t until_turn_ = 1;
 };
