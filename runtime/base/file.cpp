@@ -1,5 +1,8 @@
 #include "runtime/base/file.hpp"
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 
@@ -28,6 +31,17 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
                  "'" + path.string() + "' has more than " + std::to_string(max_bytes) + " bytes"};
   }
   return bytes;
+}
+
+bool write_all(int file, std::span<const std::byte> bytes, std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+  return true;
 }
 
 }  // namespace troupe

@@ -2,8 +2,10 @@
 // Whole files.
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 
 #include "runtime/base/result.hpp"
@@ -14,5 +16,9 @@ namespace troupe {
 /// more than `max_bytes`); each names the file.
 Result<std::string> read_file(const std::filesystem::path& path,
                               std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
+
+/// Writes all of the bytes into the open file, from `offset` on. False, and errno says why, if the
+/// system does not take them.
+[[nodiscard]] bool write_all(int file, std::span<const std::byte> bytes, std::uint64_t offset);
 
 }  // namespace troupe

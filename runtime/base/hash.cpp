@@ -27,6 +27,10 @@ std::array<std::uint8_t, 16> xxh3_128(std::span<const std::uint8_t> bytes) {
   return digest;
 }
 
+std::array<std::uint8_t, 16> xxh3_128(std::string_view text) {
+  return xxh3_128(std::span(reinterpret_cast<const std::uint8_t*>(text.data()), text.size()));
+}
+
 std::string to_hex(std::span<const std::uint8_t> bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;

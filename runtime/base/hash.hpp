@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace troupe {
 
@@ -13,6 +14,7 @@ namespace troupe {
 
 /// XXH3, 128 bits, seed 0, in canonical (big-endian) order.
 [[nodiscard]] std::array<std::uint8_t, 16> xxh3_128(std::span<const std::uint8_t> bytes);
+[[nodiscard]] std::array<std::uint8_t, 16> xxh3_128(std::string_view text);
 
 /// Lower-case hexadecimal digits.
 [[nodiscard]] std::string to_hex(std::span<const std::uint8_t> bytes);

@@ -32,15 +32,15 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
 }
 
 Result<void> MappedFile::read_in(std::span<const std::byte> part) const {
+  if (part.empty()) return {};
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const auto begin = static_cast<std::size_t>(part.data() - bytes_.data()) / page * page;
   const std::size_t end = static_cast<std::size_t>(part.data() - bytes_.data()) + part.size();
-  if (part.empty()) return {};
   auto* address = const_cast<std::byte*>(bytes_.data()) + begin;  // only read
   if (madvise(address, end - begin, MADV_POPULATE_READ) == 0) return {};
   // A kernel before 5.14; then the pages come when they are used.
   if (errno == EINVAL) return {};
-  return Error{ErrorCode::kIo, std::string("cannot read a mapped file: ") + std::strerror(errno)};
+  return Error{ErrorCode::kIo, std::string("cannot read what is mapped: ") + std::strerror(errno)};
 }
 
 void MappedFile::drop_pages(std::span<const std::byte> part) const noexcept {

@@ -25,7 +25,7 @@ class MappedFile {
 
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
   /// Reads the pages of `part`, a part of the file, so that whoever comes later does not wait.
-  /// Errors: kIo.
+  /// Errors: kIo, without the file's name.
   [[nodiscard]] Result<void> read_in(std::span<const std::byte> part) const;
   /// Gives up the memory of the whole pages in `part`, if it is a part of the file; whoever reads
   /// them again gets them from the system's cache or the disk.

@@ -110,8 +110,7 @@ void bind_options(OptionSet& set, Options& options) {
            0, 1024)
       .add("numa-bind", engine.numa_bind,
            "where a host has several NUMA nodes, bind each worker to the cores of its share of "
-           "them; "
-           "a worker that has several puts its memory on them in turns")
+           "them; a worker that has several puts its memory on them in turns")
       .add("cpu-isa", engine.cpu_isa, "instruction set",
            {"auto", "scalar", "avx2", "avx512", "amx"})
       .add("tensor-parallel-size", engine.tensor_parallel_size,

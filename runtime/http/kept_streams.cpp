@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <span>
 #include <utility>
 
 #include "messages/wire.hpp"
@@ -25,9 +26,7 @@ Error io_error(const std::string& what) {
 }
 
 /// Ids may be the clients' own: they do not become paths.
-std::string file_name(std::string_view id) {
-  return to_hex(xxh3_128({reinterpret_cast<const std::uint8_t*>(id.data()), id.size()}));
-}
+std::string file_name(std::string_view id) { return to_hex(xxh3_128(id)); }
 
 }  // namespace
 
@@ -189,13 +188,8 @@ Result<void> KeptStreams::write(const std::string& name, const std::vector<char>
   const FileDescriptor file(
       ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!file.valid()) return io_error("cannot make " + unfinished);
-  std::size_t num_written = 0;
-  while (num_written < bytes.size()) {
-    const ssize_t count =
-        ::write(file.get(), bytes.data() + num_written, bytes.size() - num_written);
-    if (count < 0) return io_error("cannot write " + unfinished);
-    num_written += static_cast<std::size_t>(count);
-  }
+  if (!write_all(file.get(), std::as_bytes(std::span(bytes)), 0))
+    return io_error("cannot write " + unfinished);
   if (rename(unfinished.c_str(), path.c_str()) != 0) return io_error("cannot rename " + unfinished);
   return {};
 }

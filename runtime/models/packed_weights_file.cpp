@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <tuple>
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
 
 namespace troupe {
@@ -43,10 +43,6 @@ std::string to_text(const WeightSpec& spec) {
   return text;
 }
 
-std::string hash_text(std::string_view text) {
-  return to_hex(xxh3_128({reinterpret_cast<const std::uint8_t*>(text.data()), text.size()}));
-}
-
 Error failure(const std::string& action, const fs::path& path) {
   return {ErrorCode::kIo, "cannot " + action + " " + path.string() + ": " + std::strerror(errno)};
 }
@@ -55,7 +51,8 @@ Error failure(const std::string& action, const fs::path& path) {
 Result<std::string> key_of(const fs::path& model, const std::string& choices) {
   ASSIGN_OR_RETURN(const MappedFile program, MappedFile::open("/proc/self/exe"));
   const auto* text = reinterpret_cast<const char*>(program.bytes().data());
-  std::string key = "program " + hash_text({text, program.bytes().size()}) + "\n" + choices;
+  const std::string_view whole(text, program.bytes().size());
+  std::string key = "program " + to_hex(xxh3_128(whole)) + "\n" + choices;
   std::error_code error;
   std::vector<fs::path> files;
   if (fs::is_directory(model, error)) {
@@ -89,8 +86,8 @@ Result<std::unique_ptr<PackedWeightsFile>> PackedWeightsFile::open(const fs::pat
   // Another state of the model or another program takes the place of the one before.
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(model, error);
-  const std::string name =
-      whole.filename().string() + "-" + hash_text(whole.string() + "\n" + choices) + ".packed";
+  const std::string name = whole.filename().string() + "-" +
+                           to_hex(xxh3_128(whole.string() + "\n" + choices)) + ".packed";
   std::unique_ptr<PackedWeightsFile> file(new PackedWeightsFile(folder / name, std::move(key)));
   if (auto mapped = MappedFile::open(file->path_); mapped.ok()) {
     if (auto index = file->read_index(mapped->bytes())) {
@@ -154,7 +151,8 @@ Result<std::span<const std::byte>> PackedWeightsFile::next(const WeightSpec& spe
                                           " of " + std::to_string(matrices_.size()) + " is no " +
                                           text + " with " + std::to_string(num_bytes) + " bytes"};
   const auto bytes = mapped_.bytes().subspan(matrices_[next_++].offset, num_bytes);
-  RETURN_IF_ERROR(mapped_.read_in(bytes));
+  if (const auto read = mapped_.read_in(bytes); !read.ok())
+    return Error{ErrorCode::kIo, path_.string() + ": " + read.error().message};
   return bytes;
 }
 
@@ -171,14 +169,7 @@ Result<void> PackedWeightsFile::begin_writing() {
 }
 
 Result<void> PackedWeightsFile::write(std::span<const std::byte> bytes, std::uint64_t offset) {
-  while (!bytes.empty()) {
-    const auto written =
-        ::pwrite(file_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return failure("write", unfinished_);
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-    offset += static_cast<std::uint64_t>(written);
-  }
+  if (!write_all(file_.get(), bytes, offset)) return failure("write", unfinished_);
   return {};
 }
 

@@ -368,26 +368,25 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     return matrix;
   }
   const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
-  if (take_from_file(matrix, num_bytes)) {
-    num_packed_bytes_ += static_cast<std::int64_t>(num_bytes);
-    for (std::size_t i = 0; i < parts.size(); ++i) finish_matrix(parts[i].name, weights[i]);
-    return matrix;
+  const bool is_packed = take_from_file(matrix, num_bytes);
+  if (!is_packed) {
+    Result<Memory> memory = Memory::allocate(num_bytes, "weights");
+    if (!memory.ok()) {
+      errors_.push_back(memory.error());
+      return matrix;
+    }
+    matrix.memory = std::move(memory).value();
   }
-  Result<Memory> memory = Memory::allocate(num_bytes, "weights");
-  if (!memory.ok()) {
-    errors_.push_back(memory.error());
-    return matrix;
-  }
-  matrix.memory = std::move(memory).value();
   num_packed_bytes_ += static_cast<std::int64_t>(num_bytes);
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const RowsToPack part{weights[i], parts[i].rows, cols, first_row};
-    (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
+    if (!is_packed)
+      (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
     first_row += parts[i].rows.count;
     finish_matrix(parts[i].name, weights[i]);
   }
-  if (file_ != nullptr) {
+  if (!is_packed && file_ != nullptr) {
     const auto kept = file_->append(matrix.spec, matrix.memory.bytes());
     if (!kept.ok()) give_up_file(kept.error());
   }

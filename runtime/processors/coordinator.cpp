@@ -18,8 +18,7 @@ constexpr double kFullCacheWeight = 6;
 constexpr double kHalfFull = 0.5;
 
 std::uint64_t hash_of(std::string_view bytes) {
-  const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
-  const std::array<std::uint8_t, 16> digest = xxh3_128({data, bytes.size()});
+  const std::array<std::uint8_t, 16> digest = xxh3_128(bytes);
   std::uint64_t hash = 0;
   std::memcpy(&hash, digest.data(), sizeof hash);
   return hash;

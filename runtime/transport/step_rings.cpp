@@ -59,9 +59,7 @@ Result<std::optional<Variant>> receive_as(RingReader& ring, std::uint64_t incarn
 const std::string& step_rings_build_id() {
   static const std::string id = [] {
     const std::string schema = schema_text<WorkerCall, WorkerAnswer>();
-    const auto digest =
-        xxh3_128({reinterpret_cast<const std::uint8_t*>(schema.data()), schema.size()});
-    return "troupe " TROUPE_VERSION ", messages " + to_hex(digest).substr(0, 16);
+    return "troupe " TROUPE_VERSION ", messages " + to_hex(xxh3_128(schema)).substr(0, 16);
   }();
   return id;
 }

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "kernels/backend.hpp"
+
 namespace troupe {
 namespace {
 
@@ -274,6 +276,13 @@ KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num
                              specs.front().page_bytes());
   }
   return config;
+}
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+    if (why_unavailable(isa).empty()) names.emplace_back(to_string(isa));
+  return names;
 }
 
 DrivenRunner load_driven_runner(const DriverModelOptions& options) {

@@ -36,6 +36,8 @@ struct DriverModelOptions {
   std::int32_t block_size = 16;
   std::int32_t num_blocks = 1024;
 };
+/// Names of the instruction sets that this CPU has.
+std::vector<std::string> available_isas();
 /// Throws std::runtime_error with the error's text.
 DrivenRunner load_driven_runner(const DriverModelOptions& options);
 

@@ -1,9 +1,14 @@
 #include "runtime/base/file.hpp"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
+#include <cerrno>
 #include <fstream>
+#include <span>
+
+#include "runtime/base/file_descriptor.hpp"
 
 namespace troupe {
 namespace {
@@ -31,6 +36,19 @@ BOOST_AUTO_TEST_CASE(a_file_of_any_size_is_read_whole) {
     BOOST_REQUIRE(read.ok());
     BOOST_CHECK(*read == bytes);
   }
+}
+
+BOOST_AUTO_TEST_CASE(all_bytes_are_written_where_they_belong_or_errno_says_why) {
+  const Folder folder;
+  const fs::path path = folder.write("0123456789");
+  const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  BOOST_TEST(write_all(file.get(), std::as_bytes(std::span("abc", 3)), 4));
+  BOOST_TEST(write_all(file.get(), {}, 100));
+  BOOST_TEST(read_file(path).value() == "0123abc789");
+  const FileDescriptor read_only(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  errno = 0;
+  BOOST_TEST(!write_all(read_only.get(), std::as_bytes(std::span("abc", 3)), 0));
+  BOOST_TEST(errno == EBADF);
 }
 
 BOOST_AUTO_TEST_CASE(a_missing_file_and_a_folder_are_told_apart) {

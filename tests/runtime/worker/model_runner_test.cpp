@@ -6,7 +6,6 @@
 #include <fstream>
 #include <string>
 
-#include "kernels/backend.hpp"
 #include "tests/support/replay.hpp"
 #include "tests/support/replay_models_driver.hpp"
 
@@ -18,13 +17,6 @@ namespace fs = std::filesystem;
 const fs::path kGolden = fs::path(TROUPE_GOLDEN_DIR) / "models";
 
 std::string model_folder(const std::string& name) { return (kGolden / "models" / name).string(); }
-
-std::vector<std::string> available_isas() {
-  std::vector<std::string> names;
-  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
-    if (why_unavailable(isa).empty()) names.emplace_back(to_string(isa));
-  return names;
-}
 
 /// Requests of many lengths, half of them with a common prefix, greedy and random, with
 /// log-probabilities of outputs and, for some, of the prompt.

@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_system_that_says_nothing_has_no_nodes) {
 
 BOOST_AUTO_TEST_CASE(workers_share_out_the_nodes) {
   const std::vector<NumaNode> nodes = four_nodes();
-  // A worker alone has all, two have two each, five are one each but for two on the first.
+  // A worker alone has all, two have two each, of three the last has two, eight share by twos.
   BOOST_CHECK(numa_share(nodes, 0, 1).nodes == nodes);
   BOOST_CHECK((ids_of(numa_share(nodes, 0, 2)) == std::vector{0, 1}));
   BOOST_CHECK((ids_of(numa_share(nodes, 1, 2)) == std::vector{2, 3}));

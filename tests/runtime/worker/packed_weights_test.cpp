@@ -83,9 +83,7 @@ void overwrite(const fs::path& path, const std::function<void(std::string&)>& ed
 BOOST_AUTO_TEST_SUITE(packed_weights)
 
 BOOST_AUTO_TEST_CASE(mapped_weights_compute_the_same_bits) {
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx}) {
-    if (!why_unavailable(isa).empty()) continue;
-    const std::string name(to_string(isa));
+  for (const std::string& name : available_isas()) {
     for (const std::string quantization : {"auto", "int8", "int4"}) {
       const Folders folders;
       const auto expected = results(folders, name, quantization, {});
