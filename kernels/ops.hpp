@@ -60,6 +60,8 @@ struct WeightSpec {
   bool has_minimums = false;
   /// For gated_mlp: the first half of the rows is the gate, the other half `up`.
   bool is_gated = false;
+  /// Kept in fewer bits, exactly: what OpTable::compact made of a packed matrix.
+  bool is_compact = false;
 
   /// Groups of one of the k_shards parts.
   [[nodiscard]] TROUPE_INLINE std::int64_t groups_per_shard() const noexcept {
@@ -75,7 +77,7 @@ struct QuantizedRows {
   std::int64_t num_rows = 0;
 };
 
-/// A weight matrix after pack_rows; `data` has packed_bytes(spec) bytes and is aligned to 64.
+/// A weight matrix after pack_rows, with packed_bytes(spec) bytes, or after compact; aligned to 64.
 struct PackedWeight {
   WeightSpec spec;
   const std::byte* data = nullptr;
@@ -253,7 +255,7 @@ struct ArgmaxArgs {
   std::int32_t* indices = nullptr;
 };
 
-/// The operations of one backend. No pointer is null.
+/// The operations of one backend. No pointer is null but where that is said.
 struct OpTable {
   const char* name = nullptr;
 
@@ -268,6 +270,14 @@ struct OpTable {
   /// pack_rows for a quantised matrix. Null: the backend has no quantised matrices.
   void (*pack_quantized_rows)(const WeightSpec& spec, const QuantizedRows& part,
                               std::int64_t first_row, std::byte* packed) noexcept = nullptr;
+  /// Bytes of a packed matrix in fewer bits, with the same numbers: a multiple of 64. 0: it is
+  /// better left as it is. Null: the backend keeps none so.
+  std::int64_t (*compact_bytes)(const OpContext& context, const WeightSpec& spec,
+                                const std::byte* packed) noexcept = nullptr;
+  /// A packed matrix in so many bytes; the spec with is_compact is that of `out`. Pre:
+  /// compact_bytes was not 0; both are aligned to 64.
+  void (*compact)(const OpContext& context, const WeightSpec& spec, const std::byte* packed,
+                  std::byte* out) noexcept = nullptr;
   /// Workspace of matmul with at most max_rows rows of x.
   std::int64_t (*matmul_workspace_bytes)(const WeightSpec& spec,
                                          std::int64_t max_rows) noexcept = nullptr;

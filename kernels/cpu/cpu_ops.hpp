@@ -13,6 +13,10 @@ void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t fi
                std::byte* packed) noexcept;
 void pack_quantized_rows(const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,
                          std::byte* packed) noexcept;
+std::int64_t compact_bytes(const OpContext& context, const WeightSpec& spec,
+                           const std::byte* packed) noexcept;
+void compact(const OpContext& context, const WeightSpec& spec, const std::byte* packed,
+             std::byte* out) noexcept;
 std::int64_t matmul_workspace_bytes(const WeightSpec& spec, std::int64_t max_rows) noexcept;
 void matmul(const OpContext& context, const MatmulArgs& args) noexcept;
 std::int64_t gated_mlp_workspace_bytes(const WeightSpec& gate_up, const WeightSpec& down,

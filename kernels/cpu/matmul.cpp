@@ -45,11 +45,31 @@ struct Product {
   }
 };
 
-/// Covers the product with chunks of one or more panels by up to kChunkRows rows, and those with
-/// blocks of up to kMaxRows rows. multiply(unit, first_row, num_rows, shard_index, shard, ahead,
-/// sums) fills the sums of one block, [num_rows, layout.cols].
-template <class Unit, int kMaxRows, class Store, class Multiply>
-TROUPE_INLINE void for_each_block(const OpContext& context, const Product& product,
+/// A shard of a panel, and where a thread goes on behind it.
+struct ShardInChunk {
+  std::int64_t index;  ///< of the product's shards
+  const std::byte* data;
+  const std::byte* next;
+  const std::byte* end_of_chunk;
+  const std::byte* next_chunk;
+};
+
+/// f(row, number of rows, block, number of blocks) for all of num_rows, in blocks of up to
+/// kMaxRows.
+template <int kMaxRows, class F>
+TROUPE_INLINE void for_each_row_block(std::int64_t num_rows, const F& f) {
+  const std::int64_t num_blocks = ceil_div(num_rows, kMaxRows);
+  for (std::int64_t row = 0, rows = 0, block = 0; row < num_rows; row += rows, ++block) {
+    rows = next_block_rows(num_rows - row, kMaxRows);
+    f(row, static_cast<int>(rows), block, num_blocks);
+  }
+}
+
+/// Covers the product with chunks of one or more panels by up to kChunkRows rows.
+/// multiply(unit, first_row, num_rows, shard, sums) fills the sums of a chunk's rows by one shard,
+/// [num_rows, layout.cols].
+template <int kMaxRows, class Store, class Multiply>
+TROUPE_INLINE void for_each_shard(const OpContext& context, const Product& product,
                                   std::int64_t num_rows, const Store& store,
                                   const Multiply& multiply) {
   constexpr std::int64_t kBlockRows = kMaxRows;
@@ -72,12 +92,10 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
 
   context.pool->parallel_for(num_chunks, [&](std::int64_t chunk) {
     alignas(64) float sums[kMaxShards * kChunkRows * kPanelCols];
-    Unit unit;
     const std::int64_t first_panel = chunk / row_chunks * panels_per_chunk;
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
     const std::int64_t first_row = chunk % row_chunks * kChunkRows;
     const std::int64_t end_row = min_of(num_rows, first_row + kChunkRows);
-    const std::int64_t num_blocks = ceil_div(end_row - first_row, kMaxRows);
     // Which this thread is likely to get when all have done theirs.
     const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
     const std::byte* const next_chunk_panel =
@@ -88,14 +106,9 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
         const std::byte* next_shard = shard + layout.shard_bytes;
         if (s + 1 == num_shards)
           next_shard = panel + 1 < end_panel ? product.panel(panel + 1) : next_chunk_panel;
-        for (std::int64_t row = first_row, rows = 0, block = 0; row < end_row; row += rows) {
-          rows = next_block_rows(end_row - row, kMaxRows);
-          const WeightsAhead ahead = num_blocks == 1
-                                         ? WeightsAhead(product.panel(end_panel), next_chunk_panel)
-                                         : WeightsAhead(next_shard - shard, block++, num_blocks);
-          multiply(unit, row, static_cast<int>(rows), s, shard, ahead,
-                   sums + (s * kChunkRows + row - first_row) * layout.cols);
-        }
+        multiply(first_row, end_row - first_row,
+                 ShardInChunk{s, shard, next_shard, product.panel(end_panel), next_chunk_panel},
+                 sums + s * kChunkRows * layout.cols);
       }
       store_block(store, {sums, kChunkRows * layout.cols, layout.cols, num_shards}, first_row,
                   end_row - first_row, panel, layout.cols);
@@ -104,7 +117,25 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
   });
 }
 
-struct NoUnit {};
+/// for_each_shard, with blocks of up to kMaxRows rows: multiply(row, num_rows, shard, ahead, sums)
+/// fills the sums of one block.
+template <int kMaxRows, class Store, class Multiply>
+TROUPE_INLINE void for_each_block(const OpContext& context, const Product& product,
+                                  std::int64_t num_rows, const Store& store,
+                                  const Multiply& multiply) {
+  for_each_shard<kMaxRows>(
+      context, product, num_rows, store,
+      [&](std::int64_t first_row, std::int64_t chunk_rows, const ShardInChunk& shard, float* sums) {
+        for_each_row_block<kMaxRows>(
+            chunk_rows, [&](std::int64_t row, int rows, std::int64_t block,
+                            std::int64_t num_blocks) __attribute__((always_inline)) {
+              const WeightsAhead ahead =
+                  num_blocks == 1 ? WeightsAhead(shard.end_of_chunk, shard.next_chunk)
+                                  : WeightsAhead(shard.next - shard.data, block, num_blocks);
+              multiply(first_row + row, rows, shard, ahead, sums + row * product.layout.cols);
+            });
+      });
+}
 
 template <class Store>
 void multiply_f32(const OpContext& context, const Product& product, ConstMatrix x,
@@ -112,13 +143,13 @@ void multiply_f32(const OpContext& context, const Product& product, ConstMatrix 
   const std::int64_t depth = product.layout.depth;
   with_element_type(product.weight.spec.type, [&](auto type) {
     constexpr ElementType kType = decltype(type)::value;
-    for_each_block<NoUnit, kF32Rows>(
-        context, product, x.num_rows, store,
-        [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index,
-            const std::byte* shard, const WeightsAhead& ahead, float* sums) {
-          multiply_rows_f32<kType>(num_rows, x.row(row) + shard_index * depth, x.row_stride, shard,
-                                   depth, ahead, sums);
-        });
+    for_each_block<kF32Rows>(context, product, x.num_rows, store,
+                             [&](std::int64_t row, int num_rows, const ShardInChunk& shard,
+                                 const WeightsAhead& ahead, float* sums) {
+                               multiply_rows_f32<kType>(num_rows, x.row(row) + shard.index * depth,
+                                                        x.row_stride, shard.data, depth, ahead,
+                                                        sums);
+                             });
   });
 }
 
@@ -201,16 +232,61 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
 
 #elif defined(TROUPE_BF16_DOT)
 
+/// One block of rows unpacks the weights as it goes. Of several, the first unpacks a stretch of
+/// them for all, which stays near while the others pass.
+template <class Store>
+void multiply_compact(const OpContext& context, const Product& product, const RoundedRows& x,
+                      const Store& store) {
+  constexpr std::int64_t kStretchPairs = 512;
+  const std::int64_t num_pairs = product.layout.padded_depth / 2;
+  for_each_shard<DotUnit::kMaxRows>(
+      context, product, x.num_rows(), store,
+      [&](std::int64_t first_row, std::int64_t num_rows, const ShardInChunk& shard, float* sums) {
+        const std::uint16_t* const first = x.row(first_row, shard.index);
+        CompactLines lines(shard.data);
+        if (num_rows <= DotUnit::kMaxRows) {
+          return DotUnit::multiply(static_cast<int>(num_rows), first, x.row_depth(), lines,
+                                   num_pairs, WeightsAhead(shard.end_of_chunk, shard.next_chunk),
+                                   false, sums);
+        }
+        alignas(64) std::byte kept[kStretchPairs * PlainLines::kPairBytes];
+        for (std::int64_t pair = 0; pair < num_pairs; pair += kStretchPairs) {
+          const std::int64_t count = min_of(kStretchPairs, num_pairs - pair);
+          const std::byte* const stretch = lines.at(pair);
+          const std::byte* const next =
+              pair + count < num_pairs ? lines.at(pair + count) : shard.next;
+          for_each_row_block<DotUnit::kMaxRows>(
+              num_rows, [&](std::int64_t row, int rows, std::int64_t block,
+                            std::int64_t num_blocks) __attribute__((always_inline)) {
+                const WeightsAhead ahead(next - stretch, block, num_blocks);
+                const auto multiply = [&](auto from) __attribute__((always_inline)) {
+                  DotUnit::multiply(rows, first + row * x.row_depth() + pair * 2, x.row_depth(),
+                                    from, count, ahead, pair > 0, sums + row * product.layout.cols);
+                  return from;
+                };
+                if (block == 0) {
+                  lines = multiply(KeepingLines(lines, pair, kept)).rest();
+                } else {
+                  multiply(KeptLines(kept, stretch));
+                }
+              });
+        }
+      });
+}
+
 template <class Store>
 void multiply_bf16(const OpContext& context, const Product& product, const RoundedRows& x,
                    const Store& store) {
-  for_each_block<DotUnit, DotUnit::kMaxRows>(
-      context, product, x.num_rows(), store,
-      [&](DotUnit& unit, std::int64_t row, int num_rows, std::int64_t shard_index,
-          const std::byte* shard, const WeightsAhead& ahead, float* sums) {
-        unit.multiply(num_rows, x.row(row, shard_index), x.row_depth(), shard,
-                      product.layout.padded_depth, ahead, sums);
-      });
+  const std::int64_t num_pairs = product.layout.padded_depth / 2;
+  if (product.weight.spec.is_compact) return multiply_compact(context, product, x, store);
+  for_each_block<DotUnit::kMaxRows>(context, product, x.num_rows(), store,
+                                    [&](std::int64_t row, int num_rows, const ShardInChunk& shard,
+                                        const WeightsAhead& ahead, float* sums) {
+                                      PlainLines lines(shard.data);
+                                      DotUnit::multiply(num_rows, x.row(row, shard.index),
+                                                        x.row_depth(), lines, num_pairs, ahead,
+                                                        false, sums);
+                                    });
 }
 
 #endif
@@ -374,13 +450,13 @@ void multiply_quantized(const OpContext& context, const Product& product, ConstM
     return multiply_by_tiles<kType, false>(context, product, x, wide_x.num_rows, store);
   }
 #endif
-  for_each_block<NoUnit, kQuantizedRows>(
-      context, product, wide_x.num_rows, store,
-      [&](NoUnit&, std::int64_t row, int num_rows, std::int64_t shard_index, const std::byte* shard,
-          const WeightsAhead& ahead, float* sums) {
-        multiply_rows_quantized<kType>(num_rows, spec, product.layout.group_bytes,
-                                       x.at(row, shard_index, 0), shard, ahead, sums);
-      });
+  for_each_block<kQuantizedRows>(context, product, wide_x.num_rows, store,
+                                 [&](std::int64_t row, int num_rows, const ShardInChunk& shard,
+                                     const WeightsAhead& ahead, float* sums) {
+                                   multiply_rows_quantized<kType>(
+                                       num_rows, spec, product.layout.group_bytes,
+                                       x.at(row, shard.index, 0), shard.data, ahead, sums);
+                                 });
 }
 
 template <class Store>

@@ -2,60 +2,149 @@
 // The bf16 unit of AVX512_BF16: an instruction adds the products of two pairs to each of 16 sums.
 
 #include "kernels/cpu/bf16.hpp"
+#include "kernels/cpu/compact.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
 #include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/weights_ahead.hpp"
 
 namespace troupe::TROUPE_ISA {
 
+// Where the lines of weights come from: those of a pair of k, pair after pair. at(pair) is what
+// passes by in memory meanwhile, kPairBytes for a pair.
+
+/// As they are.
+class PlainLines {
+ public:
+  static constexpr bool kInRegisters = false;
+  static constexpr std::int64_t kPairBytes = kPairLines * 64;
+
+  explicit PlainLines(const std::byte* lines) : lines_(lines) {}
+  [[nodiscard]] TROUPE_INLINE const std::byte* at(std::int64_t pair) const {
+    return lines_ + pair * kPairBytes;
+  }
+  [[nodiscard]] TROUPE_INLINE __m512i line(std::int64_t pair, int i) const {
+    return _mm512_loadu_si512(at(pair) + i * 64);
+  }
+
+ private:
+  const std::byte* lines_;
+};
+
+/// Unpacked on their way, and kept for the blocks of rows that come next.
+class KeepingLines {
+ public:
+  static constexpr bool kInRegisters = true;
+  static constexpr std::int64_t kPairBytes = CompactLines::kPairBytes;
+
+  /// kept: aligned to 64.
+  KeepingLines(const CompactLines& from, std::int64_t first_pair, std::byte* kept)
+      : from_(from), first_pair_(first_pair), kept_(kept) {}
+  /// Behind what was loaded.
+  [[nodiscard]] const CompactLines& rest() const { return from_; }
+  [[nodiscard]] TROUPE_INLINE const std::byte* at(std::int64_t pair) const {
+    return from_.at(first_pair_ + pair);
+  }
+  TROUPE_INLINE void load(std::int64_t pair, __m512i (&lines)[kPairLines]) {
+    from_.load(first_pair_ + pair, lines);
+    TROUPE_UNROLL
+    for (int i = 0; i < kPairLines; ++i)
+      _mm512_store_si512(kept_ + (pair * kPairLines + i) * 64, lines[i]);
+  }
+
+ private:
+  CompactLines from_;
+  std::int64_t first_pair_;
+  std::byte* kept_;
+};
+
+/// What KeepingLines kept.
+class KeptLines {
+ public:
+  static constexpr bool kInRegisters = false;
+  static constexpr std::int64_t kPairBytes = CompactLines::kPairBytes;
+
+  /// packed: where they were unpacked from.
+  KeptLines(const std::byte* kept, const std::byte* packed) : kept_(kept), packed_(packed) {}
+  [[nodiscard]] TROUPE_INLINE const std::byte* at(std::int64_t pair) const {
+    return packed_ + pair * kPairBytes;
+  }
+  [[nodiscard]] TROUPE_INLINE __m512i line(std::int64_t pair, int i) const {
+    return kept_.line(pair, i);
+  }
+
+ private:
+  PlainLines kept_;
+  const std::byte* packed_;
+};
+
 class DotUnit {
  public:
   static constexpr int kMaxRows = 6;
 
-  /// sums[r, n] = sum over pairs of k in order; x: bf16 rows, depth is a multiple of 2.
-  void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                std::int64_t depth, WeightsAhead ahead, float* sums) {
+  /// sums[r, n] = sum over num_pairs pairs of k in order, x: bf16 rows. `continues`: added to what
+  /// the sums are already.
+  template <class Lines>
+  static void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, Lines& lines,
+                       std::int64_t num_pairs, WeightsAhead ahead, bool continues, float* sums) {
     with_row_count<kMaxRows>(
         num_rows, [&](auto rows) __attribute__((always_inline)) {
-          multiply_rows<decltype(rows)::value>(x, x_stride, shard, depth, ahead, sums);
+          multiply_rows<decltype(rows)::value>(x, x_stride, lines, num_pairs, ahead, continues,
+                                               sums);
         });
   }
 
  private:
-  template <int kRows>
-  static void multiply_rows(const std::uint16_t* x, std::int64_t x_stride, const std::byte* shard,
-                            std::int64_t depth, WeightsAhead ahead, float* sums) {
-    constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
-    __m512 acc[kRows][kVectors];
+  template <int kRows, class Lines>
+  static void multiply_rows(const std::uint16_t* x, std::int64_t x_stride, Lines& all_lines,
+                            std::int64_t num_pairs, WeightsAhead ahead, bool continues,
+                            float* sums) {
+    Lines lines = all_lines;  // in registers
+    __m512 acc[kRows][kPairLines];
     TROUPE_UNROLL
     for (int r = 0; r < kRows; ++r) {
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = _mm512_setzero_ps();
+      for (int v = 0; v < kPairLines; ++v)
+        acc[r][v] =
+            continues ? _mm512_loadu_ps(sums + r * kPanelCols + v * kLanes) : _mm512_setzero_ps();
     }
-    for (std::int64_t k = 0; k < depth; k += 2) {
-      const std::byte* row = shard + k * kPanelCols * 2;
-      ahead.fetch(row, kPanelCols * 4);
-      __m512bh pair[kRows];
-      TROUPE_UNROLL
-      for (int r = 0; r < kRows; ++r) {
-        int bits;
-        std::memcpy(&bits, x + r * x_stride + k, sizeof bits);
-        pair[r] = reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
-      }
-      TROUPE_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        const __m512bh w = reinterpret_cast<__m512bh>(_mm512_loadu_si512(row + v * kLanes * 4));
+    const auto x_pair = [&](int r, std::int64_t pair) __attribute__((always_inline)) {
+      int bits;
+      std::memcpy(&bits, x + r * x_stride + pair * 2, sizeof bits);
+      return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
+    };
+    for (std::int64_t pair = 0; pair < num_pairs; ++pair) {
+      // Rows or lines wait in registers for the others: there is room for one kind.
+      if constexpr (Lines::kInRegisters) {
+        __m512i w[kPairLines];
+        lines.load(pair, w);
+        ahead.fetch(lines.at(pair), Lines::kPairBytes);
         TROUPE_UNROLL
-        for (int r = 0; r < kRows; ++r) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], pair[r], w);
+        for (int r = 0; r < kRows; ++r) {
+          const __m512bh row = x_pair(r, pair);
+          TROUPE_UNROLL
+          for (int v = 0; v < kPairLines; ++v)
+            acc[r][v] = _mm512_dpbf16_ps(acc[r][v], row, reinterpret_cast<__m512bh>(w[v]));
+        }
+      } else {
+        ahead.fetch(lines.at(pair), Lines::kPairBytes);
+        __m512bh row[kRows];
+        TROUPE_UNROLL
+        for (int r = 0; r < kRows; ++r) row[r] = x_pair(r, pair);
+        TROUPE_UNROLL
+        for (int v = 0; v < kPairLines; ++v) {
+          const auto w = reinterpret_cast<__m512bh>(lines.line(pair, v));
+          TROUPE_UNROLL
+          for (int r = 0; r < kRows; ++r) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], row[r], w);
+        }
       }
     }
     TROUPE_UNROLL
     for (int r = 0; r < kRows; ++r) {
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
+      for (int v = 0; v < kPairLines; ++v)
         _mm512_storeu_ps(sums + r * kPanelCols + v * kLanes, acc[r][v]);
-      }
     }
+    all_lines = lines;
   }
 };
 

@@ -37,6 +37,10 @@ inline constexpr std::int64_t kBf16DepthStep = 2;
 inline constexpr std::int64_t kBf16PanelCols = kPanelCols;
 #endif
 
+// Of weights in 12 bits (compact.hpp): what is in front of a shard, and a pair of k of a panel.
+inline constexpr std::int64_t kCompactHeaderBytes = 64;
+inline constexpr std::int64_t kCompactPairBytes = kBf16PanelCols * 2 * 12 / 8;
+
 TROUPE_INLINE constexpr std::int64_t panel_cols(ElementType type) {
   return type == ElementType::kBF16 ? kBf16PanelCols : kPanelCols;
 }
@@ -72,7 +76,9 @@ TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   layout.padded_depth =
       spec.type == ElementType::kBF16 ? round_up(layout.depth, kBf16DepthStep) : layout.depth;
   const std::int64_t number_bytes = spec.type == ElementType::kF32 ? 4 : 2;
-  layout.shard_bytes = layout.padded_depth * layout.cols * number_bytes;
+  layout.shard_bytes = spec.is_compact
+                           ? kCompactHeaderBytes + layout.padded_depth / 2 * kCompactPairBytes
+                           : layout.padded_depth * layout.cols * number_bytes;
   layout.panel_bytes = layout.shard_bytes * spec.k_shards;
   return layout;
 }

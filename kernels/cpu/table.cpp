@@ -1,6 +1,7 @@
 // The OpTable of one instruction set.
 
 #include "kernels/cpu/cpu_ops.hpp"
+#include "kernels/cpu/simd.hpp"
 
 #define TROUPE_STRINGIFY_(name) #name
 #define TROUPE_STRINGIFY(name) TROUPE_STRINGIFY_(name)
@@ -13,6 +14,10 @@ const OpTable& op_table() noexcept {
       .packed_bytes = packed_bytes,
       .pack_rows = pack_rows,
       .pack_quantized_rows = pack_quantized_rows,
+#if defined(TROUPE_BF16_DOT)
+      .compact_bytes = compact_bytes,
+      .compact = compact,
+#endif
       .matmul_workspace_bytes = matmul_workspace_bytes,
       .matmul = matmul,
       .gated_mlp_workspace_bytes = gated_mlp_workspace_bytes,

@@ -40,6 +40,7 @@ std::string to_text(const WeightSpec& spec) {
   add_choice(text, "quantized", spec.quantized);
   add_choice(text, "group_size", spec.group_size);
   add_choice(text, "minimums", spec.has_minimums);
+  add_choice(text, "compact", spec.is_compact);
   return text;
 }
 
@@ -141,18 +142,24 @@ std::optional<std::vector<PackedWeightsFile::Matrix>> PackedWeightsFile::read_in
   return matrices;
 }
 
-Result<std::span<const std::byte>> PackedWeightsFile::next(const WeightSpec& spec,
+Result<std::span<const std::byte>> PackedWeightsFile::next(WeightSpec& spec,
                                                            std::size_t num_bytes) {
   CHECK(is_mapped(), path_.string());
-  const std::string text = to_text(spec);
-  if (next_ == matrices_.size() || matrices_[next_].spec != text ||
-      matrices_[next_].num_bytes != num_bytes)
+  const std::string plain = to_text(spec);
+  WeightSpec compact = spec;
+  compact.is_compact = true;
+  const Matrix* const matrix = next_ < matrices_.size() ? &matrices_[next_] : nullptr;
+  const bool is_compact = matrix != nullptr && matrix->spec == to_text(compact);
+  if (matrix == nullptr || (is_compact ? matrix->num_bytes >= num_bytes
+                                       : matrix->spec != plain || matrix->num_bytes != num_bytes))
     return Error{ErrorCode::kCorrupt, path_.string() + ": number " + std::to_string(next_) +
                                           " of " + std::to_string(matrices_.size()) + " is no " +
-                                          text + " with " + std::to_string(num_bytes) + " bytes"};
-  const auto bytes = mapped_.bytes().subspan(matrices_[next_++].offset, num_bytes);
+                                          plain + " with " + std::to_string(num_bytes) + " bytes"};
+  const auto bytes = mapped_.bytes().subspan(matrix->offset, matrix->num_bytes);
   if (const auto read = mapped_.read_in(bytes); !read.ok())
     return Error{ErrorCode::kIo, path_.string() + ": " + read.error().message};
+  ++next_;
+  spec.is_compact = is_compact;
   return bytes;
 }
 

@@ -50,9 +50,9 @@ class PackedWeightsFile {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] bool is_mapped() const noexcept { return !mapped_.bytes().empty(); }
-  /// The next matrix, in memory as long as this lives. Errors: kCorrupt (it is another one), kIo.
-  /// Pre: is_mapped().
-  Result<std::span<const std::byte>> next(const WeightSpec& spec, std::size_t num_bytes);
+  /// The next matrix, in memory as long as this lives: of num_bytes, or compact and of fewer; then
+  /// the spec becomes that. Errors: kCorrupt (it is another one), kIo. Pre: is_mapped().
+  Result<std::span<const std::byte>> next(WeightSpec& spec, std::size_t num_bytes);
   /// Writes the next matrix. Errors: kIo. Pre: not is_mapped().
   Result<void> append(const WeightSpec& spec, std::span<const std::byte> packed);
   /// All are written. Errors: kIo.

@@ -369,15 +369,7 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
   }
   const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
   const bool is_packed = take_from_file(matrix, num_bytes);
-  if (!is_packed) {
-    Result<Memory> memory = Memory::allocate(num_bytes, "weights");
-    if (!memory.ok()) {
-      errors_.push_back(memory.error());
-      return matrix;
-    }
-    matrix.memory = std::move(memory).value();
-  }
-  num_packed_bytes_ += static_cast<std::int64_t>(num_bytes);
+  if (!is_packed && !allocate(matrix.memory, num_bytes)) return matrix;
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const RowsToPack part{weights[i], parts[i].rows, cols, first_row};
@@ -386,11 +378,35 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     first_row += parts[i].rows.count;
     finish_matrix(parts[i].name, weights[i]);
   }
+  if (!is_packed) make_compact(matrix);
+  num_packed_bytes_ += static_cast<std::int64_t>(matrix.bytes().size());
   if (!is_packed && file_ != nullptr) {
     const auto kept = file_->append(matrix.spec, matrix.memory.bytes());
     if (!kept.ok()) give_up_file(kept.error());
   }
   return matrix;
+}
+
+bool WeightLoader::allocate(Memory& memory, std::size_t num_bytes) {
+  Result<Memory> allocated = Memory::allocate(num_bytes, "weights");
+  if (!allocated.ok()) {
+    errors_.push_back(allocated.error());
+    return false;
+  }
+  memory = std::move(allocated).value();
+  return true;
+}
+
+void WeightLoader::make_compact(PackedMatrix& matrix) {
+  const OpTable& ops = device_.ops();
+  if (ops.compact == nullptr) return;
+  const std::int64_t num_bytes =
+      ops.compact_bytes(device_.context(), matrix.spec, matrix.memory.data());
+  Memory compact;
+  if (num_bytes == 0 || !allocate(compact, static_cast<std::size_t>(num_bytes))) return;
+  ops.compact(device_.context(), matrix.spec, matrix.memory.data(), compact.data());
+  matrix.memory = std::move(compact);
+  matrix.spec.is_compact = true;
 }
 
 std::vector<float> WeightLoader::biases(const std::vector<Part>& parts) {

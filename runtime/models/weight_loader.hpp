@@ -117,6 +117,10 @@ class WeightLoader {
   /// Fills the matrix from the file. False: it is to be packed.
   bool take_from_file(PackedMatrix& matrix, std::size_t num_bytes);
   void give_up_file(const Error& error);
+  /// False (and an error is recorded) unless there is so much memory.
+  bool allocate(Memory& memory, std::size_t num_bytes);
+  /// In fewer bits, where the device keeps such matrices so.
+  void make_compact(PackedMatrix& matrix);
   /// Nothing (and an error is recorded) unless the matrix is there with this shape.
   std::optional<StoredWeight> find_matrix(const std::string& name, std::int64_t num_rows,
                                           std::int64_t num_cols);
