@@ -310,7 +310,8 @@ def weights_of(model):
 
 
 def limit_fraction(options, figure, value, limits):
-    """Of the matrix units in prefill (the layers' products alone), of the stream's bandwidth in decode (weights and KV cache)."""
+    """Of the matrix units in prefill (the layers' products alone), of the stream's bandwidth in decode (weights in their width, and KV
+    cache): more than 1 where an engine keeps them in fewer bits."""
     layers, head = weights_of(options.model)
     if re.fullmatch(r"prefill \d+", figure):
         return value * 2 * layers / 1e9 / limits["bf16"] if limits["bf16"] else None

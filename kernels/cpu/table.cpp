@@ -8,16 +8,14 @@
 
 namespace troupe::TROUPE_ISA {
 
-const OpTable& op_table() noexcept {
-  static constexpr OpTable kTable = {
+namespace {
+
+constexpr OpTable make_table() {
+  OpTable table = {
       .name = TROUPE_STRINGIFY(TROUPE_ISA),
       .packed_bytes = packed_bytes,
       .pack_rows = pack_rows,
       .pack_quantized_rows = pack_quantized_rows,
-#if defined(TROUPE_BF16_DOT)
-      .compact_bytes = compact_bytes,
-      .compact = compact,
-#endif
       .matmul_workspace_bytes = matmul_workspace_bytes,
       .matmul = matmul,
       .gated_mlp_workspace_bytes = gated_mlp_workspace_bytes,
@@ -37,6 +35,17 @@ const OpTable& op_table() noexcept {
       .token_ranks = token_ranks,
       .argmax = argmax,
   };
+#if defined(TROUPE_BF16_DOT)
+  table.compact_bytes = compact_bytes;
+  table.compact = compact;
+#endif
+  return table;
+}
+
+}  // namespace
+
+const OpTable& op_table() noexcept {
+  static constexpr OpTable kTable = make_table();
   return kTable;
 }
 
