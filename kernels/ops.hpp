@@ -181,11 +181,11 @@ struct RopeAndWriteKvArgs {
 /// out[t] = softmax(q[t] k^T * scale) v over the pages of t's sequence (PagedAttention, arXiv
 /// 2309.06180, section 4.1), causal, for a batch that mixes prefill and decode.
 /// The queries of sequence s are rows query_start_loc[s] .. query_start_loc[s + 1] - 1 of q and are
-/// its last tokens: the last one is at position seq_lens[s] - 1. KV head h serves the query heads
-/// h * G .. h * G + G - 1, G = num_heads / num_kv_heads.
+/// its last tokens: the last one is at position seq_lens[s] - 1; there may be none. KV head h
+/// serves the query heads h * G .. h * G + G - 1, G = num_heads / num_kv_heads.
 /// Pre: this step's K and V are written; head_dim <= kMaxHeadDim.
 struct AttentionArgs {
-  ConstHeads q;  ///< [num_tokens, num_heads, head_dim]
+  ConstHeads q;  ///< [num_queries, num_heads, head_dim]
   KvCacheView cache;
   const std::int32_t* query_start_loc = nullptr;  ///< [num_seqs + 1], from 0
   const std::int32_t* seq_lens = nullptr;         ///< [num_seqs], this step's tokens included
@@ -196,7 +196,7 @@ struct AttentionArgs {
   float scale = 1.0f;
   std::int32_t sliding_window = 0;  ///< w > 0: a token sees itself and the w - 1 before it
   float logit_softcap = 0.0f;       ///< c > 0: scores become c tanh(score / c)
-  Heads out;                        ///< [num_tokens, num_heads, head_dim]
+  Heads out;                        ///< [num_queries, num_heads, head_dim]
 };
 inline constexpr std::int64_t kMaxHeadDim = 512;
 

@@ -85,19 +85,27 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
           .rope = std::move(rope)};
 }
 
+void DecoderLayer::forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const {
+  input_norm_.add_and_apply(step, x, residual, normed);
+  const std::int64_t num_queries = step.num_queries();
+  x = first_rows(x, num_queries);
+  attention_.forward(step, normed, x);
+  if (num_queries == 0) return;
+  forward_mlp(step, keep_queries(step, residual), x, first_rows(normed, num_queries));
+}
+
 PreNormLayer::PreNormLayer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
                            AttentionOptions attention)
-    : DecoderLayer(Attention(loader, name + ".self_attn", std::move(attention)),
+    : DecoderLayer(RmsNorm(loader, name + ".input_layernorm", config.hidden_size,
+                           {.eps = config.rms_norm_eps}),
+                   Attention(loader, name + ".self_attn", std::move(attention)),
                    GatedMlp(loader, name + ".mlp", config.hidden_size, config.intermediate_size,
                             config.canonical_shards(), Activation::kSilu, config.mlp_bias)),
-      input_norm_(loader, name + ".input_layernorm", config.hidden_size,
-                  {.eps = config.rms_norm_eps}),
       post_attention_norm_(loader, name + ".post_attention_layernorm", config.hidden_size,
                            {.eps = config.rms_norm_eps}) {}
 
-void PreNormLayer::forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const {
-  input_norm_.add_and_apply(step, x, residual, normed);
-  attention_.forward(step, normed, x);
+void PreNormLayer::forward_mlp(const LayerStep& step, Matrix residual, Matrix x,
+                               Matrix normed) const {
   post_attention_norm_.add_and_apply(step, x, residual, normed);
   mlp_.forward(step, normed, x);
 }
@@ -178,7 +186,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   const Matrix residual = scratch.take(batch.num_tokens(), config_.hidden_size);
   const Matrix x = scratch.take(batch.num_tokens(), config_.hidden_size);
   const Matrix normed = scratch.take(batch.num_tokens(), config_.hidden_size);
-  const LayerStep step{ops, device_.context(), batch, caches, peers, scratch};
+  LayerStep step{ops, device_.context(), batch, batch.query_start_loc, caches, peers, scratch};
 
   if (is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
@@ -189,8 +197,16 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
     peers->recv(writable_bytes_of(residual), previous);
     peers->recv(writable_bytes_of(x), previous);
   }
-  for (const auto& layer : layers_) layer->forward(step, residual, x, normed);
-  if (is_last_stage()) return final_norm_.add_and_apply(step, x, residual, hidden);
+  for (const auto& layer : layers_) {
+    if (is_last_stage() && layer == layers_.back()) step.query_start_loc = batch.output_start_loc;
+    layer->forward(step, residual, x, normed);
+  }
+  if (is_last_stage()) {
+    const std::int64_t num_outputs = batch.num_outputs();
+    if (num_outputs == 0) return;
+    return final_norm_.add_and_apply(step, first_rows(x, num_outputs),
+                                     first_rows(residual, num_outputs), hidden);
+  }
   // The sum is left to the next stage's first norm, as if that were on this rank.
   const std::int32_t next = parallel_.rank + parallel_.tensor_parallel_size;
   peers->send(writable_bytes_of(residual), next);

@@ -18,17 +18,25 @@ namespace troupe {
 /// embedding) adds.
 class DecoderLayer {
  public:
-  explicit DecoderLayer(Attention attention, GatedMlp mlp)
-      : attention_(std::move(attention)), mlp_(std::move(mlp)) {}
+  DecoderLayer(RmsNorm input_norm, Attention attention, GatedMlp mlp)
+      : input_norm_(std::move(input_norm)),
+        attention_(std::move(attention)),
+        mlp_(std::move(mlp)) {}
   virtual ~DecoderLayer() = default;
 
-  /// residual += x; x = what this layer adds. `normed` is scratch of the same shape.
-  virtual void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const = 0;
+  /// residual += x; x = what this layer adds; `normed` is scratch: all [num_tokens, hidden_size].
+  /// The first num_queries rows of residual and x are then those of the step's queries.
+  void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const;
 
   [[nodiscard]] const Attention& attention() const noexcept { return attention_; }
   [[nodiscard]] const GatedMlp& mlp() const noexcept { return mlp_; }
 
  protected:
+  /// The rest of the layer, x being what the attention has given: [num_queries, hidden_size].
+  virtual void forward_mlp(const LayerStep& step, Matrix residual, Matrix x,
+                           Matrix normed) const = 0;
+
+  RmsNorm input_norm_;
   Attention attention_;
   GatedMlp mlp_;
 };
@@ -39,10 +47,10 @@ class PreNormLayer final : public DecoderLayer {
  public:
   PreNormLayer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
                AttentionOptions attention);
-  void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const override;
 
  private:
-  RmsNorm input_norm_;
+  void forward_mlp(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const override;
+
   RmsNorm post_attention_norm_;
 };
 

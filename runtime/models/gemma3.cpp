@@ -14,10 +14,10 @@ class Gemma3Layer final : public DecoderLayer {
  public:
   Gemma3Layer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
               const AttentionOptions& attention)
-      : DecoderLayer(Attention(loader, name + ".self_attn", attention),
+      : DecoderLayer(RmsNorm(loader, name + ".input_layernorm", config.hidden_size, attention.norm),
+                     Attention(loader, name + ".self_attn", attention),
                      GatedMlp(loader, name + ".mlp", config.hidden_size, config.intermediate_size,
                               config.canonical_shards(), Activation::kGeluTanh, false)),
-        input_norm_(loader, name + ".input_layernorm", config.hidden_size, attention.norm),
         post_attention_norm_(loader, name + ".post_attention_layernorm", config.hidden_size,
                              attention.norm),
         pre_mlp_norm_(loader, name + ".pre_feedforward_layernorm", config.hidden_size,
@@ -25,17 +25,14 @@ class Gemma3Layer final : public DecoderLayer {
         post_mlp_norm_(loader, name + ".post_feedforward_layernorm", config.hidden_size,
                        attention.norm) {}
 
-  void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const override {
-    input_norm_.add_and_apply(step, x, residual, normed);
-    attention_.forward(step, normed, x);
+ private:
+  void forward_mlp(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const override {
     post_attention_norm_.apply(step, x);
     pre_mlp_norm_.add_and_apply(step, x, residual, normed);
     mlp_.forward(step, normed, x);
     post_mlp_norm_.apply(step, x);
   }
 
- private:
-  RmsNorm input_norm_;
   RmsNorm post_attention_norm_;
   RmsNorm pre_mlp_norm_;
   RmsNorm post_mlp_norm_;

@@ -4,6 +4,19 @@
 
 namespace troupe {
 
+Matrix keep_queries(const LayerStep& step, Matrix x) {
+  const std::span<const std::int32_t> tokens = step.batch.query_start_loc;
+  const std::span<const std::int32_t> queries = step.query_start_loc;
+  for (std::size_t seq = 0; seq + 1 < queries.size(); ++seq) {
+    // Rows only move forward, so none is overwritten before it has moved.
+    const std::int32_t distance = tokens[seq + 1] - queries[seq + 1];
+    if (distance == 0) continue;
+    for (std::int32_t query = queries[seq]; query < queries[seq + 1]; ++query)
+      std::copy_n(x.row(query + distance), x.num_cols, x.row(query));
+  }
+  return first_rows(x, step.num_queries());
+}
+
 Linear::Linear(WeightLoader& loader, const std::vector<WeightLoader::Part>& parts,
                std::int64_t num_cols, bool has_bias, MatrixRole role)
     : weight_(loader.matrix(parts, num_cols, {0, num_cols}, /*k_shards=*/1, role)) {
@@ -117,7 +130,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   const Matrix qkv = scratch.take_spread(num_tokens, q_size() + 2 * kv_size());
   const std::int64_t row_size = qkv.row_stride;
   qkv_proj_.apply(step.ops, step.context, x, qkv);
-  const Heads q(qkv.data, num_tokens, options_.num_heads, options_.head_dim, row_size);
+  Heads q(qkv.data, num_tokens, options_.num_heads, options_.head_dim, row_size);
   const ConstHeads k(qkv.data + q_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
                      row_size);
   const ConstHeads v(k.data + kv_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
@@ -136,10 +149,12 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                               .sin = options_.rope->sin().data(),
                               .slots = group.slots,
                               .cache = cache.pages});
-  const Matrix attended = scratch.take_spread(num_tokens, q_size());
+  if (step.num_queries() == 0) return;
+  q.num_tokens = keep_queries(step, {qkv.data, num_tokens, q_size(), row_size}).num_rows;
+  const Matrix attended = scratch.take_spread(q.num_tokens, q_size());
   step.ops.attention(step.context, {.q = q,
                                     .cache = cache.pages,
-                                    .query_start_loc = batch.query_start_loc.data(),
+                                    .query_start_loc = step.query_start_loc.data(),
                                     .seq_lens = batch.seq_lens.data(),
                                     .block_tables = group.block_tables,
                                     .block_table_stride = group.block_table_stride,
@@ -147,7 +162,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                                     .scale = options_.scale,
                                     .sliding_window = options_.sliding_window,
                                     .logit_softcap = options_.logit_softcap,
-                                    .out = Heads(attended.data, num_tokens, options_.num_heads,
+                                    .out = Heads(attended.data, q.num_tokens, options_.num_heads,
                                                  options_.head_dim, attended.row_stride)});
   o_proj_.apply(step, attended, out);
 }

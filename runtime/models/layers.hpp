@@ -57,10 +57,21 @@ struct LayerStep {
   const OpTable& ops;
   OpContext context;
   const ForwardBatch& batch;
+  /// [num_seqs + 1]: of each sequence, how many of its last tokens the layer computes beyond their
+  /// K and V. All of them, unless no layer follows and not all are asked for.
+  std::span<const std::int32_t> query_start_loc;
   std::span<const LayerKvCache> caches;
   Communicator* peers;  ///< null: this rank has the whole model
   Scratch scratch;
+
+  [[nodiscard]] std::int64_t num_queries() const noexcept { return query_start_loc.back(); }
 };
+
+[[nodiscard]] inline Matrix first_rows(Matrix x, std::int64_t num_rows) {
+  return {x.data, num_rows, x.num_cols, x.row_stride};
+}
+/// Of `x`, with a row for each token, the rows of the step's queries, moved to the front in order.
+[[nodiscard]] Matrix keep_queries(const LayerStep& step, Matrix x);
 
 /// y = x W^T + b, with the rows of several checkpoint matrices as one W; of each the rows that this
 /// rank has.
@@ -147,7 +158,8 @@ class Attention {
  public:
   /// The options are those of the whole layer.
   Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options);
-  /// x and out: [num_tokens, hidden_size].
+  /// x: [num_tokens, hidden_size], out: [num_queries, hidden_size]. Without queries, K and V are
+  /// written and that is all.
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;
   [[nodiscard]] std::int64_t workspace_bytes(Device& device, std::int64_t num_tokens,
@@ -170,7 +182,7 @@ class GatedMlp {
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
            std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
            bool has_bias);
-  /// x and out: [num_tokens, hidden_size].
+  /// x and out: [num_queries, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] std::int64_t workspace_bytes(Device& device,
                                              std::int64_t num_tokens) const noexcept;

@@ -27,11 +27,15 @@ struct ForwardBatch {
   std::span<const std::int32_t> positions;        ///< [num_tokens]
   std::span<const std::int32_t> query_start_loc;  ///< [num_seqs + 1]
   std::span<const std::int32_t> seq_lens;         ///< [num_seqs], this step's tokens included
+  /// [num_seqs + 1]: of sequence s the last output_start_loc[s + 1] - output_start_loc[s] tokens
+  /// are those whose hidden states are asked for; of the others K and V are all that is needed.
+  std::span<const std::int32_t> output_start_loc;
   std::span<const Group> groups;
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {
     return static_cast<std::int64_t>(token_ids.size());
   }
+  [[nodiscard]] std::int64_t num_outputs() const noexcept { return output_start_loc.back(); }
 };
 
 /// The pages of one attention layer, and the group whose block tables lead to them.
@@ -65,9 +69,10 @@ class Model {
   /// Takes the activation memory for such batches. Returns its bytes. Errors: kIo.
   virtual Result<std::int64_t> reserve(const BatchLimits& limits) = 0;
 
-  /// hidden[t]: the state of token t behind the final norm, [num_tokens, hidden_size]. K and V of
-  /// the tokens are written to the cache. Pre: reserve() was called, the batch keeps its limits,
-  /// positions are below max_model_len, token ids below vocab_size.
+  /// hidden[i]: the state behind the final norm of the i-th token that is asked for,
+  /// [num_outputs, hidden_size]. K and V of all tokens are written to the cache. Pre: reserve() was
+  /// called, the batch keeps its limits, positions are below max_model_len, token ids below
+  /// vocab_size.
   /// `peers` are the other ranks, null if there are none: all of them do the same; `hidden` is
   /// filled on the last stage, and nothing counts if `peers` has failed.
   virtual void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,

@@ -51,17 +51,14 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
 Result<void> DraftModel::reserve_memory() {
   Model& model = *loaded_.model;
   // A step's own tokens, and behind them the one that each of its requests has got.
-  const std::int64_t max_tokens =
-      std::int64_t{options_.max_num_batched_tokens} + std::max(options_.max_num_seqs, 1);
+  const std::int64_t max_tokens = std::int64_t{options_.max_num_batched_tokens} + max_num_drafts();
   ASSIGN_OR_RETURN(
       const std::int64_t model_bytes,
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = kMaxLogitRows}));
-  ASSIGN_OR_RETURN(hidden_, allocate_floats(max_tokens, model.hidden_size()));
-  ASSIGN_OR_RETURN(row_hidden_, allocate_floats(kMaxLogitRows, model.hidden_size()));
+  ASSIGN_OR_RETURN(hidden_, allocate_floats(max_num_drafts(), model.hidden_size()));
   ASSIGN_OR_RETURN(row_logits_, allocate_floats(kMaxLogitRows, model.vocab_size()));
   peak_activation_bytes_ =
-      model_bytes +
-      static_cast<std::int64_t>(hidden_.size() + row_hidden_.size() + row_logits_.size());
+      model_bytes + static_cast<std::int64_t>(hidden_.size() + row_logits_.size());
   return {};
 }
 
@@ -81,9 +78,8 @@ void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* pe
     batch_.clear();
     for (Draft& draft : drafts_) {
       const std::size_t num_tokens = draft.request->token_ids.size() + draft.token_ids.size();
-      draft.flat_row = batch_.num_tokens();
       batch_.add(std::span(draft.token_ids).last(1), static_cast<std::int32_t>(num_tokens - 1),
-                 draft.request->blocks);
+                 draft.request->blocks, 1);
     }
     forward(peers);
   }
@@ -102,36 +98,32 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(
         {num_slots, num_known, drafts ? num_known : begin + row.num_tokens}));
     if (begin >= end) continue;
+    const std::int64_t num_wanted =
+        !drafts ? 0
+                : std::min({std::int64_t{options_.speculative.num_draft_tokens},
+                            loaded_.model->max_model_len() - num_known, num_slots - num_known + 1});
     batch_.add(std::span(request.token_ids)
                    .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
-               begin, request.blocks);
-    const std::int64_t num_wanted =
-        std::min({std::int64_t{options_.speculative.num_draft_tokens},
-                  loaded_.model->max_model_len() - num_known, num_slots - num_known + 1});
-    if (!drafts || num_wanted <= 0) continue;
+               begin, request.blocks, num_wanted > 0 ? 1 : 0);
+    if (num_wanted <= 0) continue;
     drafts_.push_back({.request = &request,
                        .sampling = request.sampling,
                        .num_wanted = static_cast<std::size_t>(num_wanted),
-                       .flat_row = batch_.num_tokens() - 1,
                        .token_ids = {}});
   }
 }
 
 void DraftModel::forward(Communicator* peers) {
   if (batch_.num_tokens() == 0) return;
-  step_hidden_ = Matrix(floats(hidden_), batch_.num_tokens(), loaded_.model->hidden_size());
+  CHECK(batch_.num_outputs() <= max_num_drafts(), batch_.num_outputs(), max_num_drafts());
+  step_hidden_ = Matrix(floats(hidden_), batch_.num_outputs(), loaded_.model->hidden_size());
   loaded_.model->forward(batch_.view(), caches_, peers, step_hidden_);
 }
 
-bool DraftModel::draw_tokens(std::span<const Draft> drafts, Communicator* peers) {
+bool DraftModel::draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden,
+                             Communicator* peers) {
   Model& model = *loaded_.model;
-  flat_rows_.clear();
-  for (const Draft& draft : drafts) flat_rows_.push_back(draft.flat_row);
-  const auto num_rows = std::ssize(drafts);
-  const Matrix hidden(floats(row_hidden_), num_rows, model.hidden_size());
-  const Matrix logits(floats(row_logits_), num_rows, model.vocab_size());
-  device_.ops().gather_rows(device_.context(),
-                            {.x = step_hidden_, .rows = flat_rows_.data(), .out = hidden});
+  const Matrix logits(floats(row_logits_), hidden.num_rows, model.vocab_size());
   model.compute_logits(hidden, peers, logits);
   drawn_.assign(drafts.size(), kNoToken);
   const std::int32_t output_rank = options_.parallel.output_rank();
@@ -151,7 +143,9 @@ void DraftModel::draw(Communicator* peers, ModelRunnerOutput& output) {
   for (std::size_t begin = 0; begin < drafts_.size(); begin += kMaxLogitRows) {
     const auto drafts = std::span(drafts_).subspan(
         begin, std::min(static_cast<std::size_t>(kMaxLogitRows), drafts_.size() - begin));
-    if (!draw_tokens(drafts, peers)) return drafts_.clear();
+    const ConstMatrix hidden(step_hidden_.row(static_cast<std::int64_t>(begin)), std::ssize(drafts),
+                             step_hidden_.num_cols);
+    if (!draw_tokens(drafts, hidden, peers)) return drafts_.clear();
     for (std::size_t i = 0; i < drafts.size(); ++i) {
       Draft& draft = drafts[i];
       if (drawn_[i] == kNoToken) {

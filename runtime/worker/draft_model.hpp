@@ -1,6 +1,7 @@
 #pragma once
 // Drafts for speculative decoding from a second, smaller model.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -63,7 +64,6 @@ class DraftModel {
     const WorkerRequest* request = nullptr;
     SamplingState sampling;
     std::size_t num_wanted = 0;
-    std::int32_t flat_row = 0;  ///< of its last token in the batch
     std::vector<TokenId> token_ids;
   };
 
@@ -75,8 +75,13 @@ class DraftModel {
   void forward(Communicator* peers);
   /// One token for each of drafts_; those that have enough, or get none, go to the output.
   void draw(Communicator* peers, ModelRunnerOutput& output);
-  /// The next token of each of these; kNoToken: there is none. False: the output rank did not tell.
-  bool draw_tokens(std::span<const Draft> drafts, Communicator* peers);
+  /// The next token of each of these, whose hidden states are given; kNoToken: there is none.
+  /// False: the output rank did not tell.
+  bool draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden, Communicator* peers);
+  /// Requests that a step can draft for.
+  [[nodiscard]] std::int64_t max_num_drafts() const noexcept {
+    return std::max(options_.max_num_seqs, 1);
+  }
 
   WorkerOptions options_;
   Device& device_;
@@ -85,13 +90,11 @@ class DraftModel {
   std::vector<LayerKvCache> caches_;
   FlatBatch batch_{{}};
   Sampler sampler_;
-  std::vector<Draft> drafts_;
-  std::vector<std::int32_t> flat_rows_;
+  std::vector<Draft> drafts_;  // of each, the hidden state of its last token is asked for
   std::vector<TokenId> drawn_;
-  Memory hidden_;       // [max_num_batched_tokens + max_num_seqs, hidden_size]
-  Memory row_hidden_;   // [kMaxLogitRows, hidden_size]
+  Memory hidden_;       // [max_num_drafts, hidden_size]
   Memory row_logits_;   // [kMaxLogitRows, vocab_size]
-  Matrix step_hidden_;  // of the current pass, in hidden_
+  Matrix step_hidden_;  // of the current pass, in hidden_: row i is that of drafts_[i]
 };
 
 }  // namespace troupe

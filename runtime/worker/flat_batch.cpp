@@ -20,17 +20,21 @@ void FlatBatch::clear() {
   positions_.clear();
   query_start_loc_.assign(1, 0);
   seq_lens_.clear();
+  output_start_loc_.assign(1, 0);
   blocks_.clear();
   for (GroupArrays& group : groups_) group.slots.clear();
 }
 
-void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, const BlockTable& blocks) {
+void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, const BlockTable& blocks,
+                    std::int32_t num_outputs) {
   const auto end = begin + static_cast<std::int32_t>(tokens.size());
   CHECK(begin < end && end <= num_slots(blocks), begin, end, num_slots(blocks));
+  CHECK(num_outputs >= 0 && num_outputs <= end - begin, num_outputs, begin, end);
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   for (std::int32_t position = begin; position < end; ++position) positions_.push_back(position);
   query_start_loc_.push_back(query_start_loc_.back() + end - begin);
   seq_lens_.push_back(end);
+  output_start_loc_.push_back(output_start_loc_.back() + num_outputs);
   blocks_.push_back(&blocks);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     const std::int32_t block_size = groups_[g].block_size;
@@ -67,6 +71,7 @@ ForwardBatch FlatBatch::view() {
           .positions = positions_,
           .query_start_loc = query_start_loc_,
           .seq_lens = seq_lens_,
+          .output_start_loc = output_start_loc_,
           .groups = group_views_};
 }
 

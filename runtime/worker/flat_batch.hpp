@@ -17,14 +17,17 @@ class FlatBatch {
   explicit FlatBatch(const std::vector<std::int32_t>& block_sizes);
 
   void clear();
-  /// Appends a sequence's tokens from position `begin` on. Pre: at least one token; `blocks` cover
-  /// them and outlive the view.
-  void add(std::span<const TokenId> tokens, std::int32_t begin, const BlockTable& blocks);
+  /// Appends a sequence's tokens from position `begin` on; the hidden states of the last
+  /// num_outputs of them are asked for. Pre: at least one token; `blocks` cover them and outlive
+  /// the view.
+  void add(std::span<const TokenId> tokens, std::int32_t begin, const BlockTable& blocks,
+           std::int32_t num_outputs);
   /// The sequences since clear(), valid until the next change.
   [[nodiscard]] ForwardBatch view();
 
   [[nodiscard]] std::size_t num_groups() const noexcept { return groups_.size(); }
   [[nodiscard]] std::int32_t num_tokens() const noexcept { return query_start_loc_.back(); }
+  [[nodiscard]] std::int32_t num_outputs() const noexcept { return output_start_loc_.back(); }
   /// How many tokens of a sequence there are slots for.
   [[nodiscard]] std::int64_t num_slots(const BlockTable& blocks) const;
 
@@ -39,6 +42,7 @@ class FlatBatch {
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> query_start_loc_ = {0};
   std::vector<std::int32_t> seq_lens_;
+  std::vector<std::int32_t> output_start_loc_ = {0};
   std::vector<const BlockTable*> blocks_;  // of each sequence
   std::vector<GroupArrays> groups_;
   std::vector<ForwardBatch::Group> group_views_;

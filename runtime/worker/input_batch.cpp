@@ -10,6 +10,13 @@ namespace {
 
 constexpr TokenId kStandIn = 0;
 
+/// Of a request's next tokens, how many score a prompt token: the one at position p scores the one
+/// at p + 1; the prompt's last token scores an output.
+std::int32_t num_scoring_tokens(const WorkerRequest& request, std::int32_t num_tokens) {
+  if (!request.prompt_logprobs) return 0;
+  return std::clamp(request.num_prompt_tokens - 1 - request.num_computed_tokens, 0, num_tokens);
+}
+
 }  // namespace
 
 void InputBatch::update(const SchedulerOutput& step, std::int64_t vocab_size) {
@@ -66,7 +73,7 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
   rows_.clear();
   draft_token_ids_ = step.draft_token_ids;
   std::span<const TokenId> drafts_left = draft_token_ids_;
-  std::int32_t num_tokens_before = 0;
+  std::int32_t num_outputs_before = 0;
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
     const auto found = requests_.find(value(step.scheduled_ids[i]));
     CHECK(found != requests_.end(), value(step.scheduled_ids[i]));
@@ -83,12 +90,17 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
     CHECK(num_needed <= num_known, value(request.id), num_tokens, seq_len, num_known);
     CHECK(num_drafts == 0 || num_needed == num_known, value(request.id), num_needed, num_known);
+    const bool samples = num_needed == num_known && !request.failed;
+    const std::int32_t num_scored = num_scoring_tokens(request, num_tokens);
+    const std::int32_t num_outputs = num_scored > 0 ? num_tokens : samples ? 1 + num_drafts : 0;
     rows_.push_back({.request = &request,
-                     .first_token = num_tokens_before,
                      .num_tokens = num_tokens,
-                     .samples = num_needed == num_known && !request.failed,
+                     .first_output = num_outputs_before,
+                     .num_outputs = num_outputs,
+                     .num_scored = num_scored,
+                     .samples = samples,
                      .drafts = drafts});
-    num_tokens_before += num_tokens;
+    num_outputs_before += num_outputs;
   }
   CHECK(drafts_left.empty(), drafts_left.size());
 }
@@ -110,7 +122,7 @@ void InputBatch::build_arrays(std::int64_t vocab_size) {
       CHECK(token >= 0 && token < vocab_size, value(row.request->id), token, vocab_size);
       row_token_ids_.push_back(token);
     }
-    flat_.add(row_token_ids_, begin, row.request->blocks);
+    flat_.add(row_token_ids_, begin, row.request->blocks, row.num_outputs);
   }
 }
 

@@ -42,8 +42,13 @@ class InputBatch {
   /// A request's part in the current step.
   struct Row {
     WorkerRequest* request = nullptr;
-    std::int32_t first_token = 0;  ///< of its tokens in the flat batch
-    std::int32_t num_tokens = 0;   ///< drafts included
+    std::int32_t num_tokens = 0;  ///< drafts included
+    /// Of its tokens, those whose hidden states are asked for: the last num_outputs ones, which are
+    /// the rows from first_output on of what the model gives for the step.
+    std::int32_t first_output = 0;
+    std::int32_t num_outputs = 0;
+    /// So many of these, from the first on, score the prompt's token behind them.
+    std::int32_t num_scored = 0;
     /// This step reaches the last known token, so the next one is sampled; and behind it one more
     /// for each draft that is what was sampled in its place.
     bool samples = false;

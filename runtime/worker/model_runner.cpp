@@ -128,12 +128,9 @@ Result<void> ModelRunner::reserve_memory() {
       const std::int64_t model_bytes,
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = kMaxLogitRows}));
   ASSIGN_OR_RETURN(hidden_, allocate_floats(max_tokens, model.hidden_size(), "hidden states"));
-  ASSIGN_OR_RETURN(row_hidden_,
-                   allocate_floats(kMaxLogitRows, model.hidden_size(), "hidden states"));
   ASSIGN_OR_RETURN(row_logits_, allocate_floats(kMaxLogitRows, model.vocab_size(), "logits"));
   peak_activation_bytes_ =
-      model_bytes +
-      static_cast<std::int64_t>(hidden_.size() + row_hidden_.size() + row_logits_.size());
+      model_bytes + static_cast<std::int64_t>(hidden_.size() + row_logits_.size());
   if (draft_model_ != nullptr) peak_activation_bytes_ += draft_model_->peak_activation_bytes();
   return {};
 }
@@ -354,15 +351,15 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   const ForwardBatch batch = batch_->forward_batch();
   if (batch.num_tokens() == 0) return output;
   CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
-  step_hidden_ = Matrix(floats(hidden_), batch.num_tokens(), loaded_.model->hidden_size());
+  step_hidden_ = Matrix(floats(hidden_), batch.num_outputs(), loaded_.model->hidden_size());
+  step_logits_ = {};
   loaded_.model->forward(batch, layer_caches_, peers_.get(), step_hidden_);
   if (has_peers) RETURN_IF_ERROR(peers_->status());
 
   const std::span<const InputBatch::Row> rows = batch_->rows();
   if (is_last_stage()) {
     for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
-    score_prompts(rows, output);
-    sample_rows(rows, output);
+    score_and_sample(rows, output);
     if (proposer_ && is_output_rank()) draft_tokens(rows, output);
   }
   if (has_peers) {
@@ -395,68 +392,84 @@ void ModelRunner::move_blocks(const SchedulerOutput& step) {
   }
 }
 
-Matrix ModelRunner::logits_of(std::span<const std::int32_t> flat_rows) {
+std::span<float> ModelRunner::logits_of(std::int32_t output) {
   Model& model = *loaded_.model;
-  const auto num_rows = static_cast<std::int64_t>(flat_rows.size());
-  const Matrix hidden(floats(row_hidden_), num_rows, model.hidden_size());
-  const Matrix logits(floats(row_logits_), num_rows, model.vocab_size());
-  device_->ops().gather_rows(device_->context(),
-                             {.x = step_hidden_, .rows = flat_rows.data(), .out = hidden});
-  model.compute_logits(hidden, peers_.get(), logits);
-  return logits;
+  CHECK(step_logits_.num_rows == 0 || output >= first_logits_, output, first_logits_);
+  if (step_logits_.num_rows == 0 || output >= first_logits_ + step_logits_.num_rows) {
+    const std::int64_t num_rows = std::min(kMaxLogitRows, step_hidden_.num_rows - output);
+    first_logits_ = output;
+    step_logits_ = Matrix(floats(row_logits_), num_rows, model.vocab_size());
+    model.compute_logits(ConstMatrix(step_hidden_.row(output), num_rows, model.hidden_size()),
+                         peers_.get(), step_logits_);
+  }
+  return {step_logits_.row(output - first_logits_), static_cast<std::size_t>(model.vocab_size())};
 }
 
-void ModelRunner::sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
-  const auto vocab_size = static_cast<std::size_t>(loaded_.model->vocab_size());
+void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
+                                   ModelRunnerOutput& output) {
   const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
     return row.request->sampling.params().logprobs.has_value();
   });
   output.num_sampled.assign(rows.size(), 0);
   if (any_logprobs) output.num_logprob_rows.assign(rows.size(), 0);
-
-  sampling_slots_.clear();
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    if (!rows[i].samples) continue;
-    for (std::size_t drafts = 0; drafts <= rows[i].drafts.size(); ++drafts)
-      sampling_slots_.push_back({i, drafts});
-  }
-  bool ended = false;  // the current row has got its last token of this step
-  for (std::size_t begin = 0; begin < sampling_slots_.size(); begin += kMaxLogitRows) {
-    const auto slots = std::span<const SamplingSlot>(sampling_slots_)
-                           .subspan(begin, std::min(static_cast<std::size_t>(kMaxLogitRows),
-                                                    sampling_slots_.size() - begin));
-    flat_rows_.clear();
-    for (const SamplingSlot& slot : slots) {
-      const InputBatch::Row& row = rows[slot.row];
-      flat_rows_.push_back(row.first_token + row.num_tokens - 1 -
-                           static_cast<std::int32_t>(row.drafts.size() - slot.num_drafts_before));
+    const InputBatch::Row& row = rows[i];
+    WorkerRequest& request = *row.request;
+    if (request.prompt_logprobs) {
+      const Result<void> scored = score_prompt(row, request.prompt_logprobs->rows);
+      if (!scored.ok()) add_error(request.id, scored.error(), output);
     }
-    const Matrix logits = logits_of(flat_rows_);
-    if (!is_output_rank()) continue;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const InputBatch::Row& row = rows[slots[i].row];
-      const std::size_t num_drafts = slots[i].num_drafts_before;
-      if (num_drafts == 0) ended = false;
-      if (ended) continue;
-      WorkerRequest& request = *row.request;
-      const Result<TokenId> sampled =
-          sampler_.sample({logits.row(static_cast<std::int64_t>(i)), vocab_size}, request.sampling,
-                          output.logprobs);
-      if (!sampled.ok()) {
-        // What came before it stands; alone, it would fail in the next step.
-        ended = true;
-        if (num_drafts > 0) continue;
-        InputBatch::append_token(request, kNoToken);
-        add_error(request.id, sampled.error(), output);
-        continue;
-      }
-      InputBatch::append_token(request, *sampled);
-      ended = num_drafts == row.drafts.size() || row.drafts[num_drafts] != *sampled;
-      output.sampled_token_ids.push_back(*sampled);
-      ++output.num_sampled[slots[i].row];
-      if (request.sampling.params().logprobs) ++output.num_logprob_rows[slots[i].row];
+    if (!row.samples) continue;
+    if (request.prompt_logprobs) {
+      output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
+      request.prompt_logprobs.reset();
     }
+    output.num_sampled[i] = sample_row(row, output);
+    if (request.sampling.params().logprobs) output.num_logprob_rows[i] = output.num_sampled[i];
   }
+}
+
+/// Appends what this step's tokens say of the prompt tokens behind them.
+Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, LogprobRows& scores) {
+  const WorkerRequest& request = *row.request;
+  Result<void> done;
+  for (std::int32_t i = 0; i < row.num_scored; ++i) {
+    // All ranks compute all logits, also behind a token that cannot be scored.
+    const std::span<const float> logits = logits_of(row.first_output + i);
+    if (!is_output_rank() || !done.ok()) continue;
+    const std::int32_t next = request.num_computed_tokens + i + 1;
+    done = sampler_.append_logprobs(logits, request.token_ids[static_cast<std::size_t>(next)],
+                                    *request.sampling.params().prompt_logprobs, scores);
+  }
+  return done;
+}
+
+/// Draws the row's next token, and one more behind each draft that has come true. How many.
+std::int32_t ModelRunner::sample_row(const InputBatch::Row& row, ModelRunnerOutput& output) {
+  WorkerRequest& request = *row.request;
+  const auto num_drafts = static_cast<std::int32_t>(row.drafts.size());
+  const std::int32_t first = row.first_output + row.num_outputs - 1 - num_drafts;
+  std::int32_t num_sampled = 0;
+  bool ended = false;  // the row has got its last token of this step
+  for (std::int32_t i = 0; i <= num_drafts; ++i) {
+    // All ranks compute all logits: only the output rank knows which drafts come true.
+    const std::span<float> logits = logits_of(first + i);
+    if (!is_output_rank() || ended) continue;
+    const Result<TokenId> sampled = sampler_.sample(logits, request.sampling, output.logprobs);
+    if (!sampled.ok()) {
+      // What came before it stands; alone, it would fail in the next step.
+      ended = true;
+      if (i > 0) continue;
+      InputBatch::append_token(request, kNoToken);
+      add_error(request.id, sampled.error(), output);
+      continue;
+    }
+    InputBatch::append_token(request, *sampled);
+    output.sampled_token_ids.push_back(*sampled);
+    ++num_sampled;
+    ended = i == num_drafts || row.drafts[static_cast<std::size_t>(i)] != *sampled;
+  }
+  return num_sampled;
 }
 
 /// For the next step, of the requests that have got a token in this one.
@@ -474,45 +487,6 @@ void ModelRunner::draft_tokens(std::span<const InputBatch::Row> rows, ModelRunne
       output.draft_token_ids.emplace_back(request.id,
                                           std::vector<TokenId>(drafts.begin(), drafts.end()));
   }
-}
-
-void ModelRunner::score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
-  for (const InputBatch::Row& row : rows) {
-    WorkerRequest& request = *row.request;
-    if (!request.prompt_logprobs) continue;
-    if (const Result<void> scored = score_prompt(row, request.prompt_logprobs->rows); !scored.ok())
-      add_error(request.id, scored.error(), output);
-    if (!row.samples) continue;
-    output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
-    request.prompt_logprobs.reset();
-  }
-}
-
-/// Appends what this step's tokens say of the prompt tokens behind them.
-Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, LogprobRows& scores) {
-  const WorkerRequest& request = *row.request;
-  const std::int32_t num_logprobs = *request.sampling.params().prompt_logprobs;
-  const auto vocab_size = static_cast<std::size_t>(loaded_.model->vocab_size());
-  // The token at position p scores the one at p + 1; the prompt's last token scores an output.
-  const std::int32_t num_scored =
-      std::min(row.num_tokens, request.num_prompt_tokens - 1 - request.num_computed_tokens);
-  Result<void> done;
-  // All ranks compute all logits, also behind a row that cannot be scored.
-  for (std::int32_t begin = 0; begin < num_scored; begin += kMaxLogitRows) {
-    const std::int32_t count =
-        std::min(static_cast<std::int32_t>(kMaxLogitRows), num_scored - begin);
-    flat_rows_.clear();
-    for (std::int32_t i = 0; i < count; ++i) flat_rows_.push_back(row.first_token + begin + i);
-    const Matrix logits = logits_of(flat_rows_);
-    if (!is_output_rank()) continue;
-    for (std::int32_t i = 0; i < count && done.ok(); ++i) {
-      const std::int32_t next = request.num_computed_tokens + begin + i + 1;
-      done = sampler_.append_logprobs({logits.row(i), vocab_size},
-                                      request.token_ids[static_cast<std::size_t>(next)],
-                                      num_logprobs, scores);
-    }
-  }
-  return done;
 }
 
 }  // namespace troupe

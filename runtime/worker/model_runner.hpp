@@ -85,13 +85,14 @@ class ModelRunner {
   /// One per layer: the model's, then those of a draft model.
   [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs() const;
   void move_blocks(const SchedulerOutput& step);
-  void sample_rows(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
-  void draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
-  void score_prompts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+  void score_and_sample(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   Result<void> score_prompt(const InputBatch::Row& row, LogprobRows& scores);
-  /// Logits of the tokens at `flat_rows` of the batch: [flat_rows.size(), vocab_size]; they are
-  /// those on the output rank only.
-  Matrix logits_of(std::span<const std::int32_t> flat_rows);
+  std::int32_t sample_row(const InputBatch::Row& row, ModelRunnerOutput& output);
+  void draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+  /// Logits of row `output` of step_hidden_: [vocab_size], until the next call; they are those on
+  /// the output rank only. Those of the rows behind it are computed with them. Pre: the ranks of
+  /// the last stage ask for the same rows of a step, each for ascending ones.
+  std::span<float> logits_of(std::int32_t output);
 
   WorkerOptions options_;
   std::unique_ptr<Device> device_;  // outlives the model
@@ -122,17 +123,11 @@ class ModelRunner {
   std::optional<NgramProposer> proposer_;    // none: nothing is looked up
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   Sampler sampler_;
-  Memory hidden_;       // [max_num_batched_tokens, hidden_size]
-  Memory row_hidden_;   // [kMaxLogitRows, hidden_size]
-  Memory row_logits_;   // [kMaxLogitRows, vocab_size]
-  Matrix step_hidden_;  // of the current step, in hidden_
-  std::vector<std::int32_t> flat_rows_;
-  /// A position whose logits are wanted: behind the row's last known token, or behind a draft.
-  struct SamplingSlot {
-    std::size_t row = 0;
-    std::size_t num_drafts_before = 0;
-  };
-  std::vector<SamplingSlot> sampling_slots_;
+  Memory hidden_;                  // [max_num_batched_tokens, hidden_size]
+  Memory row_logits_;              // [kMaxLogitRows, vocab_size]
+  Matrix step_hidden_;             // of the current step, in hidden_: the tokens that are asked for
+  Matrix step_logits_;             // of some rows of step_hidden_, in row_logits_
+  std::int32_t first_logits_ = 0;  // the first of these rows
 };
 
 }  // namespace troupe

@@ -146,6 +146,7 @@ class TestCache {
 struct Piece {
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::int64_t num_queries = end - begin;  ///< only so many of the last tokens attend
 };
 void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence>& seqs,
               const std::vector<Piece>& pieces, TestCache& cache, std::vector<Floats>& outs,
@@ -154,46 +155,51 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
   const std::int64_t kv_size = shape.num_kv_heads * shape.head_dim;
   Floats q, k, v;
   std::vector<std::int64_t> slots;
+  std::int64_t num_tokens = 0;
   std::vector<std::int32_t> starts = {0};
   std::vector<std::int32_t> lens;
   for (std::size_t s = 0; s < seqs.size(); ++s) {
-    const auto [begin, end] = pieces[s];
-    const auto append = [begin = begin, end = end](Floats& to, const Floats& from,
-                                                   std::int64_t size) {
-      to.insert(to.end(), from.begin() + begin * size, from.begin() + end * size);
+    const auto [begin, end, num_queries] = pieces[s];
+    const auto append = [end = end](Floats& to, const Floats& from, std::int64_t first,
+                                    std::int64_t size) {
+      to.insert(to.end(), from.begin() + first * size, from.begin() + end * size);
     };
-    append(q, seqs[s].q, q_size);
-    append(k, seqs[s].k, kv_size);
-    append(v, seqs[s].v, kv_size);
+    append(q, seqs[s].q, end - num_queries, q_size);
+    append(k, seqs[s].k, begin, kv_size);
+    append(v, seqs[s].v, begin, kv_size);
+    num_tokens += end - begin;
     for (std::int64_t t = begin; t < end; ++t) {
       slots.push_back(cache.slot(static_cast<std::int64_t>(s), t));
     }
-    starts.push_back(starts.back() + static_cast<std::int32_t>(end - begin));
+    starts.push_back(starts.back() + static_cast<std::int32_t>(num_queries));
     lens.push_back(static_cast<std::int32_t>(end));
   }
-  const std::int64_t num_tokens = starts.back();
+  const std::int64_t num_queries = starts.back();
   const TestContext context(workspace_bytes, num_threads);
-  ops.rope_and_write_kv(context, {.q = heads(q, num_tokens, shape.num_heads, shape.head_dim),
-                                  .k = heads(k, num_tokens, shape.num_kv_heads, shape.head_dim),
-                                  .v = heads(v, num_tokens, shape.num_kv_heads, shape.head_dim),
-                                  .slots = slots.data(),
-                                  .cache = cache.view()});
+  Floats rotated_q(static_cast<std::size_t>(num_tokens * q_size));
+  ops.rope_and_write_kv(context,
+                        {.q = heads(rotated_q, num_tokens, shape.num_heads, shape.head_dim),
+                         .k = heads(k, num_tokens, shape.num_kv_heads, shape.head_dim),
+                         .v = heads(v, num_tokens, shape.num_kv_heads, shape.head_dim),
+                         .slots = slots.data(),
+                         .cache = cache.view()});
   Floats out(q.size(), -1.0f);
-  ops.attention(context, {.q = heads(std::as_const(q), num_tokens, shape.num_heads, shape.head_dim),
-                          .cache = cache.view(),
-                          .query_start_loc = starts.data(),
-                          .seq_lens = lens.data(),
-                          .block_tables = cache.tables().data(),
-                          .block_table_stride = cache.max_blocks(),
-                          .num_seqs = static_cast<std::int64_t>(seqs.size()),
-                          .scale = shape.scale,
-                          .sliding_window = shape.window,
-                          .logit_softcap = shape.softcap,
-                          .out = heads(out, num_tokens, shape.num_heads, shape.head_dim)});
+  ops.attention(context,
+                {.q = heads(std::as_const(q), num_queries, shape.num_heads, shape.head_dim),
+                 .cache = cache.view(),
+                 .query_start_loc = starts.data(),
+                 .seq_lens = lens.data(),
+                 .block_tables = cache.tables().data(),
+                 .block_table_stride = cache.max_blocks(),
+                 .num_seqs = static_cast<std::int64_t>(seqs.size()),
+                 .scale = shape.scale,
+                 .sliding_window = shape.window,
+                 .logit_softcap = shape.softcap,
+                 .out = heads(out, num_queries, shape.num_heads, shape.head_dim)});
   for (std::size_t s = 0; s < seqs.size(); ++s) {
     outs[s].resize(seqs[s].q.size());
     std::copy(out.begin() + starts[s] * q_size, out.begin() + starts[s + 1] * q_size,
-              outs[s].begin() + pieces[s].begin * q_size);
+              outs[s].begin() + (pieces[s].end - pieces[s].num_queries) * q_size);
   }
 }
 
@@ -357,6 +363,47 @@ BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_in_the_step_changes_no_other) {
     const Floats alone = run_in_pieces(*ops, shape, seq, ElementType::kBF16, 16, 300, 1);
     BOOST_TEST(same_bits(alone.data(), outs[1].data(), static_cast<std::int64_t>(alone.size())),
                ops->name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sequences_of_which_few_tokens_or_none_attend_get_the_bits_of_whole_ones) {
+  constexpr std::int64_t kLength = 290;
+  for (const OpTable* ops : all_tables()) {
+    for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16,
+                                   ElementType::kI8, ElementType::kF8E4M3}) {
+      for (const Shape& shape : kShapes) {
+        const std::int64_t row = shape.num_heads * shape.head_dim;
+        const std::int64_t workspace = ops->attention_workspace_bytes(
+            {shape.num_heads, shape.num_kv_heads, shape.head_dim, kLength}, 4);
+        const std::vector<Sequence> seqs(6, Sequence(shape, kLength, 14));
+        const Floats whole = run_in_pieces(*ops, shape, seqs[0], type, 16, kLength, 3);
+        // None at both ends and side by side; a decode and the end of a prompt between them.
+        const std::vector<Piece> first = {{0, 100, 0}, {0, 280}, {0, 289, 0},
+                                          {0, 5, 0},   {0, 7},   {0, 1, 0}};
+        const std::vector<Piece> mixed = {{100, 200, 0}, {280, kLength, 3}, {289, kLength, 0},
+                                          {5, 289, 0},   {7, kLength, 20},  {1, 150, 0}};
+        const std::vector<Piece> last = {{200, kLength, 1},  {kLength, kLength},
+                                         {kLength, kLength}, {289, kLength},
+                                         {kLength, kLength}, {150, kLength, 140}};
+        TestCache cache(shape, type, 16, 6, kLength, 2);
+        std::vector<Floats> outs(6);
+        const auto run = [&](const std::vector<Piece>& pieces) {
+          run_step(*ops, shape, seqs, pieces, cache, outs, 4, workspace);
+          for (std::size_t s = 0; s < seqs.size(); ++s) {
+            const std::int64_t begin = (pieces[s].end - pieces[s].num_queries) * row;
+            BOOST_TEST(same_bits(whole.data() + begin, outs[s].data() + begin,
+                                 pieces[s].num_queries * row),
+                       ops->name << " type " << int(type) << " dim " << shape.head_dim
+                                 << " sequence " << s << " up to " << pieces[s].end);
+          }
+        };
+        run(first);
+        run(mixed);
+        run(last);
+        // Nobody attends.
+        run(std::vector<Piece>(6, {0, kLength, 0}));
+      }
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Several ranks of one model, each on a thread of its own, as their Workers run them.
 #include <unistd.h>
 
+#include <array>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "runtime/worker/model_runner.hpp"
 #include "tests/support/quantized_writer.hpp"
+#include "tests/support/replay_models_driver.hpp"
 
 namespace troupe {
 namespace {
@@ -41,22 +43,15 @@ class Ranks {
                                       {});
       BOOST_REQUIRE_MESSAGE(runner.ok(), (runner.ok() ? "" : runner.error().message));
       runners_.push_back(std::move(runner).value());
-      const ModelLoaded loaded = runners_.back()->describe();
-      const KVCacheSpec& spec = loaded.kv_cache_specs.front();
-      KVCacheGroup group{.spec = spec, .layers = {}};
-      for (std::size_t layer = 0; layer < loaded.kv_cache_specs.size(); ++layer)
-        group.layers.push_back(static_cast<std::int32_t>(layer));
-      KVCacheConfig config{.num_blocks = 8,
-                           .page_bytes = std::vector<std::int64_t>(
-                               group.layers.size(), 2 * std::int64_t{spec.num_kv_heads} *
-                                                        spec.block_size * spec.head_dim * 4),
-                           .groups = {group}};
+      const KVCacheConfig config = plan_cache(runners_.back()->describe().kv_cache_specs, 64);
+      num_groups_ = config.groups.size();
       BOOST_REQUIRE(runners_.back()->initialize_kv_cache(config).ok());
     }
     meet(0);
   }
 
   [[nodiscard]] std::size_t size() const { return runners_.size(); }
+  [[nodiscard]] std::size_t num_groups() const { return num_groups_; }
 
   void meet(std::uint32_t generation) {
     if (size() == 1) return;
@@ -101,6 +96,7 @@ class Ranks {
   }
 
   std::vector<std::unique_ptr<ModelRunner>> runners_;
+  std::size_t num_groups_ = 0;
 };
 
 SchedulerOutput first_step(std::vector<TokenId> tokens) {
@@ -163,6 +159,138 @@ BOOST_AUTO_TEST_CASE(ranks_that_failed_meet_anew_and_go_on_with_the_same_tokens)
       BOOST_TEST(ranks.sample(again) == expected[2]);
       BOOST_TEST(ranks.sample(next_step(5)) == expected[3]);
       BOOST_TEST(ranks.sample(next_step(6)) == expected[4]);
+    }
+  }
+}
+
+/// A request that takes part in three steps with so many tokens, drafts included.
+struct Part {
+  std::size_t prompt_length = 0;
+  std::array<std::int32_t, 3> num_tokens{};
+  bool scores_prompt = false;
+  std::vector<TokenId> drafts = {};  ///< of the second step
+};
+
+void append_row(const LogprobRows& from, std::size_t row, std::size_t& entry, LogprobRows& to) {
+  to.row_sizes.push_back(from.row_sizes[row]);
+  for (std::int32_t n = 0; n < from.row_sizes[row]; ++n, ++entry) {
+    to.token_ids.push_back(from.token_ids[entry]);
+    to.logprobs.push_back(from.logprobs[entry]);
+    to.ranks.push_back(from.ranks[entry]);
+  }
+}
+
+/// What a request has got in the three steps.
+struct Got {
+  std::vector<TokenId> tokens;
+  LogprobRows logprobs;
+  LogprobRows prompt_logprobs;
+  bool operator==(const Got&) const = default;
+};
+
+/// The three steps with some of the parts.
+std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
+                           const std::vector<std::size_t>& chosen) {
+  constexpr std::int32_t kBlocks = 3;
+  std::vector<Got> got(parts.size());
+  std::vector<std::int32_t> num_computed(parts.size());
+  for (std::size_t turn = 0; turn < 3; ++turn) {
+    SchedulerOutput step;
+    for (const std::size_t i : chosen) {
+      const Part& part = parts[i];
+      const std::int32_t num_tokens = part.num_tokens[turn];
+      if (num_tokens == 0) continue;
+      const RequestId id{i + 1};
+      if (num_computed[i] == 0) {
+        NewRequestData& data = step.new_requests.emplace_back();
+        data.id = id;
+        for (std::size_t t = 0; t < part.prompt_length; ++t)
+          data.token_ids.push_back(static_cast<TokenId>((97 * i + 31 * t + 5) % 600));
+        data.num_prompt_tokens = static_cast<std::int32_t>(part.prompt_length);
+        data.params.temperature = 0;
+        data.params.logprobs = 3;
+        if (part.scores_prompt) data.params.prompt_logprobs = 2;
+        for (std::size_t group = 0; group < ranks.num_groups(); ++group) {
+          const auto first = 1 + kBlocks * static_cast<BlockId>(i * ranks.num_groups() + group);
+          data.block_ids.push_back({first, first + 1, first + 2});
+        }
+      } else {
+        step.cached_requests.ids.push_back(id);
+        step.cached_requests.num_computed_tokens.push_back(num_computed[i]);
+        step.cached_requests.num_output_tokens.push_back(
+            static_cast<std::int32_t>(got[i].tokens.size()));
+      }
+      const std::vector<TokenId> drafts = turn == 1 ? part.drafts : std::vector<TokenId>();
+      step.scheduled_ids.push_back(id);
+      step.num_scheduled_tokens.push_back(num_tokens);
+      step.total_num_scheduled_tokens += num_tokens;
+      step.num_draft_tokens.push_back(static_cast<std::int32_t>(drafts.size()));
+      step.draft_token_ids.insert(step.draft_token_ids.end(), drafts.begin(), drafts.end());
+      num_computed[i] += num_tokens;
+    }
+    for (const Result<ModelRunnerOutput>& result : ranks.execute({step})) {
+      BOOST_REQUIRE_MESSAGE(result.ok(), (result.ok() ? "" : result.error().message));
+      if (result->ids.empty()) continue;  // another rank's
+      BOOST_TEST(result->request_errors.empty());
+      BOOST_REQUIRE((result->ids == step.scheduled_ids));
+      auto token = result->sampled_token_ids.begin();
+      std::size_t row = 0;
+      std::size_t entry = 0;
+      for (std::size_t n = 0; n < result->ids.size(); ++n) {
+        const std::size_t i = static_cast<std::size_t>(value(result->ids[n])) - 1;
+        for (std::int32_t sampled = 0; sampled < result->num_sampled[n]; ++sampled) {
+          got[i].tokens.push_back(*token++);
+          append_row(result->logprobs, row++, entry, got[i].logprobs);
+        }
+        if (step.num_draft_tokens[n] > 0)
+          num_computed[i] -= step.num_draft_tokens[n] + 1 - result->num_sampled[n];
+      }
+      for (const PromptLogprobs& scores : result->prompt_logprobs)
+        got[static_cast<std::size_t>(value(scores.id)) - 1].prompt_logprobs = scores.rows;
+    }
+  }
+  SchedulerOutput last;
+  for (const std::size_t i : chosen) last.finished_ids.push_back(RequestId{i + 1});
+  for (const auto& result : ranks.execute({last})) BOOST_TEST(result.ok());
+  return got;
+}
+
+BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone) {
+  for (const std::string name : {"llama", "gemma3_text", "mistral"}) {
+    const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
+    Ranks one(1, 1, "auto", model);
+    // In the second step: a prompt's middle chunk, a decode, a whole prompt, a scored chunk, a
+    // decode with drafts, a whole prompt that is scored, another middle chunk.
+    std::vector<Part> parts = {{40, {12, 18, 10}},    {5, {5, 1, 1}}, {7, {0, 7, 1}},
+                               {20, {6, 9, 5}, true}, {6, {6, 1, 1}}, {9, {0, 9, 1}, true},
+                               {17, {3, 8, 6}}};
+    // What it says without drafts gives two that come true, and one that does not.
+    const std::vector<TokenId> said =
+        run_parts(one, {parts[4], {}, {}, {}, parts[4]}, {4})[4].tokens;
+    BOOST_REQUIRE(said.size() == 3U);
+    parts[4] = {6, {6, 4, 1}, false, {said[1], said[2], -1}};
+    std::vector<Got> alone;
+    for (std::size_t i = 0; i < parts.size(); ++i) alone.push_back(run_parts(one, parts, {i})[i]);
+    const std::array<std::size_t, 7> num_tokens = {1, 3, 2, 1, 5, 2, 1};
+    const std::array<std::size_t, 7> num_scored = {0, 0, 0, 19, 0, 8, 0};
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      BOOST_TEST(alone[i].tokens.size() == num_tokens[i], name << ", request " << i);
+      BOOST_TEST(alone[i].prompt_logprobs.row_sizes.size() == num_scored[i],
+                 name << ", request " << i);
+    }
+    for (const auto& [tensor, pipeline] :
+         {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)}) {
+      Ranks ranks(tensor, pipeline, "auto", model);
+      const std::vector<Got> together = run_parts(ranks, parts, {0, 1, 2, 3, 4, 5, 6});
+      // Of a step with nothing but middle chunks, no hidden state is asked for.
+      const std::vector<Got> chunks = run_parts(ranks, parts, {6, 0});
+      for (std::size_t i = 0; i < parts.size(); ++i) {
+        BOOST_TEST((together[i] == alone[i]),
+                   name << " on " << tensor << " by " << pipeline << ", request " << i);
+        if (i == 0 || i == 6)
+          BOOST_TEST((chunks[i] == alone[i]),
+                     name << " on " << tensor << " by " << pipeline << ", chunks of " << i);
+      }
     }
   }
 }

@@ -1,0 +1,76 @@
+#include "runtime/worker/input_batch.hpp"
+
+#include <boost/test/unit_test.hpp>
+
+#include "runtime/worker/sampler.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kVocabSize = 100;
+
+/// A request of so many tokens, four of them the prompt's, in blocks of 16 slots.
+NewRequestData request(std::uint64_t id, std::size_t num_tokens, std::int32_t num_computed,
+                       bool scores_prompt = false) {
+  NewRequestData data;
+  data.id = RequestId{id};
+  data.token_ids.assign(num_tokens, 7);
+  data.num_prompt_tokens = 4;
+  data.num_computed_tokens = num_computed;
+  if (scores_prompt) data.params.prompt_logprobs = 1;
+  data.block_ids = {{static_cast<BlockId>(id)}};
+  return data;
+}
+
+BOOST_AUTO_TEST_CASE(hidden_states_are_asked_for_where_a_token_is_sampled_or_scored) {
+  struct Case {
+    NewRequestData request;
+    std::int32_t num_tokens = 0;
+    std::int32_t num_drafts = 0;
+    std::int32_t num_outputs = 0;  ///< expected
+  };
+  const std::vector<Case> cases = {
+      {request(1, 4, 0), 4, 0, 1},        // a whole prompt
+      {request(2, 4, 1), 2, 0, 0},        // a chunk that is not the last
+      {request(3, 6, 0), 5, 0, 0},        // a preempted request, not yet where it was
+      {request(4, 6, 5), 1, 0, 1},        // a decode
+      {request(5, 6, 5), 3, 2, 3},        // and one with drafts
+      {request(6, 4, 0, true), 4, 0, 4},  // a scored prompt
+      {request(7, 4, 1, true), 2, 0, 2},  // and a chunk of one
+      {request(8, 4, 3, true), 1, 0, 1},  // its last token scores nothing
+      {request(9, 6, 4, true), 1, 0, 0},  // preempted behind its prompt
+  };
+  SchedulerOutput step;
+  std::vector<std::int32_t> expected = {0};
+  for (const Case& one : cases) {
+    step.new_requests.push_back(one.request);
+    step.scheduled_ids.push_back(one.request.id);
+    step.num_scheduled_tokens.push_back(one.num_tokens);
+    step.num_draft_tokens.push_back(one.num_drafts);
+    step.draft_token_ids.insert(step.draft_token_ids.end(),
+                                static_cast<std::size_t>(one.num_drafts), 8);
+    expected.push_back(expected.back() + one.num_outputs);
+  }
+  InputBatch batch({16});
+  batch.update(step, kVocabSize);
+  const ForwardBatch arrays = batch.forward_batch();
+  BOOST_TEST(arrays.output_start_loc == expected, boost::test_tools::per_element());
+  BOOST_TEST(arrays.num_outputs() == expected.back());
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    BOOST_TEST(batch.rows()[i].first_output == expected[i]);
+    BOOST_TEST(batch.rows()[i].num_outputs == cases[i].num_outputs);
+  }
+
+  // A request that has failed samples no more, so nothing of its stand-ins is asked for.
+  InputBatch::append_token(*batch.find(RequestId{4}), kNoToken);
+  SchedulerOutput next;
+  next.scheduled_ids = next.cached_requests.ids = {RequestId{4}};
+  next.num_scheduled_tokens = {1};
+  next.cached_requests.num_computed_tokens = {6};
+  next.cached_requests.num_output_tokens = {2};
+  batch.update(next, kVocabSize);
+  BOOST_TEST(batch.forward_batch().num_outputs() == 0);
+}
+
+}  // namespace
+}  // namespace troupe
