@@ -19,20 +19,20 @@ std::int64_t num_query_rows(const AttentionArgs& args, std::int64_t seq) {
 
 /// Tiles of one sequence and KV head.
 std::int64_t tiles_per_head(const AttentionArgs& args, std::int64_t seq) {
-  return ceil_div(num_query_rows(args, seq), kTileRows);
+  return ceil_div(num_query_rows(args, seq), kQueryTileRows);
 }
 
 QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv_head,
                     std::int64_t tile_of_head) {
   const std::int64_t group = args.q.num_heads / args.cache.num_kv_heads;
   const std::int64_t num_rows = num_query_rows(args, seq);
-  const std::int64_t first_row = tile_of_head * kTileRows;
+  const std::int64_t first_row = tile_of_head * kQueryTileRows;
   const std::int64_t first_token = args.query_start_loc[seq];
   const std::int64_t num_queries = args.query_start_loc[seq + 1] - first_token;
   QueryTile tile;
   tile.kv_head = kv_head;
   tile.block_table = args.block_tables + seq * args.block_table_stride;
-  tile.num_rows = static_cast<int>(min_of(kTileRows, num_rows - first_row));
+  tile.num_rows = static_cast<int>(min_of(kQueryTileRows, num_rows - first_row));
   for (int i = 0; i < tile.num_rows; ++i) {
     const std::int64_t query = (first_row + i) / group;
     const std::int64_t head = tile.kv_head * group + (first_row + i) % group;
@@ -169,7 +169,7 @@ constexpr std::int64_t kRunsPerThread = 4;
 }  // namespace
 
 std::int64_t attention_workspace_bytes(const AttentionShape& shape, int num_threads) noexcept {
-  const std::int64_t rows = min_of(kTileRows, shape.num_heads / shape.num_kv_heads);
+  const std::int64_t rows = min_of(kQueryTileRows, shape.num_heads / shape.num_kv_heads);
   const std::int64_t chunks = ceil_div(shape.max_seq_len, kChunkTokens);
   return kSplitTilesPerThread * num_threads * chunks * split_state_floats(rows, shape.head_dim) *
          static_cast<std::int64_t>(sizeof(float));

@@ -33,15 +33,15 @@ TROUPE_INLINE std::int64_t tiles_at_once(const KvCacheView& cache) {
 /// One chunk of one tile of rows, on its way through the stages.
 struct TileChunk {
   const QueryTile* tile = nullptr;
-  const std::uint16_t* queries;  ///< [head_dim / 32, kTileRows, 32] in bf16
+  const std::uint16_t* queries;  ///< [head_dim / 32, kQueryTileRows, 32] in bf16
   std::int64_t chunk;
   StagedChunk* staged;
   float (*scores)[kChunkTokens];
-  std::uint16_t* weights;  ///< [kChunkPairs, kTileRows, kPairTokens] in bf16
+  std::uint16_t* weights;  ///< [kChunkPairs, kQueryTileRows, kPairTokens] in bf16
   SoftmaxState state;
   // The tokens of the chunk that each row sees; none: last < first.
-  std::int64_t first[kTileRows];
-  std::int64_t last[kTileRows];
+  std::int64_t first[kQueryTileRows];
+  std::int64_t last[kQueryTileRows];
   std::int64_t tile_first;
   std::int64_t tile_last;
 
@@ -54,10 +54,10 @@ struct TileChunk {
 struct Bf16Scratch {
   /// Chunks that have scores or weights at a time.
   static constexpr int kNumItems = AttentionUnit::kWorksBesideVectors ? 2 : 1;
-  alignas(64) float scores[kNumItems][kTileRows][kChunkTokens];
-  alignas(64) std::uint16_t weights[kNumItems][kTileRows * kChunkTokens];
-  /// [tile, head_dim / 32, kTileRows, 32] in bf16.
-  alignas(64) std::uint16_t queries[kTileRows * kMaxDimsAtOnce];
+  alignas(64) float scores[kNumItems][kQueryTileRows][kChunkTokens];
+  alignas(64) std::uint16_t weights[kNumItems][kQueryTileRows * kChunkTokens];
+  /// [tile, head_dim / 32, kQueryTileRows, 32] in bf16.
+  alignas(64) std::uint16_t queries[kQueryTileRows * kMaxDimsAtOnce];
   /// Of one chunk, where they cannot be read as they lie: [group, head_dim / 2, 16, 2] in bf16.
   alignas(64) std::byte keys[kChunkTokens * kMaxHeadDim * 2];
   StagedChunk chunks[2];
@@ -65,9 +65,9 @@ struct Bf16Scratch {
   alignas(64) std::byte slices[2][2 * 1024];
   TileState parts[kNumItems];
   // Of each tile, the softmax over the chunks so far.
-  alignas(64) float max[kTilesAtOnce * kTileRows];
-  alignas(64) float sum[kTilesAtOnce * kTileRows];
-  alignas(64) float out[kTileRows * kMaxDimsAtOnce];
+  alignas(64) float max[kTilesAtOnce * kQueryTileRows];
+  alignas(64) float sum[kTilesAtOnce * kQueryTileRows];
+  alignas(64) float out[kQueryTileRows * kMaxDimsAtOnce];
 };
 // It lies on the stack of a thread, which may have 2 MiB.
 static_assert(sizeof(Bf16Scratch) < std::size_t{5} << 18);
@@ -168,11 +168,11 @@ class Bf16Attention {
   };
 
   [[nodiscard]] std::uint16_t* queries_of(std::int64_t t) const {
-    return scratch_.queries + t * kTileRows * head_dim_;
+    return scratch_.queries + t * kQueryTileRows * head_dim_;
   }
   [[nodiscard]] SoftmaxState total_of(std::int64_t t) const {
-    return {scratch_.max + t * kTileRows, scratch_.sum + t * kTileRows,
-            scratch_.out + t * kTileRows * head_dim_};
+    return {scratch_.max + t * kQueryTileRows, scratch_.sum + t * kQueryTileRows,
+            scratch_.out + t * kQueryTileRows * head_dim_};
   }
 
   void begin(TileChunk& item, int t, std::int64_t chunk, std::int64_t buffer,
@@ -222,7 +222,7 @@ class Bf16Attention {
   void round_queries(const QueryTile& tile, std::uint16_t* queries) const {
     for (std::int64_t row = 0; row < tile.num_rows; ++row) {
       for (std::int64_t d = 0; d < head_dim_; d += 32)
-        round_to_bf16(tile.q[row] + d, 32, 32, queries + (d * kTileRows + row * 32));
+        round_to_bf16(tile.q[row] + d, 32, 32, queries + (d * kQueryTileRows + row * 32));
     }
   }
 
@@ -299,7 +299,7 @@ class Bf16Attention {
     std::uint16_t* const weights = item.weights + row * kPairTokens;
     // The weights of the group that begins with token i.
     const auto put = [weights](std::int64_t i, Vec lanes) __attribute__((always_inline)) {
-      std::uint16_t* to = weights + (i & -kPairTokens) * kTileRows + (i & kGroupTokens);
+      std::uint16_t* to = weights + (i & -kPairTokens) * kQueryTileRows + (i & kGroupTokens);
       _mm256_store_si256(reinterpret_cast<__m256i*>(to),
                          reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(lanes.v)));
     };

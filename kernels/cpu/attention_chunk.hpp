@@ -16,9 +16,9 @@ namespace troupe::TROUPE_ISA {
 inline constexpr std::int64_t kChunkTokens = 256;
 /// Query rows (tokens x heads of a group) that share a pass.
 #if defined(TROUPE_BF16_TILES)
-inline constexpr int kTileRows = 32;
+inline constexpr int kQueryTileRows = 32;
 #else
-inline constexpr int kTileRows = 16;
+inline constexpr int kQueryTileRows = 16;
 #endif
 
 /// The rows of a tile: num_rows consecutive (token, head of the group) pairs that read one KV head.
@@ -26,10 +26,10 @@ struct QueryTile {
   std::int64_t kv_head = 0;
   const std::int32_t* block_table = nullptr;
   int num_rows = 0;
-  const float* q[kTileRows];
-  float* out[kTileRows];
-  std::int64_t first_visible[kTileRows];  ///< position of the first key that the row sees
-  std::int64_t last_visible[kTileRows];   ///< its own position
+  const float* q[kQueryTileRows];
+  float* out[kQueryTileRows];
+  std::int64_t first_visible[kQueryTileRows];  ///< position of the first key that the row sees
+  std::int64_t last_visible[kQueryTileRows];   ///< its own position
   bool is_whole = false;  ///< its chunks are attended one after the other by one thread
 };
 
@@ -66,7 +66,7 @@ struct ChunkScales {
 
 /// What attend_chunk computes with; large, so one per running tile.
 struct ChunkScratch {
-  alignas(64) float scores[kTileRows][kChunkTokens];
+  alignas(64) float scores[kQueryTileRows][kChunkTokens];
   alignas(64) std::byte staged_keys[kMaxHeadDim * kLanes * 4];
   const std::byte* values[kChunkTokens];
   ChunkScales scales;
@@ -305,8 +305,8 @@ void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t
   const KvCacheView& cache = args.cache;
   const std::int64_t chunk_start = chunk * kChunkTokens;
   const std::int64_t head_dim = cache.head_dim;
-  std::int64_t first[kTileRows] = {};
-  std::int64_t last[kTileRows] = {};
+  std::int64_t first[kQueryTileRows] = {};
+  std::int64_t last[kQueryTileRows] = {};
   std::int64_t tile_first = kChunkTokens;
   std::int64_t tile_last = -1;
   for (int row = 0; row < tile.num_rows; ++row) {

@@ -23,7 +23,7 @@ class AttentionUnit {
   }
 
   /// scores[r * kChunkTokens + (0 ... 16 kGroups - 1)] = query r times the keys of kGroups groups.
-  /// queries: [head_dim / 32, kTileRows, 32]; keys: their pairs of elements are `stride` bytes
+  /// queries: [head_dim / 32, kQueryTileRows, 32]; keys: their pairs of elements are `stride` bytes
   /// apart.
   template <int kGroups, class Beside>
   void score(int num_rows, std::int64_t head_dim, const std::uint16_t* queries,
@@ -35,14 +35,14 @@ class AttentionUnit {
             const std::byte* from[kGroups];
             TROUPE_UNROLL
             for (int g = 0; g < kGroups; ++g) from[g] = keys[g] + d / 2 * stride;
-            sums.template add<16>(queries + d * kTileRows + first * 32, from, stride);
+            sums.template add<16>(queries + d * kQueryTileRows + first * 32, from, stride);
           }
           sums.store(scores + first * kChunkTokens, kChunkTokens);
         });
   }
 
   /// out[r, 0, num_cols) = weights of row r times values, over pairs of groups in order. weights:
-  /// [pair of groups, kTileRows, 32], from row 0 of pair 0 on; num_cols: see value_cols.
+  /// [pair of groups, kQueryTileRows, 32], from row 0 of pair 0 on; num_cols: see value_cols.
   template <class ValuesOf, class Beside>
   void add_values(int num_rows, std::int64_t num_cols, std::int64_t first_pair,
                   std::int64_t end_pair, const std::uint16_t* weights, const ValuesOf& values_of,
@@ -118,7 +118,7 @@ class AttentionUnit {
           Sums<decltype(rows)::value, kVectors> sums;
           for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
             const GroupValues values = values_of(pair);
-            const std::uint16_t* x = weights + (pair * kTileRows + first) * kPairTokens;
+            const std::uint16_t* x = weights + (pair * kQueryTileRows + first) * kPairTokens;
             TROUPE_UNROLL
             for (int g = 0; g < 2; ++g, x += kGroupTokens) {
               if (values.groups[g] == nullptr) continue;  // nobody sees it

@@ -7,19 +7,19 @@ namespace troupe::TROUPE_ISA {
 
 /// A SoftmaxState in memory of its own, for the rows of one tile.
 struct TileState {
-  alignas(64) float max[kTileRows] = {};
-  alignas(64) float sum[kTileRows] = {};
-  alignas(64) float out[kTileRows * kMaxHeadDim];
+  alignas(64) float max[kQueryTileRows] = {};
+  alignas(64) float sum[kQueryTileRows] = {};
+  alignas(64) float out[kQueryTileRows * kMaxHeadDim];
   SoftmaxState view() { return {max, sum, out}; }
 };
 
 /// Takes the rows' softmax over one more chunk into their total.
 inline void merge_chunk(const QueryTile& tile, std::int64_t chunk, std::int64_t head_dim,
                         const SoftmaxState& part, const SoftmaxState& total) {
-  alignas(64) float max_of_both[kTileRows];
-  alignas(64) float sum_of_both[kTileRows];
-  alignas(64) float total_factor[kTileRows];
-  alignas(64) float part_factor[kTileRows];
+  alignas(64) float max_of_both[kQueryTileRows];
+  alignas(64) float sum_of_both[kQueryTileRows];
+  alignas(64) float total_factor[kQueryTileRows];
+  alignas(64) float part_factor[kQueryTileRows];
   for_each_vector(tile.num_rows, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
     const Vec part_max = load_lanes(part.max + i);
     const Vec total_max = load_lanes(total.max + i);

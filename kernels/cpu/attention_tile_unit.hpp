@@ -20,7 +20,7 @@ class AttentionUnit {
   static std::int64_t value_cols(int, std::int64_t) { return 32; }
 
   /// scores[r * kChunkTokens + (0 ... 16 kGroups - 1)] = query r times the keys of kGroups groups.
-  /// queries: [head_dim / 32, kTileRows, 32]; keys: their pairs of elements are `stride` bytes
+  /// queries: [head_dim / 32, kQueryTileRows, 32]; keys: their pairs of elements are `stride` bytes
   /// apart. beside.step() is called for every 32 elements.
   template <int kGroups, class Beside>
   void score(int num_rows, std::int64_t head_dim, const std::uint16_t* queries,
@@ -29,7 +29,7 @@ class AttentionUnit {
     begin(num_rows);
     const bool lower = num_rows > 16;
     for (std::int64_t d = 0; d < head_dim; d += 32) {
-      const std::uint16_t* of_rows = queries + d * kTileRows;
+      const std::uint16_t* of_rows = queries + d * kQueryTileRows;
       TROUPE_TILE_LOAD(4, of_rows, 64);
       TROUPE_TILE_LOAD(6, keys[0] + d / 2 * stride, stride);
       TROUPE_TILE_DOT(0, 4, 6);
@@ -54,7 +54,8 @@ class AttentionUnit {
   }
 
   /// out[r, 0, 32) = weights of row r times values, over pairs of groups in order. weights: [pair
-  /// of groups, kTileRows, 32], from row 0 of pair 0 on. beside.step() is called for every pair.
+  /// of groups, kQueryTileRows, 32], from row 0 of pair 0 on. beside.step() is called for every
+  /// pair.
   template <class ValuesOf, class Beside>
   void add_values(int num_rows, std::int64_t, std::int64_t first_pair, std::int64_t end_pair,
                   const std::uint16_t* weights, const ValuesOf& values_of, float* out,
@@ -66,7 +67,7 @@ class AttentionUnit {
       const GroupValues values = next;
       // What was just stored cannot be loaded as tiles for a while.
       if (pair + 1 < end_pair) next = values_of(pair + 1);
-      const std::uint16_t* of_rows = weights + pair * kTileRows * kPairTokens;
+      const std::uint16_t* of_rows = weights + pair * kQueryTileRows * kPairTokens;
       TROUPE_TILE_LOAD(4, of_rows, 64);
       TROUPE_TILE_LOAD(6, values.groups[0], 64);
       TROUPE_TILE_DOT(0, 4, 6);
