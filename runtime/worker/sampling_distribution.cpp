@@ -25,10 +25,11 @@ std::size_t bucket_of(float logit, float largest) noexcept {
 
 Result<void> SamplingDistribution::set(std::span<const float> logits,
                                        const SamplingParams& params) {
-  ASSIGN_OR_RETURN(const std::size_t best, index_of_largest(logits));
   const float temperature = std::max(params.temperature, kMinTemperature);
   logits_.resize(logits.size());
   for (std::size_t i = 0; i < logits.size(); ++i) logits_[i] = logits[i] / temperature;
+  // Behind the division, which may make a large logit infinite.
+  ASSIGN_OR_RETURN(const std::size_t best, index_of_largest(logits_));
   const float largest = logits_[best];
 
   float smallest = std::numeric_limits<float>::lowest();

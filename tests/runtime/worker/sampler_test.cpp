@@ -148,6 +148,13 @@ BOOST_AUTO_TEST_CASE(a_bad_row_is_an_error_and_adds_no_logprobs) {
   };
   BOOST_TEST((error_of({0, std::nanf(""), 2}, drawn) == ErrorCode::kInternal));
   BOOST_TEST((error_of({kInfinity, 0, 0}, drawn) == ErrorCode::kInternal));
+  // Finite with the penalty, and infinite when it is divided by the temperature.
+  SamplingParams extreme;
+  extreme.repetition_penalty = 1e-37f;
+  extreme.temperature = 0.1f;
+  extreme.top_p = 0.9f;
+  const SamplingState overflowing(extreme, std::vector<TokenId>{2}, 1);
+  BOOST_TEST((error_of({0, 1, 5}, overflowing) == ErrorCode::kInternal));
   BOOST_TEST((error_of({0, 1, 2}, nothing_allowed) == ErrorCode::kInvalidArgument));
   BOOST_TEST(rows.row_sizes.empty());
 }
