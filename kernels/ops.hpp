@@ -263,8 +263,8 @@ struct OpTable {
   std::int64_t (*packed_bytes)(const WeightSpec& spec) noexcept = nullptr;
   /// Puts the rows of `part` at rows first_row, first_row + 1, ... of the packed matrix, converting
   /// to spec.type (round to nearest even). Several checkpoint tensors (q, k, v) become one matrix
-  /// by packing each at its offset; disjoint rows may be packed at the
-  /// same time. Pre: part.num_cols == spec.num_cols; `packed` was zero filled.
+  /// by packing each at its offset; disjoint rows may be packed at the same time.
+  /// Pre: part.num_cols == spec.num_cols; `packed` was zero filled.
   void (*pack_rows)(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
                     std::byte* packed) noexcept = nullptr;
   /// pack_rows for a quantised matrix. Null: the backend has no quantised matrices.

@@ -3,14 +3,14 @@
 //
 // Every pointer in the arguments is device memory, index arrays and block tables too; so nothing
 // here can plan by what they hold. An operation is launched on OpContext::stream and returns before
-// it ran. OpContext::pool and ::workspace are not used.
+// it ran. OpContext::pool is not used, and of the operations only gated_mlp uses ::workspace.
 
 #include "kernels/ops.hpp"
 
 namespace troupe::cuda {
 
-// These three run on the host and need no GPU. A weight is packed in host memory and copied to the
-// device as bytes.
+// pack_rows and the functions that return bytes run on the host and need no GPU. A weight is packed
+// in host memory and copied to the device as bytes.
 std::int64_t packed_bytes(const WeightSpec& spec) noexcept;
 void pack_rows(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
                std::byte* packed) noexcept;

@@ -1,8 +1,7 @@
 // Matrix times weights. A weight lies in memory as a checkpoint stores it, [N, K], dense; a gated
-// one has its gates first. Every
-// element of the product is a sum over k in order, one fused multiply-add after the other; tiles
-// only decide which thread computes it. So results do not depend on the tile's shape, and that may
-// be chosen by the number of rows.
+// one has its gates first. Every element of the product is a sum over k in order, one fused
+// multiply-add after the other; tiles only decide which thread computes it. So results do not
+// depend on the tile's shape, and that may be chosen by the number of rows.
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_ops.hpp"

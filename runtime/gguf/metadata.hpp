@@ -12,14 +12,15 @@
 
 namespace troupe {
 
-/// Reads keys of one file. The first error sticks (later reads give their defaults), so that a
-/// caller reads all keys and asks once. The metadata must outlive the reader.
+/// Reads keys of one file. The first error sticks, so that a caller reads all keys and asks once; a
+/// read that fails gives some value of its type. The metadata must outlive the reader.
 class GgufMetadata {
  public:
   GgufMetadata(const nlohmann::json& metadata, std::string_view file_name)
       : metadata_(metadata), file_name_(file_name) {}
 
   [[nodiscard]] bool has(const std::string& key) const;
+  // `otherwise` is what an absent key gives; a key without one must be there.
   [[nodiscard]] std::int64_t integer(const std::string& key, std::optional<std::int64_t> otherwise);
   [[nodiscard]] double number(const std::string& key, std::optional<double> otherwise);
   [[nodiscard]] bool boolean(const std::string& key, bool otherwise);

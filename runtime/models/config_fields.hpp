@@ -17,8 +17,8 @@ namespace troupe {
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file_name);
 
 /// Reads fields of one object. A key that is absent or null gives the default. The first error
-/// sticks (the later reads give their defaults), so that a caller reads all fields and asks once.
-/// The object must outlive the reader.
+/// sticks, so that a caller reads all fields and asks once: a read that fails gives its default,
+/// and where there is none a value of its type. The object must outlive the reader.
 class ConfigFields {
  public:
   /// `where` starts every error: "config.json: text_config".
@@ -28,8 +28,10 @@ class ConfigFields {
   [[nodiscard]] bool contains(std::string_view key) const;
   /// True if the key is there and not null.
   [[nodiscard]] bool has(std::string_view key) const;
+  /// A whole number in [min, max]. `otherwise` is the default; without one the key must be there.
   [[nodiscard]] std::int64_t integer(std::string_view key, std::optional<std::int64_t> otherwise,
                                      std::int64_t min, std::int64_t max);
+  /// Without a default the key must be there.
   [[nodiscard]] double number(std::string_view key, std::optional<double> otherwise);
   [[nodiscard]] bool boolean(std::string_view key, bool otherwise);
   [[nodiscard]] std::string text(std::string_view key, std::string_view otherwise);

@@ -35,8 +35,8 @@ struct BlockGroups {
 GroupScale unpack_group(TensorType type, const std::byte* row, std::int64_t group,
                         std::int8_t* values);
 
-/// out[i] = element cols.begin + i of row `row` of a matrix (or of a vector: row 0), widened.
-/// Pre: is_weight_type(tensor.type).
+/// out[i] = element first_col + i of row `row` of a matrix (or of a vector: row 0), widened, for
+/// i < num_cols. Pre: the type is f32, bf16, f16 or a block type.
 void widen_row(const TensorView& tensor, std::int64_t row, std::int64_t first_col,
                std::int64_t num_cols, float* out);
 

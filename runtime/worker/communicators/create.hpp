@@ -25,8 +25,8 @@ struct CommunicatorOptions {
 };
 
 /// Returns when all ranks are there. Errors: kInvalidArgument (the rendezvous), kTimeout and
-/// kUnavailable naming who is missing, or that there is a
-/// newer meeting, kIo, kUnsupported (a peer of another build).
+/// kUnavailable naming who is missing, or that there is a newer meeting, kIo, kUnsupported (a peer
+/// of another build).
 Result<std::unique_ptr<Communicator>> create_communicator(const CommunicatorOptions& options);
 
 }  // namespace troupe
