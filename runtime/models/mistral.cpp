@@ -1,23 +1,13 @@
 // Mistral (arXiv 2310.06825): Llama, with a sliding window in every layer where one is set.
 
 #include "runtime/models/architectures.hpp"
-#include "runtime/models/decoder.hpp"
+#include "runtime/models/pre_norm_decoder.hpp"
 
 namespace troupe {
 
 std::unique_ptr<Model> make_mistral(const ModelConfig& config, Device& device,
                                     WeightLoader& loader) {
-  const auto rope =
-      std::make_shared<const RotaryEmbedding>(config.rope, config.head_dim, config.max_model_len);
-  const std::string prefix = weight_prefix(loader) + "layers.";
-  std::vector<std::unique_ptr<DecoderLayer>> layers;
-  for (const std::size_t i : layers_to_load(config, loader)) {
-    const AttentionOptions attention = attention_options(config, i, rope);
-    layers.push_back(
-        std::make_unique<PreNormLayer>(loader, prefix + std::to_string(i), config, attention));
-  }
-  return std::make_unique<DecoderModel>(config, device, loader, std::move(layers),
-                                        DecoderOptions{.norm = {.eps = config.rms_norm_eps}});
+  return make_pre_norm_decoder(config, device, loader, {});
 }
 
 }  // namespace troupe
