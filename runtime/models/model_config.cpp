@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "kernels/ops.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/rope_config.hpp"
@@ -113,6 +114,10 @@ void parse_sizes(ConfigFields& text, Family family, ModelConfig& config) {
       size("num_key_value_heads", defaults.num_kv_heads.value_or(config.num_heads));
   config.head_dim = size("head_dim", defaults.head_dim.value_or(std::max<std::int64_t>(
                                          1, config.hidden_size / config.num_heads)));
+  if (config.head_dim > kMaxHeadDim)
+    text.fail(ErrorCode::kUnsupported, "head_dim is " + std::to_string(config.head_dim) +
+                                           ", at most " + std::to_string(kMaxHeadDim) +
+                                           " is supported");
   config.vocab_size = size("vocab_size", defaults.vocab_size);
   config.max_model_len =
       text.integer("max_position_embeddings", defaults.max_positions, 1, kMaxPositions);
@@ -265,14 +270,10 @@ Result<ModelConfig> parse_model_config(std::string_view json_text) {
   if (text.error()) return *text.error();
   parse_windows(text, family, config);
   parse_ropes(text, family, config);
+  for (const RopeConfig* rope : {&config.rope, &config.sliding_rope})
+    check_rope(text, *rope, config.head_dim);
   parse_attention(text, family, config);
   if (text.error()) return *text.error();
-  const auto rotary_dim = static_cast<std::int64_t>(static_cast<double>(config.head_dim) *
-                                                    config.rope.partial_rotary_factor);
-  if (rotary_dim < 2 || rotary_dim % 2 != 0 || rotary_dim > config.head_dim)
-    return Error{ErrorCode::kUnsupported, std::string(kFile) + ": " + std::to_string(rotary_dim) +
-                                              " of " + std::to_string(config.head_dim) +
-                                              " elements of a head would be rotated"};
   return config;
 }
 

@@ -39,6 +39,11 @@ struct RopeConfig {
   double attention_factor = 1;              ///< cos and sin are multiplied by it
   double partial_rotary_factor = 1;         ///< the share of each head that is rotated
   bool operator==(const RopeConfig&) const = default;
+
+  /// Elements of a head that are rotated.
+  [[nodiscard]] std::int64_t rotary_dim(std::int64_t head_dim) const noexcept {
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
+  }
 };
 
 /// What a decoder-only model's config.json says, with the defaults of its architecture filled in.

@@ -89,9 +89,22 @@ RopeConfig parse_rope(ConfigFields& fields, std::string_view layer_type, double 
       fields.fail(reader.error()->code, reader.error()->message.substr(prefix.size()));
     }
   }
-  if (!(rope.theta > 1 && std::isfinite(rope.theta)))
-    fields.fail(ErrorCode::kCorrupt, "rope_theta is not above 1");
   return rope;
+}
+
+void check_rope(ConfigFields& fields, const RopeConfig& rope, std::int64_t head_dim) {
+  if (!(rope.theta > 1 && std::isfinite(rope.theta)))
+    fields.fail(ErrorCode::kCorrupt,
+                "the base of a rotation is " + json(rope.theta).dump() + ", it must be above 1");
+  const double share = rope.partial_rotary_factor;
+  if (!(share > 0 && share <= 1))
+    return fields.fail(ErrorCode::kUnsupported, "partial_rotary_factor is " + json(share).dump() +
+                                                    ", not above 0 and at most 1");
+  const std::int64_t rotated = rope.rotary_dim(head_dim);
+  if (rotated < 2 || rotated % 2 != 0)
+    fields.fail(ErrorCode::kUnsupported, std::to_string(rotated) + " of " +
+                                             std::to_string(head_dim) +
+                                             " elements of a head would be rotated");
 }
 
 }  // namespace troupe

@@ -15,4 +15,8 @@ namespace troupe {
 [[nodiscard]] RopeConfig parse_rope(ConfigFields& fields, std::string_view layer_type,
                                     double default_theta, std::int64_t trained_positions);
 
+/// Whether heads of head_dim elements can be rotated so: theta is above 1, and the share of a head
+/// is a whole number of pairs. Errors go to `fields`: kCorrupt, kUnsupported.
+void check_rope(ConfigFields& fields, const RopeConfig& rope, std::int64_t head_dim);
+
 }  // namespace troupe

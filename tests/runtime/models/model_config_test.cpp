@@ -15,6 +15,11 @@ std::string llama(const std::string& fields, const std::string& name = "LlamaFor
          (fields.empty() ? "" : "," + fields) + "}";
 }
 
+/// Gemma 3 with the sizes of its class.
+std::string gemma3(const std::string& fields) {
+  return R"({"architectures":["Gemma3ForCausalLM"],)" + fields + "}";
+}
+
 ModelConfig parsed(const std::string& json) {
   const auto config = parse_model_config(json);
   BOOST_REQUIRE_MESSAGE(config.ok(), json);
@@ -31,6 +36,7 @@ BOOST_AUTO_TEST_CASE(absent_keys_take_the_defaults_of_the_configuration_class) {
   BOOST_TEST(!config.dtype.has_value());
   BOOST_TEST(parsed(llama("", "Qwen3ForCausalLM")).head_dim == 128);
   BOOST_TEST(parsed(llama(R"("num_key_value_heads":null)")).num_kv_heads == 4);
+  BOOST_TEST(parsed(llama(R"("head_dim":512)")).head_dim == 512);
 }
 
 BOOST_AUTO_TEST_CASE(gemma3_needs_no_sizes_at_all) {
@@ -99,6 +105,14 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
       {llama(R"("head_dim":"x")"), "head_dim is \"x\""},
       {llama(R"("num_hidden_layers":1e9)"), "num_hidden_layers"},
       {llama(R"("head_dim":15)"), "15 of 15 elements of a head"},
+      {llama(R"("head_dim":514)"), "head_dim is 514, at most 512 is supported"},
+      {llama(R"("rope_theta":0)"), "the base of a rotation is 0.0, it must be above 1"},
+      {llama(R"("partial_rotary_factor":1e300)"), "partial_rotary_factor is 1e+300"},
+      {gemma3(R"("rope_local_base_freq":0)"), "the base of a rotation is 0.0, it"},
+      {gemma3(R"("rope_parameters":{"sliding_attention":{"partial_rotary_factor":0.13}})"),
+       "33 of 256 elements of a head"},
+      {gemma3(R"("rope_parameters":{"sliding_attention":{"partial_rotary_factor":2}})"),
+       "partial_rotary_factor is 2.0, not above 0 and at most 1"},
       {llama(R"("hidden_act":"gelu")"), "activation gelu"},
       {llama(R"("quantization_config":{"bits":4})"), "quant_method (none) is not supported"},
       {llama(R"("quantization_config":{"quant_method":"hqq"})"),
