@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/base/log.hpp"
+#include "runtime/models/rotary_embedding.hpp"
 
 namespace troupe {
 namespace {
@@ -115,6 +116,9 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
   RETURN_IF_ERROR(limit_model_len(options, loaded.config));
+  for (const RopeConfig* rope : {&loaded.config.rope, &loaded.config.sliding_rope})
+    RETURN_IF_ERROR(RotaryEmbedding::check_size(*rope, loaded.config.head_dim,
+                                                loaded.config.max_model_len));
   RETURN_IF_ERROR(check_parallel(loaded.config, options.parallel));
   ASSIGN_OR_RETURN(const QuantizedType quantized,
                    choose_quantization(options.quantization, loaded.config.quantization.method));

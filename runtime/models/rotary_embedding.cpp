@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
 
 namespace troupe {
 namespace {
@@ -84,10 +85,22 @@ std::vector<double> dynamic_frequencies(const RopeConfig& rope, std::int64_t dim
 
 }  // namespace
 
+Result<void> RotaryEmbedding::check_size(const RopeConfig& config, std::int64_t head_dim,
+                                         std::int64_t num_positions) {
+  const auto position_bytes =
+      config.rotary_dim(head_dim) * static_cast<std::int64_t>(sizeof(float));
+  const std::int64_t max_positions = kMaxBytes / position_bytes;
+  if (num_positions <= max_positions) return {};
+  return invalid_argument("max_model_len is " + std::to_string(num_positions) +
+                              ", the tables of its rotary embedding would take " +
+                              std::to_string(num_positions * position_bytes) + " bytes; at most " +
+                              std::to_string(max_positions) + " positions are supported",
+                          "max_model_len");
+}
+
 RotaryEmbedding::RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim,
                                  std::int64_t num_positions)
-    : rotary_dim_(
-          static_cast<std::int64_t>(static_cast<double>(head_dim) * config.partial_rotary_factor)) {
+    : rotary_dim_(config.rotary_dim(head_dim)) {
   const auto half = static_cast<std::size_t>(rotary_dim_ / 2);
   cos_.resize(static_cast<std::size_t>(num_positions) * half);
   sin_.resize(cos_.size());

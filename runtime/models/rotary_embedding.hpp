@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/base/result.hpp"
 #include "runtime/models/model_config.hpp"
 
 namespace troupe {
@@ -12,6 +13,13 @@ namespace troupe {
 /// and angles are rounded to f32 as the models' reference implementation does.
 class RotaryEmbedding {
  public:
+  static constexpr std::int64_t kMaxBytes = std::int64_t{2} << 30;  ///< of cos and sin together
+
+  /// Whether the tables keep to kMaxBytes: what config.json says may be anything. Errors:
+  /// kInvalidArgument, naming max_model_len, what it would take and the most positions.
+  static Result<void> check_size(const RopeConfig& config, std::int64_t head_dim,
+                                 std::int64_t num_positions);
+  /// Pre: check_size allows it.
   RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim, std::int64_t num_positions);
 
   [[nodiscard]] const std::vector<float>& cos() const noexcept { return cos_; }

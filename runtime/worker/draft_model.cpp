@@ -32,6 +32,7 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
                            {.dtype = options.dtype,
                             .quantization = options.quantization,
                             .packed_weights_dir = options.packed_weights_dir,
+                            .max_model_len = max_model_len,
                             .parallel = options.parallel},
                            progress);
   if (!loaded.ok())
@@ -40,9 +41,6 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
   if (model.vocab_size() != vocab_size)
     return refuse("its vocabulary has " + std::to_string(model.vocab_size()) +
                   " tokens, the model's has " + std::to_string(vocab_size));
-  if (model.max_model_len() < max_model_len)
-    return refuse("it was made for at most " + std::to_string(model.max_model_len()) +
-                  " tokens, max_model_len is " + std::to_string(max_model_len));
   std::unique_ptr<DraftModel> draft(new DraftModel(options, device, std::move(loaded).value()));
   RETURN_IF_ERROR(draft->reserve_memory());
   return draft;

@@ -87,6 +87,18 @@ BOOST_AUTO_TEST_CASE(dynamic_scaling_starts_behind_the_trained_length) {
                boost::test_tools::tolerance(1e-4f));
 }
 
+BOOST_AUTO_TEST_CASE(tables_that_would_take_too_much_memory_are_refused_with_the_limit) {
+  // 128 elements of f32 for each position.
+  const std::int64_t most = (std::int64_t{2} << 30) / 512;
+  BOOST_TEST(RotaryEmbedding::check_size({}, 128, most).ok());
+  BOOST_TEST(RotaryEmbedding::check_size({.partial_rotary_factor = 0.5}, 128, 2 * most).ok());
+  const auto refused = RotaryEmbedding::check_size({}, 128, 1 << 28);
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST(refused.error().message ==
+             "max_model_len is 268435456, the tables of its rotary embedding would take "
+             "137438953472 bytes; at most 4194304 positions are supported");
+}
+
 BOOST_AUTO_TEST_CASE(a_part_of_a_head_may_be_rotated) {
   const RotaryEmbedding rope({.theta = 1e4, .partial_rotary_factor = 0.5}, 16, 2);
   BOOST_TEST(rope.rotary_dim() == 8);

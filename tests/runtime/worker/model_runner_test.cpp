@@ -6,6 +6,7 @@
 #include <fstream>
 #include <string>
 
+#include "runtime/base/file.hpp"
 #include "tests/support/replay.hpp"
 #include "tests/support/replay_models_driver.hpp"
 
@@ -331,6 +332,27 @@ BOOST_AUTO_TEST_CASE(a_broken_model_folder_is_refused_with_tensor_and_shapes) {
       missing);
   fs::remove_all(folder);
   BOOST_TEST(load_error(options_for(folder.string())).find("config.json") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_model_made_for_very_many_tokens_is_loaded_for_those_that_are_asked_for) {
+  const fs::path folder =
+      fs::temp_directory_path() / ("troupe_runner_long_" + std::to_string(std::random_device()()));
+  fs::copy(model_folder("llama"), folder);
+  const fs::path config = folder / "config.json";
+  std::string text = read_file(config).value();
+  const std::string key = "\"max_position_embeddings\": ";
+  text.insert(text.find(key) + key.size(), "10000");
+  std::ofstream(config) << text;
+  WorkerOptions options = options_for(folder.string());
+  BOOST_TEST(load_error(options).find("max_model_len is 100001024, the tables") !=
+             std::string::npos);
+  options.max_model_len = 128;
+  BOOST_TEST(load_error(options) == "");
+  // A model that drafts for another one needs its positions only.
+  options = options_for(model_folder("llama"));
+  options.speculative = {.num_draft_tokens = 2, .draft_model = folder.string()};
+  BOOST_TEST(load_error(options) == "");
+  fs::remove_all(folder);
 }
 
 BOOST_AUTO_TEST_CASE(wrong_options_are_refused_by_name) {
