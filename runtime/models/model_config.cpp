@@ -1,13 +1,13 @@
 #include "runtime/models/model_config.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "kernels/ops.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/config_fields.hpp"
+#include "runtime/models/registry.hpp"
 #include "runtime/models/rope_config.hpp"
 
 namespace troupe {
@@ -19,21 +19,6 @@ constexpr std::string_view kFile = "config.json";
 constexpr std::int64_t kMaxSize = 1 << 24;  // of one dimension
 constexpr std::int64_t kMaxLayers = 1 << 12;
 constexpr std::int64_t kMaxPositions = 1 << 28;
-
-enum class Family : std::uint8_t { kLlama, kQwen2, kQwen3, kMistral, kGemma3 };
-
-struct Architecture {
-  std::string_view name;
-  Family family;
-};
-constexpr std::array<Architecture, 6> kArchitectures = {{
-    {"LlamaForCausalLM", Family::kLlama},
-    {"Qwen2ForCausalLM", Family::kQwen2},
-    {"Qwen3ForCausalLM", Family::kQwen3},
-    {"MistralForCausalLM", Family::kMistral},
-    {"Gemma3ForCausalLM", Family::kGemma3},
-    {"Gemma3ForConditionalGeneration", Family::kGemma3},
-}};
 
 /// What a family's configuration class assumes where config.json is silent. Sizes without a default
 /// must be given.
@@ -47,17 +32,17 @@ struct Defaults {
   std::string_view activation = "silu";
 };
 
-Defaults defaults_of(Family family) {
+Defaults defaults_of(ModelFamily family) {
   switch (family) {
-    case Family::kLlama:
+    case ModelFamily::kLlama:
       return {.max_positions = 2048, .theta = 1e4};
-    case Family::kQwen2:
+    case ModelFamily::kQwen2:
       return {.max_positions = 32768, .theta = 1e4};
-    case Family::kQwen3:
+    case ModelFamily::kQwen3:
       return {.head_dim = 128, .max_positions = 32768, .theta = 1e4};
-    case Family::kMistral:
+    case ModelFamily::kMistral:
       return {.num_kv_heads = 8, .max_positions = 131072, .theta = 1e4};
-    case Family::kGemma3:
+    case ModelFamily::kGemma3:
       break;
   }
   return {.hidden_size = 2304,
@@ -73,16 +58,12 @@ Defaults defaults_of(Family family) {
           .activation = "gelu_pytorch_tanh"};
 }
 
-Result<Family> find_family(ConfigFields& root, std::string& architecture) {
+Result<const RegisteredArchitecture*> find_architecture(ConfigFields& root) {
   const std::vector<std::string> names = root.texts("architectures");
   if (root.error()) return *root.error();
   std::string supported;
-  for (const Architecture& known : kArchitectures) {
-    for (const std::string& name : names)
-      if (name == known.name) {
-        architecture = name;
-        return known.family;
-      }
+  for (const RegisteredArchitecture& known : registered_architectures()) {
+    if (std::ranges::find(names, known.name) != names.end()) return &known;
     supported += (supported.empty() ? "" : ", ") + std::string(known.name);
   }
   return Error{ErrorCode::kUnsupported, names.empty()
@@ -101,7 +82,7 @@ std::optional<DType> parse_dtype(ConfigFields& root, ConfigFields& text) {
   return std::nullopt;
 }
 
-void parse_sizes(ConfigFields& text, Family family, ModelConfig& config) {
+void parse_sizes(ConfigFields& text, ModelFamily family, ModelConfig& config) {
   const Defaults defaults = defaults_of(family);
   const auto size = [&](std::string_view key, std::optional<std::int64_t> otherwise) {
     return text.integer(key, otherwise, 1, kMaxSize);
@@ -129,34 +110,34 @@ void parse_sizes(ConfigFields& text, Family family, ModelConfig& config) {
                                        ", not a multiple of num_key_value_heads, " +
                                        std::to_string(config.num_kv_heads));
   const std::string activation = text.text(
-      family == Family::kGemma3 ? "hidden_activation" : "hidden_act", defaults.activation);
+      family == ModelFamily::kGemma3 ? "hidden_activation" : "hidden_act", defaults.activation);
   if (activation != defaults.activation)
     text.fail(ErrorCode::kUnsupported,
               "activation " + activation + " is not supported for " + config.architecture);
 }
 
 /// The window of the family's windowed layers; 0 if it has none.
-std::int32_t parse_window(ConfigFields& text, Family family) {
+std::int32_t parse_window(ConfigFields& text, ModelFamily family) {
   const auto window = [&](std::int64_t otherwise) {
     return static_cast<std::int32_t>(text.integer("sliding_window", otherwise, 1, kMaxPositions));
   };
   switch (family) {
-    case Family::kLlama:
+    case ModelFamily::kLlama:
       return 0;
-    case Family::kMistral:
+    case ModelFamily::kMistral:
       // Its class has a window by default; null says that there is none.
       return text.contains("sliding_window") && !text.has("sliding_window") ? 0 : window(4096);
-    case Family::kQwen2:
-    case Family::kQwen3:
+    case ModelFamily::kQwen2:
+    case ModelFamily::kQwen3:
       return text.boolean("use_sliding_window", false) ? window(4096) : 0;
-    case Family::kGemma3:
+    case ModelFamily::kGemma3:
       return window(4096);
   }
   return 0;
 }
 
 /// Which layers have the window: layer_types says it, or else the family's own rule.
-void parse_windows(ConfigFields& text, Family family, ModelConfig& config) {
+void parse_windows(ConfigFields& text, ModelFamily family, ModelConfig& config) {
   const std::int32_t window = parse_window(text, family);
   const auto num_layers = static_cast<std::size_t>(config.num_layers);
   config.sliding_windows.assign(num_layers, 0);
@@ -181,18 +162,18 @@ void parse_windows(ConfigFields& text, Family family, ModelConfig& config) {
   const std::int64_t first_window = text.integer("max_window_layers", 28, 0, kMaxLayers);
   for (std::size_t i = 0; i < num_layers; ++i) {
     const auto layer = static_cast<std::int64_t>(i);
-    const bool full = family == Family::kGemma3    ? (layer + 1) % pattern == 0
-                      : family == Family::kMistral ? false
-                                                   : layer < first_window;
+    const bool full = family == ModelFamily::kGemma3    ? (layer + 1) % pattern == 0
+                      : family == ModelFamily::kMistral ? false
+                                                        : layer < first_window;
     config.sliding_windows[i] = full ? 0 : window;
   }
 }
 
 /// Gemma 3 rotates its local layers by a base of their own.
-void parse_ropes(ConfigFields& text, Family family, ModelConfig& config) {
+void parse_ropes(ConfigFields& text, ModelFamily family, ModelConfig& config) {
   const double theta = defaults_of(family).theta;
   const std::int64_t trained = config.max_model_len;
-  if (family == Family::kGemma3) {
+  if (family == ModelFamily::kGemma3) {
     const double local_theta = text.number("rope_local_base_freq", 1e4);
     config.rope = parse_rope(text, "full_attention", theta, trained);
     config.sliding_rope = RopeConfig{.theta = local_theta};
@@ -214,9 +195,9 @@ void parse_ropes(ConfigFields& text, Family family, ModelConfig& config) {
   config.max_model_len = std::min(config.max_model_len, kMaxPositions);
 }
 
-void parse_attention(ConfigFields& text, Family family, ModelConfig& config) {
+void parse_attention(ConfigFields& text, ModelFamily family, ModelConfig& config) {
   double scale_base = static_cast<double>(config.head_dim);
-  if (family == Family::kGemma3) {
+  if (family == ModelFamily::kGemma3) {
     scale_base = text.number("query_pre_attn_scalar", 256);
     config.attention_logit_softcap = static_cast<float>(text.number("attn_logit_softcapping", 0));
     if (text.number("final_logit_softcapping", 0) != 0)
@@ -252,7 +233,9 @@ Result<ModelConfig> parse_model_config(std::string_view json_text) {
   ASSIGN_OR_RETURN(const json parsed, parse_json_object(json_text, kFile));
   ConfigFields root(parsed, std::string(kFile));
   ModelConfig config;
-  ASSIGN_OR_RETURN(const Family family, find_family(root, config.architecture));
+  ASSIGN_OR_RETURN(const RegisteredArchitecture* const architecture, find_architecture(root));
+  config.architecture = architecture->name;
+  const ModelFamily family = architecture->family;
   const json* nested = root.object("text_config");
   ConfigFields text(nested != nullptr ? *nested : parsed,
                     nested != nullptr ? std::string(kFile) + ": text_config" : std::string(kFile));

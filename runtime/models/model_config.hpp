@@ -46,6 +46,10 @@ struct RopeConfig {
   }
 };
 
+/// Whose rules a config.json follows: what is assumed where it is silent, and how windows,
+/// rotations and activations are spelled.
+enum class ModelFamily : std::uint8_t { kLlama, kQwen2, kQwen3, kMistral, kGemma3 };
+
 /// What a decoder-only model's config.json says, with the defaults of its architecture filled in.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", ...
@@ -78,8 +82,8 @@ struct ModelConfig {
   [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 
-/// Architectures that ModelConfig can describe; the registry has a factory for each.
-/// Errors: kCorrupt (a field's name and value), kUnsupported (architecture or setting).
+/// A config.json of an architecture that the registry has. Errors: kCorrupt (a field's name and
+/// value), kUnsupported (architecture or setting).
 Result<ModelConfig> parse_model_config(std::string_view json_text);
 /// `folder`/config.json, or what a GGUF file says in its place. Errors: also kNotFound, kIo.
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder);

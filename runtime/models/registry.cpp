@@ -11,12 +11,12 @@ namespace troupe {
 namespace {
 
 constexpr std::array<RegisteredArchitecture, 6> kArchitectures = {{
-    {"LlamaForCausalLM", make_llama},
-    {"Qwen2ForCausalLM", make_qwen2},
-    {"Qwen3ForCausalLM", make_qwen3},
-    {"MistralForCausalLM", make_mistral},
-    {"Gemma3ForCausalLM", make_gemma3},
-    {"Gemma3ForConditionalGeneration", make_gemma3},
+    {"LlamaForCausalLM", ModelFamily::kLlama, make_llama},
+    {"Qwen2ForCausalLM", ModelFamily::kQwen2, make_qwen2},
+    {"Qwen3ForCausalLM", ModelFamily::kQwen3, make_qwen3},
+    {"MistralForCausalLM", ModelFamily::kMistral, make_mistral},
+    {"Gemma3ForCausalLM", ModelFamily::kGemma3, make_gemma3},
+    {"Gemma3ForConditionalGeneration", ModelFamily::kGemma3, make_gemma3},
 }};
 
 /// Where config.json names no type, the embedding's type is the model's.
@@ -117,8 +117,8 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
   RETURN_IF_ERROR(limit_model_len(options, loaded.config));
   for (const RopeConfig* rope : {&loaded.config.rope, &loaded.config.sliding_rope})
-    RETURN_IF_ERROR(RotaryEmbedding::check_size(*rope, loaded.config.head_dim,
-                                                loaded.config.max_model_len));
+    RETURN_IF_ERROR(
+        RotaryEmbedding::check_size(*rope, loaded.config.head_dim, loaded.config.max_model_len));
   RETURN_IF_ERROR(check_parallel(loaded.config, options.parallel));
   ASSIGN_OR_RETURN(const QuantizedType quantized,
                    choose_quantization(options.quantization, loaded.config.quantization.method));

@@ -14,6 +14,7 @@ namespace troupe {
 
 struct RegisteredArchitecture {
   std::string_view name;  ///< as in config.json's `architectures`
+  ModelFamily family;     ///< how its config.json is read
   ModelFactory make;
 };
 [[nodiscard]] std::span<const RegisteredArchitecture> registered_architectures() noexcept;
