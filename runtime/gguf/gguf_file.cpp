@@ -13,6 +13,7 @@ using nlohmann::json;
 
 constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF", little endian
 constexpr std::uint32_t kMaxDimensions = 4;   // the format's own limit
+constexpr std::uint64_t kAlignmentStep = 8;   // as the format says; so elements are aligned, too
 constexpr std::uint64_t kMaxAlignment = 1 << 16;
 
 struct TypeInfo {
@@ -234,8 +235,10 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
   std::uint64_t alignment = 32;
   if (const auto given = metadata.find("general.alignment"); given != metadata.end()) {
     alignment = given->is_number_unsigned() ? given->get<std::uint64_t>() : 0;
-    if (alignment == 0 || alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0)
-      return corrupt("general.alignment is not a power of 2 up to " +
+    if (alignment == 0 || alignment > kMaxAlignment || alignment % kAlignmentStep != 0)
+      return corrupt("general.alignment is " +
+                     given->dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 200) +
+                     ", not a multiple of " + std::to_string(kAlignmentStep) + " up to " +
                      std::to_string(kMaxAlignment));
   }
   const std::uint64_t data_begin = (reader.position() + alignment - 1) / alignment * alignment;

@@ -141,9 +141,17 @@ BOOST_AUTO_TEST_CASE(files_that_are_damaged_are_refused_with_the_reason) {
   GgufWriter twice = one_tensor(GgmlType::kF32, {1}, 4);
   twice.add("general.architecture", "llama");
   expect(twice.bytes(), "\"general.architecture\" is there twice");
-  GgufWriter aligned = one_tensor(GgmlType::kF32, {1}, 4);
-  aligned.add("general.alignment", std::uint32_t{3});
-  expect(aligned.bytes(), "general.alignment");
+  for (const std::uint32_t alignment : {0, 4, 12, 1 << 17}) {
+    GgufWriter aligned = one_tensor(GgmlType::kF32, {1}, 4);
+    aligned.add("general.alignment", alignment);
+    expect(aligned.bytes(), "general.alignment is " + std::to_string(alignment) +
+                                ", not a multiple of 8 up to 65536");
+  }
+  for (const std::uint32_t alignment : {8, 32}) {
+    GgufWriter aligned = one_tensor(GgmlType::kF32, {1}, 4);
+    aligned.add("general.alignment", alignment);
+    BOOST_TEST(error_of(aligned.bytes()) == "");
+  }
 }
 
 BOOST_AUTO_TEST_CASE(models_and_vocabularies_that_are_not_known_are_refused_by_name) {
