@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/mapped_file.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"
 

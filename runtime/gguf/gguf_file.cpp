@@ -261,10 +261,4 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
   return contents;
 }
 
-Result<GgufFile> GgufFile::open(const std::filesystem::path& path) {
-  ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  ASSIGN_OR_RETURN(GgufContents contents, parse_gguf(file.bytes(), path.filename().string()));
-  return GgufFile(std::move(file), std::move(contents));
-}
-
 }  // namespace troupe

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -13,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/mapped_file.hpp"
 #include "runtime/base/result.hpp"
 
 namespace troupe {
@@ -47,24 +45,5 @@ struct GgufContents {
 /// lies in the file, every type, and that each tensor's bytes lie in the data.
 /// Errors: kCorrupt, kUnsupported (version, type of a tensor), naming file and key or tensor.
 Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name);
-
-/// Owns the mapping of one file.
-class GgufFile {
- public:
-  /// Errors: those of MappedFile::open and parse_gguf.
-  static Result<GgufFile> open(const std::filesystem::path& path);
-  [[nodiscard]] const nlohmann::json& metadata() const noexcept { return *contents_.metadata; }
-  [[nodiscard]] const std::map<std::string, GgufTensor, std::less<>>& tensors() const noexcept {
-    return contents_.tensors;
-  }
-  /// See MappedFile.
-  void drop_pages(std::span<const std::byte> part) const noexcept { file_.drop_pages(part); }
-
- private:
-  GgufFile(MappedFile file, GgufContents contents)
-      : file_(std::move(file)), contents_(std::move(contents)) {}
-  MappedFile file_;
-  GgufContents contents_;
-};
 
 }  // namespace troupe

@@ -284,10 +284,12 @@ TensorType tensor_type(GgmlType type) {
 
 Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path) {
   Checkpoint checkpoint;
-  ASSIGN_OR_RETURN(GgufFile file, GgufFile::open(path));
+  ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
   const std::string file_name = path.filename().string();
-  for (const auto& [name, tensor] : file.tensors()) {
-    const GgufTensorName known = huggingface_tensor(name, file.metadata(), tensor.shape);
+  // The metadata, with the whole vocabulary, goes when the tensors have their names.
+  ASSIGN_OR_RETURN(const GgufContents gguf, parse_gguf(file.bytes(), file_name));
+  for (const auto& [name, tensor] : gguf.tensors) {
+    const GgufTensorName known = huggingface_tensor(name, *gguf.metadata, tensor.shape);
     if (known.name.empty()) continue;
     checkpoint.tensors_.emplace(
         known.name, Tensor{.view = {tensor_type(tensor.type), tensor.shape, tensor.bytes},

@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/mapped_file.hpp"
 #include "runtime/base/result.hpp"
-#include "runtime/gguf/gguf_file.hpp"
 
 namespace troupe {
 
@@ -135,7 +135,7 @@ class Checkpoint {
   /// Says that the tensor was read and is not needed for now: its memory goes back to the system.
   void drop_pages(const Tensor& tensor) const noexcept {
     for (const SafetensorsFile& file : files_) file.drop_pages(tensor.view.bytes);
-    for (const GgufFile& file : ggufs_) file.drop_pages(tensor.view.bytes);
+    for (const MappedFile& file : ggufs_) file.drop_pages(tensor.view.bytes);
   }
 
  private:
@@ -143,7 +143,7 @@ class Checkpoint {
   static Result<Checkpoint> open_gguf(const std::filesystem::path& path);
 
   std::vector<SafetensorsFile> files_;
-  std::vector<GgufFile> ggufs_;
+  std::vector<MappedFile> ggufs_;
   std::map<std::string, Tensor, std::less<>> tensors_;
 };
 

@@ -1,4 +1,5 @@
 // Models from GGUF files, against the Hugging Face folders that they were written from.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
@@ -9,6 +10,7 @@
 #include "runtime/chat/chat_renderer.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/models/safetensors.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/support/gguf_writer.hpp"
 #include "tests/support/replay_models_driver.hpp"
@@ -152,6 +154,19 @@ BOOST_AUTO_TEST_CASE(files_that_are_damaged_are_refused_with_the_reason) {
     aligned.add("general.alignment", alignment);
     BOOST_TEST(error_of(aligned.bytes()) == "");
   }
+}
+
+BOOST_AUTO_TEST_CASE(weights_do_not_keep_the_vocabulary_of_their_file_in_memory) {
+  const TemporaryFolder temporary;
+  GgufWriter writer = one_tensor(GgmlType::kF32, {1}, 4);
+  writer.add("tokenizer.ggml.tokens", std::vector<std::string>(1 << 16, std::string(100, 'x')));
+  const fs::path file = temporary.write("model.gguf", writer.bytes());
+  const auto heap_bytes = [] { return static_cast<std::int64_t>(mallinfo2().uordblks); };
+  const std::int64_t before = heap_bytes();
+  const auto checkpoint = Checkpoint::open(file);
+  BOOST_REQUIRE(checkpoint.ok());
+  BOOST_TEST(checkpoint->find("t") != nullptr);
+  BOOST_TEST(heap_bytes() - before < 1 << 20);
 }
 
 BOOST_AUTO_TEST_CASE(models_and_vocabularies_that_are_not_known_are_refused_by_name) {
