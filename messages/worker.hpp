@@ -32,6 +32,10 @@ struct ParallelConfig {
     return tensor_parallel_size * pipeline_parallel_size;
   }
   [[nodiscard]] std::int32_t stage() const noexcept { return rank / tensor_parallel_size; }
+  [[nodiscard]] bool is_first_stage() const noexcept { return stage() == 0; }
+  [[nodiscard]] bool is_last_stage() const noexcept {
+    return stage() == pipeline_parallel_size - 1;
+  }
   [[nodiscard]] std::int32_t tensor_rank() const noexcept { return rank % tensor_parallel_size; }
   /// The rank that samples, and whose results count: the first one of the last stage.
   [[nodiscard]] std::int32_t output_rank() const noexcept {

@@ -234,9 +234,6 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   return {};
 }
 
-bool ModelRunner::is_last_stage() const noexcept {
-  return options_.parallel.rank >= options_.parallel.output_rank();
-}
 bool ModelRunner::is_output_rank() const noexcept {
   return options_.parallel.rank == options_.parallel.output_rank();
 }
@@ -357,7 +354,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   if (has_peers) RETURN_IF_ERROR(peers_->status());
 
   const std::span<const InputBatch::Row> rows = batch_->rows();
-  if (is_last_stage()) {
+  if (options_.parallel.is_last_stage()) {
     for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
     score_and_sample(rows, output);
     if (proposer_ && is_output_rank()) draft_tokens(rows, output);

@@ -61,18 +61,17 @@ class ModelRunner {
   /// This rank's step has failed: so it has on the others.
   void fail_group(const Error& reason);
 
-  /// Computes one step. Block copies and zeroing come first. Log-probabilities of a prompt
-  /// are delivered, all of them, with the first token that follows it; once more, and again all of
+  /// Computes one step. Block copies and zeroing come first. Log-probabilities of a prompt are
+  /// delivered, all of them, with the first token that follows it; once more, and again all of
   /// them, if the request lost its blocks and computes its prompt anew. A request whose logits are
   /// not finite, or whose parameters forbid every token, is reported in request_errors and gets no
   /// token; the others are not affected.
   /// Errors: kUnavailable (no cache yet; other ranks that have failed or are gone), kTimeout (other
-  /// ranks). CHECKs what the Scheduler must keep: known ids, block
-  /// tables that cover the tokens, at most max_num_batched_tokens tokens.
+  /// ranks). CHECKs what the Scheduler must keep: known ids, block tables that cover the tokens, at
+  /// most max_num_batched_tokens tokens.
   Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
 
  private:
-  [[nodiscard]] bool is_last_stage() const noexcept;
   [[nodiscard]] bool is_output_rank() const noexcept;
   /// Takes what the output rank sampled in the steps before, as far as this step touches it.
   void take_samples(const SchedulerOutput& step);

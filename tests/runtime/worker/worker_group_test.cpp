@@ -23,6 +23,12 @@ BOOST_AUTO_TEST_CASE(ranks_are_counted_stage_by_stage) {
   BOOST_TEST(parallel.stage() == 1);
   BOOST_TEST(parallel.tensor_rank() == 1);
   BOOST_TEST(parallel.output_rank() == 2);
+  for (parallel.rank = 0; parallel.rank < 4; ++parallel.rank) {
+    BOOST_TEST(parallel.is_first_stage() == (parallel.rank < 2));
+    BOOST_TEST(parallel.is_last_stage() == (parallel.rank >= 2));
+  }
+  const ParallelConfig alone;
+  BOOST_TEST((alone.is_first_stage() && alone.is_last_stage()));
 }
 
 BOOST_AUTO_TEST_CASE(a_step_has_a_result_when_all_ranks_have_answered_and_it_is_the_output_ranks) {
