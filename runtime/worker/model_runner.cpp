@@ -165,6 +165,12 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   batch_.reset();
   layer_caches_.clear();
   cache_ = {};  // of an engine before: there may be no room for both
+  // A rank that still computes for an earlier engine is not kept waiting for this one. Nor is any
+  // sample awaited without a batch, also if what follows fails.
+  fail_group({ErrorCode::kUnavailable, "the workers serve another engine"});
+  peers_.reset();
+  num_samples_taken_ += awaited_samples_.size();
+  awaited_samples_.clear();
   const std::size_t num_layers = kv_cache_specs().size();
   std::vector<LayerKvCache> caches(num_layers);
   std::vector<std::int32_t> block_sizes;
@@ -214,11 +220,6 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   for (std::size_t layer = 0; layer < num_layers; ++layer)
     CHECK((caches[layer].pages.data != nullptr) == is_here(static_cast<std::int32_t>(layer)),
           layer);
-  // A rank that still computes for an earlier engine is not kept waiting for this one.
-  fail_group({ErrorCode::kUnavailable, "the workers serve another engine"});
-  peers_.reset();
-  num_samples_taken_ += awaited_samples_.size();
-  awaited_samples_.clear();
   cache_config_ = config;
   cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);

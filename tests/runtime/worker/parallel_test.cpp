@@ -43,15 +43,21 @@ class Ranks {
                                       {});
       BOOST_REQUIRE_MESSAGE(runner.ok(), (runner.ok() ? "" : runner.error().message));
       runners_.push_back(std::move(runner).value());
-      const KVCacheConfig config = plan_cache(runners_.back()->describe().kv_cache_specs, 64);
-      num_groups_ = config.groups.size();
-      BOOST_REQUIRE(runners_.back()->initialize_kv_cache(config).ok());
+      BOOST_REQUIRE(initialize(runners_.size() - 1).ok());
     }
     meet(0);
   }
 
   [[nodiscard]] std::size_t size() const { return runners_.size(); }
   [[nodiscard]] std::size_t num_groups() const { return num_groups_; }
+
+  /// More bytes than a page takes are refused.
+  Result<void> initialize(std::size_t rank, std::int64_t extra_page_bytes = 0) {
+    KVCacheConfig config = plan_cache(runners_[rank]->describe().kv_cache_specs, 64);
+    num_groups_ = config.groups.size();
+    for (std::int64_t& bytes : config.page_bytes) bytes += extra_page_bytes;
+    return runners_[rank]->initialize_kv_cache(config);
+  }
 
   void meet(std::uint32_t generation) {
     if (size() == 1) return;
@@ -293,6 +299,26 @@ BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone)
       }
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_whose_cache_cannot_be_made_has_left_the_others) {
+  {
+    // Whoever still computes hears of it, instead of waiting until the deadline.
+    Ranks ranks(2);
+    (void)ranks.sample(first_step(kPrompt));
+    BOOST_TEST(!ranks.initialize(0, 64).ok());
+    const auto results = ranks.execute({next_step(3)});
+    BOOST_TEST((results[0].error().code == ErrorCode::kUnavailable));
+    BOOST_TEST((results[1].error().code == ErrorCode::kUnavailable));
+  }
+  // Samples of the steps before are not awaited any more: the ranks meet, and begin anew.
+  Ranks ranks(2);
+  const TokenId token = ranks.sample(first_step(kPrompt));
+  for (const std::size_t rank : {0, 1}) BOOST_TEST(!ranks.initialize(rank, 64).ok());
+  ranks.meet(1);
+  for (const std::size_t rank : {0, 1}) BOOST_TEST(ranks.initialize(rank).ok());
+  ranks.meet(2);
+  BOOST_TEST(ranks.sample(first_step(kPrompt)) == token);
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_share_quantised_layers_give_the_tokens_of_one) {
