@@ -14,20 +14,16 @@ std::span<std::byte> writable_bytes_of(Matrix matrix) {
       std::span(matrix.data, static_cast<std::size_t>(matrix.num_rows * matrix.num_cols)));
 }
 
-bool is_last_stage(const ParallelConfig& parallel) {
-  return parallel.stage() == parallel.pipeline_parallel_size - 1;
-}
-
 RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader, NormStyle style) {
   const std::string name = weight_prefix(loader) + "norm";
-  if (is_last_stage(loader.parallel())) return RmsNorm(loader, name, config.hidden_size, style);
+  if (loader.parallel().is_last_stage()) return RmsNorm(loader, name, config.hidden_size, style);
   loader.ignore(name + ".");
   return {};
 }
 
 /// A tied head is the embedding matrix once more, packed for multiplication.
 Linear load_head(const ModelConfig& config, WeightLoader& loader) {
-  if (!is_last_stage(loader.parallel())) {
+  if (!loader.parallel().is_last_stage()) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
@@ -141,7 +137,7 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
   const std::int64_t num_tokens = limits.max_num_tokens;
   std::int64_t scratch_bytes = 0;
   std::int64_t workspace_bytes = 0;
-  if (is_last_stage()) {
+  if (parallel_.is_last_stage()) {
     workspace_bytes = device_.ops().matmul_workspace_bytes(head_.spec(), limits.max_num_logit_rows);
     if (parallel_.tensor_parallel_size > 1)
       scratch_bytes = Scratch::padded_bytes(limits.max_num_logit_rows, head_.spec().num_rows + 1);
@@ -188,7 +184,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   const Matrix normed = scratch.take(batch.num_tokens(), config_.hidden_size);
   LayerStep step{ops, device_.context(), batch, batch.query_start_loc, caches, peers, scratch};
 
-  if (is_first_stage()) {
+  if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
     std::fill_n(residual.data, residual.num_rows * residual.num_cols, 0.0f);
     embed(batch.token_ids, x);
@@ -198,10 +194,11 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
     peers->recv(writable_bytes_of(x), previous);
   }
   for (const auto& layer : layers_) {
-    if (is_last_stage() && layer == layers_.back()) step.query_start_loc = batch.output_start_loc;
+    if (parallel_.is_last_stage() && layer == layers_.back())
+      step.query_start_loc = batch.output_start_loc;
     layer->forward(step, residual, x, normed);
   }
-  if (is_last_stage()) {
+  if (parallel_.is_last_stage()) {
     const std::int64_t num_outputs = batch.num_outputs();
     if (num_outputs == 0) return;
     return final_norm_.add_and_apply(step, first_rows(x, num_outputs),

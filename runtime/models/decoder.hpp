@@ -99,10 +99,6 @@ class DecoderModel final : public Model {
  private:
   /// out[t] = the embedding of ids[t], scaled.
   void embed(std::span<const TokenId> ids, Matrix out);
-  [[nodiscard]] bool is_first_stage() const noexcept { return parallel_.stage() == 0; }
-  [[nodiscard]] bool is_last_stage() const noexcept {
-    return parallel_.stage() == parallel_.pipeline_parallel_size - 1;
-  }
   ModelConfig config_;
   Device& device_;
   ParallelConfig parallel_;

@@ -351,6 +351,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
   step_hidden_ = Matrix(floats(hidden_), batch.num_outputs(), loaded_.model->hidden_size());
   step_logits_ = {};
+  first_logits_ = 0;
   loaded_.model->forward(batch, layer_caches_, peers_.get(), step_hidden_);
   if (has_peers) RETURN_IF_ERROR(peers_->status());
 
@@ -392,8 +393,8 @@ void ModelRunner::move_blocks(const SchedulerOutput& step) {
 
 std::span<float> ModelRunner::logits_of(std::int32_t output) {
   Model& model = *loaded_.model;
-  CHECK(step_logits_.num_rows == 0 || output >= first_logits_, output, first_logits_);
-  if (step_logits_.num_rows == 0 || output >= first_logits_ + step_logits_.num_rows) {
+  CHECK(output >= first_logits_, output, first_logits_);
+  if (output >= first_logits_ + step_logits_.num_rows) {
     const std::int64_t num_rows = std::min(kMaxLogitRows, step_hidden_.num_rows - output);
     first_logits_ = output;
     step_logits_ = Matrix(floats(row_logits_), num_rows, model.vocab_size());

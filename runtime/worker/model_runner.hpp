@@ -89,8 +89,8 @@ class ModelRunner {
   std::int32_t sample_row(const InputBatch::Row& row, ModelRunnerOutput& output);
   void draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   /// Logits of row `output` of step_hidden_: [vocab_size], until the next call; they are those on
-  /// the output rank only. Those of the rows behind it are computed with them. Pre: the ranks of
-  /// the last stage ask for the same rows of a step, each for ascending ones.
+  /// the output rank only. They are computed for several rows at once, so all ranks of the last
+  /// stage ask for the same rows of a step, in ascending order.
   std::span<float> logits_of(std::int32_t output);
 
   WorkerOptions options_;
@@ -125,7 +125,7 @@ class ModelRunner {
   Memory hidden_;                  // [max_num_batched_tokens, hidden_size]
   Memory row_logits_;              // [kMaxLogitRows, vocab_size]
   Matrix step_hidden_;             // of the current step, in hidden_: the tokens that are asked for
-  Matrix step_logits_;             // of some rows of step_hidden_, in row_logits_
+  Matrix step_logits_;             // of rows of step_hidden_ side by side, in row_logits_
   std::int32_t first_logits_ = 0;  // the first of these rows
 };
 

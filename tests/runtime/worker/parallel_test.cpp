@@ -5,6 +5,7 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,7 +38,7 @@ class Ranks {
                                        .dtype = "float32",
                                        .quantization = quantization,
                                        .threads = 1,
-                                       .max_num_batched_tokens = 64,
+                                       .max_num_batched_tokens = 128,
                                        .parallel = parallel,
                                        .speculative = speculative},
                                       {});
@@ -53,7 +54,7 @@ class Ranks {
 
   /// More bytes than a page takes are refused.
   Result<void> initialize(std::size_t rank, std::int64_t extra_page_bytes = 0) {
-    KVCacheConfig config = plan_cache(runners_[rank]->describe().kv_cache_specs, 64);
+    KVCacheConfig config = plan_cache(runners_[rank]->describe().kv_cache_specs, 96);
     num_groups_ = config.groups.size();
     for (std::int64_t& bytes : config.page_bytes) bytes += extra_page_bytes;
     return runners_[rank]->initialize_kv_cache(config);
@@ -197,7 +198,7 @@ struct Got {
 /// The three steps with some of the parts.
 std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
                            const std::vector<std::size_t>& chosen) {
-  constexpr std::int32_t kBlocks = 3;
+  constexpr std::int32_t kBlocks = 6;
   std::vector<Got> got(parts.size());
   std::vector<std::int32_t> num_computed(parts.size());
   for (std::size_t turn = 0; turn < 3; ++turn) {
@@ -218,7 +219,8 @@ std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
         if (part.scores_prompt) data.params.prompt_logprobs = 2;
         for (std::size_t group = 0; group < ranks.num_groups(); ++group) {
           const auto first = 1 + kBlocks * static_cast<BlockId>(i * ranks.num_groups() + group);
-          data.block_ids.push_back({first, first + 1, first + 2});
+          std::vector<BlockId>& blocks = data.block_ids.emplace_back(kBlocks);
+          std::iota(blocks.begin(), blocks.end(), first);
         }
       } else {
         step.cached_requests.ids.push_back(id);
@@ -265,10 +267,11 @@ BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone)
   for (const std::string name : {"llama", "gemma3_text", "mistral"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     Ranks one(1, 1, "auto", model);
-    // In the second step: a prompt's middle chunk, a decode, a whole prompt, a scored chunk, a
-    // decode with drafts, a whole prompt that is scored, another middle chunk.
-    std::vector<Part> parts = {{40, {12, 18, 10}},    {5, {5, 1, 1}}, {7, {0, 7, 1}},
-                               {20, {6, 9, 5}, true}, {6, {6, 1, 1}}, {9, {0, 9, 1}, true},
+    // In the second step: a prompt's middle chunk, a decode, a whole prompt, a chunk of a scored
+    // one, a decode with drafts, a whole prompt that is scored, another middle chunk. More is asked
+    // for than logits are computed at once.
+    std::vector<Part> parts = {{40, {12, 18, 10}},     {5, {5, 1, 1}}, {7, {0, 7, 1}},
+                               {90, {6, 75, 9}, true}, {6, {6, 1, 1}}, {9, {0, 9, 1}, true},
                                {17, {3, 8, 6}}};
     // What it says without drafts gives two that come true, and one that does not.
     const std::vector<TokenId> said =
@@ -278,7 +281,7 @@ BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone)
     std::vector<Got> alone;
     for (std::size_t i = 0; i < parts.size(); ++i) alone.push_back(run_parts(one, parts, {i})[i]);
     const std::array<std::size_t, 7> num_tokens = {1, 3, 2, 1, 5, 2, 1};
-    const std::array<std::size_t, 7> num_scored = {0, 0, 0, 19, 0, 8, 0};
+    const std::array<std::size_t, 7> num_scored = {0, 0, 0, 89, 0, 8, 0};
     for (std::size_t i = 0; i < parts.size(); ++i) {
       BOOST_TEST(alone[i].tokens.size() == num_tokens[i], name << ", request " << i);
       BOOST_TEST(alone[i].prompt_logprobs.row_sizes.size() == num_scored[i],
