@@ -2,8 +2,8 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 
+#include "actors/engine_settings.hpp"
 #include "runtime/base/clock.hpp"
 #include "tools/progress.hpp"
 
@@ -14,9 +14,7 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
   std::unique_ptr<OfflineEngine> offline(new OfflineEngine);
   RETURN_IF_ERROR(offline->config_.apply(line.caf_entries));
   offline->system_.emplace(offline->config_);
-  offline->seed_ = line.options.model.seed != 0
-                       ? static_cast<std::uint64_t>(line.options.model.seed)
-                       : std::uint64_t{std::random_device{}()} << 32;
+  offline->seed_ = first_seed(line.options.model);
   ProgressBar progress("loading");
   auto engine = troupe::start(
       *offline->system_,

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "runtime/base/utf8.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
 
@@ -39,7 +40,7 @@ class CompletionGeneration final : public Generation {
     if (format().show_token_ids && !state.begun) choice.prompt_token_ids = &part.prompt_token_ids;
     state.begun = true;
     choice.text_offset = state.text_offset;
-    state.text_offset += num_code_points(choice.output.text);
+    state.text_offset += unicode::count(choice.output.text);
     if (!is_new) return;
     const std::optional<Usage> usage = continuous_usage(part, state);
     append_completion_event(out, head(), choice, format(), usage ? &*usage : nullptr);

@@ -3,11 +3,10 @@
 #include <cmath>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/utf8.hpp"
 
 namespace troupe {
 namespace {
-
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 /// Bytes of the well-formed UTF-8 character at `text[at]`, or 0 (Unicode 15, table 3-7).
 std::size_t utf8_length(std::string_view text, std::size_t at) noexcept {
@@ -88,7 +87,7 @@ void append_json_string(std::string& json, std::string_view text) {
       i += length;
     } else {
       flush(i);
-      json += kReplacement;
+      json += unicode::kReplacement;
       plain = ++i;
     }
   }
@@ -98,11 +97,5 @@ void append_json_string(std::string& json, std::string_view text) {
 
 void append_json_float(std::string& json, float value) { append_float(json, value); }
 void append_json_float(std::string& json, double value) { append_float(json, value); }
-
-std::size_t num_code_points(std::string_view text) noexcept {
-  std::size_t count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xC0u) != 0x80u;
-  return count;
-}
 
 }  // namespace troupe

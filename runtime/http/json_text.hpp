@@ -35,7 +35,4 @@ void append_json_array(std::string& json, const Range& range, Write&& write) {
   json += ']';
 }
 
-/// Code points of UTF-8 text: what Python counts as its length.
-[[nodiscard]] std::size_t num_code_points(std::string_view text) noexcept;
-
 }  // namespace troupe

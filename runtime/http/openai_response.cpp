@@ -4,6 +4,7 @@
 #include <type_traits>
 #include <unordered_map>
 
+#include "runtime/base/utf8.hpp"
 #include "runtime/http/json_text.hpp"
 
 namespace troupe {
@@ -136,7 +137,7 @@ void append_completion_logprobs(std::string& json, const CompletionChoice& choic
   std::size_t offset = choice.text_offset;
   append_json_array(json, texts, [&](std::string& out, const std::string& text) {
     append_json_integer(out, offset);
-    offset += num_code_points(text);
+    offset += unicode::count(text);
   });
   json += ",\"token_logprobs\":";
   append_json_array(json, positions, [](std::string& out, const PositionLogprobs& position) {

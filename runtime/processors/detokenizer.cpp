@@ -1,20 +1,15 @@
 #include "runtime/processors/detokenizer.hpp"
 
 #include <algorithm>
-#include <string_view>
+
+#include "runtime/base/utf8.hpp"
 
 namespace troupe {
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD: bytes that are no character
-
 bool starts_code_point(char byte) noexcept {
-  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-}
-
-std::size_t count_code_points(std::string_view text) noexcept {
-  return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), starts_code_point));
+  return !unicode::is_continuation(static_cast<unsigned char>(byte));
 }
 
 /// How many tokens of the prompt come before a character that its end leaves incomplete. None if
@@ -27,7 +22,7 @@ std::size_t count_complete(const Tokenizer& tokenizer, std::span<const TokenId> 
   for (std::size_t num_open = 0; num_open < std::min(kMaxBytesInCharacter, tail.size());
        ++num_open) {
     const auto complete = tail.first(tail.size() - num_open);
-    if (!tokenizer.decode(complete, skip_special_tokens).ends_with(kReplacement)) {
+    if (!tokenizer.decode(complete, skip_special_tokens).ends_with(unicode::kReplacement)) {
       return prompt.size() - num_open;
     }
   }
@@ -47,7 +42,7 @@ Detokenizer::Detokenizer(const std::shared_ptr<const Tokenizer>& tokenizer,
   for (const TokenId token : prompt.subspan(num_complete)) (void)decoder_->step(token);
   if (params.include_stop_str_in_output) return;
   for (const std::string& stop : params.stop) {
-    num_held_back_ = std::max(num_held_back_, count_code_points(stop) - 1);
+    num_held_back_ = std::max(num_held_back_, unicode::count(stop) - 1);
   }
 }
 

@@ -5,12 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/utf8.hpp"
+
 namespace troupe {
 
 namespace {
 
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD: bytes that are no character
-constexpr std::string_view kMetaspace = "\xE2\x96\x81";    // U+2581: a space in SentencePiece
+constexpr std::string_view kMetaspace = "\xE2\x96\x81";  // U+2581: a space in SentencePiece
 
 }  // namespace
 
@@ -19,7 +20,7 @@ TokenStrings::TokenStrings(std::shared_ptr<const Tokenizer> tokenizer)
 
 std::string TokenStrings::text(TokenId id, std::span<const TokenId> context) {
   const std::string& alone = text_alone(id);
-  return alone.ends_with(kReplacement) ? completed_text(id, context) : alone;
+  return alone.ends_with(unicode::kReplacement) ? completed_text(id, context) : alone;
 }
 
 const std::string& TokenStrings::text_alone(TokenId id) {
@@ -42,10 +43,11 @@ std::string TokenStrings::completed_text(TokenId id, std::span<const TokenId> co
     ids.assign(before.begin(), before.end());
     ids.push_back(id);
     const std::string whole = tokenizer_->decode(ids, false);
-    if (whole.ends_with(kReplacement)) continue;
+    if (whole.ends_with(unicode::kReplacement)) continue;
     // The tokens directly before that have no text of their own belong to this one.
     std::size_t num_complete = count;
-    while (num_complete > 0 && text_alone(before[num_complete - 1]).ends_with(kReplacement)) {
+    while (num_complete > 0 &&
+           text_alone(before[num_complete - 1]).ends_with(unicode::kReplacement)) {
       --num_complete;
     }
     const std::string complete = tokenizer_->decode(before.first(num_complete), false);

@@ -94,12 +94,6 @@ std::string to_utf8(char32_t code_point) {
   return out;
 }
 
-std::size_t count(std::string_view text) noexcept {
-  std::size_t n = 0;
-  for (const char byte : text) n += !is_continuation(static_cast<unsigned char>(byte));
-  return n;
-}
-
 bool is_valid(std::string_view text) noexcept {
   std::size_t invalid_bytes = 0;
   for (std::size_t i = 0; i < text.size();) {

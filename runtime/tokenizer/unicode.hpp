@@ -6,16 +6,13 @@
 #include <string>
 #include <string_view>
 
-namespace troupe::unicode {
+#include "runtime/base/utf8.hpp"
 
-inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  ///< U+FFFD
+namespace troupe::unicode {
 
 /// Bytes of the character that starts with `lead`. Pre: `lead` starts a valid UTF-8 character.
 [[nodiscard]] constexpr std::size_t char_bytes(unsigned char lead) noexcept {
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-}
-[[nodiscard]] constexpr bool is_continuation(unsigned char byte) noexcept {
-  return (byte & 0xC0) == 0x80;
 }
 /// The code point at `text[position]`. Pre: valid UTF-8, `position` at a character's start.
 [[nodiscard]] char32_t decode_at(std::string_view text, std::size_t position) noexcept;
@@ -25,7 +22,6 @@ inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  ///< U+FFFD
 [[nodiscard]] char32_t previous(std::string_view text, std::size_t& end) noexcept;
 void append(std::string& out, char32_t code_point);
 [[nodiscard]] std::string to_utf8(char32_t code_point);
-[[nodiscard]] std::size_t count(std::string_view text) noexcept;
 
 [[nodiscard]] bool is_valid(std::string_view text) noexcept;
 /// Appends `bytes` with each maximal invalid part (Unicode 15, table 3-8) turned into one U+FFFD.

@@ -44,11 +44,5 @@ BOOST_AUTO_TEST_CASE(floats_read_back_exactly_and_look_like_floats) {
              std::numeric_limits<float>::max());
 }
 
-BOOST_AUTO_TEST_CASE(code_points_are_counted_as_python_counts_them) {
-  BOOST_TEST(num_code_points("") == 0u);
-  BOOST_TEST(num_code_points("abc") == 3u);
-  BOOST_TEST(num_code_points("ü漢🙂") == 3u);
-}
-
 }  // namespace
 }  // namespace troupe
