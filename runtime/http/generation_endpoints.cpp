@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 
 #include "runtime/base/log.hpp"
@@ -139,6 +140,11 @@ Result<Answer> try_rerun(ServiceContext& context, const HttpRequest& http, const
                          std::string_view after, ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, read_generation<Request, parse>(context, http));
   request.limits.max_queue_time_s = 0;  // which was long ago
+  // Its age counts from its first arrival, the time to run it again from now.
+  if (request.limits.max_request_time_s > 0) {
+    request.limits.max_request_time_s +=
+        std::max(context.environment.wall_clock() - kept.arrival_time, 0.0);
+  }
   ResumableStream stream{
       .id = kept.id, .arrival_time = kept.arrival_time, .philox_keys = kept.philox_keys};
   ASSIGN_OR_RETURN(stream.after,

@@ -257,6 +257,24 @@ BOOST_AUTO_TEST_CASE(without_an_event_the_whole_stream_comes_and_the_header_name
   BOOST_TEST(events_of(deliver(text_output(last().id, "c", {2}))).at(0).id == "2.3");
 }
 
+BOOST_AUTO_TEST_CASE(a_stream_that_is_run_again_has_as_much_time_as_it_had_before) {
+  config.defaults.limits.max_request_time_s = 30;
+  restart();
+  post("/v1/completions", R"({"prompt":"hi","stream":true,"request_id":"r"})");
+  const GenerateRequest first = last();
+  deliver(text_output(first.id, "a", {1}));
+  clock += 100;
+  connect();
+  get("/v1/streams/cmpl-r");
+  BOOST_TEST(last().arrival_time == first.arrival_time);
+  BOOST_TEST(last().limits.max_request_time_s == 130);
+
+  config.defaults.limits.max_request_time_s = 0;  // none
+  restart();
+  get("/v1/streams/cmpl-r");
+  BOOST_TEST(last().limits.max_request_time_s == 0);
+}
+
 BOOST_AUTO_TEST_CASE(what_cannot_be_resumed_is_refused_with_the_reason) {
   BOOST_TEST(get("/v1/streams/cmpl-x").starts_with("HTTP/1.1 404"));
   BOOST_TEST(get("/v1/streams/").starts_with("HTTP/1.1 404"));
