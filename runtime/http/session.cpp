@@ -23,10 +23,14 @@ std::string_view reason_phrase(int status) noexcept {
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 409:
+      return "Conflict";
     case 411:
       return "Length Required";
     case 413:

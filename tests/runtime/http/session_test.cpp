@@ -469,7 +469,7 @@ BOOST_AUTO_TEST_CASE(the_engine_is_paused_in_development_mode_only) {
   BOOST_TEST(body_of(post_empty("/resume")) == R"({"status":"resumed"})");
   BOOST_TEST(body_of(get("/is_paused")) == R"({"is_paused":false})");
   // Resumed before all requests had ended.
-  BOOST_TEST(starts(post_empty("/pause?mode=wait&clear_cache=0"), 409));
+  BOOST_TEST(has(post_empty("/pause?mode=wait&clear_cache=0"), "HTTP/1.1 409 Conflict\r\n"));
   BOOST_TEST(starts(post_empty("/pause?wait_for_inflight_requests=true"), 409));
   const std::string refused = post_empty("/pause?mode=sleep");
   BOOST_TEST(starts(refused, 400));
@@ -487,7 +487,7 @@ BOOST_AUTO_TEST_CASE(groups_are_drained_by_those_who_may) {
   const auto drain = [&](const std::string& body) { return post("/admin/drain", body); };
   BOOST_TEST(starts(drain(R"({"group":1})"), 403));
   reopen();  // its body was not read
-  BOOST_TEST(starts(get("/admin/topology"), 403));
+  BOOST_TEST(has(get("/admin/topology"), "HTTP/1.1 403 Forbidden\r\n"));
   config.open_admin = true;
   BOOST_TEST(body_of(drain(R"({"group":1,"timeout_s":2.5})")) == R"({"status":"drained"})");
   BOOST_TEST((engine.drains() == std::vector<DrainGroup>{{.group = 1, .timeout_s = 2.5}}));
