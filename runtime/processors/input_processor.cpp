@@ -63,6 +63,8 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
     RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, params));
   }
   RETURN_IF_ERROR(check_prompt(prompt.token_ids));
+  if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
+    prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
   RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size()));
   const bool resubmitted = !request.emitted.empty();
   if (resubmitted && request.emitted.size() != static_cast<std::size_t>(params.n)) {

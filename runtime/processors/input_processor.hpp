@@ -44,6 +44,8 @@ class InputProcessor {
   /// is submitted again brings its key, so that it goes on with the tokens it would have had);
   /// without that, one made of context.entropy and the request's id.
   ///
+  /// The text of a TokensPrompt has its special tokens.
+  ///
   /// A request with `emitted` makes none for the samples that have ended; the others go on behind
   /// their tokens, and the prompt is not scored again.
   ///
@@ -56,7 +58,7 @@ class InputProcessor {
  private:
   struct TokenizedPrompt {
     std::vector<TokenId> token_ids;
-    std::string text;  // empty for a TokensPrompt
+    std::string text;  // of a TokensPrompt only if it is asked for
   };
 
   Result<TokenizedPrompt> tokenize(const Prompt& prompt, const ChatClock& clock) const;

@@ -61,6 +61,15 @@ BOOST_AUTO_TEST_CASE(a_text_prompt_becomes_one_request_for_engine_and_output) {
   BOOST_TEST((sample.params == processed.output.params));
 }
 
+BOOST_AUTO_TEST_CASE(the_text_of_token_ids_is_there_if_asked_for_with_its_special_tokens) {
+  request.prompt = TokensPrompt{{kHello, kEndOfText, 'a'}};
+  BOOST_TEST(process()->output.prompt_text.empty());
+  request.return_prompt_text = true;
+  BOOST_TEST(process()->output.prompt_text == "hello<|end|>a");
+  request.truncate_prompt_tokens = 2;
+  BOOST_TEST(process()->output.prompt_text == "<|end|>a");
+}
+
 BOOST_AUTO_TEST_CASE(a_prompt_that_is_empty_too_long_or_full_is_refused_with_the_numbers) {
   request.prompt = TokensPrompt{};
   BOOST_TEST(error("prompt") == "prompt is empty");
