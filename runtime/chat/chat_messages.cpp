@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.hpp"
+
 namespace troupe {
 namespace {
 
@@ -107,7 +109,7 @@ class Normalizer {
   explicit Normalizer(const NormalizeOptions& options) : options_(options) {}
 
   Result<NormalizedMessages> run(const std::string& messages_json) {
-    Json messages = Json::parse(messages_json, nullptr, false);
+    Json messages = parse_bounded_json<Json>(messages_json);
     if (!messages.is_array()) return invalid_argument("messages must be an array", "messages");
     Json normalized = Json::array();
     for (Json& message : messages) {
@@ -177,7 +179,7 @@ class Normalizer {
       if (arguments == function.end() || arguments->is_null()) {
         function["arguments"] = Json::object();
       } else if (arguments->is_string()) {
-        Json parsed = Json::parse(arguments->get<std::string>(), nullptr, false);
+        Json parsed = parse_bounded_json<Json>(arguments->get_ref<const std::string&>());
         *arguments = parsed.is_object() ? std::move(parsed) : Json::object();
       }
     }

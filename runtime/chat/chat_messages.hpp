@@ -31,8 +31,8 @@ struct NormalizeOptions {
 /// - openai content: a list of {"type": "text", "text"} and {"type": "image"} and the like;
 /// - developer messages become system messages, merged with the system messages they follow;
 /// - a tool message's list of texts is joined by newlines;
-/// - tool_calls[].function.arguments: JSON text becomes an object (one that is none, {}), an empty
-///   tool_calls goes.
+/// - tool_calls[].function.arguments: JSON text becomes an object (one that is none, or is nested
+///   deeper than kMaxJsonDepth, {}), an empty tool_calls goes.
 /// Errors: kInvalidArgument, param "messages", for a message that is no object, has no role, or a
 /// part of unknown type.
 Result<NormalizedMessages> normalize_messages(const std::string& messages_json,

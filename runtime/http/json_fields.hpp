@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "messages/ids.hpp"
+#include "runtime/base/json_depth.hpp"
 #include "runtime/base/result.hpp"
 
 namespace troupe {
@@ -38,7 +39,7 @@ inline constexpr Interval kAnyInt32 = {std::numeric_limits<std::int32_t>::min(),
 /// form (kCorrupt) go before errors of value (kInvalidArgument), of which only the first is kept.
 class JsonFields {
  public:
-  static constexpr std::size_t kMaxDepth = 64;
+  static constexpr std::size_t kMaxDepth = kMaxJsonDepth;
   static constexpr std::size_t kMaxFields = 1024;  ///< in an object that is read by name
   static constexpr std::size_t kMaxErrors = 10;    ///< listed; the rest is only counted
 

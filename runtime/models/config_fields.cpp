@@ -3,12 +3,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.hpp"
+
 namespace troupe {
 
 using nlohmann::json;
 
 Result<json> parse_json_object(std::string_view text, std::string_view file_name) {
-  json object = json::parse(text, nullptr, false);
+  json object = parse_bounded_json<json>(text);
   if (!object.is_object())
     return Error{ErrorCode::kCorrupt, std::string(file_name) + ": not a JSON object"};
   return object;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/model_files.hpp"
 
 namespace troupe {
@@ -166,7 +167,7 @@ Result<std::map<std::string, std::string>> parse_index(std::span<const std::byte
     return Error{ErrorCode::kCorrupt, std::string(file) + ": " + reason};
   };
   const auto* text = reinterpret_cast<const char*>(bytes.data());
-  const json index = json::parse(text, text + bytes.size(), nullptr, false);
+  const json index = parse_bounded_json<json>({text, bytes.size()});
   if (!index.is_object()) return corrupt("not a JSON object");
   const auto weight_map = index.find("weight_map");
   if (weight_map == index.end() || !weight_map->is_object()) return corrupt("no weight_map");
@@ -219,7 +220,7 @@ Result<TensorMap> parse_safetensors(std::span<const std::byte> bytes, std::strin
     return corrupt("the header claims " + std::to_string(header_bytes) + " bytes, the file has " +
                    std::to_string(bytes.size() - kLengthBytes) + " (is it cut short?)");
   const auto* text = reinterpret_cast<const char*>(bytes.data() + kLengthBytes);
-  const json header = json::parse(text, text + header_bytes, nullptr, false);
+  const json header = parse_bounded_json<json>({text, header_bytes});
   if (!header.is_object()) return corrupt("the header is not a JSON object");
 
   const std::span<const std::byte> data = bytes.subspan(kLengthBytes + header_bytes);

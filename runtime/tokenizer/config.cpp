@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.hpp"
+
 namespace troupe {
 namespace {
 
@@ -9,7 +11,7 @@ using nlohmann::json;
 
 Result<json> parse_object(const std::optional<std::string>& text, const char* file) {
   if (!text) return json::object();
-  json parsed = json::parse(*text, nullptr, false);
+  json parsed = parse_bounded_json<json>(*text);
   if (!parsed.is_object()) {
     return Error{ErrorCode::kCorrupt, std::string(file) + ": it is not a JSON object", {}};
   }

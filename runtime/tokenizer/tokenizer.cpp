@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/tokenizer/config.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
@@ -23,7 +24,7 @@ Result<std::optional<std::string>> read_optional(const std::filesystem::path& mo
 }
 
 Result<std::unique_ptr<const TokenizerPipeline>> parse_pipeline(std::string_view tokenizer_json) {
-  const json parsed = json::parse(tokenizer_json, nullptr, false);
+  const json parsed = parse_bounded_json<json>(tokenizer_json);
   if (parsed.is_discarded()) return json_fields::malformed("it is not valid JSON");
   return TokenizerPipeline::from_json(parsed);
 }

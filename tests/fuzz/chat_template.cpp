@@ -1,14 +1,16 @@
-// Arbitrary template text, compiled and rendered for a fixed conversation: it must end with a text
-// or an error, within its limits.
+// Arbitrary text as the messages of a conversation, and as a template, compiled and rendered for a
+// fixed one: it must end with a text or an error, within its limits.
 #include <cstdint>
 #include <string>
 
+#include "runtime/chat/chat_messages.hpp"
 #include "runtime/chat/chat_template.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr troupe::ChatTemplateLimits kLimits{
       .max_source_bytes = 1 << 16, .max_output_bytes = 1 << 16, .max_steps = 20000};
   const std::string source(reinterpret_cast<const char*>(data), size);
+  (void)troupe::normalize_messages(source, {});
   const auto compiled = troupe::ChatTemplate::compile(source, kLimits);
   if (!compiled.ok()) return 0;
   troupe::ChatTemplateInput input;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/json_depth.hpp"
 #include "runtime/http/openai_response.hpp"
 
 namespace troupe::tools {
@@ -41,7 +42,7 @@ std::string dump(const Json& json) {
 
 Result<BatchRequest> BatchRequest::parse(std::string_view body, const ServerDefaults& defaults) {
   BatchRequest request;
-  const Json json = Json::parse(body, nullptr, false);
+  const Json json = parse_bounded_json<Json>(body);
   if (json.is_object() && json.contains("messages")) {
     ASSIGN_OR_RETURN(ChatRequest chat, parse_chat_request(body, defaults));
     request.prompts_.push_back(std::move(chat.prompt));

@@ -151,6 +151,21 @@ BOOST_AUTO_TEST_CASE(developer_messages_and_tool_arguments_are_brought_into_form
              R"({"function":{"name":"g","arguments":{}}}]},{"role":"user","content":""}])");
 }
 
+BOOST_AUTO_TEST_CASE(arguments_that_are_nested_too_deeply_are_no_object) {
+  const auto normalize = [](std::size_t depth) {
+    const std::string arrays = std::string(depth, '[') + std::string(depth, ']');
+    return normalize_messages(
+               R"([{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"k\":)" +
+                   arrays + R"(}"}}]}])",
+               {})
+        .value()
+        .messages_json;
+  };
+  BOOST_TEST(normalize(63).find(R"("arguments":{"k":[[)") != std::string::npos);
+  BOOST_TEST(normalize(64).find(R"("arguments":{}})") != std::string::npos);
+  BOOST_TEST(normalize(1'000'000).find(R"("arguments":{}})") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(malformed_messages_are_refused) {
   for (const char* json : {"{}", "[1]", R"([{"content":"x"}])", R"([{"role":"user","content":5}])",
                            R"([{"role":"user","content":[{"type":"smell"}]}])", "[", ""}) {

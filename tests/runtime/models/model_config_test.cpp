@@ -146,6 +146,14 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(what_is_nested_too_deeply_is_refused) {
+  const auto nested = [](std::size_t depth) {
+    return llama("\"x\":" + std::string(depth, '[') + std::string(depth, ']'));
+  };
+  BOOST_TEST(parse_model_config(nested(10)).ok());
+  BOOST_TEST(!parse_model_config(nested(1'000'000)).ok());
+}
+
 BOOST_AUTO_TEST_CASE(every_registered_architecture_has_a_configuration) {
   for (const RegisteredArchitecture& architecture : registered_architectures())
     BOOST_TEST(parse_model_config(llama("", std::string(architecture.name))).ok(),
