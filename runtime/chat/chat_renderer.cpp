@@ -3,19 +3,21 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/model_files.hpp"
 
 namespace troupe {
 namespace {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 /// The file as an object; an empty one if there is no such file.
-Result<Json> read_json(const std::filesystem::path& model, std::string_view name) {
+Result<Json> read_json(const fs::path& model, std::string_view name) {
   const Result<std::string> text = read_model_text(model, name);
   if (!text.ok() && text.error().code == ErrorCode::kNotFound) return Json::object();
   if (!text.ok()) return text.error();
-  Json json = Json::parse(*text, nullptr, false);
+  Json json = parse_bounded_json<Json>(*text);
   if (!json.is_object())
     return Error{ErrorCode::kCorrupt, (model / name).string() + " is no JSON object"};
   return json;
@@ -54,9 +56,38 @@ void add_templates(const Json& config, std::map<std::string, std::string>& templ
   }
 }
 
+Error unreadable(const fs::path& path, const std::error_code& reason) {
+  return {ErrorCode::kIo, "cannot read '" + path.string() + "': " + reason.message()};
+}
+
+/// not_found is no error. Errors: kIo.
+Result<fs::file_type> type_of(const fs::path& path) {
+  std::error_code error;
+  const fs::file_type type = fs::status(path, error).type();
+  if (type == fs::file_type::none) return unreadable(path, error);
+  return type;
+}
+
+/// The templates that a folder holds, if it is there: NAME.jinja each.
+Result<void> add_template_files(const fs::path& folder,
+                                std::map<std::string, std::string>& templates) {
+  ASSIGN_OR_RETURN(const fs::file_type type, type_of(folder));
+  if (type != fs::file_type::directory) return {};
+  std::error_code error;
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const fs::path& path = entry->path();
+    if (path.extension() == ".jinja") {
+      ASSIGN_OR_RETURN(templates[path.stem().string()], read_file(path));
+    }
+  }
+  if (error) return unreadable(folder, error);
+  return {};
+}
+
 }  // namespace
 
-Result<ChatFiles> load_chat_files(const std::filesystem::path& folder) {
+Result<ChatFiles> load_chat_files(const fs::path& folder) {
   ChatFiles files;
   ASSIGN_OR_RETURN(const Json special, read_json(folder, "special_tokens_map.json"));
   ASSIGN_OR_RETURN(const Json config, read_json(folder, "tokenizer_config.json"));
@@ -66,17 +97,12 @@ Result<ChatFiles> load_chat_files(const std::filesystem::path& folder) {
   // The later of these wins: files of their own over what is inside a configuration.
   add_templates(config, files.templates);
   add_templates(processor, files.templates);
-  if (std::filesystem::exists(folder / "chat_template.jinja")) {
-    ASSIGN_OR_RETURN(files.templates["default"], read_file(folder / "chat_template.jinja"));
+  const fs::path own = folder / "chat_template.jinja";
+  ASSIGN_OR_RETURN(const fs::file_type own_type, type_of(own));
+  if (own_type != fs::file_type::not_found) {
+    ASSIGN_OR_RETURN(files.templates["default"], read_file(own));
   }
-  const std::filesystem::path more = folder / "additional_chat_templates";
-  if (std::filesystem::is_directory(more)) {
-    for (const auto& entry : std::filesystem::directory_iterator(more)) {
-      if (entry.path().extension() == ".jinja") {
-        ASSIGN_OR_RETURN(files.templates[entry.path().stem().string()], read_file(entry.path()));
-      }
-    }
-  }
+  RETURN_IF_ERROR(add_template_files(folder / "additional_chat_templates", files.templates));
   return files;
 }
 

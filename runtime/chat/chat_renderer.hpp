@@ -26,7 +26,8 @@ struct ChatFiles {
   std::map<std::string, std::string> special_tokens;
 };
 
-/// Errors: kCorrupt naming the file if one of them is malformed. Files that are absent are fine.
+/// Errors, each naming the file: kCorrupt if one of them is malformed, kIo if it cannot be read.
+/// Files that are absent are fine.
 Result<ChatFiles> load_chat_files(const std::filesystem::path& model_folder);
 
 struct ChatRendererOptions {

@@ -243,6 +243,17 @@ BOOST_AUTO_TEST_CASE(a_template_in_a_file_of_its_own_wins) {
   BOOST_TEST((load_chat_files(folder.path()).error().code == ErrorCode::kCorrupt));
 }
 
+BOOST_AUTO_TEST_CASE(a_template_that_cannot_be_reached_is_an_error_that_names_it) {
+  for (const char* name : {"chat_template.jinja", "additional_chat_templates"}) {
+    const TemporaryFolder folder;
+    std::filesystem::create_symlink(name, folder.path() / name);  // leads to itself
+    const auto files = load_chat_files(folder.path());
+    BOOST_REQUIRE(!files.ok());
+    BOOST_TEST((files.error().code == ErrorCode::kIo));
+    BOOST_TEST(files.error().message.find((folder.path() / name).string()) != std::string::npos);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_model_without_template_needs_one_from_the_request) {
   auto renderer = ChatRenderer::create({}, {}).value();
   BOOST_TEST(!renderer->render({.messages_json = kConversation}, {}).ok());
