@@ -117,8 +117,10 @@ void watch_deadlines(Self self) {
 void submit_waiting(Self self) {
   FrontendState& frontend = state(self);
   std::size_t num_again = 0;
+  const double now = wall_seconds();
   for (auto& [group, request, again] : frontend.journal->take_submissions(*frontend.coordinator)) {
     num_again += again;
+    request.age_s = std::max(now - request.arrival_time, 0.0);
     send(self, frontend.groups[group]->input_processor(value(request.id)), std::move(request));
   }
   frontend.metrics->observe_resubmissions(num_again);

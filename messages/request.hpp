@@ -84,10 +84,11 @@ struct GenerateRequest {
   std::vector<EmittedSample> emitted;
   RequestLimits limits;
   std::uint32_t tenant = 0;  ///< whose share of the engine it uses: a number for the API key
+  double age_s = 0;          ///< since its arrival, by the Frontend's clock alone
   bool operator==(const GenerateRequest&) const = default;
 };
 TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, truncate_prompt_tokens, cache_salt,
-               priority, arrival_time, return_prompt_text, emitted, limits, tenant)
+               priority, arrival_time, return_prompt_text, emitted, limits, tenant, age_s)
 
 struct LoraRequest {
   std::string name;
@@ -129,7 +130,7 @@ struct EngineCoreRequest {
   bool report_all_cache_hits = false;  ///< KV events: reused blocks are reported as stored again
   std::string session_id;              ///< only copied into KV events
   RequestLimits limits;
-  double age_s = 0;  ///< since its arrival: the hosts' clocks need not agree
+  double age_s = 0;  ///< as in the GenerateRequest: the hosts' clocks need not agree
   std::uint32_t tenant = 0;
   std::string kv_transfer_params;  ///< for the KV connector: a JSON object, or empty
   bool operator==(const EngineCoreRequest&) const = default;

@@ -96,16 +96,13 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   sample.priority = request.priority;
   sample.cache_salt = std::move(request.cache_salt);
   sample.limits = request.limits;
+  sample.age_s = request.age_s;
   if (resubmitted) {
     sample.limits.max_queue_time_s = 0;   // it has run before
     if (sample.params.prompt_logprobs) {  // they have been given
       sample.params.prompt_logprobs.reset();
       sample.params.skip_reading_prefix_cache = reads_no_cache;
     }
-  }
-  if (request.arrival_time > 0) {
-    sample.age_s =
-        std::max(static_cast<double>(context.clock.unix_us) * 1e-6 - request.arrival_time, 0.0);
   }
   sample.tenant = request.tenant;
   for (std::int32_t i = 0; i < params.n; ++i) {
