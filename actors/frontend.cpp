@@ -299,6 +299,16 @@ PauseStatus join_pauses(const std::vector<PauseStatus>& pauses) {
       std::all_of(pauses.begin(), pauses.end(), [](const auto& status) { return status.paused; })};
 }
 
+/// The Supervisor did not end the group: it stays, unless it has been lost meanwhile. One that is
+/// ended later after all, as its answer was only late, is lost like any other.
+void reopen_group(Self self, std::uint32_t group, const std::string& reason) {
+  log_warning("drained group not ended", kv("group", group), kv("reason", reason));
+  const std::optional<EngineLink>& link = state(self).groups[group];
+  if (!link || !link->ready) return;
+  state(self).journal->group_ready(group);
+  submit_waiting(self);
+}
+
 /// The group drains no longer: what it still has goes on elsewhere.
 void end_drained_group(Self self, std::uint32_t group) {
   FrontendState& frontend = state(self);
@@ -307,14 +317,13 @@ void end_drained_group(Self self, std::uint32_t group) {
   ask(self, frontend.supervisor, kControlDeadline, EndGroup{group})
       .then(
           [self, group, promise](const Status& status) mutable {
-            const std::optional<EngineLink>& link = state(self).groups[group];
-            if (status.error && link && link->ready) {  // it stays
-              state(self).journal->group_ready(group);
-              submit_waiting(self);
-            }
+            if (status.error) reopen_group(self, group, status.error->message);
             promise.deliver(status);
           },
-          [promise](const caf::error& error) mutable { promise.deliver(error); });
+          [self, group, promise](const caf::error& error) mutable {
+            reopen_group(self, group, to_text(error, self->system()));
+            promise.deliver(error);
+          });
 }
 
 void end_idle_groups(Self self) {
