@@ -16,8 +16,8 @@
 namespace troupe {
 namespace {
 
-/// A step that fails this often in a row is given up, and its requests end with the error.
-constexpr int kMaxStepFailures = 3;
+/// When this many steps in a row have failed, the requests of the last one are suspects.
+constexpr int kSuspectFailures = 2;
 /// While nothing can be computed, the workers' side of the KV connector is asked for news this
 /// often.
 constexpr double kConnectorPollSeconds = 0.001;
@@ -123,7 +123,10 @@ struct SchedulerState {
                           PendingReset, PendingPause, PendingResume>>
       inbox;
   std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
-  int num_failures = 0;
+  int num_failures = 0;               ///< of steps, in a row
+  /// They are computed one at a time: who fails alone ends with the error, and the others go on;
+  /// who gets a token is cleared.
+  std::deque<RequestId> suspects;
   double poll_at = kNever;  ///< when the KV connector is to be asked for news
   double wake_at = kNever;  ///< when WakeUp arrives, if it is under way
 
@@ -154,6 +157,25 @@ void take(StatefulSelf self, AbortRequests& abort) {
   static_cast<void>(state(self).core->finish_requests(abort.ids, RequestStatus::kFinishedAborted));
 }
 
+/// A token needs all that the failed step had computed of the request.
+void clear_suspect(SchedulerState& scheduler, const ModelRunnerOutput& result) {
+  for (std::size_t i = 0; i < result.num_sampled.size() && !scheduler.suspects.empty(); ++i) {
+    if (result.num_sampled[i] > 0 && result.ids[i] == scheduler.suspects.front())
+      scheduler.suspects.pop_front();
+  }
+}
+
+/// The first that has not ended meanwhile is computed alone; without any all are computed.
+void choose_suspect(SchedulerState& scheduler) {
+  const auto has_ended = [&](RequestId id) {
+    const RequestState* const request = scheduler.core->request(id);
+    return request == nullptr || is_finished(request->status);
+  };
+  auto& suspects = scheduler.suspects;
+  while (!suspects.empty() && has_ended(suspects.front())) suspects.pop_front();
+  scheduler.core->schedule_only(suspects.empty() ? std::nullopt : std::optional(suspects.front()));
+}
+
 /// Results come in the order of the steps; those of steps that were given up are dropped.
 void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerState& scheduler = state(self);
@@ -161,6 +183,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerOutput step = std::move(scheduler.open_steps.front());
   scheduler.open_steps.pop_front();
   scheduler.num_failures = 0;
+  clear_suspect(scheduler, result);
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
                               scheduler.open_steps.empty() && result.kv_connector.empty();
   auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
@@ -188,14 +211,19 @@ void take(StatefulSelf self, StepFailed& failure) {
                    [&](const SchedulerOutput& step) { return step.step == failure.step; });
   if (failed == scheduler.open_steps.end()) return;
   ++scheduler.num_failures;
-  log_warning("step failed", kv("step", failed->step), kv("requests", failed->scheduled_ids.size()),
+  const std::vector<RequestId>& ids = failed->scheduled_ids;
+  log_warning("step failed", kv("step", failed->step), kv("requests", ids.size()),
               kv("open_steps", scheduler.open_steps.size()), kv("failures", scheduler.num_failures),
-              kv("error", failure.error.message));
-  if (scheduler.num_failures == kMaxStepFailures) {
-    static_cast<void>(
-        scheduler.core->finish_requests(failed->scheduled_ids, RequestStatus::kFinishedError));
-    for (const RequestId id : failed->scheduled_ids) report_error(self, id, failure.error);
+              kv("suspects", scheduler.suspects.size()), kv("error", failure.error.message));
+  if (ids.size() == 1 && !scheduler.suspects.empty()) {
+    log_warning("request failed alone", kv("id", value(ids.front())),
+                kv("error", failure.error.message));
+    static_cast<void>(scheduler.core->finish_requests(ids, RequestStatus::kFinishedError));
+    report_error(self, ids.front(), failure.error);
     scheduler.num_failures = 0;
+    scheduler.suspects.clear();
+  } else if (scheduler.num_failures >= kSuspectFailures) {
+    scheduler.suspects.assign(ids.begin(), ids.end());
   }
   const std::vector<SchedulerOutput> steps(std::move_iterator(scheduler.open_steps.begin()),
                                            std::move_iterator(scheduler.open_steps.end()));
@@ -331,6 +359,7 @@ void advance(StatefulSelf self) {
       complete_pause(self);
       continue;
     }
+    choose_suspect(scheduler);
     scheduler.planning = scheduler.core->schedule(now_seconds());
     scheduler.planning.start([self] { on_planned(self); });
   }

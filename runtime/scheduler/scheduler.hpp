@@ -117,6 +117,10 @@ class Scheduler {
   Task<bool> reset_prefix_cache(bool preempt_running, double now, bool reset_connector = false);
   void reset_encoder_cache();
 
+  /// Until the next call only this request is scheduled, the others keep their places; none: all
+  /// are.
+  void schedule_only(std::optional<RequestId> id) noexcept { only_ = id; }
+
   void set_pause_state(PauseState state) noexcept { pause_state_ = state; }
   [[nodiscard]] PauseState pause_state() const noexcept { return pause_state_; }
 
@@ -277,6 +281,7 @@ class Scheduler {
   std::int32_t num_deferred_ = 0;
   std::int32_t num_waiting_for_chunk_ = 0;  ///< sessions between two chunks
   PauseState pause_state_ = PauseState::kUnpaused;
+  std::optional<RequestId> only_;  ///< see schedule_only
   bool prefill_capacity_bound_ = false;
   std::uint64_t step_ = 0;
   std::uint64_t next_sequence_ = 0;

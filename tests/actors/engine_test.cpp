@@ -1,5 +1,7 @@
 // The engine's loop through the real actors: each test with one step at a time, and with steps that
 // overlap.
+#include <algorithm>
+
 #include "tests/support/deterministic_engine.hpp"
 
 namespace troupe::testing {
@@ -42,7 +44,7 @@ BOOST_AUTO_TEST_CASE(a_plain_decode_step_is_one_round_trip_to_the_cache_whatever
 BOOST_AUTO_TEST_CASE(a_failed_step_fails_no_request) {
   for (const std::uint64_t num_failures : {1, 2, 3, 4}) {
     with_and_without_overlap({}, [&](DeterministicEngine& test) {
-      // Overlapping steps fail in pairs; without overlap three in a row are the end.
+      // Overlapping steps fail in pairs; without overlap the third is that of one request alone.
       if (num_failures > 2 && !test.overlaps()) return;
       for (std::uint64_t id = 1; id <= 3; ++id)
         test.engine->add(RequestId{id}, prompt(20, static_cast<TokenId>(id)), 12);
@@ -67,6 +69,53 @@ BOOST_AUTO_TEST_CASE(a_step_that_never_works_ends_its_requests_with_the_error) {
     test.coordinator.run();
     BOOST_TEST(test.frontend().num_finished[RequestId{1}] == 1);
     test.check_tokens(RequestId{2}, 20, 12);
+    BOOST_TEST(test.frontend().stats.kv_cache_usage == 0);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(a_request_under_which_every_step_fails_ends_alone) {
+  // From its first step on, or with the token behind its first five.
+  for (const std::int32_t first_bad_position : {0, 25}) {
+    with_and_without_overlap({}, [&](DeterministicEngine& test) {
+      constexpr RequestId kBad{2};
+      test.worker().fails = [&](const SchedulerOutput& step) {
+        for (std::size_t i = 0; i < step.new_requests.size(); ++i) {
+          const NewRequestData& request = step.new_requests[i];
+          if (request.id == kBad &&
+              static_cast<std::int32_t>(request.token_ids.size()) >= first_bad_position)
+            return true;
+        }
+        const CachedRequestData& cached = step.cached_requests;
+        for (std::size_t i = 0; i < cached.ids.size(); ++i) {
+          if (cached.ids[i] == kBad && cached.num_computed_tokens[i] >= first_bad_position)
+            return true;
+        }
+        return false;
+      };
+      for (std::uint64_t id = 1; id <= 4; ++id)
+        test.engine->add(RequestId{id}, prompt(20, static_cast<TokenId>(id)), 12);
+      test.coordinator.run();
+      BOOST_TEST(test.frontend().errors.size() == 1u);
+      BOOST_TEST(test.frontend().errors[kBad].message == "made to fail");
+      BOOST_TEST(test.frontend().num_finished[kBad] == 1);
+      for (const std::uint64_t id : {1u, 3u, 4u}) test.check_tokens(RequestId{id}, 20, 12);
+      const std::vector<std::size_t>& sizes = test.worker().batch_sizes;
+      BOOST_TEST(*std::max_element(sizes.end() - 5, sizes.end()) == 3u);  // together again
+      BOOST_TEST(test.frontend().stats.kv_cache_usage == 0);
+    });
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_suspect_that_leaves_holds_nobody_up) {
+  with_and_without_overlap({}, [](DeterministicEngine& test) {
+    test.worker().num_steps_to_fail = test.overlaps() ? 4 : 2;
+    for (std::uint64_t id = 1; id <= 3; ++id)
+      test.engine->add(RequestId{id}, prompt(20, static_cast<TokenId>(id)), 12);
+    test.run_until([&] { return test.worker().num_steps_to_fail == 0; });
+    test.engine->abort(RequestId{1});
+    test.engine->abort(RequestId{2});
+    test.coordinator.run();
+    test.check_tokens(RequestId{3}, 20, 12);
     BOOST_TEST(test.frontend().stats.kv_cache_usage == 0);
   });
 }

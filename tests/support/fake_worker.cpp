@@ -65,7 +65,7 @@ WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerS
         StepAnswer answer = StepFailed{step.step, {ErrorCode::kInternal, "made to fail"}};
         if (log->num_steps_to_fail > 0)
           --log->num_steps_to_fail;
-        else
+        else if (!log->fails || !log->fails(step))
           answer = state(self).execute(step, log->kv_report);
         if (log->hold)
           log->held.push_back(std::move(answer));

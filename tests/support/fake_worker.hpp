@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <variant>
 
@@ -19,10 +20,11 @@ using StepAnswer = std::variant<ModelRunnerOutput, StepFailed>;
 struct FakeWorkerLog {
   std::atomic<std::uint64_t> num_taken{0};  ///< steps; notified
   std::uint64_t num_steps = 0;
-  std::uint64_t num_steps_to_fail = 0;  ///< the next ones
-  bool keep_quiet = false;              ///< take steps, give no result
-  bool hold = false;                    ///< keep results for release_answer
-  KVConnectorOutput kv_report;          ///< comes with the next result
+  std::uint64_t num_steps_to_fail = 0;                ///< the next ones
+  std::function<bool(const SchedulerOutput&)> fails;  ///< steps that do; may be empty
+  bool keep_quiet = false;                            ///< take steps, give no result
+  bool hold = false;                                  ///< keep results for release_answer
+  KVConnectorOutput kv_report;                        ///< comes with the next result
   std::deque<StepAnswer> held;
   std::vector<std::size_t> batch_sizes;
   std::vector<RequestId> finished_ids;
