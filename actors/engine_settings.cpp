@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/config/speculative_config.hpp"
@@ -80,6 +81,62 @@ Labels cache_config_labels(const EngineOptions& engine, const KVCacheConfig& cac
           {"num_gpu_blocks", std::to_string(cache.num_blocks)},
           {"num_gpu_blocks_override", number_or_none(engine.num_gpu_blocks_override)},
           {"prefix_caching_hash_algo", engine.prefix_caching_hash_algo}};
+}
+
+/// What conversations are rendered with.
+struct ChatSetup {
+  ChatFiles files;
+  ChatRendererOptions options;
+};
+
+Result<ChatSetup> load_chat_setup(const ModelOptions& model) {
+  ChatSetup chat;
+  ASSIGN_OR_RETURN(chat.files, load_chat_files(model.model));
+  if (!model.chat_template.empty()) {
+    ASSIGN_OR_RETURN(chat.options.chat_template, read_file(model.chat_template));
+  }
+  if (model.chat_template_content_format == "string")
+    chat.options.content_format = ContentFormat::kString;
+  if (model.chat_template_content_format == "openai")
+    chat.options.content_format = ContentFormat::kOpenAi;
+  return chat;
+}
+
+/// Digest of what stands in a request's place where it says nothing itself.
+std::string digest_of_defaults(const Options& options, const SamplingDefaults& sampling,
+                               const ChatSetup& chat) {
+  std::ostringstream text;
+  text << std::hexfloat;
+  const auto add = [&text](const std::string& name, const auto& value) {
+    text << name.size() << ' ' << name << value << '\n';
+  };
+  const auto add_optional = [&add](const std::string& name, const auto& value) {
+    if (value) add(name, *value);
+  };
+  add_optional("temperature", sampling.temperature);
+  add_optional("top_p", sampling.top_p);
+  add_optional("top_k", sampling.top_k);
+  add_optional("min_p", sampling.min_p);
+  add_optional("repetition_penalty", sampling.repetition_penalty);
+  add_optional("max_new_tokens", sampling.max_new_tokens);
+  add("response_role", options.server.response_role);
+  add("content_format", options.model.chat_template_content_format);
+  add("chat_template", chat.options.chat_template);
+  for (const auto& [name, source] : chat.files.templates) add(name, source);
+  for (const auto& [name, token] : chat.files.special_tokens) add(name, token);
+  return to_hex(xxh3_128(text.str()));
+}
+
+/// Errors: those of the chat templates.
+Result<std::string> engine_name(const Options& options, const SamplingDefaults& sampling,
+                                const ModelLoaded& model) {
+  ASSIGN_OR_RETURN(const ChatSetup chat, load_chat_setup(options.model));
+  std::ostringstream name;
+  name << options.model.model << ' ' << TROUPE_VERSION << ' ' << model.dtype << ' '
+       << options.model.quantization << ' ' << options.engine.kv_cache_dtype << ' ' << model.cpu_isa
+       << ' ' << model.canonical_shards << ' ' << model.max_model_len << ' '
+       << digest_of_defaults(options, sampling, chat);
+  return name.str();
 }
 
 }  // namespace
@@ -215,8 +272,8 @@ ServerDefaults request_defaults(const Options& options, const SamplingDefaults& 
   return defaults;
 }
 
-ServerConfig server_config(const Options& options, const SamplingDefaults& sampling,
-                           const ModelLoaded& model, const KVCacheConfig& cache) {
+Result<ServerConfig> server_config(const Options& options, const SamplingDefaults& sampling,
+                                   const ModelLoaded& model, const KVCacheConfig& cache) {
   ServerConfig config;
   config.options = options.server;
   config.log_stats_interval_s = options.log.log_stats_interval_s;
@@ -225,8 +282,7 @@ ServerConfig server_config(const Options& options, const SamplingDefaults& sampl
   if (service.model_names.empty()) service.model_names = {options.model.model};
   service.model_root = options.model.model;
   service.version = TROUPE_VERSION;
-  service.engine_name = options.model.model + ' ' + model.dtype + ' ' + options.model.quantization +
-                        ' ' + TROUPE_VERSION;
+  ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
   service.api_keys = options.server.api_key;
   service.allowed_origins = options.server.allowed_origins;
   service.enable_request_id_headers = options.server.enable_request_id_headers;
@@ -243,17 +299,9 @@ ServerConfig server_config(const Options& options, const SamplingDefaults& sampl
 Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
     std::shared_ptr<const Tokenizer> tokenizer) {
-  ASSIGN_OR_RETURN(ChatFiles files, load_chat_files(options.model.model));
-  ChatRendererOptions chat;
-  if (!options.model.chat_template.empty()) {
-    ASSIGN_OR_RETURN(chat.chat_template, read_file(options.model.chat_template));
-  }
-  if (options.model.chat_template_content_format == "string")
-    chat.content_format = ContentFormat::kString;
-  if (options.model.chat_template_content_format == "openai")
-    chat.content_format = ContentFormat::kOpenAi;
+  ASSIGN_OR_RETURN(ChatSetup chat, load_chat_setup(options.model));
   ASSIGN_OR_RETURN(std::shared_ptr<ChatRenderer> renderer,
-                   ChatRenderer::create(std::move(files), chat));
+                   ChatRenderer::create(std::move(chat.files), chat.options));
   InputProcessorOptions limits;
   limits.max_model_len = model.max_model_len;
   limits.vocab_size = model.vocab_size;

@@ -47,8 +47,11 @@ namespace troupe {
 [[nodiscard]] ServerDefaults request_defaults(const Options& options,
                                               const SamplingDefaults& sampling,
                                               const ModelLoaded& model);
-[[nodiscard]] ServerConfig server_config(const Options& options, const SamplingDefaults& sampling,
-                                         const ModelLoaded& model, const KVCacheConfig& cache);
+/// Errors: of the chat template's file, or of what stands in it.
+[[nodiscard]] Result<ServerConfig> server_config(const Options& options,
+                                                 const SamplingDefaults& sampling,
+                                                 const ModelLoaded& model,
+                                                 const KVCacheConfig& cache);
 /// Reads the chat template. Errors: of its file, or of what stands in it.
 [[nodiscard]] Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,

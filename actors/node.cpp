@@ -209,7 +209,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
   caf::actor_system& system = self->system();
   switch (what.role) {
     case Role::kFrontend: {
-      ServerConfig config = server_config(options, node.sampling, what.model, what.cache);
+      ASSIGN_OR_RETURN(ServerConfig config,
+                       server_config(options, node.sampling, what.model, what.cache));
       if (what.port != 0) config.options.port = what.port;
       return ActorHandles{pointer(spawn_frontend(system, config, first_seed(options.model)))};
     }

@@ -21,7 +21,7 @@ namespace troupe {
 /// All that decides what a stream says.
 struct KeptStream {
   std::string id;      ///< of the answer
-  std::string engine;  ///< model and version: another one would say something else
+  std::string engine;  ///< ServiceConfig::engine_name: another one might say something else
   std::string path;    ///< of the endpoint
   std::string body;    ///< as the client sent it
   std::uint32_t tenant = 0;

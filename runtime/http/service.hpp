@@ -1,5 +1,5 @@
 #pragma once
-// The API without the sockets: requests in, answers out. The transport (connection.cpp, or a test)
+// The API without the sockets: requests in, answers out. The transport (HttpSession, or a test)
 // hands each complete HTTP request to a Service and carries back what the service writes.
 
 #include <atomic>
@@ -80,7 +80,9 @@ struct ServiceConfig {
   std::vector<std::string> model_names;  ///< as served; the first one answers requests without name
   std::string model_root;                ///< path shown by /v1/models
   std::string version;
-  std::string engine_name;  ///< all that decides what is answered; streams are resumed by the same
+  /// What decides what is answered: the model (by its path), how and with what it is computed, what
+  /// requests are completed with, the version. Streams are resumed by the same.
+  std::string engine_name;
   ServerDefaults defaults;
   std::vector<std::string> api_keys;         ///< none: open to all
   std::vector<std::string> allowed_origins;  ///< CORS; "*" allows every one

@@ -1,0 +1,79 @@
+// What an engine is configured with.
+#include "actors/engine_settings.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <set>
+
+namespace troupe {
+namespace {
+
+struct Setup {
+  Options options;
+  SamplingDefaults sampling;
+  ModelLoaded model{
+      .dtype = "bfloat16", .cpu_isa = "avx2", .max_model_len = 2048, .canonical_shards = 4};
+
+  [[nodiscard]] std::string engine_name() const {
+    return server_config(options, sampling, model, {}).value().service.engine_name;
+  }
+};
+
+BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {
+  const std::string demo = TROUPE_SOURCE_DIR "/tools/demo_model/model";
+  const std::filesystem::path copy =
+      std::filesystem::temp_directory_path() / "troupe-settings-template.jinja";
+  std::ofstream(copy) << "{{ messages }}";
+  const std::vector<std::function<void(Setup&)>> changes = {
+      [](Setup&) {},
+      [](Setup& s) { s.options.engine.kv_cache_dtype = "int8"; },
+      [](Setup& s) { s.options.model.quantization = "int8"; },
+      [&](Setup& s) { s.options.model.chat_template = copy; },
+      [](Setup& s) { s.options.model.chat_template_content_format = "string"; },
+      [](Setup& s) { s.options.server.response_role = "bot"; },
+      [](Setup& s) { s.model.dtype = "float32"; },
+      [](Setup& s) { s.model.cpu_isa = "amx"; },
+      [](Setup& s) { s.model.max_model_len = 1024; },
+      [](Setup& s) { s.model.canonical_shards = 2; },
+      [](Setup& s) { s.sampling.temperature = 0.5f; },
+      [](Setup& s) { s.sampling.top_p = 0.5f; },
+      [](Setup& s) { s.sampling.top_k = 5; },
+      [](Setup& s) { s.sampling.min_p = 0.5f; },
+      [](Setup& s) { s.sampling.repetition_penalty = 0.5f; },
+      [](Setup& s) { s.sampling.max_new_tokens = 5; },
+  };
+  std::set<std::string> names;
+  for (const auto& change : changes) {
+    Setup setup;
+    setup.options.model.model = demo;
+    change(setup);
+    names.insert(setup.engine_name());
+    BOOST_TEST(setup.engine_name() == setup.engine_name());
+  }
+  BOOST_TEST(names.size() == changes.size());
+  std::filesystem::remove(copy);
+}
+
+BOOST_AUTO_TEST_CASE(what_only_decides_how_soon_an_answer_comes_does_not_change_the_name) {
+  Setup setup;
+  setup.options.model.model = TROUPE_SOURCE_DIR "/tools/demo_model/model";
+  const std::string name = setup.engine_name();
+  setup.options.engine.max_num_seqs = 7;
+  setup.options.engine.block_size = 32;
+  setup.options.engine.tensor_parallel_size = 2;
+  BOOST_TEST(setup.engine_name() == name);
+}
+
+BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
+  Setup setup;
+  setup.options.model.model = TROUPE_SOURCE_DIR "/tools/demo_model/model";
+  setup.options.model.chat_template = "no-such-template";
+  const auto config = server_config(setup.options, setup.sampling, setup.model, {});
+  BOOST_REQUIRE(!config.ok());
+  BOOST_TEST(config.error().message.find("no-such-template") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace troupe
