@@ -1,9 +1,12 @@
 // troupe serve: load a model, open the port, serve until a signal comes.
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <future>
 #include <thread>
+#include <utility>
 
 #include "actors/module.hpp"
 #include "tools/commands.hpp"
@@ -13,25 +16,50 @@
 namespace troupe::tools {
 namespace {
 
-/// Signals that end the server. They are blocked in every thread and taken by the main thread
-/// alone.
+/// Signals that end the server. They are blocked in every thread and taken by one of this object.
+/// While the server starts there is nothing to be drained, and a second signal waits for nothing
+/// either: the process then ends at once, and the kernel ends the nodes that it has started.
 class EndingSignals {
  public:
+  static constexpr int kEngineDied = SIGUSR1;
+
   EndingSignals() {
     sigemptyset(&set_);
     for (const int signal : {SIGINT, SIGTERM, kEngineDied}) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
+    taker_ = std::thread([this] { take(); });
   }
-  [[nodiscard]] int wait() const {
-    int signal = 0;
-    sigwait(&set_, &signal);
-    return signal;
+  ~EndingSignals() {
+    stopping_ = true;
+    pthread_kill(taker_.native_handle(), kEngineDied);
+    taker_.join();
   }
-  static constexpr int kEngineDied = SIGUSR1;
+  EndingSignals(const EndingSignals&) = delete;
+  EndingSignals& operator=(const EndingSignals&) = delete;
+
+  /// From now on the first signal is for wait() to tell.
+  void begin_serving() { serving_ = true; }
+  /// Once.
+  [[nodiscard]] int wait() { return first_.get_future().get(); }
 
  private:
+  void take() {
+    bool is_first = true;
+    for (;;) {
+      int signal = 0;
+      sigwait(&set_, &signal);
+      if (stopping_) return;
+      if (signal != kEngineDied && (!serving_ || !is_first)) _exit(128 + signal);
+      if (std::exchange(is_first, false)) first_.set_value(signal);
+    }
+  }
+
   sigset_t set_{};
+  std::atomic<bool> serving_ = false;
+  std::atomic<bool> stopping_ = false;
+  std::promise<int> first_;
+  std::thread taker_;
 };
 
 void print_address(const Options& options, const Started& started, const std::string& model_name) {
@@ -56,7 +84,7 @@ int serve(Arguments arguments) {
   Options& options = line.options;
   if (auto resolved = resolve_model(options); !resolved.ok()) return fail(resolved.error());
 
-  const EndingSignals signals;
+  EndingSignals signals;
   SystemConfig config;
   if (auto applied = config.apply(line.caf_entries); !applied.ok()) return fail(applied.error());
   load_network(config);
@@ -75,18 +103,13 @@ int serve(Arguments arguments) {
     guard.arm(kExitFailure);
     return fail(engine.error());
   }
+  signals.begin_serving();
   progress.complete("ready");
   print_address(options, engine->started, options.model.served_model_name.front());
 
   const int signal = signals.wait();
-  if (signal != EndingSignals::kEngineDied) {
+  if (signal != EndingSignals::kEngineDied)
     log_info("shutting down", kv("timeout_s", options.server.shutdown_timeout));
-    // A second signal does not wait for anything.
-    std::thread([&signals] {
-      const int again = signals.wait();
-      if (again != EndingSignals::kEngineDied) _exit(128 + again);
-    }).detach();
-  }
   const bool clean = stop(system, *engine, options.server.shutdown_timeout);
   const int code = clean && signal != EndingSignals::kEngineDied ? kExitOk : kExitFailure;
   guard.arm(code);

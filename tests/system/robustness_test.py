@@ -14,7 +14,7 @@ import threading
 import unittest
 
 import bench_streams
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, wait_until
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, nodes_of, wait_until
 
 STORY = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story about a dragon."}], "temperature": 0}
 
@@ -204,6 +204,37 @@ class Ending(unittest.TestCase):
             code, errors = server.stop(signal.SIGINT)
             self.assertEqual(code, 0, errors)
             self.assertEqual(Stream.finish_reasons(stream.read_to_end()), ["abort"] * 16)
+
+
+    def test_a_signal_ends_a_start_that_waits_for_a_host_and_the_nodes_that_it_has_started(self):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        config = f"""
+            [topology]
+            ; With nodes on other hosts it may be no loopback address.
+            supervisor-host="0.0.0.0"
+            supervisor-port={port}
+            insecure=true
+            [node.front]
+            roles=["frontend", "input-processor", "output-processor"]
+            [node.core]
+            roles=["scheduler", "kv-cache-manager", "encoder-cache-manager", "executor"]
+            [node.worker-0]
+            host="127.0.0.2"
+            workers=[0]
+            """
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+            file.write(config)
+            file.flush()
+            for sig in (signal.SIGTERM, signal.SIGINT):
+                start = subprocess.Popen([BINARY, "serve", "--config-file", file.name, "--port", "0"], text=True,
+                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+                wait_until(lambda: len(nodes_of(start.pid)) == 2 or start.poll() is not None, "the nodes of this host")
+                nodes = nodes_of(start.pid).values()
+                start.send_signal(sig)
+                output, errors = communicate(start)
+                self.assertEqual((start.returncode, output), (128 + sig, ""), errors)
+                wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in nodes), "the nodes to end")
 
 
 class Refusals(unittest.TestCase):

@@ -50,6 +50,20 @@ def run(arguments, text=None, timeout=DEADLINE_S, environment=None):
     return process.returncode, output, errors
 
 
+def nodes_of(supervisor):
+    """The processes that a `troupe serve` has started: {name: pid}."""
+    found = {}
+    for entry in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == supervisor and len(arguments) > 2 and arguments[1] == b"node":
+            found[arguments[2].decode()] = int(entry.name)
+    return found
+
+
 class Server:
     """`troupe serve` on a port that the system chooses; `with Server(...) as server`."""
 
@@ -94,16 +108,7 @@ class Server:
 
     def nodes(self):
         """The processes that it has started: {name: pid}."""
-        found = {}
-        for entry in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
-                arguments = (entry / "cmdline").read_bytes().split(b"\0")
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if parent == self.process.pid and len(arguments) > 2 and arguments[1] == b"node":
-                found[arguments[2].decode()] = int(entry.name)
-        return found
+        return nodes_of(self.process.pid)
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as response:
