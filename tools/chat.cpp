@@ -22,9 +22,11 @@ constexpr std::string_view kUsage =
     "Each line of standard input is a message. /reset forgets the conversation, /quit or Ctrl-D\n"
     "ends it, Ctrl-C stops an answer.";
 
+constexpr double kOwnTemperature = -1;  // stands for the model's
+
 struct ChatOptions {
   std::string system;
-  double temperature = -1;
+  double temperature = kOwnTemperature;
   std::int64_t max_tokens = 0;
 };
 
@@ -102,7 +104,7 @@ class Conversation {
  private:
   Result<GenerateRequest> make_request(const Json& messages) const {
     Json body = {{"messages", messages}};
-    if (options_.temperature >= 0) body["temperature"] = options_.temperature;
+    if (options_.temperature != kOwnTemperature) body["temperature"] = options_.temperature;
     if (options_.max_tokens > 0) body["max_tokens"] = options_.max_tokens;
     ASSIGN_OR_RETURN(ChatRequest chat,
                      parse_chat_request(body.dump(-1, ' ', false, Json::error_handler_t::replace),
@@ -149,9 +151,15 @@ int chat(Arguments arguments) {
   line.options.log.log_level = "warning";
   line.set.section("chat")
       .add("system", options.system, "the system message")
-      .add("temperature", options.temperature, "of the answers; -1: the model's own", -1, 100)
+      .add("temperature", options.temperature, "of the answers, 0 to 2; -1: the model's own",
+           kOwnTemperature, 2)
       .add("max-tokens", options.max_tokens, "longest answer; 0: the model's own", 0, 1 << 30);
   if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
+  if (options.temperature < 0 && options.temperature != kOwnTemperature) {
+    return fail(invalid_argument("temperature is " + std::to_string(options.temperature) +
+                                     ", it must be between 0 and 2, or -1",
+                                 "temperature"));
+  }
   auto engine = OfflineEngine::start(line);
   if (!engine.ok()) return fail(engine.error());
 

@@ -31,6 +31,7 @@ std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std
         "[engine], ...\n%s\n",
         std::string(usage).c_str(), "", line.set.help().c_str());
     std::printf(
+        "Options without INT, FLOAT or TEXT are flags: --NAME, or --no-NAME for false.\n"
         "Every option may also be given as an environment variable: TROUPE_MAX_MODEL_LEN for "
         "--max-model-len.\n");
     return kExitOk;

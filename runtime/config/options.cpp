@@ -155,7 +155,9 @@ void bind_options(OptionSet& set, Options& options) {
       .add("shutdown-timeout", server.shutdown_timeout,
            "seconds that running requests get to finish on shutdown", 0, 86400)
       .add("max-num-queued-reqs", server.max_num_queued_reqs,
-           "requests in the engine before further ones get 503; 0: no limit", 0, kMaxCount)
+           "samples (n of each prompt) in the engine before further requests get 503; one that has "
+           "more by itself gets 400; 0: no limit",
+           0, kMaxCount)
       .add("max-queue-time-s", server.max_queue_time_s,
            "seconds that a request may wait until it is scheduled, then it gets 503; 0: no limit",
            0, 86400)

@@ -39,6 +39,8 @@ class HelpAndOptions(unittest.TestCase):
             code, text, errors = troupe(command, "--help")
             self.assertEqual((code, errors), (0, ""), command)
             self.assertIn(f"usage: troupe {command}", text)
+            if "--enable-prefix-caching" in text:
+                self.assertIn("--no-NAME", text)
         for benchmark in ("latency", "throughput", "serve"):
             code, text, _ = troupe("bench", benchmark, "--help")
             self.assertEqual(code, 0)
@@ -61,6 +63,8 @@ class HelpAndOptions(unittest.TestCase):
                                 (["bench", "serve", "--percentile-metrics", "speed"], "speed"),
                                 (["bench", "serve", "--goodput", "ttft"], "ttft"),
                                 (["bench", "serve", "--base-url", "ftp://x"], "ftp://x"),
+                                (["chat", "--temperature", "100"], "temperature"),
+                                (["chat", "--temperature", "-0.5"], "between 0 and 2"),
                                 (["config", "--port", "70000"], "65535")]:
             code, out, errors = troupe(*arguments)
             self.assertEqual(code, 2, arguments)
