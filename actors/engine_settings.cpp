@@ -21,7 +21,8 @@ constexpr std::int64_t kUsualCpuCacheBytes = std::int64_t{4} << 30;
 constexpr double kPeerDeadlineS = 300;
 
 SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
-  return parse_speculative_config(engine.speculative_config).value();  // validated
+  return parse_speculative_config(engine.speculative_config, engine.tensor_parallel_size)
+      .value();  // validated
 }
 
 /// What a step drafts is known with its result: the next one waits for it.

@@ -51,13 +51,15 @@ struct SpeculativeDecoding {
   std::int32_t num_draft_tokens = 0;  ///< most per request and step; 0: none
   /// Folder or GGUF file of a smaller model that drafts; empty: drafts are looked up.
   std::string draft_model;
+  std::string draft_quantization = "auto";  ///< as WorkerOptions::quantization, of that model
+  std::int32_t draft_max_model_len = 0;     ///< 0: no limit of its own
   /// How many of its last tokens must occur earlier in a request: the drafts are what came then.
   std::int32_t prompt_lookup_min = 0;
   std::int32_t prompt_lookup_max = 0;
   bool operator==(const SpeculativeDecoding&) const = default;
 };
-TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, prompt_lookup_min,
-               prompt_lookup_max)
+TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantization,
+               draft_max_model_len, prompt_lookup_min, prompt_lookup_max)
 
 /// What a worker loads, and how.
 struct WorkerOptions {

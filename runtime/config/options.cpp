@@ -27,7 +27,8 @@ void bind_options(OptionSet& set, Options& options) {
       .add("quantization", model.quantization,
            "weights in 8 or 4 bits, made at load (the head in 8); auto, or the checkpoint's own "
            "method: as the checkpoint has them",
-           {"auto", "int8", "int4", "gptq", "awq", "compressed-tensors", "fp8"})
+           {"auto", "int8", "int4", "gptq", "gptq_marlin", "awq", "awq_marlin",
+            "compressed-tensors", "fp8", "gguf"})
       .add("packed-weights-dir", model.packed_weights_dir,
            "folder that keeps weights as they were packed (and quantised) for this CPU: the next "
            "start maps them, as do other workers; none: they are packed at every start")
@@ -97,7 +98,8 @@ void bind_options(OptionSet& set, Options& options) {
           "request needs, are enough",
           0.01, 1)
       .add("kv-cache-dtype", engine.kv_cache_dtype,
-           "KV cache elements; auto follows dtype; fp8 is fp8_e4m3; those of 8 bits have a scale "
+           "KV cache elements; auto follows dtype, and is fp8 where the checkpoint has an fp8 "
+           "kv_cache_scheme; fp8 is fp8_e4m3; those of 8 bits have a scale "
            "for each token and head",
            {"auto", "bfloat16", "float32", "fp8", "fp8_e4m3", "int8"})
       .add("max-logprobs", engine.max_logprobs,
@@ -130,7 +132,7 @@ void bind_options(OptionSet& set, Options& options) {
       .add("speculative-config", engine.speculative_config,
            "JSON object: guess tokens and compute them in one step; with num_speculative_tokens "
            "and method ngram (from those that the request has; prompt_lookup_min, "
-           "prompt_lookup_max) or draft_model (by a smaller model: model)")
+           "prompt_lookup_max) or draft_model (by a smaller model: model, and its quantization)")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish what the prefix cache holds, over ZeroMQ; with "
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
@@ -247,8 +249,9 @@ Result<void> validate(const Options& options) {
                                 engine.scheduling_policy,
                             "enable-priority-preemption");
   }
-  ASSIGN_OR_RETURN(const SpeculativeDecoding speculative,
-                   parse_speculative_config(engine.speculative_config));
+  ASSIGN_OR_RETURN(
+      const SpeculativeDecoding speculative,
+      parse_speculative_config(engine.speculative_config, engine.tensor_parallel_size));
   if (!speculative.draft_model.empty() && engine.pipeline_parallel_size > 1) {
     return invalid_argument(
         "speculative-config with a draft model needs pipeline-parallel-size 1, it is " +

@@ -1,7 +1,10 @@
 #include "runtime/config/speculative_config.hpp"
 
+#include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 namespace troupe {
 namespace {
@@ -10,7 +13,11 @@ using nlohmann::json;
 
 constexpr std::uint64_t kMaxDraftTokens = 128;
 constexpr std::uint64_t kMaxMatch = 1 << 16;
+constexpr std::uint64_t kMaxModelLen = 1 << 30;
 constexpr std::int32_t kUsualMatch = 5;
+/// How vLLM runs a draft model; no token depends on it.
+constexpr std::array<std::string_view, 3> kWithoutEffect = {
+    "enforce_eager", "disable_padded_drafter_batch", "use_local_argmax_reduction"};
 
 Error wrong(const std::string& key, const std::string& what) {
   return invalid_argument("speculative-config: " + key + " " + what, "speculative-config");
@@ -27,7 +34,8 @@ Result<std::int32_t> read_count(const std::string& key, const json& value, std::
 
 }  // namespace
 
-Result<SpeculativeDecoding> parse_speculative_config(const std::string& text) {
+Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
+                                                     std::int64_t tensor_parallel_size) {
   SpeculativeDecoding config;
   if (text.empty()) return config;
   const json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -38,6 +46,7 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text) {
   std::optional<std::int32_t> max_match;
   std::string method;
   for (const auto& [key, value] : object.items()) {
+    if (value.is_null()) continue;
     if (key == "method") {
       if (value != "ngram" && value != "draft_model")
         return wrong(key, "must be \"ngram\" or \"draft_model\", it is " + value.dump());
@@ -52,6 +61,17 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text) {
       ASSIGN_OR_RETURN(min_match, read_count(key, value, kMaxMatch));
     } else if (key == "prompt_lookup_max") {
       ASSIGN_OR_RETURN(max_match, read_count(key, value, kMaxMatch));
+    } else if (key == "quantization") {
+      if (!value.is_string()) return wrong(key, "must be a text, it is " + value.dump());
+      config.draft_quantization = value.get<std::string>();
+    } else if (key == "max_model_len") {
+      ASSIGN_OR_RETURN(config.draft_max_model_len, read_count(key, value, kMaxModelLen));
+    } else if (key == "draft_tensor_parallel_size") {
+      if (value != 1 && value != tensor_parallel_size)
+        return wrong(key, "must be 1 or tensor-parallel-size, " +
+                              std::to_string(tensor_parallel_size) + ", it is " + value.dump());
+    } else if (std::ranges::find(kWithoutEffect, key) != kWithoutEffect.end()) {
+      if (!value.is_boolean()) return wrong(key, "must be true or false, it is " + value.dump());
     } else {
       return wrong(key, "is not known");
     }
@@ -69,6 +89,9 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text) {
                    "is for method \"ngram\" only");
     return config;
   }
+  for (const char* key : {"quantization", "max_model_len"})
+    if (object.contains(key) && !object[key].is_null())
+      return wrong(key, "is for method \"draft_model\" only");
   config.prompt_lookup_min = min_match.value_or(max_match.value_or(kUsualMatch));
   config.prompt_lookup_max = max_match.value_or(config.prompt_lookup_min);
   if (config.prompt_lookup_min > config.prompt_lookup_max) {

@@ -28,9 +28,13 @@ Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& option
   const auto refuse = [&](const std::string& what) {
     return invalid_argument("draft model " + name + ": " + what, "speculative-config");
   };
+  if (const std::int32_t limit = options.speculative.draft_max_model_len;
+      limit != 0 && limit < max_model_len)
+    return refuse("its max_model_len is " + std::to_string(limit) +
+                  ", it must be at least the model's, " + std::to_string(max_model_len));
   auto loaded = load_model(name, device,
                            {.dtype = options.dtype,
-                            .quantization = options.quantization,
+                            .quantization = options.speculative.draft_quantization,
                             .packed_weights_dir = options.packed_weights_dir,
                             .max_model_len = max_model_len,
                             .parallel = options.parallel},

@@ -160,9 +160,10 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
 
 BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the_rest_by_name) {
   const auto parse = [](const std::string& rest) {
-    return parse_speculative_config(R"({"method":"ngram","num_speculative_tokens":4)" + rest + "}");
+    return parse_speculative_config(R"({"method":"ngram","num_speculative_tokens":4)" + rest + "}",
+                                    2);
   };
-  BOOST_TEST(parse_speculative_config("").value().num_draft_tokens == 0);
+  BOOST_TEST(parse_speculative_config("", 2).value().num_draft_tokens == 0);
   const auto lookup = [&](const std::string& rest) {
     const SpeculativeDecoding config = parse(rest).value();
     BOOST_TEST(config.num_draft_tokens == 4);
@@ -173,15 +174,34 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
   BOOST_TEST((lookup(R"(,"prompt_lookup_min":2)") == std::pair(2, 2)));
   BOOST_TEST((lookup(R"(,"prompt_lookup_min":2,"prompt_lookup_max":4)") == std::pair(2, 4)));
   const auto refuses = [](const std::string& json, const std::string& with) {
-    const auto parsed = parse_speculative_config(json);
+    const auto parsed = parse_speculative_config(json, 2);
     BOOST_REQUIRE(!parsed.ok());
     BOOST_TEST(parsed.error().message.find(with) != std::string::npos, parsed.error().message);
   };
   refuses("[]", "not a JSON object");
   const auto drafted =
-      parse_speculative_config(R"({"model":"small","num_speculative_tokens":3})").value();
+      parse_speculative_config(R"({"model":"small","num_speculative_tokens":3})", 2).value();
   BOOST_TEST(drafted.draft_model == "small");
   BOOST_TEST(drafted.num_draft_tokens == 3);
+  BOOST_TEST(drafted.draft_quantization == "auto");
+  const auto as_for_vllm =
+      parse_speculative_config(
+          R"({"model":"small","num_speculative_tokens":3,"draft_tensor_parallel_size":1,
+              "quantization":"awq","max_model_len":4096,"enforce_eager":true,"revision":null})",
+          2)
+          .value();
+  BOOST_TEST(as_for_vllm.draft_quantization == "awq");
+  BOOST_TEST(as_for_vllm.draft_max_model_len == 4096);
+  BOOST_TEST(parse(R"(,"draft_tensor_parallel_size":2)").ok());
+  refuses(R"({"model":"small","num_speculative_tokens":4,"draft_tensor_parallel_size":4})",
+          "draft_tensor_parallel_size must be 1 or tensor-parallel-size, 2, it is 4");
+  refuses(R"({"model":"small","num_speculative_tokens":4,"max_model_len":0})",
+          "max_model_len must");
+  refuses(R"({"model":"small","num_speculative_tokens":4,"quantization":8})", "quantization must");
+  refuses(R"({"model":"small","num_speculative_tokens":4,"enforce_eager":1})",
+          "enforce_eager must");
+  refuses(R"({"method":"ngram","num_speculative_tokens":4,"quantization":"awq"})",
+          "quantization is for method \"draft_model\" only");
   refuses(R"({"num_speculative_tokens":4})", "method is missing");
   refuses(R"({"method":"draft_model","num_speculative_tokens":4})", "model is missing");
   refuses(R"({"method":"ngram","model":"small","num_speculative_tokens":4})",
