@@ -48,6 +48,7 @@ void parse_gptq(ConfigFields& fields, QuantizationConfig& config) {
   config.group_size = parse_group_size(fields);
   const std::string format = fields.text("checkpoint_format", fields.text("format", "gptq"));
   config.zero_points_minus_one = format == "gptq";
+  config.symmetric = fields.boolean("sym", false);
   if (format != "gptq" && format != "gptq_v2")
     refuse(fields, "checkpoint_format", format, "gptq, gptq_v2");
 }
@@ -78,6 +79,12 @@ void parse_compressed_tensors(ConfigFields& fields, QuantizationConfig& config) 
     if (key == "transform_config" || sparsity.text("format", "dense") != "dense")
       fields.fail(ErrorCode::kUnsupported, std::string(key) + " is not supported");
   }
+  if (const json* scheme = fields.object("kv_cache_scheme")) {
+    ConfigFields cache(*scheme, fields.where() + ": kv_cache_scheme");
+    config.fp8_kv_cache =
+        cache.text("type", "float") == "float" && cache.integer("num_bits", 8, 1, 32) == 8;
+    if (cache.error()) return fields.fail(cache.error()->code, cache.error()->message);
+  }
   const json* groups = fields.object("config_groups");
   if (groups == nullptr) return;
   for (const auto& [name, group] : groups->items()) {
@@ -106,6 +113,8 @@ std::string_view to_string(QuantizationMethod method) noexcept {
 }
 
 QuantizationMethod parse_quantization_method(std::string_view name) noexcept {
+  constexpr std::string_view kOtherKernels = "_marlin";
+  if (name == "gptq_marlin" || name == "awq_marlin") name.remove_suffix(kOtherKernels.size());
   const auto known = std::ranges::find(kNames, name);
   return known == kNames.end() ? QuantizationMethod::kNone
                                : static_cast<QuantizationMethod>(known - kNames.begin());

@@ -19,6 +19,7 @@ enum class QuantizationMethod : std::uint8_t {
 };
 /// "none", "gptq", "awq", "compressed-tensors", "fp8".
 [[nodiscard]] std::string_view to_string(QuantizationMethod method) noexcept;
+/// Also reads vLLM's names of the methods with other kernels, "gptq_marlin" and "awq_marlin".
 /// kNone for a name that is none of the methods'.
 [[nodiscard]] QuantizationMethod parse_quantization_method(std::string_view name) noexcept;
 
@@ -28,6 +29,8 @@ struct QuantizationConfig {
   QuantizationMethod method = QuantizationMethod::kNone;
   std::int64_t group_size = 0;             ///< columns that share a scale; 0: a whole row
   bool zero_points_minus_one = false;      ///< as GPTQ's first format stores them
+  bool symmetric = false;                  ///< GPTQ: zero points may be missing, all in the middle
+  bool fp8_kv_cache = false;               ///< the checkpoint was made for a KV cache in fp8
   std::array<std::int64_t, 2> block = {};  ///< FP8: rows and columns that share a scale; 0: all
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/base/log.hpp"
+#include "runtime/gguf/model_files.hpp"
 #include "runtime/models/rotary_embedding.hpp"
 
 namespace troupe {
@@ -92,14 +93,17 @@ Result<DType> parse_dtype_name(std::string_view name) {
       "dtype is " + std::string(name) + ", not one of auto, float32, bfloat16, float16", "dtype");
 }
 
-Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored) {
+Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored,
+                                          bool is_gguf) {
   const QuantizationMethod method = parse_quantization_method(name);
-  const bool is_method = method != QuantizationMethod::kNone;
-  if (name == "auto" || (is_method && method == stored)) return QuantizedType::kNone;
+  const bool is_method = method != QuantizationMethod::kNone || name == "gguf";
+  const bool is_stored = name == "gguf" ? is_gguf : is_method && method == stored;
+  if (name == "auto" || is_stored) return QuantizedType::kNone;
   if (!is_method && name != "int8" && name != "int4")
-    return invalid_argument("quantization is " + std::string(name) +
-                                ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8",
-                            "quantization");
+    return invalid_argument(
+        "quantization is " + std::string(name) +
+            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, gguf",
+        "quantization");
   if (stored != QuantizationMethod::kNone)
     return invalid_argument("quantization is " + std::string(name) + ", but the checkpoint is " +
                                 std::string(to_string(stored)) + " already",
@@ -121,7 +125,8 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
         RotaryEmbedding::check_size(*rope, loaded.config.head_dim, loaded.config.max_model_len));
   RETURN_IF_ERROR(check_parallel(loaded.config, options.parallel));
   ASSIGN_OR_RETURN(const QuantizedType quantized,
-                   choose_quantization(options.quantization, loaded.config.quantization.method));
+                   choose_quantization(options.quantization, loaded.config.quantization.method,
+                                       is_gguf(folder)));
   const auto architecture =
       std::ranges::find(kArchitectures, loaded.config.architecture, &RegisteredArchitecture::name);
   CHECK(architecture != kArchitectures.end(), loaded.config.architecture);

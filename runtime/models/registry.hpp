@@ -52,9 +52,10 @@ struct LoadedModel {
 Result<DType> parse_dtype_name(std::string_view name);
 
 /// What is quantised at load: reads "auto" (kNone), "int8", "int4", or the name of the method by
-/// which the checkpoint is quantised already (kNone). Errors: kInvalidArgument, another name, or
-/// one that such a checkpoint does not allow.
-Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored);
+/// which the checkpoint is quantised already (kNone; "gguf" for any GGUF file). Errors:
+/// kInvalidArgument, another name, or one that such a checkpoint does not allow.
+Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored,
+                                          bool is_gguf);
 
 /// Loads the model in `folder` onto the device, which must outlive it. The configuration is judged
 /// before any weight is read.

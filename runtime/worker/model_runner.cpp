@@ -85,6 +85,8 @@ int take_cores(const WorkerOptions& options) {
 
 ModelRunner::ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded)
     : options_(std::move(options)), device_(std::move(device)), loaded_(std::move(loaded)) {
+  if (options_.kv_cache_dtype == "auto" && loaded_.config.quantization.fp8_kv_cache)
+    options_.kv_cache_dtype = "fp8";  // a draft model's as well: their pages are of one size
   const SpeculativeDecoding& speculative = options_.speculative;
   if (speculative.num_draft_tokens > 0 && speculative.draft_model.empty())
     proposer_.emplace(speculative.prompt_lookup_min, speculative.prompt_lookup_max);
