@@ -12,6 +12,10 @@ namespace troupe {
 namespace {
 
 constexpr std::int64_t kWordBits = 32;
+constexpr float kLargestF16 = 65504;
+constexpr float kSmallestNormalF16 = 0x1p-14f;
+/// With this one, what quantises the weights anew, FP8 too, stays within f16.
+constexpr float kMaxScale = 16384;
 
 /// Row 8 i + j of an AWQ matrix is in nibble kAwqNibble[j] of its word.
 constexpr std::array<int, 8> kAwqNibble = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -116,27 +120,33 @@ Result<void> QuantizedWeight::set_group_scales(const Checkpoint& checkpoint,
     return error_about(*scales, name + ".scales",
                        "has " + std::to_string(num_groups) + " groups for " +
                            std::to_string(num_cols_) + " columns");
-  ASSIGN_OR_RETURN(zero_points_, require(checkpoint, name + ".qzeros",
-                                         {num_groups, ceil_div(num_rows_, per_word)}, kWord));
+  if (!config.symmetric || checkpoint.find(name + ".qzeros") != nullptr) {
+    ASSIGN_OR_RETURN(zero_points_, require(checkpoint, name + ".qzeros",
+                                           {num_groups, ceil_div(num_rows_, per_word)}, kWord));
+  }
   scale_row_stride_ = 1;
   scale_group_stride_ = num_rows_;
   return {};
 }
 
-Result<std::span<const std::int32_t>> QuantizedWeight::read_group_index(
-    const Checkpoint& checkpoint, const std::string& name) const {
+Result<void> QuantizedWeight::set_group_index(const Checkpoint& checkpoint,
+                                              const std::string& name) {
+  const Checkpoint::Tensor* tensor = checkpoint.find(name);
+  if (tensor == nullptr) return {};
   ASSIGN_OR_RETURN(const TensorView* view, require(checkpoint, name, {num_cols_}, kWord));
-  return view->elements<std::int32_t>();
-}
-
-Result<void> QuantizedWeight::check_group_index(const Checkpoint& checkpoint,
-                                                const std::string& name,
-                                                std::span<const std::int32_t> groups) const {
+  const std::span<const std::int32_t> groups = view->elements<std::int32_t>();
+  // -1 everywhere: none.
+  if (std::ranges::all_of(groups, [](std::int32_t group) { return group == -1; })) return {};
   for (const std::int32_t group : groups)
     if (group < 0 || group >= num_groups_)
       return error_about(
-          *checkpoint.find(name), name,
+          *tensor, name,
           "names group " + std::to_string(group) + " of " + std::to_string(num_groups_));
+  for (std::int64_t col = 0; col < num_cols_; ++col) {
+    if (groups[static_cast<std::size_t>(col)] == col / group_size_) continue;
+    group_index_.assign(groups.begin(), groups.end());
+    break;
+  }
   return {};
 }
 
@@ -153,15 +163,7 @@ Result<QuantizedWeight> QuantizedWeight::find_gptq(const Checkpoint& checkpoint,
                            {ceil_div(weight.num_cols_, per_word), weight.num_rows_}, kWord));
   RETURN_IF_ERROR(weight.set_group_scales(checkpoint, config, name, per_word));
   weight.zero_points_minus_one_ = config.zero_points_minus_one;
-  if (checkpoint.find(name + ".g_idx") == nullptr) return weight;
-  ASSIGN_OR_RETURN(const std::span<const std::int32_t> groups,
-                   weight.read_group_index(checkpoint, name + ".g_idx"));
-  RETURN_IF_ERROR(weight.check_group_index(checkpoint, name + ".g_idx", groups));
-  for (std::int64_t col = 0; col < weight.num_cols_; ++col) {
-    if (groups[static_cast<std::size_t>(col)] == col / weight.group_size_) continue;
-    weight.group_index_.assign(groups.begin(), groups.end());
-    break;
-  }
+  RETURN_IF_ERROR(weight.set_group_index(checkpoint, name + ".g_idx"));
   return weight;
 }
 
@@ -243,14 +245,7 @@ Result<QuantizedWeight> QuantizedWeight::find_packed(const Checkpoint& checkpoin
                      require(checkpoint, name + ".weight_zero_point",
                              {ceil_div(weight.num_rows_, per_word), weight.num_groups_}, kWord));
   }
-  if (checkpoint.find(name + ".weight_g_idx") != nullptr) {
-    ASSIGN_OR_RETURN(const std::span<const std::int32_t> groups,
-                     weight.read_group_index(checkpoint, name + ".weight_g_idx"));
-    // -1 everywhere: none.
-    if (std::ranges::all_of(groups, [](std::int32_t group) { return group == -1; })) return weight;
-    RETURN_IF_ERROR(weight.check_group_index(checkpoint, name + ".weight_g_idx", groups));
-    weight.group_index_.assign(groups.begin(), groups.end());
-  }
+  RETURN_IF_ERROR(weight.set_group_index(checkpoint, name + ".weight_g_idx"));
   return weight;
 }
 
@@ -313,6 +308,7 @@ Result<std::optional<QuantizedWeight>> QuantizedWeight::find(const Checkpoint& c
   if (find_form == nullptr) return std::optional<QuantizedWeight>();
   ASSIGN_OR_RETURN(weight, find_form(checkpoint, config, name, std::move(weight)));
   weight.drop_middle_zero_points();
+  RETURN_IF_ERROR(weight.check_scales(checkpoint));
   return std::optional<QuantizedWeight>(std::move(weight));
 }
 
@@ -322,6 +318,26 @@ void QuantizedWeight::drop_middle_zero_points() {
     for (std::int64_t row = 0; row < num_rows_; ++row)
       if (zero_point(row, group) != 0) return;
   zero_points_ = nullptr;
+}
+
+Result<void> QuantizedWeight::check_scales(const Checkpoint& checkpoint) {
+  const std::int64_t num_scales = scales_->num_elements();
+  for (std::int64_t i = 0; i < num_scales; ++i) {
+    const float scale = float_at(*scales_, i);
+    const float size = std::fabs(scale);
+    if (!(size <= kMaxScale)) {
+      const auto name = std::ranges::find_if(
+          names_, [&](const std::string& n) { return &checkpoint.find(n)->view == scales_; });
+      return error_about(*checkpoint.find(*name), *name,
+                         "has the scale " + std::to_string(scale) + ", the limit is " +
+                             std::to_string(static_cast<int>(kMaxScale)));
+    }
+    const bool loses_bits = size < kSmallestNormalF16 && round_to_f16(scale) != scale;
+    const bool minimum_may_overflow =
+        zero_points_ != nullptr && size * static_cast<float>(half()) > kLargestF16;
+    if (loses_bits || minimum_may_overflow) scales_fit_f16_ = false;
+  }
+  return {};
 }
 
 std::int64_t QuantizedWeight::scale_index(std::int64_t row, std::int64_t group) const noexcept {
@@ -346,7 +362,7 @@ std::int32_t QuantizedWeight::zero_point(std::int64_t row, std::int64_t group) c
 }
 
 std::optional<BlockGroups> QuantizedWeight::groups() const noexcept {
-  if (layout_ == Layout::kFp8 || !group_index_.empty()) return std::nullopt;
+  if (layout_ == Layout::kFp8 || !group_index_.empty() || !scales_fit_f16_) return std::nullopt;
   return BlockGroups{.type = bits_ == 4 ? QuantizedType::kInt4 : QuantizedType::kInt8,
                      .group_size = num_groups_ == 1 ? 0 : static_cast<std::int32_t>(group_size_),
                      .has_minimums = zero_points_ != nullptr};

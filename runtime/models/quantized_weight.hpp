@@ -32,8 +32,8 @@ class QuantizedWeight {
   [[nodiscard]] const std::vector<std::string>& tensor_names() const noexcept { return names_; }
 
   /// How its rows look as groups of whole numbers; group_size 0: a row is one group. Nothing for
-  /// FP8, and where neighbouring columns belong to different groups (act-order): these can only be
-  /// widened.
+  /// FP8, where neighbouring columns belong to different groups (act-order), and where f16 would
+  /// round a scale to fewer bits than it has for larger ones: these can only be widened.
   [[nodiscard]] std::optional<BlockGroups> groups() const noexcept;
 
   /// values[i, j] = number of row rows.begin + i and column cols.begin + j, in [-8, 7] or
@@ -69,12 +69,8 @@ class QuantizedWeight {
   /// Sets scales [groups, num_rows] and zero points [groups, words of per_word rows].
   Result<void> set_group_scales(const Checkpoint& checkpoint, const QuantizationConfig& config,
                                 const std::string& name, std::int64_t per_word);
-  /// The group of each column, and whether it is one.
-  [[nodiscard]] Result<std::span<const std::int32_t>> read_group_index(
-      const Checkpoint& checkpoint, const std::string& name) const;
-  [[nodiscard]] Result<void> check_group_index(const Checkpoint& checkpoint,
-                                               const std::string& name,
-                                               std::span<const std::int32_t> groups) const;
+  /// Sets the group of each column if the tensor is there and they are not in order.
+  Result<void> set_group_index(const Checkpoint& checkpoint, const std::string& name);
   /// Sets the scales of a tensor [num_rows, groups], or fewer of them.
   Result<void> set_row_scales(const Checkpoint::Tensor& scales, const std::string& name,
                               const QuantizationConfig& config);
@@ -91,6 +87,9 @@ class QuantizedWeight {
   [[nodiscard]] std::int64_t scale_index(std::int64_t row, std::int64_t group) const noexcept;
   /// Zero points that are all half of the range are none.
   void drop_middle_zero_points();
+  /// Finds out whether packed groups, whose scales are f16, can hold these. Errors: kCorrupt, one
+  /// that is not finite, or so large that groups made anew could not hold the weights either.
+  Result<void> check_scales(const Checkpoint& checkpoint);
 
   Layout layout_ = Layout::kPacked;
   std::int32_t bits_ = 4;
@@ -105,6 +104,7 @@ class QuantizedWeight {
   std::int64_t rows_per_scale_ = 1;
   std::int64_t scale_row_stride_ = 0;
   std::int64_t scale_group_stride_ = 0;
+  bool scales_fit_f16_ = true;             ///< with all of its bits, and so do the minimums
   std::vector<std::int32_t> group_index_;  ///< of each column; empty: in order
   std::vector<std::string> names_;
 };

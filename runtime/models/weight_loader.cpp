@@ -26,6 +26,14 @@ constexpr std::array<TensorType, 7> kWeightTypes = {
     TensorType::kF32,  TensorType::kBF16, TensorType::kF16, TensorType::kQ4_0,
     TensorType::kQ8_0, TensorType::kQ4_K, TensorType::kQ6_K};
 
+/// Static scales of the KV cache, of attention's queries and of layers' outputs: ours find their
+/// own.
+bool is_activation_scale(std::string_view name) {
+  constexpr std::array<std::string_view, 5> kSuffixes = {".k_scale", ".v_scale", ".q_scale",
+                                                         ".kv_scale", ".output_scale"};
+  return std::ranges::any_of(kSuffixes, [&](std::string_view s) { return name.ends_with(s); });
+}
+
 /// Of a wide tensor its own type, of whole numbers that of their widened ones.
 ElementType element_type(const StoredWeight& weight) {
   if (weight.quantized) return ElementType::kF32;
@@ -46,6 +54,12 @@ bool is_quantized(const StoredWeight& weight) {
 /// Pre: is_quantized(weight).
 std::optional<BlockGroups> stored_groups(const StoredWeight& weight) {
   return weight.quantized ? weight.quantized->groups() : block_groups(weight.tensor->view.type);
+}
+
+/// Do all of them have groups, so that their numbers can be kept?
+bool have_groups(const std::vector<StoredWeight>& weights) {
+  return std::ranges::all_of(
+      weights, [](const auto& weight) { return is_quantized(weight) && stored_groups(weight); });
 }
 
 /// The longest groups of which the groups of all `weights` consist exactly: parts of several kinds
@@ -90,6 +104,7 @@ struct RowsToPack {
   Slice rows;  ///< of the stored matrix
   Slice cols;
   std::int64_t first_row;  ///< of the packed matrix
+  bool keeps_groups;       ///< its numbers go as they are, those of all parts of the matrix do
 };
 
 /// Calls pack(begin, end) for pieces of [0, num_rows) on all threads.
@@ -148,9 +163,9 @@ class RowQuantizer {
         minimums_(scales_.size()),
         widened_(static_cast<std::size_t>(spec.num_cols)) {}
 
-  /// Pre: at most kMaxRows; spec has the weight's stored groups, or none of it has any.
-  QuantizedRows run(const StoredWeight& weight, Slice rows, std::int64_t first_col) {
-    const bool keeps_groups = is_quantized(weight) && stored_groups(weight);
+  /// Pre: at most kMaxRows; with keeps_groups, the weight's stored groups consist of spec's.
+  QuantizedRows run(const StoredWeight& weight, Slice rows, std::int64_t first_col,
+                    bool keeps_groups) {
     const Slice cols{first_col, spec_.num_cols};
     if (keeps_groups && weight.quantized) weight.quantized->unpack(rows, cols, values_.data());
     for (std::int64_t i = 0; i < rows.count; ++i) {
@@ -216,8 +231,9 @@ void pack_quantized(Device& device, const WeightSpec& spec, const RowsToPack& pa
     RowQuantizer quantizer(spec);
     for (std::int64_t i = begin; i < end; i += RowQuantizer::kMaxRows) {
       const Slice rows{part.rows.begin + i, std::min(RowQuantizer::kMaxRows, end - i)};
-      device.ops().pack_quantized_rows(spec, quantizer.run(part.weight, rows, part.cols.begin),
-                                       part.first_row + i, packed);
+      device.ops().pack_quantized_rows(
+          spec, quantizer.run(part.weight, rows, part.cols.begin, part.keeps_groups),
+          part.first_row + i, packed);
     }
   });
 }
@@ -314,7 +330,7 @@ WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
     return spec;
   }
   if (!std::ranges::all_of(weights, is_quantized)) return spec;
-  if (!std::ranges::all_of(weights, [](const auto& w) { return stored_groups(w).has_value(); })) {
+  if (!have_groups(weights)) {
     spec.quantized = QuantizedType::kInt8;
     spec.group_size = kInt8GroupSize;
     return spec;
@@ -370,9 +386,10 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
   const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
   const bool is_packed = take_from_file(matrix, num_bytes);
   if (!is_packed && !allocate(matrix.memory, num_bytes)) return matrix;
+  const bool keeps_groups = have_groups(weights);
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    const RowsToPack part{weights[i], parts[i].rows, cols, first_row};
+    const RowsToPack part{weights[i], parts[i].rows, cols, first_row, keeps_groups};
     if (!is_packed)
       (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
     first_row += parts[i].rows.count;
@@ -453,7 +470,7 @@ Result<void> WeightLoader::finish() {
     return error;
   }
   for (const auto& [name, tensor] : checkpoint_.tensors())
-    if (!used_.contains(name))
+    if (!used_.contains(name) && !is_activation_scale(name))
       log_warning("weight not used", kv("tensor", name), kv("file", tensor.file));
   if (file_ != nullptr && !file_->is_mapped()) {
     const auto kept = file_->commit();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -26,12 +27,24 @@ std::string bytes_of(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
-/// Exact for what round_to_f16 gives.
+/// Exact for what round_to_f16 gives. Pre: not negative.
 std::uint16_t f16_bits(float value) {
-  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits)
-    if (widen_f16(static_cast<std::uint16_t>(bits)) == std::fabs(value))
-      return static_cast<std::uint16_t>(bits | (std::signbit(value) ? 0x8000 : 0));
-  throw std::runtime_error(std::to_string(value) + " is no f16");
+  std::uint16_t low = 0;
+  std::uint16_t high = 0x7c00;
+  while (low + 1 < high) {  // numbers rise with their bits
+    const auto middle = static_cast<std::uint16_t>((low + high) / 2);
+    (widen_f16(middle) <= value ? low : high) = middle;
+  }
+  if (widen_f16(low) != value) throw std::runtime_error(std::to_string(value) + " is no f16");
+  return low;
+}
+
+/// To the nearest number that the type has.
+float round_to(const std::string& type, float value) {
+  if (type == "F32") return value;
+  if (type == "F16") return round_to_f16(value);
+  const float split = value * 0x1.0001p16f;  // Veltkamp: leaves the upper 8 bits of 24
+  return split - (split - value);
 }
 
 float f8_number(int byte) {
@@ -55,8 +68,12 @@ int nearest_f8(float value) {
   return value < 0 ? best + 128 : best;
 }
 
-bool is_fp8(QuantizedFormat format) {
-  return format == QuantizedFormat::kFloat8 || format == QuantizedFormat::kFp8Block;
+bool is_fp8(QuantizedFormat format) { return format >= QuantizedFormat::kFloat8; }
+bool has_blocks(QuantizedFormat format) {
+  return format == QuantizedFormat::kFp8Block || format == QuantizedFormat::kFloat8Block;
+}
+bool has_one_scale(QuantizedFormat format) {
+  return format == QuantizedFormat::kFp8Tensor || format == QuantizedFormat::kFloat8Tensor;
 }
 
 /// Words of 32 bits from fields, fields[i] in place i % n of word i / n.
@@ -121,13 +138,14 @@ QuantizedNumbers::QuantizedNumbers(std::span<const float> weights, std::int64_t 
     : options(chosen), num_rows(rows), num_cols(cols) {
   const bool is_f8 = is_fp8(options.format);
   std::int64_t size = options.group_size == 0 ? cols : options.group_size;
-  if (options.format == QuantizedFormat::kFloat8) size = cols;
-  if (options.format == QuantizedFormat::kFp8Block) size = kFp8BlockSize;
+  if (is_f8) size = has_blocks(options.format) ? kFp8BlockSize : cols;
   num_groups = (cols + size - 1) / size;
   for (std::int64_t col = 0; col < cols; ++col)
     group_of_col.push_back(options.act_order ? col % num_groups : col / size);
   numbers.resize(weights.size());
-  const std::int64_t block_rows = options.format == QuantizedFormat::kFp8Block ? kFp8BlockSize : 1;
+  const std::int64_t block_rows = has_blocks(options.format)      ? kFp8BlockSize
+                                  : has_one_scale(options.format) ? rows
+                                                                  : 1;
   const int highest = (1 << options.bits) - 1;
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t g = 0; g < num_groups; ++g) {
@@ -144,7 +162,7 @@ QuantizedNumbers::QuantizedNumbers(std::span<const float> weights, std::int64_t 
       const float range = options.symmetric ? 2 * largest : most - least;
       float scale = range / static_cast<float>(highest);
       if (is_f8) scale = largest / 448;
-      scale = round_to_f16(scale);
+      scale = round_to(options.scale_type, scale);
       int zero = is_f8 ? 0 : (highest + 1) / 2;
       if (!options.symmetric && scale > 0)
         zero = std::clamp(static_cast<int>(std::lround(-least / scale)), 1, highest);
@@ -180,14 +198,23 @@ void QuantizedNumbers::write(SafetensorsWriter& writer, const std::string& name)
   const auto number = [&](std::int64_t row, std::int64_t col) {
     return numbers[static_cast<std::size_t>(row * num_cols + col)];
   };
-  const auto half_scales = [&](bool groups_first) {
-    std::vector<std::uint16_t> halves;
+  const auto scale_bytes = [&](bool groups_first) {
+    std::string bytes;
     for (std::int64_t i = 0; i < num_rows * num_groups; ++i) {
       const std::int64_t from = groups_first ? i % num_rows * num_groups + i / num_rows : i;
-      halves.push_back(f16_bits(scales[static_cast<std::size_t>(from)]));
+      const float scale = scales[static_cast<std::size_t>(from)];
+      const auto bits = std::bit_cast<std::uint32_t>(scale);
+      if (options.scale_type == "F32")
+        bytes += bytes_of(std::vector{scale});
+      else
+        bytes += bytes_of(std::vector{options.scale_type == "F16"
+                                          ? f16_bits(scale)
+                                          : static_cast<std::uint16_t>(bits >> 16)});
     }
-    return bytes_of(halves);
+    return bytes;
   };
+  const std::string order =
+      bytes_of(std::vector<std::int32_t>(group_of_col.begin(), group_of_col.end()));
   /// Of one group, all rows.
   const auto zeros_of = [&](std::int64_t g, int offset) {
     std::vector<int> zeros;
@@ -211,13 +238,13 @@ void QuantizedNumbers::write(SafetensorsWriter& writer, const std::string& name)
       const int offset = options.format == QuantizedFormat::kGptq ? 1 : 0;
       for (std::int64_t g = 0; g < num_groups; ++g)
         append(zero_words, words_of(zeros_of(g, offset), bits));
-      std::vector<std::int32_t> order(group_of_col.begin(), group_of_col.end());
       writer.add(name + ".qweight", "I32", {(num_cols + per_word - 1) / per_word, num_rows},
                  bytes_of(words));
-      writer.add(name + ".qzeros", "I32", {num_groups, (num_rows + per_word - 1) / per_word},
-                 bytes_of(zero_words));
-      writer.add(name + ".scales", "F16", {num_groups, num_rows}, half_scales(true));
-      writer.add(name + ".g_idx", "I32", {num_cols}, bytes_of(order));
+      if (options.has_zero_points)
+        writer.add(name + ".qzeros", "I32", {num_groups, (num_rows + per_word - 1) / per_word},
+                   bytes_of(zero_words));
+      writer.add(name + ".scales", options.scale_type, {num_groups, num_rows}, scale_bytes(true));
+      if (options.has_group_index) writer.add(name + ".g_idx", "I32", {num_cols}, order);
       return;
     }
     case QuantizedFormat::kAwq: {
@@ -230,7 +257,7 @@ void QuantizedNumbers::write(SafetensorsWriter& writer, const std::string& name)
         append(zero_words, words_of(in_awq_order(zeros_of(g, 0)), bits));
       writer.add(name + ".qweight", "I32", {num_cols, num_rows / 8}, bytes_of(words));
       writer.add(name + ".qzeros", "I32", {num_groups, num_rows / 8}, bytes_of(zero_words));
-      writer.add(name + ".scales", "F16", {num_groups, num_rows}, half_scales(true));
+      writer.add(name + ".scales", options.scale_type, {num_groups, num_rows}, scale_bytes(true));
       return;
     }
     case QuantizedFormat::kPacked: {
@@ -248,7 +275,9 @@ void QuantizedNumbers::write(SafetensorsWriter& writer, const std::string& name)
       }
       writer.add(name + ".weight_packed", "I32", {num_rows, (num_cols + per_word - 1) / per_word},
                  bytes_of(words));
-      writer.add(name + ".weight_scale", "F16", {num_rows, num_groups}, half_scales(false));
+      writer.add(name + ".weight_scale", options.scale_type, {num_rows, num_groups},
+                 scale_bytes(false));
+      if (options.has_group_index) writer.add(name + ".weight_g_idx", "I32", {num_cols}, order);
       writer.add(name + ".weight_shape", "I64", {2},
                  bytes_of(std::vector<std::int64_t>{num_rows, num_cols}));
       if (!options.symmetric)
@@ -268,17 +297,27 @@ void QuantizedNumbers::write(SafetensorsWriter& writer, const std::string& name)
       return;
     }
     case QuantizedFormat::kFloat8:
-    case QuantizedFormat::kFp8Block: {
+    case QuantizedFormat::kFp8Block:
+    case QuantizedFormat::kFp8Tensor:
+    case QuantizedFormat::kFloat8Tensor:
+    case QuantizedFormat::kFloat8Block: {
       std::vector<std::uint8_t> values;
       for (const int value : numbers) values.push_back(static_cast<std::uint8_t>(value));
       writer.add(name + ".weight", "F8_E4M3", {num_rows, num_cols}, bytes_of(values));
       if (options.format == QuantizedFormat::kFloat8)
         return writer.add_floats(name + ".weight_scale", {num_rows, 1}, scales);
+      if (options.format == QuantizedFormat::kFloat8Tensor)
+        return writer.add_floats(name + ".weight_scale", {1}, std::span(scales).first(1));
+      if (options.format == QuantizedFormat::kFp8Tensor) {
+        writer.add_floats(name + ".weight_scale", {}, std::span(scales).first(1));
+        return writer.add_floats(name + ".input_scale", {}, std::array{0.5f});
+      }
       std::vector<float> blocks;
       for (std::int64_t row = 0; row < num_rows; row += kFp8BlockSize)
         for (std::int64_t g = 0; g < num_groups; ++g)
           blocks.push_back(scales[static_cast<std::size_t>(row * num_groups + g)]);
-      writer.add_floats(name + ".weight_scale_inv",
+      const bool is_inverse = options.format == QuantizedFormat::kFp8Block;
+      writer.add_floats(name + (is_inverse ? ".weight_scale_inv" : ".weight_scale"),
                         {(num_rows + kFp8BlockSize - 1) / kFp8BlockSize, num_groups}, blocks);
       return;
     }
@@ -287,11 +326,16 @@ void QuantizedNumbers::write(SafetensorsWriter& writer, const std::string& name)
 
 std::string quantization_config(const QuantizedOptions& options) {
   const std::int64_t group_size = options.group_size == 0 ? -1 : options.group_size;
-  const json weights = {{"num_bits", options.bits},
-                        {"type", options.format == QuantizedFormat::kFloat8 ? "float" : "int"},
-                        {"symmetric", options.symmetric},
-                        {"strategy", group_size == -1 ? "channel" : "group"},
-                        {"group_size", group_size == -1 ? json() : json(group_size)}};
+  json weights = {{"num_bits", options.bits},
+                  {"type", is_fp8(options.format) ? "float" : "int"},
+                  {"symmetric", options.symmetric},
+                  {"strategy", group_size == -1 ? "channel" : "group"},
+                  {"group_size", group_size == -1 ? json() : json(group_size)}};
+  if (has_one_scale(options.format)) weights["strategy"] = "tensor";
+  if (has_blocks(options.format)) {
+    weights["strategy"] = "block";
+    weights["block_structure"] = {kFp8BlockSize, kFp8BlockSize};
+  }
   const auto compressed = [&](const char* format) {
     return json{{"quant_method", "compressed-tensors"},
                 {"format", format},
@@ -320,7 +364,11 @@ std::string quantization_config(const QuantizedOptions& options) {
     case QuantizedFormat::kInt8:
       return compressed("int-quantized");
     case QuantizedFormat::kFloat8:
+    case QuantizedFormat::kFloat8Tensor:
+    case QuantizedFormat::kFloat8Block:
       return compressed("float-quantized");
+    case QuantizedFormat::kFp8Tensor:
+      return json{{"quant_method", "fp8"}, {"activation_scheme", "static"}}.dump();
     case QuantizedFormat::kFp8Block:
       return json{{"quant_method", "fp8"}, {"weight_block_size", {kFp8BlockSize, kFp8BlockSize}}}
           .dump();

@@ -31,13 +31,16 @@ class SafetensorsWriter {
 };
 
 enum class QuantizedFormat : std::uint8_t {
-  kGptq,      ///< zero points minus one
-  kGptqV2,    ///< zero points as they are
-  kAwq,       ///< GEMM
-  kPacked,    ///< compressed-tensors, pack-quantized
-  kInt8,      ///< compressed-tensors, int-quantized
-  kFloat8,    ///< compressed-tensors, float-quantized: a scale for each row
-  kFp8Block,  ///< Hugging Face's fp8: a scale for each block
+  kGptq,          ///< zero points minus one
+  kGptqV2,        ///< zero points as they are
+  kAwq,           ///< GEMM
+  kPacked,        ///< compressed-tensors, pack-quantized
+  kInt8,          ///< compressed-tensors, int-quantized
+  kFloat8,        ///< compressed-tensors, float-quantized: a scale for each row
+  kFp8Block,      ///< Hugging Face's fp8: a scale for each block
+  kFp8Tensor,     ///< the same with one scale, of no dimensions, and one of the activations
+  kFloat8Tensor,  ///< compressed-tensors, float-quantized: one scale, [1]
+  kFloat8Block,   ///< compressed-tensors, float-quantized: a scale for each block
 };
 
 struct QuantizedOptions {
@@ -45,7 +48,11 @@ struct QuantizedOptions {
   int bits = 4;
   std::int64_t group_size = 32;  ///< 0: a whole row
   bool symmetric = true;
-  bool act_order = false;  ///< GPTQ: columns belong to groups in an order of their own
+  bool act_order = false;  ///< GPTQ, kPacked: columns belong to groups in an order of their own
+  /// The groups of columns in order are said too (GPTQ: `act_order` or not, they are there).
+  bool has_group_index = true;
+  bool has_zero_points = true;     ///< GPTQ, symmetric: or they are not there
+  std::string scale_type = "F16";  ///< GPTQ, AWQ, kPacked; or BF16, F32
 };
 
 /// A quantised matrix: W[n, k] = scale[n, g(k)] (number[n, k] - zero_point[n, g(k)]).

@@ -7,11 +7,15 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <random>
+#include <set>
 
 #include "runtime/base/file.hpp"
 #include "runtime/models/registry.hpp"
 #include "runtime/models/weight_loader.hpp"
+#include "runtime/worker/model_runner.hpp"
+#include "tests/support/gguf_writer.hpp"
 #include "tests/support/quantized_writer.hpp"
 #include "tests/support/replay_models_driver.hpp"
 
@@ -41,7 +45,8 @@ class TemporaryFolder {
 std::string text(const QuantizedOptions& options) {
   return "format " + std::to_string(static_cast<int>(options.format)) + ", " +
          std::to_string(options.bits) + " bits, groups of " + std::to_string(options.group_size) +
-         (options.symmetric ? "" : ", asymmetric") + (options.act_order ? ", act-order" : "");
+         (options.symmetric ? "" : ", asymmetric") + (options.act_order ? ", act-order" : "") +
+         ", scales in " + options.scale_type;
 }
 
 /// Those whose whole numbers are kept.
@@ -52,6 +57,22 @@ std::vector<QuantizedOptions> kept_formats() {
           {kAwq, 4, 32, false},     {kAwq, 4, 128, false},   {kPacked, 4, 32, true},
           {kPacked, 4, 128, false}, {kPacked, 8, 0, false},  {kPacked, 4, 0, true},
           {kInt8, 8, 0, true},      {kInt8, 8, 0, false},    {kInt8, 8, 64, true}};
+}
+/// Further ones of single matrices.
+std::vector<QuantizedOptions> other_kept_formats() {
+  using enum QuantizedFormat;
+  return {
+      {kGptq, 4, 16, false},
+      {kAwq, 4, 256, false},
+      {kPacked, 4, 96, false},
+      {kInt8, 8, 16, false},
+      {.format = kGptq, .has_group_index = false},
+      {.format = kGptq, .has_zero_points = false},
+      {.format = kPacked, .has_group_index = false},
+      {.format = kGptq, .symmetric = false, .scale_type = "BF16"},
+      {.format = kPacked, .bits = 8, .group_size = 128, .scale_type = "BF16"},
+      {.format = kAwq, .symmetric = false, .scale_type = "F32"},
+  };
 }
 /// Those that are quantised anew.
 std::vector<QuantizedOptions> requantised_formats() {
@@ -81,7 +102,9 @@ BOOST_AUTO_TEST_CASE(the_numbers_of_a_checkpoint_are_packed_as_they_are) {
   constexpr std::int64_t kRows = 40;
   constexpr std::int64_t kCols = 256;
   const std::vector<float> weights = random_weights(kRows * kCols);
-  for (const QuantizedOptions& options : kept_formats()) {
+  std::vector<QuantizedOptions> formats = kept_formats();
+  std::ranges::copy(other_kept_formats(), std::back_inserter(formats));
+  for (const QuantizedOptions& options : formats) {
     const QuantizedNumbers numbers(weights, kRows, kCols, options);
     SafetensorsWriter writer;
     numbers.write(writer, "m");
@@ -102,9 +125,12 @@ BOOST_AUTO_TEST_CASE(the_numbers_of_a_checkpoint_are_packed_as_they_are) {
       const auto finished = loader.finish();
       BOOST_REQUIRE_MESSAGE(finished.ok(), text(options) << ": " << finished.error().message);
       const WeightSpec& spec = packed.spec;
-      BOOST_TEST((spec.quantized == QuantizedType::kInt4) == (options.bits == 4), text(options));
+      BOOST_TEST((spec.quantized == QuantizedType::kInt4) ==
+                     (options.bits == 4 && options.group_size % 32 == 0),
+                 text(options));
       BOOST_TEST(spec.has_minimums == !options.symmetric, text(options));
       BOOST_REQUIRE(spec.group_size <= 128);
+      BOOST_REQUIRE(spec.group_size >= 16);
 
       const int half = 1 << (options.bits - 1);
       std::vector<std::int8_t> values;
@@ -131,6 +157,104 @@ BOOST_AUTO_TEST_CASE(the_numbers_of_a_checkpoint_are_packed_as_they_are) {
                                << ", shards " << k_shards);
     }
   }
+}
+
+/// The matrices m0, m1, ... of these formats (none: wide) under each other, as one; or, not
+/// `stored`, of the weights that they mean, quantised at load if all formats are. factor: of all
+/// weights.
+PackedMatrix mixed_matrix(Device& device, const fs::path& folder,
+                          const std::vector<std::optional<QuantizedOptions>>& formats, bool stored,
+                          float factor = 1) {
+  constexpr std::int64_t kRows = 24;
+  constexpr std::int64_t kCols = 256;
+  std::vector<float> weights = random_weights(kRows * kCols);
+  for (float& weight : weights) weight *= factor;
+  SafetensorsWriter writer;
+  std::vector<WeightLoader::Part> parts;
+  QuantizationConfig config;
+  for (const auto& options : formats) {
+    const std::string name = "m" + std::to_string(parts.size());
+    parts.push_back({name, kRows, {0, kRows}});
+    std::vector<float> widened = weights;
+    if (options) {
+      const QuantizedNumbers numbers(weights, kRows, kCols, *options);
+      for (std::int64_t i = 0; i < kRows * kCols; ++i)
+        widened[static_cast<std::size_t>(i)] = numbers.weight(i / kCols, i % kCols);
+      if (stored) {
+        numbers.write(writer, name);
+        config = parsed(*options);
+        continue;
+      }
+    }
+    writer.add_floats(name + ".weight", {kRows, kCols}, widened);
+  }
+  std::ofstream(folder / "model.safetensors", std::ios::binary) << writer.bytes();
+  const Checkpoint checkpoint = Checkpoint::open(folder).value();
+  const bool has_wide = !std::ranges::all_of(formats, [](const auto& f) { return f.has_value(); });
+  WeightLoader loader(
+      checkpoint, device,
+      {.quantized = stored || has_wide ? QuantizedType::kNone : QuantizedType::kInt8}, config, {},
+      {});
+  PackedMatrix packed = loader.matrix(parts, kCols, {0, kCols}, 1);
+  const auto finished = loader.finish();
+  BOOST_REQUIRE_MESSAGE(finished.ok(), finished.error().message);
+  return packed;
+}
+
+BOOST_AUTO_TEST_CASE(parts_of_one_matrix_that_share_no_groups_are_quantised_anew_or_widened) {
+  using enum QuantizedFormat;
+  const TemporaryFolder temporary;
+  const auto device = Device::create_cpu("auto", 2).value();
+  using Formats = std::vector<std::optional<QuantizedOptions>>;
+  const QuantizedOptions act_order{kGptq, 4, 32, true, true};
+  const QuantizedOptions fp8{kFloat8, 8, 0};
+  for (const Formats& formats :
+       {Formats{act_order, QuantizedOptions{kGptq, 4, 32}, QuantizedOptions{kGptq, 4, 32}},
+        {QuantizedOptions{kGptq, 4, 128, false}, act_order},
+        {QuantizedOptions{kPacked, 4, 128, false}, fp8},
+        {fp8, QuantizedOptions{kPacked, 4, 32}, QuantizedOptions{kInt8, 8, 0, false}},
+        {std::nullopt, QuantizedOptions{kPacked, 4, 32, false}},
+        {QuantizedOptions{kPacked, 4, 32}, std::nullopt, fp8},
+        {QuantizedOptions{kPacked, 4, 32, false, true}},
+        {QuantizedOptions{kFp8Tensor, 8, 0}, QuantizedOptions{kFp8Tensor, 8, 0}},
+        {QuantizedOptions{kFloat8Tensor, 8, 0}},
+        {QuantizedOptions{kFloat8Block, 8, 0}}}) {
+    std::string what;
+    for (const auto& options : formats) what += (options ? text(*options) : "wide") + "; ";
+    const PackedMatrix found = mixed_matrix(*device, temporary.path(), formats, true);
+    const PackedMatrix expected = mixed_matrix(*device, temporary.path(), formats, false);
+    BOOST_TEST((found.spec.quantized == expected.spec.quantized), what);
+    BOOST_TEST(std::ranges::equal(found.bytes(), expected.bytes()), what);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(groups_whose_scales_f16_would_cut_are_quantised_anew) {
+  using enum QuantizedFormat;
+  const TemporaryFolder temporary;
+  const auto device = Device::create_cpu("auto", 1).value();
+  for (const std::string type : {"F16", "BF16", "F32"}) {
+    for (const QuantizedFormat format : {kGptq, kAwq, kPacked}) {
+      const QuantizedOptions options{.format = format, .symmetric = false, .scale_type = type};
+      constexpr float kFactor = 1e-4f;  // 4-bit scales of about 1e-6
+      const auto load = [&](bool stored) {
+        return mixed_matrix(*device, temporary.path(), {options}, stored, kFactor);
+      };
+      const PackedMatrix found = load(true);
+      if (type == "F16") {
+        BOOST_TEST((found.spec.quantized == QuantizedType::kInt4), text(options));
+      } else {
+        BOOST_TEST(std::ranges::equal(found.bytes(), load(false).bytes()), text(options));
+      }
+    }
+  }
+  // The scales fit, the minimums do not.
+  const QuantizedOptions large{
+      .format = kPacked, .bits = 8, .symmetric = false, .scale_type = "F32"};
+  constexpr float kFactor = 3e6f;
+  const PackedMatrix found = mixed_matrix(*device, temporary.path(), {large}, true, kFactor);
+  BOOST_TEST(!found.spec.has_minimums);
+  BOOST_TEST(std::ranges::equal(
+      found.bytes(), mixed_matrix(*device, temporary.path(), {large}, false, kFactor).bytes()));
 }
 
 std::vector<DriverResult> results(const fs::path& model, const std::string& quantization = "auto") {
@@ -181,12 +305,75 @@ BOOST_AUTO_TEST_CASE(the_option_must_not_contradict_the_checkpoint) {
   write_quantized_model(kModel, {.format = QuantizedFormat::kAwq}, quantized,
                         temporary.path() / "widened");
   BOOST_TEST(load_error(quantized, "awq") == "");
+  BOOST_TEST(load_error(quantized, "awq_marlin") == "");
+  BOOST_TEST(load_error(quantized, "gptq_marlin") ==
+             "quantization is gptq_marlin, but the checkpoint is awq already");
+  BOOST_TEST(load_error(quantized, "gguf") ==
+             "quantization is gguf, but the checkpoint is awq already");
+  BOOST_TEST(load_error(kModel, "gguf") ==
+             "quantization is gguf, but the checkpoint is not quantised so");
+  const fs::path gguf = temporary.path() / "model.gguf";
+  std::ofstream(gguf, std::ios::binary) << gguf_of_model(kModel, GgmlType::kQ8_0);
+  BOOST_TEST(load_error(gguf, "gguf") == "");
   BOOST_TEST(load_error(quantized, "int8") ==
              "quantization is int8, but the checkpoint is awq already");
   BOOST_TEST(load_error(quantized, "gptq") ==
              "quantization is gptq, but the checkpoint is awq already");
   BOOST_TEST(load_error(kModel, "awq") ==
              "quantization is awq, but the checkpoint is not quantised so");
+}
+
+BOOST_AUTO_TEST_CASE(a_draft_model_is_quantised_as_its_own_option_says) {
+  const TemporaryFolder temporary;
+  const fs::path quantized = temporary.path() / "quantized";
+  write_quantized_model(kModel, {.format = QuantizedFormat::kAwq}, quantized,
+                        temporary.path() / "widened");
+  WorkerOptions options;
+  options.model = kModel.string();
+  options.quantization = "int8";
+  options.max_num_batched_tokens = 64;
+  options.speculative = {.num_draft_tokens = 2, .draft_model = quantized.string()};
+  const auto error = [&] {
+    const auto runner = ModelRunner::load(options, {});
+    return runner.ok() ? "" : runner.error().message;
+  };
+  BOOST_TEST(error() == "");
+  options.speculative.draft_quantization = "int4";
+  BOOST_TEST(error().ends_with("quantization is int4, but the checkpoint is awq already"), error());
+  options.speculative.draft_quantization = "awq";
+  options.max_model_len = options.speculative.draft_max_model_len = 100;
+  BOOST_TEST(error() == "");
+  options.speculative.draft_max_model_len = 99;
+  BOOST_TEST(error().ends_with("its max_model_len is 99, it must be at least the model's, 100"),
+             error());
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_made_for_an_fp8_cache_has_one_unless_the_option_says_another) {
+  const TemporaryFolder temporary;
+  const fs::path quantized = temporary.path() / "quantized";
+  write_quantized_model(kModel, {.format = QuantizedFormat::kFloat8, .bits = 8}, quantized,
+                        temporary.path() / "widened");
+  const std::string config = read_file(quantized / "config.json").value();
+  const auto cache_types = [&](const std::string& scheme, const std::string& option) {
+    std::string with = config;
+    const std::string key = "\"quantization_config\":{";
+    with.insert(with.find(key) + key.size(), "\"kv_cache_scheme\":" + scheme + ",");
+    std::ofstream(quantized / "config.json") << with;
+    WorkerOptions options;
+    options.model = quantized.string();
+    options.kv_cache_dtype = option;
+    options.max_num_batched_tokens = 64;
+    options.speculative = {.num_draft_tokens = 2, .draft_model = kModel.string()};
+    const auto runner = ModelRunner::load(options, {}).value();
+    std::set<DType> types;
+    for (const KVCacheSpec& spec : runner->describe().kv_cache_specs) types.insert(spec.dtype);
+    return types;
+  };
+  const std::string scheme = R"({"num_bits":8,"type":"float","strategy":"tensor"})";
+  BOOST_TEST((cache_types(scheme, "auto") == std::set{DType::kF8E4M3}));
+  BOOST_TEST((cache_types(scheme, "bfloat16") == std::set{DType::kBF16}));
+  BOOST_TEST((cache_types("null", "auto") != std::set{DType::kF8E4M3}));
+  BOOST_TEST((cache_types(R"({"num_bits":8,"type":"int"})", "auto") != std::set{DType::kF8E4M3}));
 }
 
 /// The error of a matrix "m", [40, 256] in groups of 64, with one tensor replaced or, without
@@ -243,6 +430,10 @@ BOOST_AUTO_TEST_CASE(tensors_that_do_not_fit_together_are_refused_by_name) {
                  "columns]");
   BOOST_TEST(matrix_error(kPacked, ".weight_scale", "U16", {40, 4}, 320) ==
              file + "\"m.weight_scale\" has type U16, supported are F32, BF16, F16");
+  BOOST_TEST(matrix_error(kPacked, ".weight_scale", "BF16", {40, 4}, 320, 0x47) ==
+             file + "\"m.weight_scale\" has the scale 50944.000000, the limit is 16384");
+  BOOST_TEST(matrix_error(kGptq, ".scales", "F16", {4, 40}, 320, 0x7f) ==
+             file + "\"m.scales\" has the scale nan, the limit is 16384");
 }
 
 }  // namespace
