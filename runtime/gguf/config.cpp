@@ -27,6 +27,15 @@ constexpr std::array<Architecture, 4> kArchitectures = {{{"llama", "LlamaForCaus
                                                          {"qwen3", "Qwen3ForCausalLM"},
                                                          {"gemma3", "Gemma3ForCausalLM"}}};
 
+/// What ends an answer in one family of models or the other (the tokens "EOG" of llama.cpp).
+constexpr std::string_view kEndTexts[] = {
+    "<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<|end|>",
+    "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<EOT>", "_<EOT>",
+    "[EOT]", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|return|>", "<|call|>", "<|calls|>",
+    "<|flush|>",
+    // Code that fills a gap ends where the next file would begin.
+    "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"};
+
 constexpr double kLlama3HighFactor = 4;  // of all published models; the low one is 1
 
 /// What Llama 3's scaling divides frequency i of a head by.
@@ -169,18 +178,20 @@ Result<std::string> gguf_generation_config_json(const GgufContents& gguf,
                                                 std::string_view file_name) {
   GgufMetadata metadata(*gguf.metadata, file_name);
   json ends = json::array();
-  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
-    if (!metadata.has(key)) continue;
-    const std::int64_t token = metadata.integer(key, std::nullopt);
+  const auto add = [&](std::int64_t token) {
     if (std::ranges::find(ends, json(token)) == ends.end()) ends.push_back(token);
-  }
-  // Files without an eot_token_id have llama.cpp find such tokens by their text.
+  };
+  for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                          "tokenizer.ggml.eom_token_id"})
+    if (metadata.has(key)) add(metadata.integer(key, std::nullopt));
+  // llama.cpp ends at such tokens too, whatever the keys say: many files name the wrong ones.
   const std::vector<std::string> tokens = metadata.texts("tokenizer.ggml.tokens");
-  for (const std::string_view text : {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|eom_id|>"}) {
-    const auto found = std::ranges::find(tokens, text);
-    if (found == tokens.end()) continue;
-    const json token = found - tokens.begin();
-    if (std::ranges::find(ends, token) == ends.end()) ends.push_back(token);
+  const auto find = [&](std::string_view text) { return std::ranges::find(tokens, text); };
+  const auto has = [&](std::string_view text) { return find(text) != tokens.end(); };
+  for (const std::string_view text : kEndTexts) {
+    // In these vocabularies each part of an answer ends so.
+    if (text == "<|end|>" && has("<|call|>") && has("<|return|>")) continue;
+    if (has(text)) add(find(text) - tokens.begin());
   }
   json config = {{"eos_token_id", ends}};
   if (metadata.has("tokenizer.ggml.bos_token_id"))

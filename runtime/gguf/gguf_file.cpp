@@ -23,13 +23,20 @@ struct TypeInfo {
   std::uint64_t block_bytes;
 };
 constexpr std::array kTypes = {
-    TypeInfo{0, "F32", 1, 4},       TypeInfo{1, "F16", 1, 2},       TypeInfo{2, "Q4_0", 32, 18},
-    TypeInfo{3, "Q4_1", 0, 0},      TypeInfo{6, "Q5_0", 0, 0},      TypeInfo{7, "Q5_1", 0, 0},
-    TypeInfo{8, "Q8_0", 32, 34},    TypeInfo{9, "Q8_1", 0, 0},      TypeInfo{10, "Q2_K", 0, 0},
-    TypeInfo{11, "Q3_K", 0, 0},     TypeInfo{12, "Q4_K", 256, 144}, TypeInfo{13, "Q5_K", 0, 0},
-    TypeInfo{14, "Q6_K", 256, 210}, TypeInfo{15, "Q8_K", 0, 0},     TypeInfo{20, "IQ4_NL", 0, 0},
-    TypeInfo{23, "IQ4_XS", 0, 0},   TypeInfo{24, "I8", 0, 0},       TypeInfo{26, "I32", 0, 0},
-    TypeInfo{30, "BF16", 1, 2}};
+    TypeInfo{0, "F32", 1, 4}, TypeInfo{1, "F16", 1, 2}, TypeInfo{30, "BF16", 1, 2},
+    TypeInfo{2, "Q4_0", 32, 18}, TypeInfo{3, "Q4_1", 32, 20}, TypeInfo{6, "Q5_0", 32, 22},
+    TypeInfo{7, "Q5_1", 32, 24}, TypeInfo{8, "Q8_0", 32, 34}, TypeInfo{10, "Q2_K", 256, 84},
+    TypeInfo{11, "Q3_K", 256, 110}, TypeInfo{12, "Q4_K", 256, 144}, TypeInfo{13, "Q5_K", 256, 176},
+    TypeInfo{14, "Q6_K", 256, 210}, TypeInfo{20, "IQ4_NL", 32, 18},
+    TypeInfo{23, "IQ4_XS", 256, 136},
+    // Known by name only.
+    TypeInfo{9, "Q8_1", 0, 0}, TypeInfo{15, "Q8_K", 0, 0}, TypeInfo{16, "IQ2_XXS", 0, 0},
+    TypeInfo{17, "IQ2_XS", 0, 0}, TypeInfo{18, "IQ3_XXS", 0, 0}, TypeInfo{19, "IQ1_S", 0, 0},
+    TypeInfo{21, "IQ3_S", 0, 0}, TypeInfo{22, "IQ2_S", 0, 0}, TypeInfo{24, "I8", 0, 0},
+    TypeInfo{25, "I16", 0, 0}, TypeInfo{26, "I32", 0, 0}, TypeInfo{27, "I64", 0, 0},
+    TypeInfo{28, "F64", 0, 0}, TypeInfo{29, "IQ1_M", 0, 0}, TypeInfo{31, "Q4_0_4_4", 0, 0},
+    TypeInfo{32, "Q4_0_4_8", 0, 0}, TypeInfo{33, "Q4_0_8_8", 0, 0}, TypeInfo{34, "TQ1_0", 0, 0},
+    TypeInfo{35, "TQ2_0", 0, 0}, TypeInfo{39, "MXFP4", 0, 0}, TypeInfo{40, "NVFP4", 0, 0}};
 
 const TypeInfo* find_type(std::uint32_t type) {
   const auto* found = std::ranges::find(kTypes, type, &TypeInfo::type);
@@ -163,9 +170,12 @@ TensorEntry read_entry(Reader& reader) {
   if (reader.error()) return entry;
   const TypeInfo* known = find_type(type);
   if (known == nullptr || known->block_elements == 0) {
-    reader.fail(ErrorCode::kUnsupported, "its type is " + ggml_type_name(type) +
-                                             ", supported are F32, F16, BF16, Q4_0, Q8_0, Q4_K, "
-                                             "Q6_K");
+    std::string supported;
+    for (const TypeInfo& each : kTypes)
+      if (each.block_elements != 0)
+        supported += (supported.empty() ? "" : ", ") + std::string(each.name);
+    reader.fail(ErrorCode::kUnsupported,
+                "its type is " + ggml_type_name(type) + ", supported are " + supported);
     return entry;
   }
   entry.tensor.type = static_cast<GgmlType>(type);

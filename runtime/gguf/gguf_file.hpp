@@ -21,12 +21,20 @@ enum class GgmlType : std::uint32_t {
   kF32 = 0,
   kF16 = 1,
   kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
   kQ8_0 = 8,
+  kQ2_K = 10,
+  kQ3_K = 11,
   kQ4_K = 12,
+  kQ5_K = 13,
   kQ6_K = 14,
+  kIQ4_NL = 20,
+  kIQ4_XS = 23,
   kBF16 = 30,
 };
-/// "Q4_K"; also of the types that are not read: "Q5_0", "type 99".
+/// "Q4_K"; also of the types that are not read: "IQ2_XS", "type 99".
 [[nodiscard]] std::string ggml_type_name(std::uint32_t type);
 
 struct GgufTensor {

@@ -34,7 +34,7 @@ struct GgufTensorName {
 
 /// Architectures llama, qwen2, qwen3 and gemma3. Errors: kUnsupported, kCorrupt.
 Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view file_name);
-/// Vocabularies "gpt2" (byte-level BPE of the kinds qwen2 and llama-bpe) and "llama"
+/// Vocabularies "gpt2" (byte-level BPE; tokenizer.ggml.pre says how it cuts text) and "llama"
 /// (SentencePiece with scores). Errors: kUnsupported, kCorrupt.
 Result<std::string> gguf_tokenizer_json(const GgufContents& gguf, std::string_view file_name);
 /// Special tokens and the chat template.

@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <unordered_map>
 
+#include "runtime/base/log.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"
 
@@ -20,20 +22,136 @@ constexpr double kUserDefined = 4;
 
 constexpr std::size_t kMaxTokenBytes = 4096;
 
-/// How a byte-level vocabulary cuts text (llama.cpp's tokenizer.ggml.pre).
+// Expressions that cut text, as the models' own tokenizer.json files have them: each cuts the
+// pieces that the one before left, at its matches.
+constexpr std::string_view kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kOneDigit = R"(\p{N})";
+constexpr std::string_view kThreeDigits = R"(\p{N}{1,3})";
+
+constexpr std::array<std::string_view, 1> kGpt2Splits = {kGpt2};
+constexpr std::array<std::string_view, 2> kGpt2DigitSplits = {kOneDigit, kGpt2};
+constexpr std::array<std::string_view, 1> kLlama3Splits = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+constexpr std::array<std::string_view, 1> kQwen2Splits = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+constexpr std::array<std::string_view, 1> kQwen35Splits = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+    R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+constexpr std::array<std::string_view, 1> kSeedCoderSplits = {
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+constexpr std::array<std::string_view, 1> kGpt4oSplits = {
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+constexpr std::array<std::string_view, 1> kTekkenSplits = {
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+// Chinese, Japanese and Korean, as far as DeepSeek's expressions go.
+constexpr std::string_view kDeepseekHan =
+    R"([\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+)";
+constexpr std::array<std::string_view, 5> kDeepseekCoderSplits = {
+    R"([\r\n])", R"(\s?\p{L}+)", R"(\s?\p{P}+)", kDeepseekHan, kOneDigit};
+/// Scripts with upper and lower case.
+constexpr std::string_view kDeepseekLetters =
+    R"(\s?[A-Za-z\x{00B5}\x{00C0}-\x{00D6}\x{00D8}-\x{00F6}\x{00F8}-\x{01BA}\x{01BC}-\x)"
+    R"({01BF}\x{01C4}-\x{0293}\x{0295}-\x{02AF}\x{0370}-\x{0373}\x{0376}\x{0377}\x{037B)"
+    R"(}-\x{037D}\x{037F}\x{0386}\x{0388}-\x{038A}\x{038C}\x{038E}-\x{03A1}\x{03A3}-\x{)"
+    R"(03F5}\x{03F7}-\x{0481}\x{048A}-\x{052F}\x{0531}-\x{0556}\x{10A0}-\x{10C5}\x{13A0)"
+    R"(}-\x{13F5}\x{13F8}-\x{13FD}\x{1C90}-\x{1CBA}\x{1CBD}-\x{1CBF}\x{1D00}-\x{1D2B}\x)"
+    R"({1D6B}-\x{1D77}\x{1D79}-\x{1D9A}\x{1E00}-\x{1F15}\x{1F18}-\x{1F1D}\x{1F20}-\x{1F)"
+    R"(45}\x{1F48}-\x{1F4D}\x{1F50}-\x{1F57}\x{1F59}\x{1F5B}\x{1F5D}\x{1F5F}-\x{1F7D}\x)"
+    R"({1F80}-\x{1FB4}\x{1FB6}-\x{1FBC}\x{1FBE}\x{1FC2}-\x{1FC4}\x{1FC6}-\x{1FCC}\x{1FD)"
+    R"(0}-\x{1FD3}\x{1FD6}-\x{1FDB}\x{1FE0}-\x{1FEC}\x{1FF2}-\x{1FF4}\x{1FF6}-\x{1FFC}\)"
+    R"(x{2102}\x{2107}\x{210A}-\x{2113}\x{2115}\x{2119}-\x{211D}\x{2124}\x{2126}\x{2128)"
+    R"(}\x{212A}-\x{212D}\x{212F}-\x{2134}\x{2139}\x{213C}-\x{213F}\x{2145}-\x{2149}\x{)"
+    R"(214E}\x{2183}\x{2184}\x{2C00}-\x{2C7B}\x{2C7E}-\x{2CE4}\x{2CEB}-\x{2CEE}\x{2CF2})"
+    R"(\x{2CF3}\x{A640}-\x{A66D}\x{A680}-\x{A69B}\x{A722}-\x{A76F}\x{A771}-\x{A787}\x{A)"
+    R"(78B}-\x{A78E}\x{AB70}-\x{ABBF}\x{FB00}-\x{FB06}\x{FB13}-\x{FB17}\x{FF21}-\x{FF3A)"
+    R"(}\x{FF41}-\x{FF5A}\x{10400}-\x{1044F}\x{104B0}-\x{104D3}\x{104D8}-\x{104FB}\x{10)"
+    R"(C80}-\x{10CB2}\x{10CC0}-\x{10CF2}\x{118A0}-\x{118DF}\x{1E900}-\x{1E943}]+)";
+constexpr std::array<std::string_view, 6> kDeepseekLlmSplits = {
+    R"([\r\n])",
+    kDeepseekLetters,
+    R"(\s?[!-/:-~\x{FF01}-\x{FF0F}\x{FF1A}-\x{FF5E}\x{2018}-\x{201F}\x{3000}-\x{3002}]+)",
+    R"(\s+$)",
+    kDeepseekHan,
+    R"(\p{N}+)"};
+constexpr std::array<std::string_view, 3> kDeepseekV3Splits = {
+    kThreeDigits, R"([\x{4E00}-\x{9FA5}\x{3040}-\x{309F}\x{30A0}-\x{30FF}]+)",
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+)"
+    R"(| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
+constexpr std::array<std::string_view, 3> kFalconSplits = {R"([\p{P}\$\+<=>\^~\|`]+)", kGpt2,
+                                                           R"([0-9][0-9][0-9])"};
+constexpr std::array<std::string_view, 4> kDefaultSplits = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2,
+                                                            R"(\p{N}+)", R"([0-9][0-9][0-9])"};
+
+/// How a byte-level vocabulary cuts text: llama.cpp's tokenizer.ggml.pre.
 struct PreTokenizer {
   std::string_view name;
-  std::string_view digits;
-  bool composes;        ///< text becomes NFC first
-  bool ignores_merges;  ///< a word that is a token is that token
+  std::span<const std::string_view> splits;
+  bool composes = false;        ///< text becomes NFC first
+  bool ignores_merges = false;  ///< a word that is a token is that token
+  bool adds_bos = false;        ///< where the file does not say
 };
-constexpr std::array<PreTokenizer, 6> kPreTokenizers = {
-    {{"qwen2", "\\p{N}", true, false},
-     {"deepseek-r1-qwen", "\\p{N}", true, false},
-     {"llama-bpe", "\\p{N}{1,3}", false, true},
-     {"llama-v3", "\\p{N}{1,3}", false, true},
-     {"llama3", "\\p{N}{1,3}", false, true},
-     {"smaug-bpe", "\\p{N}{1,3}", false, true}}};
+constexpr PreTokenizer kPreTokenizers[] = {
+    {.name = "default", .splits = kDefaultSplits},
+    {.name = "llama-bpe", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "llama3", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "llama-v3", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "falcon3", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "falcon-h1", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "pixtral", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "midm-2.0", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "lfm2", .splits = kLlama3Splits, .ignores_merges = true, .adds_bos = true},
+    {.name = "glm4", .splits = kLlama3Splits, .ignores_merges = true},
+    {.name = "smaug-bpe", .splits = kLlama3Splits},
+    {.name = "dbrx", .splits = kLlama3Splits},
+    {.name = "chatglm-bpe", .splits = kLlama3Splits},
+    {.name = "qwen2", .splits = kQwen2Splits, .composes = true},
+    {.name = "deepseek-r1-qwen", .splits = kQwen2Splits, .composes = true},
+    {.name = "megrez", .splits = kQwen2Splits, .composes = true},
+    {.name = "stablelm2", .splits = kQwen2Splits},
+    {.name = "hunyuan", .splits = kQwen2Splits},
+    {.name = "grok-2", .splits = kQwen2Splits},
+    {.name = "kormo", .splits = kQwen2Splits},
+    {.name = "f2llmv2", .splits = kQwen2Splits},
+    {.name = "qwen35", .splits = kQwen35Splits, .composes = true},
+    {.name = "seed-coder", .splits = kSeedCoderSplits},
+    {.name = "gpt-4o", .splits = kGpt4oSplits},
+    {.name = "llama4", .splits = kGpt4oSplits},
+    {.name = "kanana2", .splits = kGpt4oSplits},
+    {.name = "tekken", .splits = kTekkenSplits, .ignores_merges = true, .adds_bos = true},
+    {.name = "deepseek-llm", .splits = kDeepseekLlmSplits},
+    {.name = "deepseek-coder", .splits = kDeepseekCoderSplits},
+    {.name = "deepseek-v3", .splits = kDeepseekV3Splits},
+    {.name = "hunyuan-dense", .splits = kDeepseekV3Splits},
+    {.name = "gpt-2", .splits = kGpt2Splits},
+    {.name = "phi-2", .splits = kGpt2Splits},
+    {.name = "mpt", .splits = kGpt2Splits},
+    {.name = "olmo", .splits = kGpt2Splits},
+    {.name = "jais", .splits = kGpt2Splits},
+    {.name = "trillion", .splits = kGpt2Splits},
+    {.name = "gigachat", .splits = kGpt2Splits},
+    {.name = "exaone4", .splits = kGpt2Splits},
+    {.name = "mellum", .splits = kGpt2Splits},
+    {.name = "a.x-4.0", .splits = kGpt2Splits},
+    {.name = "command-r", .splits = kGpt2DigitSplits, .composes = true},
+    {.name = "smollm", .splits = kGpt2DigitSplits},
+    {.name = "starcoder", .splits = kGpt2DigitSplits},
+    {.name = "refact", .splits = kGpt2DigitSplits},
+    {.name = "codeshell", .splits = kGpt2DigitSplits},
+    {.name = "exaone", .splits = kGpt2DigitSplits},
+    {.name = "minerva-7b", .splits = kGpt2DigitSplits},
+    {.name = "falcon", .splits = kFalconSplits},
+};
+constexpr std::string_view kDefaultPreTokenizer = "default";
 
 struct Vocabulary {
   std::vector<std::string> tokens;
@@ -103,8 +221,9 @@ json template_processor(GgufMetadata& metadata, const Vocabulary& vocabulary, bo
     single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
     special[token] = {{"id", token}, {"ids", {*id}}, {"tokens", {token}}};
   };
-  if (metadata.boolean("tokenizer.ggml.add_bos_token", adds_bos))
-    add("tokenizer.ggml.bos_token_id");
+  // Only a file that asks for such a token must name it.
+  const std::string bos = "tokenizer.ggml.bos_token_id";
+  if (metadata.boolean("tokenizer.ggml.add_bos_token", adds_bos && metadata.has(bos))) add(bos);
   single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
   if (metadata.boolean("tokenizer.ggml.add_eos_token", false)) add("tokenizer.ggml.eos_token_id");
   return {{"type", "TemplateProcessing"},
@@ -120,14 +239,28 @@ json byte_level(bool add_prefix_space, bool use_regex) {
           {"use_regex", use_regex}};
 }
 
-json byte_level_tokenizer(GgufMetadata& metadata, const Vocabulary& vocabulary) {
-  const std::string name = metadata.text("tokenizer.ggml.pre", std::nullopt);
-  const auto pre = std::ranges::find(kPreTokenizers, name, &PreTokenizer::name);
-  if (pre == kPreTokenizers.end()) {
-    metadata.fail(ErrorCode::kUnsupported,
-                  "tokenizer.ggml.pre is " + name + ", supported are qwen2 and llama-bpe");
-    return {};
+/// By tokenizer.ggml.pre; null after an error. Older files have none.
+const PreTokenizer* find_pre_tokenizer(GgufMetadata& metadata) {
+  std::string name = metadata.text("tokenizer.ggml.pre", "");
+  if (name.empty()) {
+    log_warning(
+        "tokenizer.ggml.pre is missing: text is cut as by \"default\", which may differ from "
+        "the model's own cuts");
+    name = kDefaultPreTokenizer;
   }
+  const auto* pre = std::ranges::find(kPreTokenizers, name, &PreTokenizer::name);
+  if (pre != std::end(kPreTokenizers)) return pre;
+  std::string supported;
+  for (const PreTokenizer& each : kPreTokenizers)
+    supported += (supported.empty() ? "" : ", ") + std::string(each.name);
+  metadata.fail(ErrorCode::kUnsupported,
+                "tokenizer.ggml.pre is " + name + ", supported are " + supported);
+  return nullptr;
+}
+
+json byte_level_tokenizer(GgufMetadata& metadata, const Vocabulary& vocabulary) {
+  const PreTokenizer* pre = find_pre_tokenizer(metadata);
+  if (pre == nullptr) return {};
   json merges = json::array();
   for (const std::string& merge : metadata.texts("tokenizer.ggml.merges")) {
     const std::size_t space = merge.find(' ', 1);
@@ -138,19 +271,16 @@ json byte_level_tokenizer(GgufMetadata& metadata, const Vocabulary& vocabulary) 
     }
     merges.push_back({merge.substr(0, space), merge.substr(space + 1)});
   }
-  const std::string pattern = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" +
-                              std::string(pre->digits) +
-                              "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+  json cuts = json::array();
+  for (const std::string_view expression : pre->splits)
+    cuts.push_back({{"type", "Split"},
+                    {"pattern", {{"Regex", expression}}},
+                    {"behavior", "Isolated"},
+                    {"invert", false}});
+  cuts.push_back(byte_level(false, false));
   return {{"normalizer", pre->composes ? json{{"type", "NFC"}} : json(nullptr)},
-          {"pre_tokenizer",
-           {{"type", "Sequence"},
-            {"pretokenizers",
-             {{{"type", "Split"},
-               {"pattern", {{"Regex", pattern}}},
-               {"behavior", "Isolated"},
-               {"invert", false}},
-              byte_level(false, false)}}}},
-          {"post_processor", template_processor(metadata, vocabulary, pre->ignores_merges)},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(cuts)}}},
+          {"post_processor", template_processor(metadata, vocabulary, pre->adds_bos)},
           {"decoder", byte_level(true, true)},
           {"model",
            {{"type", "BPE"},

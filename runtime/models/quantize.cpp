@@ -131,13 +131,43 @@ float choose_int4_scale(std::span<const float> weights) {
   return scales[best / kLanes][best % kLanes];
 }
 
+float scaled(float scale, int factor) { return scale * static_cast<float>(factor); }
+
+/// 16 bytes: the lower halves are elements 0 to 15, the upper ones 16 to 31.
+int nibble(const std::byte* bytes, int i) {
+  return i < 16 ? byte_at(bytes, i) & 15 : byte_at(bytes, i - 16) >> 4;
+}
+
+/// values[i] = number(i) for a whole group.
+template <class F>
+void fill(int size, std::int8_t* values, const F& number) {
+  for (int i = 0; i < size; ++i) values[i] = static_cast<std::int8_t>(number(i));
+}
+
 GroupScale unpack_q4_0(const std::byte* block, std::int8_t* values) {
-  for (int i = 0; i < 16; ++i) {
-    const std::uint8_t both = byte_at(block, 2 + i);
-    values[i] = static_cast<std::int8_t>((both & 15) - 8);
-    values[i + 16] = static_cast<std::int8_t>((both >> 4) - 8);
-  }
+  fill(32, values, [&](int i) { return nibble(block + 2, i) - 8; });
   return {f16_at(block), 0};
+}
+
+/// Scale and minimum (f16), 32 numbers of 4 bits.
+GroupScale unpack_q4_1(const std::byte* block, std::int8_t* values) {
+  fill(32, values, [&](int i) { return nibble(block + 4, i) - 8; });
+  return {f16_at(block), f16_at(block + 2) + 8 * f16_at(block)};
+}
+
+/// 32 fifth bits, then 32 numbers of 4 bits.
+int five_bits(const std::byte* bytes, int i) {
+  return nibble(bytes + 4, i) | (byte_at(bytes, i / 8) >> i % 8 & 1) << 4;
+}
+
+GroupScale unpack_q5_0(const std::byte* block, std::int8_t* values) {
+  fill(32, values, [&](int i) { return five_bits(block + 2, i) - 16; });
+  return {f16_at(block), 0};
+}
+
+GroupScale unpack_q5_1(const std::byte* block, std::int8_t* values) {
+  fill(32, values, [&](int i) { return five_bits(block + 4, i); });
+  return {f16_at(block), f16_at(block + 2)};
 }
 
 GroupScale unpack_q8_0(const std::byte* block, std::int8_t* values) {
@@ -145,24 +175,60 @@ GroupScale unpack_q8_0(const std::byte* block, std::int8_t* values) {
   return {f16_at(block), 0};
 }
 
-/// d, dmin (f16), 12 bytes with eight scales and minimums of 6 bits, 256 numbers of 4 bits.
+/// Number i of a group of 16 where a byte holds 2 bits of four elements that are 32 apart.
+int two_bits(const std::byte* bytes, std::int64_t group, int i) {
+  return byte_at(bytes, group / 8 * 32 + group % 2 * 16 + i) >> (group % 8 / 2 * 2) & 3;
+}
+
+/// Sixteen bytes with a scale and a minimum of 4 bits each, 256 numbers of 2 bits, d, dmin (f16).
+GroupScale unpack_q2_k(const std::byte* block, std::int64_t group, std::int8_t* values) {
+  fill(16, values, [&](int i) { return two_bits(block + 16, group, i); });
+  const std::uint8_t both = byte_at(block, group);
+  return {scaled(f16_at(block + 80), both & 15), -scaled(f16_at(block + 82), both >> 4)};
+}
+
+/// 256 third bits, 256 numbers of 2 bits, 12 bytes with sixteen scales of 6 bits, d (f16).
+GroupScale unpack_q3_k(const std::byte* block, std::int64_t group, std::int8_t* values) {
+  fill(16, values, [&](int i) {
+    const int high = byte_at(block, group % 2 * 16 + i) >> (group / 2) & 1;
+    return two_bits(block + 32, group, i) + 4 * high - 4;
+  });
+  const std::byte* packed = block + 96;
+  const int low = byte_at(packed, group % 8) >> (group < 8 ? 0 : 4) & 15;
+  const int high = byte_at(packed, 8 + group % 4) >> (group / 4 * 2) & 3;
+  return {scaled(f16_at(block + 108), (low | high << 4) - 32), 0};
+}
+
+/// A scale and a minimum of 6 bits each: number `group` of the eight pairs in 12 bytes.
+struct ScaleAndMinimum {
+  int scale;
+  int minimum;
+};
+ScaleAndMinimum six_bit_pair(const std::byte* packed, std::int64_t group) {
+  if (group < 4) return {byte_at(packed, group) & 63, byte_at(packed, group + 4) & 63};
+  return {(byte_at(packed, group + 4) & 15) | (byte_at(packed, group - 4) >> 6) << 4,
+          (byte_at(packed, group + 4) >> 4) | (byte_at(packed, group) >> 6) << 4};
+}
+
+/// d, dmin (f16), eight pairs of scale and minimum, 256 numbers of 4 bits.
 GroupScale unpack_q4_k(const std::byte* block, std::int64_t group, std::int8_t* values) {
-  const std::byte* packed = block + 4;
-  int scale = 0;
-  int minimum = 0;
-  if (group < 4) {
-    scale = byte_at(packed, group) & 63;
-    minimum = byte_at(packed, group + 4) & 63;
-  } else {
-    scale = (byte_at(packed, group + 4) & 15) | (byte_at(packed, group - 4) >> 6) << 4;
-    minimum = (byte_at(packed, group + 4) >> 4) | (byte_at(packed, group) >> 6) << 4;
-  }
+  const auto [scale, minimum] = six_bit_pair(block + 4, group);
   const std::byte* numbers = block + 16 + group / 2 * 32;
   const int shift = group % 2 == 0 ? 0 : 4;
-  for (int i = 0; i < 32; ++i)
-    values[i] = static_cast<std::int8_t>(((byte_at(numbers, i) >> shift) & 15) - 8);
-  const float group_scale = f16_at(block) * static_cast<float>(scale);
-  return {group_scale, 8 * group_scale - f16_at(block + 2) * static_cast<float>(minimum)};
+  fill(32, values, [&](int i) { return (byte_at(numbers, i) >> shift & 15) - 8; });
+  const float group_scale = scaled(f16_at(block), scale);
+  return {group_scale, 8 * group_scale - scaled(f16_at(block + 2), minimum)};
+}
+
+/// As Q4_K, with 256 fifth bits before the numbers: bit g of a byte belongs to group g.
+GroupScale unpack_q5_k(const std::byte* block, std::int64_t group, std::int8_t* values) {
+  const auto [scale, minimum] = six_bit_pair(block + 4, group);
+  const std::byte* numbers = block + 48 + group / 2 * 32;
+  const int shift = group % 2 == 0 ? 0 : 4;
+  fill(32, values, [&](int i) {
+    return (byte_at(numbers, i) >> shift & 15) | (byte_at(block, 16 + i) >> group & 1) << 4;
+  });
+  return {scaled(f16_at(block), scale), -scaled(f16_at(block + 2), minimum)};
 }
 
 /// 256 lower halves of 4 bits, 256 upper ones of 2, sixteen scales (i8), d (f16).
@@ -177,7 +243,27 @@ GroupScale unpack_q6_k(const std::byte* block, std::int64_t group, std::int8_t* 
     values[i] = static_cast<std::int8_t>(((low & 15) | (high & 3) << 4) - 32);
   }
   const auto scale = static_cast<std::int8_t>(byte_at(block, 192 + group));
-  return {f16_at(block + 208) * static_cast<float>(scale), 0};
+  return {scaled(f16_at(block + 208), scale), 0};
+}
+
+/// What the 4 bits of IQ4_NL and IQ4_XS stand for.
+constexpr std::array<std::int8_t, 16> kUnevenSteps = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                      1,    13,   25,  38,  53,  69,  89,  113};
+
+GroupScale unpack_iq4_nl(const std::byte* block, std::int8_t* values) {
+  fill(32, values,
+       [&](int i) { return kUnevenSteps[static_cast<std::size_t>(nibble(block + 2, i))]; });
+  return {f16_at(block), 0};
+}
+
+/// d (f16), two upper bits (u16) and four lower ones (4 bytes) of eight scales, 256 numbers.
+GroupScale unpack_iq4_xs(const std::byte* block, std::int64_t group, std::int8_t* values) {
+  const std::byte* numbers = block + 8 + group * 16;
+  fill(32, values,
+       [&](int i) { return kUnevenSteps[static_cast<std::size_t>(nibble(numbers, i))]; });
+  const int low = byte_at(block, 4 + group / 2) >> (group % 2 * 4) & 15;
+  const int high = byte_at(block, 2 + group / 4) >> (group % 4 * 2) & 3;
+  return {scaled(f16_at(block), (low | high << 4) - 32), 0};
 }
 
 }  // namespace
@@ -197,8 +283,15 @@ BlockGroups block_groups(TensorType type) {
   switch (type) {
     case TensorType::kQ4_0:
       return {QuantizedType::kInt4, 32, false};
+    case TensorType::kQ4_1:
     case TensorType::kQ4_K:
       return {QuantizedType::kInt4, 32, true};
+    case TensorType::kQ5_1:
+    case TensorType::kQ5_K:
+      return {QuantizedType::kInt8, 32, true};
+    case TensorType::kQ2_K:
+      return {QuantizedType::kInt8, 16, true};
+    case TensorType::kQ3_K:
     case TensorType::kQ6_K:
       return {QuantizedType::kInt8, 16, false};
     default:
@@ -215,12 +308,28 @@ GroupScale unpack_group(TensorType type, const std::byte* row, std::int64_t grou
   switch (type) {
     case TensorType::kQ4_0:
       return unpack_q4_0(block, values);
+    case TensorType::kQ4_1:
+      return unpack_q4_1(block, values);
+    case TensorType::kQ5_0:
+      return unpack_q5_0(block, values);
+    case TensorType::kQ5_1:
+      return unpack_q5_1(block, values);
     case TensorType::kQ8_0:
       return unpack_q8_0(block, values);
+    case TensorType::kQ2_K:
+      return unpack_q2_k(block, index, values);
+    case TensorType::kQ3_K:
+      return unpack_q3_k(block, index, values);
     case TensorType::kQ4_K:
       return unpack_q4_k(block, index, values);
+    case TensorType::kQ5_K:
+      return unpack_q5_k(block, index, values);
     case TensorType::kQ6_K:
       return unpack_q6_k(block, index, values);
+    case TensorType::kIQ4_NL:
+      return unpack_iq4_nl(block, values);
+    case TensorType::kIQ4_XS:
+      return unpack_iq4_xs(block, index, values);
     default:
       break;
   }

@@ -25,7 +25,7 @@ struct TypeInfo {
   std::int64_t num_bytes;
   std::int64_t num_elements = 1;
 };
-constexpr std::array<TypeInfo, 19> kTypes = {{
+constexpr std::array<TypeInfo, 27> kTypes = {{
     {TensorType::kBool, "BOOL", 1},
     {TensorType::kU8, "U8", 1},
     {TensorType::kI8, "I8", 1},
@@ -42,9 +42,17 @@ constexpr std::array<TypeInfo, 19> kTypes = {{
     {TensorType::kU64, "U64", 8},
     {TensorType::kF64, "F64", 8},
     {TensorType::kQ4_0, "Q4_0", 18, 32},
+    {TensorType::kQ4_1, "Q4_1", 20, 32},
+    {TensorType::kQ5_0, "Q5_0", 22, 32},
+    {TensorType::kQ5_1, "Q5_1", 24, 32},
     {TensorType::kQ8_0, "Q8_0", 34, 32},
+    {TensorType::kQ2_K, "Q2_K", 84, 256},
+    {TensorType::kQ3_K, "Q3_K", 110, 256},
     {TensorType::kQ4_K, "Q4_K", 144, 256},
+    {TensorType::kQ5_K, "Q5_K", 176, 256},
     {TensorType::kQ6_K, "Q6_K", 210, 256},
+    {TensorType::kIQ4_NL, "IQ4_NL", 18, 32},
+    {TensorType::kIQ4_XS, "IQ4_XS", 136, 256},
 }};
 
 const TypeInfo& info(TensorType type) noexcept { return kTypes[static_cast<std::size_t>(type)]; }
@@ -260,25 +268,12 @@ Result<void> Checkpoint::add_file(const std::filesystem::path& path) {
 
 namespace {
 
+/// Both formats call a type the same.
 TensorType tensor_type(GgmlType type) {
-  switch (type) {
-    case GgmlType::kF32:
-      return TensorType::kF32;
-    case GgmlType::kF16:
-      return TensorType::kF16;
-    case GgmlType::kBF16:
-      return TensorType::kBF16;
-    case GgmlType::kQ4_0:
-      return TensorType::kQ4_0;
-    case GgmlType::kQ8_0:
-      return TensorType::kQ8_0;
-    case GgmlType::kQ4_K:
-      return TensorType::kQ4_K;
-    case GgmlType::kQ6_K:
-      return TensorType::kQ6_K;
-  }
-  CHECK(false, static_cast<std::uint32_t>(type));
-  return TensorType::kF32;
+  const std::string name = ggml_type_name(static_cast<std::uint32_t>(type));
+  const auto* known = std::ranges::find(kTypes, name, &TypeInfo::name);
+  CHECK(known != kTypes.end(), name);
+  return known->type;
 }
 
 }  // namespace

@@ -37,9 +37,17 @@ enum class TensorType : std::uint8_t {
   kU64,
   kF64,
   kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
   kQ8_0,
+  kQ2_K,
+  kQ3_K,
   kQ4_K,
+  kQ5_K,
   kQ6_K,
+  kIQ4_NL,
+  kIQ4_XS,
 };
 /// As the format spells it: "BF16", "I32", ...
 [[nodiscard]] std::string_view to_string(TensorType type) noexcept;

@@ -22,9 +22,11 @@ constexpr std::int32_t kMaxGroupSize = 128;
 constexpr std::int32_t kInt8GroupStep = 16;
 constexpr std::int32_t kInt4GroupStep = 32;
 
-constexpr std::array<TensorType, 7> kWeightTypes = {
-    TensorType::kF32,  TensorType::kBF16, TensorType::kF16, TensorType::kQ4_0,
-    TensorType::kQ8_0, TensorType::kQ4_K, TensorType::kQ6_K};
+constexpr std::array kWeightTypes = {TensorType::kF32,  TensorType::kBF16,   TensorType::kF16,
+                                     TensorType::kQ4_0, TensorType::kQ4_1,   TensorType::kQ5_0,
+                                     TensorType::kQ5_1, TensorType::kQ8_0,   TensorType::kQ2_K,
+                                     TensorType::kQ3_K, TensorType::kQ4_K,   TensorType::kQ5_K,
+                                     TensorType::kQ6_K, TensorType::kIQ4_NL, TensorType::kIQ4_XS};
 
 /// Static scales of the KV cache, of attention's queries and of layers' outputs: ours find their
 /// own.
