@@ -330,6 +330,10 @@ void on_planned(StatefulSelf self) {
             kv("preempted", step.preempted_ids.size()),
             kv("open_steps", scheduler.open_steps.size()));
   scheduler.nothing_to_compute = step.scheduled_ids.empty();
+  // A suspect that cannot be computed now (others hold the blocks, its client has more to say)
+  // holds nobody up.
+  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !scheduler.suspects.empty())
+    scheduler.suspects.pop_front();
   // With no step open, the empty one's result is what makes the loop go on.
   if (!is_empty(step) || scheduler.open_steps.empty()) {
     send(self, scheduler.peers.executor, step);
