@@ -1,5 +1,6 @@
 // models/<name> with goldens/<name>: greedy tokens, logits, log-probabilities and texts of every
 // model whose architecture is supported, in float32; and bfloat16 along the reference's own path.
+// With each instruction set of this CPU, but for the texts.
 
 #include <algorithm>
 #include <cmath>
@@ -116,16 +117,14 @@ class ModelReplay {
   void run() {
     std::printf("%s\n", name().c_str());
     load_tokenizer();
-    DrivenRunner exact = load_driven_runner({.folder = model_.string(), .dtype = "float32"});
     if (golden_.contains("greedy")) {
-      check_greedy(exact);
-      check_logits(exact);
-      check_bfloat16();
-      check_divergence("int8", {.quantization = "int8"}, kInt8Divergence);
-      check_divergence("int4", {.quantization = "int4"}, kInt4Divergence);
-      check_divergence("KV cache in int8", {.kv_cache_dtype = "int8"}, kInt8CacheDivergence);
-      check_divergence("KV cache in fp8", {.kv_cache_dtype = "fp8"}, kFp8CacheDivergence);
+      for (const std::string& isa : available_isas()) {
+        isa_ = isa;
+        check_numbers();
+      }
     }
+    isa_ = "auto";
+    DrivenRunner exact = load({.dtype = "float32"});
     for (const char* kind : {"text_prompts", "chats"})
       for (const json& entry : golden_.value(kind, json::array())) check_text(exact, entry, kind);
     // Of a model that also sees, the cases without pictures.
@@ -134,10 +133,29 @@ class ModelReplay {
   }
 
  private:
+  void check_numbers() {
+    std::printf("  %s\n", isa_.c_str());
+    DrivenRunner exact = load({.dtype = "float32"});
+    check_greedy(exact);
+    check_logits(exact);
+    check_bfloat16();
+    check_divergence("int8", {.quantization = "int8"}, kInt8Divergence);
+    check_divergence("int4", {.quantization = "int4"}, kInt4Divergence);
+    check_divergence("KV cache in int8", {.kv_cache_dtype = "int8"}, kInt8CacheDivergence);
+    check_divergence("KV cache in fp8", {.kv_cache_dtype = "fp8"}, kFp8CacheDivergence);
+  }
+
   [[nodiscard]] std::string name() const { return model_.filename().string(); }
 
+  /// The model, with the instruction set whose turn it is.
+  [[nodiscard]] DrivenRunner load(DriverModelOptions options) const {
+    options.folder = model_.string();
+    options.isa = isa_;
+    return load_driven_runner(options);
+  }
+
   void add(const std::string& what, const std::string& difference) {
-    report_.add(difference.empty() ? "" : name() + ": " + what + ": " + difference);
+    report_.add(difference.empty() ? "" : name() + ", " + isa_ + ": " + what + ": " + difference);
   }
 
   void load_tokenizer() {
@@ -246,7 +264,7 @@ class ModelReplay {
   /// Rounded arithmetic: errors of whole rows no larger than the reference's own, and along the
   /// reference's greedy path the same best token wherever it is clear.
   void check_bfloat16() {
-    DrivenRunner runner = load_driven_runner({.folder = model_.string(), .dtype = "bfloat16"});
+    DrivenRunner runner = load({.dtype = "bfloat16"});
     std::vector<float> differences;
     for (const RowPair& row : logit_rows(runner))
       differences.push_back(largest_difference(row.found, row.expected));
@@ -267,9 +285,8 @@ class ModelReplay {
 
   /// How far narrow weights or a narrow cache lead from the exact distribution (Kullback-Leibler
   /// divergence).
-  void check_divergence(const std::string& what, DriverModelOptions options, double bound) {
-    options.folder = model_.string();
-    DrivenRunner runner = load_driven_runner(options);
+  void check_divergence(const std::string& what, const DriverModelOptions& options, double bound) {
+    DrivenRunner runner = load(options);
     double sum = 0;
     std::size_t num_rows = 0;
     std::size_t num_same_best = 0;
@@ -283,7 +300,7 @@ class ModelReplay {
       ++num_rows;
     }
     const double mean = sum / static_cast<double>(num_rows);
-    std::printf("  %s: mean divergence %.2e, same best token in %zu of %zu rows\n", what.c_str(),
+    std::printf("    %s: mean divergence %.2e, same best token in %zu of %zu rows\n", what.c_str(),
                 mean, num_same_best, num_rows);
     add(what + " logits", mean <= bound ? ""
                                         : "diverge by " + std::to_string(mean) +
@@ -335,6 +352,7 @@ class ModelReplay {
   }
 
   fs::path model_;
+  std::string isa_ = "auto";
   json golden_;
   SafetensorsFile arrays_;
   ReplayReport& report_;

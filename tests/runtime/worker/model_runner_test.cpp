@@ -106,6 +106,47 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
   }
 }
 
+BOOST_AUTO_TEST_CASE(every_width_of_weights_and_cache_gives_the_same_bits_in_any_batch) {
+  std::vector<DriverJob> jobs = mixed_jobs();
+  for (const std::ptrdiff_t dropped : {6, 4, 1}) jobs.erase(jobs.begin() + dropped);
+  for (DriverJob& job : jobs) job.num_outputs = 6;
+  struct Weights {
+    std::string dtype;
+    std::string quantization = "auto";
+  };
+  for (const std::string& isa : available_isas()) {
+    for (const Weights& weights : {Weights{"float32"},
+                                   {"bfloat16"},
+                                   {"float16"},
+                                   {"bfloat16", "int8"},
+                                   {"bfloat16", "int4"}}) {
+      for (const std::string cache : {"float32", "bfloat16", "float16", "int8", "fp8"}) {
+        BOOST_TEST_CONTEXT(isa << ", " << weights.dtype << ", " << weights.quantization
+                               << ", KV cache in " << cache) {
+          DriverModelOptions options{.folder = model_folder("llama"),
+                                     .dtype = weights.dtype,
+                                     .quantization = weights.quantization,
+                                     .kv_cache_dtype = cache,
+                                     .isa = isa};
+          DrivenRunner runner = load_driven_runner(options);
+          const auto alone = drive(runner, jobs, {.max_running = 1});
+          for (const DriverResult& result : alone) {
+            BOOST_TEST(result.errors.empty());
+            BOOST_TEST(result.tokens.size() == 6u);
+          }
+          BOOST_TEST((drive(runner, jobs, {}) == alone), "batched together");
+          options.threads = 1;
+          options.block_size = 32;
+          DrivenRunner other = load_driven_runner(options);
+          BOOST_TEST((drive(other, jobs,
+                            {.token_budget = 50, .preempt_every = 3, .oracle = &alone}) == alone),
+                     "with drafts, in chunks, preempted, one thread, other blocks");
+        }
+      }
+    }
+  }
+}
+
 /// The model with another base of its rotations: as large, and of another opinion.
 std::string rotated_model(const std::string& name) {
   const fs::path folder = fs::temp_directory_path() / ("troupe-rotated-" + name);
