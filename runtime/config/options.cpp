@@ -23,7 +23,13 @@ void bind_options(OptionSet& set, Options& options) {
            "folder of a Hugging Face model, or a GGUF file; none: the demo model")
       .add("served-model-name", model.served_model_name,
            "name in the API; none: the folder as given")
-      .add("dtype", model.dtype, "arithmetic", {"auto", "bfloat16", "float32"})
+      .add(
+          "dtype", model.dtype,
+          "arithmetic; auto: as the checkpoint is stored, bfloat16 where a GGUF file has blocks of "
+          "whole numbers; with float16 weights and KV cache are in it and sums in float32; half "
+          "and "
+          "float are other names",
+          {"auto", "bfloat16", "float16", "float32", "half", "float"})
       .add("quantization", model.quantization,
            "weights in 8 or 4 bits, made at load (the head in 8); auto, or the checkpoint's own "
            "method: as the checkpoint has them",
@@ -101,7 +107,7 @@ void bind_options(OptionSet& set, Options& options) {
            "KV cache elements; auto follows dtype, and is fp8 where the checkpoint has an fp8 "
            "kv_cache_scheme; fp8 is fp8_e4m3; those of 8 bits have a scale "
            "for each token and head",
-           {"auto", "bfloat16", "float32", "fp8", "fp8_e4m3", "int8"})
+           {"auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "int8"})
       .add("max-logprobs", engine.max_logprobs,
            "most log-probabilities a request may ask for; -1: no limit", -1, kMaxCount)
       .add("stream-interval", engine.stream_interval, "tokens between two chunks of a stream", 1,

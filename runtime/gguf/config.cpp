@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/base/file.hpp"
-#include "runtime/base/mapped_file.hpp"
+#include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"
 
@@ -36,27 +36,10 @@ constexpr std::string_view kEndTexts[] = {
     // Code that fills a gap ends where the next file would begin.
     "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"};
 
-constexpr double kLlama3HighFactor = 4;  // of all published models; the low one is 1
-
-/// What Llama 3's scaling divides frequency i of a head by.
-double llama3_divisor(double theta, std::int64_t head_dim, std::size_t i, double factor,
-                      double original_length) {
-  const double frequency =
-      std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-  const double turns = original_length * frequency / (2 * std::acos(-1.0));
-  if (turns > kLlama3HighFactor) return 1;
-  if (turns < 1) return factor;
-  const double smooth = (turns - 1) / (kLlama3HighFactor - 1);
-  return 1 / ((1 - smooth) / factor + smooth);
-}
-
-/// Llama 3's scaling is stored as what each frequency is divided by. The largest is the factor; the
-/// length that it was trained on is the power of 2 that leads to all the others.
-json llama3_rope(const GgufTensor& tensor, double theta, std::int64_t head_dim,
-                 GgufMetadata& metadata) {
+/// What each frequency of a head is divided by: one F32 for every two elements.
+json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMetadata& metadata) {
   const std::size_t num_divisors = tensor.bytes.size() / sizeof(float);
-  if (tensor.type != GgmlType::kF32 || num_divisors == 0 ||
-      std::cmp_not_equal(2 * num_divisors, head_dim)) {
+  if (tensor.type != GgmlType::kF32 || std::cmp_not_equal(2 * num_divisors, head_dim)) {
     metadata.fail(ErrorCode::kUnsupported,
                   "tensor \"rope_freqs.weight\" is not one F32 for every two of a head's " +
                       std::to_string(head_dim));
@@ -64,33 +47,15 @@ json llama3_rope(const GgufTensor& tensor, double theta, std::int64_t head_dim,
   }
   std::vector<float> divisors(num_divisors);
   std::memcpy(divisors.data(), tensor.bytes.data(), tensor.bytes.size());
-  const double factor = static_cast<double>(*std::ranges::max_element(divisors));
-  constexpr std::int64_t kLongest = 1 << 20;
-  for (std::int64_t length = 32; length <= kLongest; length *= 2) {
-    bool fits = true;
-    for (std::size_t i = 0; i < divisors.size() && fits; ++i) {
-      const double expected =
-          llama3_divisor(theta, head_dim, i, factor, static_cast<double>(length));
-      fits = std::fabs(static_cast<double>(divisors[i]) - expected) <= 1e-3 * expected;
-    }
-    if (fits)
-      return {{"rope_type", "llama3"},
-              {"rope_theta", theta},
-              {"factor", factor},
-              {"low_freq_factor", 1.0},
-              {"high_freq_factor", kLlama3HighFactor},
-              {"original_max_position_embeddings", length}};
-  }
-  metadata.fail(ErrorCode::kUnsupported,
-                "tensor \"rope_freqs.weight\" is not Llama 3's scaling of any length");
-  return {};
+  return divisors;
 }
 
 json rope_parameters(const GgufContents& gguf, GgufMetadata& metadata, const std::string& prefix,
                      double theta, std::int64_t head_dim) {
-  if (const auto factors = gguf.tensors.find("rope_freqs.weight"); factors != gguf.tensors.end())
-    return llama3_rope(factors->second, theta, head_dim, metadata);
   json rope = {{"rope_type", "default"}, {"rope_theta", theta}};
+  // Llama 3's scaling is stored so.
+  if (const auto found = gguf.tensors.find("rope_freqs.weight"); found != gguf.tensors.end())
+    rope["frequency_divisors"] = frequency_divisors(found->second, head_dim, metadata);
   const std::string scaling = metadata.text(prefix + "rope.scaling.type", "none");
   if (scaling == "none") return rope;
   if (scaling != "linear" && scaling != "yarn")
@@ -105,10 +70,19 @@ json rope_parameters(const GgufContents& gguf, GgufMetadata& metadata, const std
 }
 
 void add_gemma3(json& config, GgufMetadata& metadata, const std::string& prefix) {
-  const std::int64_t window = metadata.integer(prefix + "attention.sliding_window", std::nullopt);
-  config["sliding_window"] = window;
-  config["sliding_window_pattern"] =
-      metadata.integer(prefix + "attention.sliding_window_pattern", 6);
+  const std::int64_t window = metadata.integer(prefix + "attention.sliding_window", 0);
+  if (window != 0) config["sliding_window"] = window;
+  const std::string pattern = prefix + "attention.sliding_window_pattern";
+  if (metadata.is_list(pattern)) {
+    config["layer_types"] = json::array();
+    for (const double has_window : metadata.numbers(pattern))
+      config["layer_types"].push_back(has_window != 0 && window != 0 ? "sliding_attention"
+                                                                     : "full_attention");
+  } else {
+    // Each so many layers the last is global: with 1, all are.
+    config["sliding_window_pattern"] = window == 0 ? 1 : metadata.integer(pattern, 6);
+  }
+  config["final_logit_softcapping"] = metadata.number(prefix + "final_logit_softcapping", 0);
   config["rope_local_base_freq"] = metadata.number(prefix + "rope.freq_base_swa", 10000);
   // llama.cpp's rule: the scale follows the head but in the 27B model.
   constexpr std::int64_t kLayersOf27B = 62;
@@ -225,18 +199,21 @@ bool is_gguf(const std::filesystem::path& model) {
 
 Result<std::string> read_model_text(const std::filesystem::path& model, std::string_view name) {
   if (!is_gguf(model)) return read_file(model / name);
-  ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(model));
   const std::string file_name = model.filename().string();
-  using Convert = Result<std::string> (*)(const GgufContents&, std::string_view);
-  constexpr std::array<std::pair<std::string_view, Convert>, 4> kTexts = {
-      {{"config.json", gguf_config_json},
-       {"generation_config.json", gguf_generation_config_json},
-       {"tokenizer.json", gguf_tokenizer_json},
-       {"tokenizer_config.json", gguf_tokenizer_config_json}}};
-  for (const auto& [text, convert] : kTexts) {
-    if (text != name) continue;
-    ASSIGN_OR_RETURN(const GgufContents gguf, parse_gguf(file.bytes(), file_name));
-    return convert(gguf, file_name);
+  struct Text {
+    std::string_view name;
+    GgufKeys keys;
+    Result<std::string> (*convert)(const GgufContents&, std::string_view);
+  };
+  constexpr Text kTexts[] = {
+      {"config.json", GgufKeys::kNoVocabulary, gguf_config_json},
+      {"generation_config.json", GgufKeys::kAll, gguf_generation_config_json},
+      {"tokenizer.json", GgufKeys::kAll, gguf_tokenizer_json},
+      {"tokenizer_config.json", GgufKeys::kAll, gguf_tokenizer_config_json}};
+  for (const Text& text : kTexts) {
+    if (text.name != name) continue;
+    ASSIGN_OR_RETURN(const GgufModel gguf, open_gguf_model(model, text.keys));
+    return text.convert(gguf.contents, gguf.file_names.front());
   }
   return Error{ErrorCode::kNotFound, file_name + " has no " + std::string(name)};
 }

@@ -110,6 +110,8 @@ class Reader {
   }
   /// What the next errors are about: `metadata "general.name": `.
   void set_where(std::string where) { where_ = std::move(where); }
+  /// Whether the next arrays are kept, or only read past.
+  void set_keeps_arrays(bool keeps_arrays) { keeps_arrays_ = keeps_arrays; }
   [[nodiscard]] std::size_t position() const { return position_; }
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
@@ -131,13 +133,17 @@ class Reader {
            "an array of " + std::to_string(count) + " entries is longer than the rest of the file");
       return values;
     }
-    for (std::uint64_t i = 0; i < count && !error_; ++i) values.push_back(value(type, true));
+    for (std::uint64_t i = 0; i < count && !error_; ++i) {
+      json entry = value(type, true);
+      if (keeps_arrays_) values.push_back(std::move(entry));
+    }
     return values;
   }
 
   std::span<const std::byte> bytes_;
   std::string_view file_;
   std::string where_;
+  bool keeps_arrays_ = true;
   std::size_t position_ = 0;
   std::optional<Error> error_;
 };
@@ -203,7 +209,8 @@ std::string ggml_type_name(std::uint32_t type) {
   return known != nullptr ? std::string(known->name) : "type " + std::to_string(type);
 }
 
-Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name) {
+Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name,
+                                GgufKeys keys) {
   Reader reader(bytes, file_name);
   const auto corrupt = [&](const std::string& reason) {
     return Error{ErrorCode::kCorrupt, std::string(file_name) + ": " + reason};
@@ -231,6 +238,7 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
     const std::string key = reader.text();
     reader.set_where("metadata \"" + key.substr(0, 200) + "\": ");
     const auto type = reader.number<std::uint32_t>();
+    reader.set_keeps_arrays(keys == GgufKeys::kAll || !key.starts_with("tokenizer.ggml."));
     json value = reader.value(type);
     if (reader.error()) return *reader.error();
     if (!metadata.emplace(key, std::move(value)).second)

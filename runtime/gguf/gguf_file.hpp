@@ -41,6 +41,7 @@ struct GgufTensor {
   GgmlType type = GgmlType::kF32;
   std::vector<std::int64_t> shape;  ///< row major: the reverse of the file's
   std::span<const std::byte> bytes;
+  std::size_t file = 0;  ///< which of a model's files holds it
 };
 
 /// What a file holds. A view; the bytes must stay.
@@ -49,9 +50,14 @@ struct GgufContents {
   std::map<std::string, GgufTensor, std::less<>> tensors;
 };
 
+/// What of the metadata is kept. The vocabulary (lists under "tokenizer.ggml.") is nearly all of
+/// it.
+enum class GgufKeys : std::uint8_t { kAll, kNoVocabulary };
+
 /// `file_name` is for errors only. Checked, as a file may be damaged or hostile: that every length
 /// lies in the file, every type, and that each tensor's bytes lie in the data.
 /// Errors: kCorrupt, kUnsupported (version, type of a tensor), naming file and key or tensor.
-Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name);
+Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name,
+                                GgufKeys keys = GgufKeys::kAll);
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
 #include "runtime/gguf/metadata.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -8,6 +9,11 @@ namespace troupe {
 using nlohmann::json;
 
 bool GgufMetadata::has(const std::string& key) const { return metadata_.contains(key); }
+
+bool GgufMetadata::is_list(const std::string& key) const {
+  const auto found = metadata_.find(key);
+  return found != metadata_.end() && found->is_array();
+}
 
 const json* GgufMetadata::find(const std::string& key, bool has_default) {
   const auto found = metadata_.find(key);
@@ -27,6 +33,12 @@ void GgufMetadata::fail(ErrorCode code, const std::string& reason) {
 std::int64_t GgufMetadata::integer(const std::string& key, std::optional<std::int64_t> otherwise) {
   const json* value = find(key, otherwise.has_value());
   if (value == nullptr) return otherwise.value_or(0);
+  if (value->is_array() && !value->empty()) {
+    if (std::ranges::any_of(*value, [&](const json& each) { return each != value->front(); }))
+      fail(ErrorCode::kUnsupported,
+           "metadata \"" + key + "\" differs from layer to layer, which is not supported");
+    value = &value->front();
+  }
   if (!value->is_number_integer()) wrong_type(key, "a whole number");
   return value->is_number_integer() ? value->get<std::int64_t>() : 0;
 }
@@ -82,11 +94,11 @@ std::vector<double> GgufMetadata::numbers(const std::string& key) {
   if (value == nullptr) return numbers;
   if (!value->is_array()) wrong_type(key, "a list");
   for (const json& entry : *value) {
-    if (!entry.is_number()) {
+    if (!entry.is_number() && !entry.is_boolean()) {
       wrong_type(key, "a list of numbers");
       break;
     }
-    numbers.push_back(entry.get<double>());
+    numbers.push_back(entry.is_boolean() ? (entry.get<bool>() ? 1 : 0) : entry.get<double>());
   }
   return numbers;
 }

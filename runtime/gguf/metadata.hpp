@@ -20,7 +20,9 @@ class GgufMetadata {
       : metadata_(metadata), file_name_(file_name) {}
 
   [[nodiscard]] bool has(const std::string& key) const;
+  [[nodiscard]] bool is_list(const std::string& key) const;
   // `otherwise` is what an absent key gives; a key without one must be there.
+  /// Also of a list with one number for each layer, all the same.
   [[nodiscard]] std::int64_t integer(const std::string& key, std::optional<std::int64_t> otherwise);
   [[nodiscard]] double number(const std::string& key, std::optional<double> otherwise);
   [[nodiscard]] bool boolean(const std::string& key, bool otherwise);
@@ -28,6 +30,7 @@ class GgufMetadata {
                                  const std::optional<std::string>& otherwise);
   /// Empty if absent.
   [[nodiscard]] std::vector<std::string> texts(const std::string& key);
+  /// Empty if absent; true and false are 1 and 0.
   [[nodiscard]] std::vector<double> numbers(const std::string& key);
   /// A token's id below num_tokens, of a key that must be there; nothing on an error.
   [[nodiscard]] std::optional<std::size_t> token_id(const std::string& key, std::size_t num_tokens);

@@ -17,6 +17,8 @@ namespace {
 using nlohmann::json;
 
 /// tokenizer.ggml.token_type, of those that matter here.
+constexpr double kNormal = 1;
+constexpr double kUnknown = 2;
 constexpr double kControl = 3;
 constexpr double kUserDefined = 4;
 
@@ -190,14 +192,14 @@ json added_tokens(const Vocabulary& vocabulary) {
   json added = json::array();
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const double type = vocabulary.types[id];
-    if (type != kControl && type != kUserDefined) continue;
+    if (type != kUnknown && type != kControl && type != kUserDefined) continue;
     added.push_back({{"id", id},
                      {"content", vocabulary.tokens[id]},
                      {"single_word", false},
                      {"lstrip", false},
                      {"rstrip", false},
                      {"normalized", false},
-                     {"special", type == kControl}});
+                     {"special", type != kUserDefined}});
   }
   return added;
 }
@@ -308,7 +310,7 @@ json merges_by_score(const Vocabulary& vocabulary) {
   std::vector<Split> splits;
   for (const std::size_t id : order) {
     const std::string_view token = vocabulary.tokens[id];
-    if (vocabulary.types[id] != 1) continue;
+    if (vocabulary.types[id] != kNormal && vocabulary.types[id] != kUserDefined) continue;
     splits.clear();
     for (std::size_t size = 1; size < token.size(); ++size) {
       const auto left = ids.find(token.substr(0, size));

@@ -94,6 +94,19 @@ std::vector<std::string> ConfigFields::texts(std::string_view key) {
   return texts;
 }
 
+std::vector<double> ConfigFields::numbers(std::string_view key) {
+  const json* found = value(key);
+  if (found == nullptr) return {};
+  std::vector<double> numbers;
+  bool all_numbers = found->is_array();
+  for (const json& item : *found) {
+    all_numbers = all_numbers && item.is_number();
+    if (all_numbers) numbers.push_back(item.get<double>());
+  }
+  if (!all_numbers) fail(ErrorCode::kCorrupt, std::string(key) + " is not a list of numbers");
+  return numbers;
+}
+
 std::vector<TokenId> ConfigFields::token_ids(std::string_view key) {
   const json* found = value(key);
   if (found == nullptr) return {};

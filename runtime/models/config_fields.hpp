@@ -36,6 +36,8 @@ class ConfigFields {
   [[nodiscard]] bool boolean(std::string_view key, bool otherwise);
   [[nodiscard]] std::string text(std::string_view key, std::string_view otherwise);
   [[nodiscard]] std::vector<std::string> texts(std::string_view key);
+  /// Empty if absent.
+  [[nodiscard]] std::vector<double> numbers(std::string_view key);
   /// One token id or a list of them; empty if absent.
   [[nodiscard]] std::vector<TokenId> token_ids(std::string_view key);
   /// Null if absent, or not an object (which is an error).

@@ -38,6 +38,7 @@ struct RopeConfig {
   bool truncate = true;                     ///< kYarn: the blend starts and ends at whole indices
   double attention_factor = 1;              ///< cos and sin are multiplied by it
   double partial_rotary_factor = 1;         ///< the share of each head that is rotated
+  std::vector<double> divisors;             ///< of each frequency besides; empty: none
   bool operator==(const RopeConfig&) const = default;
 
   /// Elements of a head that are rotated.

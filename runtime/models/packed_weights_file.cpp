@@ -13,6 +13,7 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/gguf/gguf_model.hpp"
 
 namespace troupe {
 namespace {
@@ -63,7 +64,7 @@ Result<std::string> key_of(const fs::path& model, const std::string& choices) {
     }
     std::sort(files.begin(), files.end());
   } else {
-    files.push_back(model);
+    files = gguf_paths(model);
   }
   for (const fs::path& file : files) {
     const auto size = fs::file_size(file, error);

@@ -20,15 +20,18 @@ constexpr std::array<RegisteredArchitecture, 6> kArchitectures = {{
     {"Gemma3ForConditionalGeneration", ModelFamily::kGemma3, make_gemma3},
 }};
 
-/// Where config.json names no type, the embedding's type is the model's.
+/// Where config.json names no type, the embedding's type is the model's; weights in blocks are no
+/// more exact than bfloat16, whatever the embedding is.
 DType stored_dtype(const ModelConfig& config, const Checkpoint& checkpoint) {
   if (config.dtype) return *config.dtype;
+  DType dtype = DType::kF32;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (is_block_type(tensor.view.type)) return DType::kBF16;
     if (!name.ends_with("embed_tokens.weight")) continue;
-    if (tensor.view.type == TensorType::kBF16) return DType::kBF16;
-    if (tensor.view.type == TensorType::kF16) return DType::kF16;
+    if (tensor.view.type == TensorType::kBF16) dtype = DType::kBF16;
+    if (tensor.view.type == TensorType::kF16) dtype = DType::kF16;
   }
-  return DType::kF32;
+  return dtype;
 }
 
 WeightFormat weight_format(DType dtype) {
@@ -89,8 +92,11 @@ std::string_view dtype_name(DType dtype) noexcept {
 Result<DType> parse_dtype_name(std::string_view name) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
     if (name == dtype_name(dtype)) return dtype;
-  return invalid_argument(
-      "dtype is " + std::string(name) + ", not one of auto, float32, bfloat16, float16", "dtype");
+  if (name == "half") return DType::kF16;
+  if (name == "float") return DType::kF32;
+  return invalid_argument("dtype is " + std::string(name) +
+                              ", not one of auto, bfloat16, float16, float32, half, float",
+                          "dtype");
 }
 
 Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored,

@@ -47,8 +47,7 @@ struct LoadedModel {
 
 /// "float32", "bfloat16", "float16".
 [[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
-/// Reads such a name ("half", "float" and "bf16"-like short forms are not names). Errors:
-/// kInvalidArgument.
+/// Reads such a name; also "half" and "float". Errors: kInvalidArgument.
 Result<DType> parse_dtype_name(std::string_view name);
 
 /// What is quantised at load: reads "auto" (kNone), "int8", "int4", or the name of the method by

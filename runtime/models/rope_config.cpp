@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace troupe {
 namespace {
@@ -83,6 +84,7 @@ RopeConfig parse_rope(ConfigFields& fields, std::string_view layer_type, double 
     ConfigFields reader(*scaling, fields.where() + ": " + key);
     rope.theta = reader.number("rope_theta", rope.theta);
     rope.partial_rotary_factor = reader.number("partial_rotary_factor", rope.partial_rotary_factor);
+    rope.divisors = reader.numbers("frequency_divisors");  // of GGUF files only
     parse_scaling(reader, trained_positions, rope);
     if (reader.error()) {
       const std::string prefix = fields.where() + ": ";
@@ -105,6 +107,14 @@ void check_rope(ConfigFields& fields, const RopeConfig& rope, std::int64_t head_
     fields.fail(ErrorCode::kUnsupported, std::to_string(rotated) + " of " +
                                              std::to_string(head_dim) +
                                              " elements of a head would be rotated");
+  if (!rope.divisors.empty() && std::cmp_not_equal(2 * rope.divisors.size(), rotated))
+    fields.fail(ErrorCode::kCorrupt, std::to_string(rope.divisors.size()) +
+                                         " frequency_divisors for the " +
+                                         std::to_string(rotated / 2) + " frequencies of a head");
+  for (const double divisor : rope.divisors)
+    if (!(divisor > 0 && std::isfinite(divisor)))
+      fields.fail(ErrorCode::kCorrupt, "one of frequency_divisors is " + json(divisor).dump() +
+                                           ", not a number above 0");
 }
 
 }  // namespace troupe

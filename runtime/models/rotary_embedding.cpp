@@ -68,6 +68,7 @@ std::vector<double> frequencies_of(const RopeConfig& rope, std::int64_t dim) {
       scale_yarn(rope, dim, frequencies);
       break;
   }
+  for (std::size_t i = 0; i < rope.divisors.size(); ++i) frequencies[i] /= rope.divisors[i];
   return frequencies;
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "runtime/base/json_depth.hpp"
+#include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/model_files.hpp"
 
 namespace troupe {
@@ -198,6 +199,13 @@ TypeBlock type_block(TensorType type) noexcept {
   return {info(type).num_elements, info(type).num_bytes};
 }
 
+TensorType tensor_type(GgmlType type) {
+  const std::string name = ggml_type_name(static_cast<std::uint32_t>(type));
+  const auto* known = std::ranges::find(kTypes, name, &TypeInfo::name);
+  CHECK(known != kTypes.end(), name);
+  return known->type;
+}
+
 std::int64_t TensorView::num_elements() const noexcept {
   return static_cast<std::int64_t>(bytes.size()) / type_block(type).num_bytes *
          type_block(type).num_elements;
@@ -266,33 +274,18 @@ Result<void> Checkpoint::add_file(const std::filesystem::path& path) {
   return {};
 }
 
-namespace {
-
-/// Both formats call a type the same.
-TensorType tensor_type(GgmlType type) {
-  const std::string name = ggml_type_name(static_cast<std::uint32_t>(type));
-  const auto* known = std::ranges::find(kTypes, name, &TypeInfo::name);
-  CHECK(known != kTypes.end(), name);
-  return known->type;
-}
-
-}  // namespace
-
 Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path) {
   Checkpoint checkpoint;
-  ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(path));
-  const std::string file_name = path.filename().string();
-  // The metadata, with the whole vocabulary, goes when the tensors have their names.
-  ASSIGN_OR_RETURN(const GgufContents gguf, parse_gguf(file.bytes(), file_name));
-  for (const auto& [name, tensor] : gguf.tensors) {
-    const GgufTensorName known = huggingface_tensor(name, *gguf.metadata, tensor.shape);
+  ASSIGN_OR_RETURN(GgufModel gguf, open_gguf_model(path, GgufKeys::kNoVocabulary));
+  for (const auto& [name, tensor] : gguf.contents.tensors) {
+    const GgufTensorName known = huggingface_tensor(name, *gguf.contents.metadata, tensor.shape);
     if (known.name.empty()) continue;
     checkpoint.tensors_.emplace(
         known.name, Tensor{.view = {tensor_type(tensor.type), tensor.shape, tensor.bytes},
-                           .file = file_name,
+                           .file = gguf.file_names[tensor.file],
                            .interleaved_head_dim = known.interleaved_head_dim});
   }
-  checkpoint.ggufs_.push_back(std::move(file));
+  checkpoint.ggufs_ = std::move(gguf.files);
   return checkpoint;
 }
 

@@ -15,6 +15,7 @@
 
 #include "runtime/base/mapped_file.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/gguf/gguf_file.hpp"
 
 namespace troupe {
 
@@ -62,6 +63,9 @@ struct TypeBlock {
 [[nodiscard]] constexpr bool is_block_type(TensorType type) noexcept {
   return type >= TensorType::kQ4_0;
 }
+
+/// Both formats call a type the same.
+[[nodiscard]] TensorType tensor_type(GgmlType type);
 
 /// A tensor in a file: row major, little endian. A view; the file must stay open.
 struct TensorView {

@@ -36,15 +36,6 @@ json read_json(const fs::path& path) {
   return json::parse(file);
 }
 
-std::uint16_t f16_bits(float value) {
-  const float rounded = round_to_f16(value);
-  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
-    if (widen_f16(static_cast<std::uint16_t>(bits)) == std::fabs(rounded))
-      return static_cast<std::uint16_t>(bits | (std::signbit(rounded) ? 0x8000 : 0));
-  }
-  return 0;
-}
-
 /// One group of 32 as a block.
 void append_block(std::string& to, GgmlType type, std::span<const float> weights) {
   std::array<std::int8_t, 32> values{};
@@ -202,6 +193,15 @@ std::int64_t row_in_file(std::int64_t row, std::int64_t head_dim) {
 }
 
 }  // namespace
+
+std::uint16_t f16_bits(float value) {
+  const float rounded = round_to_f16(value);
+  for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    if (widen_f16(static_cast<std::uint16_t>(bits)) == std::fabs(rounded))
+      return static_cast<std::uint16_t>(bits | (std::signbit(rounded) ? 0x8000 : 0));
+  }
+  return 0;
+}
 
 void GgufWriter::begin(std::string_view key, std::uint32_t type) {
   append_text(metadata_, key);

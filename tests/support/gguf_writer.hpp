@@ -41,6 +41,9 @@ class GgufWriter {
   std::string data_;
 };
 
+/// The nearest f16. Pre: it is finite.
+std::uint16_t f16_bits(float value);
+
 /// A reference model's folder as a file; its matrices but embedding and head as blocks of that
 /// type, or with kF32 all as they are (widened). Of the block types Q8_0 and Q4_0 are written.
 /// Throws std::runtime_error.

@@ -91,7 +91,8 @@ BOOST_AUTO_TEST_CASE(a_wrong_type_or_range_is_an_error_that_names_value_and_limi
              std::string::npos);
   BOOST_TEST(message({"--port", "65536"}).find("largest value allowed is 65535") !=
              std::string::npos);
-  BOOST_TEST(message({"--dtype", "int3"}).find("auto, bfloat16, float32") != std::string::npos);
+  BOOST_TEST(message({"--dtype", "int3"}).find("auto, bfloat16, float16, float32") !=
+             std::string::npos);
   BOOST_TEST(message({"--watermark", "nan"}).find("expected a number") != std::string::npos);
   BOOST_TEST(message({"--enable-prefix-caching=maybe"}).find("true or false") != std::string::npos);
   BOOST_TEST(message({"--port"}).find("needs a value") != std::string::npos);

@@ -12,6 +12,19 @@ double frequency(const RotaryEmbedding& rope, std::size_t i) {
   return std::atan2(rope.sin()[half + i], rope.cos()[half + i]);
 }
 
+BOOST_AUTO_TEST_CASE(frequencies_are_divided_by_what_the_configuration_lists) {
+  const RopeConfig plain{.kind = RopeKind::kLinear, .theta = 100, .factor = 2};
+  RopeConfig divided = plain;
+  divided.divisors = {1, 4};
+  const RotaryEmbedding all(plain, 4, 9);
+  const RotaryEmbedding some(divided, 4, 9);
+  for (std::size_t position = 0; position < 9; ++position)
+    BOOST_TEST(some.cos()[2 * position] == all.cos()[2 * position]);
+  // A quarter of the frequency: at position 8 the angle of position 2.
+  BOOST_TEST(some.cos()[2 * 8 + 1] == all.cos()[2 * 2 + 1]);
+  BOOST_TEST(some.sin()[2 * 8 + 1] == all.sin()[2 * 2 + 1]);
+}
+
 BOOST_AUTO_TEST_CASE(position_zero_is_not_rotated_and_frequencies_fall_geometrically) {
   const RotaryEmbedding rope({.theta = 1e4}, 8, 4);
   for (std::size_t i = 0; i < 4; ++i) {

@@ -3,17 +3,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/test/unit_test.hpp>
+#include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <random>
 
 #include "runtime/base/file.hpp"
 #include "runtime/chat/chat_renderer.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/models/quantize.hpp"
 #include "runtime/models/safetensors.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/support/gguf_writer.hpp"
+#include "tests/support/quantized_writer.hpp"
 #include "tests/support/replay_models_driver.hpp"
 
 namespace troupe {
@@ -34,6 +40,7 @@ class TemporaryFolder {
   ~TemporaryFolder() { fs::remove_all(path_); }
   TemporaryFolder(const TemporaryFolder&) = delete;
   TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  [[nodiscard]] const fs::path& path() const { return path_; }
   fs::path write(const std::string& name, const std::string& bytes) const {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
     return path_ / name;
@@ -85,6 +92,198 @@ BOOST_AUTO_TEST_CASE(quantised_files_compute_as_the_same_numbers_quantised_at_lo
     BOOST_TEST(found[i].tokens.front() == exact[i].tokens.front());
 }
 
+/// Where a block keeps its f16 scales, and values that make weights of about 0.05 of random bytes.
+struct BlockScales {
+  GgmlType type;
+  std::vector<std::pair<std::size_t, float>> scales;
+};
+const std::vector<BlockScales> kBlockScales = {{GgmlType::kQ4_0, {{0, 0.01f}}},
+                                               {GgmlType::kQ4_1, {{0, 0.01f}, {2, -0.075f}}},
+                                               {GgmlType::kQ5_0, {{0, 0.005f}}},
+                                               {GgmlType::kQ5_1, {{0, 0.005f}, {2, -0.0775f}}},
+                                               {GgmlType::kQ8_0, {{0, 0.0007f}}},
+                                               {GgmlType::kQ2_K, {{80, 0.005f}, {82, 0.0075f}}},
+                                               {GgmlType::kQ3_K, {{108, 0.001f}}},
+                                               {GgmlType::kQ4_K, {{0, 0.0003f}, {2, 0.002f}}},
+                                               {GgmlType::kQ5_K, {{0, 0.00015f}, {2, 0.002f}}},
+                                               {GgmlType::kQ6_K, {{208, 0.00004f}}},
+                                               {GgmlType::kIQ4_NL, {{0, 0.0007f}}},
+                                               {GgmlType::kIQ4_XS, {{0, 0.00004f}}}};
+
+/// A small qwen3 whose matrices, the tied embedding too, are random elements of one type: as GGUF
+/// files, and as a folder with the same weights in f32.
+class RandomModel {
+ public:
+  RandomModel(GgmlType type, std::size_t num_parts) : type_(type), parts_(num_parts) {
+    GgufWriter& first = parts_.front();
+    first.add("general.architecture", "qwen3");
+    for (const auto& [key, value] : std::initializer_list<std::pair<std::string, std::uint32_t>>{
+             {"context_length", 256},
+             {"embedding_length", kSize},
+             {"block_count", 2},
+             {"feed_forward_length", kSize},
+             {"attention.head_count", 4},
+             {"attention.key_length", kHeadDim},
+             {"attention.value_length", kHeadDim}})
+      first.add("qwen3." + key, value);
+    first.add("qwen3.attention.head_count_kv", std::vector<std::int32_t>{2, 2});
+    first.add("qwen3.attention.layer_norm_rms_epsilon", 1e-6f);
+    first.add("qwen3.rope.freq_base", 1e4f);
+    add("token_embd", "model.embed_tokens", {512, kSize});
+    add("output_norm", "model.norm", {kSize});
+    for (const std::string layer : {"0", "1"}) {
+      const std::string gguf = "blk." + layer + ".";
+      const std::string name = "model.layers." + layer + ".";
+      add(gguf + "attn_norm", name + "input_layernorm", {kSize});
+      add(gguf + "attn_q", name + "self_attn.q_proj", {4 * kHeadDim, kSize});
+      add(gguf + "attn_k", name + "self_attn.k_proj", {2 * kHeadDim, kSize});
+      add(gguf + "attn_v", name + "self_attn.v_proj", {2 * kHeadDim, kSize});
+      add(gguf + "attn_q_norm", name + "self_attn.q_norm", {kHeadDim});
+      add(gguf + "attn_k_norm", name + "self_attn.k_norm", {kHeadDim});
+      add(gguf + "attn_output", name + "self_attn.o_proj", {kSize, 4 * kHeadDim});
+      add(gguf + "ffn_norm", name + "post_attention_layernorm", {kSize});
+      add(gguf + "ffn_gate", name + "mlp.gate_proj", {kSize, kSize});
+      add(gguf + "ffn_up", name + "mlp.up_proj", {kSize, kSize});
+      add(gguf + "ffn_down", name + "mlp.down_proj", {kSize, kSize});
+    }
+    if (num_parts == 1) return;
+    for (std::size_t i = 0; i < num_parts; ++i) {
+      parts_[i].add("split.count", static_cast<std::uint32_t>(num_parts));
+      parts_[i].add("split.no", static_cast<std::uint32_t>(i));
+    }
+    first.add("split.tensors.count", static_cast<std::uint32_t>(num_tensors_));
+  }
+
+  [[nodiscard]] std::string file(std::size_t part = 0) const { return parts_[part].bytes(); }
+  fs::path folder(const TemporaryFolder& temporary) const {
+    const fs::path path = temporary.write("wide/config.json", R"({
+        "architectures": ["Qwen3ForCausalLM"], "hidden_size": 256, "intermediate_size": 256,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+        "vocab_size": 512, "max_position_embeddings": 256, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e4, "tie_word_embeddings": true})");
+    temporary.write("wide/model.safetensors", wide_.bytes());
+    return path.parent_path();
+  }
+
+ private:
+  static constexpr std::int64_t kSize = 256;
+  static constexpr std::int64_t kHeadDim = 64;
+
+  void add(const std::string& gguf_name, const std::string& name,
+           const std::vector<std::int64_t>& shape) {
+    const GgmlType type = shape.size() == 1 ? GgmlType::kF32 : type_;
+    const std::int64_t num_rows = shape.size() == 1 ? 1 : shape.front();
+    std::string bytes;
+    for (std::int64_t i = 0; i < num_rows; ++i) bytes += random_row(type, shape.back());
+    std::vector<float> values(static_cast<std::size_t>(num_rows * shape.back()));
+    const TensorView view{tensor_type(type), shape, std::as_bytes(std::span(bytes))};
+    for (std::int64_t i = 0; i < num_rows; ++i)
+      widen_row(view, i, 0, shape.back(), values.data() + i * shape.back());
+    wide_.add_floats(name + ".weight", shape, values);
+    parts_[num_tensors_++ % parts_.size()].add_tensor(gguf_name + ".weight", type, shape, bytes);
+  }
+
+  /// Pre: kBlockScales or the types of single elements have it.
+  std::string random_row(GgmlType type, std::int64_t size) {
+    std::string row;
+    const auto append = [&](const auto& value) {
+      row.append(reinterpret_cast<const char*>(&value), sizeof value);
+    };
+    std::uniform_real_distribution<float> any(-0.09f, 0.09f);
+    if (type == GgmlType::kF32)
+      for (std::int64_t i = 0; i < size; ++i) append(1 + any(random_));
+    if (type == GgmlType::kF16)
+      for (std::int64_t i = 0; i < size; ++i) append(f16_bits(any(random_)));
+    if (type == GgmlType::kBF16)
+      for (std::int64_t i = 0; i < size; ++i)
+        append(static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(any(random_)) >> 16));
+    if (!row.empty()) return row;
+    const TypeBlock block = type_block(tensor_type(type));
+    const auto& scales = std::ranges::find(kBlockScales, type, &BlockScales::type)->scales;
+    std::uniform_int_distribution<int> any_byte(0, 255);
+    for (std::int64_t i = 0; i < size / block.num_elements; ++i) {
+      const std::size_t begin = row.size();
+      for (std::int64_t k = 0; k < block.num_bytes; ++k)
+        row.push_back(static_cast<char>(any_byte(random_)));
+      for (const auto& [offset, scale] : scales) {
+        const std::uint16_t bits = f16_bits(scale);
+        std::memcpy(row.data() + begin + offset, &bits, sizeof bits);
+      }
+    }
+    return row;
+  }
+
+  GgmlType type_;
+  std::vector<GgufWriter> parts_;
+  SafetensorsWriter wide_;
+  std::size_t num_tensors_ = 0;
+  std::mt19937 random_{7};
+};
+
+BOOST_AUTO_TEST_CASE(files_of_every_type_give_the_numbers_of_their_widened_weights) {
+  const TemporaryFolder temporary;
+  fs::create_directories(temporary.path() / "wide");
+  for (const GgmlType type : {GgmlType::kF16, GgmlType::kBF16}) {
+    const RandomModel model(type, 1);
+    const fs::path file = temporary.write("model.gguf", model.file());
+    BOOST_TEST((results(file) == results(model.folder(temporary))),
+               ggml_type_name(static_cast<std::uint32_t>(type)));
+  }
+  for (const BlockScales& block : kBlockScales) {
+    const std::string name = ggml_type_name(static_cast<std::uint32_t>(block.type));
+    const RandomModel model(block.type, 1);
+    const fs::path file = temporary.write("model.gguf", model.file());
+    const auto expected = results(model.folder(temporary));
+    const auto found = results(file);
+    double worst = 0;
+    double spread = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      const LogprobRows& wide = expected[i].prompt_logprobs;
+      std::size_t at = 0;
+      for (const std::int32_t row_size : wide.row_sizes) {
+        // The first of a row is the prompt's own token in both.
+        const auto error = static_cast<double>(found[i].prompt_logprobs.logprobs[at]) -
+                           static_cast<double>(wide.logprobs[at]);
+        worst = std::max(worst, std::fabs(error));
+        spread = std::max(spread,
+                          std::fabs(static_cast<double>(wide.logprobs[at]) - std::log(1.0 / 512)));
+        at += static_cast<std::size_t>(row_size);
+      }
+    }
+    // Activations have 8 bits, scales of groups 11.
+    BOOST_TEST(worst < 0.05 * spread, name << ": off by " << worst << " of " << spread);
+    BOOST_TEST((results(file, "auto") == results(file, "bfloat16")), name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_model_in_parts_is_opened_by_the_name_of_any) {
+  const TemporaryFolder temporary;
+  const fs::path whole = temporary.write("model.gguf", RandomModel(GgmlType::kQ4_K, 1).file());
+  const RandomModel model(GgmlType::kQ4_K, 3);
+  std::vector<fs::path> parts;
+  for (std::size_t i = 0; i < 3; ++i)
+    parts.push_back(
+        temporary.write("x-0000" + std::to_string(i + 1) + "-of-00003.gguf", model.file(i)));
+  const auto expected = results(whole);
+  for (const fs::path& part : parts) BOOST_TEST((results(part) == expected), part.filename());
+
+  const auto error = [](const fs::path& path) {
+    const auto config = load_model_config(path);
+    return config.ok() ? "" : config.error().message;
+  };
+  const auto says = [](const std::string& text, const std::string& part) {
+    return text.find(part) != std::string::npos;
+  };
+  const fs::path renamed = temporary.write("y.gguf", model.file(0));
+  BOOST_TEST(says(error(renamed), "its name says part 1 of 1, split.no and split.count say 1 of 3"),
+             error(renamed));
+  temporary.write(parts[1].filename().string(), model.file(2));
+  BOOST_TEST(says(error(parts[0]), "its name says part 2 of 3, split.no and split.count say 3"),
+             error(parts[0]));
+  fs::remove(parts[1]);
+  BOOST_TEST(error(parts[0]) == parts[1].string() + " is missing: part 2 of the model's 3");
+}
+
 BOOST_AUTO_TEST_CASE(the_vocabulary_in_a_file_cuts_text_as_tokenizer_json_does) {
   const TemporaryFolder temporary;
   for (const std::string name : {"llama", "qwen3", "gemma3_text"}) {
@@ -98,8 +297,7 @@ BOOST_AUTO_TEST_CASE(the_vocabulary_in_a_file_cuts_text_as_tokenizer_json_does) 
           "na\u00efve caf\u00e9 \u4f60\u597d",
           "the quick brown fox<|im_start|>user<|eot_id|><end_of_turn>", ""}) {
       const auto tokens = (*expected)->encode(text, true);
-      // The reference vocabulary was not made by SentencePiece: its merges leave some joins out.
-      if (name == "gemma3_text" && text.starts_with("  ")) continue;
+      // SKIP
       BOOST_TEST((*found)->encode(text, true) == tokens, boost::test_tools::per_element());
       BOOST_TEST((*found)->decode(tokens, false) == (*expected)->decode(tokens, false));
     }
@@ -242,6 +440,76 @@ BOOST_AUTO_TEST_CASE(the_kind_of_a_vocabulary_says_how_it_cuts_text) {
   for (const auto& [pre, has_bos] : std::vector<std::pair<std::string, bool>>{
            {"llama-bpe", true}, {"tekken", true}, {"smaug-bpe", false}, {"smollm", false}})
     BOOST_TEST((load(pre)->encode("1", true).front() == 7) == has_bos, pre);
+}
+
+BOOST_AUTO_TEST_CASE(
+    sentencepiece_joins_to_tokens_that_the_user_defined_and_knows_the_unknown_one) {
+  const TemporaryFolder temporary;
+  const std::string space = "\xe2\x96\x81";
+  GgufWriter writer;
+  writer.add("tokenizer.ggml.model", "llama");
+  writer.add("tokenizer.ggml.tokens",
+             std::vector<std::string>{"<unk>", "<s>", space, "a", space + space, space + "a"});
+  writer.add("tokenizer.ggml.token_type", std::vector<std::int32_t>{2, 3, 1, 1, 4, 1});
+  writer.add("tokenizer.ggml.scores", std::vector<float>{0, 0, -3, -4, 0, -1});
+  writer.add("tokenizer.ggml.unknown_token_id", std::uint32_t{0});
+  writer.add_flag("tokenizer.ggml.add_space_prefix", false);
+  const auto tokenizer = Tokenizer::load(temporary.write("model.gguf", writer.bytes()));
+  BOOST_REQUIRE(tokenizer.ok());
+  const auto expect = [&](const std::string& text, const std::vector<TokenId>& tokens) {
+    BOOST_TEST((*tokenizer)->encode(text, false) == tokens, boost::test_tools::per_element());
+  };
+  expect("  a", {4, 3});
+  expect("a a", {3, 5});
+  expect("a<unk>a", {3, 0, 3});
+}
+
+BOOST_AUTO_TEST_CASE(layers_of_gemma3_have_windows_as_the_file_says) {
+  const TemporaryFolder temporary;
+  const auto load = [&](const auto& add) {
+    GgufWriter writer;
+    writer.add("general.architecture", "gemma3");
+    for (const auto& [key, value] : std::initializer_list<std::pair<std::string, std::uint32_t>>{
+             {"context_length", 256},
+             {"embedding_length", 64},
+             {"block_count", 3},
+             {"feed_forward_length", 64},
+             {"attention.head_count", 4},
+             {"attention.key_length", 16},
+             {"attention.value_length", 16}})
+      writer.add("gemma3." + key, value);
+    writer.add("gemma3.attention.layer_norm_rms_epsilon", 1e-6f);
+    writer.add_tensor("token_embd.weight", GgmlType::kF32, std::vector<std::int64_t>{1, 64},
+                      std::string(256, '\0'));
+    add(writer);
+    return load_model_config(temporary.write("model.gguf", writer.bytes()));
+  };
+  const auto windows = [&](const auto& add) { return load(add).value().sliding_windows; };
+  using Windows = std::vector<std::int32_t>;
+  BOOST_TEST(windows([](GgufWriter&) {}) == (Windows{0, 0, 0}), boost::test_tools::per_element());
+  BOOST_TEST(windows([](GgufWriter& writer) {
+               writer.add("gemma3.attention.sliding_window", std::uint32_t{32});
+               writer.add("gemma3.attention.sliding_window_pattern", std::uint32_t{2});
+             }) == (Windows{32, 0, 32}),
+             boost::test_tools::per_element());
+  BOOST_TEST(
+      windows([](GgufWriter& writer) {
+        writer.add("gemma3.attention.sliding_window", std::uint32_t{32});
+        writer.add("gemma3.attention.sliding_window_pattern", std::vector<std::int32_t>{0, 1, 1});
+      }) == (Windows{0, 32, 32}),
+      boost::test_tools::per_element());
+  const auto capped =
+      load([](GgufWriter& writer) { writer.add("gemma3.final_logit_softcapping", 30.0f); });
+  BOOST_REQUIRE(!capped.ok());
+  BOOST_TEST(capped.error().message.find("final_logit_softcapping is not supported") !=
+             std::string::npos);
+  const auto uneven = load([](GgufWriter& writer) {
+    writer.add("gemma3.attention.head_count_kv", std::vector<std::int32_t>{1, 2, 1});
+  });
+  BOOST_REQUIRE(!uneven.ok());
+  BOOST_TEST(uneven.error().message.find(
+                 "\"gemma3.attention.head_count_kv\" differs from layer to layer") !=
+             std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(an_answer_ends_where_key_or_text_of_a_token_says_so) {
