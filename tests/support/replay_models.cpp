@@ -1,6 +1,6 @@
 // models/<name> with goldens/<name>: greedy tokens, logits, log-probabilities and texts of every
 // model whose architecture is supported, in float32; and bfloat16 along the reference's own path.
-// With each instruction set of this CPU, but for the texts.
+// With each instruction set of this CPU, but for texts and narrow widths.
 
 #include <algorithm>
 #include <cmath>
@@ -122,8 +122,9 @@ class ModelReplay {
         isa_ = isa;
         check_numbers();
       }
+      isa_ = "auto";
+      check_widths();
     }
-    isa_ = "auto";
     DrivenRunner exact = load({.dtype = "float32"});
     for (const char* kind : {"text_prompts", "chats"})
       for (const json& entry : golden_.value(kind, json::array())) check_text(exact, entry, kind);
@@ -139,6 +140,10 @@ class ModelReplay {
     check_greedy(exact);
     check_logits(exact);
     check_bfloat16();
+  }
+
+  /// Whole numbers are added to the same bits by every instruction set.
+  void check_widths() {
     check_divergence("int8", {.quantization = "int8"}, kInt8Divergence);
     check_divergence("int4", {.quantization = "int4"}, kInt4Divergence);
     check_divergence("KV cache in int8", {.kv_cache_dtype = "int8"}, kInt8CacheDivergence);
