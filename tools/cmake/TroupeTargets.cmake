@@ -64,7 +64,7 @@ function(troupe_tests folder)
   endforeach()
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${folder} COMMAND ${name}_test --catch_system_errors=no ${TROUPE_TEST_ARGUMENTS})
-  set_tests_properties(${folder} PROPERTIES TIMEOUT 600)
+  set_tests_properties(${folder} PROPERTIES TIMEOUT 1200)
 endfunction()
 
 # troupe_tool(<name> <source> [dependency...]): a program that ships with the tests (replayers, benchmarks).
