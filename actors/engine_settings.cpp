@@ -283,7 +283,9 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   if (service.model_names.empty()) service.model_names = {options.model.model};
   service.model_root = options.model.model;
   service.version = TROUPE_VERSION;
-  ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
+  if (options.server.resume) {
+    ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
+  }
   service.api_keys = options.server.api_key;
   service.allowed_origins = options.server.allowed_origins;
   service.enable_request_id_headers = options.server.enable_request_id_headers;

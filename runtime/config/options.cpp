@@ -26,8 +26,7 @@ void bind_options(OptionSet& set, Options& options) {
       .add(
           "dtype", model.dtype,
           "arithmetic; auto: as the checkpoint is stored, bfloat16 where a GGUF file has blocks of "
-          "whole numbers; with float16 weights and KV cache are in it and sums in float32; half "
-          "and "
+          "whole numbers; with float16 weights and KV cache are in it, sums in float32; half and "
           "float are other names",
           {"auto", "bfloat16", "float16", "float32", "half", "float"})
       .add("quantization", model.quantization,
@@ -105,8 +104,7 @@ void bind_options(OptionSet& set, Options& options) {
           0.01, 1)
       .add("kv-cache-dtype", engine.kv_cache_dtype,
            "KV cache elements; auto follows dtype, and is fp8 where the checkpoint has an fp8 "
-           "kv_cache_scheme; fp8 is fp8_e4m3; those of 8 bits have a scale "
-           "for each token and head",
+           "kv_cache_scheme; fp8 is fp8_e4m3; those of 8 bits have a scale for each token and head",
            {"auto", "bfloat16", "float16", "float32", "fp8", "fp8_e4m3", "int8"})
       .add("max-logprobs", engine.max_logprobs,
            "most log-probabilities a request may ask for; -1: no limit", -1, kMaxCount)

@@ -81,7 +81,7 @@ struct ServiceConfig {
   std::string model_root;                ///< path shown by /v1/models
   std::string version;
   /// What decides what is answered: the model (by its path), how and with what it is computed, what
-  /// requests are completed with, the version. Streams are resumed by the same.
+  /// requests are completed with, the version. Streams are resumed by the same. Empty: none is.
   std::string engine_name;
   ServerDefaults defaults;
   std::vector<std::string> api_keys;         ///< none: open to all

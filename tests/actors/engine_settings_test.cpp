@@ -16,13 +16,16 @@ struct Setup {
   ModelLoaded model{
       .dtype = "bfloat16", .cpu_isa = "avx2", .max_model_len = 2048, .canonical_shards = 4};
 
+  Setup() {
+    options.model.model = TROUPE_SOURCE_DIR "/tools/demo_model/model";
+    options.server.resume = true;
+  }
   [[nodiscard]] std::string engine_name() const {
     return server_config(options, sampling, model, {}).value().service.engine_name;
   }
 };
 
 BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {
-  const std::string demo = TROUPE_SOURCE_DIR "/tools/demo_model/model";
   const std::filesystem::path copy =
       std::filesystem::temp_directory_path() / "troupe-settings-template.jinja";
   std::ofstream(copy) << "{{ messages }}";
@@ -47,7 +50,6 @@ BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {
   std::set<std::string> names;
   for (const auto& change : changes) {
     Setup setup;
-    setup.options.model.model = demo;
     change(setup);
     names.insert(setup.engine_name());
     BOOST_TEST(setup.engine_name() == setup.engine_name());
@@ -58,7 +60,6 @@ BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {
 
 BOOST_AUTO_TEST_CASE(what_only_decides_how_soon_an_answer_comes_does_not_change_the_name) {
   Setup setup;
-  setup.options.model.model = TROUPE_SOURCE_DIR "/tools/demo_model/model";
   const std::string name = setup.engine_name();
   setup.options.engine.max_num_seqs = 7;
   setup.options.engine.block_size = 32;
@@ -68,7 +69,6 @@ BOOST_AUTO_TEST_CASE(what_only_decides_how_soon_an_answer_comes_does_not_change_
 
 BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
   Setup setup;
-  setup.options.model.model = TROUPE_SOURCE_DIR "/tools/demo_model/model";
   setup.options.model.chat_template = "no-such-template";
   const auto config = server_config(setup.options, setup.sampling, setup.model, {});
   BOOST_REQUIRE(!config.ok());

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -251,37 +252,49 @@ void report(benchmark::State& state, double bytes, double flops) {
 /// Several packed matrices of one kind: more weights than any cache holds, as a model's layers are.
 class Matrices {
  public:
-  Matrices(const OpTable* ops, const WeightSpec& spec)
-      : spec_(spec),
-        matrix_bytes_(ops->packed_bytes(spec)),
-        count_(std::max<std::int64_t>(1, (std::int64_t{256} << 20) / matrix_bytes_)),
-        weights_(matrix_bytes_ * count_) {
-    const Memory row(spec.num_cols * 4);
-    fill_random(row.floats(), spec.num_cols);
-    const std::vector<std::int8_t> numbers(static_cast<std::size_t>(spec.num_cols), 5);
+  /// spec.is_compact: they are in fewer bits.
+  Matrices(const OpTable* ops, const WeightSpec& spec) : spec_(spec) {
+    WeightSpec as_packed = spec;
+    as_packed.is_compact = false;
+    const Memory packed(ops->packed_bytes(as_packed));
+    pack(ops, as_packed, packed.data());
+    const OpContext context{&machine().pool, {}};
+    matrix_bytes_ = spec.is_compact ? ops->compact_bytes(context, as_packed, packed.data())
+                                    : ops->packed_bytes(as_packed);
+    count_ = std::max<std::int64_t>(1, (std::int64_t{256} << 20) / matrix_bytes_);
+    weights_.emplace(matrix_bytes_ * count_);
     for (std::int64_t i = 0; i < count_; ++i) {
-      std::byte* packed = weights_.data() + i * matrix_bytes_;
-      for (std::int64_t r = 0; r < spec.num_rows; ++r) {
-        if (spec.quantized != QuantizedType::kNone)
-          ops->pack_quantized_rows(spec, {numbers.data(), row.floats(), row.floats(), 1}, r,
-                                   packed);
-        else
-          ops->pack_rows(spec, {row.data(), ElementType::kF32, 1, spec.num_cols}, r, packed);
-      }
+      std::byte* const out = weights_->data() + i * matrix_bytes_;
+      if (spec.is_compact)
+        ops->compact(context, as_packed, packed.data(), out);
+      else
+        std::copy_n(packed.data(), matrix_bytes_, out);
     }
   }
   /// Round and round.
   PackedWeight next() {
     next_ = (next_ + 1) % count_;
-    return {spec_, weights_.data() + next_ * matrix_bytes_};
+    return {spec_, weights_->data() + next_ * matrix_bytes_};
   }
   [[nodiscard]] std::int64_t matrix_bytes() const { return matrix_bytes_; }
 
  private:
+  static void pack(const OpTable* ops, const WeightSpec& spec, std::byte* packed) {
+    const Memory row(spec.num_cols * 4);
+    fill_random(row.floats(), spec.num_cols);
+    const std::vector<std::int8_t> numbers(static_cast<std::size_t>(spec.num_cols), 5);
+    for (std::int64_t r = 0; r < spec.num_rows; ++r) {
+      if (spec.quantized != QuantizedType::kNone)
+        ops->pack_quantized_rows(spec, {numbers.data(), row.floats(), row.floats(), 1}, r, packed);
+      else
+        ops->pack_rows(spec, {row.data(), ElementType::kF32, 1, spec.num_cols}, r, packed);
+    }
+  }
+
   WeightSpec spec_;
-  std::int64_t matrix_bytes_;
-  std::int64_t count_;
-  Memory weights_;
+  std::int64_t matrix_bytes_ = 0;
+  std::int64_t count_ = 0;
+  std::optional<Memory> weights_;
   std::int64_t next_ = 0;
 };
 
@@ -452,10 +465,14 @@ void register_for(const OpTable* ops) {
   WeightSpec int4 = f32;
   int4.quantized = QuantizedType::kInt4;
   int4.group_size = 32;
+  WeightSpec compact = bf16;
+  compact.is_compact = true;
   for (const auto& [kind, spec] : {std::pair{"matmul_f32", f32},
                                    {"matmul_bf16", bf16},
+                                   {"matmul_compact", compact},
                                    {"matmul_int8", int8},
                                    {"matmul_int4", int4}}) {
+    if (spec.is_compact && ops->compact == nullptr) continue;
     auto* matmul =
         add(kind, [ops, spec = spec](benchmark::State& state) { bench_matmul(state, ops, spec); });
     for (const std::int64_t m : {1, 8, 32, 512}) {

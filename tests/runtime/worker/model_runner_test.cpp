@@ -49,6 +49,17 @@ BOOST_AUTO_TEST_CASE(every_reference_model_is_replayed_without_a_difference) {
   for (const std::string& difference : report.differences) BOOST_TEST_MESSAGE(difference);
 }
 
+/// One request after the other, each to its end.
+std::vector<DriverResult> drive_alone(DrivenRunner& runner, const std::vector<DriverJob>& jobs) {
+  std::vector<DriverResult> results = drive(runner, jobs, {.max_running = 1});
+  BOOST_TEST_REQUIRE(results.size() == jobs.size());
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    BOOST_TEST(results[i].errors.empty());
+    BOOST_TEST(results[i].tokens.size() == static_cast<std::size_t>(jobs[i].num_outputs));
+  }
+  return results;
+}
+
 BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemption) {
   const std::vector<DriverJob> jobs = mixed_jobs();
   for (const std::string& isa : available_isas()) {
@@ -76,11 +87,7 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
                                            .kv_cache_dtype = kv_cache_dtype,
                                            .isa = isa};
           DrivenRunner runner = load_driven_runner(options);
-          const auto alone = drive(runner, jobs, {.max_running = 1});
-          for (const DriverResult& result : alone) {
-            BOOST_TEST(result.errors.empty());
-            BOOST_TEST(result.tokens.size() == 12u);
-          }
+          const auto alone = drive_alone(runner, jobs);
           BOOST_TEST((drive(runner, jobs, {}) == alone), "batched together");
           BOOST_TEST((drive(runner, jobs, {.token_budget = 16}) == alone), "in chunks");
           BOOST_TEST((drive(runner, jobs, {.token_budget = 50, .preempt_every = 3}) == alone),
@@ -130,11 +137,7 @@ BOOST_AUTO_TEST_CASE(every_width_of_weights_and_cache_gives_the_same_bits_in_any
                                    .kv_cache_dtype = cache,
                                    .isa = isa};
         DrivenRunner runner = load_driven_runner(options);
-        const auto alone = drive(runner, jobs, {.max_running = 1});
-        for (const DriverResult& result : alone) {
-          BOOST_TEST(result.errors.empty());
-          BOOST_TEST(result.tokens.size() == 6u);
-        }
+        const auto alone = drive_alone(runner, jobs);
         BOOST_TEST((drive(runner, jobs, {}) == alone), "batched together");
         options.threads = 1;
         options.block_size = 32;
