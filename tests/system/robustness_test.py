@@ -149,6 +149,8 @@ class OneServer(unittest.TestCase):
         before = self.server.metric("vllm:generation_tokens_total")
         # Many samples make the request long, whatever the machine's speed: it would produce 30400 tokens.
         stream = Stream(self.server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16, "temperature": 1})
+        # The first event comes before the first step: until that is counted, the engine looks idle.
+        wait_until(lambda: self.server.metric("vllm:num_requests_running") > 0, "the request to run")
         stream.close()
         self.server.wait_idle()
         self.assertLess(self.server.metric("vllm:generation_tokens_total") - before, 16 * 1900 // 4)
