@@ -442,7 +442,8 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         const auto group = frontend.group_of(self->current_sender());
         if (!group) return;
         outputs.stats.engine_index = static_cast<std::uint32_t>(*group);
-        if (outputs.stats.time > 0) frontend.coordinator->observe(*group, outputs.stats.scheduler);
+        if (const auto& load = outputs.stats.scheduler)
+          frontend.coordinator->observe(*group, *load);
         frontend.journal->record(outputs);
         frontend.server->deliver(std::move(outputs));
         if (frontend.journal->has_waiting()) submit_waiting(self);

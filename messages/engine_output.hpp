@@ -119,12 +119,12 @@ TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_
                connector_prefix_cache, num_kv_loads_to_start, num_kv_loads_in_progress,
                num_kv_loads_waiting, evicted_blocks)
 
-/// Scheduler -> OutputProcessor, one per step.
+/// Scheduler -> OutputProcessor, one per step, and one for what ends without a step.
 struct EngineCoreOutputs {
   std::uint32_t engine_index = 0;
   double time = 0;  ///< engine clock at creation
   std::vector<EngineCoreOutput> outputs;
-  SchedulerStats stats;
+  std::optional<SchedulerStats> stats;  ///< none: this says nothing of the load
   /// Client and request, if the Scheduler is told to list them: ended since the last message.
   std::vector<std::pair<std::uint32_t, RequestId>> finished_requests;
   bool operator==(const EngineCoreOutputs&) const = default;
@@ -198,7 +198,8 @@ struct IterationStats {
   std::int32_t num_prompt_tokens = 0;  ///< of requests whose prefill ended in this step
   std::int32_t num_preemptions = 0;
   std::vector<double> inter_token_latencies;  ///< seconds, engine clock
-  SchedulerStats scheduler;
+  /// None for what ended without the Scheduler: an abort, a refusal.
+  std::optional<SchedulerStats> scheduler;
   bool operator==(const IterationStats&) const = default;
 };
 TROUPE_MESSAGE(IterationStats, engine_index, time, num_generation_tokens, num_prompt_tokens,

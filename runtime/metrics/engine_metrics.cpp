@@ -250,8 +250,9 @@ std::uint32_t EngineMetrics::num_engines() const noexcept {
 }
 
 void EngineMetrics::observe_step(const IterationStats& stats) {
+  if (!stats.scheduler) return;
   Engine& engine = at(stats.engine_index);
-  const SchedulerStats& scheduler = stats.scheduler;
+  const SchedulerStats& scheduler = *stats.scheduler;
   engine.show_load(scheduler);
   engine.prefix_queries->add(static_cast<double>(scheduler.prefix_cache.queries));
   engine.prefix_hits->add(static_cast<double>(scheduler.prefix_cache.hits));

@@ -28,7 +28,7 @@ FrontendActor::behavior_type fake_frontend(FrontendActor::stateful_pointer<FakeF
       [](const AskPaused&) { return PauseStatus{}; },
       [log](const RequestOutputs& outputs) {
         ++log->num_messages;
-        log->stats = outputs.stats.scheduler;
+        if (outputs.stats.scheduler) log->stats = *outputs.stats.scheduler;
         for (const RequestOutput& output : outputs.outputs) {
           for (const CompletionOutput& sample : output.outputs) {
             auto& tokens = log->token_ids[output.id];

@@ -304,7 +304,7 @@ class SchedulerReplayer final : public TraceReplayer {
       out["finished"][std::to_string(client)].push_back(ids_.name(id));
     if (out.contains("finished"))
       for (json& names : out["finished"]) std::sort(names.begin(), names.end());
-    const SchedulerStats& stats = outputs.stats;
+    const SchedulerStats& stats = outputs.stats.value();
     out["stats"] = {{"running", stats.num_running_reqs},
                     {"waiting", stats.num_waiting_reqs},
                     {"skipped", stats.num_deferred_reqs}};

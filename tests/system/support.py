@@ -114,19 +114,25 @@ class Server:
         with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as response:
             return response.read().decode()
 
+    def metrics(self, *names):
+        """The sums over all label sets of some metrics, all of one moment."""
+        text = self.get("/metrics")
+        sums = []
+        for name in names:
+            values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+            if not values:
+                raise KeyError(name)
+            sums.append(sum(map(float, values)))
+        return sums
+
     def metric(self, name):
         """The sum over all label sets of one metric."""
-        values = re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics"), re.MULTILINE)
-        if not values:
-            raise KeyError(name)
-        return sum(map(float, values))
+        return self.metrics(name)[0]
 
     def wait_idle(self):
-        """Until nothing runs or waits; returns the share of KV blocks that is still in use."""
-        wait_until(lambda: self.metric("vllm:num_requests_running") == 0
-                   and self.metric("vllm:num_requests_waiting") == 0
-                   and self.metric("vllm:kv_cache_usage_perc") == 0, "the engine to be idle")
-        return self.metric("vllm:kv_cache_usage_perc")
+        """Until nothing runs or waits and no KV block is in use, all at the same moment."""
+        gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
+        wait_until(lambda: not any(self.metrics(*gauges)), "the engine to be idle")
 
 
 def cpu_seconds(pid):

@@ -18,13 +18,14 @@ BOOST_AUTO_TEST_CASE(a_step_sets_gauges_and_raises_counters) {
   stats.num_prompt_tokens = 10;
   stats.num_preemptions = 1;
   stats.inter_token_latencies = {0.02, 0.2};
-  stats.scheduler.num_running_reqs = 4;
-  stats.scheduler.num_waiting_reqs = 2;
-  stats.scheduler.num_deferred_reqs = 1;
-  stats.scheduler.kv_cache_usage = 0.5;
-  stats.scheduler.prefix_cache = {.requests = 1, .queries = 10, .hits = 8};
+  stats.scheduler = {.num_running_reqs = 4,
+                     .num_waiting_reqs = 2,
+                     .num_deferred_reqs = 1,
+                     .kv_cache_usage = 0.5,
+                     .prefix_cache = {.requests = 1, .queries = 10, .hits = 8}};
   metrics.observe_step(stats);
   metrics.observe_step(stats);
+  metrics.observe_step({});  // an abort: no step, nothing of the load
   const std::string text = metrics.prometheus_text();
   BOOST_TEST(has(text, "vllm:num_requests_running" + kLabels + "} 4.0"));
   BOOST_TEST(has(text, "vllm:num_requests_waiting" + kLabels + "} 3.0"));
@@ -38,6 +39,7 @@ BOOST_AUTO_TEST_CASE(a_step_sets_gauges_and_raises_counters) {
   BOOST_TEST(has(text, "vllm:inter_token_latency_seconds_bucket" + kLabels + ",le=\"0.025\"} 2.0"));
   BOOST_TEST(has(text, "vllm:inter_token_latency_seconds_count" + kLabels + "} 4.0"));
   BOOST_TEST(has(text, "vllm:iteration_tokens_total_bucket" + kLabels + ",le=\"16.0\"} 2.0"));
+  BOOST_TEST(has(text, "vllm:iteration_tokens_total_count" + kLabels + "} 2.0"));
 }
 
 BOOST_AUTO_TEST_CASE(a_finished_sample_fills_the_histograms_of_its_times) {
@@ -81,22 +83,23 @@ BOOST_AUTO_TEST_CASE(a_finished_sample_fills_the_histograms_of_its_times) {
 BOOST_AUTO_TEST_CASE(what_is_not_in_use_has_no_metrics_until_it_is) {
   EngineMetrics metrics("m", 100);
   IterationStats stats;
+  SchedulerStats& scheduler = stats.scheduler.emplace();
   metrics.observe_step(stats);
   BOOST_TEST(
       has(metrics.prometheus_text(), "vllm:external_prefix_cache_hits_total" + kLabels + "} 0.0"));
   BOOST_TEST(metrics.prometheus_text().find("kv_fetch") == std::string::npos);
   BOOST_TEST(metrics.prometheus_text().find("spec_decode") == std::string::npos);
   BOOST_TEST(metrics.prometheus_text().find("kv_block") == std::string::npos);
-  stats.scheduler.evicted_blocks = {{.lifetime_s = 3, .idle_s = 0.5, .reuse_gaps_s = {1, 0.25}}};
-  stats.scheduler.connector_prefix_cache = {.requests = 1, .queries = 9, .hits = 4};
-  stats.scheduler.num_kv_loads_in_progress = 2;
-  stats.scheduler.spec_decoding = {.num_requests = 2,
-                                   .num_draft_tokens = 6,
-                                   .num_accepted_tokens = 3,
-                                   .num_accepted_per_position = {2, 1, 0}};
+  scheduler.evicted_blocks = {{.lifetime_s = 3, .idle_s = 0.5, .reuse_gaps_s = {1, 0.25}}};
+  scheduler.connector_prefix_cache = {.requests = 1, .queries = 9, .hits = 4};
+  scheduler.num_kv_loads_in_progress = 2;
+  scheduler.spec_decoding = {.num_requests = 2,
+                             .num_draft_tokens = 6,
+                             .num_accepted_tokens = 3,
+                             .num_accepted_per_position = {2, 1, 0}};
   metrics.observe_step(stats);
-  stats.scheduler.evicted_blocks.clear();
-  stats.scheduler.num_kv_loads_in_progress = 0;
+  scheduler.evicted_blocks.clear();
+  scheduler.num_kv_loads_in_progress = 0;
   metrics.observe_step(stats);
   const std::string text = metrics.prometheus_text();
   BOOST_TEST(has(text, "vllm:external_prefix_cache_queries_total" + kLabels + "} 18.0"));

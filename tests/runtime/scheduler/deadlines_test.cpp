@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(many_end_in_the_order_of_their_deadlines) {
   BOOST_TEST((outputs.outputs[0].id == first));
   BOOST_TEST((outputs.outputs[1].id == second));
   BOOST_TEST(outputs.outputs[0].events.size() == 1u);
-  BOOST_TEST(outputs.stats.num_waiting_reqs == 1);
+  BOOST_TEST(outputs.stats.value().num_waiting_reqs == 1);
   BOOST_TEST(scheduler->request(last) != nullptr);
 }
 

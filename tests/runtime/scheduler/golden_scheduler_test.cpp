@@ -212,7 +212,7 @@ class Recording {
                                   {"num_cache_creation_tokens", stats->num_cache_creation_tokens}};
       got["outputs"].push_back(std::move(entry));
     }
-    const SchedulerStats& stats = outputs.stats;
+    const SchedulerStats& stats = outputs.stats.value();
     const PrefixCacheStats& prefix = stats.prefix_cache;
     // SchedulerStats has the usage as of the last answer; the manager knows it now.
     scheduler_.flush();
