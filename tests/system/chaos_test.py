@@ -207,7 +207,7 @@ class Chaos(unittest.TestCase):
         print(f"{config}, seed {SEED}: {clients.num_requests} requests, {num_faults} faults, {len(clients.lost)} lost, "
               f"{len(clients.different)} different")
         self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
-        server.wait_idle()
+        self.assertEqual(server.wait_idle(), 0)
         self.assertGreaterEqual(server.log().count("incident cause="), num_faults)
         pids = list(server.nodes().values())
         code, log = server.stop()

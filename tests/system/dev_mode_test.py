@@ -99,7 +99,7 @@ class Pause(unittest.TestCase):
         choice = call.choice()
         self.assertEqual(choice["finish_reason"], "abort")
         self.assertTrue(self.whole.startswith(choice["text"]))
-        self.server.wait_idle()
+        self.assertEqual(self.server.wait_idle(), 0)
         self.resume()
         hits = self.server.metric("vllm:prefix_cache_hits_total")
         self.assertEqual(Call(self.server, "/v1/completions", LONG).choice()["text"], self.whole)

@@ -65,7 +65,7 @@ class Time(unittest.TestCase):
         assert code == 0, errors
 
     def tearDown(self):
-        self.server.wait_idle()
+        self.assertEqual(self.server.wait_idle(), 0)
 
     def test_who_waits_too_long_is_refused_and_told_the_limit(self):
         # A new long request for as long as the short one has not been refused behind it.

@@ -104,7 +104,7 @@ class OneServer(unittest.TestCase):
 
     def tearDown(self):
         self.assertEqual(self.server.get("/health"), "")
-        self.server.wait_idle()
+        self.assertEqual(self.server.wait_idle(), 0)
 
     def test_two_hundred_wrong_requests_get_their_own_errors(self):
         for body, expected in bad_bodies():
@@ -169,7 +169,7 @@ class ManyStreams(unittest.TestCase):
         with Server(prefix=["bash", "-c", 'ulimit -Sn 256; exec "$@"', "-"]) as server:
             streams = asyncio.run(bench_streams.read_streams(server.port, 1000, 4))
             self.assertEqual(len({text for _, _, text in streams}), 1)
-            server.wait_idle()
+            self.assertEqual(server.wait_idle(), 0)
             self.assertNotIn("cannot accept", server.log())
 
 

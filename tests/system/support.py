@@ -130,9 +130,10 @@ class Server:
         return self.metrics(name)[0]
 
     def wait_idle(self):
-        """Until nothing runs or waits and no KV block is in use, all at the same moment."""
+        """Until at one moment nothing runs or waits and no KV block is in use; returns the share in use at another look."""
         gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc")
         wait_until(lambda: not any(self.metrics(*gauges)), "the engine to be idle")
+        return self.metric("vllm:kv_cache_usage_perc")
 
 
 def cpu_seconds(pid):

@@ -180,7 +180,7 @@ class Topologies(unittest.TestCase):
                     count = server.log().count("engine restarted")
                     self.check_under(server, incident)
                     self.assertGreater(server.log().count("engine restarted"), count)
-                server.wait_idle()
+                self.assertEqual(server.wait_idle(), 0)
                 self.assertEqual(server.stop()[0], 0)
 
     def test_whoever_has_no_certificate_is_turned_away_and_the_others_go_on(self):
@@ -259,7 +259,7 @@ class Topologies(unittest.TestCase):
             client.join()
             self.assertFalse(isinstance(ended["answer"], tuple) and ended["answer"][1] is True, ended)
             wait_until(lambda: "engine restarted" in server.log(), "the engine to come up again")
-            server.wait_idle()
+            self.assertEqual(server.wait_idle(), 0)
             self.assertEqual(answers(server), self.expected)
 
     def test_nothing_outlives_the_supervisor(self):
@@ -293,7 +293,7 @@ class Topologies(unittest.TestCase):
             self.assertEqual([results[n] for n in range(NUM_REQUESTS)], self.expected)
             # If it was the last of those that were tried alone, its end came before the restart.
             wait_until(lambda: server.log().count("engine restarted") == 3, "the third restart")
-            server.wait_idle()
+            self.assertEqual(server.wait_idle(), 0)
 
     def test_workers_that_are_killed_twice_lose_no_request(self):
         with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
