@@ -92,7 +92,9 @@ class Writer {
   }
   template <Reflected T>
   void put(const T& x) {
-    packer_.pack_array(std::tuple_size_v<decltype(fields_of<T>())>);
+    std::uint32_t num_fields = 0;
+    for_each_field(x, [&](const char*, const auto&) { ++num_fields; });
+    packer_.pack_array(num_fields);
     for_each_field(x, [&](const char*, const auto& field) { put(field); });
   }
   template <Tagged T>

@@ -1,60 +1,50 @@
 #pragma once
-// One reflection for every message: the names of a struct's fields and pointers to them. The codec
-// (wire.hpp) and CAF's `inspect` (type_ids.hpp) are both written against it, so a field is listed
-// once.
+// One reflection for every message: a visit of a struct's fields by name. The codecs (wire.hpp,
+// msgpack.hpp), the schema (schema.hpp) and CAF's `inspect` (type_ids.hpp) are all written against
+// it, so a field is listed once.
 
-#include <concepts>
-#include <tuple>
 #include <type_traits>
 
 namespace troupe {
 
-template <class Class, class Member>
-struct Field {
-  const char* name;
-  Member Class::*pointer;
-};
-
-/// Every message type provides `constexpr auto reflect(const T*)`, found by argument-dependent
-/// lookup.
+/// Every message type provides `is_message(const T*)` and `visit_fields(const T*, object, f)`,
+/// found by argument-dependent lookup. The visit is a row of plain calls: a tuple of the fields
+/// would cost each file that sees the messages seconds to compile.
 template <class T>
 concept Reflected = requires {
-  reflect(static_cast<const T*>(nullptr));
+  is_message(static_cast<const T*>(nullptr));
 };
-
-template <Reflected T>
-constexpr auto fields_of() {
-  return reflect(static_cast<const T*>(nullptr));
-}
 
 /// Calls f(field name, field value) for each field in the order in which they are listed.
 template <class T, class Function>
 requires Reflected<std::remove_const_t<T>>
 constexpr void for_each_field(T& value, Function&& f) {
-  std::apply([&](auto... field) { (f(field.name, value.*field.pointer), ...); },
-             fields_of<std::remove_const_t<T>>());
+  visit_fields(static_cast<const std::remove_const_t<T>*>(nullptr), value, f);
 }
 
 }  // namespace troupe
 
-// The preprocessor's recursion: each pass of EXPAND rescans its argument, 4^4 = 256 passes in all.
+// The preprocessor's recursion: each pass of EXPAND rescans its argument, 4^3 = 64 passes in all,
+// and 64 fields is the most that a message may have.
 #define TROUPE_PARENS ()
 #define TROUPE_EXPAND(...) \
-  TROUPE_EXPAND3(TROUPE_EXPAND3(TROUPE_EXPAND3(TROUPE_EXPAND3(__VA_ARGS__))))
-#define TROUPE_EXPAND3(...) \
   TROUPE_EXPAND2(TROUPE_EXPAND2(TROUPE_EXPAND2(TROUPE_EXPAND2(__VA_ARGS__))))
 #define TROUPE_EXPAND2(...) \
   TROUPE_EXPAND1(TROUPE_EXPAND1(TROUPE_EXPAND1(TROUPE_EXPAND1(__VA_ARGS__))))
-#define TROUPE_EXPAND1(...) __VA_ARGS__
-#define TROUPE_FIELDS(type, ...) __VA_OPT__(TROUPE_EXPAND(TROUPE_FIELDS_STEP(type, __VA_ARGS__)))
-#define TROUPE_FIELDS_STEP(type, field, ...)    \
-  ::troupe::Field<type, decltype(type::field)>{ \
-      #field, &type::field} __VA_OPT__(, TROUPE_FIELDS_AGAIN TROUPE_PARENS(type, __VA_ARGS__))
-#define TROUPE_FIELDS_AGAIN() TROUPE_FIELDS_STEP
+#define TROUPE_EXPAND1(...) \
+  TROUPE_EXPAND0(TROUPE_EXPAND0(TROUPE_EXPAND0(TROUPE_EXPAND0(__VA_ARGS__))))
+#define TROUPE_EXPAND0(...) __VA_ARGS__
+#define TROUPE_VISITS(...) __VA_OPT__(TROUPE_EXPAND(TROUPE_VISIT_STEP(__VA_ARGS__)))
+#define TROUPE_VISIT_STEP(field, ...) \
+  f(#field, object.field);            \
+  __VA_OPT__(TROUPE_VISIT_AGAIN TROUPE_PARENS(__VA_ARGS__))
+#define TROUPE_VISIT_AGAIN() TROUPE_VISIT_STEP
 
 /// TROUPE_MESSAGE(Type, field...): stands behind the struct, in its namespace. The order is the
 /// order on the wire; new fields go to the end, so that an older reader keeps its defaults.
-#define TROUPE_MESSAGE(type, ...)                        \
-  [[maybe_unused]] constexpr auto reflect(const type*) { \
-    return std::tuple{TROUPE_FIELDS(type, __VA_ARGS__)}; \
+#define TROUPE_MESSAGE(type, ...)                                                           \
+  [[maybe_unused]] constexpr void is_message(const type*) {}                                \
+  template <class Object, class Function>                                                   \
+  constexpr void visit_fields(const type*, [[maybe_unused]] Object& object, Function&& f) { \
+    TROUPE_VISITS(__VA_ARGS__) static_cast<void>(f);                                        \
   }

@@ -87,13 +87,12 @@ template <Reflected T>
 struct SchemaOf<T> {
   static void append(std::string& out) {
     out += '{';
-    std::apply([&](auto... field) { (append_field(out, field), ...); }, fields_of<T>());
+    T object{};  // its types are asked for, not its values
+    for_each_field(object, [&out]<class Member>(const char* name, Member&) {
+      out.append(name).append(1, ':');
+      SchemaOf<Member>::append(out);
+    });
     out += '}';
-  }
-  template <class Member>
-  static void append_field(std::string& out, const Field<T, Member>& field) {
-    out.append(field.name).append(1, ':');
-    SchemaOf<Member>::append(out);
   }
 };
 

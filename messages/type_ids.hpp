@@ -68,9 +68,8 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
       return caf::error{};
     }
   } else {
-    std::size_t num_fields =
-        std::tuple_size_v<decltype(fields_of<T>())>;  // CAF's printer, for its own diagnostics
-    return f(num_fields);
+    std::size_t size = sizeof(T);  // CAF's printer, for its own diagnostics
+    return f(size);
   }
 }
 
