@@ -47,10 +47,16 @@ function(troupe_library folder)
   endforeach()
 endfunction()
 
-# troupe_tests(<folder> [dependency...]): tests/<folder>/*_test.cpp, one Boost.Test executable, one ctest entry.
+# troupe_tests(<folder> [ONLY <file>] [dependency...]): tests/<folder>/*_test.cpp, or that one file of them, one Boost.Test
+# executable, one ctest entry.
 function(troupe_tests folder)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "ONLY" "")
   troupe_target_name(${folder} name)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/*_test.cpp)
+  set(pattern *_test.cpp)
+  if(arg_ONLY)
+    set(pattern ${arg_ONLY})
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/${folder}/${pattern})
   if(NOT sources)
     return()
   endif()
@@ -58,12 +64,12 @@ function(troupe_tests folder)
   target_compile_definitions(${name}_test PRIVATE BOOST_TEST_DYN_LINK
     TROUPE_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TROUPE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name}_test PRIVATE troupe_options $<TARGET_NAME_IF_EXISTS:${name}> Boost::unit_test_framework)
-  foreach(dependency ${ARGN})
+  foreach(dependency ${arg_UNPARSED_ARGUMENTS})
     string(REPLACE "/" "_" dependency "${dependency}")
     target_link_libraries(${name}_test PRIVATE ${dependency})
   endforeach()
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_test(NAME ${folder} COMMAND ${name}_test --catch_system_errors=no ${TROUPE_TEST_ARGUMENTS})
+  add_test(NAME ${folder} COMMAND ${name}_test --catch_system_errors=no)
   set_tests_properties(${folder} PROPERTIES TIMEOUT 1200)
 endfunction()
 
