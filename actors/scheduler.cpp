@@ -117,8 +117,10 @@ struct SchedulerState {
   std::deque<SchedulerOutput> open_steps;  ///< with the workers, no result yet; oldest first
   std::size_t max_open_steps = 1;
   std::uint32_t incarnation = 0;  ///< of the engine
-  /// The last plan had nothing to compute: until something arrives, neither has another one.
-  bool nothing_to_compute = false;
+  /// What the last plan did not look at may make another one worth while: the loop sleeps only
+  /// without. Cleared when a plan begins, never by the result of a step: what arrived while that
+  /// step was open has not been looked at by any plan.
+  bool has_news = false;
   std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, WakeUp,
                           PendingReset, PendingPause, PendingResume>>
       inbox;
@@ -184,6 +186,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   scheduler.open_steps.pop_front();
   scheduler.num_failures = 0;
   clear_suspect(scheduler, result);
+  // Neither this step nor one after it changed anything that a plan depends on.
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
                               scheduler.open_steps.empty() && result.kv_connector.empty();
   auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
@@ -191,10 +194,9 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
-    if (brings_nothing && scheduler.core->has_requests() && scheduler.core->waits_for_news()) {
-      scheduler.nothing_to_compute = true;
-      if (scheduler.peers.kv_connector) scheduler.poll_at = now_seconds() + kConnectorPollSeconds;
-    }
+    scheduler.has_news |= !brings_nothing || !scheduler.core->waits_for_news();
+    if (!scheduler.has_news && scheduler.peers.kv_connector && scheduler.core->has_requests())
+      scheduler.poll_at = now_seconds() + kConnectorPollSeconds;
     advance(self);
   };
   scheduler.updating =
@@ -245,7 +247,7 @@ void watch_the_clock(StatefulSelf self) {
   const double now = now_seconds();
   if (scheduler.core->next_deadline() <= now) {
     send(self, scheduler.peers.output_processor, scheduler.core->expire_requests(now));
-    scheduler.nothing_to_compute = false;  // the caches are to hear of what has ended
+    scheduler.has_news = true;  // the caches are to hear of what has ended
   }
   const double next = std::min(scheduler.core->next_deadline(), scheduler.poll_at);
   if (next >= scheduler.wake_at) return;
@@ -329,11 +331,13 @@ void on_planned(StatefulSelf self) {
             kv("tokens", step.total_num_scheduled_tokens),
             kv("preempted", step.preempted_ids.size()),
             kv("open_steps", scheduler.open_steps.size()));
-  scheduler.nothing_to_compute = step.scheduled_ids.empty();
+  scheduler.has_news |= !step.scheduled_ids.empty() || !step.preempted_ids.empty();
   // A suspect that cannot be computed now (others hold the blocks, its client has more to say)
   // holds nobody up.
-  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !scheduler.suspects.empty())
+  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !scheduler.suspects.empty()) {
     scheduler.suspects.pop_front();
+    scheduler.has_news = true;
+  }
   // With no step open, the empty one's result is what makes the loop go on.
   if (!is_empty(step) || scheduler.open_steps.empty()) {
     send(self, scheduler.peers.executor, step);
@@ -350,19 +354,20 @@ void advance(StatefulSelf self) {
     if (!scheduler.inbox.empty()) {
       auto message = std::move(scheduler.inbox.front());
       scheduler.inbox.pop_front();
-      scheduler.nothing_to_compute = false;
+      // Whether a result is news, its update tells.
+      scheduler.has_news |= !std::holds_alternative<ModelRunnerOutput>(message);
       std::visit([self](auto& arrived) { take(self, arrived); }, message);
       continue;
     }
     watch_the_clock(self);
-    if (scheduler.nothing_to_compute || scheduler.open_steps.size() >= scheduler.max_open_steps)
-      return;
     if (!scheduler.core->has_requests()) {
       scheduler.core->flush();
       if (scheduler.pausing.empty() || !scheduler.open_steps.empty()) return;
       complete_pause(self);
       continue;
     }
+    if (!scheduler.has_news || scheduler.open_steps.size() >= scheduler.max_open_steps) return;
+    scheduler.has_news = false;
     choose_suspect(scheduler);
     scheduler.planning = scheduler.core->schedule(now_seconds());
     scheduler.planning.start([self] { on_planned(self); });

@@ -2,7 +2,6 @@
 
 #include "runtime/cache/kv_cache_settings.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
-#include "runtime/scheduler/scheduler_config.hpp"
 #include "runtime/transport/step_rings.hpp"
 
 namespace troupe::testing {
@@ -100,6 +99,8 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
                              const HarnessOptions& options) {
   SchedulerConfig config;
   config.async_scheduling = options.async_scheduling;
+  config.pipeline_parallel_size = options.pipeline_parallel_size;
+  config.speculative = options.speculative;
   config.kv_transfer = {.consumer = true, .block_size = options.block_size};
   KVCacheSettings settings;
   settings.groups = {{.spec = {.block_size = options.block_size}, .layers = {0}}};
@@ -111,6 +112,7 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
   config.max_num_seqs = options.max_num_seqs;
   config.max_num_batched_tokens = options.max_num_batched_tokens;
 
+  worker_log->num_drafts = options.speculative.num_draft_tokens;
   worker = keep(spawn_fake_worker(system, worker_log));
   SchedulerPeers peers;
   const KVCacheManagerActor cache = keep(spawn_kv_cache_manager(system, settings));

@@ -10,6 +10,7 @@
 
 #include "actors/spawn.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
+#include "runtime/scheduler/scheduler_config.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/support/fake_worker.hpp"
 
@@ -45,7 +46,9 @@ struct HarnessOptions {
   std::int32_t max_num_batched_tokens = 2048;
   std::int32_t max_num_seqs = 128;
   bool async_scheduling = false;
-  bool through_rings = false;  ///< the worker sits behind rings, as in another process
+  std::int32_t pipeline_parallel_size = 1;  ///< stages, as far as the Scheduler knows
+  SpeculativeConfig speculative;            ///< the worker makes its drafts
+  bool through_rings = false;               ///< the worker sits behind rings, as in another process
   std::shared_ptr<KVConnector> kv_connector;  ///< null: KV stays here
 };
 

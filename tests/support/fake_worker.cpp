@@ -12,7 +12,8 @@ struct FakeWorkerState {
   std::unordered_map<RequestId, std::int32_t> num_prompt_tokens;
 
   /// As the real one: a step that builds on one that failed fails as well.
-  [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, KVConnectorOutput& kv_report) {
+  [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, KVConnectorOutput& kv_report,
+                                   std::int32_t num_drafts_to_make) {
     ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
     result.kv_connector = std::exchange(kv_report, {});
     for (const RequestId id : step.preempted_ids) num_prompt_tokens.erase(id);
@@ -22,6 +23,7 @@ struct FakeWorkerState {
     // Known requests are listed in scheduling order.
     const CachedRequestData& cached = step.cached_requests;
     std::size_t next_cached = 0;
+    auto draft = step.draft_token_ids.begin();
     for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
       const RequestId id = step.scheduled_ids[i];
       std::int32_t computed = 0;
@@ -38,9 +40,24 @@ struct FakeWorkerState {
         computed = added->num_computed_tokens;
         known = static_cast<std::int32_t>(added->token_ids.size());
       }
-      const bool samples = computed + step.num_scheduled_tokens[i] == known;
-      result.num_sampled.push_back(samples ? 1 : 0);
-      if (samples) result.sampled_token_ids.push_back(fake_token(id, known));
+      const std::int32_t num_drafts = step.num_draft_tokens.empty() ? 0 : step.num_draft_tokens[i];
+      const auto drafts_end = draft + num_drafts;
+      if (computed + step.num_scheduled_tokens[i] < known + num_drafts) {
+        result.num_sampled.push_back(0);
+        draft = drafts_end;
+        continue;
+      }
+      // Its own token behind the last draft that is right.
+      const std::int32_t first = known;
+      result.sampled_token_ids.push_back(fake_token(id, known));
+      for (; draft != drafts_end && *draft == fake_token(id, known); ++draft)
+        result.sampled_token_ids.push_back(fake_token(id, ++known));
+      draft = drafts_end;
+      result.num_sampled.push_back(++known - first);
+      if (num_drafts_to_make == 0) continue;
+      std::vector<TokenId>& drafts = result.draft_token_ids.emplace_back(id, 0).second;
+      for (std::int32_t position = known; position < known + num_drafts_to_make; ++position)
+        drafts.push_back(position % 3 == 0 ? 0 : fake_token(id, position));
     }
     if (result.num_sampled.size() < step.scheduled_ids.size())
       return StepFailed{step.step, {ErrorCode::kInternal, "unknown request"}};
@@ -66,7 +83,7 @@ WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerS
         if (log->num_steps_to_fail > 0)
           --log->num_steps_to_fail;
         else if (!log->fails || !log->fails(step))
-          answer = state(self).execute(step, log->kv_report);
+          answer = state(self).execute(step, log->kv_report, log->num_drafts);
         if (log->hold)
           log->held.push_back(std::move(answer));
         else

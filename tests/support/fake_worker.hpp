@@ -24,7 +24,8 @@ struct FakeWorkerLog {
   std::function<bool(const SchedulerOutput&)> fails;  ///< steps that do; may be empty
   bool keep_quiet = false;                            ///< take steps, give no result
   bool hold = false;                                  ///< keep results for release_answer
-  KVConnectorOutput kv_report;                        ///< comes with the next result
+  std::int32_t num_drafts = 0;  ///< made for each request that got a token; every third is wrong
+  KVConnectorOutput kv_report;  ///< comes with the next result
   std::deque<StepAnswer> held;
   std::vector<std::size_t> batch_sizes;
   std::vector<RequestId> finished_ids;
