@@ -1,12 +1,12 @@
 #include "actors/engine_settings.hpp"
 
 #include <algorithm>
-#include <random>
 #include <sstream>
 #include <utility>
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/secret.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/config/speculative_config.hpp"
@@ -315,8 +315,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
 
 std::uint64_t first_seed(const ModelOptions& model) {
   if (model.seed != 0) return static_cast<std::uint64_t>(model.seed);
-  std::random_device device;
-  return (std::uint64_t{device()} << 32) | device();
+  return random_bits();
 }
 
 }  // namespace troupe

@@ -1,9 +1,8 @@
 #include "actors/frontend_port.hpp"
 
-#include <random>
-
 #include "runtime/base/clock.hpp"
 #include "runtime/base/philox.hpp"
+#include "runtime/base/secret.hpp"
 
 namespace troupe {
 namespace {
@@ -17,8 +16,9 @@ constexpr auto kRenderDeadline = 60s;
 FrontendPort::FrontendPort(caf::actor_system& system, std::uint64_t seed)
     : system_(system),
       seed_(seed),
-      // Ids are never given out twice, also not by the next life of this process.
-      next_id_((std::uint64_t{std::random_device{}()} << 32) + 1) {}
+      // Ids are never given out twice, also not by the next life of this process. They stay inside
+      // the engine: no client sees or names one.
+      next_id_((random_bits() >> 32 << 32) + 1) {}
 
 template <class Answer, class Question>
 void FrontendPort::ask_frontend(std::chrono::nanoseconds deadline, Question question,

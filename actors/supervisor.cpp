@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
 #include <utility>
 
 #include "actors/engine_settings.hpp"
@@ -12,6 +11,7 @@
 #include "actors/supervisor_state.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/secret.hpp"
 #include "runtime/models/model_config.hpp"
 
 namespace troupe {
@@ -294,8 +294,7 @@ std::string rendezvous_name(const SupervisorState& supervisor, std::size_t group
     const auto port = topology.supervisor_port + 1 + static_cast<std::int64_t>(group);
     return "tcp:" + first + ":" + std::to_string(port);
   }
-  std::random_device device;
-  return "shm:troupe-" + std::to_string(getpid()) + "-" + std::to_string(std::uint32_t{device()});
+  return "shm:troupe-" + std::to_string(getpid()) + "-" + random_secret();
 }
 
 /// Options and generation config first, as they are quick to be wrong.

@@ -2,7 +2,9 @@
 
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
+#include <sys/random.h>
+
+#include <cerrno>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/hash.hpp"
@@ -25,8 +27,19 @@ bool same_secret(std::span<const std::uint8_t> a, std::span<const std::uint8_t> 
 }
 
 void fill_random(std::span<std::uint8_t> bytes) {
-  const int done = RAND_bytes(bytes.data(), static_cast<int>(bytes.size()));
-  CHECK(done == 1, done);
+  while (!bytes.empty()) {
+    const ssize_t count = getrandom(bytes.data(), bytes.size(), 0);
+    CHECK(count > 0 || errno == EINTR, errno);
+    if (count > 0) bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+std::uint64_t random_bits() {
+  std::array<std::uint8_t, sizeof(std::uint64_t)> bytes;
+  fill_random(bytes);
+  std::uint64_t bits = 0;
+  for (const std::uint8_t byte : bytes) bits = bits << 8 | byte;
+  return bits;
 }
 
 std::string random_secret() {

@@ -17,8 +17,10 @@ namespace troupe {
 /// In a time that does not tell where they differ. Pre: equally long.
 [[nodiscard]] bool same_secret(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
 
-/// From the operating system's generator for keys.
+/// From the operating system's generator for keys. Whatever opens something (an id of a stream, a
+/// token, the name of a shared segment) is drawn here, and nowhere else.
 void fill_random(std::span<std::uint8_t> bytes);
+[[nodiscard]] std::uint64_t random_bits();
 
 /// 256 bits as hexadecimal digits.
 [[nodiscard]] std::string random_secret();

@@ -37,11 +37,14 @@ std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_
                         retry_after_s);
 }
 
+/// The client's own id, if it has one, and random bits: who knows the id of a stream that is kept
+/// may read it, which a client's own id, say a number, would make easy.
 std::string base_id(const ServiceContext& context, const HttpRequest& http,
-                    const GenerationFields& fields) {
+                    const GenerationFields& fields, bool opens_stream) {
   const std::string_view header = http.header("X-Request-Id");
-  if (!header.empty()) return std::string(header);
-  return fields.request_id.empty() ? context.random_hex() : fields.request_id;
+  const std::string own = header.empty() ? fields.request_id : std::string(header);
+  if (own.empty()) return context.random_id();
+  return opens_stream ? own + "-" + context.random_id() : own;
 }
 
 /// What headers say about where a request goes.
@@ -88,7 +91,9 @@ std::shared_ptr<const ResumableStream> keep_stream(ServiceContext& context, cons
                                                          .philox_keys = stream.philox_keys},
                                                         stream.arrival_time);
   if (!kept.ok()) {
-    log_debug("stream not kept", kv("request", stream.id), kv("error", kept.error().message));
+    const bool broken = kept.error().code == ErrorCode::kIo;  // a full disk, not a full store
+    log_event(broken ? LogLevel::kWarning : LogLevel::kDebug, "stream not kept",
+              kv("request", stream.id), kv("error", kept.error().message));
     return nullptr;
   }
   return std::make_shared<const ResumableStream>(std::move(stream));
@@ -126,11 +131,10 @@ Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, Re
     sink.respond(*std::move(refusal));
     return Answer(nullptr);
   }
-  std::string id = std::string(id_prefix(request)) + base_id(context, http, request);
-  if (request.stream && context.counters.kept_streams != nullptr &&
-      num_samples(request) <= kMaxResumableSamples) {
-    request.resumable = keep_stream(context, http, request, num_prompts(request), id);
-  }
+  const bool keeps = request.stream && context.counters.kept_streams != nullptr &&
+                     num_samples(request) <= kMaxResumableSamples;
+  std::string id = std::string(id_prefix(request)) + base_id(context, http, request, keeps);
+  if (keeps) request.resumable = keep_stream(context, http, request, num_prompts(request), id);
   return start(context, sink, std::move(request), std::move(id));
 }
 

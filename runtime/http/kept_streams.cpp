@@ -1,15 +1,17 @@
 #include "runtime/http/kept_streams.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "messages/wire.hpp"
@@ -19,55 +21,127 @@
 namespace troupe {
 namespace {
 
+constexpr std::string_view kPrefix = "stream-";
 constexpr std::string_view kUnfinished = ".new";
+constexpr std::size_t kNumDigits = 32;
+/// The folder is a server's, and whether the server made it.
+constexpr char kMark[] = ".troupe-streams";
+constexpr std::string_view kMade = "made\n";
+constexpr std::string_view kFound = "found\n";
 
 Error io_error(const std::string& what) {
   return {ErrorCode::kIo, what + ": " + std::strerror(errno), "resume-directory"};
 }
 
 /// Ids may be the clients' own: they do not become paths.
-std::string file_name(std::string_view id) { return to_hex(xxh3_128(id)); }
+std::string file_name(std::string_view id) { return std::string(kPrefix) + to_hex(xxh3_128(id)); }
+
+/// Of the form that file_name gives, perhaps unfinished.
+bool is_own(std::string_view name) {
+  if (name.ends_with(kUnfinished)) name.remove_suffix(kUnfinished.size());
+  return name.size() == kPrefix.size() + kNumDigits && name.starts_with(kPrefix) &&
+         name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
+}
+
+/// Without "." and "..".
+Result<std::vector<std::string>> names_in(int folder, const std::string& name) {
+  const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(again < 0 ? nullptr : fdopendir(again),
+                                                    &closedir);
+  if (entries == nullptr) return io_error("cannot read " + name);
+  std::vector<std::string> names;
+  while (const dirent* entry = readdir(entries.get())) {
+    const std::string_view found = entry->d_name;
+    if (found != "." && found != "..") names.emplace_back(found);
+  }
+  return names;
+}
+
+/// Creates the file, with all of the bytes; none is left if that fails.
+Result<void> write_file(int folder, const std::string& name, std::string_view bytes,
+                        const std::string& shown) {
+  const FileDescriptor file(openat(folder, name.c_str(),
+                                   O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
+                                   S_IRUSR | S_IWUSR));
+  if (!file.valid()) return io_error("cannot make " + shown);
+  if (write_all(file.get(), std::as_bytes(std::span(bytes)), 0)) return {};
+  Error error = io_error("cannot write " + shown);
+  unlinkat(folder, name.c_str(), 0);
+  return error;
+}
+
+/// True if a server made the folder, false if it was found empty. Errors: it is not a server's.
+Result<bool> claim(int folder, const std::string& name, bool is_new) {
+  const FileDescriptor mark(openat(folder, kMark, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (mark.valid()) {
+    std::array<char, kMade.size()> text;
+    const ssize_t size = read(mark.get(), text.data(), text.size());
+    return size == static_cast<ssize_t>(kMade.size()) &&
+           std::string_view(text.data(), text.size()) == kMade;
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in(folder, name));
+  if (!names.empty()) {
+    const std::string& other = *std::min_element(names.begin(), names.end());
+    return invalid_argument(name + ", has '" + other + "' in it and no " + kMark +
+                                ": it is not a server's, name one that is empty or not there",
+                            "resume-directory");
+  }
+  RETURN_IF_ERROR(write_file(folder, kMark, is_new ? kMade : kFound, name + "/" + kMark));
+  return is_new;
+}
 
 }  // namespace
 
 Result<std::unique_ptr<KeptStreams>> KeptStreams::open(const std::filesystem::path& directory,
                                                        const Limits& limits, double now) {
   const std::string name = "the folder of streams, " + directory.string();
-  if (mkdir(directory.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-    return io_error("cannot make " + name);
-  FileDescriptor lock(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  const bool is_new = mkdir(directory.c_str(), S_IRWXU) == 0;
+  if (!is_new && errno != EEXIST) return io_error("cannot make " + name);
+  FileDescriptor folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
-  if (!lock.valid() || fstat(lock.get(), &status) != 0) return io_error("cannot open " + name);
+  if (!folder.valid() || fstat(folder.get(), &status) != 0) return io_error("cannot open " + name);
   if (status.st_uid != geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return Error{ErrorCode::kIo, name + ", is open to other users", "resume-directory"};
   }
-  if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  if (flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
     return io_error(name + ", is in use by another server");
-  std::unique_ptr<KeptStreams> streams(new KeptStreams(directory, limits, std::move(lock)));
-  streams->read_folder(now);
+  ASSIGN_OR_RETURN(const bool is_made, claim(folder.get(), name, is_new));
+  std::unique_ptr<KeptStreams> streams(
+      new KeptStreams(directory, limits, std::move(folder), is_made));
+  RETURN_IF_ERROR(streams->read_folder(now));
   return streams;
 }
 
-void KeptStreams::read_folder(double now) {
-  using Found = std::pair<std::filesystem::file_time_type, std::string>;
+Result<void> KeptStreams::read_folder(double now) {
+  struct Found {
+    timespec time;
+    std::string name;
+    std::size_t num_bytes;
+  };
   std::vector<Found> found;
-  std::error_code error;
-  for (const auto& file : std::filesystem::directory_iterator(directory_, error)) {
-    if (file.path().extension() == kUnfinished) {
-      std::filesystem::remove(file.path(), error);
+  ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                   names_in(folder_.get(), directory_.string()));
+  for (const std::string& name : names) {
+    struct stat status {};
+    if (!is_own(name) || fstatat(folder_.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 ||
+        !S_ISREG(status.st_mode))
+      continue;
+    if (name.ends_with(kUnfinished)) {
+      unlinkat(folder_.get(), name.c_str(), 0);
     } else {
-      found.emplace_back(file.last_write_time(error), file.path().filename().string());
+      found.push_back({status.st_mtim, name, static_cast<std::size_t>(status.st_size)});
     }
   }
-  std::sort(found.begin(), found.end());
-  for (const auto& [time, name] : found) {
-    const auto num_bytes = std::filesystem::file_size(directory_ / name, error);
-    if (error) continue;
-    const auto entry = entries_.emplace(name, Entry{.num_bytes = num_bytes}).first;
-    num_bytes_ += num_bytes;
-    end(entry, now);
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return std::tie(a.time.tv_sec, a.time.tv_nsec, a.name) <
+           std::tie(b.time.tv_sec, b.time.tv_nsec, b.name);
+  });
+  for (const Found& file : found) {
+    num_bytes_ += file.num_bytes;
+    end(entries_.emplace(file.name, Entry{.num_bytes = file.num_bytes}).first, now);
   }
   (void)make_room(0);
+  return {};
 }
 
 Result<void> KeptStreams::keep(const KeptStream& stream, double now) {
@@ -76,12 +150,9 @@ Result<void> KeptStreams::keep(const KeptStream& stream, double now) {
   const std::string name = file_name(stream.id);
   const std::lock_guard lock(mutex_);
   remove_expired(now);
-  const auto before = entries_.find(name);
-  if (before != entries_.end()) {
-    if (before->second.num_running > 0)
-      return Error{ErrorCode::kOverloaded, "a stream with the id " + stream.id + " runs", "id"};
-    remove(before);
-  }
+  // Ids are random: one that is there already is another stream's, and stays that.
+  if (entries_.contains(name))
+    return Error{ErrorCode::kOverloaded, "a stream with the id " + stream.id + " is kept", "id"};
   if (!make_room(bytes.size())) {
     return Error{ErrorCode::kOverloaded,
                  "a stream of " + std::to_string(bytes.size()) + " bytes, beside " +
@@ -137,12 +208,14 @@ void KeptStreams::expire(double now) {
 
 void KeptStreams::remove_all() {
   const std::lock_guard lock(mutex_);
-  std::error_code ignored;
-  for (const auto& [name, entry] : entries_) std::filesystem::remove(directory_ / name, ignored);
+  for (const auto& [name, entry] : entries_) unlinkat(folder_.get(), name.c_str(), 0);
   entries_.clear();
   ended_.clear();
   num_bytes_ = 0;
-  std::filesystem::remove(directory_, ignored);
+  const auto left = names_in(folder_.get(), directory_.string());
+  if (!is_made_ || !left.ok() || *left != std::vector<std::string>{kMark}) return;
+  unlinkat(folder_.get(), kMark, 0);
+  rmdir(directory_.c_str());
 }
 
 void KeptStreams::run(Entry& entry) {
@@ -155,8 +228,7 @@ void KeptStreams::end(Entries::iterator entry, double now) {
 }
 
 void KeptStreams::remove(Entries::iterator entry) {
-  std::error_code ignored;
-  std::filesystem::remove(directory_ / entry->first, ignored);
+  unlinkat(folder_.get(), entry->first.c_str(), 0);
   num_bytes_ -= entry->second.num_bytes;
   ended_.erase(entry->second.place);
   entries_.erase(entry);
@@ -183,15 +255,13 @@ bool KeptStreams::make_room(std::size_t num_bytes) {
 
 /// A file is there as a whole or not at all.
 Result<void> KeptStreams::write(const std::string& name, const std::vector<char>& bytes) const {
-  const std::filesystem::path path = directory_ / name;
-  const std::string unfinished = path.string() + std::string(kUnfinished);
-  const FileDescriptor file(
-      ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!file.valid()) return io_error("cannot make " + unfinished);
-  if (!write_all(file.get(), std::as_bytes(std::span(bytes)), 0))
-    return io_error("cannot write " + unfinished);
-  if (rename(unfinished.c_str(), path.c_str()) != 0) return io_error("cannot rename " + unfinished);
-  return {};
+  const std::string unfinished = name + std::string(kUnfinished);
+  const std::string shown = (directory_ / unfinished).string();
+  RETURN_IF_ERROR(write_file(folder_.get(), unfinished, {bytes.data(), bytes.size()}, shown));
+  if (renameat(folder_.get(), unfinished.c_str(), folder_.get(), name.c_str()) == 0) return {};
+  Error error = io_error("cannot rename " + shown);
+  unlinkat(folder_.get(), unfinished.c_str(), 0);
+  return error;
 }
 
 }  // namespace troupe

@@ -31,9 +31,11 @@ struct KeptStream {
 };
 TROUPE_MESSAGE(KeptStream, id, engine, path, body, tenant, arrival_time, philox_keys)
 
-/// Owns a folder with a file for each stream that runs or has ended a short while ago. What it
+/// Owns the streams in a folder: a file for each that runs or has ended a short while ago. What it
 /// holds outlives the process, but not the folder's limits: when one of them is reached, the
-/// stream that ended first makes room. Thread-safe. Times are seconds of any one clock.
+/// stream that ended first makes room. Of the folder it touches files with names of its own form
+/// only, and the mark that says whose the folder is. Thread-safe. Times are seconds of any one
+/// clock.
 class KeptStreams {
  public:
   struct Limits {
@@ -41,13 +43,15 @@ class KeptStreams {
     std::size_t max_bytes = 64 << 20;
     double ttl_s = 300;  ///< after the end of the stream
   };
-  /// Makes the folder, which then is the user's alone, or goes on with what is in it. Errors: kIo,
-  /// the folder cannot be made, belongs to somebody else, or is in use by another server.
+  /// Makes the folder, which then is the user's alone, marks an empty one, or goes on with what is
+  /// in one that has the mark. Errors: kIo, the folder cannot be made, belongs to somebody else, or
+  /// is in use by another server; kInvalidArgument, it has other files and no mark.
   [[nodiscard]] static Result<std::unique_ptr<KeptStreams>> open(
       const std::filesystem::path& directory, const Limits& limits, double now);
 
   /// The stream runs from now on, until `release`. Errors: kOverloaded, there is no room, as all
-  /// others still run, or one that runs has this id; kIo.
+  /// others still run, or there is one with this id, whosever it is; kIo, and nothing is left of
+  /// it.
   Result<void> keep(const KeptStream& stream, double now);
 
   /// As it was kept; it runs from now on, until `release`. Errors: kNotFound, there is none of this
@@ -60,7 +64,8 @@ class KeptStreams {
   /// Removes those whose time is up; also done whenever one is kept or resumed.
   void expire(double now);
 
-  /// Forgets all of them: nobody will ask.
+  /// Forgets all of them, as nobody will ask, and removes the folder if it was made here and has
+  /// nothing else.
   void remove_all();
 
   [[nodiscard]] const Limits& limits() const noexcept { return limits_; }
@@ -74,10 +79,14 @@ class KeptStreams {
   };
   using Entries = std::unordered_map<std::string, Entry>;  // by the name of the file
 
-  KeptStreams(std::filesystem::path directory, const Limits& limits, FileDescriptor lock)
-      : directory_(std::move(directory)), limits_(limits), lock_(std::move(lock)) {}
+  KeptStreams(std::filesystem::path directory, const Limits& limits, FileDescriptor folder,
+              bool is_made)
+      : directory_(std::move(directory)),
+        limits_(limits),
+        folder_(std::move(folder)),
+        is_made_(is_made) {}
 
-  void read_folder(double now);
+  Result<void> read_folder(double now);
   void end(Entries::iterator entry, double now);
   void run(Entry& entry);
   void remove(Entries::iterator entry);
@@ -87,8 +96,9 @@ class KeptStreams {
 
   const std::filesystem::path directory_;
   const Limits limits_;
-  const FileDescriptor lock_;  // of the folder
-  std::mutex mutex_;           // guards all below
+  const FileDescriptor folder_;  // locked
+  const bool is_made_;           // not found
+  std::mutex mutex_;             // guards all below
   Entries entries_;
   std::list<std::string> ended_;  // oldest first
   std::size_t num_bytes_ = 0;

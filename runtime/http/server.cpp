@@ -10,13 +10,13 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
-#include <random>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/secret.hpp"
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/session.hpp"
 
@@ -330,16 +330,15 @@ class Server::Impl {
   void add_lane(EnginePort& port) {
     // The engine may answer when the lane is gone.
     const auto self = std::make_shared<std::weak_ptr<Lane>>();
-    ServiceEnvironment environment{
-        .wall_clock = wall_seconds,
-        .steady_clock = now_seconds,
-        .random = [generator =
-                       std::mt19937_64(std::random_device{}())]() mutable { return generator(); },
-        .post =
-            [self](std::function<void()> function) {
-              if (const auto lane = self->lock()) asio::post(lane->io, std::move(function));
-            },
-        .exchange_ended = [this] { check_drained(); }};
+    ServiceEnvironment environment{.wall_clock = wall_seconds,
+                                   .steady_clock = now_seconds,
+                                   .random = random_bits,
+                                   .post =
+                                       [self](std::function<void()> function) {
+                                         if (const auto lane = self->lock())
+                                           asio::post(lane->io, std::move(function));
+                                       },
+                                   .exchange_ended = [this] { check_drained(); }};
     const auto lane = std::make_shared<Lane>(config_, std::move(environment), counters_, port,
                                              metrics_, timeouts_);
     *self = lane;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
+#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/generation.hpp"
@@ -73,7 +75,7 @@ Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& 
         append_json_string(out, context.config.model_root);
         out += ",\"parent\":null,\"max_model_len\":";
         append_json_integer(out, context.config.defaults.max_model_len);
-        out.append(",\"permission\":[{\"id\":\"modelperm-").append(context.random_hex());
+        out.append(",\"permission\":[{\"id\":\"modelperm-").append(context.random_id());
         out += "\",\"object\":\"model_permission\",\"created\":";
         append_json_integer(out, created);
         out +=
@@ -191,15 +193,13 @@ HttpResponse error_response(int status, std::string_view type, std::string_view 
           .body = error_json(status, type, message)};
 }
 
-std::string ServiceContext::random_hex() const {
-  constexpr char kHex[] = "0123456789abcdef";
-  std::uint64_t bits = environment.random();
-  std::string text(16, '0');
-  for (char& digit : text) {
-    digit = kHex[bits & 15];
-    bits >>= 4;
+std::string ServiceContext::random_id() const {
+  std::array<std::uint8_t, 16> bytes;
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(std::uint64_t)) {
+    const std::uint64_t bits = environment.random();
+    std::memcpy(&bytes[i], &bits, sizeof bits);
   }
-  return text;
+  return to_hex(bytes);
 }
 
 Result<std::string> ServiceContext::resolve_model(const std::string& model) const {
@@ -305,9 +305,8 @@ HttpHeaders Service::common_headers(const HttpRequest& request) const {
   HttpHeaders headers;
   if (context_->config.enable_request_id_headers) {
     const std::string_view given = request.header("X-Request-Id");
-    headers.emplace_back("X-Request-Id", given.empty()
-                                             ? context_->random_hex() + context_->random_hex()
-                                             : std::string(given));
+    headers.emplace_back("X-Request-Id",
+                         given.empty() ? context_->random_id() : std::string(given));
   }
   const std::string_view origin = request.header("Origin");
   const std::vector<std::string>& allowed = context_->config.allowed_origins;

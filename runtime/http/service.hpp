@@ -96,9 +96,10 @@ struct ServiceConfig {
 
 /// What a service takes from outside, so that tests decide it.
 struct ServiceEnvironment {
-  std::function<double()> wall_clock;     ///< seconds since 1970
-  std::function<double()> steady_clock;   ///< seconds, monotonic
-  std::function<std::uint64_t()> random;  ///< for request ids
+  std::function<double()> wall_clock;    ///< seconds since 1970
+  std::function<double()> steady_clock;  ///< seconds, monotonic
+  /// The system's generator for keys: who knows the id of a stream may read it.
+  std::function<std::uint64_t()> random;
   /// Runs the function on the service's thread. Any thread.
   std::function<void(std::function<void()>)> post;
   std::function<void()> exchange_ended;  ///< an exchange is gone

@@ -25,8 +25,8 @@ struct ServiceContext {
   std::unordered_map<std::uint64_t, Rendering*> renderings;
   std::uint64_t next_rendering = 0;
 
-  /// 16 lower-case hex digits.
-  [[nodiscard]] std::string random_hex() const;
+  /// 128 random bits as 32 lower-case hex digits: an id that nobody can guess.
+  [[nodiscard]] std::string random_id() const;
   /// The served name that `model` asks for (empty: the first). Errors: kNotFound, param model.
   [[nodiscard]] Result<std::string> resolve_model(const std::string& model) const;
 };

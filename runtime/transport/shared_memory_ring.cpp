@@ -15,12 +15,12 @@
 #include <cerrno>
 #include <charconv>
 #include <new>
-#include <random>
 #include <system_error>
 #include <utility>
 
 #include "runtime/base/futex.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/secret.hpp"
 
 namespace troupe {
 namespace {
@@ -192,8 +192,7 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::create(const RingOpt
                             " are possible");
   }
   options.build_id.copy(identity.build_id, options.build_id.size());
-  std::random_device random;
-  identity.token = std::uint64_t{random()} << 32 | random();
+  identity.token = random_bits();
 
   std::shared_ptr<SharedMemoryRing> ring(new SharedMemoryRing);
   ring->num_readers_ = options.num_readers;

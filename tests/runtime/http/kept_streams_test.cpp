@@ -1,8 +1,10 @@
 #include "runtime/http/kept_streams.hpp"
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <boost/test/unit_test.hpp>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -44,6 +46,14 @@ struct Fixture {
   void run_and_end(const std::string& id, std::size_t num_bytes = 10) {
     run(id, num_bytes);
     streams->release(id, now);
+  }
+  [[nodiscard]] std::vector<std::string> own_files() const {
+    std::vector<std::string> names;
+    for (const auto& file : std::filesystem::directory_iterator(folder.path)) {
+      const std::string name = file.path().filename();
+      if (name != ".troupe-streams") names.push_back(name);
+    }
+    return names;
   }
   bool has(const std::string& id) {
     const bool found = streams->resume(id, "m", 2, now).ok();
@@ -107,7 +117,8 @@ BOOST_AUTO_TEST_CASE(who_finds_no_room_hears_the_limits) {
   streams->release("b", now);
   BOOST_TEST(!streams->keep(stream_of("d", 3000), now).ok());
   BOOST_TEST(streams->keep(stream_of("d"), now).ok());
-  BOOST_TEST(streams->keep(stream_of("d"), now).error().message == "a stream with the id d runs");
+  BOOST_TEST(streams->keep(stream_of("d"), now).error().message ==
+             "a stream with the id d is kept");
   reopen({.max_streams = 1, .max_bytes = 2000, .ttl_s = 10});
   BOOST_TEST((has("a") + has("c") + has("d") == 1));
 }
@@ -124,13 +135,106 @@ BOOST_AUTO_TEST_CASE(a_folder_is_for_one_server_and_one_user) {
 
 BOOST_AUTO_TEST_CASE(files_that_are_damaged_are_no_streams_and_nothing_is_left_at_the_end) {
   run("a");
-  for (const auto& file : std::filesystem::directory_iterator(folder.path))
-    std::filesystem::resize_file(file.path(), 20);
-  std::ofstream(folder.path + "/0123.new") << "unfinished";
+  const std::string name = own_files().at(0);
+  std::filesystem::resize_file(folder.path + "/" + name, 20);
+  std::ofstream(folder.path + "/" + name + ".new") << "unfinished";
   reopen();
+  BOOST_TEST(own_files().size() == 1u);
   BOOST_TEST(!has("a"));
   streams->remove_all();
-  BOOST_TEST(!std::filesystem::exists(folder.path));
+  BOOST_TEST(own_files().empty());
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_that_was_made_goes_at_the_end_and_one_that_was_found_stays) {
+  const std::string made = folder.path + "/made";
+  streams = KeptStreams::open(made, {}, now).value();
+  run("a");
+  streams.reset();
+  streams = KeptStreams::open(made, {}, now).value();  // a life that did not make it
+  BOOST_TEST(has("a"));
+  streams->remove_all();
+  BOOST_TEST(!std::filesystem::exists(made));
+
+  reopen();
+  run("a");
+  streams->remove_all();
+  BOOST_TEST(std::filesystem::exists(folder.path));
+  reopen();  // it has the mark
+
+  streams = KeptStreams::open(made, {}, now).value();
+  std::ofstream(made + "/notes.txt") << "mine";
+  streams->remove_all();
+  BOOST_TEST(std::filesystem::exists(made + "/notes.txt"));
+  streams.reset();
+  BOOST_TEST(KeptStreams::open(made, {}, now).ok());
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_with_other_files_is_refused_by_name_and_left_as_it_is) {
+  const std::string home = folder.path + "/home";
+  BOOST_REQUIRE(mkdir(home.c_str(), 0700) == 0);
+  const std::vector<std::string> names = {"database.sqlite", "id_ed25519", "notes.txt", "x.new",
+                                          "stream-00112233445566778899aabbccddeeff"};
+  for (const std::string& name : names) std::ofstream(home + "/" + name) << "mine";
+  const Error error = KeptStreams::open(home, {}, now).error();
+  BOOST_TEST((error.code == ErrorCode::kInvalidArgument));
+  BOOST_TEST(error.param == "resume-directory");
+  BOOST_TEST(error.message ==
+             "the folder of streams, " + home +
+                 ", has 'database.sqlite' in it and no .troupe-streams: it is not a server's, "
+                 "name one that is empty or not there");
+  for (const std::string& name : names) BOOST_TEST(std::filesystem::exists(home + "/" + name));
+  BOOST_TEST(std::distance(std::filesystem::directory_iterator(home), {}) == 5);
+}
+
+BOOST_AUTO_TEST_CASE(what_is_not_of_its_form_is_never_touched) {
+  run_and_end("a");
+  const std::string own = own_files().at(0);
+  const std::vector<std::string> names = {
+      "id_ed25519", "notes.txt", "x.new",   "stream-1.new",
+      own + ".bak", own + "0",   ".hidden", own.substr(0, 38) + "G",
+      own.substr(7)};
+  for (const std::string& name : names) std::ofstream(folder.path + "/" + name) << "mine";
+  std::filesystem::create_directory(folder.path + "/stream-00112233445566778899aabbccddeeff");
+  std::filesystem::create_symlink(folder.path + "/notes.txt",
+                                  folder.path + "/stream-ff112233445566778899aabbccddeeff");
+  reopen();
+  now += 1000;
+  streams->expire(now);
+  BOOST_TEST(!has("a"));
+  run_and_end("b", 1900);
+  run_and_end("c", 1900);
+  streams->remove_all();
+  for (const std::string& name : names) {
+    BOOST_TEST(std::filesystem::exists(folder.path + "/" + name), name);
+  }
+  BOOST_TEST(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 9 + 2 + 1);
+}
+
+BOOST_AUTO_TEST_CASE(what_the_disk_does_not_take_leaves_nothing_and_says_why) {
+  // A limit of the process stands for a full disk.
+  rlimit before{};
+  BOOST_REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto ignored = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit full{200, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &full);
+  const Result<void> kept = streams->keep(stream_of("a", 1000), now);
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, ignored);
+  BOOST_REQUIRE(!kept.ok());
+  BOOST_TEST((kept.error().code == ErrorCode::kIo));
+  BOOST_TEST(kept.error().message.starts_with("cannot write " + folder.path + "/stream-"));
+  BOOST_TEST(kept.error().message.ends_with(".new: File too large"), kept.error().message);
+  BOOST_TEST(own_files().empty());
+  run("a", 1000);
+  BOOST_TEST(has("a"));
+}
+
+BOOST_AUTO_TEST_CASE(an_id_that_is_kept_stays_with_its_stream) {
+  run_and_end("a");
+  KeptStream other = stream_of("a");
+  other.tenant = 3;
+  BOOST_TEST((streams->keep(other, now).error().code == ErrorCode::kOverloaded));
+  BOOST_TEST(has("a"));
 }
 
 BOOST_AUTO_TEST_CASE(positions_are_texts) {

@@ -73,6 +73,12 @@ void join(Answer& result, const Event& event) {
   if (json["usage"].get(usage) == simdjson::SUCCESS && !usage.is_null()) ++result.num_usages;
 }
 
+/// Of the answer that the first event belongs to.
+std::string id_of(const std::string& bytes) {
+  simdjson::dom::parser parser;
+  return std::string(parser.parse(events_of(bytes).at(0).data)["id"].get_string().value());
+}
+
 struct Fixture {
   std::string folder = (std::filesystem::temp_directory_path() / "troupe-resume-XXXXXX").string();
   ServiceConfig config;
@@ -169,11 +175,10 @@ void check_all_resumptions(Fixture& f, const std::string& path, const std::strin
   for (RequestOutput& output : outputs_of(request.id)) bytes += f.deliver(std::move(output));
   const std::vector<Event> events = events_of(bytes);
   BOOST_REQUIRE(events.size() > 10u);
+  const std::string id = id_of(bytes);
   Answer whole;
   for (const Event& event : events) join(whole, event);
   BOOST_REQUIRE(whole.done);
-  simdjson::dom::parser parser;
-  const std::string id(parser.parse(events[0].data)["id"].get_string().value());
   f.clock += 5;
   for (std::size_t last = 0; last < events.size() - 1; ++last) {  // [DONE] has no id
     f.restart();
@@ -243,9 +248,9 @@ BOOST_AUTO_TEST_CASE(a_chat_goes_on_behind_any_of_its_events) {
 
 BOOST_AUTO_TEST_CASE(without_an_event_the_whole_stream_comes_and_the_header_names_one_too) {
   post("/v1/completions", R"({"prompt":"hi","stream":true,"request_id":"r%2"})");
-  deliver(text_output(last().id, "ab", {1}));
+  const std::string id = id_of(deliver(text_output(last().id, "ab", {1})));
   restart();
-  const std::string target = "/v1/streams/cmpl-r%252";
+  const std::string target = "/v1/streams/cmpl-r%25" + id.substr(id.find('2'));
   get(target);
   BOOST_TEST(deliver(text_output(last().id, "ab", {1})).find("id: 1.2\ndata: ") !=
              std::string::npos);
@@ -262,16 +267,16 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_run_again_has_as_much_time_as_it_had_befor
   restart();
   post("/v1/completions", R"({"prompt":"hi","stream":true,"request_id":"r"})");
   const GenerateRequest first = last();
-  deliver(text_output(first.id, "a", {1}));
+  const std::string target = "/v1/streams/" + id_of(deliver(text_output(first.id, "a", {1})));
   clock += 100;
   connect();
-  get("/v1/streams/cmpl-r");
+  get(target);
   BOOST_TEST(last().arrival_time == first.arrival_time);
   BOOST_TEST(last().limits.max_request_time_s == 130);
 
   config.defaults.limits.max_request_time_s = 0;  // none
   restart();
-  get("/v1/streams/cmpl-r");
+  get(target);
   BOOST_TEST(last().limits.max_request_time_s == 0);
 }
 
@@ -279,31 +284,55 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_resumed_is_refused_with_the_reason) {
   BOOST_TEST(get("/v1/streams/cmpl-x").starts_with("HTTP/1.1 404"));
   BOOST_TEST(get("/v1/streams/").starts_with("HTTP/1.1 404"));
   post("/v1/completions", R"({"prompt":"hi","stream":true,"request_id":"r"})");
-  deliver(text_output(last().id, "a", {1}));
+  const std::string target = "/v1/streams/" + id_of(deliver(text_output(last().id, "a", {1})));
   connect();
-  const std::string wrong = get("/v1/streams/cmpl-r?starting_after=5");
+  const std::string wrong = get(target + "?starting_after=5");
   BOOST_TEST(wrong.starts_with("HTTP/1.1 400"));
   BOOST_TEST(wrong.find("which has 1 samples") != std::string::npos);
   counters.draining = true;
-  BOOST_TEST(get("/v1/streams/cmpl-r").starts_with("HTTP/1.1 503"));
+  BOOST_TEST(get(target).starts_with("HTTP/1.1 503"));
   counters.draining = false;
   counters.kept_streams = nullptr;
-  BOOST_TEST(get("/v1/streams/cmpl-r").starts_with("HTTP/1.1 501"));
+  BOOST_TEST(get(target).starts_with("HTTP/1.1 501"));
 }
 
 BOOST_AUTO_TEST_CASE(another_client_does_not_get_the_stream) {
   config.api_keys = {"k1", "k2"};
   restart();
-  session->receive(
-      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
-      "Authorization: Bearer k1\r\nX-Request-Id: r\r\nContent-Length: 29\r\n\r\n"
-      R"({"prompt":"hi","stream":true})");
-  deliver(text_output(last().id, "a", {1}));
+  const std::string first = "Authorization: Bearer k1\r\n", second = "Authorization: Bearer k2\r\n";
+  const auto start_as = [&](const std::string& key) {
+    session->receive(
+        "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" + key +
+        "X-Request-Id: r\r\nContent-Length: 29\r\n\r\n" + R"({"prompt":"hi","stream":true})");
+    const std::string id = id_of(deliver(text_output(last().id, "a", {1})));
+    connect();
+    return id;
+  };
+  const std::string target = "/v1/streams/" + start_as(first);
+  BOOST_TEST(get(target).starts_with("HTTP/1.1 401"));
+  BOOST_TEST(get(target, second).starts_with("HTTP/1.1 404"));
+  // Nor does one with the same request id end it.
+  start_as(second);
+  BOOST_TEST(get(target, first) == "");
+}
+
+BOOST_AUTO_TEST_CASE(a_request_id_of_the_clients_own_does_not_open_its_stream) {
+  const std::string body = R"({"prompt":"hi","stream":true,"request_id":"r"})";
+  post("/v1/completions", body);
+  const std::string id = id_of(deliver(text_output(last().id, "a", {1})));
+  BOOST_TEST(id.starts_with("cmpl-r-"));
+  BOOST_TEST(id.size() == 7u + 32u);
   connect();
-  BOOST_TEST(get("/v1/streams/cmpl-r").starts_with("HTTP/1.1 401"));
-  const std::string second = "Authorization: Bearer k2\r\n";
-  BOOST_TEST(get("/v1/streams/cmpl-r", second).starts_with("HTTP/1.1 404"));
-  BOOST_TEST(get("/v1/streams/cmpl-r", "Authorization: Bearer k1\r\n") == "");
+  BOOST_TEST(get("/v1/streams/cmpl-r").starts_with("HTTP/1.1 404"));
+  // One with the same request id takes nothing from it.
+  post("/v1/completions", body);
+  BOOST_TEST(id_of(deliver(text_output(last().id, "a", {1}))) != id);
+  connect();
+  BOOST_TEST(get("/v1/streams/" + id) == "");
+  // What opens nothing has the client's id as it is.
+  connect();
+  post("/v1/completions", R"({"prompt":"hi","request_id":"r"})");
+  BOOST_TEST(last().external_id == "cmpl-r-0");
 }
 
 BOOST_AUTO_TEST_CASE(streams_that_are_not_kept_have_no_ids) {

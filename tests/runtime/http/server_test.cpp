@@ -8,6 +8,8 @@
 
 #include <boost/test/unit_test.hpp>
 #include <future>
+#include <random>
+#include <sstream>
 #include <thread>
 
 #include "tests/runtime/http/fake_engine.hpp"
@@ -104,7 +106,41 @@ struct Fixture {
   std::unique_ptr<Server> server_;
 };
 
+/// What a Mersenne Twister had in its state for this output.
+std::uint64_t untempered(std::uint64_t y) {
+  y ^= y >> 43;
+  y ^= y << 37 & 0xFFF7EEE000000000;
+  std::uint64_t x = y;
+  for (int i = 0; i < 4; ++i) x = y ^ (x << 17 & 0x71D67FFFEDA60000);
+  y = x;
+  for (int i = 0; i < 3; ++i) x = y ^ (x >> 29 & 0x5555555555555555);
+  return x;
+}
+
 BOOST_FIXTURE_TEST_SUITE(servers, Fixture)
+
+BOOST_AUTO_TEST_CASE(who_has_seen_many_ids_cannot_compute_the_next) {
+  Client client(server().port());
+  const auto next_id = [&] {
+    client.get("/v1/models");
+    const std::string answer = client.read_until("}]}]}");
+    const std::size_t begin = answer.find("modelperm-") + 10;
+    return answer.substr(begin, answer.find('"', begin) - begin);
+  };
+  const auto bits_of = [](const std::string& id) {  // the lowest digit first
+    return std::stoull(std::string(id.rend() - 16, id.rend()), nullptr, 16);
+  };
+  std::ostringstream state;
+  for (std::size_t i = 0; i < std::mt19937_64::state_size; ++i)
+    state << untempered(bits_of(next_id())) << ' ';
+  state << std::mt19937_64::state_size;
+  std::mt19937_64 copy;
+  std::istringstream(state.str()) >> copy;
+  const std::string id = next_id();
+  BOOST_TEST(bits_of(id) != copy());
+  BOOST_TEST(id.size() == 32u);
+  BOOST_TEST(id.find_first_not_of("0123456789abcdef") == std::string::npos);
+}
 
 BOOST_AUTO_TEST_CASE(a_connection_serves_one_request_after_another) {
   Client client(server().port());

@@ -114,7 +114,8 @@ BOOST_AUTO_TEST_CASE(models_lists_a_card_for_each_name) {
           .starts_with(
               R"({"object":"list","data":[{"id":"m","object":"model","created":1700000000,)"
               R"("owned_by":"vllm","root":"models/m","parent":null,"max_model_len":100,)"
-              R"("permission":[{"id":"modelperm-cba0000000000000","object":"model_permission",)"
+              R"("permission":[{"id":"modelperm-bc0a000000000000bc0a000000000000",)"
+              R"("object":"model_permission",)"
               R"("created":1700000000,"allow_create_engine":false,"allow_sampling":true,)"
               R"("allow_logprobs":true,"allow_search_indices":false,"allow_view":true,)"
               R"("allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]},)"
@@ -124,7 +125,7 @@ BOOST_AUTO_TEST_CASE(models_lists_a_card_for_each_name) {
 BOOST_AUTO_TEST_CASE(a_completion_goes_to_the_engine_and_comes_back) {
   BOOST_TEST(post("/v1/completions", R"({"prompt":"hi","model":"alias"})") == "");
   const GenerateRequest request = engine.wait_submitted(1).back();
-  BOOST_TEST(request.external_id == "cmpl-cba0000000000000-0");
+  BOOST_TEST(request.external_id == "cmpl-bc0a000000000000bc0a000000000000-0");
   BOOST_TEST((request.prompt == Prompt{TextPrompt{"hi", true}}));
   BOOST_TEST(request.arrival_time == 1700000000.5);
   RequestOutput output = text_output(request.id, "ho", {1, 2}, FinishReason::kLength);
@@ -133,7 +134,8 @@ BOOST_AUTO_TEST_CASE(a_completion_goes_to_the_engine_and_comes_back) {
   const std::string answer = drain_output();
   BOOST_TEST(starts(answer, 200));
   BOOST_TEST(body_of(answer) ==
-             R"({"id":"cmpl-cba0000000000000","object":"text_completion","created":1700000000,)"
+             R"({"id":"cmpl-bc0a000000000000bc0a000000000000","object":"text_completion",)"
+             R"("created":1700000000,)"
              R"("model":"alias","choices":[{"index":0,"text":"ho","logprobs":null,)"
              R"("finish_reason":"length","stop_reason":null,"token_ids":null,)"
              R"("prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],)"
@@ -405,7 +407,7 @@ BOOST_AUTO_TEST_CASE(origins_and_request_ids_come_back_when_asked_for) {
   BOOST_TEST(has(allowed, "X-Request-Id: q1\r\n"));
   const std::string other = get("/health", "Origin: https://b\r\n");
   BOOST_TEST(!has(other, "Access-Control"));
-  BOOST_TEST(has(other, "X-Request-Id: cba0000000000000cba0000000000000\r\n"));
+  BOOST_TEST(has(other, "X-Request-Id: bc0a000000000000bc0a000000000000\r\n"));
   const std::string preflight = exchange(
       "OPTIONS /v1/completions HTTP/1.1\r\nHost: h\r\nOrigin: https://a\r\n"
       "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-a\r\n\r\n");
