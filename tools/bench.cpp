@@ -21,7 +21,8 @@ constexpr const char* kUsage =
 }  // namespace
 
 int bench(Arguments arguments) {
-  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h") {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "--help=all" ||
+      arguments[0] == "-h") {
     std::fputs(kUsage, arguments.empty() ? stderr : stdout);
     return arguments.empty() ? kExitUsage : kExitOk;
   }

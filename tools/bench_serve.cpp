@@ -81,11 +81,13 @@ void bind(OptionSet& set, ServeOptions& options) {
       .add("output-json", options.output_json, "file for the result as JSON");
 }
 
-/// Reads the command line; the words behind `--goodput ttft:200` are further bounds.
+/// Reads the command line into `options`, which are bound; the words behind `--goodput ttft:200`
+/// are further bounds.
 Result<void> read_options(OptionSet& set, ServeOptions& options, Arguments arguments) {
-  bind(set, options);
-  ASSIGN_OR_RETURN(const std::vector<std::string> rest, set.read_command_line(arguments));
-  for (const std::string& word : rest) {
+  ASSIGN_OR_RETURN(const OptionSet::CommandLineArguments given, set.parse_command_line(arguments));
+  RETURN_IF_ERROR(set.apply(given.assignments));
+  for (const std::string& note : set.notes()) log_warning(note);
+  for (const std::string& word : given.positionals) {
     if (options.goodput.empty() || word.find(':') == std::string::npos) {
       return invalid_argument("unexpected argument '" + word + "'");
     }
@@ -229,12 +231,13 @@ void print_errors(std::span<const RequestRecord> records) {
 int bench_serve(Arguments arguments) {
   OptionSet set;
   ServeOptions options;
-  const auto read = read_options(set, options, arguments);
-  if (std::find(arguments.begin(), arguments.end(), "--help") != arguments.end()) {
+  bind(set, options);
+  if (help_request(arguments)) {
     std::printf("%s%s\n", kUsage, set.help().c_str());
     return kExitOk;
   }
-  if (!read.ok()) return fail(read.error());
+  if (const auto read = read_options(set, options, arguments); !read.ok())
+    return fail(read.error());
   const auto setup = make_setup(options);
   if (!setup.ok()) return fail(setup.error());
   auto load = make_load(options, *setup);

@@ -1,9 +1,12 @@
 // What the subcommands share: reading options, finding the model, reporting errors.
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 
+#include "runtime/config/speculative_config.hpp"
 #include "tools/commands.hpp"
 
 extern char** environ;
@@ -22,18 +25,25 @@ int fail(const Error& error) {
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
 }
 
+std::optional<HelpRequest> help_request(Arguments arguments) {
+  std::optional<HelpRequest> asked;
+  for (const std::string& argument : arguments) {
+    if (argument == "--help=all") asked = HelpRequest::kAll;
+    if ((argument == "--help" || argument == "-h") && !asked) asked = HelpRequest::kShort;
+  }
+  return asked;
+}
+
 std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std::string_view usage,
                                      bool model_positional) {
-  for (const std::string& argument : arguments) {
-    if (argument != "--help" && argument != "-h") continue;
+  if (const auto asked = help_request(arguments)) {
+    const bool all = asked == HelpRequest::kAll;
+    std::printf("usage: troupe %s\n%s\n", std::string(usage).c_str(), line.set.help(all).c_str());
     std::printf(
-        "usage: troupe %s\n\n  --config-file FILE%20s the same keys, in sections [model], "
-        "[engine], ...\n%s\n",
-        std::string(usage).c_str(), "", line.set.help().c_str());
-    std::printf(
-        "Options without INT, FLOAT or TEXT are flags: --NAME, or --no-NAME for false.\n"
+        "%sOptions without INT, FLOAT or TEXT are flags: --NAME, or --no-NAME for false.\n"
         "Every option may also be given as an environment variable: TROUPE_MAX_MODEL_LEN for "
-        "--max-model-len.\n");
+        "--max-model-len.\n",
+        all ? "" : "These are the usual ones; --help=all shows every option.\n");
     return kExitOk;
   }
   auto rest = load_options(line.set, line.options, arguments, environment(), line.caf_entries);
@@ -48,12 +58,55 @@ std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std
   }
   if (auto valid = validate(line.options); !valid.ok()) return fail(valid.error());
   set_log_level(line.options.log.log_level);
+  if (line.tells_notes)
+    for (const std::string& note : line.set.notes()) log_warning(note);
   return std::nullopt;
+}
+
+namespace {
+
+/// OWNER/NAME as Hugging Face has them; empty: `model` is of another form.
+std::string hub_name(std::string model) {
+  for (const std::string_view prefix : {"https://huggingface.co/", "https://hf.co/", "hf://"})
+    if (model.starts_with(prefix)) model.erase(0, prefix.size());
+  const auto is_part = [](std::string_view part) {
+    return !part.empty() && part[0] != '.' && std::all_of(part.begin(), part.end(), [](char c) {
+      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
+    });
+  };
+  const std::size_t slash = model.find('/');
+  if (slash == std::string::npos) return "";
+  const std::string_view owner = std::string_view(model).substr(0, slash);
+  const std::string_view name = std::string_view(model).substr(slash + 1);
+  return is_part(owner) && is_part(name) && !name.ends_with(".gguf") ? model : "";
+}
+
+}  // namespace
+
+Result<void> check_model_exists(const std::string& model) {
+  std::error_code ignored;
+  if (std::filesystem::exists(model, ignored)) return {};
+  std::string text = "there is no folder or GGUF file '" + model + "' here";
+  if (const std::string hub = hub_name(model); !hub.empty()) {
+    const std::string folder = hub.substr(hub.find('/') + 1);
+    text +=
+        "; Troupe downloads nothing. If it is a model of Hugging Face's, get it with\n"
+        "  pip install huggingface_hub && hf download " +
+        hub + " --local-dir " + folder + "\nand name the folder: " + folder;
+  }
+  return Error{ErrorCode::kNotFound, text, "model"};
 }
 
 Result<std::string> model_folder(const Options& options) {
   namespace fs = std::filesystem;
-  if (!options.model.model.empty()) return options.model.model;
+  const auto speculative = parse_speculative_config(options.engine.speculative_config,
+                                                    options.engine.tensor_parallel_size);
+  if (speculative.ok() && !speculative->draft_model.empty())
+    RETURN_IF_ERROR(check_model_exists(speculative->draft_model));
+  if (!options.model.model.empty()) {
+    RETURN_IF_ERROR(check_model_exists(options.model.model));
+    return options.model.model;
+  }
   const fs::path binary = fs::read_symlink("/proc/self/exe").parent_path();
   for (const fs::path& place : {binary / "demo_model", binary / "../share/troupe/demo_model"}) {
     if (fs::exists(place / "config.json")) return fs::weakly_canonical(place).string();

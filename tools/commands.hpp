@@ -39,6 +39,7 @@ struct CommandLine {
   OptionSet set;
   std::vector<std::string> positionals;
   std::vector<ConfigEntry> caf_entries;
+  bool tells_notes = true;  ///< what was given and has no effect is logged
 
   CommandLine() { bind_options(set, options); }
   CommandLine(const CommandLine&) = delete;
@@ -52,7 +53,15 @@ struct CommandLine {
                                                    std::string_view usage,
                                                    bool model_positional = true);
 
-/// The folder of the model to load: as given, or the demo model that comes with the binary.
+/// What `troupe COMMAND --help` asks for; nothing: it is not in the arguments.
+enum class HelpRequest : std::uint8_t { kShort, kAll };
+[[nodiscard]] std::optional<HelpRequest> help_request(Arguments arguments);
+
+/// Errors: nothing is there under that name, with how to get it if it is one of Hugging Face's.
+[[nodiscard]] Result<void> check_model_exists(const std::string& model);
+
+/// The folder of the model to load: as given, or the demo model that comes with the binary. Errors:
+/// it is not there, nor is the draft model.
 [[nodiscard]] Result<std::string> model_folder(const Options& options);
 
 /// Sets the model's folder to that, and its name in the API if none is given.

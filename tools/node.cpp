@@ -79,6 +79,7 @@ Error serve_supervisor(const CommandLine& line, const NodeConfig& config) {
 
 int node(Arguments arguments) {
   CommandLine line;
+  line.tells_notes = false;  // `troupe serve` has the same arguments, and tells
   if (const auto done = read_command_line(line, arguments, kUsage, false)) return *done;
   if (line.positionals.empty() || line.positionals.size() > 2)
     return fail(invalid_argument("expected the node's name, and perhaps a model"));

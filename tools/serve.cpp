@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <future>
@@ -9,12 +10,16 @@
 #include <utility>
 
 #include "actors/module.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/http/server.hpp"
 #include "tools/commands.hpp"
 #include "tools/progress.hpp"
 #include "tools/shutdown_guard.hpp"
 
 namespace troupe::tools {
 namespace {
+
+using namespace std::chrono_literals;
 
 /// Signals that end the server. They are blocked in every thread and taken by one of this object.
 /// While the server starts there is nothing to be drained, and a second signal waits for nothing
@@ -76,6 +81,20 @@ void print_address(const Options& options, const Started& started, const std::st
   std::fflush(stdout);
 }
 
+/// Whether the port is free, where it is this host's: loading can take minutes. Processes of a
+/// server that was killed need a moment to end.
+Result<void> check_port(const Options& options) {
+  ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
+  if (!topology.node_of(Role::kFrontend).host.empty()) return {};
+  const auto deadline = std::chrono::steady_clock::now() + 1s;
+  for (;; std::this_thread::sleep_for(50ms)) {
+    const auto free = check_address(options.server.host, options.server.port);
+    if (free.ok() || free.error().code != ErrorCode::kIo ||
+        std::chrono::steady_clock::now() > deadline)
+      return free;
+  }
+}
+
 }  // namespace
 
 int serve(Arguments arguments) {
@@ -83,6 +102,7 @@ int serve(Arguments arguments) {
   if (const auto done = read_command_line(line, arguments, "serve [MODEL] [options]")) return *done;
   Options& options = line.options;
   if (auto resolved = resolve_model(options); !resolved.ok()) return fail(resolved.error());
+  if (auto free = check_port(options); !free.ok()) return fail(free.error());
 
   EndingSignals signals;
   SystemConfig config;

@@ -84,10 +84,22 @@ int answer_lines(Answer&& answer) {
 /// The folder named on the command line, or nothing after help or an error has been printed.
 std::optional<std::string> folder_argument(Arguments arguments, const char* usage, int& code) {
   code = kExitOk;
-  if (arguments.size() == 1 && arguments[0] != "--help" && arguments[0] != "-h")
-    return arguments[0];
-  if (arguments.empty() || arguments.size() > 1) code = kExitUsage;
-  (code == kExitOk ? std::cout : std::cerr) << usage;
+  if (help_request(arguments)) {
+    std::cout << usage;
+    return std::nullopt;
+  }
+  OptionSet none;
+  const auto given = none.parse_command_line(arguments);
+  if (!given.ok()) {
+    code = fail(given.error());
+  } else if (given->positionals.size() != 1) {
+    code = kExitUsage;
+    std::cerr << usage;
+  } else if (const auto exists = check_model_exists(given->positionals[0]); !exists.ok()) {
+    code = fail(exists.error());
+  } else {
+    return given->positionals[0];
+  }
   return std::nullopt;
 }
 

@@ -4,6 +4,10 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <utility>
+
+#include "runtime/config/suggest.hpp"
+#include "runtime/config/vllm_options.hpp"
 
 namespace troupe {
 namespace {
@@ -63,6 +67,52 @@ std::string environment_name(std::string_view prefix, const std::string& option)
     name.push_back(c == '-' ? '_' : static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c));
   }
   return name;
+}
+
+/// Whether a name and value are of the form that Kubernetes gives every container for each Service:
+/// NAME_PORT=tcp://10.0.0.1:80, NAME_PORT_80_TCP..., NAME_SERVICE_HOST, NAME_SERVICE_PORT...
+bool is_service_link(std::string_view name, std::string_view value) {
+  if (name.ends_with("_SERVICE_HOST") || name.find("_SERVICE_PORT") != std::string_view::npos)
+    return true;
+  if (name.ends_with("_PORT") &&
+      (value.starts_with("tcp://") || value.starts_with("udp://") || value.starts_with("sctp://")))
+    return true;
+  const std::size_t port = name.find("_PORT_");
+  const std::string_view rest = name.substr(std::min(name.size(), port + 6));
+  return port != std::string_view::npos && !rest.empty() && rest[0] >= '0' && rest[0] <= '9';
+}
+
+/// "-" alone is a file name by custom, and -1 a number.
+bool looks_like_option(std::string_view argument) {
+  if (argument.size() < 2 || argument[0] != '-') return false;
+  const char next = argument[argument[1] == '.' && argument.size() > 2 ? 2 : 1];
+  return next < '0' || next > '9';
+}
+
+/// What single letters are elsewhere (llama.cpp, vLLM, most programs).
+constexpr std::pair<std::string_view, std::string_view> kLetters[] = {
+    {"-m", "--model (or the model's folder alone)"},
+    {"-c", "--max-model-len"},
+    {"-t", "--threads"},
+    {"-p", "--port"},
+    {"-q", "--quantization"},
+    {"-v", "--log-level debug (the version: troupe version)"},
+};
+/// vLLM's short forms, of which only the long ones are in the list of its options.
+constexpr std::pair<std::string_view, std::string_view> kVllmShortForms[] = {
+    {"-O", "optimization-level"}, {"-cc", "compilation-config"}, {"-ac", "attention-config"}};
+
+/// Words by spaces, in lines of at most `width` columns but for longer words.
+std::vector<std::string> wrap(std::string_view text, std::size_t width) {
+  std::vector<std::string> lines(1);
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    if (!lines.back().empty() && lines.back().size() + 1 + end > width) lines.emplace_back();
+    if (!lines.back().empty()) lines.back() += ' ';
+    lines.back() += text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
 }
 
 }  // namespace
@@ -172,10 +222,21 @@ OptionSet& OptionSet::add(std::string name, std::vector<std::string>& target, st
   return *this;
 }
 
-OptionSet::Option* OptionSet::find(std::string_view name) {
+OptionSet& OptionSet::short_help(std::span<const std::string_view> names) {
+  for (Option& option : options_) {
+    option.in_short_help = std::find(names.begin(), names.end(), option.name) != names.end();
+  }
+  return *this;
+}
+
+const OptionSet::Option* OptionSet::find(std::string_view name) const {
   const auto it = std::find_if(options_.begin(), options_.end(),
                                [&](const Option& o) { return o.name == name; });
   return it == options_.end() ? nullptr : &*it;
+}
+
+OptionSet::Option* OptionSet::find(std::string_view name) {
+  return const_cast<Option*>(std::as_const(*this).find(name));
 }
 
 Result<void> OptionSet::assign(Option& option, const std::string& text, OptionSource source,
@@ -195,10 +256,12 @@ Result<void> OptionSet::read_file(std::span<const ConfigEntry> entries,
     const std::string where = std::string(file_name) + ":" + std::to_string(entry.line);
     Option* option = find(entry.key);
     if (option == nullptr || option->section != entry.section) {
+      const Option* meant = option != nullptr ? option : find(closest(entry.key, names()));
+      if (meant != nullptr && meant->section.empty()) meant = nullptr;  // no file can hold it
       return invalid_argument(
           where + ": unknown key '" + entry.section + "." + entry.key + "'" +
-              (option == nullptr ? ""
-                                 : ", did you mean '" + option->section + "." + entry.key + "'?"),
+              (meant == nullptr ? ""
+                                : ", did you mean '" + meant->section + "." + meant->name + "'?"),
           entry.key);
     }
     if (entry.is_list != option->is_list && entry.is_list) {
@@ -215,83 +278,183 @@ Result<void> OptionSet::read_file(std::span<const ConfigEntry> entries,
   return {};
 }
 
-Result<void> OptionSet::read_environment(std::span<const std::string> environment,
-                                         std::string_view prefix) {
+std::vector<std::string> OptionSet::names() const {
+  std::vector<std::string> names;
+  for (const Option& option : options_) names.push_back(option.name);
+  return names;
+}
+
+std::vector<OptionSet::Assignment> OptionSet::parse_environment(
+    std::span<const std::string> environment, std::string_view prefix) {
+  std::vector<Assignment> assignments;
+  std::vector<std::string> links, known;
+  for (const Option& option : options_) known.push_back(environment_name(prefix, option.name));
   for (const std::string& variable : environment) {
     const std::size_t equals = variable.find('=');
     if (!variable.starts_with(prefix) || equals == std::string::npos) continue;
     const std::string name = variable.substr(0, equals);
-    const auto matches = [&](const Option& o) { return environment_name(prefix, o.name) == name; };
-    const auto option = std::find_if(options_.begin(), options_.end(), matches);
-    if (option == options_.end())
-      return invalid_argument("unknown environment variable '" + name + "'", name);
-    RETURN_IF_ERROR(assign(*option, variable.substr(equals + 1), OptionSource::kEnvironment, name));
+    const std::string value = variable.substr(equals + 1);
+    const auto option = std::find(known.begin(), known.end(), name);
+    if (option != known.end() && !(name.ends_with("_PORT") && is_service_link(name, value))) {
+      Option& target = options_[static_cast<std::size_t>(option - known.begin())];
+      assignments.push_back({&target, value, OptionSource::kEnvironment, name});
+    } else if (is_service_link(name, value)) {
+      links.push_back(name);
+    } else {
+      const std::string meant = closest(name, known);
+      notes_.push_back("environment variable " + name + " names no option and is ignored" +
+                       (meant.empty() ? "" : ", did you mean " + meant + "?"));
+    }
   }
+  if (!links.empty()) {
+    notes_.push_back("environment variables that Kubernetes sets for a Service are ignored: " +
+                     join(links, ", ") + " (enableServiceLinks: false keeps them away)");
+  }
+  return assignments;
+}
+
+std::string OptionSet::meant_by(const std::string& argument) const {
+  for (const auto& [letter, meaning] : kLetters) {
+    if (argument == letter && find(meaning.substr(2, meaning.find(' ') - 2)) != nullptr)
+      return ", did you mean " + std::string(meaning) + "?";
+  }
+  const std::size_t start = argument.find_first_not_of('-');
+  if (start == std::string::npos || (start < 2 && argument.size() < 4)) return "";
+  std::string wanted = argument.substr(start);
+  std::replace(wanted.begin(), wanted.end(), '_', '-');
+  std::vector<std::string> candidates;
+  for (const Option& option : options_) {
+    candidates.push_back(option.name);
+    if (option.is_flag) candidates.push_back("no-" + option.name);
+  }
+  candidates.insert(candidates.end(), {"help", "version"});
+  const std::string name = closest(wanted, candidates);
+  if (name == "version") return ", did you mean 'troupe version'?";
+  return name.empty() ? "" : ", did you mean --" + name + "?";
+}
+
+/// An option that is not ours: vLLM's, or nobody's. `at` moves over its value.
+Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std::size_t& at,
+                                     const std::string& name, std::optional<std::string> text) {
+  const std::string& argument = arguments[at];
+  const std::string written = argument.substr(0, argument.find('='));
+  std::string long_name = name;
+  for (const auto& [letters, meaning] : kVllmShortForms) {
+    if (!written.starts_with(letters)) continue;
+    const std::string_view rest = std::string_view(written).substr(letters.size());
+    if (rest.empty() || rest[0] == '.') long_name = meaning;
+    if (letters == "-O" && rest.size() == 1 && rest[0] >= '0' && rest[0] <= '9') {
+      long_name = meaning;
+      text = rest;
+    }
+  }
+  // Keys of an object have options of their own: --compilation-config.mode 3.
+  const VllmOption* foreign = find_vllm_option(long_name.substr(0, long_name.find('.')));
+  const bool negated = foreign == nullptr && long_name.starts_with("no-");
+  if (negated) foreign = find_vllm_option(std::string_view(long_name).substr(3));
+  if (negated && foreign != nullptr && foreign->kind == VllmOption::Kind::kValue) foreign = nullptr;
+  if (foreign == nullptr)
+    return invalid_argument("unknown option '" + written + "'" + meant_by(written), name);
+  const std::string reason(foreign->reason);
+  if (foreign->kind == VllmOption::Kind::kRefused && !negated) {
+    return invalid_argument(
+        written + " is an option of vLLM's that Troupe does not have: " + reason, name);
+  }
+  if (foreign->kind == VllmOption::Kind::kValue) {
+    if (!text && at + 1 < arguments.size() && !looks_like_option(arguments[at + 1]))
+      text = arguments[++at];
+    if (!text) return invalid_argument(written + " needs a value", name);
+    if (!is_harmless(*foreign, *text)) {
+      return invalid_argument(written + " = '" + *text + "' is not offered: " + reason, name);
+    }
+  }
+  notes_.push_back(written + " has no effect: " + reason);
   return {};
 }
 
-Result<std::vector<std::string>> OptionSet::read_command_line(
+Result<OptionSet::CommandLineArguments> OptionSet::parse_command_line(
     std::span<const std::string> arguments) {
-  std::vector<std::string> rest;
+  CommandLineArguments result;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
     if (argument == "--") {
-      rest.insert(rest.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-                  arguments.end());
+      result.positionals.insert(result.positionals.end(),
+                                arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                                arguments.end());
       break;
+    }
+    if (!looks_like_option(argument)) {
+      result.positionals.push_back(argument);
+      continue;
     }
     const std::size_t equals = argument.find('=');
     std::string name = argument.substr(0, equals);
     const auto short_form = std::find_if(options_.begin(), options_.end(), [&](const Option& o) {
       return !o.alias.empty() && o.alias == name;
     });
+    const bool is_long = name.starts_with("--");
     if (short_form != options_.end()) {
       name = short_form->name;
-    } else if (name.starts_with("--")) {
-      name.erase(0, 2);
-      std::replace(name.begin(), name.end(), '_', '-');
     } else {
-      rest.push_back(argument);
-      continue;
+      name.erase(0, is_long ? 2 : 1);
+      std::replace(name.begin(), name.end(), '_', '-');
     }
     std::optional<std::string> text;
     if (equals != std::string::npos) text = argument.substr(equals + 1);
-    Option* option = find(name);
-    if (option == nullptr && name.starts_with("no-")) {
+    Option* option = is_long || short_form != options_.end() ? find(name) : nullptr;
+    if (option == nullptr && is_long && name.starts_with("no-")) {
       option = find(std::string_view(name).substr(3));
       if (option != nullptr && !option->is_flag) option = nullptr;
       if (option != nullptr && text) return invalid_argument("--" + name + " takes no value", name);
-      text = "false";
+      if (option != nullptr) text = "false";
     }
-    if (option == nullptr) return invalid_argument("unknown option '--" + name + "'", name);
+    if (option == nullptr) {
+      RETURN_IF_ERROR(take_foreign(arguments, i, name, text));
+      continue;
+    }
     if (!text && option->is_flag) text = "true";
     if (!text) {
       if (i + 1 == arguments.size()) return invalid_argument("--" + name + " needs a value", name);
       text = arguments[++i];
+      if (looks_like_option(*text)) {
+        return invalid_argument("--" + name + " needs a value, and '" + *text +
+                                    "' looks like an option; if it is the value: --" + name + "=" +
+                                    *text,
+                                name);
+      }
     }
-    RETURN_IF_ERROR(assign(*option, *text, OptionSource::kCommandLine, "command line"));
+    result.assignments.push_back({option, *text, OptionSource::kCommandLine, "command line"});
   }
-  return rest;
+  return result;
 }
 
-std::string OptionSet::help() const {
+Result<void> OptionSet::apply(std::span<const Assignment> assignments) {
+  for (const Assignment& each : assignments)
+    RETURN_IF_ERROR(assign(*each.option, each.text, each.source, each.where));
+  return {};
+}
+
+std::string OptionSet::help(bool all) const {
+  constexpr std::size_t kColumn = 38, kWidth = 100;
   std::string text;
-  std::string heading;
+  std::optional<std::string> heading;
   for (const Option& option : options_) {
+    if (!all && !option.in_short_help) continue;
     if (option.section != heading) {
       heading = option.section;
-      text += "\n" + heading + " options:\n";
+      text += "\n" + (heading->empty() ? "general" : *heading) + " options:\n";
     }
     std::string left = "  --" + option.name + (option.alias.empty() ? "" : ", " + option.alias) +
                        (option.type.empty() ? "" : " " + option.type);
-    left += left.size() < 38 ? std::string(38 - left.size(), ' ') : "\n" + std::string(38, ' ');
+    left += left.size() < kColumn ? std::string(kColumn - left.size(), ' ')
+                                  : "\n" + std::string(kColumn, ' ');
     std::string right = option.help;
-    if (!option.choices.empty()) right += " {" + join(option.choices, "|") + "}";
+    if (!option.choices.empty()) right += " {" + join(option.choices, ", ") + "}";
     if (option.is_list)
       right += " (may be repeated)";
     else if (!option.default_text->empty())
       right += " [" + *option.default_text + "]";
-    text += left + right + "\n";
+    text += left + join(wrap(right, kWidth - kColumn), "\n" + std::string(kColumn, ' ')) + "\n";
   }
   return text;
 }
@@ -299,7 +462,8 @@ std::string OptionSet::help() const {
 std::string OptionSet::dump() const {
   std::string text;
   for (const Option& option : options_) {
-    std::string left = option.section + "." + option.name + " = " + option.get();
+    std::string left =
+        option.section + (option.section.empty() ? "" : ".") + option.name + " = " + option.get();
     if (left.size() < 60) left += std::string(60 - left.size(), ' ');
     text += left + "  (" + std::string(to_string(option.source)) + ")\n";
   }

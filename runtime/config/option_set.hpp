@@ -45,7 +45,19 @@ class OptionSet {
     OptionSource source = OptionSource::kDefault;
     bool is_flag = false;
     bool is_list = false;
+    bool in_short_help = true;
     std::optional<std::string> default_text;
+  };
+  /// What a source says about one option, read and not yet applied.
+  struct Assignment {
+    Option* option;
+    std::string text;
+    OptionSource source;
+    std::string where;  ///< for error messages
+  };
+  struct CommandLineArguments {
+    std::vector<Assignment> assignments;
+    std::vector<std::string> positionals;
   };
 
   /// The option added last may also be written so on the command line: "-tp".
@@ -65,31 +77,48 @@ class OptionSet {
   /// May be given several times; in a file as a list.
   OptionSet& add(std::string name, std::vector<std::string>& target, std::string help);
 
+  /// Of the options so far the short help shows these alone; the long one shows all.
+  OptionSet& short_help(std::span<const std::string_view> names);
+
   /// An unknown section or key is an error.
   [[nodiscard]] Result<void> read_file(std::span<const ConfigEntry> entries,
                                        std::string_view file_name);
-  /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them).
-  /// Unknown ones are errors.
-  [[nodiscard]] Result<void> read_environment(std::span<const std::string> environment,
-                                              std::string_view prefix);
-  /// --name value, --name=value, -alias value, --flag, --no-flag. What is not an option is returned
-  /// in order; `--` ends the options.
-  [[nodiscard]] Result<std::vector<std::string>> read_command_line(
+  /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them). Those
+  /// that name no option are noted and ignored: whoever starts a process in a cluster does not
+  /// choose all of its variables. So are the addresses that Kubernetes sets for its Services
+  /// (`<prefix>PORT=tcp://...`), also where the name is an option's.
+  [[nodiscard]] std::vector<Assignment> parse_environment(std::span<const std::string> environment,
+                                                          std::string_view prefix);
+  /// --name value, --name=value, -alias value, --flag, --no-flag. What is not an option is
+  /// positional, in order; `--` ends the options. A value that looks like an option is given with
+  /// '='. What is vLLM's and means nothing here is noted. Errors: unknown options, missing values.
+  [[nodiscard]] Result<CommandLineArguments> parse_command_line(
       std::span<const std::string> arguments);
+  /// Errors: those of the values.
+  [[nodiscard]] Result<void> apply(std::span<const Assignment> assignments);
 
-  /// All options by section, with types, defaults and choices.
-  [[nodiscard]] std::string help() const;
+  /// What was read and has no effect, a sentence each.
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
+
+  /// The options by section, with types, defaults and choices; all, or those of the short help.
+  [[nodiscard]] std::string help(bool all = true) const;
   /// One line per option: `section.name = value  (source)`.
   [[nodiscard]] std::string dump() const;
   [[nodiscard]] const std::vector<Option>& options() const noexcept { return options_; }
 
  private:
   Option& append(std::string name, std::string type, std::string help);
-  Option* find(std::string_view name);
+  [[nodiscard]] const Option* find(std::string_view name) const;
+  [[nodiscard]] Option* find(std::string_view name);
+  [[nodiscard]] std::vector<std::string> names() const;
   Result<void> assign(Option& option, const std::string& text, OptionSource source,
                       const std::string& where);
+  [[nodiscard]] std::string meant_by(const std::string& argument) const;
+  Result<void> take_foreign(std::span<const std::string> arguments, std::size_t& at,
+                            const std::string& name, std::optional<std::string> text);
 
   std::vector<Option> options_;
+  std::vector<std::string> notes_;
   std::string section_;
 };
 

@@ -11,12 +11,42 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view kEnvironmentPrefix = "TROUPE_";
-constexpr std::string_view kConfigFileFlag = "--config-file";
+constexpr std::string_view kConfigFile = "config-file";
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
+
+/// What most people set, of all that can be.
+constexpr std::string_view kShortHelp[] = {"config-file",
+                                           "served-model-name",
+                                           "dtype",
+                                           "quantization",
+                                           "max-model-len",
+                                           "chat-template",
+                                           "generation-config",
+                                           "seed",
+                                           "max-num-seqs",
+                                           "max-num-batched-tokens",
+                                           "enable-prefix-caching",
+                                           "kv-cache-memory-bytes",
+                                           "kv-cache-dtype",
+                                           "threads",
+                                           "tensor-parallel-size",
+                                           "data-parallel-size",
+                                           "speculative-config",
+                                           "host",
+                                           "port",
+                                           "api-key",
+                                           "allowed-origins",
+                                           "max-num-queued-reqs",
+                                           "shutdown-timeout",
+                                           "log-level"};
 
 }  // namespace
 
 void bind_options(OptionSet& set, Options& options) {
+  // In no section: a file does not name another.
+  set.section("").add(std::string(kConfigFile), options.config_file,
+                      "file with the same keys, in sections [model], [engine], ...; configs/ has "
+                      "some");
   ModelOptions& model = options.model;
   set.section("model")
       .add("model", model.model,
@@ -226,6 +256,8 @@ void bind_options(OptionSet& set, Options& options) {
       .add("insecure", topology.insecure,
            "nodes of other hosts come without TLS: whoever can connect to supervisor-port can do "
            "anything with the engine");
+
+  set.short_help(kShortHelp);
 }
 
 bool is_loopback(std::string_view host) noexcept {
@@ -278,23 +310,16 @@ Result<std::vector<std::string>> load_options(OptionSet& set, Options& options,
                                               std::span<const std::string> arguments,
                                               std::span<const std::string> environment,
                                               std::vector<ConfigEntry>& caf_entries) {
+  const auto from_environment = set.parse_environment(environment, kEnvironmentPrefix);
+  ASSIGN_OR_RETURN(const OptionSet::CommandLineArguments command_line,
+                   set.parse_command_line(arguments));
   std::string file;
-  std::vector<std::string> rest;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == kConfigFileFlag) {
-      if (i + 1 == arguments.size())
-        return invalid_argument("--config-file needs a value", "config-file");
-      file = arguments[++i];
-    } else if (argument.starts_with(std::string(kConfigFileFlag) + "=")) {
-      file = argument.substr(kConfigFileFlag.size() + 1);
-    } else {
-      rest.push_back(argument);
-    }
+  for (const auto* source : {&from_environment, &command_line.assignments}) {
+    for (const OptionSet::Assignment& each : *source)
+      if (each.option->name == kConfigFile) file = each.text;
   }
   if (!file.empty()) {
     ASSIGN_OR_RETURN(const std::vector<ConfigEntry> entries, read_config_file(file));
-    options.config_file = file;
     std::vector<ConfigEntry> ours;
     for (const ConfigEntry& entry : entries) {
       const bool is_caf = std::find(std::begin(kCafSections), std::end(kCafSections),
@@ -304,8 +329,9 @@ Result<std::vector<std::string>> load_options(OptionSet& set, Options& options,
     }
     RETURN_IF_ERROR(set.read_file(ours, file));
   }
-  RETURN_IF_ERROR(set.read_environment(environment, kEnvironmentPrefix));
-  return set.read_command_line(rest);
+  RETURN_IF_ERROR(set.apply(from_environment));
+  RETURN_IF_ERROR(set.apply(command_line.assignments));
+  return command_line.positionals;
 }
 
 }  // namespace troupe

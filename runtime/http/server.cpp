@@ -210,6 +210,31 @@ struct Lane {
   std::thread thread;
 };
 
+/// Binds the acceptor, and listens if told to; returns the port.
+Result<std::uint16_t> open_port(tcp::acceptor& acceptor, const std::string& host,
+                                std::int64_t number, bool listen) {
+  const std::string port = std::to_string(number);
+  error_code error;
+  tcp::resolver resolver(acceptor.get_executor());
+  const auto found =
+      resolver.resolve(host, port, tcp::resolver::passive | tcp::resolver::numeric_service, error);
+  if (error || found.empty()) {
+    return invalid_argument("cannot resolve host " + host + ": " + error.message(), "host");
+  }
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  std::uint16_t opened = 0;
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error && listen) acceptor.listen(asio::socket_base::max_listen_connections, error);
+  if (!error) opened = acceptor.local_endpoint(error).port();
+  if (!error) return opened;
+  std::string text = "cannot listen on " + host + ":" + port + ": " + error.message();
+  if (error == asio::error::address_in_use)
+    text += "; another program listens there, --port names another port (0: any)";
+  return Error{ErrorCode::kIo, text, "port"};
+}
+
 }  // namespace
 
 class Server::Impl {
@@ -246,25 +271,8 @@ class Server::Impl {
   }
 
   Result<void> listen() {
-    const std::string& host = config_.options.host;
-    const std::string port = std::to_string(config_.options.port);
-    error_code error;
-    tcp::resolver resolver(lanes_.front()->io);
-    const auto found = resolver.resolve(
-        host, port, tcp::resolver::passive | tcp::resolver::numeric_service, error);
-    if (error || found.empty()) {
-      return invalid_argument("cannot resolve host " + host + ": " + error.message(), "host");
-    }
-    const tcp::endpoint endpoint = found.begin()->endpoint();
-    acceptor_->open(endpoint.protocol(), error);
-    if (!error) acceptor_->set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_->bind(endpoint, error);
-    if (!error) acceptor_->listen(asio::socket_base::max_listen_connections, error);
-    if (!error) port_ = acceptor_->local_endpoint(error).port();
-    if (error) {
-      return Error{ErrorCode::kIo, "cannot listen on " + host + ":" + port + ": " + error.message(),
-                   "port"};
-    }
+    ASSIGN_OR_RETURN(port_,
+                     open_port(*acceptor_, config_.options.host, config_.options.port, true));
     return {};
   }
 
@@ -405,6 +413,13 @@ class Server::Impl {
   std::uint16_t port_ = 0;
   bool stopped_ = false;
 };
+
+Result<void> check_address(const std::string& host, std::int64_t port) {
+  asio::io_context io;
+  tcp::acceptor acceptor(io);
+  RETURN_IF_ERROR(open_port(acceptor, host, port, false));
+  return {};
+}
 
 Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& port,
                                               EngineMetrics& metrics) {

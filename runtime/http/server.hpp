@@ -23,6 +23,10 @@ struct ServerConfig {
   double log_stats_interval_s = 0;  ///< between the Frontend's lines of statistics; 0: none
 };
 
+/// Whether a server could listen there at this moment, for those who have long to go until they do.
+/// Errors: as of Server::start.
+[[nodiscard]] Result<void> check_address(const std::string& host, std::int64_t port);
+
 /// Owns its I/O threads, each with the connections and live requests given to it: a request stays
 /// on one thread from its first byte to its last, so none of its state is shared. The Frontend
 /// creates one, feeds it with `deliver`, and destroys it after `stop`.

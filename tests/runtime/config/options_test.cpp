@@ -6,6 +6,7 @@
 
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/speculative_config.hpp"
+#include "runtime/config/vllm_options.hpp"
 
 namespace troupe {
 namespace {
@@ -49,7 +50,8 @@ BOOST_AUTO_TEST_CASE(command_line_wins_over_environment_over_file) {
   const std::string dump = loaded.set.dump();
   BOOST_TEST(dump.find("engine.watermark = 0.5") != std::string::npos);
   for (const OptionSet::Option& option : loaded.set.options()) {
-    const OptionSource expected = option.name == "max-num-seqs" ? OptionSource::kCommandLine
+    const bool given = option.name == "max-num-seqs" || option.name == "config-file";
+    const OptionSource expected = given                         ? OptionSource::kCommandLine
                                   : option.name == "block-size" ? OptionSource::kEnvironment
                                   : option.name == "watermark"  ? OptionSource::kFile
                                                                 : OptionSource::kDefault;
@@ -58,9 +60,9 @@ BOOST_AUTO_TEST_CASE(command_line_wins_over_environment_over_file) {
 }
 
 BOOST_AUTO_TEST_CASE(some_options_have_a_short_form) {
-  Loaded loaded({"-tp", "2", "-dp=3", "-x", "--data_parallel_size", "4"});
+  Loaded loaded({"-tp", "2", "-dp=3", "x", "--data_parallel_size", "4"});
   BOOST_REQUIRE(loaded.rest.ok());
-  BOOST_TEST((*loaded.rest == std::vector<std::string>{"-x"}));
+  BOOST_TEST((*loaded.rest == std::vector<std::string>{"x"}));
   BOOST_TEST(loaded.options.engine.tensor_parallel_size == 2);
   BOOST_TEST(loaded.options.engine.data_parallel_size == 4);
   BOOST_TEST(Loaded({"-pp"}).rest.error().message == "--pipeline-parallel-size needs a value");
@@ -71,8 +73,6 @@ BOOST_AUTO_TEST_CASE(an_unknown_key_is_an_error_that_names_it) {
   BOOST_TEST(
       Loaded({"--max-num-sequences", "3"}).rest.error().message.find("--max-num-sequences") !=
       std::string::npos);
-  BOOST_TEST(Loaded({}, {"TROUPE_MAX_SEQS=2"}).rest.error().message.find("TROUPE_MAX_SEQS") !=
-             std::string::npos);
   const TemporaryFile file("[engine]\n\nmax-seqs=1\n");
   const Error error = Loaded({"--config-file=" + file.path()}).rest.error();
   BOOST_TEST(error.message.find("engine.max-seqs") != std::string::npos);
@@ -81,6 +81,120 @@ BOOST_AUTO_TEST_CASE(an_unknown_key_is_an_error_that_names_it) {
   BOOST_TEST(Loaded({"--config-file", misplaced.path()})
                  .rest.error()
                  .message.find("engine.max-num-seqs") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(variables_that_name_no_option_are_noted_and_ignored) {
+  // What Kubernetes sets for Services named troupe and troupe-supervisor, IPv6 included.
+  Loaded loaded(
+      {}, {"TROUPE_MAX_SEQS=2", "TROUPE_PORT=tcp://10.96.7.1:8000", "TROUPE_SERVICE_HOST=10.96.7.1",
+           "TROUPE_SERVICE_PORT=8000", "TROUPE_SERVICE_PORT_HTTP=8000",
+           "TROUPE_PORT_8000_TCP=tcp://10.96.7.1:8000", "TROUPE_PORT_8000_TCP_PROTO=tcp",
+           "TROUPE_PORT_8000_TCP_PORT=8000", "TROUPE_PORT_8000_TCP_ADDR=10.96.7.1",
+           "TROUPE_SUPERVISOR_PORT=udp://[fd00::1]:7700", "TROUPE_BLOCK_SIZE=32"});
+  BOOST_REQUIRE(loaded.rest.ok());
+  BOOST_TEST(loaded.options.server.port == 8000);
+  BOOST_TEST(loaded.options.topology.supervisor_port == 0);
+  BOOST_TEST(loaded.options.engine.block_size == 32);
+  BOOST_REQUIRE(loaded.set.notes().size() == 2u);
+  BOOST_TEST(loaded.set.notes()[0] ==
+             "environment variable TROUPE_MAX_SEQS names no option and is ignored, did you mean "
+             "TROUPE_MAX_NUM_SEQS?");
+  for (const char* name : {"TROUPE_PORT,", "TROUPE_SUPERVISOR_PORT", "TROUPE_SERVICE_PORT_HTTP",
+                           "TROUPE_PORT_8000_TCP_ADDR", "enableServiceLinks"})
+    BOOST_TEST(loaded.set.notes()[1].find(name) != std::string::npos, name);
+  // Any other value is still what was configured.
+  for (const char* variable : {"TROUPE_PORT=tcp", "TROUPE_PORT=", "TROUPE_MAX_NUM_SEQS=tcp://a:1"})
+    BOOST_TEST(!Loaded({}, {variable}).rest.ok(), variable);
+}
+
+BOOST_AUTO_TEST_CASE(options_are_never_taken_for_values_or_models) {
+  const auto message = [](std::vector<std::string> arguments) {
+    const Loaded loaded(arguments);
+    BOOST_REQUIRE(!loaded.rest.ok());
+    return loaded.rest.error().message;
+  };
+  BOOST_TEST(message({"--api-key", "--port", "1"}) ==
+             "--api-key needs a value, and '--port' looks like an option; if it is the value: "
+             "--api-key=--port");
+  BOOST_TEST(message({"--api-key", "--config-file", "f", "model"}).starts_with("--api-key needs"));
+  BOOST_TEST(message({"--config-file", "--port"}).starts_with("--config-file needs a value"));
+  BOOST_TEST(message({"--chat-template", "-v"}).starts_with("--chat-template needs a value"));
+  BOOST_TEST(message({"-v"}).starts_with("unknown option '-v', did you mean --log-level debug"));
+  BOOST_TEST(message({"-m", "path"}).starts_with("unknown option '-m', did you mean --model"));
+  BOOST_TEST(message({"-x"}) == "unknown option '-x'");
+  for (const char* odd : {"---", "--", "--=", "--=5", "-="}) {
+    const Loaded loaded({odd});
+    BOOST_TEST(loaded.rest.ok() == (std::string(odd) == "--"), odd);
+  }
+  Loaded loaded({"--api-key=--port", "--seed", "-5", "--", "-m"});
+  BOOST_REQUIRE(loaded.rest.ok());
+  BOOST_TEST((loaded.options.server.api_key == std::vector<std::string>{"--port"}));
+  BOOST_TEST(loaded.options.model.seed == -5);
+  BOOST_TEST((*loaded.rest == std::vector<std::string>{"-m"}));
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_option_says_what_was_meant) {
+  for (const auto& [written, meant] : std::vector<std::pair<std::string, std::string>>{
+           {"--prot", "--port"},
+           {"-port", "--port"},
+           {"--max-seqs", "--max-num-seqs"},
+           {"--max_num_sequences", "--max-num-seqs"},
+           {"--max-modellen", "--max-model-len"},
+           {"--no-prefix-caching", "--no-enable-prefix-caching"},
+           {"--tensor-parallel", "--tensor-parallel-size"},
+           {"--apikey", "--api-key"}}) {
+    const Loaded loaded({written, "4"});
+    BOOST_REQUIRE(!loaded.rest.ok());
+    BOOST_TEST(loaded.rest.error().message ==
+               "unknown option '" + written + "', did you mean " + meant + "?");
+  }
+  BOOST_TEST(Loaded({"--teapot"}).rest.error().message == "unknown option '--teapot'");
+  const TemporaryFile file("[engine]\nmax-seqs=1\n");
+  BOOST_TEST(
+      Loaded({"--config-file=" + file.path()})
+          .rest.error()
+          .message.ends_with("unknown key 'engine.max-seqs', did you mean 'engine.max-num-seqs'?"));
+}
+
+BOOST_AUTO_TEST_CASE(options_of_vllm_without_a_meaning_here_are_noted_and_others_refused) {
+  Loaded loaded({"--trust-remote-code", "model", "--swap-space", "4", "--enforce-eager",
+                 "--no-enable-log-requests", "--tokenizer_mode=auto", "-O3", "-cc.mode", "3",
+                 "--compilation-config", "{}"});
+  BOOST_REQUIRE(loaded.rest.ok());
+  BOOST_TEST((*loaded.rest == std::vector<std::string>{"model"}));
+  BOOST_REQUIRE(loaded.set.notes().size() == 8u);
+  BOOST_TEST(loaded.set.notes()[0] ==
+             "--trust-remote-code has no effect: no code of a model is run");
+  const auto refused = [](std::vector<std::string> arguments) {
+    const Loaded refusing(arguments);
+    return refusing.rest.ok() ? "" : refusing.rest.error().message;
+  };
+  // What would change answers, or what clients meet.
+  BOOST_TEST(refused({"--tool-call-parser", "hermes"})
+                 .starts_with("--tool-call-parser is an option of vLLM's"));
+  BOOST_TEST(refused({"--tokenizer-mode", "mistral"})
+                 .starts_with("--tokenizer-mode = 'mistral' is not offered"));
+  BOOST_TEST(refused({"--swap-space"}) == "--swap-space needs a value");
+  BOOST_TEST(refused({"--swap-space", "--port"}) == "--swap-space needs a value");
+  for (const VllmOption& option : vllm_options()) {
+    for (const OptionSet::Option& own : loaded.set.options())
+      BOOST_TEST(own.name != option.name, "both tables have " << option.name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(help_has_a_short_and_a_long_form) {
+  Loaded loaded({});
+  const std::string all = loaded.set.help(), usual = loaded.set.help(false);
+  BOOST_TEST(std::count(usual.begin(), usual.end(), '\n') < 60);
+  BOOST_TEST(usual.find("--max-model-len") != std::string::npos);
+  BOOST_TEST(usual.find("--watermark") == std::string::npos);
+  for (const OptionSet::Option& option : loaded.set.options())
+    BOOST_TEST(all.find("  --" + option.name) != std::string::npos, option.name);
+  for (std::size_t start = 0; start < all.size();) {
+    const std::size_t end = all.find('\n', start);
+    BOOST_TEST(end - start <= 100u, all.substr(start, end - start));
+    start = end + 1;
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_wrong_type_or_range_is_an_error_that_names_value_and_limit) {

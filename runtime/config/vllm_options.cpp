@@ -1,0 +1,221 @@
+#include "runtime/config/vllm_options.hpp"
+
+#include <algorithm>
+
+namespace troupe {
+namespace {
+
+using enum VllmOption::Kind;
+
+constexpr std::string_view kNoCode = "no code of a model is run";
+constexpr std::string_view kNoGraphs = "there are no graphs to be captured or compiled";
+constexpr std::string_view kNoDownload = "the model is a folder here, nothing is downloaded";
+constexpr std::string_view kRequestLog = "prompts and answers are never logged";
+constexpr std::string_view kOneServer = "one process serves all connections";
+constexpr std::string_view kTopology = "--config-file says what runs where (troupe topology)";
+constexpr std::string_view kKernels = "the best kernels for the device are chosen at start";
+constexpr std::string_view kSteps = "steps are planned without it";
+constexpr std::string_view kNoSwap = "preempted requests are computed anew, nothing is swapped";
+constexpr std::string_view kNoMedia = "pictures and other media are not offered";
+constexpr std::string_view kNoGrammars = "structured output is not offered";
+constexpr std::string_view kNoAdapters = "adapters (LoRA) are not offered";
+constexpr std::string_view kNoParsers =
+    "tool calls and reasoning come back as text, there are no parsers";
+constexpr std::string_view kNoTls = "HTTPS is not offered; a proxy in front can do it";
+constexpr std::string_view kNotOffered = "it is not offered";
+constexpr std::string_view kOwnConfig = "config.json says it";
+constexpr std::string_view kGenerates = "models generate text, nothing else is offered";
+
+constexpr VllmOption kOptions[] = {
+    {"trust-remote-code", kFlag, kNoCode},
+    {"allow-deprecated-quantization", kFlag, "the checkpoint says how it is quantised"},
+    {"enforce-eager", kFlag, kNoGraphs},
+    {"max-seq-len-to-capture", kValue, kNoGraphs},
+    {"max-context-len-to-capture", kValue, kNoGraphs},
+    {"cuda-graph-sizes", kValue, kNoGraphs},
+    {"cudagraph-capture-sizes", kValue, kNoGraphs},
+    {"max-cudagraph-capture-size", kValue, kNoGraphs},
+    {"compilation-config", kValue, kNoGraphs},
+    {"optimization-level", kValue, kNoGraphs},
+    {"performance-mode", kValue, kKernels},
+    {"attention-backend", kValue, kKernels},
+    {"mm-encoder-attn-backend", kValue, kKernels},
+    {"moe-backend", kValue, kKernels},
+    {"all2all-backend", kValue, kKernels},
+    {"kernel-config", kValue, kKernels},
+    {"enable-flashinfer-autotune", kFlag, kKernels},
+    {"disable-custom-all-reduce", kFlag, kKernels},
+    {"disable-cascade-attn", kFlag, kKernels},
+    {"disable-nccl-for-dp-synchronization", kFlag, kKernels},
+    {"calculate-kv-scales", kFlag, "keys and values in 8 bits have a scale for each token"},
+    {"device", kValue, "the device is the one that this program was built for", "auto|cpu"},
+    {"model-impl", kValue, "there is one implementation of each model", "auto|vllm"},
+    {"revision", kValue, kNoDownload},
+    {"code-revision", kValue, kNoDownload},
+    {"tokenizer-revision", kValue, kNoDownload},
+    {"hf-token", kValue, kNoDownload},
+    {"download-dir", kValue, kNoDownload},
+    {"ignore-patterns", kValue, kNoDownload},
+    {"use-tqdm-on-load", kFlag, "progress is always shown"},
+    {"load-format", kValue, "the format is seen from the files",
+     "auto|safetensors|fastsafetensors|instanttensor|hf|gguf"},
+    {"safetensors-load-strategy", kValue, "the format is seen from the files"},
+    {"max-parallel-loading-workers", kValue, "weights are loaded in parallel"},
+    {"tokenizer-mode", kValue, "the tokenizer is the folder's", "auto|hf|fast|slow"},
+    {"task", kValue, kGenerates, "auto|generate"},
+    {"runner", kValue, kGenerates, "auto|generate"},
+    {"convert", kValue, kGenerates, "auto|none"},
+    {"logprobs-mode", kValue, "log-probabilities are those of the model", "raw_logprobs"},
+    {"disable-log-requests", kFlag, kRequestLog},
+    {"enable-log-requests", kFlag, kRequestLog},
+    {"enable-log-outputs", kFlag, kRequestLog},
+    {"enable-log-deltas", kFlag, kRequestLog},
+    {"max-log-len", kValue, kRequestLog},
+    {"disable-log-stats", kFlag, "--log-stats-interval-s 0 turns the lines of statistics off"},
+    {"uvicorn-log-level", kValue, "--log-level says what is logged"},
+    {"disable-uvicorn-access-log", kFlag, "--log-level says what is logged"},
+    {"disable-access-log-for-endpoints", kValue, "--log-level says what is logged"},
+    {"disable-fastapi-docs", kFlag, "there are no such pages"},
+    {"enable-offline-docs", kFlag, "there are no such pages"},
+    {"enable-server-load-tracking", kFlag, "/metrics shows the load"},
+    {"api-server-count", kValue, kOneServer},
+    {"disable-frontend-multiprocessing", kFlag, kOneServer},
+    {"h11-max-incomplete-event-size", kValue, "--max-header-bytes is the limit"},
+    {"h11-max-header-count", kValue, "--max-header-bytes is the limit"},
+    {"distributed-executor-backend", kValue, kTopology, "mp|uni|ray"},
+    {"worker-use-ray", kFlag, kTopology},
+    {"engine-use-ray", kFlag, kTopology},
+    {"ray-workers-use-nsight", kFlag, kTopology},
+    {"data-parallel-backend", kValue, kTopology, "mp|ray"},
+    {"enable-expert-parallel", kFlag, kTopology},
+    {"decode-context-parallel-size", kValue, kNotOffered, "1"},
+    {"prefill-context-parallel-size", kValue, kNotOffered, "1"},
+    {"enable-dbo", kFlag, kSteps},
+    {"use-v2-block-manager", kFlag, "there is one manager of blocks"},
+    {"disable-hybrid-kv-cache-manager", kFlag, "there is one manager of blocks"},
+    {"num-scheduler-steps", kValue, kSteps},
+    {"multi-step-stream-outputs", kValue, "--stream-interval says it"},
+    {"scheduler-delay-factor", kValue, kSteps},
+    {"max-num-partial-prefills", kValue, kSteps},
+    {"max-long-partial-prefills", kValue, kSteps},
+    {"disable-chunked-mm-input", kFlag, kNoMedia},
+    {"disable-async-output-proc", kFlag, kSteps},
+    {"num-lookahead-slots", kValue, "--speculative-config says it"},
+    {"swap-space", kValue, kNoSwap},
+    {"preemption-mode", kValue, kNoSwap},
+    {"cpu-offload-gb", kValue, "weights are in memory already"},
+    {"kv-offloading-size", kValue, "keys and values stay where they are"},
+    {"kv-offloading-backend", kValue, "keys and values stay where they are"},
+    {"limit-mm-per-prompt", kValue, kNoMedia},
+    {"mm-processor-kwargs", kValue, kNoMedia},
+    {"mm-processor-cache-gb", kValue, kNoMedia},
+    {"mm-processor-cache-type", kValue, kNoMedia},
+    {"mm-shm-cache-max-object-size-mb", kValue, kNoMedia},
+    {"mm-encoder-tp-mode", kValue, kNoMedia},
+    {"media-io-kwargs", kValue, kNoMedia},
+    {"allowed-local-media-path", kValue, kNoMedia},
+    {"allowed-media-domains", kValue, kNoMedia},
+    {"disable-mm-preprocessor-cache", kFlag, kNoMedia},
+    {"interleave-mm-strings", kFlag, kNoMedia},
+    {"skip-mm-profiling", kFlag, kNoMedia},
+    {"language-model-only", kFlag, kNoMedia},
+    {"trust-request-mm-kwargs", kFlag, kNoMedia},
+    {"guided-decoding-backend", kValue, kNoGrammars},
+    {"guided-decoding-disable-fallback", kFlag, kNoGrammars},
+    {"guided-decoding-disable-any-whitespace", kFlag, kNoGrammars},
+    {"guided-decoding-disable-additional-properties", kFlag, kNoGrammars},
+    {"structured-outputs-config", kValue, kNoGrammars},
+
+    {"enable-auto-tool-choice", kRefused, kNoParsers},
+    {"tool-call-parser", kRefused, kNoParsers},
+    {"tool-parser-plugin", kRefused, kNoParsers},
+    {"tool-strict-level", kRefused, kNoParsers},
+    {"reasoning-parser", kRefused, kNoParsers},
+    {"reasoning-parser-plugin", kRefused, kNoParsers},
+    {"enable-reasoning", kRefused, kNoParsers},
+    {"enable-lora", kRefused, kNoAdapters},
+    {"lora-modules", kRefused, kNoAdapters},
+    {"max-loras", kRefused, kNoAdapters},
+    {"max-lora-rank", kRefused, kNoAdapters},
+    {"max-cpu-loras", kRefused, kNoAdapters},
+    {"lora-dtype", kRefused, kNoAdapters},
+    {"fully-sharded-loras", kRefused, kNoAdapters},
+    {"enable-prompt-adapter", kRefused, kNoAdapters},
+    {"ssl-keyfile", kRefused, kNoTls},
+    {"ssl-certfile", kRefused, kNoTls},
+    {"ssl-ca-certs", kRefused, kNoTls},
+    {"ssl-cert-reqs", kRefused, kNoTls},
+    {"ssl-ciphers", kRefused, kNoTls},
+    {"enable-ssl-refresh", kRefused, kNoTls},
+    {"tokenizer", kRefused, "the tokenizer is the model's own, from its folder"},
+    {"skip-tokenizer-init", kRefused, "the tokenizer is the model's own, from its folder"},
+    {"hf-config-path", kRefused, kOwnConfig},
+    {"hf-overrides", kRefused, kOwnConfig},
+    {"rope-scaling", kRefused, kOwnConfig},
+    {"rope-theta", kRefused, kOwnConfig},
+    {"disable-sliding-window", kRefused, kOwnConfig},
+    {"config-format", kRefused, kOwnConfig},
+    {"default-chat-template-kwargs", kRefused, "requests name their chat_template_kwargs"},
+    {"exclude-tools-when-tool-choice-none", kRefused, kNotOffered},
+    {"logits-processors", kRefused, kNoCode},
+    {"logits-processor-pattern", kRefused, kNoCode},
+    {"scheduler-cls", kRefused, kNoCode},
+    {"worker-cls", kRefused, kNoCode},
+    {"worker-extension-cls", kRefused, kNoCode},
+    {"middleware", kRefused, kNoCode},
+    {"pooler-config", kRefused, kGenerates},
+    {"override-pooler-config", kRefused, kGenerates},
+    {"enable-prompt-embeds", kRefused, kNotOffered},
+    {"enable-mm-embeds", kRefused, kNotOffered},
+    {"enable-sleep-mode", kRefused, kNotOffered},
+    {"enable-tokenizer-info-endpoint", kRefused, kNotOffered},
+    {"enable-per-request-metrics", kRefused, kNotOffered},
+    {"return-tokens-as-token-ids", kRefused, kNotOffered},
+    {"kv-transfer-config", kRefused, "keys and values are not sent to other engines"},
+    {"ec-transfer-config", kRefused, "keys and values are not sent to other engines"},
+    {"max-num-queued-tokens", kRefused, "--max-num-queued-reqs limits what waits"},
+    {"fingerprint-mode", kRefused, kNotOffered},
+    {"uds", kRefused, "it listens on a port (--port)"},
+    {"root-path", kRefused, kNotOffered},
+    {"allow-credentials", kRefused, "--allowed-origins is what CORS has here"},
+    {"allowed-methods", kRefused, "--allowed-origins is what CORS has here"},
+    {"allowed-headers", kRefused, "--allowed-origins is what CORS has here"},
+    {"otlp-traces-endpoint", kRefused, "no traces are sent"},
+    {"collect-detailed-traces", kRefused, "no traces are sent"},
+    {"nnodes", kRefused, kTopology},
+    {"node-rank", kRefused, kTopology},
+    {"master-addr", kRefused, kTopology},
+    {"master-port", kRefused, kTopology},
+    {"headless", kRefused, kTopology},
+    {"data-parallel-size-local", kRefused, kTopology},
+    {"data-parallel-address", kRefused, kTopology},
+    {"data-parallel-rpc-port", kRefused, kTopology},
+    {"data-parallel-rank", kRefused, kTopology},
+    {"data-parallel-start-rank", kRefused, kTopology},
+    {"data-parallel-hybrid-lb", kRefused, kTopology},
+    {"data-parallel-external-lb", kRefused, kTopology},
+    {"config", kRefused, "--config-file takes Troupe's own form (configs/)"},
+};
+
+}  // namespace
+
+std::span<const VllmOption> vllm_options() noexcept { return kOptions; }
+
+const VllmOption* find_vllm_option(std::string_view name) noexcept {
+  const auto* found = std::find_if(std::begin(kOptions), std::end(kOptions),
+                                   [&](const VllmOption& option) { return option.name == name; });
+  return found == std::end(kOptions) ? nullptr : found;
+}
+
+bool is_harmless(const VllmOption& option, std::string_view text) noexcept {
+  std::string_view rest = option.values;
+  if (rest.empty()) return true;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find('|'), rest.size());
+    if (rest.substr(0, end) == text) return true;
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return false;
+}
+
+}  // namespace troupe
