@@ -114,6 +114,7 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   const auto add_optional = [&add](const std::string& name, const auto& value) {
     if (value) add(name, *value);
   };
+  add_optional("do_sample", sampling.do_sample);
   add_optional("temperature", sampling.temperature);
   add_optional("top_p", sampling.top_p);
   add_optional("top_k", sampling.top_k);
@@ -241,20 +242,28 @@ Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
                                            const ModelOptions& options) {
   SamplingDefaults defaults;
   if (options.generation_config == "auto") {
-    defaults = {.temperature = generation.temperature,
+    defaults = {.do_sample = generation.do_sample,
+                .temperature = generation.temperature,
                 .top_p = generation.top_p,
                 .top_k = generation.top_k,
                 .min_p = generation.min_p,
                 .repetition_penalty = generation.repetition_penalty,
                 .max_new_tokens = generation.max_new_tokens};
   }
-  if (options.override_generation_config.empty()) return defaults;
-  auto overridden = parse_sampling_defaults(options.override_generation_config, defaults);
-  if (!overridden.ok()) {
-    return invalid_argument("override-generation-config: " + overridden.error().message,
-                            "override-generation-config");
+  if (!options.override_generation_config.empty()) {
+    const auto given = parse_sampling_defaults(options.override_generation_config, {});
+    if (!given.ok()) {
+      return invalid_argument("override-generation-config: " + given.error().message,
+                              "override-generation-config");
+    }
+    ASSIGN_OR_RETURN(defaults,
+                     parse_sampling_defaults(options.override_generation_config, defaults));
+    // A temperature that the operator names is meant, whatever the folder says of sampling.
+    if (given->temperature && !given->do_sample) defaults.do_sample.reset();
   }
-  return overridden;
+  // As its author means it (Hugging Face's generate); vLLM takes no notice.
+  if (defaults.do_sample == false) defaults.temperature = 0;
+  return defaults;
 }
 
 ServerDefaults request_defaults(const Options& options, const SamplingDefaults& sampling,

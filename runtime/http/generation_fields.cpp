@@ -243,6 +243,9 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
   for (const BooleanField& field : kBooleanFields) {
     if (const auto value = fields.boolean(field.name)) params.*field.member = *value;
   }
+  // Who asks for several samples wants draws, also of a model that is greedy unless told otherwise.
+  if (defaults.sampling.do_sample == false && params.n > 1 && !fields.has("temperature"))
+    params.temperature = SamplingParams{}.temperature;
   if (const auto seed = fields.integer("seed"); seed && *seed != -1) params.seed = *seed;
   read_stream(fields, defaults, request);
   read_stop(fields, defaults, params);
@@ -344,6 +347,7 @@ Result<SamplingDefaults> parse_sampling_defaults(std::string_view json,
                                 std::optional<std::int32_t>& target) {
     if (const auto value = fields.integer(name, range)) target = static_cast<std::int32_t>(*value);
   };
+  if (const auto value = fields.boolean("do_sample")) defaults.do_sample = *value;
   read_float("temperature", {0, 2}, defaults.temperature);
   read_float("top_p", {0, 1, true}, defaults.top_p);
   read_float("min_p", {0, 1}, defaults.min_p);

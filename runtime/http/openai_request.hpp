@@ -25,6 +25,7 @@ namespace troupe {
 /// From the model's generation_config.json; a request's own values win, except that max_new_tokens
 /// also caps what a request asks for.
 struct SamplingDefaults {
+  std::optional<bool> do_sample;  ///< false: temperature is 0, but for requests with n > 1
   std::optional<float> temperature;
   std::optional<float> top_p;
   std::optional<std::int32_t> top_k;

@@ -274,6 +274,7 @@ Result<GenerationConfig> parse_generation_config(std::string_view json_text) {
   config.eos_token_ids = fields.token_ids("eos_token_id");
   config.bos_token_id = optional_integer<TokenId>(fields, "bos_token_id", 0);
   config.pad_token_id = optional_integer<TokenId>(fields, "pad_token_id", -1);
+  if (fields.has("do_sample")) config.do_sample = fields.boolean("do_sample", true);
   config.temperature = optional_number<float>(fields, "temperature");
   config.top_k = optional_integer<std::int32_t>(fields, "top_k", -1);
   config.top_p = optional_number<float>(fields, "top_p");

@@ -94,6 +94,7 @@ struct GenerationConfig {
   std::vector<TokenId> eos_token_ids;
   std::optional<TokenId> bos_token_id;
   std::optional<TokenId> pad_token_id;
+  std::optional<bool> do_sample;  ///< false: greedy, whatever else stands there
   std::optional<float> temperature;
   std::optional<std::int32_t> top_k;
   std::optional<float> top_p;

@@ -160,7 +160,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize(const Prompt& p
   if (!rendered.media.empty()) {
     return Error{ErrorCode::kUnsupported,
                  "messages have " + std::to_string(rendered.media.size()) + " items of type " +
-                     rendered.media.front().modality + ", this model takes text only",
+                     rendered.media.front().modality + ", this server takes text only",
                  "messages"};
   }
   return TokenizedPrompt{tokenizer_->encode(rendered.text, chat.add_special_tokens),

@@ -67,6 +67,29 @@ BOOST_AUTO_TEST_CASE(what_only_decides_how_soon_an_answer_comes_does_not_change_
   BOOST_TEST(setup.engine_name() == name);
 }
 
+BOOST_AUTO_TEST_CASE(a_model_that_does_not_sample_is_greedy_unless_told_otherwise) {
+  const auto temperature = [](std::optional<bool> do_sample, const std::string& override_json = "",
+                              const std::string& source = "auto") {
+    GenerationConfig generation;
+    generation.do_sample = do_sample;
+    generation.temperature = 0.6f;
+    ModelOptions options;
+    options.generation_config = source;
+    options.override_generation_config = override_json;
+    return sampling_defaults(generation, options).value().temperature.value_or(-1);
+  };
+  BOOST_TEST(temperature(false) == 0);
+  BOOST_TEST(temperature(true) == 0.6f);
+  BOOST_TEST(temperature({}) == 0.6f);
+  BOOST_TEST(temperature(false, "", "vllm") == -1);
+  BOOST_TEST(temperature(false, R"({"temperature":0.9})") == 0.9f);
+  BOOST_TEST(temperature(false, R"({"do_sample":true})") == 0.6f);
+  BOOST_TEST(temperature(true, R"({"do_sample":false})") == 0);
+  BOOST_TEST(temperature(false, R"({"top_k":5})") == 0);
+  const auto demo = load_generation_config(TROUPE_SOURCE_DIR "/tools/demo_model/model");
+  BOOST_TEST(sampling_defaults(demo.value(), {}).value().temperature.value_or(1) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
   Setup setup;
   setup.options.model.chat_template = "no-such-template";

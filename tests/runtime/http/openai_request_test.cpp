@@ -125,6 +125,21 @@ BOOST_AUTO_TEST_CASE(the_generation_config_fills_gaps_and_caps_max_tokens) {
   BOOST_TEST(!parse_sampling_defaults(R"({"top_p":2})", {}).ok());
 }
 
+BOOST_AUTO_TEST_CASE(several_samples_of_a_greedy_model_are_drawn_unless_the_request_is_greedy) {
+  ServerDefaults server = defaults();
+  server.sampling.do_sample = false;
+  server.sampling.temperature = 0;
+  const auto parse = [&](const std::string& rest) {
+    return parse_completion_request(R"({"prompt":"a")" + rest + "}", server);
+  };
+  BOOST_TEST(parse("")->params.temperature == 0);
+  BOOST_TEST(parse(R"(,"temperature":null)")->params.temperature == 0);
+  BOOST_TEST(parse(R"(,"temperature":0.5)")->params.temperature == 0.5f);
+  BOOST_TEST(parse(R"(,"n":2)")->params.temperature == 1);
+  BOOST_TEST(parse(R"(,"n":2,"temperature":0.5)")->params.temperature == 0.5f);
+  BOOST_TEST(!parse(R"(,"n":2,"temperature":0)").ok());
+}
+
 BOOST_AUTO_TEST_CASE(echo_with_no_tokens_runs_one_and_returns_the_prompt) {
   const CompletionRequest request = completion(R"(,"echo":true,"max_tokens":0,"logprobs":1)");
   BOOST_TEST(request.echo_only);

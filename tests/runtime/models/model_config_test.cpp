@@ -171,6 +171,9 @@ BOOST_AUTO_TEST_CASE(generation_config_gives_ids_and_sampling_defaults) {
   BOOST_TEST(*config->temperature == 0.6f);
   BOOST_TEST(*config->top_k == 64);
   BOOST_TEST(!config->top_p.has_value());
+  BOOST_TEST(!config->do_sample.has_value());
+  BOOST_TEST(*parse_generation_config(R"({"do_sample":false})")->do_sample == false);
+  BOOST_TEST(!parse_generation_config(R"({"do_sample":"no"})").ok());
   BOOST_TEST(parse_generation_config(R"({"eos_token_id":7})")->eos_token_ids.front() == 7);
   BOOST_TEST(!parse_generation_config(R"({"eos_token_id":"x"})").ok());
   BOOST_TEST(load_generation_config("/nonexistent").ok());
