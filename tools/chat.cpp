@@ -1,13 +1,15 @@
 // troupe chat: a conversation in the terminal, or with a pipe, one message a line.
-#include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <csignal>
+#include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+#include <cstdlib>
+#include <memory>
 
-#include "runtime/base/check.hpp"
+#include "tools/chat/conversation.hpp"
+#include "tools/chat/interrupt.hpp"
+#include "tools/chat/server_chat.hpp"
+#include "tools/chat/terminal_input.hpp"
 #include "tools/commands.hpp"
 #include "tools/line_reader.hpp"
 #include "tools/offline_engine.hpp"
@@ -15,188 +17,224 @@
 namespace troupe::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kUsage =
-    "chat [MODEL] [options]\n\n"
-    "Each line of standard input is a message. /reset forgets the conversation, /quit or Ctrl-D\n"
-    "ends it, Ctrl-C stops an answer.";
+    "chat [MODEL] [options]\n"
+    "       troupe chat [MODEL] --url http://HOST:PORT [--api-key KEY] [options]\n\n"
+    "Each message is answered by a model that this command loads, or with --url by a server that\n"
+    "runs (OpenAI's API; MODEL is then its name there, by default the server's first). From a "
+    "pipe\n"
+    "each line of standard input is a message. In a terminal there are line editing, a history "
+    "(up\n"
+    "and down, Ctrl-R searches), and a paste of several lines is one message.\n"
+    "/help lists the commands.";
 
-constexpr double kOwnTemperature = -1;  // stands for the model's
+constexpr const char* kHelp =
+    "  /clear    forget the conversation (/reset)\n"
+    "  /exit     end it (/quit, Ctrl-D)\n"
+    "  /help     this\n"
+    "  Ctrl-C stops an answer, up and down go through what was said, Ctrl-R searches it.\n"
+    "  A message that begins with / and is no command: put a space before it.\n";
 
-struct ChatOptions {
-  std::string system;
-  double temperature = kOwnTemperature;
-  std::int64_t max_tokens = 0;
-};
+constexpr double kLookS = 0.05;  ///< between two looks at Ctrl-C while nothing comes
 
-/// Ctrl-C, as a pipe that becomes readable: it ends waiting for input, and is looked at between the
-/// pieces of an answer. One at a time.
-class Interrupt {
+/// The answers of an engine in this process.
+class EngineChat final : public AnswerSource {
  public:
-  /// Without a terminal nobody is there to go on with the conversation: Ctrl-C then ends the
-  /// program.
-  explicit Interrupt(bool terminal) {
-    int ends[2];
-    CHECK(pipe2(ends, O_NONBLOCK | O_CLOEXEC) == 0, errno);
-    read_end_ = ends[0];
-    write_end_ = ends[1];
-    if (!terminal) return;
-    struct sigaction action {};
-    action.sa_handler = [](int) {
-      const int error = errno;
-      const char byte = 0;
-      [[maybe_unused]] const ssize_t written = write(write_end_, &byte, 1);  // full: it is known
-      errno = error;
-    };
-    action.sa_flags = SA_RESTART;
-    sigaction(SIGINT, &action, nullptr);
-  }
-  Interrupt(const Interrupt&) = delete;
-  Interrupt& operator=(const Interrupt&) = delete;
-  ~Interrupt() {
-    std::signal(SIGINT, SIG_DFL);
-    close(read_end_);
-    close(write_end_);
-  }
+  EngineChat(OfflineEngine& engine, std::string name) : engine_(engine), name_(std::move(name)) {}
 
-  [[nodiscard]] int descriptor() const noexcept { return read_end_; }
-  /// Whether it has come since the last call.
-  [[nodiscard]] bool take() {
-    char bytes[64];
-    bool came = false;
-    while (read(read_end_, bytes, sizeof bytes) > 0) came = true;
-    return came;
-  }
-
- private:
-  int read_end_ = -1;
-  static inline int write_end_ = -1;  // for the handler, which gets no object
-};
-
-/// Owns the messages so far. Invariant: they end with an answer, or are empty but for the system's.
-class Conversation {
- public:
-  Conversation(OfflineEngine& engine, const ChatOptions& options)
-      : engine_(engine), options_(options) {
-    reset();
-  }
-
-  void reset() {
-    messages_ = Json::array();
-    if (!options_.system.empty()) {
-      messages_.push_back({{"role", "system"}, {"content", options_.system}});
-    }
-  }
-
-  /// Prints the answer as it comes; Ctrl-C ends it early, and what was printed stays. An error
-  /// leaves the conversation as it was.
-  [[nodiscard]] Result<void> say(const std::string& text, Interrupt& interrupt) {
-    Json messages = messages_;
-    messages.push_back({{"role", "user"}, {"content", text}});
-    ASSIGN_OR_RETURN(GenerateRequest request, make_request(messages));
-    ASSIGN_OR_RETURN(std::string answer, stream(std::move(request), interrupt));
-    messages.push_back({{"role", "assistant"}, {"content", std::move(answer)}});
-    messages_ = std::move(messages);
-    return {};
-  }
-
- private:
-  Result<GenerateRequest> make_request(const Json& messages) const {
-    Json body = {{"messages", messages}};
-    if (options_.temperature != kOwnTemperature) body["temperature"] = options_.temperature;
-    if (options_.max_tokens > 0) body["max_tokens"] = options_.max_tokens;
-    ASSIGN_OR_RETURN(ChatRequest chat,
-                     parse_chat_request(body.dump(-1, ' ', false, Json::error_handler_t::replace),
-                                        engine_.request_defaults()));
+  Result<Answer> answer(const std::string& body,
+                        const std::function<void(const std::string&)>& on_text,
+                        Interrupt& interrupt) override {
+    ASSIGN_OR_RETURN(ChatRequest chat, parse_chat_request(body, engine_.request_defaults()));
     GenerateRequest request;
     request.prompt = std::move(chat.prompt);
     request.params = std::move(chat.params);
     request.params.output_kind = OutputKind::kDelta;
-    return request;
-  }
-
-  Result<std::string> stream(GenerateRequest request, Interrupt& interrupt) {
+    const Clock::time_point start = Clock::now();
+    const auto seconds = [&] {
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
     const RequestId id = engine_.submit(std::move(request));
-    std::string answer;
+    Answer answer;
     for (bool aborted = false;;) {
-      for (RequestOutput& output : engine_.next().outputs) {
-        if (output.id != id) continue;
-        for (const CompletionOutput& sample : output.outputs) {
-          std::fwrite(sample.text.data(), 1, sample.text.size(), stdout);
-          answer += sample.text;
-        }
-        std::fflush(stdout);
-        if (!output.finished) continue;
-        if (output.error) return *std::move(output.error);
-        return answer;
-      }
+      const auto outputs = engine_.next_within(kLookS);
       if (interrupt.take() && !aborted) {
         engine_.abort(id);
         aborted = true;
       }
+      if (!outputs) continue;
+      for (const RequestOutput& output : outputs->outputs) {
+        if (output.id != id) continue;
+        answer.num_prompt_tokens += static_cast<std::int64_t>(output.prompt_token_ids.size());
+        for (const CompletionOutput& sample : output.outputs) {
+          if (answer.num_tokens == 0) answer.first_token_s = seconds();
+          answer.num_tokens += static_cast<std::int64_t>(sample.token_ids.size());
+          answer.text += sample.text;
+          if (sample.finish_reason && !aborted)
+            answer.finish_reason = to_string(*sample.finish_reason);
+          on_text(sample.text);
+        }
+        if (!output.finished) continue;
+        if (output.error) return *output.error;
+        answer.total_s = seconds();
+        return answer;
+      }
     }
   }
 
+  [[nodiscard]] std::string name() const override { return name_; }
+
+ private:
   OfflineEngine& engine_;
-  const ChatOptions& options_;
-  Json messages_;
+  std::string name_;
 };
+
+/// What the terminal shows below an answer.
+void print_figures(const Conversation::Said& said) {
+  const Answer& answer = said.answer;
+  // The first token comes with the prompt's computation; the others show the speed.
+  const double seconds = answer.total_s - answer.first_token_s;
+  const std::int64_t num_tokens = answer.num_tokens;
+  std::fprintf(stderr, "[%lld tokens", static_cast<long long>(num_tokens));
+  if (num_tokens > 1 && seconds > 0)
+    std::fprintf(stderr, ", %.1f tokens/s", static_cast<double>(num_tokens - 1) / seconds);
+  std::fprintf(stderr, ", the first after %.2f s", answer.first_token_s);
+  if (answer.num_prompt_tokens > 0)
+    std::fprintf(stderr, "; the conversation has %lld",
+                 static_cast<long long>(answer.num_prompt_tokens + num_tokens));
+  std::fputs("]\n", stderr);
+  if (answer.finish_reason == "length")
+    std::fputs(
+        "[the answer ended at its longest: --max-tokens, or the context is full; /clear "
+        "begins anew]\n",
+        stderr);
+  if (answer.finish_reason.empty()) std::fputs("[stopped]\n", stderr);
+}
+
+void print_forgotten(std::size_t num_forgotten) {
+  if (num_forgotten == 0) return;
+  std::fprintf(stderr,
+               "[the context is full: the oldest %zu message%s and their answers were forgotten; "
+               "/clear forgets all]\n",
+               num_forgotten, num_forgotten == 1 ? "" : "s");
+}
+
+/// Messages from a terminal, or lines of anything else.
+class MessageReader {
+ public:
+  MessageReader(bool terminal, Interrupt& interrupt)
+      : lines_(STDIN_FILENO, interrupt.descriptor()) {
+    if (terminal) input_.emplace("> ", interrupt);
+  }
+
+  /// False at the end.
+  bool next(std::string& text) {
+    if (!input_) return lines_.next(text, true) == LineReader::Status::kLine;
+    for (;;) {
+      const TerminalInput::Status status = input_->next(text);
+      if (status != TerminalInput::Status::kInterrupted)
+        return status == TerminalInput::Status::kMessage;
+    }
+  }
+
+ private:
+  LineReader lines_;
+  std::optional<TerminalInput> input_;
+};
+
+enum class CommandEffect : std::uint8_t { kNone, kDone, kExit };
+
+/// "/word" alone is a command.
+CommandEffect run_command(const std::string& text, Conversation& conversation) {
+  const std::size_t end = text.find_last_not_of(" \t");
+  const std::string word = text.substr(0, end == std::string::npos ? 0 : end + 1);
+  if (!word.starts_with("/") ||
+      word.find_first_not_of("abcdefghijklmnopqrstuvwxyz", 1) != std::string::npos)
+    return CommandEffect::kNone;
+  if (word == "/exit" || word == "/quit") return CommandEffect::kExit;
+  if (word == "/clear" || word == "/reset") {
+    conversation.clear();
+  } else {
+    if (word != "/help") std::fprintf(stderr, "troupe: unknown command '%s'\n", word.c_str());
+    std::fputs(kHelp, stderr);
+  }
+  return CommandEffect::kDone;
+}
+
+int converse(AnswerSource& source, const ChatOptions& options, bool terminal,
+             Interrupt& interrupt) {
+  MessageReader reader(terminal, interrupt);
+  Conversation conversation(source, options);
+  if (terminal)
+    std::fprintf(stderr, "%s. /help lists commands, /exit ends.\n", source.name().c_str());
+  int code = kExitOk;
+  const auto show = [](const std::string& piece) {
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  };
+  for (std::string text; reader.next(text);) {
+    const CommandEffect effect = run_command(text, conversation);
+    if (effect == CommandEffect::kExit) break;
+    if (effect == CommandEffect::kDone || text.find_first_not_of(" \t\n") == std::string::npos)
+      continue;
+    static_cast<void>(interrupt.take());  // one that came too late for the answer before
+    const auto said = conversation.say(text, show, interrupt);
+    if (said.ok()) {
+      show("\n");
+      print_forgotten(said->num_forgotten);
+      if (terminal) print_figures(*said);
+    } else {
+      fail(said.error());
+      if (is_too_long(said.error()))
+        std::fputs("troupe: the message alone is too long for the model\n", stderr);
+      code = kExitFailure;
+    }
+    if (terminal) std::fputc('\n', stderr);
+  }
+  return terminal ? kExitOk : code;
+}
+
+/// The key for a server: the option's, or what OpenAI's own clients read.
+std::string server_key(const Options& options) {
+  if (!options.server.api_key.empty()) return options.server.api_key.front();
+  const char* key = std::getenv("OPENAI_API_KEY");
+  return key == nullptr ? "" : key;
+}
 
 }  // namespace
 
 int chat(Arguments arguments) {
   CommandLine line;
   ChatOptions options;
+  std::string url;
   line.options.log.log_level = "warning";
   line.set.section("chat")
+      .add("url", url, "talk to this server instead of loading a model: http://HOST:PORT")
       .add("system", options.system, "the system message")
       .add("temperature", options.temperature, "of the answers, 0 to 2; -1: the model's own",
-           kOwnTemperature, 2)
+           ChatOptions::kOwnTemperature, 2)
       .add("max-tokens", options.max_tokens, "longest answer; 0: the model's own", 0, 1 << 30);
   if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
-  if (options.temperature < 0 && options.temperature != kOwnTemperature) {
+  if (options.temperature < 0 && options.temperature != ChatOptions::kOwnTemperature) {
     return fail(invalid_argument("temperature is " + std::to_string(options.temperature) +
                                      ", it must be between 0 and 2, or -1",
                                  "temperature"));
   }
+  const bool terminal = isatty(STDIN_FILENO) == 1;
+  if (!url.empty()) {
+    const auto server =
+        ServerChat::connect(url, server_key(line.options), line.options.model.model);
+    if (!server.ok()) return fail(server.error());
+    Interrupt interrupt(terminal);
+    return converse(**server, options, terminal, interrupt);
+  }
   auto engine = OfflineEngine::start(line);
   if (!engine.ok()) return fail(engine.error());
-
-  const bool terminal = isatty(STDIN_FILENO) == 1;
+  EngineChat source(**engine, line.options.model.model);
   Interrupt interrupt(terminal);
-  LineReader reader(STDIN_FILENO, interrupt.descriptor());
-  Conversation conversation(**engine, options);
-  if (terminal) {
-    std::fprintf(stderr, "%s. /reset forgets, /quit or Ctrl-D ends, Ctrl-C stops an answer.\n",
-                 line.options.model.model.c_str());
-  }
-  int code = kExitOk;
-  for (;;) {
-    if (terminal) std::fputs("> ", stderr);
-    std::string text;
-    const LineReader::Status status = reader.next(text, true);
-    if (status == LineReader::Status::kInterrupted) {
-      if (interrupt.take()) std::fputc('\n', stderr);
-      continue;
-    }
-    if (status == LineReader::Status::kEnd || text == "/quit") break;
-    if (text == "/reset") {
-      conversation.reset();
-      continue;
-    }
-    if (text.find_first_not_of(" \t") == std::string::npos) continue;
-    const auto said = conversation.say(text, interrupt);
-    if (said.ok()) {
-      std::fputs(terminal ? "\n\n" : "\n", stdout);
-      std::fflush(stdout);
-    } else {
-      fail(said.error());
-      code = kExitFailure;
-    }
-  }
-  if (terminal) std::fputc('\n', stderr);
-  return terminal ? kExitOk : code;
+  return converse(source, options, terminal, interrupt);
 }
 
 }  // namespace troupe::tools

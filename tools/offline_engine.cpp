@@ -1,5 +1,6 @@
 #include "tools/offline_engine.hpp"
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -68,6 +69,15 @@ void OfflineEngine::abort(RequestId id) {
 RequestOutputs OfflineEngine::next() {
   RequestOutputs result;
   (*self_)->receive([&](RequestOutputs& outputs) { result = std::move(outputs); });
+  return result;
+}
+
+std::optional<RequestOutputs> OfflineEngine::next_within(double seconds) {
+  std::optional<RequestOutputs> result;
+  (*self_)->receive([&](RequestOutputs& outputs) { result = std::move(outputs); },
+                    caf::after(std::chrono::duration_cast<std::chrono::milliseconds>(
+                        std::chrono::duration<double>(seconds))) >>
+                        [] {});
   return result;
 }
 

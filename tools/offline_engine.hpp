@@ -24,6 +24,8 @@ class OfflineEngine {
   void abort(RequestId id);
   /// Waits for what the next step produced.
   [[nodiscard]] RequestOutputs next();
+  /// The same, or nothing if that takes longer than `seconds`.
+  [[nodiscard]] std::optional<RequestOutputs> next_within(double seconds);
   /// Pre: the engine has no requests. Runs `request` to its end.
   [[nodiscard]] RequestOutput run(GenerateRequest request);
   /// The rendered form of a prompt.

@@ -4,13 +4,15 @@ import json
 import os
 import pathlib
 import pty
+import re
 import select
+import socket
 import subprocess
 import tempfile
 import time
 import unittest
 
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, run
+from support import BINARY, DEADLINE_S, ENVIRONMENT, ROOT, Server, run
 
 MODEL = str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model")
 WHO = "I am the Troupe demo model, a tiny language model that can chat, count, add numbers and describe simple pictures."
@@ -48,9 +50,21 @@ class HelpAndOptions(unittest.TestCase):
             self.assertIn("--output-json", text)
 
     def test_version(self):
-        code, out, _ = troupe("--version")
-        self.assertEqual(code, 0)
-        self.assertRegex(out, r"^troupe \d+\.\d+\.\d+\n$")
+        for word in ("--version", "version"):
+            code, out, _ = troupe(word)
+            self.assertEqual(code, 0)
+            self.assertRegex(out, r"^troupe \d+\.\d+\.\d+\n$")
+
+    def test_help_is_a_command_too_and_has_a_short_and_a_long_form(self):
+        self.assertEqual(troupe("help"), troupe("--help"))
+        for command in (["serve"], ["tokenize"], ["bench"], ["bench", "latency"]):
+            self.assertEqual(troupe("help", *command), troupe(*command, "--help"))
+        usual, whole = troupe("serve", "--help")[1], troupe("serve", "--help=all")[1]
+        self.assertLess(usual.count("\n"), 70)
+        self.assertNotIn("--watermark", usual)
+        self.assertIn("--watermark", whole)
+        self.assertIn("--help=all", usual)
+        self.assertIn("--system", troupe("chat", "--help")[1])  # a command's own options are always there
 
     def test_wrong_calls_name_what_is_wrong(self):
         for arguments, word in [(["dance"], "dance"), (["generate", "--no-such-option"], "no-such-option"),
@@ -65,7 +79,16 @@ class HelpAndOptions(unittest.TestCase):
                                 (["bench", "serve", "--base-url", "ftp://x"], "ftp://x"),
                                 (["chat", "--temperature", "100"], "temperature"),
                                 (["chat", "--temperature", "-0.5"], "between 0 and 2"),
-                                (["config", "--port", "70000"], "65535")]:
+                                (["config", "--port", "70000"], "65535"), (["chta"], "did you mean 'troupe chat'?"),
+                                (["--port", "1"], "behind the command"), ([MODEL], f"did you mean 'troupe serve {MODEL}'?"),
+                                (["serve", "-v"], "'-v', did you mean --log-level debug"),
+                                (["serve", "-m", MODEL], "'-m', did you mean --model"),
+                                (["serve", "--api-key", "--port", "1"], "--api-key=--port"),
+                                (["serve", "--api-key", "--config-file", "x.conf"], "--api-key=--config-file"),
+                                (["serve", "--max-seqs", "1"], "did you mean --max-num-seqs?"),
+                                (["serve", "--tool-call-parser", "hermes"], "--tool-call-parser is an option of vLLM's"),
+                                (["tokenize", "-v"], "-v"), (["render", "--model", MODEL], "--model"),
+                                (["bench", "serve", "-x"], "-x"), (["topology", "-x"], "-x"), (["node", "-x"], "-x")]:
             code, out, errors = troupe(*arguments)
             self.assertEqual(code, 2, arguments)
             self.assertEqual(out, "", arguments)
@@ -77,6 +100,38 @@ class HelpAndOptions(unittest.TestCase):
             code, _, errors = troupe(*command, "no/such/folder")
             self.assertEqual(code, 1, command)
             self.assertIn("no/such/folder", errors)
+
+    def test_a_name_of_hugging_face_says_how_to_get_the_model(self):
+        for command in (["serve"], ["chat"], ["tokenize"], ["bench", "latency"]):
+            for name in ("Qwen/Qwen3-0.6B", "https://huggingface.co/Qwen/Qwen3-0.6B"):
+                code, _, errors = troupe(*command, name)
+                self.assertEqual(code, 1)
+                self.assertIn(f"there is no folder or GGUF file '{name}' here", errors)
+                self.assertIn("hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n", errors)
+        draft = '{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 2}'
+        code, _, errors = troupe("generate", "--speculative-config", draft)
+        self.assertEqual(code, 1)
+        self.assertIn("hf download Qwen/Qwen3-0.6B", errors)
+
+    def test_a_port_in_use_is_found_before_the_model_is_loaded(self):
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            address = "127.0.0.1:%d" % other.getsockname()[1]
+            code, out, errors = troupe("serve", "--port", address.split(":")[1])
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn(f"cannot listen on {address}: ", errors)
+        self.assertNotIn("loading", errors)
+        code, _, errors = troupe("serve", "--host", "no.such.host.invalid", "--port", "0")
+        self.assertEqual(code, 2)
+        self.assertIn("no.such.host.invalid", errors)
+        self.assertNotIn("loading", errors)
+
+    def test_options_of_vllm_that_mean_nothing_here_are_named_in_a_line_each(self):
+        code, out, errors = troupe("config", "--trust-remote-code", "--swap-space", "4", "--port", "7", "--enforce-eager")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"server\.port = 7 ")
+        self.assertEqual(len(errors.splitlines()), 3)
+        for line, option in zip(errors.splitlines(), ("--trust-remote-code", "--swap-space", "--enforce-eager")):
+            self.assertIn(f"{option} has no effect: ", line)
 
     def test_prompts_that_are_not_split_must_fit_in_a_step(self):
         code, _, errors = troupe("generate", "--no-enable-chunked-prefill", "--max-num-seqs", "4",
@@ -95,9 +150,29 @@ class HelpAndOptions(unittest.TestCase):
         self.assertRegex(out, r"engine\.max-num-seqs = 8 +\(command line\)")
         self.assertRegex(out, r"model\.max-model-len = 1000 +\(environment\)")
         self.assertRegex(out, r"server\.port = 8000 +\(default\)")
-        code, _, errors = troupe("config", environment={"TROUPE_NO_SUCH": "1"})
-        self.assertEqual(code, 2)
-        self.assertIn("TROUPE_NO_SUCH", errors)
+        code, out, errors = troupe("config", environment={"TROUPE_NO_SUCH": "1", "TROUPE_PORT": "tcp://10.96.7.1:8000",
+                                                          "TROUPE_PORT_8000_TCP": "tcp://10.96.7.1:8000"})
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"server\.port = 8000 +\(default\)")
+        self.assertIn("TROUPE_NO_SUCH names no option", errors)
+        self.assertIn("Kubernetes", errors)
+
+
+class ConfigurationFiles(unittest.TestCase):
+    def test_pods_get_no_variables_of_services(self):
+        pods = re.split(r"\n  template:\n", (ROOT / "configs" / "kubernetes.yaml").read_text())[1:]
+        self.assertEqual(len(pods), 2)
+        for pod in pods:
+            self.assertIn("\n      enableServiceLinks: false\n", pod)
+
+    def test_the_certificates_of_multi_node_conf_are_those_that_the_readme_makes(self):
+        command = re.search(r"^tools/(make_certificates\.sh [^#\n]+)", (ROOT / "README.md").read_text(), re.MULTILINE)[1].split()
+        files = re.findall(r'^tls-\w+="(.+)"$', (ROOT / "configs" / "multi-node.conf").read_text(), re.MULTILINE)
+        self.assertEqual(len(files), 3)
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([ROOT / "tools" / command[0], *command[1:]], cwd=folder, check=True, capture_output=True)
+            for file in files:
+                self.assertTrue(os.path.exists(os.path.join(folder, file)), file)
 
 
 class TokenizeAndRender(unittest.TestCase):
@@ -213,41 +288,123 @@ class Chat(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertTrue(0 < len(out) < 30, out)
 
-    def test_ctrl_c_does_not_end_a_conversation_in_the_terminal_and_ctrl_d_does(self):
-        child, terminal = pty.fork()
-        if child == 0:
-            os.execve(BINARY, [BINARY, "chat"], ENVIRONMENT)
-        seen = ""
+    def test_commands(self):
+        code, out, errors = troupe("chat", stdin="/help\nHi, my name is Anna.\n/clear\n/dance\nWho are you?\n/exit\nnot reached\n")
+        self.assertEqual(code, 0, errors)
+        self.assertTrue(out.endswith(WHO + "\n"), out)
+        self.assertEqual(len(out.splitlines()), 2)
+        self.assertIn("  /clear ", errors)
+        self.assertIn("unknown command '/dance'", errors)
 
-        def wait_for(text):
-            nonlocal seen
-            deadline = time.monotonic() + DEADLINE_S
-            while text not in seen:
-                ready, _, _ = select.select([terminal], [], [], max(0, deadline - time.monotonic()))
-                self.assertTrue(ready, f"{text!r} did not come after {seen!r}")
-                seen += os.read(terminal, 4096).decode(errors="replace")
-            seen = seen[seen.index(text) + len(text):]
+    def test_a_full_context_forgets_the_oldest_messages(self):
+        lines = ["Count from 1 to 10."] * 12 + ["Who are you?"]
+        code, out, errors = troupe("chat", "--max-model-len", "256", stdin="\n".join(lines) + "\n")
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(len(out.splitlines()), len(lines))
+        self.assertIn("[the context is full: the oldest ", errors)
 
-        try:
-            wait_for("> ")
-            os.write(terminal, b"\x03")
-            wait_for("> ")
-            os.write(terminal, b"Who are you?\n")
-            wait_for("demo model")
-            wait_for("> ")
-            os.write(terminal, b"Count from 1 to 10.\n")
-            wait_for("\n1")
-            os.write(terminal, b"\x03")  # it may have ended already: either way there is a next prompt
-            wait_for("> ")
-            os.write(terminal, b"\x04")
-            _, status = os.waitpid(child, 0)
-            child = 0
-            self.assertEqual(os.waitstatus_to_exitcode(status), 0)
-        finally:
-            if child:
-                os.kill(child, 9)
-                os.waitpid(child, 0)
-            os.close(terminal)
+    def test_a_server_that_runs_answers(self):
+        with Server("--served-model-name", "demo", "--api-key", "secret", "--max-model-len", "256") as server:
+            for url, model in ((server.url, []), (server.url + "/v1", ["demo"])):
+                code, out, errors = troupe("chat", *model, "--url", url, "--api-key", "secret",
+                                           stdin="Who are you?\nWhat is the capital of France?\n")
+                self.assertEqual((code, out), (0, f"{WHO}\n{FRANCE}\n"), errors)
+            code, out, errors = troupe("chat", "--url", server.url, environment={"OPENAI_API_KEY": "secret"},
+                                       stdin="Count from 1 to 10.\n" * 12)
+            self.assertEqual((code, len(out.splitlines())), (0, 12), errors)
+            self.assertIn("[the context is full: the oldest ", errors)
+            code, out, errors = troupe("chat", "--url", server.url, stdin="Hi\n")
+            self.assertEqual((code, out), (1, ""))
+            self.assertIn("HTTP 401", errors)
+            code, _, errors = troupe("chat", "dance", "--url", server.url, "--api-key", "secret", stdin="Hi\n")
+            self.assertEqual(code, 1)
+            self.assertIn("dance", errors)
+        code, _, errors = troupe("chat", "--url", server.url, stdin="Hi\n")
+        self.assertEqual(code, 1)
+        self.assertIn(server.url, errors)
+
+
+class ChatInATerminal(unittest.TestCase):
+    def start(self, *arguments):
+        self.child, self.terminal = pty.fork()
+        if self.child == 0:
+            os.execve(BINARY, [BINARY, "chat", *arguments], {**ENVIRONMENT, "TERM": "xterm"})
+        self.addCleanup(self.end)
+        self.seen = ""
+        self.wait_for("> ")
+
+    def end(self):
+        if self.child:
+            os.kill(self.child, 9)
+            os.waitpid(self.child, 0)
+        os.close(self.terminal)
+
+    def wait_for(self, text):
+        """Until the terminal shows it; returns what stood before."""
+        deadline = time.monotonic() + DEADLINE_S
+        while text not in self.seen:
+            ready, _, _ = select.select([self.terminal], [], [], max(0, deadline - time.monotonic()))
+            self.assertTrue(ready, f"{text!r} did not come after {self.seen!r}")
+            self.seen += os.read(self.terminal, 4096).decode(errors="replace")
+        before, self.seen = self.seen.split(text, 1)
+        return before
+
+    def type(self, text):
+        os.write(self.terminal, text.encode())
+
+    def leave(self, text):
+        self.type(text)
+        _, status = os.waitpid(self.child, 0)
+        self.child = 0
+        self.assertEqual(os.waitstatus_to_exitcode(status), 0)
+
+    def test_ctrl_c_stops_what_is_typed_or_an_answer_and_ctrl_d_ends(self):
+        self.start()
+        self.type("half a mess\x03")
+        self.wait_for("> ")
+        self.type("Who are you?\r")
+        self.wait_for("demo model")
+        self.assertIn(" tokens/s, the first after ", self.wait_for("> "))
+        self.type("Count from 1 to 10.\r")
+        self.wait_for("\n1")
+        self.type("\x03")  # it may have ended already: either way there is a next prompt
+        self.wait_for("> ")
+        self.leave("\x04")
+
+    def test_an_answer_of_a_server_is_stopped_too(self):
+        with Server() as server:
+            self.start("--url", server.url, "--max-tokens", "1900")
+            self.type("Tell me a story about a dragon.\r")
+            self.wait_for("agon.")
+            self.type("\x03")
+            self.wait_for("> ")
+            server.wait_idle()
+            self.type("Who are you?\r")
+            self.wait_for("demo model")
+            self.wait_for("> ")
+            self.leave("/exit\r")
+
+    def test_what_is_typed_can_be_edited_and_comes_back(self):
+        self.start()
+        self.type("Who ore you?" + "\x1b[D" * 7 + "\x7fa\r")  # the cursor goes back, the o becomes an a
+        self.wait_for("I am the Troupe demo model")
+        self.wait_for("> ")
+        self.type("\x1b[A\r")
+        self.wait_for("I am the Troupe demo model")
+        self.wait_for("> ")
+        self.leave("/exit\r")
+
+    def test_a_paste_of_several_lines_is_one_message(self):
+        self.start()
+        self.type("\x1b[200~What is the capital\rof France?\x1b[201~")
+        self.wait_for("of France?")
+        self.type("\r")
+        answer = self.wait_for("> ")
+        self.assertEqual(answer.count("tokens/s, the first after"), 1, answer)
+        self.type("/help\r")
+        self.wait_for("/clear")
+        self.wait_for("> ")
+        self.leave("/quit\r")
 
 
 class Bench(unittest.TestCase):

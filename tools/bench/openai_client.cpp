@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -26,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 using Request = http::request<http::string_body>;
 
 constexpr std::size_t kMaxErrorBody = 1 << 16;
+constexpr double kLongestAnswerS = 6 * 3600;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -71,6 +73,12 @@ class Call : public std::enable_shared_from_this<Call> {
                               if (error) return self->finish(error);
                               self->connect(endpoints);
                             });
+  }
+
+  /// Ends it: `on_done` is called with an error.
+  void cancel() {
+    resolver_.cancel();
+    stream_.close();
   }
 
  private:
@@ -269,6 +277,39 @@ Result<std::string> http_get(const ServerAddress& server, const std::string& pat
   if (failure) return Error{ErrorCode::kUnavailable, where + ": " + failure.message(), ""};
   if (status != 200) return Error{ErrorCode::kIo, where + ": " + status_text(status, body), ""};
   return body;
+}
+
+Result<PostResult> http_post(const ServerAddress& server, const std::string& path,
+                             const ClientHeaders& headers, std::string body,
+                             const std::function<void(std::string_view)>& on_bytes,
+                             int interrupt_descriptor) {
+  asio::io_context context{1};
+  asio::posix::stream_descriptor interrupt(context, interrupt_descriptor);
+  PostResult result;
+  error_code failure;
+  bool interrupted = false;
+  const auto call = std::make_shared<Call>(
+      context, make_request(http::verb::post, server, path, headers, std::move(body)),
+      [&](unsigned status, std::string_view bytes) {
+        if (status == 200) return on_bytes(bytes);
+        result.error_body += bytes.substr(0, kMaxErrorBody - result.error_body.size());
+      },
+      [&](error_code error, unsigned status) {
+        failure = error;
+        result.status = status;
+        interrupt.release();
+      });
+  interrupt.async_wait(asio::posix::stream_descriptor::wait_read, [&](error_code error) {
+    if (error) return;
+    interrupted = true;
+    call->cancel();
+  });
+  call->start(server, kLongestAnswerS);
+  context.run();
+  if (interrupted) return PostResult{.status = 200};
+  const std::string where = "http://" + server.host + ":" + server.port + server.path + path;
+  if (failure) return Error{ErrorCode::kUnavailable, where + ": " + failure.message(), ""};
+  return result;
 }
 
 LoadResult run_load(const Load& load) {

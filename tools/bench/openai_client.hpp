@@ -30,6 +30,18 @@ using ClientHeaders = std::vector<std::pair<std::string, std::string>>;
 [[nodiscard]] Result<std::string> http_get(const ServerAddress& server, const std::string& path,
                                            const ClientHeaders& headers, double timeout_s);
 
+struct PostResult {
+  unsigned status = 0;
+  std::string error_body;  ///< of another status than 200
+};
+/// A POST of JSON. `on_bytes` gets the body of a 200 as it arrives. Closes the connection early
+/// when `interrupt_descriptor` becomes readable: what has come until then is the result, and the
+/// status 200. Errors: kUnavailable if nobody answers, or the connection breaks.
+[[nodiscard]] Result<PostResult> http_post(const ServerAddress& server, const std::string& path,
+                                           const ClientHeaders& headers, std::string body,
+                                           const std::function<void(std::string_view)>& on_bytes,
+                                           int interrupt_descriptor);
+
 /// Streaming requests, and when to send them.
 struct Load {
   ServerAddress server;

@@ -1,0 +1,61 @@
+#include "tools/chat/conversation.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+
+namespace troupe::tools {
+
+Conversation::Conversation(AnswerSource& source, const ChatOptions& options)
+    : source_(source), options_(options) {
+  clear();
+}
+
+void Conversation::clear() {
+  messages_ = Json::array();
+  if (!options_.system.empty())
+    messages_.push_back({{"role", "system"}, {"content", options_.system}});
+}
+
+std::size_t Conversation::num_pairs() const { return (messages_.size() - num_fixed()) / 2; }
+
+std::string Conversation::body(const Json& messages) const {
+  Json body = {{"messages", messages}};
+  if (options_.temperature != ChatOptions::kOwnTemperature)
+    body["temperature"] = options_.temperature;
+  if (options_.max_tokens > 0) body["max_tokens"] = options_.max_tokens;
+  return body.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Result<Conversation::Said> Conversation::say(const std::string& text,
+                                             const std::function<void(const std::string&)>& on_text,
+                                             Interrupt& interrupt) {
+  Json messages = messages_;
+  messages.push_back({{"role", "user"}, {"content", text}});
+  for (std::size_t num_forgotten = 0;; ++num_forgotten) {
+    auto answer = source_.answer(body(messages), on_text, interrupt);
+    if (answer.ok() && answer->text.empty() && answer->finish_reason.empty())
+      return Said{std::move(answer).value()};  // stopped before it began
+    if (answer.ok()) {
+      messages.push_back({{"role", "assistant"}, {"content", answer->text}});
+      messages_ = std::move(messages);
+      return Said{std::move(answer).value(), num_forgotten};
+    }
+    if (!is_too_long(answer.error()) || num_forgotten == num_pairs()) return answer.error();
+    const auto oldest = messages.begin() + static_cast<std::ptrdiff_t>(num_fixed());
+    messages.erase(oldest, oldest + 2);
+  }
+}
+
+bool is_too_long(const Error& error) {
+  constexpr std::array<std::string_view, 5> kSigns = {
+      "max_model_len is", "maximum context length", "maximum model length",
+      "context_length_exceeded", "exceeds the available context"};
+  std::string text = error.message;
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::any_of(kSigns.begin(), kSigns.end(),
+                     [&](std::string_view sign) { return text.find(sign) != std::string::npos; });
+}
+
+}  // namespace troupe::tools

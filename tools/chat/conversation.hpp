@@ -1,0 +1,52 @@
+#pragma once
+// A conversation: the messages so far, and what is said with them.
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tools/chat/answer_source.hpp"
+
+namespace troupe::tools {
+
+struct ChatOptions {
+  static constexpr double kOwnTemperature = -1;  ///< stands for the model's
+  std::string system;
+  double temperature = kOwnTemperature;
+  std::int64_t max_tokens = 0;  ///< 0: the model's own
+};
+
+/// Owns the messages. Invariant: they are pairs of a message and its answer, behind the system's.
+class Conversation {
+ public:
+  Conversation(AnswerSource& source, const ChatOptions& options);
+
+  void clear();
+
+  struct Said {
+    Answer answer;
+    std::size_t num_forgotten = 0;  ///< oldest pairs that were dropped, as the context was full
+  };
+  /// Asks for an answer. If the conversation is too long for the model, its oldest pairs are
+  /// dropped until it is not. Errors, also of a message that is too long by itself, leave the
+  /// conversation as it was.
+  [[nodiscard]] Result<Said> say(const std::string& text,
+                                 const std::function<void(const std::string&)>& on_text,
+                                 Interrupt& interrupt);
+  [[nodiscard]] std::size_t num_pairs() const;
+
+ private:
+  using Json = nlohmann::ordered_json;
+  [[nodiscard]] std::string body(const Json& messages) const;
+  [[nodiscard]] std::size_t num_fixed() const { return options_.system.empty() ? 0 : 1; }
+
+  AnswerSource& source_;
+  const ChatOptions& options_;
+  Json messages_;
+};
+
+/// Whether a request failed because its messages are longer than the model's context: as Troupe,
+/// vLLM, llama.cpp and OpenAI say it.
+[[nodiscard]] bool is_too_long(const Error& error);
+
+}  // namespace troupe::tools

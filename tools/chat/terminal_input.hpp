@@ -1,0 +1,36 @@
+#pragma once
+// Messages typed at a terminal: with line editing, a history, and pastes of several lines.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tools/chat/interrupt.hpp"
+
+namespace troupe::tools {
+
+/// Owns the editor (libedit) and the history, which is kept in memory only. What is typed is shown
+/// on standard error. A paste of several lines (bracketed paste) is part of one message. One at a
+/// time; standard input must be a terminal.
+class TerminalInput {
+ public:
+  enum class Status : std::uint8_t { kMessage, kInterrupted, kEnd };
+
+  TerminalInput(std::string prompt, Interrupt& interrupt);
+  ~TerminalInput();
+  TerminalInput(const TerminalInput&) = delete;
+  TerminalInput& operator=(const TerminalInput&) = delete;
+
+  /// Waits for a message, in UTF-8, without the end of its last line.
+  [[nodiscard]] Status next(std::string& message);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// What a terminal sends for a paste, as text: lines end in '\n', and control characters that could
+/// move the cursor or be taken for keys are left out.
+[[nodiscard]] std::wstring clean_paste(const std::wstring& pasted);
+
+}  // namespace troupe::tools
