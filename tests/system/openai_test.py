@@ -85,6 +85,18 @@ class OpenAIClient(unittest.TestCase):
             self.assertEqual(entry.top_logprobs[0].logprob, entry.logprob)
             self.assertLessEqual(math.fsum(math.exp(top.logprob) for top in entry.top_logprobs), 1 + 1e-4)
 
+    def test_a_request_without_a_temperature_is_greedy_as_the_models_folder_says(self):
+        def ask(**arguments):
+            return self.client.chat.completions.create(model="demo", messages=user("What is 3 + 4?"), **arguments)
+        self.assertEqual({ask().choices[0].message.content for _ in range(20)}, {"3 + 4 = 7"})
+        self.assertEqual(len(ask(n=2).choices), 2)
+
+    def test_it_is_the_server_that_takes_no_pictures(self):
+        picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
+        with self.assertRaises(openai.APIStatusError) as caught:
+            self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": [picture]}])
+        self.assertIn("this server takes text only", str(caught.exception))
+
     def test_n_samples_are_joined_and_a_seed_repeats_them(self):
         def stories():
             reply = self.client.chat.completions.create(
