@@ -82,8 +82,11 @@ class TerminalInput::Impl {
     el_source(editor_, nullptr);  // the user's ~/.editrc
     wake_up_on(SIGWINCH);
     wake_up_on(SIGCONT);
+    // Also while an answer comes: what is pasted then is read after it.
+    std::fputs(kPasteModeOn, output_);
   }
   ~Impl() {
+    std::fputs(kPasteModeOff, output_);
     history_wend(history_);
     el_end(editor_);
     std::fclose(output_);
@@ -94,10 +97,8 @@ class TerminalInput::Impl {
   Status next(std::string& message) {
     interrupted_ = false;
     el_resize(editor_);
-    std::fputs(kPasteModeOn, output_);
     int count = 0;
     const wchar_t* line = el_wgets(editor_, &count);
-    std::fputs(kPasteModeOff, output_);
     if (interrupted_ || line == nullptr || count <= 0) std::fputc('\n', output_);
     std::fflush(output_);
     if (interrupted_) return Status::kInterrupted;
