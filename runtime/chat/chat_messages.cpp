@@ -1,13 +1,24 @@
 #include "runtime/chat/chat_messages.hpp"
 
-#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "runtime/base/json_depth.hpp"
+#include "runtime/chat/jinja/operations.hpp"
 
 namespace troupe {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using jinja::Dict;
+using jinja::Value;
+
+/// The text as a value; nothing if it is no JSON, or nested deeper than kMaxJsonDepth.
+std::optional<Value> parse(std::string_view json) {
+  try {
+    return jinja::parse_json(json, kMaxJsonDepth);
+  } catch (const jinja::TemplateError&) {
+    return std::nullopt;
+  }
+}
 
 /// One content part, understood: text, or media.
 struct Part {
@@ -16,40 +27,49 @@ struct Part {
   MediaPart media;
 };
 
-std::string text_field(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+const std::string* text_of(const Dict& object, std::string_view name) {
+  const Value* found = object.find(name);
+  return found ? found->string() : nullptr;
+}
+std::string text_field(const Dict& object, std::string_view name) {
+  const std::string* text = text_of(object, name);
+  return text ? *text : std::string();
+}
+bool is_role(const Dict& message, std::string_view role) {
+  const std::string* text = text_of(message, "role");
+  return text && *text == role;
 }
 
 /// {"image_url": {"url": ...}}, {"image_url": "..."} or {"image_url": null} with a uuid.
-std::string media_url(const Json& part, const char* name) {
-  const auto found = part.find(name);
-  if (found == part.end()) return {};
-  return found->is_object() ? text_field(*found, "url") : text_field(part, name);
+std::string media_url(const Dict& part, std::string_view name) {
+  const Value* found = part.find(name);
+  if (!found) return {};
+  return found->dict() ? text_field(*found->dict(), "url") : text_field(part, name);
 }
 
-std::string audio_url(const Json& part) {
-  const auto audio = part.find("input_audio");
-  if (audio == part.end() || !audio->is_object()) return {};
-  return "data:audio/" + text_field(*audio, "format") + ";base64," + text_field(*audio, "data");
+std::string audio_url(const Dict& part) {
+  const Value* audio = part.find("input_audio");
+  if (!audio || !audio->dict()) return {};
+  return "data:audio/" + text_field(*audio->dict(), "format") + ";base64," +
+         text_field(*audio->dict(), "data");
 }
 
-Result<Part> read_part(const Json& part) {
-  if (part.is_string()) return Part{false, part.get<std::string>(), {}};
-  if (!part.is_object()) {
+Result<Part> read_part(const Value& value) {
+  if (const std::string* text = value.string()) return Part{false, *text, {}};
+  if (!value.dict()) {
     return invalid_argument("a content part must be an object or a string", "messages");
   }
+  const Dict& part = *value.dict();
   std::string type = text_field(part, "type");
   if (type.empty()) {
     for (const char* name : {"text", "image_url", "input_audio", "audio_url", "video_url"}) {
-      if (part.contains(name)) type = name;
+      if (part.find(name)) type = name;
     }
   }
   if (type == "text" || type == "input_text" || type == "output_text") {
     return Part{false, text_field(part, "text"), {}};
   }
-  if (type == "refusal" || type == "thinking")
-    return Part{false, text_field(part, type.c_str()), {}};
+  if (type == "refusal" || type == "thinking") return Part{false, text_field(part, type), {}};
   const std::string uuid = text_field(part, "uuid");
   if (type == "image_url" || type == "input_image" || type == "image") {
     const std::string url = media_url(part, type == "image" ? "image" : "image_url");
@@ -58,7 +78,7 @@ Result<Part> read_part(const Json& part) {
   if (type == "input_audio") return Part{true, {}, {"audio", audio_url(part), uuid}};
   if (type == "audio_url") return Part{true, {}, {"audio", media_url(part, "audio_url"), uuid}};
   if (type == "video_url") return Part{true, {}, {"video", media_url(part, "video_url"), uuid}};
-  return invalid_argument("unknown content part type '" + type + "'", "messages");
+  return invalid_argument("unknown content part type '" + type.substr(0, 100) + "'", "messages");
 }
 
 std::size_t num_occurrences(const std::string& text, const std::string& part) {
@@ -70,7 +90,8 @@ std::size_t num_occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// All parts as one string: the placeholders that the text lacks, then the texts, a line each.
+/// All parts as one string: the placeholders that the text lacks, then the texts that are not
+/// empty, a line each.
 std::string join_parts(const std::vector<Part>& parts, const std::string& placeholder) {
   std::string text;
   bool is_first = true;
@@ -80,6 +101,7 @@ std::string join_parts(const std::vector<Part>& parts, const std::string& placeh
       num_images += part.media.modality == "image";
       continue;
     }
+    if (part.text.empty()) continue;
     if (!std::exchange(is_first, false)) text += '\n';
     text += part.text;
   }
@@ -92,116 +114,175 @@ std::string join_parts(const std::vector<Part>& parts, const std::string& placeh
   return text.empty() ? missing : missing + "\n" + text;
 }
 
-Json typed_parts(const std::vector<Part>& parts) {
-  Json list = Json::array();
+Value text_part(Value text) {
+  Dict part;
+  part.set("type", Value("text"));
+  part.set("text", std::move(text));
+  return Value::dict(std::move(part));
+}
+
+Value typed_parts(const std::vector<Part>& parts) {
+  std::vector<Value> list;
   for (const Part& part : parts) {
     if (part.is_media) {
-      list.push_back({{"type", part.media.modality}});
+      Dict media;
+      media.set("type", Value(part.media.modality));
+      list.push_back(Value::dict(std::move(media)));
     } else {
-      list.push_back({{"type", "text"}, {"text", part.text}});
+      list.push_back(text_part(Value(part.text)));
     }
   }
-  return list;
+  return Value::list(std::move(list));
 }
+
+/// The object with one more field, or another value for it.
+Value with_field(const Dict& object, std::string_view name, Value value) {
+  Dict changed = object;
+  changed.set(name, std::move(value));
+  return Value::dict(std::move(changed));
+}
+
+/// A call whose function.arguments are an object.
+Value with_object_arguments(const Value& call) {
+  const Value* function = call.dict() ? call.dict()->find("function") : nullptr;
+  if (!function || !function->dict()) return call;
+  const Value* arguments = function->dict()->find("arguments");
+  Value object = Value::dict({});
+  if (arguments && !arguments->is_none()) {
+    if (!arguments->is_string()) return call;
+    std::optional<Value> parsed = parse(*arguments->string());
+    if (parsed && parsed->dict()) object = *std::move(parsed);
+  }
+  return with_field(*call.dict(), "function",
+                    with_field(*function->dict(), "arguments", std::move(object)));
+}
+
+/// The system message at the head of a conversation, while developer messages are joined to it.
+class LeadingSystem {
+ public:
+  /// False if this message's content does not go with what there is.
+  bool join(const Value& content) {
+    if (const std::string* text = content.string(); text && is_text_) {
+      text_.append("\n\n").append(*text);
+      return true;
+    }
+    const std::vector<Value>* parts = content.items();
+    if (!parts || is_text_ || parts_.empty()) return false;
+    for (std::size_t i = 0; i < parts->size(); ++i) {
+      const Value& part = (*parts)[i];
+      const std::string* text = part.dict() ? text_of(*part.dict(), "text") : nullptr;
+      parts_.push_back(i == 0 && text ? with_field(*part.dict(), "text", Value("\n\n" + *text))
+                                      : part);
+    }
+    return true;
+  }
+
+  /// Pre: the message has a content.
+  explicit LeadingSystem(Dict message) : message_(std::move(message)) {
+    const Value& content = *message_.find("content");
+    if (const std::string* text = content.string()) {
+      is_text_ = true;
+      text_ = *text;
+    } else {
+      parts_ = *content.items();
+    }
+  }
+  [[nodiscard]] Value take() {
+    message_.set("content", is_text_ ? Value(std::move(text_)) : Value::list(std::move(parts_)));
+    return Value::dict(std::move(message_));
+  }
+
+ private:
+  Dict message_;
+  bool is_text_ = false;
+  std::string text_;
+  std::vector<Value> parts_;
+};
 
 class Normalizer {
  public:
   explicit Normalizer(const NormalizeOptions& options) : options_(options) {}
 
   Result<NormalizedMessages> run(const std::string& messages_json) {
-    Json messages = parse_bounded_json<Json>(messages_json);
-    if (!messages.is_array()) return invalid_argument("messages must be an array", "messages");
-    Json normalized = Json::array();
-    for (Json& message : messages) {
-      if (!message.is_object()) return invalid_argument("a message must be an object", "messages");
-      if (text_field(message, "role").empty()) {
+    const std::optional<Value> messages = parse(messages_json);
+    if (!messages || !messages->is_list()) {
+      return invalid_argument("messages must be an array", "messages");
+    }
+    std::vector<Value> normalized;
+    std::optional<LeadingSystem> system;
+    for (const Value& item : *messages->items()) {
+      if (!item.dict()) return invalid_argument("a message must be an object", "messages");
+      const Dict& given = *item.dict();
+      if (text_field(given, "role").empty()) {
         return invalid_argument("a message has no role", "messages");
       }
-      const bool was_developer = rename_developer(message);
-      RETURN_IF_ERROR(normalize_content(message));
-      normalize_tool_calls(message);
-      if (was_developer && merge_into_system(message, normalized)) continue;
-      normalized.push_back(std::move(message));
+      const bool was_developer = !options_.keep_developer_role && is_role(given, "developer");
+      ASSIGN_OR_RETURN(Dict message, normalize(given, was_developer));
+      if (system && was_developer && system->join(*message.find("content"))) continue;
+      if (system) normalized.push_back(std::exchange(system, std::nullopt)->take());
+      if (normalized.empty() && is_role(message, "system")) {
+        system.emplace(std::move(message));
+      } else {
+        normalized.push_back(Value::dict(std::move(message)));
+      }
     }
-    return NormalizedMessages{normalized.dump(-1, ' ', false, Json::error_handler_t::replace),
+    if (system) normalized.push_back(system->take());
+    return NormalizedMessages{jinja::dump_json(Value::list(std::move(normalized))),
                               std::move(media_)};
   }
 
  private:
-  bool rename_developer(Json& message) const {
-    if (options_.keep_developer_role || message["role"] != "developer") return false;
-    message["role"] = "system";
-    return true;
+  /// Every message gets a content: without one, that of no parts.
+  Result<Dict> normalize(const Dict& given, bool was_developer) {
+    Dict message;
+    const Value* content = given.find("content");
+    for (const auto& [key, value] : given.entries()) {
+      const std::string& name = *key.string();
+      if (name == "role") {
+        message.set(*key.get_if<jinja::Text>(), was_developer ? Value("system") : value);
+        if (!content) message.set("content", no_content(given));
+      } else if (name == "content") {
+        ASSIGN_OR_RETURN(Value normalized, normalize_content(value, given));
+        message.set(*key.get_if<jinja::Text>(), std::move(normalized));
+      } else if (name != "tool_calls") {
+        message.set(*key.get_if<jinja::Text>(), value);
+      } else if (const std::vector<Value>* calls = value.items()) {
+        std::vector<Value> normalized;
+        for (const Value& call : *calls) normalized.push_back(with_object_arguments(call));
+        if (!calls->empty()) message.set(name, Value::list(std::move(normalized)));
+      } else if (!value.is_none() && jinja::is_true(value)) {
+        message.set(name, value);
+      }
+    }
+    return message;
   }
 
-  Result<void> normalize_content(Json& message) {
-    const auto content = message.find("content");
-    if (content == message.end() || content->is_null()) return {};
-    if (content->is_string()) {
-      if (options_.content_format == ContentFormat::kOpenAi && message["role"] != "tool") {
-        *content = typed_parts({Part{false, content->get<std::string>(), {}}});
-      }
-      return {};
+  [[nodiscard]] bool wants_parts(const Dict& message) const {
+    return options_.content_format == ContentFormat::kOpenAi && !is_role(message, "tool");
+  }
+  [[nodiscard]] Value no_content(const Dict& message) const {
+    return wants_parts(message) ? Value::list({}) : Value("");
+  }
+
+  Result<Value> normalize_content(const Value& content, const Dict& message) {
+    if (content.is_none()) return no_content(message);
+    if (content.is_string()) {
+      return wants_parts(message) ? Value::list({text_part(content)}) : content;
     }
-    if (!content->is_array()) {
+    if (!content.is_list()) {
       return invalid_argument("a message's content must be a string or an array", "messages");
     }
     std::vector<Part> parts;
     bool has_media = false;
-    for (const Json& item : *content) {
+    for (const Value& item : *content.items()) {
       ASSIGN_OR_RETURN(Part part, read_part(item));
       has_media |= part.is_media;
       if (part.is_media) media_.push_back(part.media);
       parts.push_back(std::move(part));
     }
-    const bool is_plain_tool = message["role"] == "tool" && !has_media;
-    if (options_.content_format == ContentFormat::kOpenAi && !is_plain_tool) {
-      *content = typed_parts(parts);
-    } else {
-      *content = join_parts(parts, options_.image_placeholder);
-    }
-    return {};
-  }
-
-  static void normalize_tool_calls(Json& message) {
-    const auto calls = message.find("tool_calls");
-    if (calls == message.end()) return;
-    if (calls->is_null() || calls->empty()) {
-      message.erase("tool_calls");
-      return;
-    }
-    if (!calls->is_array()) return;
-    for (Json& call : *calls) {
-      if (!call.is_object() || !call.contains("function") || !call["function"].is_object())
-        continue;
-      Json& function = call["function"];
-      const auto arguments = function.find("arguments");
-      if (arguments == function.end() || arguments->is_null()) {
-        function["arguments"] = Json::object();
-      } else if (arguments->is_string()) {
-        Json parsed = parse_bounded_json<Json>(arguments->get_ref<const std::string&>());
-        *arguments = parsed.is_object() ? std::move(parsed) : Json::object();
-      }
-    }
-  }
-
-  /// A developer's text joins the system message before it, with a blank line between.
-  static bool merge_into_system(const Json& message, Json& normalized) {
-    if (normalized.size() != 1 || normalized.back()["role"] != "system") return false;
-    Json& before = normalized.back()["content"];
-    const Json content = message.value("content", Json());
-    if (before.is_string() && content.is_string()) {
-      before = before.get<std::string>() + "\n\n" + content.get<std::string>();
-      return true;
-    }
-    if (!before.is_array() || !content.is_array() || before.empty()) return false;
-    for (Json part : content) {
-      if (part == content.front() && part.contains("text")) {
-        part["text"] = "\n\n" + part["text"].get<std::string>();
-      }
-      before.push_back(std::move(part));
-    }
-    return true;
+    const bool keeps_parts = options_.content_format == ContentFormat::kOpenAi &&
+                             (has_media || !is_role(message, "tool"));
+    return keeps_parts ? typed_parts(parts) : Value(join_parts(parts, options_.image_placeholder));
   }
 
   const NormalizeOptions& options_;

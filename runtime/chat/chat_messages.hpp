@@ -27,7 +27,10 @@ struct NormalizeOptions {
   std::string image_placeholder;     ///< put before the text of a message in string content
 };
 
-/// - string content: text parts joined by newlines, placeholders of pictures in front;
+/// - a content that is null or absent is that of no parts: "" in string content, [] in openai
+/// content;
+/// - string content: text parts that are not empty joined by newlines, placeholders of pictures in
+///   front;
 /// - openai content: a list of {"type": "text", "text"} and {"type": "image"} and the like;
 /// - developer messages become system messages, merged with the system messages they follow;
 /// - a tool message's list of texts is joined by newlines;

@@ -164,11 +164,12 @@ Result<ChatRenderer::TemplatePtr> ChatRenderer::compile_cached(const std::string
   return compiled;
 }
 
-Result<RenderedChat> ChatRenderer::render(const ChatPrompt& prompt, const ChatClock& clock) {
+Result<RenderedChat> ChatRenderer::render(const ChatPrompt& prompt, const ChatClock& clock,
+                                          const WorkLimits& limits) {
   ASSIGN_OR_RETURN(const TemplatePtr chosen, choose(prompt));
   NormalizeOptions normalize;
   normalize.content_format = options_.content_format.value_or(chosen->content_format());
-  normalize.keep_developer_role = chosen->mentions("developer");
+  normalize.keep_developer_role = chosen->knows_role("developer");
   normalize.image_placeholder = options_.image_placeholder;
   ASSIGN_OR_RETURN(NormalizedMessages messages,
                    normalize_messages(prompt.messages_json, normalize));
@@ -181,7 +182,7 @@ Result<RenderedChat> ChatRenderer::render(const ChatPrompt& prompt, const ChatCl
   input.continue_final_message = prompt.continue_final_message;
   input.special_tokens = special_tokens_;
   input.clock = clock;
-  ASSIGN_OR_RETURN(RenderedPrompt rendered, chosen->render(input));
+  ASSIGN_OR_RETURN(RenderedPrompt rendered, chosen->render(input, limits));
   return RenderedChat{std::move(rendered.text), std::move(messages.media)};
 }
 

@@ -54,8 +54,9 @@ class ChatRenderer {
 
   /// The template is the prompt's own (source, or the name of one of the model's); else, with
   /// tools, the model's "tool_use"; else "default". Errors: kInvalidArgument; no template at all is
-  /// one.
-  Result<RenderedChat> render(const ChatPrompt& prompt, const ChatClock& clock);
+  /// one; kAborted or kTimeout where `limits` end it.
+  Result<RenderedChat> render(const ChatPrompt& prompt, const ChatClock& clock,
+                              const WorkLimits& limits = {});
 
  private:
   using TemplatePtr = std::shared_ptr<const ChatTemplate>;

@@ -1,5 +1,6 @@
 #include "runtime/chat/chat_template.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 
@@ -18,11 +19,19 @@ using jinja::Value;
 /// space at its end tells whether the template trims.
 constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
+/// What a template says may hold a whole conversation: an error shows so many bytes of it.
+constexpr std::size_t kMaxMessageBytes = 1000;
+
 Error to_error(const TemplateError& error) {
   const bool is_own_words =
       error.kind() == TemplateError::Kind::kRaised || error.kind() == TemplateError::Kind::kLimit;
-  return invalid_argument(is_own_words ? error.what()
-                                       : "chat template: " + std::string(error.what()));
+  std::string message = is_own_words ? error.what() : "chat template: " + std::string(error.what());
+  if (message.size() > kMaxMessageBytes) {
+    std::size_t end = kMaxMessageBytes;
+    while (end > 0 && (static_cast<unsigned char>(message[end]) & 0xC0) == 0x80) --end;
+    message.replace(end, std::string::npos, "...");
+  }
+  return invalid_argument(std::move(message));
 }
 
 Result<Value> parse(const std::string& json, const char* param) {
@@ -47,7 +56,10 @@ Value prepare_message(const Dict& message) {
   for (const auto& [key, value] : message.entries()) {
     if (!value.is_none()) prepared.set(*key.string(), value);
   }
-  if (reasoning != nullptr) prepared.set("reasoning_content", *reasoning);
+  if (reasoning != nullptr) {
+    prepared.set("reasoning_content", *reasoning);
+    prepared.set("reasoning", *reasoning);
+  }
   return Value::dict(std::move(prepared));
 }
 
@@ -139,13 +151,23 @@ Result<jinja::Variables> prepare_variables(const ChatTemplateInput& input) {
 
 /// Byte spans as spans of code points, none behind the end of the text. Spans may nest.
 std::vector<TextSpan> to_code_points(const jinja::Rendering& rendering) {
-  const auto place = [&](std::size_t offset) {
-    return jinja::num_code_points(
-        std::string_view(rendering.text).substr(0, std::min(offset, rendering.text.size())));
-  };
   std::vector<TextSpan> spans;
-  for (const auto& [start, end] : rendering.generation_spans) {
-    spans.push_back({place(start), place(end)});
+  std::vector<std::pair<std::size_t, std::size_t*>> places;  // byte offset, and where its code
+                                                             // point's number goes
+  spans.resize(rendering.generation_spans.size());
+  for (std::size_t i = 0; i < spans.size(); ++i) {
+    places.emplace_back(rendering.generation_spans[i].first, &spans[i].start);
+    places.emplace_back(rendering.generation_spans[i].second, &spans[i].end);
+  }
+  std::sort(places.begin(), places.end());
+  const std::string_view text = rendering.text;
+  std::size_t offset = 0;
+  std::size_t num_before = 0;
+  for (const auto& [place, number] : places) {
+    const std::size_t next = std::min(place, text.size());
+    num_before += jinja::num_code_points(text.substr(offset, next - offset));
+    offset = next;
+    *number = num_before;
   }
   return spans;
 }
@@ -186,11 +208,12 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(
   }
 }
 
-Result<RenderedPrompt> ChatTemplate::render(const ChatTemplateInput& input) const {
+Result<RenderedPrompt> ChatTemplate::render(const ChatTemplateInput& input,
+                                            const WorkLimits& limits) const {
   try {
     ASSIGN_OR_RETURN(const jinja::Variables variables, prepare_variables(input));
     jinja::Rendering rendering =
-        compiled_->render(variables, {limits_.max_output_bytes, limits_.max_steps},
+        compiled_->render(variables, {limits, limits_.max_output_bytes, limits_.max_steps},
                           {input.clock.unix_us, input.clock.utc_offset_s});
     if (input.continue_final_message) RETURN_IF_ERROR(cut_at_end_mark(rendering.text));
     RenderedPrompt prompt;
@@ -199,11 +222,20 @@ Result<RenderedPrompt> ChatTemplate::render(const ChatTemplateInput& input) cons
     return prompt;
   } catch (const TemplateError& error) {
     return to_error(error);
+  } catch (const WorkStopped& stopped) {
+    if (stopped.reason() != WorkStopped::Reason::kTooMuch) {
+      return stopped.error("rendering the chat template");
+    }
+    return invalid_argument("the chat template needs more than " +
+                            std::to_string(limits_.max_steps) + " steps");
   }
 }
 
-bool ChatTemplate::mentions(const std::string& word) const {
-  return source_.find(word) != std::string::npos;
+bool ChatTemplate::knows_role(std::string_view role) const {
+  for (const char quote : {'\'', '"'}) {
+    if (source_.find(quote + std::string(role) + quote) != std::string::npos) return true;
+  }
+  return false;
 }
 
 }  // namespace troupe

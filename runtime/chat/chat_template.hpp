@@ -7,9 +7,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/base/result.hpp"
+#include "runtime/base/work_budget.hpp"
 
 namespace troupe {
 
@@ -24,7 +26,7 @@ enum class ContentFormat { kString, kOpenAi };
 struct ChatTemplateLimits {
   std::size_t max_source_bytes = std::size_t{1} << 20;
   std::size_t max_output_bytes = std::size_t{64} << 20;  ///< also of any string on the way
-  std::uint64_t max_steps = 32'000'000;  ///< one per evaluated node and per 16 bytes built
+  std::uint64_t max_steps = 32'000'000;  ///< one per evaluated node and per 16 bytes read or built
 };
 
 /// Wall-clock time for strftime_now: the template shows it in the server's time zone.
@@ -71,12 +73,15 @@ class ChatTemplate {
 
   /// Errors: kInvalidArgument with the text that the template gave to raise_exception, or saying
   /// what the template did wrong, or which limit it ran into.
-  Result<RenderedPrompt> render(const ChatTemplateInput& input) const;
+  /// kAborted or kTimeout where `limits` end it.
+  Result<RenderedPrompt> render(const ChatTemplateInput& input,
+                                const WorkLimits& limits = {}) const;
 
   /// kOpenAi if some loop of the template goes over a message's content, else kString.
   [[nodiscard]] ContentFormat content_format() const noexcept { return content_format_; }
-  /// Whether the template's text speaks of this role, so that messages may keep it.
-  [[nodiscard]] bool mentions(const std::string& word) const;
+  /// Whether the template has this role as a text of its own ('developer' or "developer"), so that
+  /// messages may keep it.
+  [[nodiscard]] bool knows_role(std::string_view role) const;
 
  private:
   ChatTemplate(std::shared_ptr<const jinja::Template> compiled, std::string source,

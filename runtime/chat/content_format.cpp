@@ -1,6 +1,9 @@
 #include "runtime/chat/content_format.hpp"
 
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "runtime/chat/jinja/ast_walk.hpp"
 
@@ -9,12 +12,10 @@ namespace {
 
 using namespace jinja;
 
-/// Which names stand for a content grows while the template is walked, and whether a loop goes over
-/// one of them. Names are not told apart by scope; templates do not reuse them that way.
-class ContentLoops {
+/// What values flow into what names. Names are not told apart by scope; templates do not reuse them
+/// that way. Beside variables, "name(0)" and "name(key" stand for the arguments of a macro's calls.
+class ContentFlow {
  public:
-  [[nodiscard]] bool found() const { return found_; }
-
   void walk(const Body& body) {
     for (const Statement& statement : body) {
       std::visit(Overloaded{[](const TextOutput&) {}, [](const Break&) {}, [](const Continue&) {},
@@ -28,21 +29,16 @@ class ContentLoops {
                             },
                             [&](const For& node) {
                               walk(*node.iterable);
-                              found_ |= is_content(*node.iterable);
+                              add_flow(*node.iterable, kLoops);
                               walk(node.body);
                               walk(node.otherwise);
                             },
                             [&](const Set& node) {
                               walk(*node.value);
-                              if (!node.target.is_tuple && is_content(*node.value)) {
-                                aliases_.insert(node.target.name);
-                              }
+                              if (!node.target.is_tuple) add_flow(*node.value, node.target.name);
                             },
                             [&](const SetBlock& node) { walk(node.body); },
-                            [&](const Macro& node) {
-                              macros_.emplace_back(node.macro.name, &node.macro);
-                              walk(node.macro.body);
-                            },
+                            [&](const Macro& node) { add_macro(node.macro); },
                             [&](const CallBlock& node) {
                               walk(*node.call);
                               walk(node.caller.body);
@@ -50,7 +46,7 @@ class ContentLoops {
                             [&](const FilterBlock& node) { walk(node.body); },
                             [&](const With& node) {
                               for (const auto& [target, value] : node.assignments) {
-                                if (is_content(*value)) aliases_.insert(target.name);
+                                add_flow(*value, target.name);
                               }
                               walk(node.body);
                             },
@@ -60,62 +56,94 @@ class ContentLoops {
     }
   }
 
+  /// Whether a content flows into a loop.
+  [[nodiscard]] bool reaches_loop() const {
+    std::set<std::string> reached{kContent};
+    std::vector<std::string> waiting{kContent};
+    while (!waiting.empty()) {
+      const auto flows = flows_.find(waiting.back());
+      waiting.pop_back();
+      if (flows == flows_.end()) continue;
+      for (const std::string& target : flows->second) {
+        if (reached.insert(target).second) waiting.push_back(target);
+      }
+    }
+    return reached.contains(kLoops);
+  }
+
  private:
-  /// Finds calls of macros with a content among the arguments.
+  inline static const std::string kContent = "content";
+  inline static const std::string kLoops = "for";  // no variable can have this name
+
+  static std::string argument(const std::string& macro, std::size_t place) {
+    return macro + "(" + std::to_string(place) + ")";
+  }
+  static std::string argument(const std::string& macro, const std::string& name) {
+    return macro + "(" + name;
+  }
+
   void walk(const Expression& expression) {
-    if (const auto* call = std::get_if<Call>(&expression.node)) follow(*call);
+    if (const auto* call = std::get_if<Call>(&expression.node)) {
+      if (const auto* macro = std::get_if<Name>(&call->callee->node)) {
+        for (std::size_t i = 0; i < call->arguments.positional.size(); ++i) {
+          add_flow(*call->arguments.positional[i], argument(macro->name, i));
+        }
+        for (const auto& [name, value] : call->arguments.named) {
+          add_flow(*value, argument(macro->name, name));
+        }
+      }
+    }
     for_each_child(expression, [&](const Expression& child) { walk(child); });
   }
 
-  void follow(const Call& call) {
-    const auto* name = std::get_if<Name>(&call.callee->node);
-    if (!name) return;
-    for (const auto& [macro_name, macro] : macros_) {
-      if (macro_name != name->name) continue;
-      bool is_new = false;
-      for (std::size_t i = 0; i < macro->parameters.size(); ++i) {
-        const std::string& parameter = macro->parameters[i].name;
-        const bool by_place =
-            i < call.arguments.positional.size() && is_content(*call.arguments.positional[i]);
-        bool by_name = false;
-        for (const auto& [key, argument] : call.arguments.named) {
-          by_name |= key == parameter && is_content(*argument);
-        }
-        if (by_place || by_name) is_new |= aliases_.insert(parameter).second;
+  void add_macro(const MacroNode& macro) {
+    for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
+      const std::string& parameter = macro.parameters[i].name;
+      flows_[argument(macro.name, i)].push_back(parameter);
+      flows_[argument(macro.name, parameter)].push_back(parameter);
+    }
+    walk(macro.body);
+  }
+
+  /// The value of `expression` may come into `target`: a content, a variable's value, or either
+  /// through filters and slices.
+  void add_flow(const Expression& expression, const std::string& target) {
+    const Expression* source = &expression;
+    while (true) {
+      if (const auto* filter = std::get_if<Filter>(&source->node); filter && filter->input) {
+        source = filter->input.get();
+      } else if (const auto* slice = std::get_if<Slice>(&source->node)) {
+        source = slice->object.get();
+      } else {
+        break;
       }
-      if (is_new) walk(macro->body);
+    }
+    if (const auto* name = std::get_if<Name>(&source->node)) {
+      flows_[name->name].push_back(target);
+    } else if (is_content(*source)) {
+      flows_[kContent].push_back(target);
     }
   }
 
-  [[nodiscard]] bool is_content(const Expression& expression) const {
-    if (const auto* name = std::get_if<Name>(&expression.node)) {
-      return aliases_.contains(name->name);
-    }
+  /// x.content or x["content"].
+  static bool is_content(const Expression& expression) {
     if (const auto* attribute = std::get_if<Attribute>(&expression.node)) {
-      return attribute->name == "content";
+      return attribute->name == kContent;
     }
-    if (const auto* item = std::get_if<Item>(&expression.node)) {
-      const auto* key = std::get_if<Literal>(&item->key->node);
-      return key && key->value.is_string() && *key->value.string() == "content";
-    }
-    if (const auto* filter = std::get_if<Filter>(&expression.node)) {
-      return filter->input && is_content(*filter->input);
-    }
-    if (const auto* slice = std::get_if<Slice>(&expression.node)) return is_content(*slice->object);
-    return false;
+    const auto* item = std::get_if<Item>(&expression.node);
+    const auto* key = item ? std::get_if<Literal>(&item->key->node) : nullptr;
+    return key && key->value.is_string() && *key->value.string() == kContent;
   }
 
-  std::set<std::string> aliases_{"content"};
-  std::vector<std::pair<std::string, const MacroNode*>> macros_;
-  bool found_ = false;
+  std::map<std::string, std::vector<std::string>> flows_;
 };
 
 }  // namespace
 
 ContentFormat detect_content_format(const jinja::Body& body) {
-  ContentLoops loops;
-  loops.walk(body);
-  return loops.found() ? ContentFormat::kOpenAi : ContentFormat::kString;
+  ContentFlow flow;
+  flow.walk(body);
+  return flow.reaches_loop() ? ContentFormat::kOpenAi : ContentFormat::kString;
 }
 
 }  // namespace troupe

@@ -119,12 +119,13 @@ ReplayReport replay_templates(const std::filesystem::path& folder) {
           compare(row, compile_and_render(source, input_of(row, context))));
     });
   }
-  if (std::filesystem::exists(folder / "snippets.jsonl")) {
+  for (const char* name : {"snippets.jsonl", "builtins.jsonl"}) {
+    if (!std::filesystem::exists(folder / name)) continue;
     Json shared{{"messages", context.json.at("snippet_messages")},
                 {"kwargs", context.json.at("snippet_kwargs")},
                 {"add_generation_prompt", context.json.at("snippet_add_generation_prompt")}};
     const ChatTemplateInput input = input_of(shared, context);
-    for_each_row(folder / "snippets.jsonl", [&](const Json& row) {
+    for_each_row(folder / name, [&](const Json& row) {
       const auto source = row.at("template").get<std::string>();
       add(report, "snippet " + source, compare(row, compile_and_render(source, input)));
     });

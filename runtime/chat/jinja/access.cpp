@@ -76,7 +76,7 @@ std::optional<Value> find_item(const Value& value, const Value& key, Runtime& ru
     return (*items)[static_cast<std::size_t>(place)];
   }
   if (const std::string* text = value.string()) {
-    runtime.budget.charge_text(text->size());
+    runtime.budget.charge_read(text->size());
     const auto size = static_cast<std::int64_t>(num_code_points(*text));
     const std::int64_t place = *index < 0 ? *index + size : *index;
     if (place < 0 || place >= size) return std::nullopt;
@@ -91,6 +91,7 @@ std::optional<Value> find_item(const Value& value, const Value& key, Runtime& ru
 
 struct SliceBounds {
   std::int64_t start;
+  std::int64_t stop;
   std::int64_t step;
   std::size_t count;
 };
@@ -125,7 +126,7 @@ SliceBounds slice_bounds(const Value& start, const Value& stop, const Value& ste
   const std::int64_t last = clamp_bound(stop, back ? -1 : size, size, lowest, highest);
   const std::int64_t span = back ? first - last : last - first;
   const std::int64_t count = span <= 0 ? 0 : (span - 1) / (back ? -stride : stride) + 1;
-  return {first, stride, static_cast<std::size_t>(count)};
+  return {first, last, stride, static_cast<std::size_t>(count)};
 }
 
 template <class Row>
@@ -154,6 +155,7 @@ StreamPtr make_stream(std::function<std::optional<Value>()> function, std::uint3
 
 std::optional<Value> find_attribute(const Value& value, std::string_view name, Runtime& runtime) {
   if (const Undefined* undefined = value.get_if<Undefined>()) fail_undefined(*undefined);
+  runtime.budget.charge_read(name.size());
   if (name.starts_with("_")) {
     // Each object has these in Python. Names that none has are looked up as items instead.
     static constexpr std::string_view kDunders[] = {
@@ -200,19 +202,23 @@ Value get_slice(const Value& value, const Value& start, const Value& stop, const
     }
   }
   if (const std::string* text = value.string()) {
-    runtime.budget.charge_text(text->size());
+    runtime.budget.charge_characters(text->size());
     std::string sliced = slice_text(*text, start, stop, step);
     return value.is_markup() ? Value::markup(std::move(sliced)) : Value(std::move(sliced));
   }
   if (const std::vector<Value>* items = value.items()) {
-    runtime.budget.charge(items->size());
-    std::vector<Value> sliced = pick(*items, slice_bounds(start, stop, step, items->size()));
+    const SliceBounds bounds = slice_bounds(start, stop, step, items->size());
+    runtime.budget.charge(1 + bounds.count);
+    std::vector<Value> sliced = pick(*items, bounds);
     return value.is_tuple() ? Value::tuple(std::move(sliced)) : Value::list(std::move(sliced));
   }
   if (const Object* object = value.object(); object && object->has_items()) {
     std::vector<Value> sliced;
     const SliceBounds bounds = slice_bounds(start, stop, step, object->length().value_or(0));
-    runtime.budget.charge(bounds.count);
+    if (std::optional<Value> part = object->slice(bounds.start, bounds.stop, bounds.step)) {
+      return *std::move(part);
+    }
+    runtime.budget.charge(1 + bounds.count);
     std::int64_t place = bounds.start;
     for (std::size_t i = 0; i < bounds.count; ++i, place += bounds.step) {
       sliced.push_back(object->item(place).value());

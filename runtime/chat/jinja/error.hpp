@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "runtime/base/work_budget.hpp"
+
 namespace troupe::jinja {
 
 class TemplateError : public std::runtime_error {
@@ -37,23 +39,29 @@ class TemplateError : public std::runtime_error {
   throw TemplateError(TemplateError::Kind::kLimit, message);
 }
 
-/// The work that one rendering may still do. Everything whose cost a template controls charges it
-/// before it does the work.
+/// The work that one rendering may still do. Everything whose cost a template or its input controls
+/// charges it, by the size of what is read and made, before it does the work. Throws WorkStopped
+/// when it is spent.
 class Budget {
  public:
-  Budget(std::uint64_t max_steps, std::size_t max_text_bytes)
-      : max_steps_(max_steps), max_text_bytes_(max_text_bytes) {}
+  Budget(const WorkLimits& limits, std::uint64_t max_steps, std::size_t max_text_bytes)
+      : work_(limits, max_steps), max_text_bytes_(max_text_bytes) {}
 
-  void charge(std::uint64_t steps = 1) {
-    used_ += steps;
-    if (used_ > max_steps_) {
-      fail_limit("the chat template needs more than " + std::to_string(max_steps_) + " steps");
-    }
-  }
-  /// For `bytes` of text built or searched.
+  void charge(std::uint64_t steps = 1) { work_.charge(steps); }
+  /// For `bytes` that are searched, compared, hashed or copied.
+  void charge_read(std::size_t bytes) { work_.charge_bytes(bytes); }
+  /// For `bytes` of text that are looked at character by character.
+  void charge_characters(std::size_t bytes) { work_.charge(1 + bytes / 4); }
+  /// For a text of `bytes` that is built.
   void charge_text(std::size_t bytes) {
     check_text_size(bytes);
-    charge(1 + bytes / 16);
+    charge_read(bytes);
+  }
+  /// For `count` times `bytes` of text; the product may be larger than any number.
+  void charge_copies(std::size_t bytes, std::uint64_t count) {
+    std::size_t total = 0;
+    if (__builtin_mul_overflow(bytes, count, &total)) total = ~std::size_t{0};
+    charge_text(total);
   }
   /// Fails if a text of `bytes` is too large; costs nothing.
   void check_text_size(std::size_t bytes) const {
@@ -64,9 +72,8 @@ class Budget {
   }
 
  private:
-  std::uint64_t max_steps_;
+  WorkBudget work_;
   std::size_t max_text_bytes_;
-  std::uint64_t used_ = 0;
 };
 
 /// Containers in containers, both in a client's JSON and made by a template: printing, comparing

@@ -19,13 +19,14 @@ class MacroObject : public Object {
   [[nodiscard]] std::string repr(Runtime&) const override {
     return "<Macro '" + macro_.name + "'>";
   }
-  [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime&) override {
+  [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime& runtime) override {
     if (name == "name") return Value(macro_.name);
     if (name == "catch_varargs") return Value(macro_.takes_varargs);
     if (name == "catch_kwargs") return Value(macro_.takes_kwargs);
     if (name == "caller") return Value(macro_.takes_caller);
     if (name != "arguments") return std::nullopt;
     std::vector<Value> names;
+    runtime.budget.charge(macro_.parameters.size());
     for (const Parameter& parameter : macro_.parameters) names.emplace_back(parameter.name);
     return Value::tuple(std::move(names));
   }
@@ -40,6 +41,37 @@ class MacroObject : public Object {
   Evaluator& evaluator_;
 };
 
+/// Where the named arguments of a call stand.
+class NamedPlaces {
+ public:
+  explicit NamedPlaces(const Arguments& arguments) : arguments_(arguments) {
+    while (num_places_ < arguments.named.size()) add_next();
+  }
+  [[nodiscard]] std::size_t find(std::string_view name) const {
+    const auto is_here = [&](std::size_t i) { return arguments_.named[i].first == name; };
+    if (num_places_ > kFewEntries) return index_.find(keyed_hash(name), is_here);
+    for (std::size_t i = 0; i < num_places_; ++i) {
+      if (is_here(i)) return i;
+    }
+    return HashIndex::kNone;
+  }
+  void add_last() { add_next(); }
+
+ private:
+  void add_next() {
+    ++num_places_;
+    if (num_places_ <= kFewEntries) return;
+    const std::size_t first = num_places_ == kFewEntries + 1 ? 0 : num_places_ - 1;
+    for (std::size_t i = first; i < num_places_; ++i) {
+      index_.add(keyed_hash(arguments_.named[i].first), i);
+    }
+  }
+
+  const Arguments& arguments_;
+  HashIndex index_;  // empty up to kFewEntries
+  std::size_t num_places_ = 0;
+};
+
 }  // namespace
 
 Template::Template(std::string_view source) : body_(parse(source)) {}
@@ -51,7 +83,8 @@ Rendering Template::render(const Variables& variables, const RenderLimits& limit
 
 Evaluator::Evaluator(const Variables& variables, const RenderLimits& limits,
                      const RenderClock& clock)
-    : Runtime(Budget(limits.max_steps, limits.max_output_bytes), clock.unix_us, clock.utc_offset_s),
+    : Runtime(Budget(limits.work, limits.max_steps, limits.max_output_bytes), clock.unix_us,
+              clock.utc_offset_s),
       root_(std::make_shared<Scope>()),
       out_(&text_) {
   for (const auto& [name, value] : variables) root_->set(name, value);
@@ -245,17 +278,20 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
     }
     for (std::size_t i = 0; i < values.size(); ++i) assign(target.parts[i], values[i], scope);
   } else if (target.attribute.empty()) {
+    budget.charge_read(target.name.size());
     scope->set(target.name, value);
   } else {
-    const Value* variable = scope->find(target.name);
+    const Value* variable = scope->find(target.name, budget);
     const auto name_space = variable ? variable->object_as<Namespace>() : nullptr;
     if (!name_space) fail_type("cannot assign attribute on non-namespace object");
+    budget.charge_read(target.attribute.size());
     name_space->set(target.attribute, value);
   }
 }
 
 Value Evaluator::make_macro(const MacroNode& macro, const ScopePtr& scope) {
   // The macro holds the scope, and the scope will hold the macro.
+  budget.charge(kStepsPerCycle);
   at_end([scope] { scope->clear(); });
   return Value(std::shared_ptr<Object>(std::make_shared<MacroObject>(macro, scope, *this)));
 }
@@ -263,21 +299,22 @@ Value Evaluator::make_macro(const MacroNode& macro, const ScopePtr& scope) {
 Value Evaluator::call_macro(const MacroNode& macro, const ScopePtr& closure,
                             const Arguments& arguments) {
   const auto scope = std::make_shared<Scope>(closure);
+  budget.charge(arguments.positional.size() + arguments.named.size());
+  NamedPlaces named(arguments);
   std::vector<bool> is_used(arguments.named.size(), false);
   const auto take_named = [&](std::string_view name) -> const Value* {
-    for (std::size_t i = 0; i < is_used.size(); ++i) {
-      if (is_used[i] || arguments.named[i].first != name) continue;
-      is_used[i] = true;
-      return &arguments.named[i].second;
-    }
-    return nullptr;
+    const std::size_t place = named.find(name);
+    if (place == HashIndex::kNone) return nullptr;
+    is_used[place] = true;
+    return &arguments.named[place].second;
   };
   for (std::size_t i = 0; i < macro.parameters.size(); ++i) {
     const Parameter& parameter = macro.parameters[i];
+    budget.charge_read(parameter.name.size());
     if (i < arguments.positional.size()) {
       scope->set(parameter.name, arguments.positional[i]);
-    } else if (const Value* named = take_named(parameter.name)) {
-      scope->set(parameter.name, *named);
+    } else if (const Value* given = take_named(parameter.name)) {
+      scope->set(parameter.name, *given);
     } else if (parameter.default_value) {
       scope->set(parameter.name, evaluate(*parameter.default_value, scope));
     } else {
@@ -318,7 +355,7 @@ Value Evaluator::evaluate(const Expression& expression, const ScopePtr& scope) {
       Overloaded{
           [](const Literal& node) { return node.value; },
           [&](const Name& node) {
-            if (const Value* value = scope->find(node.name)) return *value;
+            if (const Value* value = scope->find(node.name, budget)) return *value;
             if (const Value* global = find_global(node.name)) return *global;
             return Value::undefined("'" + node.name + "' is undefined");
           },
@@ -437,10 +474,14 @@ Arguments Evaluator::evaluate_arguments(const CallArguments& node, const ScopePt
   for (const ExpressionPtr& argument : node.positional) {
     arguments.positional.push_back(evaluate(*argument, scope));
   }
-  for (const auto& [name, argument] : node.named) {
-    if (arguments.find(name)) fail_type("keyword argument repeated: " + name);
-    arguments.named.emplace_back(name, evaluate(*argument, scope));
-  }
+  NamedPlaces names(arguments);
+  const auto add_named = [&](const std::string& name, Value value) {
+    budget.charge_read(name.size());
+    if (names.find(name) != HashIndex::kNone) fail_type("keyword argument repeated: " + name);
+    arguments.named.emplace_back(name, std::move(value));
+    names.add_last();
+  };
+  for (const auto& [name, argument] : node.named) add_named(name, evaluate(*argument, scope));
   if (node.star) {
     for (Value& value : to_vector(evaluate(*node.star, scope), *this)) {
       arguments.positional.push_back(std::move(value));
@@ -451,8 +492,7 @@ Arguments Evaluator::evaluate_arguments(const CallArguments& node, const ScopePt
     if (!values.dict()) fail_type("argument after ** must be a mapping, not " + type_name(values));
     for (const auto& [key, value] : values.dict()->entries()) {
       if (!key.is_string()) fail_type("keywords must be strings");
-      if (arguments.find(*key.string())) fail_type("keyword argument repeated: " + *key.string());
-      arguments.named.emplace_back(*key.string(), value);
+      add_named(*key.string(), value);
     }
   }
   return arguments;

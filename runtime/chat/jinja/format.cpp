@@ -36,6 +36,7 @@ std::int64_t read_number(std::string_view text, std::size_t& position) {
 
 std::string pad(const std::string& sign, const std::string& body, const Spec& spec,
                 char default_align, Runtime& runtime) {
+  runtime.budget.charge_text(body.size());
   const auto size = static_cast<std::int64_t>(num_code_points(sign) + num_code_points(body));
   if (size >= spec.width) return sign + body;
   const std::int64_t missing = spec.width - size;
@@ -57,12 +58,15 @@ std::string pad(const std::string& sign, const std::string& body, const Spec& sp
   }
 }
 
-void group_digits(std::string& digits, char separator, std::size_t group) {
-  std::size_t end = std::min(digits.find_first_not_of("0123456789abcdefABCDEF"), digits.size());
-  while (end > group) {
-    end -= group;
-    digits.insert(end, 1, separator);
+std::string group_digits(const std::string& digits, char separator, std::size_t group) {
+  const std::size_t end =
+      std::min(digits.find_first_not_of("0123456789abcdefABCDEF"), digits.size());
+  std::string grouped;
+  for (std::size_t i = 0; i < end; ++i) {
+    if (i > 0 && (end - i) % group == 0) grouped += separator;
+    grouped += digits[i];
   }
+  return grouped + digits.substr(end);
 }
 
 std::string format_float(double number, const Spec& spec, char type, int default_precision) {
@@ -87,6 +91,10 @@ std::pair<std::string, std::string> split_sign(std::string text, char sign) {
 }
 
 std::string format_number(const Value& value, const Spec& spec, Runtime& runtime) {
+  runtime.budget.charge(cost_of_digits(value));
+  // printf's digits cost their square, up to some hundred of them.
+  runtime.budget.charge(
+      static_cast<std::uint64_t>(std::clamp<std::int64_t>(spec.precision, 0, 10000)));
   std::string digits;
   std::string prefix;
   char type = spec.type;
@@ -122,7 +130,7 @@ std::string format_number(const Value& value, const Spec& spec, Runtime& runtime
     }
   }
   auto [sign, body] = split_sign(std::move(digits), spec.sign);
-  if (spec.grouping) group_digits(body, spec.grouping, group);
+  if (spec.grouping) body = group_digits(body, spec.grouping, group);
   Spec padding = spec;
   if (spec.has_zero && !spec.align) {
     padding.align = '=';
@@ -140,7 +148,9 @@ class PrintfFormatter {
 
   std::string run() {
     std::string out;
+    runtime_.budget.charge_characters(format_.size());
     while (position_ < format_.size()) {
+      runtime_.budget.charge();
       const std::size_t percent = std::min(format_.find('%', position_), format_.size());
       out += format_.substr(position_, percent - position_);
       position_ = percent + 1;
@@ -187,6 +197,7 @@ class PrintfFormatter {
       if (end == std::string_view::npos) fail_value("incomplete format key");
       if (!values_.dict()) fail_type("format requires a mapping");
       const std::string key(format_.substr(position_ + 1, end - position_ - 1));
+      runtime_.budget.charge_read(key.size());
       const Value* found = values_.dict()->find(key);
       if (!found) fail_value("'" + key + "'");
       keyed_ = *found;
@@ -220,7 +231,7 @@ class PrintfFormatter {
     const Value value = take();
     if (spec.type == 's' || spec.type == 'r' || spec.type == 'a') {
       std::string text = spec.type == 's' ? to_text(value, runtime_) : repr(value, runtime_);
-      if (is_markup_ && !value.is_markup()) text = escape_html(text);
+      if (is_markup_ && !value.is_markup()) text = escape_html(text, runtime_.budget);
       if (spec.precision >= 0) {
         text.resize(byte_offset(text, static_cast<std::size_t>(spec.precision)));
       }
@@ -261,7 +272,10 @@ class PrintfFormatter {
     plain.width = 0;
     auto [sign, digits] = split_sign(format_number(value, plain, runtime_), '-');
     const auto missing = spec.precision - static_cast<std::int64_t>(digits.size());
-    if (missing > 0) digits.insert(0, static_cast<std::size_t>(missing), '0');
+    if (missing > 0) {
+      runtime_.budget.charge_text(static_cast<std::size_t>(missing));
+      digits.insert(0, static_cast<std::size_t>(missing), '0');
+    }
     return pad(sign, digits, spec, '>', runtime_);
   }
 
@@ -284,6 +298,7 @@ class BraceFormatter {
 
   std::string run(std::string_view format, int level) {
     if (level > 2) fail_value("Max string recursion exceeded");
+    runtime_.budget.charge_characters(format.size());
     std::string out;
     for (std::size_t i = 0; i < format.size(); ++i) {
       const char c = format[i];
@@ -340,11 +355,13 @@ class BraceFormatter {
     }
     if (rest.starts_with(':')) rest.remove_prefix(1);
     const std::string formatted = format_value(value, run(rest, level + 1));
-    return is_markup_ && !value.is_markup() ? escape_html(formatted) : formatted;
+    return is_markup_ && !value.is_markup() ? escape_html(formatted, runtime_.budget) : formatted;
   }
 
   /// first.attribute[item]...
   Value lookup(std::string_view name) {
+    runtime_.budget.charge_read(name.size());
+    runtime_.budget.charge(arguments_.named.size() / 4);
     std::size_t end = std::min(name.find_first_of(".["), name.size());
     const std::string first(name.substr(0, end));
     Value value;
@@ -364,6 +381,7 @@ class BraceFormatter {
       fail_value("'" + first + "'");
     }
     while (end < name.size()) {
+      runtime_.budget.charge();
       if (name[end] == '.') {
         const std::size_t stop = std::min(name.find_first_of(".[", end + 1), name.size());
         value = get_attribute(value, name.substr(end + 1, stop - end - 1), runtime_);
@@ -372,6 +390,7 @@ class BraceFormatter {
         const std::size_t stop = name.find(']', end);
         if (stop == std::string_view::npos) fail_value("Missing ']' in format string");
         const std::string key(name.substr(end + 1, stop - end - 1));
+        runtime_.budget.charge(cost_of_digits(key.size()));
         const std::optional<Value> index = key.find_first_not_of("0123456789") == std::string::npos
                                                ? parse_integer(key)
                                                : std::nullopt;
@@ -399,6 +418,7 @@ class BraceFormatter {
                  "' for object of type 'str'");
     }
     if (is_flag) return pad("", is_true(value) ? "1" : "0", spec, '>', runtime_);
+    runtime_.budget.charge_text(value.string()->size());
     std::string body = *value.string();
     if (spec.precision >= 0) {
       body.resize(byte_offset(body, static_cast<std::size_t>(spec.precision)));

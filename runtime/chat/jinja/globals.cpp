@@ -30,6 +30,12 @@ class Range : public Object {
     if (step_ != 1) text += ", " + std::to_string(step_);
     return text + ")";
   }
+  [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime&) override {
+    if (name == "start") return Value(start_);
+    if (name == "stop") return Value(stop_);
+    if (name == "step") return Value(step_);
+    return std::nullopt;
+  }
   [[nodiscard]] std::optional<std::size_t> length() const override { return length_; }
   [[nodiscard]] bool has_items() const override { return true; }
   [[nodiscard]] std::optional<Value> item(std::int64_t index) const override {
@@ -37,6 +43,18 @@ class Range : public Object {
     if (index < 0) index += length;
     if (index < 0 || index >= length) return std::nullopt;
     return Value(start_ + index * step_);
+  }
+  [[nodiscard]] std::optional<Value> slice(std::int64_t first, std::int64_t last,
+                                           std::int64_t stride) const override {
+    std::int64_t stop = 0;
+    std::int64_t step = 0;
+    if (__builtin_mul_overflow(last, step_, &stop) ||
+        __builtin_add_overflow(start_, stop, &stop) ||
+        __builtin_mul_overflow(step_, stride, &step)) {
+      return std::nullopt;
+    }
+    return Value(
+        std::shared_ptr<Object>(std::make_shared<Range>(start_ + first * step_, stop, step)));
   }
   [[nodiscard]] StreamPtr iterate(Runtime& runtime) override {
     return make_stream(
@@ -79,6 +97,7 @@ Value make_dict(const Value&, const Arguments& call, Runtime& runtime) {
   if (call.positional.size() > 1) fail_type("dict expected at most 1 argument");
   if (!call.positional.empty()) {
     const Value& source = call.positional[0];
+    if (const Undefined* undefined = source.get_if<Undefined>()) fail_undefined(*undefined);
     if (const Dict* entries = source.dict()) {
       runtime.budget.charge(entries->size());
       dict = *entries;
@@ -91,12 +110,16 @@ Value make_dict(const Value&, const Arguments& call, Runtime& runtime) {
       }
     }
   }
-  for (const auto& [name, value] : call.named) dict.set(name, value);
+  for (const auto& [name, value] : call.named) {
+    runtime.budget.charge_read(name.size());
+    dict.set(name, value);
+  }
   return Value::dict(std::move(dict));
 }
 
 Value make_namespace(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto result = std::make_shared<Namespace>();
+  runtime.budget.charge(kStepsPerCycle);
   runtime.at_end([result] { result->clear(); });
   const Value entries = make_dict(self, call, runtime);
   for (const auto& [key, value] : entries.dict()->entries()) {
@@ -115,8 +138,7 @@ Value strftime_now(const Value&, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "strftime_now", {"format"}, 1);
   const std::string* format = arguments[0]->string();
   if (!format) fail_type("strftime() argument 1 must be str, not " + type_name(*arguments[0]));
-  runtime.budget.charge_text(format->size());
-  return Value(format_time(*format, runtime.unix_us, runtime.utc_offset_s));
+  return Value(format_time(*format, runtime));
 }
 
 /// cycler(a, b, ...): next() goes round.

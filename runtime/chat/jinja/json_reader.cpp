@@ -1,5 +1,7 @@
+#include <array>
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/keyed_hash.hpp"
 #include "runtime/chat/jinja/operations.hpp"
 
 namespace troupe::jinja {
@@ -9,6 +11,7 @@ namespace {
 /// as in Python.
 class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
+  explicit ValueBuilder(std::size_t max_depth) : max_depth_(max_depth) {}
   [[nodiscard]] Value take() { return std::move(result_); }
 
   bool null() override { return add(Value()); }
@@ -25,12 +28,12 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     }
     return add(Value(number));
   }
-  bool string(std::string& text) override { return add(Value(std::move(text))); }
+  bool string(std::string& text) override { return add(Value(shared(text))); }
   bool binary(nlohmann::json::binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(true); }
   bool start_array(std::size_t) override { return open(false); }
   bool key(std::string& name) override {
-    open_.back().key = std::move(name);
+    open_.back().key = shared(name);
     return true;
   }
   bool end_object() override {
@@ -52,13 +55,26 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
   struct Container {
     bool is_object;
     Dict dict;
-    std::string key;
+    Text key;
     std::vector<Value> items;
   };
 
+  /// Keys and short texts occur again and again: "role", "user". The latest of them are shared.
+  Text shared(std::string& text) {
+    constexpr std::size_t kMaxSharedBytes = 24;
+    if (text.size() > kMaxSharedBytes) {
+      return {std::make_shared<const std::string>(std::move(text)), false};
+    }
+    Text& latest = latest_[keyed_hash(text) % latest_.size()];
+    if (!latest.utf8 || *latest.utf8 != text) {
+      latest.utf8 = std::make_shared<const std::string>(std::move(text));
+    }
+    return latest;
+  }
+
   bool open(bool is_object) {
-    if (open_.size() >= kMaxValueDepth) {
-      fail_value("JSON is nested deeper than " + std::to_string(kMaxValueDepth));
+    if (open_.size() >= max_depth_) {
+      fail_value("JSON is nested deeper than " + std::to_string(max_depth_));
     }
     open_.push_back({is_object, {}, {}, {}});
     return true;
@@ -75,14 +91,16 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
 
+  std::size_t max_depth_;
   std::vector<Container> open_;
+  std::array<Text, 256> latest_;
   Value result_;
 };
 
 }  // namespace
 
-Value parse_json(std::string_view text) {
-  ValueBuilder builder;
+Value parse_json(std::string_view text, std::size_t max_depth) {
+  ValueBuilder builder(max_depth);
   nlohmann::json::sax_parse(text, &builder);
   return builder.take();
 }

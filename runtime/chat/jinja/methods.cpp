@@ -9,7 +9,7 @@ namespace {
 
 /// What a method of Markup gives is Markup again, also inside of a list or tuple.
 Value with_markup(const Value& result) {
-  if (result.is_string()) return Value::markup(*result.string());
+  if (const Text* text = result.get_if<Text>()) return Value(Text{text->utf8, true});
   if (!result.items()) return result;
   std::vector<Value> items;
   for (const Value& item : *result.items()) items.push_back(with_markup(item));
@@ -50,6 +50,7 @@ class DictView : public Object {
   }
   [[nodiscard]] std::string repr(Runtime& runtime) const override {
     std::vector<Value> values;
+    runtime.budget.charge(dict_.dict()->size());
     for (std::size_t i = 0; i < dict_.dict()->size(); ++i) values.push_back(part(i));
     return type_name() + "(" + jinja::repr(Value::list(std::move(values)), runtime) + ")";
   }
@@ -104,6 +105,15 @@ Value dict_values(const Value& self, const Arguments& call, Runtime&) {
   (void)bind(call, "values", {});
   return dict_view(self, DictPart::kValues);
 }
+/// dict.fromkeys(keys, value).
+Value dict_from_keys(const Value&, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "fromkeys", {"iterable", "value"}, 1);
+  Dict dict;
+  for (Value& key : to_vector(*arguments[0], runtime)) {
+    dict.set(std::move(key), arguments[1].value_or(Value()), runtime.budget);
+  }
+  return Value::dict(std::move(dict));
+}
 /// Containers never change, so a copy is the same.
 Value copy(const Value& self, const Arguments& call, Runtime&) {
   (void)bind(call, "copy", {});
@@ -140,11 +150,28 @@ Value is_whole(const Value& self, const Arguments& call, Runtime&) {
   return Value(truncate(number).is_integer() && number == to_double(truncate(number)));
 }
 
+Value bit_length(const Value& self, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "bit_length", {});
+  runtime.budget.charge(cost_of_digits(self));
+  const std::string bits = integer_digits(self, 2);
+  const std::size_t first = bits.find('1');
+  return Value::size(first == std::string::npos ? 0 : bits.size() - first);
+}
+
+/// The attributes of numbers that are no methods.
+std::optional<Value> number_attribute(const Value& self, std::string_view name) {
+  if (name == "real") return unary_plus(self);
+  if (name == "imag") return self.is_integer() ? Value(std::int64_t{0}) : Value(0.0);
+  if (self.is_integer() && name == "numerator") return unary_plus(self);
+  if (self.is_integer() && name == "denominator") return Value(std::int64_t{1});
+  return std::nullopt;
+}
+
 bool is_mutator(const Value& self, std::string_view name) {
   static constexpr std::string_view kOfLists[] = {"append", "clear",  "extend",  "insert",
                                                   "pop",    "remove", "reverse", "sort"};
-  static constexpr std::string_view kOfDicts[] = {"clear",  "pop",        "popitem",
-                                                  "update", "setdefault", "fromkeys"};
+  static constexpr std::string_view kOfDicts[] = {"clear", "pop", "popitem", "update",
+                                                  "setdefault"};
   const auto is_in = [&](const auto& names) {
     return std::find(std::begin(names), std::end(names), name) != std::end(names);
   };
@@ -159,7 +186,9 @@ NativeFunction find_native(const Value& self, std::string_view name) {
     if (name == "keys") return dict_keys;
     if (name == "values") return dict_values;
     if (name == "copy") return copy;
+    if (name == "fromkeys") return dict_from_keys;
   }
+  if (self.is_integer() && name == "bit_length") return bit_length;
   if (self.items()) {
     if (name == "index") return sequence_index;
     if (name == "count") return sequence_count;
@@ -173,6 +202,9 @@ NativeFunction find_native(const Value& self, std::string_view name) {
 
 std::optional<Value> find_method(const Value& self, std::string_view name) {
   if (is_mutator(self, name)) return unsafe_attribute(self, name);
+  if (self.is_number()) {
+    if (std::optional<Value> value = number_attribute(self, name)) return value;
+  }
   const NativeFunction function = find_native(self, name);
   if (!function) return std::nullopt;
   return make_function(name, function, self);

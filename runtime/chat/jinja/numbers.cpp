@@ -22,6 +22,7 @@ struct BigInt {
 namespace {
 
 constexpr std::uint64_t kMaxBits = 16384;
+constexpr std::uint64_t kMaxLimbs = kMaxBits / 64;
 constexpr std::size_t kMaxDigits = 4300;  // Python's own bound for int <-> text
 
 const BigInt* big(const Value& number) {
@@ -53,6 +54,22 @@ Integer floor_divide(const Integer& left, const Integer& right) {
   Integer quotient = left / right;
   if (left % right != 0 && (left < 0) != (right < 0)) --quotient;
   return quotient;
+}
+
+/// Python reads the decimal digits of all scripts.
+std::string with_ascii_digits(std::string_view text) {
+  if (is_ascii(text)) return std::string(text);
+  std::string digits;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t begin = i;
+    const int digit = decimal_value(decode_at(text, i));
+    if (digit < 0) {
+      digits += text.substr(begin, i - begin);
+    } else {
+      digits += static_cast<char>('0' + digit);
+    }
+  }
+  return digits;
 }
 
 Value integer_power(const Value& left, const Value& right) {
@@ -161,6 +178,40 @@ Value calculate(Arithmetic operation, const Value& left, const Value& right) {
   return Value(calculate_floats(operation, to_double(left), to_double(right)));
 }
 
+std::uint64_t cost_of_number(const Value& number) {
+  const BigInt* large = big(number);
+  return large ? 4 + large->value.backend().size() : 0;
+}
+
+std::uint64_t cost_of(Arithmetic operation, const Value& left, const Value& right) {
+  const std::uint64_t linear = 1 + cost_of_number(left) + cost_of_number(right);
+  switch (operation) {
+    case Arithmetic::kPower: {
+      // By squaring: less than twice the last multiplication.
+      const auto exponent = right.small_integer();
+      return linear == 1 && exponent && *exponent < 64 ? 1 : 2 * (kMaxLimbs * kMaxLimbs / 4);
+    }
+    case Arithmetic::kMultiply:
+    case Arithmetic::kDivide:
+    case Arithmetic::kFloorDivide:
+    case Arithmetic::kModulo:
+      return 1 + linear + cost_of_number(left) * cost_of_number(right) / 4;
+    case Arithmetic::kAdd:
+    case Arithmetic::kSubtract:
+      return linear;
+  }
+  return linear;
+}
+
+std::uint64_t cost_of_digits(const Value& number) {
+  const std::uint64_t limbs = cost_of_number(number);
+  return 1 + limbs * limbs / 4;
+}
+std::uint64_t cost_of_digits(std::size_t num_digits) {
+  const std::uint64_t limbs = std::min(num_digits, kMaxDigits) / 16;
+  return 1 + num_digits / 4 + limbs * limbs / 4;
+}
+
 Value negate(const Value& number) {
   if (const double* value = number.get_if<double>()) return Value(-*value);
   return calculate(Arithmetic::kSubtract, Value(std::int64_t{0}), number);
@@ -237,8 +288,9 @@ std::string float_repr(double number) {
   return result + digits.substr(0, point) + "." + digits.substr(point);
 }
 
-std::optional<Value> parse_integer(std::string_view text, int base) {
-  text = strip(text);
+std::optional<Value> parse_integer(std::string_view given, int base) {
+  const std::string digits = with_ascii_digits(strip(given));
+  std::string_view text = digits;
   bool negative = false;
   if (!text.empty() && (text.front() == '-' || text.front() == '+')) {
     negative = text.front() == '-';
@@ -255,6 +307,13 @@ std::optional<Value> parse_integer(std::string_view text, int base) {
   if (base == 0) base = 10;
   if (text.empty() || text.size() > kMaxDigits || base < 2 || base > 36) return std::nullopt;
   Integer number = 0;
+  std::uint64_t part = 0;  // the latest digits, still to be put behind `number`
+  std::uint64_t scale = 1;
+  const auto flush = [&] {
+    number = number * scale + part;
+    part = 0;
+    scale = 1;
+  };
   bool after_digit = false;
   for (const char c : text) {
     if (c == '_' && after_digit) {
@@ -266,16 +325,20 @@ std::optional<Value> parse_integer(std::string_view text, int base) {
                       : lower >= 'a' && lower <= 'z' ? lower - 'a' + 10
                                                      : 99;
     if (digit >= base) return std::nullopt;
-    number = number * base + digit;
+    part = part * static_cast<std::uint64_t>(base) + static_cast<std::uint64_t>(digit);
+    scale *= static_cast<std::uint64_t>(base);
+    if (scale > (std::uint64_t{1} << 58)) flush();
     after_digit = true;
   }
   if (!after_digit) return std::nullopt;
+  flush();
   if (negative) number = -number;
   return from_integer(number);
 }
 
-std::optional<double> parse_float(std::string_view text) {
-  text = strip(text);
+std::optional<double> parse_float(std::string_view given) {
+  const std::string plain = with_ascii_digits(strip(given));
+  std::string_view text = plain;
   std::string digits;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto is_number = [&](std::size_t at) {
@@ -321,16 +384,18 @@ double round_half_even(double number, std::int64_t num_digits) {
 
 std::string integer_digits(const Value& number, int base) {
   if (base == 10) return number_text(number);
-  Integer rest = to_integer(number);
-  const bool negative = rest < 0;
-  if (negative) rest = -rest;
+  const Integer value = to_integer(number);
+  const Integer magnitude = abs(value);
   std::string digits;
-  do {
-    digits += "0123456789abcdef"[static_cast<unsigned>(rest % base)];
-    rest /= base;
-  } while (rest != 0);
-  if (negative) digits += '-';
-  return {digits.rbegin(), digits.rend()};
+  if (base == 2) {
+    const unsigned num_bits = magnitude == 0 ? 1 : msb(magnitude) + 1;
+    for (unsigned i = num_bits; i > 0; --i) digits += bit_test(magnitude, i - 1) ? '1' : '0';
+  } else {
+    digits = magnitude.str(0, base == 16 ? std::ios_base::hex : std::ios_base::oct);
+    // The library writes capitals.
+    for (char& c : digits) c = static_cast<char>(c >= 'A' && c <= 'F' ? c | 0x20 : c);
+  }
+  return value < 0 ? "-" + digits : digits;
 }
 
 }  // namespace troupe::jinja

@@ -2,6 +2,7 @@
 // Python's numbers: integers of any size (up to a bound), floats, and how they print.
 
 #include <compare>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,13 @@ enum class Arithmetic { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModu
 
 /// Pre: both are numbers. Fails as Python does, and where a result has more than 16384 bits.
 [[nodiscard]] Value calculate(Arithmetic operation, const Value& left, const Value& right);
+/// Steps that calculate(operation, left, right) is charged with.
+[[nodiscard]] std::uint64_t cost_of(Arithmetic operation, const Value& left, const Value& right);
+/// Steps for reading a number's digits once: 0 for a small one.
+[[nodiscard]] std::uint64_t cost_of_number(const Value& number);
+/// Steps for turning a number into text or back; quadratic in the digits.
+[[nodiscard]] std::uint64_t cost_of_digits(const Value& number);
+[[nodiscard]] std::uint64_t cost_of_digits(std::size_t num_digits);
 [[nodiscard]] Value negate(const Value& number);
 [[nodiscard]] std::partial_ordering compare_numbers(const Value& left, const Value& right);
 [[nodiscard]] double to_double(const Value& number);

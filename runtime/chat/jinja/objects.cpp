@@ -6,9 +6,9 @@ std::string Namespace::repr(Runtime& runtime) const {
   const DepthGuard guard(runtime);
   std::string text = "<Namespace {";
   const char* separator = "";
-  for (const auto& [name, value] : attributes_) {
+  for (const auto& [name, value] : attributes_.entries()) {
     runtime.budget.check_text_size(text.size());
-    text += separator + jinja::repr(Value(name), runtime) + ": " + jinja::repr(value, runtime);
+    text += separator + jinja::repr(name, runtime) + ": " + jinja::repr(value, runtime);
     separator = ", ";
   }
   runtime.budget.charge_text(text.size());
@@ -16,26 +16,16 @@ std::string Namespace::repr(Runtime& runtime) const {
 }
 
 std::optional<Value> Namespace::attribute(std::string_view name, Runtime&) {
-  for (const auto& [key, value] : attributes_) {
-    if (key == name) return value;
-  }
-  return std::nullopt;
+  const Value* value = attributes_.find(name);
+  return value ? std::optional(*value) : std::nullopt;
 }
 
-void Namespace::set(std::string_view name, Value value) {
-  for (auto& [key, old] : attributes_) {
-    if (key == name) {
-      old = std::move(value);
-      return;
-    }
-  }
-  attributes_.emplace_back(name, std::move(value));
-}
+void Namespace::set(std::string_view name, Value value) { attributes_.set(name, std::move(value)); }
 
 Loop::Loop(const Value& iterable, int depth, Recurse recurse, Runtime& runtime)
     : Object(iterable.depth() + 1),
       stream_(jinja::iterate(iterable, runtime)),
-      length_(jinja::length(iterable)),
+      length_(jinja::length(iterable, runtime.budget)),
       depth_(depth),
       recurse_(std::move(recurse)),
       runtime_(runtime) {}
@@ -63,7 +53,10 @@ std::size_t Loop::row_length() {
   if (length_) return *length_;
   std::vector<Value> rest;
   if (peek()) rest.push_back(*after_);
-  while (std::optional<Value> item = stream_->next()) rest.push_back(*std::move(item));
+  while (std::optional<Value> item = stream_->next()) {
+    runtime_.budget.charge();
+    rest.push_back(*std::move(item));
+  }
   length_ = static_cast<std::size_t>(index0_ + 1) + rest.size();
   stream_ = jinja::iterate(Value::list(std::move(rest)), runtime_);
   has_peeked_ = false;

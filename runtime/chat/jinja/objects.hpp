@@ -5,6 +5,9 @@
 
 namespace troupe::jinja {
 
+/// Charged for what lives until the end of the rendering because it can be part of a cycle.
+inline constexpr std::uint64_t kStepsPerCycle = 64;
+
 /// namespace(...): the one thing whose attributes a template can set. May be part of a cycle, so
 /// the rendering empties it at the end.
 class Namespace : public Object {
@@ -13,10 +16,10 @@ class Namespace : public Object {
   [[nodiscard]] std::string repr(Runtime& runtime) const override;
   [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime&) override;
   void set(std::string_view name, Value value);
-  void clear() { attributes_.clear(); }
+  void clear() { attributes_ = {}; }
 
  private:
-  std::vector<std::pair<std::string, Value>> attributes_;
+  Dict attributes_;
 };
 
 /// The variable `loop`: walks the row one ahead only when a template asks about what comes.
@@ -58,8 +61,7 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
 /// A function that is available under `name` in every template; nullptr if there is none.
 [[nodiscard]] const Value* find_global(std::string_view name);
 
-/// `format` as strftime would print it in the C locale, with Python's %f.
-[[nodiscard]] std::string format_time(std::string_view format, std::int64_t unix_us,
-                                      std::int32_t utc_offset_s);
+/// The rendering's time as strftime would print it by `format` in the C locale, with Python's %f.
+[[nodiscard]] std::string format_time(std::string_view format, Runtime& runtime);
 
 }  // namespace troupe::jinja

@@ -1,7 +1,10 @@
 #include "runtime/chat/jinja/operations.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
+#include "runtime/base/keyed_hash.hpp"
 #include "runtime/chat/jinja/format.hpp"
 #include "runtime/chat/jinja/unicode.hpp"
 
@@ -81,6 +84,15 @@ bool equal_items(const std::vector<Value>& left, const std::vector<Value>& right
   return true;
 }
 
+bool equal_texts(const Value& left, const Value& right, Budget& budget) {
+  const std::string* first = left.string();
+  const std::string* second = right.string();
+  if (first == second) return true;
+  if (first->size() != second->size()) return false;
+  budget.charge_read(first->size());
+  return *first == *second;
+}
+
 Value repeat(const Value& value, const Value& count, Runtime& runtime) {
   const auto times = count.small_integer();
   if (!times) fail_limit("a repetition count of the chat template is too large");
@@ -89,7 +101,7 @@ Value repeat(const Value& value, const Value& count, Runtime& runtime) {
     if (!text->empty() && num > (std::size_t{1} << 32)) {
       fail_limit("a repetition count of the chat template is too large");
     }
-    runtime.budget.charge_text(text->size() * num);
+    runtime.budget.charge_copies(text->size(), num);
     std::string repeated;
     repeated.reserve(text->size() * num);
     for (std::size_t i = 0; i < num && !text->empty(); ++i) repeated += *text;
@@ -99,6 +111,7 @@ Value repeat(const Value& value, const Value& count, Runtime& runtime) {
   if (!items.empty() && num > (std::size_t{1} << 32)) {
     fail_limit("a repetition count of the chat template is too large");
   }
+  runtime.budget.charge(num);
   runtime.budget.charge(items.size() * num);
   std::vector<Value> repeated;
   for (std::size_t i = 0; i < num && !items.empty(); ++i) {
@@ -111,8 +124,8 @@ std::optional<Value> add_others(const Value& left, const Value& right, Runtime& 
   if (left.is_string() && right.is_string()) {
     runtime.budget.charge_text(left.string()->size() + right.string()->size());
     if (!left.is_markup() && !right.is_markup()) return Value(*left.string() + *right.string());
-    const auto escaped = [](const Value& text) {
-      return text.is_markup() ? *text.string() : escape_html(*text.string());
+    const auto escaped = [&](const Value& text) {
+      return text.is_markup() ? *text.string() : escape_html(*text.string(), runtime.budget);
     };
     return Value::markup(escaped(left) + escaped(right));
   }
@@ -152,10 +165,13 @@ bool is_true(const Value& value) {
 
 bool equals(const Value& left, const Value& right, Budget& budget) {
   budget.charge();
-  if (left.is_number() && right.is_number()) return compare_numbers(left, right) == 0;
+  if (left.is_number() && right.is_number()) {
+    budget.charge(cost_of_number(left) + cost_of_number(right));
+    return compare_numbers(left, right) == 0;
+  }
   if (left.data().index() != right.data().index()) return false;
   if (left.is_none() || left.is_undefined()) return true;
-  if (const std::string* text = left.string()) return *text == *right.string();
+  if (left.is_string()) return equal_texts(left, right, budget);
   if (const std::vector<Value>* items = left.items()) {
     if (items == right.items()) return true;
     return left.is_tuple() == right.is_tuple() && equal_items(*items, *right.items(), budget);
@@ -163,14 +179,12 @@ bool equals(const Value& left, const Value& right, Budget& budget) {
   if (const Dict* dict = left.dict()) {
     return dict == right.dict() || equal_dicts(*dict, *right.dict(), budget);
   }
-  return is_same(left, right);
+  return is_same(left, right, budget);
 }
 
-bool is_same(const Value& left, const Value& right) {
+bool is_same(const Value& left, const Value& right, Budget& budget) {
   if (left.data().index() != right.data().index()) return false;
-  if (const Text* text = left.get_if<Text>()) {
-    return text->utf8 == right.get_if<Text>()->utf8 || *text->utf8 == *right.string();
-  }
+  if (left.is_string()) return equal_texts(left, right, budget);
   if (left.is_number()) return compare_numbers(left, right) == 0;
   if (left.items()) return left.items() == right.items();
   if (left.dict()) return left.dict() == right.dict();
@@ -189,9 +203,11 @@ bool compare(Comparison comparison, const Value& left, const Value& right, Budge
     if (const Undefined* undefined = side->get_if<Undefined>()) fail_undefined(*undefined);
   }
   if (left.is_number() && right.is_number()) {
+    budget.charge(cost_of_number(left) + cost_of_number(right));
     return holds(comparison, compare_numbers(left, right));
   }
   if (left.is_string() && right.is_string()) {
+    budget.charge_read(std::min(left.string()->size(), right.string()->size()));
     // UTF-8 sorts as its code points do.
     return holds(comparison, left.string()->compare(*right.string()) <=> 0);
   }
@@ -215,8 +231,8 @@ bool contains(const Value& container, const Value& item, Runtime& runtime) {
     if (!part) {
       fail_type("'in <string>' requires string as left operand, not " + type_name(item));
     }
-    runtime.budget.charge_text(text->size());
-    return text->find(*part) != std::string::npos;
+    runtime.budget.charge_read(text->size() + part->size());
+    return find_text(*text, *part) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) return dict->find(item, runtime.budget) != nullptr;
   if (!is_iterable(container, runtime)) {
@@ -229,16 +245,43 @@ bool contains(const Value& container, const Value& item, Runtime& runtime) {
   return false;
 }
 
-void check_hashable(const Value& key) {
-  if (key.is_list() || key.dict()) fail_type("unhashable type: '" + type_name(key) + "'");
-  if (key.is_tuple()) {
-    for (const Value& item : *key.items()) check_hashable(item);
+std::uint64_t hash_of(const Value& key, Budget& budget) {
+  const auto of_word = [](std::uint64_t word) {
+    return keyed_hash({reinterpret_cast<const char*>(&word), sizeof word});
+  };
+  budget.charge();
+  // A float that is whole equals an integer; those too large for a float's digits are all alike.
+  constexpr std::int64_t kMaxExact = std::int64_t{1} << 53;
+  if (key.is_integer()) {
+    const std::int64_t number = key.small_integer().value_or(kMaxExact);
+    const bool is_exact = number > -kMaxExact && number < kMaxExact;
+    return of_word(static_cast<std::uint64_t>(is_exact ? number : kMaxExact));
   }
+  if (const double* number = key.get_if<double>()) {
+    if (*number != std::trunc(*number)) return of_word(std::bit_cast<std::uint64_t>(*number));
+    const bool is_exact = std::abs(*number) < static_cast<double>(kMaxExact);
+    return of_word(
+        static_cast<std::uint64_t>(is_exact ? static_cast<std::int64_t>(*number) : kMaxExact));
+  }
+  if (const std::string* text = key.string()) {
+    budget.charge_read(text->size());
+    return keyed_hash(*text);
+  }
+  if (key.is_list() || key.dict()) fail_type("unhashable type: '" + type_name(key) + "'");
+  std::uint64_t hash = key.data().index();
+  if (const std::vector<Value>* items = key.items()) {
+    for (const Value& item : *items) hash = of_word(hash ^ hash_of(item, budget));
+  } else if (const Object* object = key.object()) {
+    hash = reinterpret_cast<std::uintptr_t>(object);
+  } else if (const StreamPtr* stream = key.get_if<StreamPtr>()) {
+    hash = reinterpret_cast<std::uintptr_t>(stream->get());
+  }
+  return of_word(hash);
 }
 
 Value binary(Arithmetic operation, const Value& left, const Value& right, Runtime& runtime) {
   if (left.is_number() && right.is_number()) {
-    if (!left.small_integer() || !right.small_integer()) runtime.budget.charge(64);
+    runtime.budget.charge(cost_of(operation, left, right));
     return calculate(operation, left, right);
   }
   if (operation == Arithmetic::kModulo && left.is_string()) {
@@ -279,8 +322,11 @@ Value unary_plus(const Value& value) {
   return value;
 }
 
-std::optional<std::size_t> length(const Value& value) {
-  if (const std::string* text = value.string()) return num_code_points(*text);
+std::optional<std::size_t> length(const Value& value, Budget& budget) {
+  if (const std::string* text = value.string()) {
+    budget.charge_read(text->size());
+    return num_code_points(*text);
+  }
   if (const std::vector<Value>* items = value.items()) return items->size();
   if (const Dict* dict = value.dict()) return dict->size();
   if (value.is_undefined()) return 0;

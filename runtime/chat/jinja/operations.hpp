@@ -16,8 +16,8 @@ namespace troupe::jinja {
 /// apart at the end. The evaluator makes it.
 class Runtime {
  public:
-  Runtime(Budget budget, std::int64_t unix_us, std::int32_t utc_offset_s)
-      : budget(budget), unix_us(unix_us), utc_offset_s(utc_offset_s) {}
+  Runtime(Budget work, std::int64_t unix_us, std::int32_t utc_offset_s)
+      : budget(std::move(work)), unix_us(unix_us), utc_offset_s(utc_offset_s) {}
   virtual ~Runtime() = default;
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -51,15 +51,15 @@ class DepthGuard {
 [[nodiscard]] bool is_true(const Value& value);
 [[nodiscard]] bool equals(const Value& left, const Value& right, Budget& budget);
 /// a is b: the same object, or equal plain values of one type.
-[[nodiscard]] bool is_same(const Value& left, const Value& right);
+[[nodiscard]] bool is_same(const Value& left, const Value& right, Budget& budget);
 
 enum class Comparison { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual };
 [[nodiscard]] bool compare(Comparison comparison, const Value& left, const Value& right,
                            Budget& budget);
 /// item in container.
 [[nodiscard]] bool contains(const Value& container, const Value& item, Runtime& runtime);
-/// Fails for what cannot be a dict's key.
-void check_hashable(const Value& key);
+/// Equal for equal values. Fails for what cannot be a dict's key.
+[[nodiscard]] std::uint64_t hash_of(const Value& key, Budget& budget);
 
 [[nodiscard]] Value binary(Arithmetic operation, const Value& left, const Value& right,
                            Runtime& runtime);
@@ -81,13 +81,15 @@ void check_hashable(const Value& key);
 [[nodiscard]] bool is_iterable(const Value& value, Runtime& runtime);
 [[nodiscard]] std::vector<Value> to_vector(const Value& value, Runtime& runtime);
 /// len(value), nullopt if it has none.
-[[nodiscard]] std::optional<std::size_t> length(const Value& value);
+[[nodiscard]] std::optional<std::size_t> length(const Value& value, Budget& budget);
 [[nodiscard]] Value call(const Value& callee, const Arguments& arguments, Runtime& runtime);
 
 /// str(value).
 [[nodiscard]] std::string to_text(const Value& value, Runtime& runtime);
 [[nodiscard]] std::string repr(const Value& value, Runtime& runtime);
-[[nodiscard]] std::string escape_html(std::string_view text);
+/// pprint.pformat(value).
+[[nodiscard]] std::string pretty_print(const Value& value, Runtime& runtime);
+[[nodiscard]] std::string escape_html(std::string_view text, Budget& budget);
 
 struct JsonStyle {
   bool ensure_ascii = false;
@@ -97,8 +99,10 @@ struct JsonStyle {
   std::string key_separator = ": ";
 };
 [[nodiscard]] std::string to_json(const Value& value, const JsonStyle& style, Runtime& runtime);
-/// Fails (kValue) with where the text is wrong, and beyond kMaxValueDepth.
-[[nodiscard]] Value parse_json(std::string_view text);
+/// The same for values that parse_json gave, outside of a rendering and without spaces.
+[[nodiscard]] std::string dump_json(const Value& value);
+/// Fails (kValue) with where the text is wrong, and beyond `max_depth`.
+[[nodiscard]] Value parse_json(std::string_view text, std::size_t max_depth = kMaxValueDepth);
 
 /// A stream that calls `function` for each value. `depth`: that of what the function holds.
 [[nodiscard]] StreamPtr make_stream(std::function<std::optional<Value>()> function,

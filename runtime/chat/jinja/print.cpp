@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "runtime/base/check.hpp"
 #include "runtime/chat/jinja/operations.hpp"
 #include "runtime/chat/jinja/unicode.hpp"
 
@@ -16,12 +17,13 @@ void append_hex(std::string& out, const char* format, char32_t c) {
   out += buffer.data();
 }
 
-void append_string_repr(std::string& out, std::string_view text) {
+void append_string_repr(std::string& out, std::string_view text, const Budget& budget) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const bool has_double = text.find('"') != std::string_view::npos;
   const char quote = has_single && !has_double ? '"' : '\'';
   out += quote;
   for (std::size_t i = 0; i < text.size();) {
+    budget.check_text_size(out.size());
     const char32_t c = decode_at(text, i);
     if (c == static_cast<char32_t>(quote) || c == '\\') {
       out += '\\';
@@ -45,17 +47,27 @@ void append_string_repr(std::string& out, std::string_view text) {
   out += quote;
 }
 
+/// For one value in a printed one, without the parts that it has itself.
+void charge_leaf(const Value& value, Budget& budget) {
+  budget.charge();
+  if (const std::string* text = value.string()) {
+    budget.check_text_size(text->size());
+    budget.charge_characters(text->size());
+  } else if (value.is_number()) {
+    budget.charge(cost_of_digits(value));
+  }
+}
+
 class ReprWriter {
  public:
   ReprWriter(std::string& out, Runtime& runtime) : out_(out), runtime_(runtime) {}
 
   void write(const Value& value) {
     const DepthGuard guard(runtime_);
-    const std::size_t start = out_.size();
+    // A value that occurs many times in another counts each time.
+    charge_leaf(value, runtime_.budget);
     std::visit(*this, value.data());
-    // Containers charge their parts; a text that occurs many times in one value counts each time.
-    if (!value.items() && !value.dict()) runtime_.budget.charge(1 + (out_.size() - start) / 16);
-    if (out_.size() > start) runtime_.budget.check_text_size(out_.size());
+    runtime_.budget.check_text_size(out_.size());
   }
 
   void operator()(const None&) { out_ += "None"; }
@@ -68,7 +80,7 @@ class ReprWriter {
   void operator()(double number) { out_ += float_repr(number); }
   void operator()(const Text& text) {
     if (text.markup) out_ += "Markup(";
-    append_string_repr(out_, *text.utf8);
+    append_string_repr(out_, *text.utf8, runtime_.budget);
     if (text.markup) out_ += ")";
   }
   void operator()(const std::shared_ptr<const Sequence>& sequence) {
@@ -109,7 +121,7 @@ class JsonWriter {
 
   void write(const Value& value, std::size_t level) {
     const DepthGuard guard(runtime_);
-    const std::size_t start = out_.size();
+    charge_leaf(value, runtime_.budget);
     if (value.is_none()) {
       out_ += "null";
     } else if (const bool* flag = value.get_if<bool>()) {
@@ -125,7 +137,6 @@ class JsonWriter {
     } else {
       fail_type("Object of type " + type_name(value) + " is not JSON serializable");
     }
-    if (!value.items() && !value.dict()) runtime_.budget.charge(1 + (out_.size() - start) / 16);
     runtime_.budget.check_text_size(out_.size());
   }
 
@@ -140,6 +151,7 @@ class JsonWriter {
   void write_string(std::string_view text) {
     out_ += '"';
     for (std::size_t i = 0; i < text.size();) {
+      runtime_.budget.check_text_size(out_.size());
       const char32_t c = decode_at(text, i);
       if (c == '"' || c == '\\') {
         out_ += '\\';
@@ -168,6 +180,7 @@ class JsonWriter {
 
   /// json.dumps turns the keys that Python also allows into strings.
   void write_key(const Value& key) {
+    charge_leaf(key, runtime_.budget);
     if (const std::string* text = key.string()) return write_string(*text);
     if (key.is_none()) return write_string("null");
     if (const bool* flag = key.get_if<bool>()) return write_string(*flag ? "true" : "false");
@@ -177,6 +190,7 @@ class JsonWriter {
 
   void write_dict(const Dict& dict, std::size_t level) {
     std::vector<const Dict::Entry*> entries;
+    runtime_.budget.charge(dict.size());
     for (const Dict::Entry& entry : dict.entries()) entries.push_back(&entry);
     if (style_.sort_keys) {
       std::stable_sort(entries.begin(), entries.end(), [&](const auto* a, const auto* b) {
@@ -185,6 +199,7 @@ class JsonWriter {
     }
     write_row(entries, level, '{', '}', [&](const Dict::Entry* entry) {
       write_key(entry->first);
+      runtime_.budget.charge_text(style_.key_separator.size());
       out_ += style_.key_separator;
       write(entry->second, level + 1);
     });
@@ -195,7 +210,10 @@ class JsonWriter {
     out_ += open;
     bool is_first = true;
     for (const auto& item : row) {
-      if (!is_first) out_ += style_.item_separator;
+      if (!is_first) {
+        runtime_.budget.charge_text(style_.item_separator.size());
+        out_ += style_.item_separator;
+      }
       is_first = false;
       write_line_start(level + 1);
       write_item(item);
@@ -206,7 +224,7 @@ class JsonWriter {
 
   void write_line_start(std::size_t level) {
     if (!style_.indent) return;
-    runtime_.budget.charge_text(style_.indent->size() * level);
+    runtime_.budget.charge_copies(style_.indent->size(), level);
     out_ += '\n';
     for (std::size_t i = 0; i < level; ++i) out_ += *style_.indent;
   }
@@ -233,9 +251,12 @@ std::string to_text(const Value& value, Runtime& runtime) {
   return repr(value, runtime);
 }
 
-std::string escape_html(std::string_view text) {
+std::string escape_html(std::string_view text, Budget& budget) {
+  budget.check_text_size(text.size());
+  budget.charge_characters(text.size());
   std::string escaped;
   for (const char c : text) {
+    budget.check_text_size(escaped.size());
     switch (c) {
       case '&':
         escaped += "&amp;";
@@ -256,6 +277,7 @@ std::string escape_html(std::string_view text) {
         escaped += c;
     }
   }
+  budget.charge_text(escaped.size());
   return escaped;
 }
 
@@ -263,6 +285,19 @@ std::string to_json(const Value& value, const JsonStyle& style, Runtime& runtime
   std::string out;
   JsonWriter(out, style, runtime).write(value, 0);
   return out;
+}
+
+std::string dump_json(const Value& value) {
+  class NoRendering : public Runtime {
+   public:
+    NoRendering() : Runtime(Budget({}, WorkBudget::kUnlimited, ~std::size_t{0}), 0, 0) {}
+    void at_end(std::function<void()>) override { CHECK(false); }
+  };
+  NoRendering runtime;
+  JsonStyle compact;
+  compact.item_separator = ",";
+  compact.key_separator = ":";
+  return to_json(value, compact, runtime);
 }
 
 }  // namespace troupe::jinja

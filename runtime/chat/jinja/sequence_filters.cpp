@@ -16,15 +16,16 @@ std::uint32_t depth_of(const Value& input, const Arguments& call) {
 }
 
 /// Sort keys ignore case unless told otherwise.
-Value without_case(const Value& value, bool is_case_sensitive) {
+Value without_case(const Value& value, bool is_case_sensitive, Runtime& runtime) {
   if (is_case_sensitive || !value.is_string()) return value;
+  runtime.budget.charge_characters(value.string()->size());
   return Value(to_lower(*value.string()));
 }
 
 Value key_of(const Value& item, const std::optional<Value>& attribute, bool is_case_sensitive,
              Runtime& runtime) {
   const Value key = attribute && !attribute->is_none() ? get_path(item, *attribute, runtime) : item;
-  return without_case(key, is_case_sensitive);
+  return without_case(key, is_case_sensitive, runtime);
 }
 
 bool is_set(const std::optional<Value>& flag) { return flag && is_true(*flag); }
@@ -43,6 +44,17 @@ Value last(const Value& input, const Arguments& call, Runtime& runtime) {
   return items.back();
 }
 
+/// Any of the items: by the rendering's clock, and so the same for each sample of a request.
+Value random_item(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "random", {});
+  if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
+  const std::optional<std::size_t> size = length(input, runtime.budget);
+  if (!size) fail_type("object of type '" + type_name(input) + "' has no len()");
+  if (*size == 0) return Value::undefined("No random item, sequence was empty.");
+  const auto index = static_cast<std::uint64_t>(runtime.unix_us) % *size;
+  return get_item(input, Value::size(index), runtime);
+}
+
 Value join(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "join", {"d", "attribute"});
   const std::string separator = arguments[0] ? to_text(*arguments[0], runtime) : "";
@@ -55,7 +67,7 @@ Value join(const Value& input, const Arguments& call, Runtime& runtime) {
         to_text(has_path ? get_path(*item, *arguments[1], runtime) : *item, runtime);
     if (!std::exchange(is_first, false)) joined += separator;
     joined += text;
-    runtime.budget.charge(1 + separator.size() / 16);
+    runtime.budget.charge_read(separator.size());
     runtime.budget.check_text_size(joined.size());
   }
   return Value(std::move(joined));
@@ -83,6 +95,7 @@ Value sort(const Value& input, const Arguments& call, Runtime& runtime) {
   std::vector<std::optional<Value>> paths;
   if (arguments[2] && arguments[2]->is_string()) {
     std::string_view rest = *arguments[2]->string();
+    runtime.budget.charge_characters(rest.size());
     while (true) {
       const std::size_t comma = std::min(rest.find(','), rest.size());
       paths.emplace_back(Value(rest.substr(0, comma)));
@@ -94,6 +107,7 @@ Value sort(const Value& input, const Arguments& call, Runtime& runtime) {
   }
   std::vector<std::pair<Value, Value>> rows;
   for (Value& item : to_vector(input, runtime)) {
+    runtime.budget.charge(1 + paths.size());
     std::vector<Value> keys;
     keys.reserve(paths.size());
     for (const std::optional<Value>& path : paths) {
@@ -134,6 +148,7 @@ Value extreme(const Value& input, const Arguments& call, Runtime& runtime) {
   std::optional<std::pair<Value, Value>> best;
   const StreamPtr stream = iterate(input, runtime);
   while (std::optional<Value> item = stream->next()) {
+    runtime.budget.charge();
     Value key = key_of(*item, arguments[1], is_set(arguments[0]), runtime);
     if (!best || compare(comparison, key, best->first, runtime.budget)) {
       best.emplace(std::move(key), *std::move(item));
@@ -149,6 +164,7 @@ Value sum(const Value& input, const Arguments& call, Runtime& runtime) {
   const bool has_path = arguments[0] && !arguments[0]->is_none();
   const StreamPtr stream = iterate(input, runtime);
   while (const std::optional<Value> item = stream->next()) {
+    runtime.budget.charge();
     total = binary(Arithmetic::kAdd, total,
                    has_path ? get_path(*item, *arguments[0], runtime) : *item, runtime);
   }
@@ -173,6 +189,7 @@ Value batch(const Value& input, const Arguments& call, Runtime& runtime) {
     row.push_back(std::move(item));
   }
   if (!row.empty()) {
+    runtime.budget.charge(size);
     if (arguments[1] && !arguments[1]->is_none()) row.resize(size, *arguments[1]);
     batches.push_back(Value::list(std::move(row)));
   }
@@ -237,7 +254,8 @@ Value group_by(const Value& input, const Arguments& call, Runtime& runtime) {
   for (Value& item : to_vector(input, runtime)) {
     Value key = get_path(item, *arguments[0], runtime);
     if (key.is_undefined() && arguments[1]) key = *arguments[1];
-    rows.push_back({without_case(key, is_set(arguments[2])), key, std::move(item)});
+    runtime.budget.charge();
+    rows.push_back({without_case(key, is_set(arguments[2]), runtime), key, std::move(item)});
   }
   std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
     return compare(Comparison::kLess, a.key, b.key, runtime.budget);
@@ -247,6 +265,7 @@ Value group_by(const Value& input, const Arguments& call, Runtime& runtime) {
     std::vector<Value> members;
     std::size_t end = start;
     for (; end < rows.size() && equals(rows[end].key, rows[start].key, runtime.budget); ++end) {
+      runtime.budget.charge();
       members.push_back(rows[end].item);
     }
     end = std::max(end, start + 1);  // a NaN equals nothing, not even itself
@@ -272,6 +291,7 @@ Value map_values(const Value& input, const Arguments& call, Runtime& runtime) {
          &runtime]() -> std::optional<Value> {
           const std::optional<Value> item = stream->next();
           if (!item) return std::nullopt;
+          runtime.budget.charge();
           Value value = get_path(*item, path, runtime);
           return value.is_undefined() && missing ? *missing : value;
         },
@@ -288,6 +308,7 @@ Value map_values(const Value& input, const Arguments& call, Runtime& runtime) {
         const std::optional<Value> item = stream->next();
         if (!item) return std::nullopt;
         const DepthGuard guard(runtime);
+        runtime.budget.charge();
         return filter(*item, rest, runtime);
       },
       depth));
@@ -331,6 +352,7 @@ constexpr FilterEntry kFilters[] = {{"batch", batch},
                                     {"map", map_values},
                                     {"max", extreme<Comparison::kGreater>},
                                     {"min", extreme<Comparison::kLess>},
+                                    {"random", random_item},
                                     {"reject", select_values<false, false>},
                                     {"rejectattr", select_values<false, true>},
                                     {"reverse", reverse},
@@ -350,6 +372,7 @@ Value get_path(const Value& value, const Value& path, Runtime& runtime) {
   while (true) {
     const std::size_t dot = std::min(rest.find('.'), rest.size());
     const std::string_view part = rest.substr(0, dot);
+    runtime.budget.charge_read(part.size());
     const bool is_number = !part.empty() && part.size() < 10 &&
                            part.find_first_not_of("0123456789") == std::string_view::npos;
     found = get_item(found, is_number ? *parse_integer(part) : Value(part), runtime);

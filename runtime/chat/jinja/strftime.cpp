@@ -6,14 +6,15 @@
 
 namespace troupe::jinja {
 
-std::string format_time(std::string_view format, std::int64_t unix_us, std::int32_t utc_offset_s) {
-  std::int64_t seconds = unix_us / 1'000'000;
-  std::int64_t micros = unix_us % 1'000'000;
+std::string format_time(std::string_view format, Runtime& runtime) {
+  runtime.budget.charge_read(format.size());
+  std::int64_t seconds = runtime.unix_us / 1'000'000;
+  std::int64_t micros = runtime.unix_us % 1'000'000;
   if (micros < 0) {
     micros += 1'000'000;
     --seconds;
   }
-  const std::time_t local = seconds + utc_offset_s;
+  const std::time_t local = seconds + runtime.utc_offset_s;
   std::tm parts{};
   gmtime_r(&local, &parts);
   std::string text;
@@ -23,6 +24,9 @@ std::string format_time(std::string_view format, std::int64_t unix_us, std::int3
       continue;
     }
     // A directive: %, glibc's flags and width, a letter.
+    constexpr std::uint64_t kStepsPerDirective = 16;
+    runtime.budget.charge(kStepsPerDirective);
+    runtime.budget.check_text_size(text.size());
     std::size_t end = i + 1;
     while (end + 1 < format.size() &&
            std::string_view("-_0^#EO123456789").find(format[end]) != std::string_view::npos &&

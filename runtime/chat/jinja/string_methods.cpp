@@ -29,8 +29,9 @@ struct Window {
 };
 
 Window window(const std::string& text, const std::optional<Value>& start,
-              const std::optional<Value>& end) {
+              const std::optional<Value>& end, Runtime& runtime) {
   if (!start && !end) return {text, 0, true};
+  runtime.budget.charge_characters(text.size());
   const auto size = static_cast<std::int64_t>(num_code_points(text));
   const auto place = [&](const std::optional<Value>& bound, std::int64_t missing) {
     const std::int64_t index = integer_of(bound, missing);
@@ -48,16 +49,19 @@ template <Side side>
 Value strip_method(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "strip", {"chars"});
   const std::string& text = text_of(self);
-  runtime.budget.charge_text(text.size());
+  runtime.budget.charge_characters(text.size());
   if (!arguments[0] || arguments[0]->is_none()) return Value(strip(text, side));
+  runtime.budget.charge_characters(text_of(*arguments[0]).size());
   return Value(strip(text, text_of(*arguments[0]), side));
 }
 
 template <std::string (*map)(std::string_view)>
 Value map_method(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "case", {});
-  runtime.budget.charge_text(text_of(self).size());
-  return Value(map(text_of(self)));
+  runtime.budget.charge_characters(text_of(self).size());
+  std::string mapped = map(text_of(self));
+  runtime.budget.charge_text(mapped.size());
+  return Value(std::move(mapped));
 }
 
 /// All code points satisfy it, and there is at least one.
@@ -65,7 +69,7 @@ template <bool (*satisfies)(char32_t)>
 Value all_method(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "is", {});
   const std::string& text = text_of(self);
-  runtime.budget.charge_text(text.size());
+  runtime.budget.charge_characters(text.size());
   for (std::size_t i = 0; i < text.size();) {
     if (!satisfies(decode_at(text, i))) return Value(false);
   }
@@ -81,7 +85,7 @@ template <bool (*right)(char32_t), bool (*wrong)(char32_t)>
 Value case_method(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "is", {});
   const std::string& text = text_of(self);
-  runtime.budget.charge_text(text.size());
+  runtime.budget.charge_characters(text.size());
   bool has_cased = false;
   for (std::size_t i = 0; i < text.size();) {
     const char32_t c = decode_at(text, i);
@@ -94,7 +98,7 @@ Value case_method(const Value& self, const Arguments& call, Runtime& runtime) {
 Value is_title_text(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "istitle", {});
   const std::string& text = text_of(self);
-  runtime.budget.charge_text(text.size());
+  runtime.budget.charge_characters(text.size());
   bool has_cased = false;
   bool after_cased = false;
   for (std::size_t i = 0; i < text.size();) {
@@ -107,14 +111,16 @@ Value is_title_text(const Value& self, const Arguments& call, Runtime& runtime) 
   return Value(has_cased);
 }
 
-Value is_ascii_text(const Value& self, const Arguments& call, Runtime&) {
+Value is_ascii_text(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "isascii", {});
+  runtime.budget.charge_read(text_of(self).size());
   return Value(is_ascii(text_of(self)));
 }
 
-Value is_identifier(const Value& self, const Arguments& call, Runtime&) {
+Value is_identifier(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "isidentifier", {});
   const std::string& text = text_of(self);
+  runtime.budget.charge_characters(text.size());
   for (std::size_t i = 0; i < text.size();) {
     const bool is_first = i == 0;
     const char32_t c = decode_at(text, i);
@@ -123,45 +129,48 @@ Value is_identifier(const Value& self, const Arguments& call, Runtime&) {
   return Value(!text.empty());
 }
 
-bool matches(std::string_view text, const std::string& part, bool at_start) {
+bool matches(std::string_view text, const std::string& part, bool at_start, Runtime& runtime) {
+  runtime.budget.charge_read(std::min(text.size(), part.size()));
   return at_start ? text.starts_with(part) : text.ends_with(part);
 }
 
 template <bool at_start>
-Value affix_method(const Value& self, const Arguments& call, Runtime&) {
+Value affix_method(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "startswith", {"prefix", "start", "end"}, 1);
-  const Window part = window(text_of(self), arguments[1], arguments[2]);
+  const Window part = window(text_of(self), arguments[1], arguments[2], runtime);
   if (!arguments[0]->is_tuple()) {
     if (!arguments[0]->is_string()) {
       fail_type("startswith first arg must be str or a tuple of str, not " +
                 type_name(*arguments[0]));
     }
-    return Value(part.is_valid && matches(part.text, text_of(*arguments[0]), at_start));
+    return Value(part.is_valid && matches(part.text, text_of(*arguments[0]), at_start, runtime));
   }
   for (const Value& option : *arguments[0]->items()) {
-    if (part.is_valid && matches(part.text, text_of(option), at_start)) return Value(true);
+    runtime.budget.charge();
+    if (part.is_valid && matches(part.text, text_of(option), at_start, runtime)) return Value(true);
   }
   return Value(false);
 }
 
 template <bool at_start>
-Value remove_affix(const Value& self, const Arguments& call, Runtime&) {
+Value remove_affix(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "removeprefix", {"prefix"}, 1);
   std::string_view text = text_of(self);
   const std::string& part = text_of(*arguments[0]);
-  if (!matches(text, part, at_start)) return self;
+  if (!matches(text, part, at_start, runtime)) return self;
+  runtime.budget.charge_text(text.size());
   return Value(at_start ? text.substr(part.size()) : text.substr(0, text.size() - part.size()));
 }
 
 template <bool from_right, bool fails>
-Value find_text(const Value& self, const Arguments& call, Runtime& runtime) {
+Value find_part(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "find", {"sub", "start", "end"}, 1);
-  const Window part = window(text_of(self), arguments[1], arguments[2]);
-  runtime.budget.charge_text(text_of(self).size());
+  const Window part = window(text_of(self), arguments[1], arguments[2], runtime);
   const std::string& wanted = text_of(*arguments[0]);
+  runtime.budget.charge_read(text_of(self).size() + wanted.size());
   const std::size_t found = !part.is_valid ? std::string_view::npos
-                            : from_right   ? part.text.rfind(wanted)
-                                           : part.text.find(wanted);
+                            : from_right   ? rfind_text(part.text, wanted)
+                                           : find_text(part.text, wanted);
   if (found != std::string_view::npos) {
     return Value::size(part.first + num_code_points(part.text.substr(0, found)));
   }
@@ -171,40 +180,52 @@ Value find_text(const Value& self, const Arguments& call, Runtime& runtime) {
 
 Value count_text(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "count", {"sub", "start", "end"}, 1);
-  const Window part = window(text_of(self), arguments[1], arguments[2]);
-  runtime.budget.charge_text(text_of(self).size());
-  if (!part.is_valid) return Value(std::int64_t{0});
+  const Window part = window(text_of(self), arguments[1], arguments[2], runtime);
   const std::string& wanted = text_of(*arguments[0]);
+  runtime.budget.charge_read(text_of(self).size() + wanted.size());
+  if (!part.is_valid) return Value(std::int64_t{0});
   if (wanted.empty()) return Value::size(num_code_points(part.text) + 1);
   std::int64_t count = 0;
-  for (std::size_t i = part.text.find(wanted); i != std::string_view::npos;
-       i = part.text.find(wanted, i + wanted.size())) {
+  for (std::size_t i = find_text(part.text, wanted); i != std::string_view::npos;
+       i = find_text(part.text, wanted, i + wanted.size())) {
+    runtime.budget.charge();
     ++count;
   }
   return Value(count);
 }
 
-std::vector<Value> split_at_spaces(std::string_view text, std::int64_t max_splits,
-                                   bool from_right) {
+/// Bytes of `text` up to its first space, or behind its last one.
+std::size_t first_space(std::string_view text) {
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t start = i;
+    if (is_space(decode_at(text, i))) return start;
+  }
+  return text.size();
+}
+std::size_t behind_last_space(std::string_view text) {
+  for (std::size_t end = text.size(); end > 0;) {
+    std::size_t start = end - 1;
+    while (start > 0 && (static_cast<unsigned char>(text[start]) & 0xC0) == 0x80) --start;
+    std::size_t position = start;
+    if (is_space(decode_at(text, position))) return end;
+    end = start;
+  }
+  return 0;
+}
+
+std::vector<Value> split_at_spaces(std::string_view text, std::int64_t max_splits, bool from_right,
+                                   Runtime& runtime) {
+  runtime.budget.charge_characters(text.size());
   std::vector<Value> parts;
   while (true) {
     text = strip(text, from_right ? Side::kRight : Side::kLeft);
     if (text.empty()) break;
+    runtime.budget.charge();
     if (max_splits >= 0 && static_cast<std::int64_t>(parts.size()) >= max_splits) {
       parts.emplace_back(text);
       break;
     }
-    std::size_t cut = from_right ? 0 : text.size();
-    for (std::size_t i = 0; i < text.size();) {
-      const std::size_t start = i;
-      if (!is_space(decode_at(text, i))) continue;
-      if (from_right) {
-        cut = i;
-      } else {
-        cut = start;
-        break;
-      }
-    }
+    const std::size_t cut = from_right ? behind_last_space(text) : first_space(text);
     parts.emplace_back(from_right ? text.substr(cut) : text.substr(0, cut));
     text = from_right ? text.substr(0, cut) : text.substr(cut);
   }
@@ -213,11 +234,13 @@ std::vector<Value> split_at_spaces(std::string_view text, std::int64_t max_split
 }
 
 std::vector<Value> split_at_text(std::string_view text, const std::string& separator,
-                                 std::int64_t max_splits, bool from_right) {
+                                 std::int64_t max_splits, bool from_right, Runtime& runtime) {
   if (separator.empty()) fail_value("empty separator");
+  runtime.budget.charge_read(2 * text.size() + separator.size());
   std::vector<Value> parts;
   while (max_splits < 0 || static_cast<std::int64_t>(parts.size()) < max_splits) {
-    const std::size_t cut = from_right ? text.rfind(separator) : text.find(separator);
+    runtime.budget.charge();
+    const std::size_t cut = from_right ? rfind_text(text, separator) : find_text(text, separator);
     if (cut == std::string_view::npos) break;
     parts.emplace_back(from_right ? text.substr(cut + separator.size()) : text.substr(0, cut));
     text = from_right ? text.substr(0, cut) : text.substr(cut + separator.size());
@@ -232,13 +255,10 @@ Value split_text(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "split", {"sep", "maxsplit"});
   const std::string& text = text_of(self);
   const std::int64_t max_splits = integer_of(arguments[1], -1);
-  runtime.budget.charge_text(text.size());
-  std::vector<Value> parts =
+  return Value::list(
       !arguments[0] || arguments[0]->is_none()
-          ? split_at_spaces(text, max_splits, from_right)
-          : split_at_text(text, text_of(*arguments[0]), max_splits, from_right);
-  runtime.budget.charge(parts.size());
-  return Value::list(std::move(parts));
+          ? split_at_spaces(text, max_splits, from_right, runtime)
+          : split_at_text(text, text_of(*arguments[0]), max_splits, from_right, runtime));
 }
 
 template <bool from_right>
@@ -247,8 +267,8 @@ Value partition_text(const Value& self, const Arguments& call, Runtime& runtime)
   const std::string& text = text_of(self);
   const std::string& separator = text_of(*arguments[0]);
   if (separator.empty()) fail_value("empty separator");
-  runtime.budget.charge_text(text.size());
-  const std::size_t cut = from_right ? text.rfind(separator) : text.find(separator);
+  runtime.budget.charge_text(text.size() + separator.size());
+  const std::size_t cut = from_right ? rfind_text(text, separator) : find_text(text, separator);
   if (cut == std::string::npos) {
     if (from_right) return Value::tuple({Value(""), Value(""), Value(text)});
     return Value::tuple({Value(text), Value(""), Value("")});
@@ -261,7 +281,7 @@ Value split_lines(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "splitlines", {"keepends"});
   const bool keeps_ends = arguments[0] && is_true(*arguments[0]);
   const std::string& text = text_of(self);
-  runtime.budget.charge_text(text.size());
+  runtime.budget.charge_characters(text.size());
   std::vector<Value> lines;
   std::size_t start = 0;
   for (std::size_t i = 0; i < text.size();) {
@@ -270,12 +290,12 @@ Value split_lines(const Value& self, const Arguments& call, Runtime& runtime) {
     const bool is_end = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
                         c == 0x2028 || c == 0x2029;
     if (!is_end) continue;
+    runtime.budget.charge();
     if (c == '\r' && i < text.size() && text[i] == '\n') ++i;
     lines.emplace_back(text.substr(start, (keeps_ends ? i : line_end) - start));
     start = i;
   }
   if (start < text.size()) lines.emplace_back(text.substr(start));
-  runtime.budget.charge(lines.size());
   return Value::list(std::move(lines));
 }
 
@@ -314,32 +334,36 @@ Value pad_text(const Value& self, const Arguments& call, Runtime& runtime) {
     fail_type("The fill character must be exactly one character long");
   }
   const std::string& text = text_of(self);
+  runtime.budget.charge_read(text.size());
   const auto size = static_cast<std::int64_t>(num_code_points(text));
   const std::int64_t width = integer_of(arguments[0], 0);
   if (width <= size) return self;
-  const std::int64_t missing = width - size;
+  const auto missing = static_cast<std::uint64_t>(width - size);
   // Python's str.center: an odd remainder goes left only if the width is odd.
-  const std::int64_t left = padding == Padding::kLeft    ? missing
-                            : padding == Padding::kRight ? 0
-                                                         : missing / 2 + (missing & width & 1);
-  runtime.budget.charge_text(text.size() + static_cast<std::size_t>(missing) * fill.size());
+  const std::uint64_t odd = missing & static_cast<std::uint64_t>(width) & 1;
+  const std::uint64_t left = padding == Padding::kLeft    ? missing
+                             : padding == Padding::kRight ? 0
+                                                          : missing / 2 + odd;
+  runtime.budget.charge_copies(fill.size(), missing);
+  runtime.budget.charge_text(text.size() + missing * fill.size());
   std::string padded;
-  for (std::int64_t i = 0; i < left; ++i) padded += fill;
+  for (std::uint64_t i = 0; i < left; ++i) padded += fill;
   padded += text;
-  for (std::int64_t i = left; i < missing; ++i) padded += fill;
+  for (std::uint64_t i = left; i < missing; ++i) padded += fill;
   return Value(std::move(padded));
 }
 
 Value zero_fill(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "zfill", {"width"}, 1);
   const std::string& text = text_of(self);
-  const std::int64_t missing =
-      integer_of(arguments[0], 0) - static_cast<std::int64_t>(num_code_points(text));
-  if (missing <= 0) return self;
-  runtime.budget.charge_text(text.size() + static_cast<std::size_t>(missing));
+  runtime.budget.charge_read(text.size());
+  const auto size = static_cast<std::int64_t>(num_code_points(text));
+  const std::int64_t width = integer_of(arguments[0], 0);
+  if (width <= size) return self;
+  const auto missing = static_cast<std::size_t>(width - size);
+  runtime.budget.charge_text(text.size() + missing);
   const std::size_t sign = text.starts_with('+') || text.starts_with('-') ? 1 : 0;
-  return Value(text.substr(0, sign) + std::string(static_cast<std::size_t>(missing), '0') +
-               text.substr(sign));
+  return Value(text.substr(0, sign) + std::string(missing, '0') + text.substr(sign));
 }
 
 Value expand_tabs(const Value& self, const Arguments& call, Runtime& runtime) {
@@ -348,12 +372,13 @@ Value expand_tabs(const Value& self, const Arguments& call, Runtime& runtime) {
   std::string expanded;
   std::int64_t column = 0;
   const std::string& text = text_of(self);
+  runtime.budget.charge_characters(text.size());
   for (std::size_t i = 0; i < text.size();) {
     const char32_t c = decode_at(text, i);
     if (c == '\t') {
       const std::int64_t missing = size == 0 ? 0 : size - column % size;
-      runtime.budget.charge_text(expanded.size() / 16 + static_cast<std::size_t>(missing));
       runtime.budget.check_text_size(expanded.size() + static_cast<std::size_t>(missing));
+      runtime.budget.charge_read(static_cast<std::size_t>(missing));
       expanded.append(static_cast<std::size_t>(missing), ' ');
       column += missing;
     } else {
@@ -364,11 +389,47 @@ Value expand_tabs(const Value& self, const Arguments& call, Runtime& runtime) {
   return Value(std::move(expanded));
 }
 
+/// Characters that the table has by their numbers become what it says; none takes them out.
+Value translate(const Value& self, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "translate", {"table"}, 1);
+  const std::string& text = text_of(self);
+  const Dict* table = arguments[0]->dict();
+  if (!table) fail_type("translate() needs a dict, not " + type_name(*arguments[0]));
+  std::string translated;
+  for (std::size_t i = 0; i < text.size();) {
+    const char32_t c = decode_at(text, i);
+    const Value* found = table->find(Value(static_cast<std::int64_t>(c)), runtime.budget);
+    if (!found) {
+      append_utf8(translated, c);
+    } else if (const auto number = found->small_integer()) {
+      append_utf8(translated, static_cast<char32_t>(*number));
+    } else if (!found->is_none()) {
+      runtime.budget.charge_text(text_of(*found).size());
+      translated += text_of(*found);
+    }
+    runtime.budget.check_text_size(translated.size());
+  }
+  return Value(std::move(translated));
+}
+
+/// format() with the fields of one dict.
+Value format_map(const Value& self, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "format_map", {"mapping"}, 1);
+  if (!arguments[0]->dict())
+    fail_type("format_map() needs a dict, not " + type_name(*arguments[0]));
+  Arguments fields;
+  for (const auto& [key, value] : arguments[0]->dict()->entries()) {
+    runtime.budget.charge();
+    if (key.is_string()) fields.named.emplace_back(*key.string(), value);
+  }
+  return brace_format(self, fields, runtime);
+}
+
 }  // namespace
 
 std::string replace_all(const std::string& text, const std::string& old_part,
                         const std::string& new_part, std::int64_t max_count, Runtime& runtime) {
-  runtime.budget.charge_text(text.size());
+  runtime.budget.charge_read(text.size() + old_part.size());
   std::string replaced;
   std::size_t position = 0;
   const auto append = [&](std::string_view part) {
@@ -386,7 +447,7 @@ std::string replace_all(const std::string& text, const std::string& old_part,
       append(std::string_view(text).substr(start, position - start));
       continue;
     }
-    const std::size_t found = text.find(old_part, position);
+    const std::size_t found = find_text(text, old_part, position);
     if (found == std::string::npos) break;
     append(std::string_view(text).substr(position, found - position));
     append(new_part);
@@ -427,10 +488,10 @@ NativeFunction find_string_method(std::string_view name) {
       {"endswith", affix_method<false>},
       {"removeprefix", remove_affix<true>},
       {"removesuffix", remove_affix<false>},
-      {"find", find_text<false, false>},
-      {"rfind", find_text<true, false>},
-      {"index", find_text<false, true>},
-      {"rindex", find_text<true, true>},
+      {"find", find_part<false, false>},
+      {"rfind", find_part<true, false>},
+      {"index", find_part<false, true>},
+      {"rindex", find_part<true, true>},
       {"count", count_text},
       {"split", split_text<false>},
       {"rsplit", split_text<true>},
@@ -444,6 +505,8 @@ NativeFunction find_string_method(std::string_view name) {
       {"center", pad_text<Padding::kBoth>},
       {"zfill", zero_fill},
       {"expandtabs", expand_tabs},
+      {"translate", translate},
+      {"format_map", format_map},
       {"format", brace_format}};
   const auto found = kMethods.find(name);
   return found == kMethods.end() ? nullptr : found->second;

@@ -10,6 +10,7 @@
 namespace troupe::jinja {
 
 struct RenderLimits {
+  WorkLimits work;
   std::size_t max_output_bytes;
   std::uint64_t max_steps;
 };

@@ -34,6 +34,7 @@ bool is_sequence(const Value& value, const Arguments&, Runtime&) {
 template <bool (*right)(char32_t), bool (*wrong)(char32_t)>
 bool has_case(const Value& value, const Arguments&, Runtime& runtime) {
   const std::string text = to_text(value, runtime);
+  runtime.budget.charge_characters(text.size());
   bool has_cased = false;
   for (std::size_t i = 0; i < text.size();) {
     const char32_t c = decode_at(text, i);
@@ -82,8 +83,10 @@ const TestTable& table() {
        [](const Value& v, const Arguments& call, Runtime& runtime) {
          return contains(*bind(call, "in", {"seq"}, 1)[0], v, runtime);
        }},
-      {"sameas", [](const Value& v, const Arguments& call,
-                    Runtime&) { return is_same(v, *bind(call, "sameas", {"other"}, 1)[0]); }},
+      {"sameas",
+       [](const Value& v, const Arguments& call, Runtime& runtime) {
+         return is_same(v, *bind(call, "sameas", {"other"}, 1)[0], runtime.budget);
+       }},
       {"filter", [](const Value& v, const Arguments&,
                     Runtime&) { return v.is_string() && find_filter(*v.string()); }},
       {"test", [](const Value& v, const Arguments&,

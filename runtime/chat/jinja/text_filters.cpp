@@ -8,6 +8,7 @@
 #include "runtime/chat/jinja/methods.hpp"
 #include "runtime/chat/jinja/string_methods.hpp"
 #include "runtime/chat/jinja/unicode.hpp"
+#include "runtime/chat/jinja/word_wrap.hpp"
 
 namespace troupe::jinja {
 namespace {
@@ -29,7 +30,11 @@ std::int64_t integer(const std::optional<Value>& value, std::int64_t missing) {
 template <std::string (*map)(std::string_view)>
 Value mapped(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "filter", {});
-  return like(input, map(to_text(input, runtime)));
+  const std::string text = to_text(input, runtime);
+  runtime.budget.charge_characters(text.size());
+  std::string result = map(text);
+  runtime.budget.charge_text(result.size());
+  return like(input, std::move(result));
 }
 
 /// Words as the filter title splits them: at spaces, hyphens and opening brackets.
@@ -61,8 +66,10 @@ std::string title_words(std::string_view text) {
 Value trim(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "trim", {"chars"});
   const std::string text = to_text(input, runtime);
+  runtime.budget.charge_characters(text.size());
   if (!arguments[0] || arguments[0]->is_none()) return like(input, std::string(strip(text)));
   if (!arguments[0]->is_string()) fail_type("strip arg must be None or str");
+  runtime.budget.charge_characters(arguments[0]->string()->size());
   return like(input, std::string(strip(text, *arguments[0]->string())));
 }
 
@@ -120,21 +127,23 @@ Value center(const Value& input, const Arguments& call, Runtime& runtime) {
 Value escape(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "escape", {});
   if (input.is_markup()) return input;
-  return Value::markup(escape_html(to_text(input, runtime)));
+  return Value::markup(escape_html(to_text(input, runtime), runtime.budget));
 }
 Value force_escape(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "forceescape", {});
-  return Value::markup(escape_html(to_text(input, runtime)));
+  return Value::markup(escape_html(to_text(input, runtime), runtime.budget));
 }
 Value safe(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "safe", {});
   return Value::markup(to_text(input, runtime));
 }
 
-std::string url_quote(std::string_view text, bool is_query) {
+std::string url_quote(std::string_view text, bool is_query, Budget& budget) {
+  budget.charge_characters(text.size());
   std::string quoted;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
+    budget.check_text_size(quoted.size());
     const bool is_plain =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
         std::string_view("_.-~").find(c) != std::string_view::npos || (c == '/' && !is_query);
@@ -154,7 +163,7 @@ std::string url_quote(std::string_view text, bool is_query) {
 Value url_encode(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "urlencode", {});
   if (input.is_string() || !is_iterable(input, runtime) || input.is_undefined()) {
-    return Value(url_quote(to_text(input, runtime), false));
+    return Value(url_quote(to_text(input, runtime), false, runtime.budget));
   }
   const Value pairs = input.dict() ? dict_view(input, DictPart::kItems) : input;
   std::string query;
@@ -162,8 +171,8 @@ Value url_encode(const Value& input, const Arguments& call, Runtime& runtime) {
     const std::vector<Value> parts = to_vector(pair, runtime);
     if (parts.size() != 2) fail_value("urlencode needs pairs");
     if (!query.empty()) query += '&';
-    query += url_quote(to_text(parts[0], runtime), true) + "=" +
-             url_quote(to_text(parts[1], runtime), true);
+    query += url_quote(to_text(parts[0], runtime), true, runtime.budget) + "=" +
+             url_quote(to_text(parts[1], runtime), true, runtime.budget);
     runtime.budget.check_text_size(query.size());
   }
   return Value(std::move(query));
@@ -176,11 +185,12 @@ Value truncate_text(const Value& input, const Arguments& call, Runtime& runtime)
   const std::int64_t leeway = integer(arguments[3], 5);
   const auto end_size = static_cast<std::int64_t>(num_code_points(end));
   if (length < end_size || leeway < 0) fail_value("truncate's length is shorter than its end");
-  const std::optional<std::size_t> size = jinja::length(input);
+  const std::optional<std::size_t> size = jinja::length(input, runtime.budget);
   if (!size) fail_type("object of type '" + type_name(input) + "' has no len()");
   if (static_cast<std::int64_t>(*size) <= length + leeway) return input;
   if (!input.is_string()) fail_type("'" + type_name(input) + "' object cannot be truncated");
   const std::string& text = *input.string();
+  runtime.budget.charge_read(text.size());
   std::string cut = text.substr(0, byte_offset(text, static_cast<std::size_t>(length - end_size)));
   const bool kills_words = arguments[1] && is_true(*arguments[1]);
   if (!kills_words) {
@@ -193,6 +203,7 @@ Value truncate_text(const Value& input, const Arguments& call, Runtime& runtime)
 Value word_count(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "wordcount", {});
   const std::string text = to_text(input, runtime);
+  runtime.budget.charge_characters(text.size());
   std::int64_t count = 0;
   bool in_word = false;
   for (std::size_t i = 0; i < text.size();) {
@@ -202,6 +213,65 @@ Value word_count(const Value& input, const Arguments& call, Runtime& runtime) {
     in_word = is_word;
   }
   return Value(count);
+}
+
+Value word_wrap(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments =
+      bind(call, "wordwrap", {"width", "break_long_words", "wrapstring", "break_on_hyphens"});
+  if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
+  if (!input.is_string()) fail_type("'" + type_name(input) + "' object cannot be wrapped");
+  const std::int64_t width = integer(arguments[0], 79);
+  const Value lines = find_string_method("splitlines")(input, {}, runtime);
+  if (width <= 0 && !input.string()->empty()) {
+    fail_value("invalid width " + std::to_string(width) + " (must be > 0)");
+  }
+  WrapStyle style;
+  style.width = static_cast<std::size_t>(std::max<std::int64_t>(width, 1));
+  if (arguments[1]) style.breaks_long_words = is_true(*arguments[1]);
+  if (arguments[3]) style.breaks_on_hyphens = is_true(*arguments[3]);
+  std::vector<Value> wrapped;
+  const Value separator = arguments[2] && !arguments[2]->is_none() ? *arguments[2] : Value("\n");
+  for (const Value& line : *lines.items()) {
+    std::vector<Value> parts;
+    for (std::string& part : wrap_words(*line.string(), style, runtime.budget)) {
+      parts.emplace_back(std::move(part));
+    }
+    wrapped.push_back(
+        find_string_method("join")(separator, {{Value::list(std::move(parts))}, {}}, runtime));
+  }
+  return find_string_method("join")(separator, {{Value::list(std::move(wrapped))}, {}}, runtime);
+}
+
+Value pretty_filter(const Value& input, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "pprint", {});
+  return Value(pretty_print(input, runtime));
+}
+
+/// {"class": "a"} as an element's attributes; with a space in front unless told otherwise.
+Value xml_attributes(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "xmlattr", {"autospace"});
+  if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
+  if (!input.dict()) fail_type("'" + type_name(input) + "' object has no attribute 'items'");
+  std::string attributes;
+  for (const auto& [key, value] : input.dict()->entries()) {
+    if (value.is_none() || value.is_undefined()) continue;
+    const std::string name = to_text(key, runtime);
+    runtime.budget.charge_characters(name.size());
+    for (std::size_t i = 0; i < name.size();) {
+      const char32_t c = decode_at(name, i);
+      if (is_space(c) || c == '/' || c == '>' || c == '=') {
+        fail_value("Invalid character in attribute name: " + repr(key, runtime));
+      }
+    }
+    if (!attributes.empty()) attributes += ' ';
+    attributes += escape_html(name, runtime.budget) + "=\"" +
+                  (value.is_markup() ? *value.string()
+                                     : escape_html(to_text(value, runtime), runtime.budget)) +
+                  "\"";
+    runtime.budget.check_text_size(attributes.size());
+  }
+  const bool has_space = !arguments[0] || is_true(*arguments[0]);
+  return Value(has_space && !attributes.empty() ? " " + attributes : attributes);
 }
 
 std::string unescape_html(const std::string& text) {
@@ -226,6 +296,7 @@ std::string unescape_html(const std::string& text) {
 Value strip_tags(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "striptags", {});
   std::string text = to_text(input, runtime);
+  runtime.budget.charge_characters(2 * text.size());
   for (const auto& [open, close] : {std::pair{"<!--", "-->"}, std::pair{"<", ">"}}) {
     std::string kept;
     std::size_t position = 0;
@@ -251,6 +322,7 @@ constexpr FilterEntry kFilters[] = {{"capitalize", mapped<capitalize>},
                                     {"format", format_filter},
                                     {"indent", indent},
                                     {"lower", mapped<to_lower>},
+                                    {"pprint", pretty_filter},
                                     {"replace", replace},
                                     {"safe", safe},
                                     {"striptags", strip_tags},
@@ -259,7 +331,9 @@ constexpr FilterEntry kFilters[] = {{"capitalize", mapped<capitalize>},
                                     {"truncate", truncate_text},
                                     {"upper", mapped<to_upper>},
                                     {"urlencode", url_encode},
-                                    {"wordcount", word_count}};
+                                    {"wordcount", word_count},
+                                    {"wordwrap", word_wrap},
+                                    {"xmlattr", xml_attributes}};
 
 }  // namespace
 

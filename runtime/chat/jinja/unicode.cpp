@@ -6,6 +6,8 @@
 #include <unicode/utf8.h>
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 #include "runtime/base/check.hpp"
 
@@ -41,8 +43,9 @@ std::string_view character_at(std::string_view text, std::size_t position) {
 std::string title_character(std::string_view character) {
   if (is_ascii(character)) return to_upper(character);
   return with_icu(character, [](icu::UnicodeString& units) {
-    units.toTitle(nullptr, icu::Locale::getRoot(),
-                  U_TITLECASE_NO_LOWERCASE | U_TITLECASE_NO_BREAK_ADJUSTMENT);
+    units.toTitle(
+        nullptr, icu::Locale::getRoot(),
+        U_TITLECASE_NO_LOWERCASE | U_TITLECASE_NO_BREAK_ADJUSTMENT | U_TITLECASE_WHOLE_STRING);
   });
 }
 
@@ -136,6 +139,35 @@ std::size_t byte_offset(std::string_view text, std::size_t index) {
   return position;
 }
 
+std::size_t find_text(std::string_view text, std::string_view part, std::size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  if (part.empty()) return from;
+  // glibc's memmem is the two-way algorithm; std::string's find is quadratic.
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::size_t rfind_text(std::string_view text, std::string_view part) {
+  constexpr std::size_t kShort = 16;
+  if (part.size() <= kShort) return text.rfind(part);
+  // Knuth, Morris and Pratt, from the right: borders[n] is the longest proper border of the last n
+  // bytes of the part.
+  const auto of_part = [&](std::size_t i) { return part[part.size() - 1 - i]; };
+  std::vector<std::size_t> borders(part.size() + 1, 0);
+  for (std::size_t i = 1, border = 0; i < part.size(); ++i) {
+    while (border > 0 && of_part(i) != of_part(border)) border = borders[border];
+    border += of_part(i) == of_part(border);
+    borders[i + 1] = border;
+  }
+  for (std::size_t i = text.size(), matched = 0; i > 0; --i) {
+    while (matched > 0 && text[i - 1] != of_part(matched)) matched = borders[matched];
+    matched += text[i - 1] == of_part(matched);
+    if (matched == part.size()) return i - 1;
+  }
+  return std::string_view::npos;
+}
+
 bool is_space(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x1F);
   const UCharDirection direction = u_charDirection(icu(c));
@@ -146,6 +178,7 @@ bool is_alpha(char32_t c) { return (U_GET_GC_MASK(icu(c)) & U_GC_L_MASK) != 0; }
 bool is_decimal(char32_t c) {
   return u_getIntPropertyValue(icu(c), UCHAR_NUMERIC_TYPE) == U_NT_DECIMAL;
 }
+int decimal_value(char32_t c) { return is_decimal(c) ? u_charDigitValue(icu(c)) : -1; }
 bool is_digit(char32_t c) {
   return is_decimal(c) || u_getIntPropertyValue(icu(c), UCHAR_NUMERIC_TYPE) == U_NT_DIGIT;
 }
@@ -226,8 +259,10 @@ std::string swap_case(std::string_view text) {
 std::string_view strip(std::string_view text, Side side) { return strip_if(text, side, is_space); }
 
 std::string_view strip(std::string_view text, std::string_view characters, Side side) {
-  const std::u32string set = to_code_points(characters);
-  return strip_if(text, side, [&](char32_t c) { return set.find(c) != std::u32string::npos; });
+  std::u32string set = to_code_points(characters);
+  std::sort(set.begin(), set.end());
+  return strip_if(text, side,
+                  [&](char32_t c) { return std::binary_search(set.begin(), set.end(), c); });
 }
 
 }  // namespace troupe::jinja

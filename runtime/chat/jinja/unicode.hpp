@@ -19,10 +19,18 @@ void append_utf8(std::string& text, char32_t code_point);
 /// The byte where code point `index` starts; the end of the text if there are fewer.
 [[nodiscard]] std::size_t byte_offset(std::string_view text, std::size_t index);
 
+/// Where `part` first occurs at or after `from`, or last occurs; npos if nowhere. Linear in the
+/// sizes of both, whatever they hold.
+[[nodiscard]] std::size_t find_text(std::string_view text, std::string_view part,
+                                    std::size_t from = 0);
+[[nodiscard]] std::size_t rfind_text(std::string_view text, std::string_view part);
+
 // Python's str.isspace() and so on, for one code point.
 [[nodiscard]] bool is_space(char32_t c);
 [[nodiscard]] bool is_alpha(char32_t c);
 [[nodiscard]] bool is_decimal(char32_t c);
+/// 0 to 9, or -1 if it is no decimal digit.
+[[nodiscard]] int decimal_value(char32_t c);
 [[nodiscard]] bool is_digit(char32_t c);
 [[nodiscard]] bool is_numeric(char32_t c);
 [[nodiscard]] bool is_lower(char32_t c);
@@ -43,7 +51,7 @@ void append_utf8(std::string& text, char32_t code_point);
 enum class Side { kLeft, kRight, kBoth };
 /// Without whitespace at the sides.
 [[nodiscard]] std::string_view strip(std::string_view text, Side side = Side::kBoth);
-/// Without any of `characters` at the sides.
+/// Without any of `characters` at the sides. Costs log(characters) for each that goes.
 [[nodiscard]] std::string_view strip(std::string_view text, std::string_view characters,
                                      Side side = Side::kBoth);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/keyed_hash.hpp"
 #include "runtime/chat/jinja/operations.hpp"
 
 namespace troupe::jinja {
@@ -76,60 +77,66 @@ std::uint32_t Value::depth() const noexcept {
   return 0;
 }
 
-void Dict::set(Value key, Value value, Budget& budget) {
-  if (const std::string* text = key.string()) return set(*text, std::move(value));
-  check_hashable(key);
-  depth_ = std::max({depth_, key.depth() + 1, value.depth() + 1});
-  for (const std::size_t index : other_keys_) {
-    if (equals(entries_[index].first, key, budget)) {
-      entries_[index].second = std::move(value);
-      return;
-    }
+std::size_t Dict::place_of(std::string_view key) const noexcept {
+  const auto has_key = [&](std::size_t i) {
+    const std::string* text = entries_[i].first.string();
+    return text && *text == key;
+  };
+  if (has_indexed_strings_) return index_.find(keyed_hash(key), has_key);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (has_key(i)) return i;
   }
-  other_keys_.push_back(entries_.size());
+  return HashIndex::kNone;
+}
+
+std::size_t Dict::place_of(const Value& key, std::uint64_t hash, Budget& budget) const {
+  return index_.find(hash, [&](std::size_t i) { return equals(entries_[i].first, key, budget); });
+}
+
+void Dict::set(Value key, Value value, Budget& budget) {
+  if (const Text* text = key.get_if<Text>()) {
+    budget.charge_read(text->utf8->size());
+    return set(*text, std::move(value));
+  }
+  const std::uint64_t hash = hash_of(key, budget);
+  depth_ = std::max({depth_, key.depth() + 1, value.depth() + 1});
+  if (const std::size_t place = place_of(key, hash, budget); place != HashIndex::kNone) {
+    entries_[place].second = std::move(value);
+    return;
+  }
+  index_.add(hash, entries_.size());
   entries_.emplace_back(std::move(key), std::move(value));
 }
 
-void Dict::set(std::string_view key, Value value) {
+void Dict::set(const Text& shared, std::string_view key, Value value) {
   depth_ = std::max(depth_, value.depth() + 1);
-  const auto [place, is_new] = string_index_.try_emplace(std::string(key), entries_.size());
-  if (is_new) {
-    entries_.emplace_back(Value(key), std::move(value));
-  } else {
-    entries_[place->second].second = std::move(value);
+  if (const std::size_t place = place_of(key); place != HashIndex::kNone) {
+    entries_[place].second = std::move(value);
+    return;
+  }
+  entries_.emplace_back(shared.utf8 ? Value(shared) : Value(key), std::move(value));
+  if (has_indexed_strings_) {
+    index_.add(keyed_hash(key), entries_.size() - 1);
+  } else if (entries_.size() > kFewEntries) {
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      if (const std::string* text = entries_[i].first.string()) index_.add(keyed_hash(*text), i);
+    }
+    has_indexed_strings_ = true;
   }
 }
 
 const Value* Dict::find(std::string_view key) const noexcept {
-  // Short dicts, that is nearly all, are searched faster than hashed.
-  if (entries_.size() <= 8) {
-    for (const Entry& entry : entries_) {
-      const std::string* text = entry.first.string();
-      if (text && *text == key) return &entry.second;
-    }
-    return nullptr;
-  }
-  const auto place = string_index_.find(std::string(key));
-  return place == string_index_.end() ? nullptr : &entries_[place->second].second;
+  const std::size_t place = place_of(key);
+  return place == HashIndex::kNone ? nullptr : &entries_[place].second;
 }
 
 const Value* Dict::find(const Value& key, Budget& budget) const {
-  if (const std::string* text = key.string()) return find(*text);
-  check_hashable(key);
-  for (const std::size_t index : other_keys_) {
-    if (equals(entries_[index].first, key, budget)) return &entries_[index].second;
+  if (const std::string* text = key.string()) {
+    budget.charge_read(text->size());
+    return find(*text);
   }
-  return nullptr;
-}
-
-void Dict::erase(std::string_view key) {
-  const auto place = string_index_.find(std::string(key));
-  if (place == string_index_.end()) return;
-  const std::size_t index = place->second;
-  string_index_.erase(place);
-  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(index));
-  for (auto& [name, position] : string_index_) position -= position > index;
-  for (std::size_t& position : other_keys_) position -= position > index;
+  const std::size_t place = place_of(key, hash_of(key, budget), budget);
+  return place == HashIndex::kNone ? nullptr : &entries_[place].second;
 }
 
 const Value* Arguments::find(std::string_view name) const {

@@ -4,17 +4,16 @@
 // containers.
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "runtime/chat/jinja/error.hpp"
+#include "runtime/chat/jinja/hash_index.hpp"
 
 namespace troupe::jinja {
 
@@ -129,25 +128,31 @@ struct Sequence {
 };
 
 /// Insertion-ordered; keys are equal as in Python (1 == 1.0 == True). Filled by its maker, then
-/// frozen in a Value.
+/// frozen in a Value. Setting and finding take the time that the key's size asks for, however many
+/// entries there are.
 class Dict {
  public:
   using Entry = std::pair<Value, Value>;
 
   /// A key that is there keeps its place and gets the new value. Fails for unhashable keys.
   void set(Value key, Value value, Budget& budget);
-  void set(std::string_view key, Value value);
+  void set(std::string_view key, Value value) { set(Text{nullptr, false}, key, std::move(value)); }
+  /// Shares the key's text.
+  void set(const Text& key, Value value) { set(key, *key.utf8, std::move(value)); }
   [[nodiscard]] const Value* find(std::string_view key) const noexcept;
   [[nodiscard]] const Value* find(const Value& key, Budget& budget) const;
-  void erase(std::string_view key);
   [[nodiscard]] const std::vector<Entry>& entries() const noexcept { return entries_; }
   [[nodiscard]] std::size_t size() const noexcept { return entries_.size(); }
 
  private:
   friend class Value;
+  void set(const Text& shared, std::string_view key, Value value);
+  [[nodiscard]] std::size_t place_of(std::string_view key) const noexcept;
+  [[nodiscard]] std::size_t place_of(const Value& key, std::uint64_t hash, Budget& budget) const;
+
   std::vector<Entry> entries_;
-  std::unordered_map<std::string, std::size_t> string_index_;
-  std::vector<std::size_t> other_keys_;
+  HashIndex index_;  ///< of all other keys, and of strings beyond kFewEntries
+  bool has_indexed_strings_ = false;
   std::uint32_t depth_ = 1;
 };
 
@@ -184,6 +189,11 @@ class Object {
   /// Element `index`, counted from the end if negative; only where has_items().
   [[nodiscard]] virtual bool has_items() const { return false; }
   [[nodiscard]] virtual std::optional<Value> item(std::int64_t) const { return std::nullopt; }
+  /// Elements `first`, first + stride and so on, before `last`; nullopt: a list of them is.
+  [[nodiscard]] virtual std::optional<Value> slice(std::int64_t /*first*/, std::int64_t /*last*/,
+                                                   std::int64_t /*stride*/) const {
+    return std::nullopt;
+  }
   [[nodiscard]] std::uint32_t depth() const noexcept { return depth_; }
 
  private:

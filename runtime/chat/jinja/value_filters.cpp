@@ -18,12 +18,13 @@ Value default_value(const Value& input, const Arguments& call, Runtime&) {
   return input;
 }
 
-Value to_integer(const Value& input, const Arguments& call, Runtime&) {
+Value to_integer(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "int", {"default", "base"});
   const Value fallback = arguments[0].value_or(Value(std::int64_t{0}));
   const std::int64_t base = arguments[1] ? arguments[1]->small_integer().value_or(10) : 10;
   if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
   if (const std::string* text = input.string()) {
+    runtime.budget.charge(cost_of_digits(text->size()));
     if (auto number =
             parse_integer(*text, static_cast<int>(std::clamp<std::int64_t>(base, 0, 37)))) {
       return *std::move(number);
@@ -37,19 +38,21 @@ Value to_integer(const Value& input, const Arguments& call, Runtime&) {
   return input.is_number() ? unary_plus(input) : fallback;
 }
 
-Value to_float(const Value& input, const Arguments& call, Runtime&) {
+Value to_float(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "float", {"default"});
   const Value fallback = arguments[0].value_or(Value(0.0));
   if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
   if (const std::string* text = input.string()) {
+    runtime.budget.charge_characters(text->size());
     const std::optional<double> number = parse_float(*text);
     return number ? Value(*number) : fallback;
   }
   return input.is_number() ? Value(to_double(input)) : fallback;
 }
 
-Value absolute(const Value& input, const Arguments& call, Runtime&) {
+Value absolute(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "abs", {});
+  runtime.budget.charge(cost_of_number(input));
   Value number = unary_plus(input);
   if (const double* real = number.get_if<double>()) return Value(std::abs(*real));
   return compare_numbers(number, Value(std::int64_t{0})) < 0 ? negate(number) : number;
@@ -129,7 +132,11 @@ Value dict_sort(const Value& input, const Arguments& call, Runtime& runtime) {
   std::vector<Row> rows;
   for (const auto& [key, value] : input.dict()->entries()) {
     Value sort_key = by == "key" ? key : value;
-    if (!is_case_sensitive && sort_key.is_string()) sort_key = Value(to_lower(*sort_key.string()));
+    runtime.budget.charge();
+    if (!is_case_sensitive && sort_key.is_string()) {
+      runtime.budget.charge_characters(sort_key.string()->size());
+      sort_key = Value(to_lower(*sort_key.string()));
+    }
     rows.push_back({std::move(sort_key), Value::tuple({key, value})});
   }
   std::stable_sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) {
@@ -149,9 +156,9 @@ Value attribute(const Value& input, const Arguments& call, Runtime& runtime) {
   return Value::undefined("'" + type_name(input) + " object' has no attribute '" + name + "'");
 }
 
-Value length_of(const Value& input, const Arguments& call, Runtime&) {
+Value length_of(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "length", {});
-  const std::optional<std::size_t> size = length(input);
+  const std::optional<std::size_t> size = length(input, runtime.budget);
   if (!size) fail_type("object of type '" + type_name(input) + "' has no len()");
   return Value::size(*size);
 }

@@ -99,8 +99,8 @@ BOOST_AUTO_TEST_CASE(reasoning_reaches_templates_under_the_names_that_they_read)
     input.messages_json = R"([{"role":"assistant","content":"x","tool_calls":null,")" +
                           std::string(name) + R"(":"why"}])";
     BOOST_TEST(text("{% set m = messages[0] %}{{ m.thinking }} {{ m.reasoning_content }} "
-                    "{{ 'tool_calls' in m }}",
-                    input) == "why why False",
+                    "{{ m.reasoning }} {{ 'tool_calls' in m }}",
+                    input) == "why why why False",
                name);
   }
 }
@@ -145,10 +145,11 @@ BOOST_AUTO_TEST_CASE(developer_messages_and_tool_arguments_are_brought_into_form
           {"function":{"name":"g","arguments":"oops"}}]},{"role":"user","content":"","tool_calls":[]}])",
       {});
   BOOST_REQUIRE(result.ok());
-  BOOST_TEST(result->messages_json ==
-             R"([{"role":"system","content":"a\n\nb"},{"role":"assistant","tool_calls":)"
-             R"([{"function":{"name":"f","arguments":{"k":1}}},)"
-             R"({"function":{"name":"g","arguments":{}}}]},{"role":"user","content":""}])");
+  BOOST_TEST(
+      result->messages_json ==
+      R"([{"role":"system","content":"a\n\nb"},{"role":"assistant","content":"","tool_calls":)"
+      R"([{"function":{"name":"f","arguments":{"k":1}}},)"
+      R"({"function":{"name":"g","arguments":{}}}]},{"role":"user","content":""}])");
 }
 
 BOOST_AUTO_TEST_CASE(arguments_that_are_nested_too_deeply_are_no_object) {
@@ -164,6 +165,46 @@ BOOST_AUTO_TEST_CASE(arguments_that_are_nested_too_deeply_are_no_object) {
   BOOST_TEST(normalize(63).find(R"("arguments":{"k":[[)") != std::string::npos);
   BOOST_TEST(normalize(64).find(R"("arguments":{}})") != std::string::npos);
   BOOST_TEST(normalize(1'000'000).find(R"("arguments":{}})") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_message_without_content_has_that_of_no_parts) {
+  const std::string calls = R"("tool_calls":[{"function":{"name":"f","arguments":{}}}])";
+  for (const std::string content : {"", R"("content":null,)"}) {
+    const std::string message = R"([{"role":"assistant",)" + content + calls + "}]";
+    BOOST_TEST(normalize_messages(message, {})->messages_json ==
+               R"([{"role":"assistant","content":"",)" + calls + "}]");
+    BOOST_TEST(
+        normalize_messages(message, {.content_format = ContentFormat::kOpenAi})->messages_json ==
+        R"([{"role":"assistant","content":[],)" + calls + "}]");
+    // What published templates do with it.
+    ChatRendererOptions options;
+    options.chat_template =
+        "{% for m in messages %}{{ m.content.split('</think>')[-1] + '|' + (m.content | trim) }}"
+        "{% if 'x' in m.content %}x{% endif %}{{ m['content'] | length }}{% endfor %}";
+    const auto renderer = ChatRenderer::create({}, options).value();
+    BOOST_TEST(renderer->render({.messages_json = message}, {})->text == "|0");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(empty_texts_of_parts_add_no_line) {
+  const std::string message =
+      R"([{"role":"user","content":[{"type":"text","text":""},{"type":"text","text":"a"},)"
+      R"({"type":"text","text":""},{"type":"text","text":"b"}]}])";
+  BOOST_TEST(normalize_messages(message, {})->messages_json ==
+             R"([{"role":"user","content":"a\nb"}])");
+}
+
+BOOST_AUTO_TEST_CASE(the_developer_role_stays_where_the_template_has_it_as_a_word) {
+  const auto role_in = [](const std::string& source) {
+    ChatRendererOptions options;
+    options.chat_template = source + "{{ messages[0].role }}";
+    const auto renderer = ChatRenderer::create({}, options).value();
+    return renderer->render({.messages_json = R"([{"role":"developer","content":"x"}])"}, {})->text;
+  };
+  BOOST_TEST(role_in("{% if messages[0].role == 'developer' %}{% endif %}") == "developer");
+  BOOST_TEST(role_in("{% if messages[0].role == \"developer\" %}{% endif %}") == "developer");
+  BOOST_TEST(role_in("{# made by a developer #}") == "system");
+  BOOST_TEST(role_in("") == "system");
 }
 
 BOOST_AUTO_TEST_CASE(malformed_messages_are_refused) {
