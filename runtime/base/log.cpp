@@ -3,6 +3,8 @@
 #include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "runtime/base/control_characters.hpp"
+
 namespace troupe {
 namespace {
 
@@ -39,7 +41,8 @@ bool set_log_level(std::string_view name) {
 bool log_enabled(LogLevel level) noexcept { return logger().should_log(spdlog_level(level)); }
 
 void log_line(LogLevel level, std::string_view text) {
-  logger().log(spdlog_level(level), "{}", fmt::string_view(text.data(), text.size()));
+  const std::string safe = without_control_characters(text);
+  logger().log(spdlog_level(level), "{}", fmt::string_view(safe.data(), safe.size()));
 }
 
 namespace internal {
@@ -53,8 +56,10 @@ void append_quoted(std::string& line, std::string_view text) {
   line.push_back('"');
   for (const char c : text) {
     if (c == '"' || c == '\\') line.push_back('\\');
-    if (c == '\n' || c == '\r')
+    if (c == '\n')
       line.append("\\n");
+    else if (c == '\r')
+      line.append("\\r");
     else
       line.push_back(c);
   }
