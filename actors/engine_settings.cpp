@@ -297,6 +297,9 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   }
   service.api_keys = options.server.api_key;
   service.allowed_origins = options.server.allowed_origins;
+  service.allowed_hosts = AllowedHosts(options.server);
+  service.max_body_bytes = static_cast<std::uint64_t>(options.server.max_body_bytes);
+  service.log_requests = !options.server.disable_uvicorn_access_log;
   service.enable_request_id_headers = options.server.enable_request_id_headers;
   service.enable_prompt_tokens_details = options.server.enable_prompt_tokens_details;
   service.enable_force_include_usage = options.server.enable_force_include_usage;

@@ -178,11 +178,21 @@ void bind_options(OptionSet& set, Options& options) {
       .add("port", server.port, "port to listen on; 0: any", 0, 65535)
       .add("api-key", server.api_key, "key that clients must send as a bearer token")
       .add("allowed-origins", server.allowed_origins, "origins for CORS")
-      .add("max-body-bytes", server.max_body_bytes, "largest request body", 1 << 10,
-           std::int64_t{4} << 30)
+      .add("allowed-hosts", server.allowed_hosts,
+           "names of this server that clients may call it by (the Host of a request), *.NAME for "
+           "all below it, * for any; none: without api-key and on loopback the names and addresses "
+           "of this host alone, without api-key elsewhere addresses, this host's name, and names "
+           "that no public DNS has (without a dot, or below local, internal, svc, home.arpa)")
+      .add("max-body-bytes", server.max_body_bytes,
+           "largest request body, unpacked; in chunks also the largest that is around them",
+           1 << 10, std::int64_t{4} << 30)
       .add("max-header-bytes", server.max_header_bytes, "largest request header", 1 << 10, 16 << 20)
       .add("max-connections", server.max_connections, "most open connections", 1, 1 << 20)
       .add("idle-timeout-s", server.idle_timeout_s, "seconds until an idle connection is closed",
+           0.1, 86400)
+      .add("body-timeout-s", server.body_timeout_s,
+           "seconds until the body of a request must be there, and one more for each 16 KiB of it "
+           "that have come",
            0.1, 86400)
       .add("write-timeout-s", server.write_timeout_s, "seconds that a client may not read", 0.1,
            86400)
@@ -200,6 +210,8 @@ void bind_options(OptionSet& set, Options& options) {
       .add("max-request-time-s", server.max_request_time_s,
            "seconds that a request may take; what is there by then is its answer; 0: no limit", 0,
            86400)
+      .add("disable-uvicorn-access-log", server.disable_uvicorn_access_log,
+           "no line in the log for each request")
       .add("enable-request-id-headers", server.enable_request_id_headers, "send X-Request-Id back")
       .add("enable-prompt-tokens-details", server.enable_prompt_tokens_details,
            "report cached tokens in usage")

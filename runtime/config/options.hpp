@@ -65,16 +65,19 @@ struct ServerOptions {
   std::int64_t port = 8000;
   std::vector<std::string> api_key;
   std::vector<std::string> allowed_origins;
+  std::vector<std::string> allowed_hosts;  ///< empty: by where it listens, if there is no key
   std::int64_t max_body_bytes = 32 << 20;
   std::int64_t max_header_bytes = 64 << 10;
   std::int64_t max_connections = 4096;
   double idle_timeout_s = 60;
   double write_timeout_s = 30;
+  double body_timeout_s = 60;
   double sse_keep_alive_interval = 0;
   double shutdown_timeout = 0;
   std::int64_t max_num_queued_reqs = 0;  ///< 0: no limit
   double max_queue_time_s = 0;           ///< 0: no limit
   double max_request_time_s = 0;         ///< 0: no limit
+  bool disable_uvicorn_access_log = false;
   bool enable_request_id_headers = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;

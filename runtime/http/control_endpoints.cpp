@@ -31,8 +31,9 @@ Result<Answer> try_pause(ServiceContext& context, const HttpRequest& http, Respo
   return Answer(std::move(call));
 }
 
-Result<Answer> try_drain(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(const DrainGroup drain, parse_drain_group(http.body));
+Result<Answer> try_drain(ServiceContext& context, const Result<DrainGroup>& parsed,
+                         ResponseSink& sink) {
+  ASSIGN_OR_RETURN(const DrainGroup drain, parsed);
   auto call = std::make_unique<EngineCall>(context, sink);
   context.port.drain_group(drain, call->reply<Status>([](const Status& status) {
     return status.error ? error_response(*status.error) : json_response(R"({"status":"drained"})");
@@ -85,8 +86,11 @@ Answer answer_is_paused(ServiceContext& context, const HttpRequest&, ResponseSin
   return call;
 }
 
-Answer answer_drain(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  return answer_or_refuse(try_drain(context, http, sink), sink);
+Prepared prepare_drain(std::string_view body, const ServerDefaults&) {
+  return [parsed = parse_drain_group(body)](ServiceContext& context, const HttpRequest&,
+                                            ResponseSink& sink) {
+    return try_drain(context, parsed, sink);
+  };
 }
 
 Answer answer_topology(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {

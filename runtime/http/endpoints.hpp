@@ -2,6 +2,7 @@
 // The endpoints that give work to the engine. Each answers at once through the sink, or returns the
 // exchange that will.
 
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -15,6 +16,17 @@ inline constexpr std::string_view kStreamsPath = "/v1/streams/";
 using Answer = std::unique_ptr<Exchange>;
 using Endpoint = Answer(ServiceContext& context, const HttpRequest& http, ResponseSink& sink);
 
+/// What an endpoint does when it has read a body; on the service's thread.
+using Prepared = std::function<Result<Answer>(ServiceContext& context, const HttpRequest& http,
+                                              ResponseSink& sink)>;
+/// Reads a body, on whatever thread: a long one would hold up those who only ask for /health.
+using Prepare = Prepared(std::string_view body, const ServerDefaults& defaults);
+
+/// Reads the body of `http` by `prepare`, on another thread if it is long, and goes on with what
+/// that gives.
+[[nodiscard]] Answer answer_prepared(ServiceContext& context, HttpRequest http,
+                                     std::function<Prepare> prepare, ResponseSink& sink);
+
 [[nodiscard]] HttpResponse json_response(std::string body);
 
 /// The answer of an attempt; its error is answered at once.
@@ -22,12 +34,12 @@ using Endpoint = Answer(ServiceContext& context, const HttpRequest& http, Respon
 
 // ---- generation_endpoints.cpp: what the OpenAI API has
 
-Endpoint answer_completion;
-Endpoint answer_chat;
+Prepare prepare_completion;
+Prepare prepare_chat;
 /// GET /v1/streams/ID?starting_after=EVENT, or with the header Last-Event-ID.
 Endpoint answer_resumed_stream;
-Endpoint answer_tokenize;
-Endpoint answer_detokenize;
+Prepare prepare_tokenize;
+Prepare prepare_detokenize;
 
 // ---- control_endpoints.cpp: for those who run the server
 
@@ -37,7 +49,7 @@ Endpoint answer_reset_mm_cache;
 Endpoint answer_pause;
 Endpoint answer_resume;
 Endpoint answer_is_paused;
-Endpoint answer_drain;
+Prepare prepare_drain;
 Endpoint answer_topology;
 
 }  // namespace troupe

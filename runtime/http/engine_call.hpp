@@ -27,7 +27,9 @@ class EngineCall : public Exchange {
       post([waiting, render, reply = std::move(reply)] {
         const auto self = waiting.lock();
         if (!self) return;
-        (*self)->sink_.respond(reply.ok() ? render(*reply) : error_response(reply.error()));
+        ResponseSink& sink = (*self)->sink_;
+        contain(sink,
+                [&] { sink.respond(reply.ok() ? render(*reply) : error_response(reply.error())); });
       });
     };
   }

@@ -136,7 +136,10 @@ void Generation::observe(Part& part, const RequestOutput& output, std::uint32_t 
   const double since_arrival = context_.environment.steady_clock() - arrival_;
   EngineMetrics& metrics = context_.metrics;
   if (output.prefill_stats) metrics.observe_prefill(engine, *output.prefill_stats);
-  if (stream_ && !part.begun && !output.error) metrics.observe_first_token(engine, since_arrival);
+  if (stream_ && !part.begun && !output.error) {
+    metrics.observe_first_token(engine, since_arrival);
+    if (!times_.first_token_s) times_.first_token_s = since_arrival;
+  }
   std::vector<FinishReason> reasons;
   for (const CompletionOutput& completion : output.outputs) {
     if (completion.finish_reason) reasons.push_back(*completion.finish_reason);
@@ -146,8 +149,11 @@ void Generation::observe(Part& part, const RequestOutput& output, std::uint32_t 
     const RequestTimes& times = output.finished_times[i];
     longest = std::max(longest, times.num_generation_tokens);
     // Without a stream the first output is the last: the engine's clock tells of the first token.
-    if (!stream_ && times.first_token > 0 && times.num_earlier_tokens == 0)
+    if (!stream_ && times.first_token > 0 && times.num_earlier_tokens == 0) {
       metrics.observe_first_token(engine, times.first_token - times.queued);
+      if (!times_.first_token_s) times_.first_token_s = times.first_token - times.queued;
+    }
+    if (!times_.queue_s && times.scheduled > 0) times_.queue_s = times.scheduled - times.queued;
     const auto num_prompt_tokens = part.begun
                                        ? part.num_prompt_tokens
                                        : static_cast<std::int32_t>(output.prompt_token_ids.size());
@@ -329,6 +335,15 @@ Usage Generation::usage() const {
     for (const Sample& sample : part.samples) usage.num_completion_tokens += sample.num_tokens;
   }
   return usage;
+}
+
+WorkDone Generation::work_done() const {
+  const Usage used = usage();
+  WorkDone work = times_;
+  work.id = head_.id;
+  work.num_prompt_tokens = used.num_prompt_tokens;
+  work.num_output_tokens = used.num_completion_tokens;
+  return work;
 }
 
 std::optional<Usage> Generation::continuous_usage(const Part& part, const Sample& sample) const {

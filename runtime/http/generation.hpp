@@ -24,8 +24,10 @@ class Generation : public Exchange {
 
   /// An output of one of the parts.
   void deliver(RequestOutput output, std::uint32_t engine);
+  [[nodiscard]] ResponseSink& sink() const noexcept { return sink_; }
   void on_ready() override;
   void on_silence() override;
+  [[nodiscard]] WorkDone work_done() const override;
 
  protected:
   struct Sample {
@@ -111,6 +113,7 @@ class Generation : public Exchange {
   StreamPosition shown_;
   std::vector<Part> parts_;
   std::size_t num_live_ = 0;  ///< parts not yet retired
+  WorkDone times_;            ///< those of its times that are known
   std::optional<Error> error_;
   bool begun_ = false;  ///< the stream's head has been sent
   bool done_ = false;   ///< the answer is complete

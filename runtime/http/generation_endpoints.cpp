@@ -115,18 +115,20 @@ std::int64_t num_samples(const Request& request) {
   return request.params.n * static_cast<std::int64_t>(num_prompts(request));
 }
 
-template <class Request, Parse<Request> parse>
-Result<Request> read_generation(ServiceContext& context, const HttpRequest& http) {
-  ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
+template <class Request>
+Result<Request> read_generation(ServiceContext& context, const HttpRequest& http,
+                                Result<Request> parsed) {
+  ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
   request.tenant = context.api_keys.tenant(http.header("Authorization"));
   return request;
 }
 
-template <class Request, Parse<Request> parse, Start<Request> start>
-Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(Request request, read_generation<Request, parse>(context, http));
+template <class Request, Start<Request> start>
+Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http,
+                            Result<Request> parsed, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(Request request, read_generation(context, http, std::move(parsed)));
   if (auto refusal = refuse_overload(context, num_samples(request))) {
     sink.respond(*std::move(refusal));
     return Answer(nullptr);
@@ -139,10 +141,10 @@ Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http, Re
 }
 
 /// Runs a kept request again; the client gets what is behind the event that it had last.
-template <class Request, Parse<Request> parse, Start<Request> start>
+template <class Request, Start<Request> start>
 Result<Answer> try_rerun(ServiceContext& context, const HttpRequest& http, const KeptStream& kept,
-                         std::string_view after, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(Request request, read_generation<Request, parse>(context, http));
+                         std::string_view after, Result<Request> parsed, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(Request request, read_generation(context, http, std::move(parsed)));
   request.limits.max_queue_time_s = 0;  // which was long ago
   // Its age counts from its first arrival, the time to run it again from now.
   if (request.limits.max_request_time_s > 0) {
@@ -161,16 +163,62 @@ Result<Answer> try_rerun(ServiceContext& context, const HttpRequest& http, const
   return start(context, sink, std::move(request), kept.id);
 }
 
-template <class Request, Parse<Request> parse, Rendering::Kind kind>
-Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  ASSIGN_OR_RETURN(Request request, parse(http.body, context.config.defaults));
+/// The request moves from the thread that reads it to the service's, in a function that can be
+/// copied, and is used there once.
+template <class Request, class GoOn>
+Prepared with_request(Result<Request> parsed, GoOn go_on) {
+  return [parsed = std::make_shared<Result<Request>>(std::move(parsed)), go_on = std::move(go_on)](
+             ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+    return go_on(context, http, std::move(*parsed), sink);
+  };
+}
+
+template <class Request, Rendering::Kind kind>
+Result<Answer> try_render(ServiceContext& context, const HttpRequest&, Result<Request> parsed,
+                          ResponseSink& sink) {
+  ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
 }
 
-constexpr auto rerun_completion =
-    try_rerun<CompletionRequest, parse_completion_request, start_completion>;
-constexpr auto rerun_chat = try_rerun<ChatRequest, parse_chat_request, start_chat>;
+/// A kept stream that is to run again; goes back to those that wait if it does not come to that.
+struct HeldStream {
+  HeldStream(ServiceContext& context, KeptStream stream)
+      : streams(*context.counters.kept_streams),
+        clock(context.environment.wall_clock),
+        kept(std::move(stream)) {}
+  ~HeldStream() {
+    if (!runs) streams.release(kept.id, clock());
+  }
+  HeldStream(const HeldStream&) = delete;
+  HeldStream& operator=(const HeldStream&) = delete;
+
+  KeptStreams& streams;
+  const std::function<double()> clock;
+  KeptStream kept;
+  bool runs = false;
+};
+
+template <class Request, Parse<Request> parse, Start<Request> start>
+std::function<Prepare> prepare_rerun(std::shared_ptr<HeldStream> held, std::string after) {
+  return [held = std::move(held), after = std::move(after)](std::string_view body,
+                                                            const ServerDefaults& defaults) {
+    return with_request<Request>(
+        parse(body, defaults),
+        [held, after](ServiceContext& context, const HttpRequest& http, Result<Request> parsed,
+                      ResponseSink& sink) -> Result<Answer> {
+          ASSIGN_OR_RETURN(Answer answer,
+                           (try_rerun<Request, start>(context, http, held->kept, after,
+                                                      std::move(parsed), sink)));
+          held->runs = answer != nullptr;
+          return answer;
+        });
+  };
+}
+
+constexpr auto prepare_completion_rerun =
+    prepare_rerun<CompletionRequest, parse_completion_request, start_completion>;
+constexpr auto prepare_chat_rerun = prepare_rerun<ChatRequest, parse_chat_request, start_chat>;
 
 Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& http,
                                  ResponseSink& sink) {
@@ -187,47 +235,42 @@ Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& htt
   const std::string_view after =
       query_value(http.target, "starting_after").value_or(http.header("Last-Event-ID"));
   const std::string_view key = http.header("Authorization");
-  const auto now = [&] { return context.environment.wall_clock(); };
-  ASSIGN_OR_RETURN(const KeptStream kept, streams->resume(id, context.config.engine_name,
-                                                          context.api_keys.tenant(key), now()));
-  const HttpRequest again{.method = "POST",
-                          .target = kept.path,
-                          .headers = {{"Authorization", std::string(key)}},
-                          .body = kept.body,
-                          .has_body = true};
-  const bool is_chat = kept.path == kChatPath;
-  auto answer = (is_chat ? rerun_chat : rerun_completion)(context, again, kept, after, sink);
-  if (!answer.ok() || *answer == nullptr) streams->release(id, now());
-  return answer;
+  ASSIGN_OR_RETURN(KeptStream kept,
+                   streams->resume(id, context.config.engine_name, context.api_keys.tenant(key),
+                                   context.environment.wall_clock()));
+  const auto held = std::make_shared<HeldStream>(context, std::move(kept));
+  HttpRequest again{.method = "POST",
+                    .target = held->kept.path,
+                    .headers = {{"Authorization", std::string(key)}},
+                    .body = std::move(held->kept.body),
+                    .has_body = true};
+  const auto prepare = held->kept.path == kChatPath ? prepare_chat_rerun : prepare_completion_rerun;
+  return answer_prepared(context, std::move(again), prepare(held, std::string(after)), sink);
 }
 
 }  // namespace
 
-Answer answer_completion(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  constexpr auto attempt =
-      try_generate<CompletionRequest, parse_completion_request, start_completion>;
-  return answer_or_refuse(attempt(context, http, sink), sink);
+Prepared prepare_completion(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse_completion_request(body, defaults),
+                      try_generate<CompletionRequest, start_completion>);
 }
 
-Answer answer_chat(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  constexpr auto attempt = try_generate<ChatRequest, parse_chat_request, start_chat>;
-  return answer_or_refuse(attempt(context, http, sink), sink);
+Prepared prepare_chat(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse_chat_request(body, defaults), try_generate<ChatRequest, start_chat>);
 }
 
 Answer answer_resumed_stream(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
   return answer_or_refuse(try_resume_stream(context, http, sink), sink);
 }
 
-Answer answer_tokenize(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  constexpr auto attempt =
-      try_render<TokenizeRequest, parse_tokenize_request, Rendering::Kind::kTokenize>;
-  return answer_or_refuse(attempt(context, http, sink), sink);
+Prepared prepare_tokenize(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse_tokenize_request(body, defaults),
+                      try_render<TokenizeRequest, Rendering::Kind::kTokenize>);
 }
 
-Answer answer_detokenize(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
-  constexpr auto attempt =
-      try_render<DetokenizeRequest, parse_detokenize_request, Rendering::Kind::kDetokenize>;
-  return answer_or_refuse(attempt(context, http, sink), sink);
+Prepared prepare_detokenize(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse_detokenize_request(body, defaults),
+                      try_render<DetokenizeRequest, Rendering::Kind::kDetokenize>);
 }
 
 }  // namespace troupe

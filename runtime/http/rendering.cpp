@@ -17,7 +17,9 @@ Rendering::Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, Ren
                                             post = context.environment.post](RenderReply reply) {
     post([&context, number, reply = std::move(reply)] {
       const auto waiting = context.renderings.find(number);
-      if (waiting != context.renderings.end()) waiting->second->answer(reply);
+      if (waiting == context.renderings.end()) return;
+      Rendering& rendering = *waiting->second;
+      contain(rendering.sink(), [&] { rendering.answer(reply); });
     });
   });
 }

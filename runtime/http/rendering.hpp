@@ -16,6 +16,7 @@ class Rendering : public Exchange {
   ~Rendering() override;
   Rendering(const Rendering&) = delete;
   Rendering& operator=(const Rendering&) = delete;
+  [[nodiscard]] ResponseSink& sink() const noexcept { return sink_; }
 
  private:
   void answer(const RenderReply& reply);

@@ -19,6 +19,7 @@
 #include "runtime/base/secret.hpp"
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/session.hpp"
+#include "runtime/http/work_threads.hpp"
 
 namespace troupe {
 namespace {
@@ -33,17 +34,29 @@ constexpr double kLingerSeconds = 2;
 constexpr std::int64_t kMaxRefusedConnections = 128;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr std::size_t kReadBytes = 64 << 10;
+/// Threads that read long bodies: one of them cannot hold up all others.
+constexpr int kNumReaders = 2;
 
 struct Timeouts {
   double idle_s;
   double write_s;
   double silence_s;  ///< 0: no keep-alive comments
+  double body_s;
   /// How often connections are looked at: a timeout may come late by that much.
   [[nodiscard]] double tick_s() const {
-    const double shortest = std::min({idle_s, write_s, silence_s > 0 ? silence_s : idle_s});
+    const double shortest = std::min({idle_s, write_s, body_s, silence_s > 0 ? silence_s : idle_s});
     return std::clamp(shortest / 4, 0.01, 1.0);
   }
 };
+
+std::string peer_of(const tcp::socket& socket) {
+  error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
+  if (error) return {};
+  const std::string address = peer.address().to_string();
+  return (peer.address().is_v6() ? "[" + address + "]" : address) + ":" +
+         std::to_string(peer.port());
+}
 
 /// Owns a socket and the session that speaks through it. A read is always under way (unless enough
 /// is buffered), so that a client that leaves is noticed while its request runs.
@@ -55,14 +68,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
         timeouts_(timeouts),
         closed_(std::move(closed)),
         session_(std::make_unique<HttpSession>(
-            service, limits, wall_seconds, [this] { start_write(); }, refuse)),
+            service, limits, wall_seconds, [this] { start_write(); }, refuse, peer_of(socket_))),
         waiting_since_(now_seconds()),
         last_write_(waiting_since_) {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
   }
 
-  void start() { start_read(); }
+  void start() {
+    guard([&] { start_read(); });
+  }
 
   /// Ends everything at once; what runs is aborted.
   void close() {
@@ -75,9 +90,31 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void tick(double now) {
+    guard([&] { look_at_clock(now); });
+  }
+
+ private:
+  /// The session knows what to do with an exception of its own; one of the socket's ends this
+  /// connection: nothing else would come to its client.
+  template <class Function>
+  void guard(Function&& function) {
+    const auto self = shared_from_this();
+    try {
+      function();
+    } catch (const std::exception& failure) {
+      log_error("connection failed", kv("what", std::string(failure.what())));
+      close();
+    }
+  }
+
+  void look_at_clock(double now) {
+    if (!session_) return;
+    if (session_->broken()) return close();
+    session_->check_time(now);
     if (lingering_ ? now - last_write_ > kLingerSeconds
         : writing_ ? now - last_write_ > timeouts_.write_s
-                   : !session_->answering() && now - waiting_since_ > timeouts_.idle_s) {
+                   : !session_->answering() && now - waiting_since_ > timeouts_.idle_s &&
+                         !session_->on_idle()) {
       return close();
     }
     if (timeouts_.silence_s > 0 && !writing_ && now - last_write_ > timeouts_.silence_s) {
@@ -85,7 +122,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
   }
 
- private:
   void start_read() {
     if (reading_ || !session_ || !(lingering_ || session_->wants_input())) return;
     reading_ = true;
@@ -93,7 +129,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
         asio::buffer(received_),
         [self = shared_from_this()](const error_code& error, std::size_t num_bytes) {
           self->reading_ = false;
-          self->on_read(error, num_bytes);
+          self->guard([&] { self->on_read(error, num_bytes); });
         });
   }
 
@@ -109,6 +145,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void start_write() {
+    if (session_->broken()) {  // which calls: it is destroyed when it has returned
+      return asio::post(socket_.get_executor(), [self = shared_from_this()] { self->close(); });
+    }
     if (writing_ || !session_->take_output(sending_)) return;
     writing_ = true;
     last_write_ = now_seconds();
@@ -120,7 +159,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     socket_.async_write_some(
         asio::buffer(sending_.data() + num_written_, sending_.size() - num_written_),
         [self = shared_from_this()](const error_code& error, std::size_t num_bytes) {
-          self->on_written(error, num_bytes);
+          self->guard([&] { self->on_written(error, num_bytes); });
         });
   }
 
@@ -170,8 +209,10 @@ struct Lane {
         service(config.service, std::move(environment), counters, port, metrics) {}
 
   void start_ticking() {
+    ticking = true;
     ticker.expires_after(tick);
     ticker.async_wait([this](const error_code& error) {
+      ticking = false;
       if (error) return;
       const double now = now_seconds();
       // A copy: a connection that closes leaves the set.
@@ -185,12 +226,17 @@ struct Lane {
   void run() {
     for (;;) {
       try {
+        if (!ticking) start_ticking();
+        keep_accepting();
         io.run();
         return;
       } catch (const std::exception& failure) {
-        // One request went wrong through our fault; the others go on.
         log_error("http handler failed", kv("what", std::string(failure.what())));
+      } catch (...) {
+        log_error("http handler failed", kv("what", std::string("unknown exception")));
       }
+      // What belongs to one request has been caught there. The others go on, and so does what an
+      // exception may have kept from going round.
     }
   }
 
@@ -207,6 +253,8 @@ struct Lane {
   ServiceCounters& counters;
   Service service;
   std::unordered_set<std::shared_ptr<Connection>> connections;
+  std::function<void()> keep_accepting = [] {};  ///< of the lane that accepts
+  bool ticking = false;
   std::thread thread;
 };
 
@@ -243,13 +291,17 @@ class Server::Impl {
       : config_(std::move(config)),
         metrics_(metrics),
         limits_{static_cast<std::uint64_t>(config_.options.max_body_bytes),
-                static_cast<std::uint32_t>(config_.options.max_header_bytes)},
+                static_cast<std::uint32_t>(config_.options.max_header_bytes),
+                config_.options.body_timeout_s},
         timeouts_{config_.options.idle_timeout_s, config_.options.write_timeout_s,
-                  config_.options.sse_keep_alive_interval} {
+                  config_.options.sse_keep_alive_interval, config_.options.body_timeout_s} {
     CHECK(config_.num_io_threads >= 1, config_.num_io_threads);
     for (int i = 0; i < config_.num_io_threads; ++i) add_lane(port);
     acceptor_ = std::make_unique<tcp::acceptor>(lanes_.front()->io);
     accept_pause_ = std::make_unique<asio::steady_timer>(lanes_.front()->io);
+    lanes_.front()->keep_accepting = [this] {
+      if (!accepting_) accept();
+    };
   }
 
   /// Pre: the port is known, and no thread runs.
@@ -278,10 +330,8 @@ class Server::Impl {
 
   void run() {
     for (const auto& lane : lanes_) {
-      lane->start_ticking();
       lane->thread = std::thread([&lane = *lane] { lane.run(); });
     }
-    asio::post(lanes_.front()->io, [this] { accept(); });
   }
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
@@ -338,15 +388,16 @@ class Server::Impl {
   void add_lane(EnginePort& port) {
     // The engine may answer when the lane is gone.
     const auto self = std::make_shared<std::weak_ptr<Lane>>();
-    ServiceEnvironment environment{.wall_clock = wall_seconds,
-                                   .steady_clock = now_seconds,
-                                   .random = random_bits,
-                                   .post =
-                                       [self](std::function<void()> function) {
-                                         if (const auto lane = self->lock())
-                                           asio::post(lane->io, std::move(function));
-                                       },
-                                   .exchange_ended = [this] { check_drained(); }};
+    ServiceEnvironment environment{
+        .wall_clock = wall_seconds,
+        .steady_clock = now_seconds,
+        .random = random_bits,
+        .post =
+            [self](std::function<void()> function) {
+              if (const auto lane = self->lock()) asio::post(lane->io, std::move(function));
+            },
+        .exchange_ended = [this] { check_drained(); },
+        .work = [this](std::function<void()> function) { readers_.run(std::move(function)); }};
     const auto lane = std::make_shared<Lane>(config_, std::move(environment), counters_, port,
                                              metrics_, timeouts_);
     *self = lane;
@@ -356,14 +407,18 @@ class Server::Impl {
   void accept() {
     Lane& lane = *lanes_[next_lane_];
     next_lane_ = (next_lane_ + 1) % lanes_.size();
+    accepting_ = true;
     acceptor_->async_accept(lane.io, [this, &lane](const error_code& error, tcp::socket socket) {
+      accepting_ = false;
       if (!acceptor_->is_open()) return;
       if (error) {
         log_warning("cannot accept a connection", kv("error", error.message()));
         accept_pause_->expires_after(kAcceptPause);
         accept_pause_->async_wait([this](const error_code& stopped) {
+          accepting_ = false;
           if (!stopped) accept();
         });
+        accepting_ = true;
         return;
       }
       asio::post(lane.io, [this, &lane, socket = std::move(socket)]() mutable {
@@ -409,7 +464,9 @@ class Server::Impl {
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::unique_ptr<tcp::acceptor> acceptor_;  ///< on the first lane
   std::unique_ptr<asio::steady_timer> accept_pause_;
+  WorkThreads readers_{kNumReaders};  ///< of bodies; gone before the lanes
   std::size_t next_lane_ = 0;
+  bool accepting_ = false;  ///< or waiting to go on with it; on the first lane's thread
   std::uint16_t port_ = 0;
   bool stopped_ = false;
 };

@@ -7,9 +7,11 @@
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/http/endpoints.hpp"
+#include "runtime/http/field_syntax.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/rendering.hpp"
+#include "runtime/http/request_log.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -17,15 +19,48 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kAdminPrefix = "/admin";
-constexpr std::string_view kGuardedPrefixes[] = {"/v1", "/v2", "/inference", "/cohere",
-                                                 kAdminPrefix};
+constexpr std::string_view kGuardedPrefixes[] = {"/v1",        "/v2",       "/inference", "/cohere",
+                                                 kAdminPrefix, "/tokenize", "/detokenize"};
 constexpr std::string_view kPreflightSeconds = "600";
+constexpr std::string_view kRequestId = "X-Request-Id";
+constexpr std::size_t kMaxRequestIdBytes = 256;
+constexpr std::size_t kMaxLoggedPathBytes = 256;
+constexpr std::size_t kMaxEchoedHeaders = 2048;
 
 /// "application/json; charset=utf-8" -> "application/json"
 std::string_view media_type(std::string_view content_type) noexcept {
   content_type = content_type.substr(0, content_type.find(';'));
   while (content_type.ends_with(' ')) content_type.remove_suffix(1);
   return content_type;
+}
+
+/// It goes into answers, ids and logs.
+bool is_request_id(std::string_view text) noexcept {
+  return text.size() <= kMaxRequestIdBytes &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7F; });
+}
+
+/// The names of header fields, as a browser's preflight lists them.
+bool is_name_list(std::string_view text) noexcept {
+  return text.size() <= kMaxEchoedHeaders && std::all_of(text.begin(), text.end(), [](char c) {
+           return is_token_char(c) || c == ',' || c == ' ';
+         });
+}
+
+std::optional<HttpResponse> refuse_encoding(const HttpRequest& head) {
+  std::size_t num_fields = 0;
+  for (const auto& [name, value] : head.headers)
+    num_fields += equal_ignoring_case(name, "Content-Encoding");
+  const std::string_view encoding = head.header("Content-Encoding");
+  const auto is = [&](std::string_view known) { return equal_ignoring_case(encoding, known); };
+  if (num_fields == 0 || (num_fields == 1 && (is("gzip") || is("x-gzip") || is("identity"))))
+    return std::nullopt;
+  HttpResponse response = error_response(
+      415, "Unsupported Media Type",
+      "Content-Encoding is \"" + std::string(encoding.substr(0, 128)) + "\" (in " +
+          std::to_string(num_fields) + " fields), only one gzip or identity is taken");
+  response.headers.emplace_back("Accept-Encoding", "gzip, identity");
+  return response;
 }
 
 // ---- The endpoints that need no engine
@@ -89,10 +124,10 @@ Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& 
 
 struct Route {
   std::string_view method;
-  std::string_view path;  ///< with a slash behind it: and a name behind that
-  Endpoint* answer;
-  bool takes_json = false;  ///< and gives work to the engine: refused while draining
-  bool dev = false;         ///< in development mode only, and behind the API key
+  std::string_view path;       ///< with a slash behind it: and a name behind that
+  Endpoint* answer;            ///< null: has prepare
+  Prepare* prepare = nullptr;  ///< takes JSON and gives work to the engine: refused while draining
+  bool dev = false;            ///< in development mode only, and behind the API key
 };
 constexpr Route kRoutes[] = {
     {"GET", "/health", answer_health},
@@ -102,20 +137,22 @@ constexpr Route kRoutes[] = {
     {"GET", "/load", answer_load},
     {"GET", "/metrics", answer_metrics},
     {"GET", "/v1/models", answer_models},
-    {"POST", "/v1/completions", answer_completion, true},
-    {"POST", kChatPath, answer_chat, true},
+    {"POST", "/v1/completions", nullptr, prepare_completion},
+    {"POST", kChatPath, nullptr, prepare_chat},
     {"GET", kStreamsPath, answer_resumed_stream},
-    {"POST", "/tokenize", answer_tokenize, true},
-    {"POST", "/detokenize", answer_detokenize, true},
-    {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, false, true},
-    {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, false, true},
-    {"POST", "/reset_mm_cache", answer_reset_mm_cache, false, true},
-    {"POST", "/pause", answer_pause, false, true},
-    {"POST", "/resume", answer_resume, false, true},
-    {"GET", "/is_paused", answer_is_paused, false, true},
-    {"POST", "/admin/drain", answer_drain, true},
+    {"POST", "/tokenize", nullptr, prepare_tokenize},
+    {"POST", "/detokenize", nullptr, prepare_detokenize},
+    {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, nullptr, true},
+    {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, nullptr, true},
+    {"POST", "/reset_mm_cache", answer_reset_mm_cache, nullptr, true},
+    {"POST", "/pause", answer_pause, nullptr, true},
+    {"POST", "/resume", answer_resume, nullptr, true},
+    {"GET", "/is_paused", answer_is_paused, nullptr, true},
+    {"POST", "/admin/drain", nullptr, prepare_drain},
     {"GET", "/admin/topology", answer_topology},
 };
+/// They tell nothing, and are asked by whatever address there is.
+constexpr std::string_view kProbes[] = {"/health", "/ping"};
 /// Asked too often by too many to say anything.
 constexpr std::string_view kUnobserved[] = {"/metrics", "/health", "/load", "/ping", "/version"};
 
@@ -232,6 +269,20 @@ Service::~Service() { CHECK(context_->live.empty()); }
 
 std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
   const std::string_view path = head.path();
+  if (const std::string_view id = head.header(kRequestId); !is_request_id(id)) {
+    return error_response(invalid_argument(
+        "X-Request-Id has " + std::to_string(id.size()) + " bytes, it must be at most " +
+            std::to_string(kMaxRequestIdBytes) + " printable ASCII characters",
+        std::string(kRequestId)));
+  }
+  const bool is_probe =
+      std::find(std::begin(kProbes), std::end(kProbes), path) != std::end(kProbes);
+  if (const std::string_view host = head.header("Host");
+      !is_probe && !context_->config.allowed_hosts.allow(host)) {
+    return error_response(403, "Forbidden",
+                          "the host \"" + std::string(host.substr(0, 256)) +
+                              "\" is none of this server's names; allowed-hosts can name it");
+  }
   const std::string methods = allowed_methods(path, context_->config.dev_mode);
   if (methods.empty()) {
     return error_response(
@@ -258,7 +309,7 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
     response.headers.emplace_back("Allow", methods);
     return response;
   }
-  if (!route->takes_json) return std::nullopt;
+  if (route->prepare == nullptr) return std::nullopt;
   if (!head.has_body) {
     return error_response(411, "Length Required",
                           "the request has neither Content-Length nor a chunked body");
@@ -269,13 +320,14 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
                               std::string(head.header("Content-Type").substr(0, 128)) +
                               "\", only application/json is taken");
   }
+  if (auto refusal = refuse_encoding(head)) return refusal;
   if (context_->counters.draining) {
     return error_response({ErrorCode::kOverloaded, "the server is shutting down", ""});
   }
   return std::nullopt;
 }
 
-std::unique_ptr<Exchange> Service::handle(const HttpRequest& request, ResponseSink& sink) {
+std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sink) {
   const std::string_view path = request.path();
   if (request.method == "OPTIONS") {
     sink.respond({.status = 200,
@@ -286,27 +338,32 @@ std::unique_ptr<Exchange> Service::handle(const HttpRequest& request, ResponseSi
   }
   const Route* const route = find_route(request.method, path, context_->config.dev_mode);
   CHECK(route != nullptr, request.method, path);
-  if (route->takes_json && context_->counters.draining) {  // since `refuse` looked
+  if (route->prepare == nullptr) return route->answer(*context_, request, sink);
+  if (context_->counters.draining) {  // since `refuse` looked
     sink.respond(error_response({ErrorCode::kOverloaded, "the server is shutting down", ""}));
     return nullptr;
   }
-  return route->answer(*context_, request, sink);
+  return answer_prepared(*context_, std::move(request), route->prepare, sink);
 }
 
 void Service::deliver(RequestOutputs& outputs) {
   for (RequestOutput& output : outputs.outputs) {
     const auto live = context_->live.find(output.id);
     if (live == context_->live.end()) continue;
-    live->second->deliver(std::move(output), outputs.stats.engine_index);
+    Generation& generation = *live->second;
+    contain(generation.sink(),
+            [&] { generation.deliver(std::move(output), outputs.stats.engine_index); });
   }
 }
+
+double Service::now() const { return context_->environment.steady_clock(); }
 
 HttpHeaders Service::common_headers(const HttpRequest& request) const {
   HttpHeaders headers;
   if (context_->config.enable_request_id_headers) {
-    const std::string_view given = request.header("X-Request-Id");
-    headers.emplace_back("X-Request-Id",
-                         given.empty() ? context_->random_id() : std::string(given));
+    const std::string_view given = request.header(kRequestId);
+    headers.emplace_back(kRequestId, given.empty() || !is_request_id(given) ? context_->random_id()
+                                                                            : std::string(given));
   }
   const std::string_view origin = request.header("Origin");
   const std::vector<std::string>& allowed = context_->config.allowed_origins;
@@ -321,7 +378,8 @@ HttpHeaders Service::common_headers(const HttpRequest& request) const {
     headers.emplace_back("Access-Control-Allow-Methods",
                          allowed_methods(request.path(), context_->config.dev_mode));
     const std::string_view wanted = request.header("Access-Control-Request-Headers");
-    if (!wanted.empty()) headers.emplace_back("Access-Control-Allow-Headers", wanted);
+    if (!wanted.empty() && is_name_list(wanted))
+      headers.emplace_back("Access-Control-Allow-Headers", wanted);
     headers.emplace_back("Access-Control-Max-Age", kPreflightSeconds);
   }
   return headers;
@@ -329,25 +387,34 @@ HttpHeaders Service::common_headers(const HttpRequest& request) const {
 
 HttpObservation Service::begin_observation(const HttpRequest& head) const {
   const std::string_view path = head.path();
-  if (std::find(std::begin(kUnobserved), std::end(kUnobserved), path) != std::end(kUnobserved))
-    return {};
+  HttpObservation observation{.method = head.method,
+                              .path = std::string(path.substr(0, kMaxLoggedPathBytes)),
+                              .tenant = context_->api_keys.tenant(head.header("Authorization")),
+                              .start = now()};
   const Route* const route =
       std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& candidate) {
         return leads_to(candidate, path) && candidate.dev <= context_->config.dev_mode;
       });
-  HttpObservation observation{
-      .handler = route == std::end(kRoutes) ? "none" : std::string(route->path),
-      .method = head.method,
-      .start = context_->environment.steady_clock()};
+  const bool known = route != std::end(kRoutes);
+  if (known) observation.path = route->path;
+  if (std::find(std::begin(kUnobserved), std::end(kUnobserved), path) == std::end(kUnobserved))
+    observation.handler = known ? route->path : "none";
   const std::string_view length = head.header("Content-Length");
   std::from_chars(length.data(), length.data() + length.size(), observation.request_bytes);
   return observation;
 }
 
-void Service::end_observation(HttpObservation observation) {
-  if (observation.handler.empty()) return;
-  observation.end = context_->environment.steady_clock();
-  context_->metrics.observe_http(observation);
+void Service::end_observation(HttpObservation observation, const WorkDone& work,
+                              std::string_view client) {
+  observation.end = now();
+  if (!observation.handler.empty()) context_->metrics.observe_http(observation);
+  if (context_->config.log_requests) log_request(observation, work, client);
+}
+
+void Service::log_unanswered(HttpObservation observation, const WorkDone& work,
+                             std::string_view client) {
+  observation.handler.clear();
+  end_observation(std::move(observation), work, client);
 }
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "messages/engine_output.hpp"
+#include "runtime/http/allowed_hosts.hpp"
 #include "runtime/http/completion_rate.hpp"
 #include "runtime/http/engine_port.hpp"
 #include "runtime/http/openai_request.hpp"
@@ -62,6 +64,30 @@ class ResponseSink {
   /// False while the client has not taken what was written; the exchange then waits for
   /// `on_ready` and merges what comes in between.
   [[nodiscard]] virtual bool ready() const noexcept = 0;
+  /// The exchange has gone wrong through our fault: says so, as far as that is still possible, and
+  /// ends the connection. Destroys the exchange: only for those who are not called by it.
+  virtual void fail(std::string_view what) noexcept = 0;
+};
+
+/// Calls a function of an exchange; an exception fails that exchange, and nothing else.
+template <class Function>
+void contain(ResponseSink& sink, Function&& function) noexcept {
+  try {
+    function();
+  } catch (const std::exception& failure) {
+    sink.fail(failure.what());
+  } catch (...) {
+    sink.fail("unknown exception");
+  }
+}
+
+/// What the engine has done for a request so far.
+struct WorkDone {
+  std::string id;  ///< of the answer; empty: nothing
+  std::int64_t num_prompt_tokens = 0;
+  std::int64_t num_output_tokens = 0;
+  std::optional<double> queue_s;        ///< until it was scheduled
+  std::optional<double> first_token_s;  ///< until then
 };
 
 /// One request being answered. The connection owns it, and destroys it when it has finished or when
@@ -73,6 +99,7 @@ class Exchange {
   virtual void on_ready() {}
   /// Nothing has been sent for the keep-alive interval.
   virtual void on_silence() {}
+  [[nodiscard]] virtual WorkDone work_done() const { return {}; }
 };
 
 /// What the API says about the model and the server.
@@ -86,6 +113,9 @@ struct ServiceConfig {
   ServerDefaults defaults;
   std::vector<std::string> api_keys;         ///< none: open to all
   std::vector<std::string> allowed_origins;  ///< CORS; "*" allows every one
+  AllowedHosts allowed_hosts;
+  std::uint64_t max_body_bytes = 32 << 20;  ///< of one that was packed, too
+  bool log_requests = false;
   bool enable_request_id_headers = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
@@ -103,6 +133,8 @@ struct ServiceEnvironment {
   /// Runs the function on the service's thread. Any thread.
   std::function<void(std::function<void()>)> post;
   std::function<void()> exchange_ended;  ///< an exchange is gone
+  /// Runs the function on another thread: what takes long. None: at once, on the service's thread.
+  std::function<void(std::function<void()>)> work;
 };
 
 /// What the services of one server share.
@@ -131,18 +163,23 @@ class Service {
 
   /// Answers through `sink`, at once or later. Pre: `refuse` had no objection. Returns null if the
   /// answer is complete.
-  [[nodiscard]] std::unique_ptr<Exchange> handle(const HttpRequest& request, ResponseSink& sink);
+  [[nodiscard]] std::unique_ptr<Exchange> handle(HttpRequest request, ResponseSink& sink);
 
   /// Takes the outputs of this service's own requests; the others are left untouched.
   void deliver(RequestOutputs& outputs);
 
+  /// Seconds, monotonic.
+  [[nodiscard]] double now() const;
+
   /// Headers that every answer to `request` carries (CORS, request id).
   [[nodiscard]] HttpHeaders common_headers(const HttpRequest& request) const;
 
-  /// What the metrics are to say about a request whose head has been read. The owner fills in what
-  /// becomes of it, and hands it back when the answer has left.
+  /// What the metrics and the log are to say about a request whose head has been read. The owner
+  /// fills in what becomes of it, and hands it back when the answer has left.
   [[nodiscard]] HttpObservation begin_observation(const HttpRequest& head) const;
-  void end_observation(HttpObservation observation);
+  void end_observation(HttpObservation observation, const WorkDone& work, std::string_view client);
+  /// The client has left before that, or said nothing that is a request.
+  void log_unanswered(HttpObservation observation, const WorkDone& work, std::string_view client);
 
  private:
   std::unique_ptr<ServiceContext> context_;

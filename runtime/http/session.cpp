@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/http/json_text.hpp"
 
 namespace troupe {
@@ -29,12 +30,16 @@ std::string_view reason_phrase(int status) noexcept {
       return "Not Found";
     case 405:
       return "Method Not Allowed";
+    case 408:
+      return "Request Timeout";
     case 409:
       return "Conflict";
     case 411:
       return "Length Required";
     case 413:
       return "Payload Too Large";
+    case 415:
+      return "Unsupported Media Type";
     case 422:
       return "Unprocessable Entity";
     case 431:
@@ -45,6 +50,8 @@ std::string_view reason_phrase(int status) noexcept {
       return "Service Unavailable";
     case 504:
       return "Gateway Timeout";
+    case 505:
+      return "HTTP Version Not Supported";
     default:
       return "Internal Server Error";
   }
@@ -71,20 +78,34 @@ void append_chunk(std::string& out, std::string_view bytes) {
 
 HttpSession::HttpSession(Service& service, const HttpLimits& limits,
                          std::function<double()> wall_clock, std::function<void()> on_output,
-                         bool refuse_all)
+                         bool refuse_all, std::string client)
     : service_(service),
       limits_(limits),
       wall_clock_(std::move(wall_clock)),
       on_output_(std::move(on_output)),
       refuse_all_(refuse_all),
+      client_(std::move(client)),
       parser_(limits) {}
 
-HttpSession::~HttpSession() = default;
+HttpSession::~HttpSession() {
+  if (!observed_) return;
+  // As others log a client that has closed before its answer was complete.
+  constexpr int kClientClosedRequest = 499;
+  if (!answered_) observation_.status = kClientClosedRequest;
+  try {
+    service_.log_unanswered(std::move(observation_),
+                            exchange_ ? exchange_->work_done() : WorkDone{}, client_);
+  } catch (const std::exception&) {
+    // A line less in the log.
+  }
+}
 
-void HttpSession::receive(std::string_view bytes) {
-  if (close_) return;
-  input_ += bytes;
-  process();
+void HttpSession::receive(std::string_view bytes) noexcept {
+  contain(*this, [&] {
+    if (close_) return;
+    input_ += bytes;
+    process();
+  });
 }
 
 bool HttpSession::wants_input() const noexcept {
@@ -106,25 +127,18 @@ void HttpSession::process() {
         look_at_head();
         break;
       case State::kBody:
-        if (used == 0) return;
         break;
       case State::kDone:
         busy_ = true;
         exchange_ = service_.handle(parser_.take(), *this);
         break;
-      case State::kMalformed:
-        refuse(error_response(400, "Bad Request",
-                              "malformed HTTP request: " + std::string(parser_.problem())));
-        break;
-      case State::kHeadTooLarge:
-        refuse(error_response(431, "Request Header Fields Too Large",
-                              "the request's head is larger than max_header_bytes, " +
-                                  std::to_string(limits_.max_header_bytes)));
-        break;
-      case State::kBodyTooLarge:
-        refuse(error_response(413, "Payload Too Large",
-                              "the request's body is larger than max_body_bytes, " +
-                                  std::to_string(limits_.max_body_bytes)));
+      case State::kRefused:
+        if (!observed_) {  // nor is it counted: there is no request
+          observation_ = {.method = parser_.head().method, .start = service_.now()};
+          observed_ = true;
+        }
+        refuse(
+            error_response(parser_.status(), reason_phrase(parser_.status()), parser_.problem()));
         break;
     }
   }
@@ -136,6 +150,7 @@ void HttpSession::look_at_head() {
   http_1_0_ = parser_.is_http_1_0();
   common_headers_ = service_.common_headers(head);
   observation_ = service_.begin_observation(head);
+  observed_ = true;
   if (refuse_all_) {
     return refuse(
         error_response({ErrorCode::kOverloaded, "the server has too many connections", ""}));
@@ -146,7 +161,7 @@ void HttpSession::look_at_head() {
     close_ = !parser_.keep_alive();
     return respond(*std::move(refusal));
   }
-  close_ = false;
+  body_since_ = service_.now();
   if (parser_.expects_continue() && input_.empty()) {
     output_ += "HTTP/1.1 100 Continue\r\n\r\n";
     on_output_();
@@ -160,7 +175,52 @@ void HttpSession::refuse(HttpResponse response) {
   respond(std::move(response));
 }
 
+void HttpSession::refuse_late(const std::string& what) {
+  if (!observed_) observation_ = {.method = parser_.head().method, .start = service_.now()};
+  observed_ = true;
+  refuse(error_response(408, reason_phrase(408), what));
+}
+
+bool HttpSession::on_idle() noexcept {
+  if (busy_ || (!parser_.in_head() && !reading_body())) return false;
+  contain(*this, [&] { refuse_late("the request did not arrive in time"); });
+  return true;
+}
+
+void HttpSession::check_time(double now) noexcept {
+  if (busy_ || !reading_body()) return;
+  const double allowed = limits_.body_timeout_s + static_cast<double>(parser_.num_body_bytes()) /
+                                                      HttpLimits::kBodyBytesPerSecond;
+  if (now - body_since_ <= allowed) return;
+  contain(*this, [&] {
+    refuse_late("the request's body did not arrive within body_timeout_s and a second for each " +
+                std::to_string(static_cast<int>(HttpLimits::kBodyBytesPerSecond)) + " bytes");
+  });
+}
+
+void HttpSession::fail(std::string_view what) noexcept {
+  try {
+    log_error("http request failed", kv("client", client_), kv("method", observation_.method),
+              kv("path", observation_.path), kv("what", what));
+    exchange_.reset();
+    if (!committed_) {
+      if (answer_at_ != std::string::npos) output_.resize(answer_at_);
+      answered_ = chunked_ = false;
+      return refuse(error_response({ErrorCode::kInternal, "the server failed", ""}));
+    }
+  } catch (...) {
+    // Not even that: the end of the connection tells the client.
+  }
+  busy_ = close_ = broken_ = true;
+  try {
+    on_output_();
+  } catch (...) {
+    // The transport looks again at its next turn.
+  }
+}
+
 void HttpSession::append_head(const HttpResponse& response) {
+  answer_at_ = output_.size();
   if (!close_ && !parser_.keep_alive()) close_ = true;
   output_ += http_1_0_ ? "HTTP/1.0 " : "HTTP/1.1 ";
   append_json_integer(output_, response.status);
@@ -225,30 +285,40 @@ bool HttpSession::ready() const noexcept { return output_.empty() && !sending_; 
 
 bool HttpSession::take_output(std::string& buffer) {
   if (sending_ || output_.empty()) return false;
+  if (answer_at_ != std::string::npos) committed_ = true;
   buffer.clear();
   buffer.swap(output_);
   sending_ = true;
   return true;
 }
 
-void HttpSession::sent() {
-  sending_ = false;
-  if (!output_.empty()) return on_output_();
-  if (!busy_) return;
-  if (!answered_) {
+void HttpSession::sent() noexcept {
+  contain(*this, [&] {
+    sending_ = false;
+    if (!output_.empty()) return on_output_();
+    if (!busy_) return;
+    if (answered_) return end_answer();
     if (exchange_) exchange_->on_ready();
-    return;
-  }
+  });
+}
+
+void HttpSession::end_answer() {
+  const WorkDone work = exchange_ ? exchange_->work_done() : WorkDone{};
   exchange_.reset();
-  service_.end_observation(std::exchange(observation_, {}));
+  observed_ = false;
+  service_.end_observation(std::exchange(observation_, {}), work, client_);
   if (close_) return;
-  busy_ = answered_ = chunked_ = head_only_ = http_1_0_ = false;
+  busy_ = answered_ = chunked_ = head_only_ = http_1_0_ = committed_ = false;
+  answer_at_ = std::string::npos;
+  common_headers_.clear();
   parser_ = RequestParser(limits_);
   process();
 }
 
-void HttpSession::on_silence() {
-  if (exchange_ && !answered_) exchange_->on_silence();
+void HttpSession::on_silence() noexcept {
+  contain(*this, [&] {
+    if (exchange_ && !answered_) exchange_->on_silence();
+  });
 }
 
 bool HttpSession::finished() const noexcept { return close_ && answered_ && ready(); }

@@ -3,6 +3,7 @@
 // them.
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <string>
@@ -15,6 +16,8 @@ namespace troupe {
 struct HttpObservation {
   std::string handler;  ///< path of its route; "none" if there is none; empty: not observed
   std::string method;   ///< in capitals
+  std::string path;     ///< for the log: without a query, and without a name that opens something
+  std::uint32_t tenant = 0;  ///< the number of its API key; 0: none
   int status = 0;
   double start = 0;                ///< seconds; when its head had been read
   double end = 0;                  ///< when the answer had left

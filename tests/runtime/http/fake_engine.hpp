@@ -2,10 +2,12 @@
 // An engine whose outputs the test decides.
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +45,7 @@ class FakeEngine final : public EnginePort {
   }
   /// Every byte of a text is a token; a conversation renders as its JSON.
   void render(RenderRequest request, std::function<void(RenderReply)> reply) override {
+    if (fail_renders_) throw std::runtime_error("by the test");
     RenderReply answer;
     if (const auto* text = std::get_if<TextPrompt>(&request.prompt)) {
       answer.text = text->text;
@@ -87,6 +90,7 @@ class FakeEngine final : public EnginePort {
   [[nodiscard]] const ResetCaches& last_reset() const noexcept { return reset_; }
 
   void set_healthy(bool healthy) { healthy_ = healthy; }
+  void fail_renders(bool fail) { fail_renders_ = fail; }
   /// Called for every submission, on the thread that submits.
   void react(std::function<void(const GenerateRequest&)> function) {
     const std::lock_guard lock(mutex_);
@@ -120,6 +124,7 @@ class FakeEngine final : public EnginePort {
   bool paused_ = false;
   std::function<void(const GenerateRequest&)> react_;
   std::atomic<bool> healthy_{true};
+  std::atomic<bool> fail_renders_{false};
 };
 
 /// One output with one sample.

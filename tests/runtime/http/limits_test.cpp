@@ -11,6 +11,7 @@ namespace {
 
 struct Sink final : ResponseSink {
   void respond(HttpResponse response) override { answer = std::move(response); }
+  void fail(std::string_view) noexcept override { answer = {.status = 500}; }
   void begin(HttpResponse head) override { answer = std::move(head); }
   void write(std::string_view bytes, bool last) override {
     answer.body += bytes;

@@ -1,110 +1,13 @@
-#include "runtime/http/server.hpp"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <unistd.h>
-
 #include <boost/test/unit_test.hpp>
 #include <future>
 #include <random>
 #include <sstream>
 #include <thread>
 
-#include "tests/runtime/http/fake_engine.hpp"
+#include "tests/runtime/http/server_fixture.hpp"
 
 namespace troupe {
 namespace {
-
-/// A blocking client; a read that takes longer than ten seconds ends as if the server had closed.
-class Client {
- public:
-  explicit Client(std::uint16_t port, int receive_buffer = 0)
-      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    const timeval patience{10, 0};
-    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    if (receive_buffer > 0) {
-      setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
-    }
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    BOOST_REQUIRE(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  }
-  ~Client() { hang_up(); }
-  Client(const Client&) = delete;
-
-  void hang_up() {
-    if (fd_ >= 0) close(fd_);
-    fd_ = -1;
-  }
-  void send(const std::string& bytes) const {
-    BOOST_REQUIRE(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
-                  static_cast<ssize_t>(bytes.size()));
-  }
-  void post(const std::string& path, const std::string& body) const {
-    send("POST " + path +
-         " HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n\r\n" + body);
-  }
-  void get(const std::string& path) const { send("GET " + path + " HTTP/1.1\r\nHost: h\r\n\r\n"); }
-  /// Everything up to and including `end`, or up to the end of the connection.
-  std::string read_until(const std::string& end) {
-    while (buffer_.find(end) == std::string::npos) {
-      char bytes[4096];
-      const ssize_t count = recv(fd_, bytes, sizeof bytes, 0);
-      if (count <= 0) return std::exchange(buffer_, {});
-      buffer_.append(bytes, static_cast<std::size_t>(count));
-    }
-    const std::size_t size = buffer_.find(end) + end.size();
-    std::string text = buffer_.substr(0, size);
-    buffer_.erase(0, size);
-    return text;
-  }
-  bool at_end() {
-    char byte = 0;
-    errno = 0;
-    return recv(fd_, &byte, 1, 0) <= 0 && errno != EAGAIN;
-  }
-
- private:
-  int fd_;
-  std::string buffer_;
-};
-
-struct Fixture {
-  Fixture() {
-    config.options.port = 0;
-    config.service.model_names = {"m"};
-    config.service.defaults.max_model_len = 100;
-    config.service.defaults.vocab_size = 1000;
-  }
-  Server& server() {
-    if (!server_) {
-      auto started = Server::start(config, engine, metrics);
-      BOOST_REQUIRE(started.ok());
-      server_ = *std::move(started);
-    }
-    return *server_;
-  }
-  /// Answers every request at once with `count` deltas.
-  void answer_with(int count) {
-    engine.react([this, count](const GenerateRequest& request) {
-      for (int i = 0; i < count; ++i) {
-        const bool last = i + 1 == count;
-        server_->deliver(step(text_output(
-            request.id, "t", {i}, last ? std::optional(FinishReason::kLength) : std::nullopt)));
-      }
-    });
-  }
-
-  ServerConfig config;
-  FakeEngine engine;
-  EngineMetrics metrics{"m", 100};
-  std::unique_ptr<Server> server_;
-};
 
 /// What a Mersenne Twister had in its state for this output.
 std::uint64_t untempered(std::uint64_t y) {
@@ -117,7 +20,7 @@ std::uint64_t untempered(std::uint64_t y) {
   return x;
 }
 
-BOOST_FIXTURE_TEST_SUITE(servers, Fixture)
+BOOST_FIXTURE_TEST_SUITE(servers, ServerFixture)
 
 BOOST_AUTO_TEST_CASE(who_has_seen_many_ids_cannot_compute_the_next) {
   Client client(server().port());
@@ -219,6 +122,7 @@ BOOST_AUTO_TEST_CASE(idle_and_dripping_connections_are_closed) {
   BOOST_TEST(idle.at_end());
   Client dripping(server().port());
   dripping.send("GET /health HTT");
+  BOOST_TEST(dripping.read_until("408}}").starts_with("HTTP/1.1 408 Request Timeout\r\n"));
   BOOST_TEST(dripping.at_end());
 }
 

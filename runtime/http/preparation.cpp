@@ -1,0 +1,99 @@
+#include "runtime/http/preparation.hpp"
+
+#include "runtime/http/gzip.hpp"
+#include "runtime/http/target.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::string_view kContentEncoding = "Content-Encoding";
+/// Read in less time than it takes to wake another thread, a few times over.
+constexpr std::size_t kMaxInlineBytes = 16 << 10;
+
+bool is_packed(const HttpRequest& http) {
+  const std::string_view encoding = http.header(kContentEncoding);
+  return !encoding.empty() && !equal_ignoring_case(encoding, "identity");
+}
+
+/// As if it had come unpacked.
+Result<void> unpack(HttpRequest& http, std::uint64_t max_body_bytes) {
+  if (!is_packed(http)) return {};
+  ASSIGN_OR_RETURN(http.body, gunzip(http.body, max_body_bytes));
+  std::erase_if(http.headers, [](const auto& field) {
+    return equal_ignoring_case(field.first, kContentEncoding);
+  });
+  return {};
+}
+
+Prepared read_body(HttpRequest& http, const std::function<Prepare>& prepare,
+                   const ServiceConfig& config) {
+  if (Result<void> unpacked = unpack(http, config.max_body_bytes); !unpacked.ok()) {
+    return [error = unpacked.error()](auto&, auto&, auto&) -> Result<Answer> { return error; };
+  }
+  return prepare(http.body, config.defaults);
+}
+
+}  // namespace
+
+/// What both threads see, one after the other.
+struct Preparation::Job {
+  HttpRequest http;
+  std::function<Prepare> prepare;
+  Prepared prepared;
+  std::string failure;  ///< what the reading has thrown
+};
+
+Answer answer_prepared(ServiceContext& context, HttpRequest http, std::function<Prepare> prepare,
+                       ResponseSink& sink) {
+  const bool is_short = http.body.size() <= kMaxInlineBytes && !is_packed(http);
+  if (!is_short && context.environment.work) {
+    return std::make_unique<Preparation>(context, std::move(http), std::move(prepare), sink);
+  }
+  const Prepared prepared = read_body(http, prepare, context.config);
+  return answer_or_refuse(prepared(context, http, sink), sink);
+}
+
+Preparation::Preparation(ServiceContext& context, HttpRequest http, std::function<Prepare> prepare,
+                         ResponseSink& sink)
+    : context_(context),
+      count_(context),
+      sink_(sink),
+      self_(std::make_shared<Preparation*>(this)),
+      wanted_(std::make_shared<std::atomic<bool>>(true)) {
+  auto job = std::make_shared<Job>(Job{.http = std::move(http), .prepare = std::move(prepare)});
+  context.environment.work([job = std::move(job), wanted = wanted_, self = std::weak_ptr(self_),
+                            &config = context.config, post = context.environment.post] {
+    if (!*wanted) return;
+    try {
+      job->prepared = read_body(job->http, job->prepare, config);
+    } catch (const std::exception& failure) {
+      job->failure = failure.what();
+    } catch (...) {
+      job->failure = "unknown exception";
+    }
+    post([job, self] {
+      const auto preparation = self.lock();
+      if (!preparation) return;
+      contain((*preparation)->sink_, [&] { (*preparation)->go_on(*job); });
+    });
+  });
+}
+
+Preparation::~Preparation() { *wanted_ = false; }
+
+void Preparation::go_on(Job& job) {
+  if (!job.prepared) return sink_.fail(job.failure);
+  answer_ = answer_or_refuse(job.prepared(context_, job.http, sink_), sink_);
+}
+
+void Preparation::on_ready() {
+  if (answer_) answer_->on_ready();
+}
+
+void Preparation::on_silence() {
+  if (answer_) answer_->on_silence();
+}
+
+WorkDone Preparation::work_done() const { return answer_ ? answer_->work_done() : WorkDone{}; }
+
+}  // namespace troupe
