@@ -231,9 +231,11 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
-  // A draft model keeps keys and values of what it guesses.
-  if (!speculative.draft_model.empty())
+  if (!speculative.draft_model.empty()) {
+    // It keeps keys and values of what it guesses.
     config.speculative.num_lookahead_tokens = speculative.num_draft_tokens;
+    config.speculative.draft_slots = kDraftModelSlots;
+  }
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
   return config;
 }

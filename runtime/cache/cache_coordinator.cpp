@@ -21,15 +21,14 @@ bool drops_last(const GroupManager& manager) {
 
 }  // namespace
 
-CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool,
-                                   BlockCopies& copies)
+CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool)
     : settings_(settings),
       context_{.pool = pool,
                .settings = settings,
-               .copies = copies,
                .positions = settings.state_positions(),
                .hash_unit = settings.hash_block_size(),
                .alignment = settings.hit_alignment(),
+               .all_blocks_end = settings.scheduler_block_size(),
                .partial_hits = settings.partial_hash_hits()} {
   // Old content of an attention page could reach a state through the tokens that pad a batch.
   const bool has_states =
@@ -196,6 +195,12 @@ std::vector<BlockId> CacheCoordinator::take_new_blocks() {
   std::vector<BlockId> blocks;
   for (const auto& manager : managers_) manager->take_new_blocks(blocks);
   return blocks;
+}
+
+BlockCopies CacheCoordinator::take_copies() {
+  BlockCopies copies;
+  for (const auto& manager : managers_) manager->take_copies(copies);
+  return copies;
 }
 
 }  // namespace troupe

@@ -13,7 +13,7 @@ namespace troupe {
 /// Owns the group managers.
 class CacheCoordinator {
  public:
-  CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool, BlockCopies& copies);
+  CacheCoordinator(const KVCacheSettings& settings, BlockPool& pool);
 
   [[nodiscard]] std::size_t num_groups() const noexcept { return managers_.size(); }
   [[nodiscard]] GroupManager& group(std::size_t id) { return *managers_[id]; }
@@ -46,6 +46,8 @@ class CacheCoordinator {
   [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
   /// Blocks taken since the last call whose old content must not be seen: group after group.
   [[nodiscard]] std::vector<BlockId> take_new_blocks();
+  /// Copies planned since the last call: group after group.
+  [[nodiscard]] BlockCopies take_copies();
 
  private:
   /// Groups with equal specs, looked up together.

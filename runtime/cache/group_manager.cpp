@@ -71,7 +71,7 @@ void GroupManager::replace_shared_tail(CachedRequest& request) {
   take(1, copy);
   context_.pool.touch(copy[0]);
   // The reference to the source, which the request had, is the copy's now.
-  context_.copies.emplace_back(tail, copy[0]);
+  copies_.emplace_back(tail, copy[0]);
   tail = copy[0];
   own.shared_tail.reset();
 }
@@ -92,6 +92,11 @@ void GroupManager::extend(CachedRequest& request, const Room& room, std::vector<
 void GroupManager::take_new_blocks(std::vector<BlockId>& blocks) {
   blocks.insert(blocks.end(), new_blocks_.begin(), new_blocks_.end());
   new_blocks_.clear();
+}
+
+void GroupManager::take_copies(BlockCopies& copies) {
+  copies.insert(copies.end(), copies_.begin(), copies_.end());
+  copies_.clear();
 }
 
 const BlockHash& GroupManager::block_hash(std::span<const BlockHash> hashes,

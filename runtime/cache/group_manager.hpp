@@ -28,11 +28,11 @@ using BlockCopies = std::vector<std::pair<BlockId, BlockId>>;
 struct CacheContext {
   BlockPool& pool;
   const KVCacheSettings& settings;
-  BlockCopies& copies;
-  StatePositions positions;    ///< of the whole engine
-  std::int32_t hash_unit = 0;  ///< tokens per hash
-  std::int32_t alignment = 0;  ///< hits end at multiples of it
-  bool partial_hits = false;   ///< and may end inside a block
+  StatePositions positions;         ///< of the whole engine
+  std::int32_t hash_unit = 0;       ///< tokens per hash
+  std::int32_t alignment = 0;       ///< hits end at multiples of it
+  std::int32_t all_blocks_end = 0;  ///< at its multiples: the least common multiple of the sizes
+  bool partial_hits = false;        ///< and may end inside a block
   bool zero_new_blocks = false;
 };
 
@@ -93,6 +93,8 @@ class GroupManager {
 
   /// Appends the blocks taken since the last call, if old content in them would do harm.
   void take_new_blocks(std::vector<BlockId>& blocks);
+  /// Appends the copies planned since the last call, in the order of planning.
+  void take_copies(BlockCopies& copies);
 
   /// Records a stored event for the first num_tokens, with every block's hash, held or not.
   void report_hit(const CachedRequest& request, std::int32_t num_tokens) const;
@@ -145,6 +147,7 @@ class GroupManager {
 
   CacheContext context_;
   std::vector<BlockId> new_blocks_;  ///< only if the workers must zero them
+  BlockCopies copies_;
   KVCacheSpec spec_;
   std::int32_t group_;
   bool eagle_;

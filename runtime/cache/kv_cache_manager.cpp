@@ -24,7 +24,7 @@ KVCacheManager::KVCacheManager(const KVCacheSettings& settings)
       hasher_(settings.hash_algorithm, settings.hash_block_size(), settings.hash_seed),
       metrics_(make_metrics(settings)),
       pool_(settings.num_blocks, settings.events, metrics()),
-      coordinator_(settings_, pool_, copies_),
+      coordinator_(settings_, pool_),
       watermark_blocks_(static_cast<std::int32_t>(settings.watermark * settings.num_blocks)) {}
 
 // ---- operations on one request ------------------------------------------------------------------
@@ -150,7 +150,7 @@ std::int32_t KVCacheManager::estimate_cached_tokens(const CachedRequest& request
 }
 
 BlockCopies KVCacheManager::take_block_copies() {
-  BlockCopies copies = std::exchange(copies_, {});
+  BlockCopies copies = coordinator_.take_copies();
   std::vector<BlockId> both;
   for (const auto& [source, destination] : copies) both.insert(both.end(), {source, destination});
   pool_.free(both);

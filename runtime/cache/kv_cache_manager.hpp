@@ -110,7 +110,6 @@ class KVCacheManager {
   BlockHasher hasher_;
   std::optional<BlockMetrics> metrics_;
   BlockPool pool_;
-  BlockCopies copies_;  ///< to be made before the step computes
   CacheCoordinator coordinator_;
   std::unordered_map<RequestId, std::unique_ptr<CachedRequest>> requests_;
   std::deque<std::vector<BlockId>> deferred_frees_;

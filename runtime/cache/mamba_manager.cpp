@@ -188,7 +188,7 @@ class AlignedStateManager final : public GroupManager {
     take(1, copy);
     context_.pool.touch(source);
     context_.pool.move_content(source, copy[0]);
-    context_.copies.emplace_back(source, copy[0]);
+    copies_.emplace_back(source, copy[0]);
     note_key(copy[0]);
   }
 
@@ -197,11 +197,11 @@ class AlignedStateManager final : public GroupManager {
     if (own.checkpoint && own.checkpoint->index == index) return false;  // see cache_checkpoint
     const std::int32_t end = (index + 1) * block_size();
     if (is_retained(end)) return true;
+    const std::int32_t alignment = context_.all_blocks_end;
     const auto ends_at = [&](std::int32_t boundary) {
-      return end == round_down(round_down(boundary, context_.alignment), block_size());
+      return end == round_down(round_down(boundary, alignment), block_size());
     };
     const std::int32_t prompt = request.info.num_prompt_tokens;
-    const std::int32_t alignment = context_.alignment;
     if (context_.positions.eagle_block_drop &&
         ends_at(round_down(prompt - 1, alignment) - alignment))
       return true;
@@ -212,7 +212,7 @@ class AlignedStateManager final : public GroupManager {
   /// The retention interval alone keeps the state after num_tokens.
   bool is_retained(std::int32_t num_tokens) const {
     const auto interval = context_.settings.retention_interval;
-    if (!interval) return num_tokens % context_.alignment == 0;
+    if (!interval) return num_tokens % context_.all_blocks_end == 0;
     return *interval > 0 && num_tokens % *interval == 0;
   }
 

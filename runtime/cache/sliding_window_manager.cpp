@@ -46,8 +46,12 @@ class SlidingWindowManager final : public GroupManager {
     for (auto& blocks : hit) {
       std::reverse(blocks.begin(), blocks.end());
       blocks.insert(blocks.begin(), static_cast<std::size_t>(i), kNullBlock);
-      if (drop_last && !blocks.empty()) blocks.pop_back();
     }
+    // A run that fills a window ends where its last block may be dropped; the other one is a hit of
+    // its own first.
+    if (run < window) align(hit);
+    for (auto& blocks : hit)
+      if (drop_last && !blocks.empty()) blocks.pop_back();
     align(hit);
     return static_cast<std::int32_t>(hit[0].size()) * block_size();
   }

@@ -307,6 +307,12 @@ Result<void> validate(const Options& options) {
             ": the draft model is not cut into stages",
         "speculative-config");
   }
+  if (!speculative.draft_model.empty() && engine.max_num_batched_tokens <= kDraftModelSlots) {
+    return invalid_argument(
+        "max-num-batched-tokens is " + std::to_string(engine.max_num_batched_tokens) +
+            ", with a draft model it must be at least " + std::to_string(kDraftModelSlots + 1),
+        "max-num-batched-tokens");
+  }
   return check_prompts_fit(engine, options.model.max_model_len);
 }
 

@@ -9,6 +9,10 @@
 
 namespace troupe {
 
+/// Rows that a draft model computes in a step beyond the request's own: the token that the step
+/// samples.
+inline constexpr std::int32_t kDraftModelSlots = 1;
+
 /// From a JSON object as vLLM takes it: method ("ngram" or "draft_model"; with model it may be
 /// missing), num_speculative_tokens (1 to 128); for "ngram" prompt_lookup_min and prompt_lookup_max
 /// (each as the other one where one is missing, 5 where both are); for "draft_model" model,

@@ -90,6 +90,24 @@ BOOST_AUTO_TEST_CASE(a_model_that_does_not_sample_is_greedy_unless_told_otherwis
   BOOST_TEST(sampling_defaults(demo.value(), {}).value().temperature.value_or(1) == 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_draft_model_takes_a_row_of_every_request_and_room_for_what_it_guesses) {
+  const KVCacheConfig cache{.groups = {{.spec = {.block_size = 16}, .layers = {0}}}};
+  const auto speculative_of = [&](const std::string& json) {
+    Setup setup;
+    setup.options.engine.speculative_config = json;
+    return scheduler_config(setup.options.engine, setup.model, cache).speculative;
+  };
+  const SpeculativeConfig model = speculative_of(R"({"model":"small","num_speculative_tokens":3})");
+  BOOST_TEST(model.num_draft_tokens == 3);
+  BOOST_TEST(model.num_lookahead_tokens == 3);
+  BOOST_TEST(model.draft_slots == 1);
+  const SpeculativeConfig ngram =
+      speculative_of(R"({"method":"ngram","num_speculative_tokens":3})");
+  BOOST_TEST(ngram.num_draft_tokens == 3);
+  BOOST_TEST(ngram.num_lookahead_tokens == 0);
+  BOOST_TEST(ngram.draft_slots == 0);
+}
+
 BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
   Setup setup;
   setup.options.model.chat_template = "no-such-template";

@@ -271,6 +271,9 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
              "draft model is not cut into stages");
   options.engine.pipeline_parallel_size = 1;
   BOOST_TEST(validate(options).ok());
+  options.engine.max_num_seqs = options.engine.max_num_batched_tokens = 1;
+  BOOST_TEST(validate(options).error().message ==
+             "max-num-batched-tokens is 1, with a draft model it must be at least 2");
 }
 
 BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the_rest_by_name) {
