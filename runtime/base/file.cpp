@@ -33,6 +33,14 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
   return bytes;
 }
 
+std::optional<Error> lfs_pointer_error(std::string_view bytes, std::string_view file_name) {
+  // Every version of the format begins so; what it describes never does.
+  if (!bytes.starts_with("version https://git-lfs.github.com/spec/")) return std::nullopt;
+  return Error{ErrorCode::kCorrupt, std::string(file_name) +
+                                        " is a git-lfs pointer, not the file that it stands for: "
+                                        "run \"git lfs pull\" in its folder, or download the file"};
+}
+
 bool write_all(int file, std::span<const std::byte> bytes, std::uint64_t offset) {
   while (!bytes.empty()) {
     const ssize_t count = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));

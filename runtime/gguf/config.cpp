@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/base/file.hpp"
+#include "runtime/gguf/architecture_keys.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"
@@ -40,9 +41,9 @@ constexpr std::string_view kEndTexts[] = {
 json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMetadata& metadata) {
   const std::size_t num_divisors = tensor.bytes.size() / sizeof(float);
   if (tensor.type != GgmlType::kF32 || std::cmp_not_equal(2 * num_divisors, head_dim)) {
-    metadata.fail(ErrorCode::kUnsupported,
-                  "tensor \"rope_freqs.weight\" is not one F32 for every two of a head's " +
-                      std::to_string(head_dim));
+    metadata.fail(ErrorCode::kUnsupported, "tensor \"" + std::string(kRopeDivisors) +
+                                               "\" is not one F32 for every two of a head's " +
+                                               std::to_string(head_dim));
     return {};
   }
   std::vector<float> divisors(num_divisors);
@@ -50,22 +51,45 @@ json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMet
   return divisors;
 }
 
+/// As llama.cpp reads them: a factor without a type scales linearly, "none" does not scale.
 json rope_parameters(const GgufContents& gguf, GgufMetadata& metadata, const std::string& prefix,
                      double theta, std::int64_t head_dim) {
+  const std::string scaling = prefix + "rope.scaling.";
   json rope = {{"rope_type", "default"}, {"rope_theta", theta}};
   // Llama 3's scaling is stored so.
-  if (const auto found = gguf.tensors.find("rope_freqs.weight"); found != gguf.tensors.end())
+  if (const auto found = gguf.tensors.find(kRopeDivisors);
+      found != gguf.tensors.end() && prefix == "llama.")
     rope["frequency_divisors"] = frequency_divisors(found->second, head_dim, metadata);
-  const std::string scaling = metadata.text(prefix + "rope.scaling.type", "none");
-  if (scaling == "none") return rope;
-  if (scaling != "linear" && scaling != "yarn")
-    metadata.fail(ErrorCode::kUnsupported, prefix + "rope.scaling.type is " + scaling +
-                                               ", supported are none, linear, yarn");
-  rope["rope_type"] = scaling;
-  rope["factor"] = metadata.number(prefix + "rope.scaling.factor", std::nullopt);
-  if (scaling == "yarn")
-    rope["original_max_position_embeddings"] =
-        metadata.integer(prefix + "rope.scaling.original_context_length", std::nullopt);
+  const std::string type = metadata.text(scaling + "type", "linear");
+  if (type != "none" && type != "linear" && type != "yarn")
+    metadata.fail(ErrorCode::kUnsupported,
+                  scaling + "type is " + type + ", supported are none, linear, yarn");
+  // The second is the older name of the first; 0 says nothing.
+  const double given =
+      metadata.number(scaling + "factor", metadata.number(prefix + "rope.scale_linear", 0));
+  const double factor = given == 0 ? 1 : given;
+  const double attention_factor = metadata.number(scaling + "attn_factor", 1) *
+                                  metadata.number(scaling + "yarn_attn_factor", 1);
+  if (type != "yarn") {
+    if (attention_factor != 1)
+      metadata.fail(ErrorCode::kUnsupported, scaling + "attn_factor is " +
+                                                 std::to_string(attention_factor) +
+                                                 ", without yarn only 1 is supported");
+    if (type == "none" || factor == 1) return rope;
+    rope["rope_type"] = "linear";
+    rope["factor"] = factor;
+    return rope;
+  }
+  if (metadata.number(scaling + "yarn_ext_factor", 1) != 1)
+    metadata.fail(ErrorCode::kUnsupported, scaling + "yarn_ext_factor is not 1");
+  rope["rope_type"] = "yarn";
+  rope["factor"] = factor;
+  rope["original_max_position_embeddings"] =
+      metadata.integer(scaling + "original_context_length",
+                       metadata.integer(prefix + "context_length", std::nullopt));
+  rope["attention_factor"] = attention_factor * (factor > 1 ? 1 + 0.1 * std::log(factor) : 1);
+  rope["beta_fast"] = metadata.number(scaling + "yarn_beta_fast", 32);
+  rope["beta_slow"] = metadata.number(scaling + "yarn_beta_slow", 1);
   return rope;
 }
 
@@ -106,8 +130,6 @@ Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view 
                                               " is not supported; supported are llama, qwen2, "
                                               "qwen3, gemma3"};
   const std::string prefix = name + ".";
-  if (metadata.integer(prefix + "expert_count", 0) != 0)
-    metadata.fail(ErrorCode::kUnsupported, "mixtures of experts are not supported");
   const auto size = [&](const std::string& key) {
     return metadata.integer(prefix + key, std::nullopt);
   };
@@ -115,13 +137,7 @@ Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view 
   const std::int64_t num_heads = size("attention.head_count");
   const std::int64_t head_dim = metadata.integer(
       prefix + "attention.key_length", hidden_size / std::max<std::int64_t>(1, num_heads));
-  if (metadata.integer(prefix + "attention.value_length", head_dim) != head_dim)
-    metadata.fail(ErrorCode::kUnsupported,
-                  prefix + "attention.value_length differs from attention.key_length");
-  if (metadata.integer(prefix + "rope.dimension_count", head_dim) != head_dim)
-    metadata.fail(
-        ErrorCode::kUnsupported,
-        prefix + "rope.dimension_count differs from the head's " + std::to_string(head_dim));
+  check_architecture_keys(metadata, name, head_dim);
   const auto embedding = gguf.tensors.find("token_embd.weight");
   if (embedding == gguf.tensors.end() || embedding->second.shape.size() != 2)
     metadata.fail(ErrorCode::kCorrupt, "tensor \"token_embd.weight\" is missing or no matrix");
@@ -137,7 +153,8 @@ Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view 
       {"max_position_embeddings", size("context_length")},
       {"rms_norm_eps", metadata.number(prefix + "attention.layer_norm_rms_epsilon", std::nullopt)},
       {"tie_word_embeddings", !gguf.tensors.contains("output.weight")},
-      {"attention_bias", name == "llama" && gguf.tensors.contains("blk.0.attn_q.bias")},
+      {"attention_bias", gguf.tensors.contains("blk.0.attn_q.bias")},
+      {"mlp_bias", gguf.tensors.contains("blk.0.ffn_up.bias")},
       {"rope_parameters", rope_parameters(gguf, metadata, prefix, theta, head_dim)}};
   if (name == "gemma3") {
     add_gemma3(config, metadata, prefix);
@@ -198,7 +215,11 @@ bool is_gguf(const std::filesystem::path& model) {
 }
 
 Result<std::string> read_model_text(const std::filesystem::path& model, std::string_view name) {
-  if (!is_gguf(model)) return read_file(model / name);
+  if (!is_gguf(model)) {
+    ASSIGN_OR_RETURN(std::string text, read_file(model / name));
+    if (const auto pointer = lfs_pointer_error(text, (model / name).string())) return *pointer;
+    return text;
+  }
   const std::string file_name = model.filename().string();
   struct Text {
     std::string_view name;

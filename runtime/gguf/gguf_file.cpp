@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "runtime/base/file.hpp"
+
 namespace troupe {
 namespace {
 
@@ -15,6 +17,13 @@ constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF", little endian
 constexpr std::uint32_t kMaxDimensions = 4;   // the format's own limit
 constexpr std::uint64_t kAlignmentStep = 8;   // as the format says; so elements are aligned, too
 constexpr std::uint64_t kMaxAlignment = 1 << 16;
+
+// What a file may make us keep. The largest vocabularies have a quarter of a million tokens, each
+// with score and type, and twice as many merges; the largest models some ten thousand tensors.
+constexpr std::uint64_t kMaxKeys = 1 << 16;
+constexpr std::uint64_t kMaxTensors = 1 << 18;
+constexpr std::uint64_t kMaxArrayEntries = 1 << 23;  // of all arrays together
+constexpr std::uint64_t kMaxTextBytes = 1 << 24;
 
 struct TypeInfo {
   std::uint32_t type;
@@ -59,6 +68,11 @@ class Reader {
   std::string text() {
     const auto size = number<std::uint64_t>();
     if (!has(size)) return {};
+    if (size > kMaxTextBytes) {
+      fail(ErrorCode::kTooLarge, "a text of " + std::to_string(size) + " bytes, at most " +
+                                     std::to_string(kMaxTextBytes) + " are read");
+      return {};
+    }
     std::string value(reinterpret_cast<const char*>(bytes_.data() + position_), size);
     position_ += size;
     return value;
@@ -133,6 +147,16 @@ class Reader {
            "an array of " + std::to_string(count) + " entries is longer than the rest of the file");
       return values;
     }
+    if (count > kMaxArrayEntries - num_array_entries_) {
+      fail(ErrorCode::kTooLarge,
+           "an array of " + std::to_string(count) + " entries, at most " +
+               std::to_string(kMaxArrayEntries) + " are read in all arrays of a file" +
+               (num_array_entries_ == 0
+                    ? ""
+                    : ", " + std::to_string(num_array_entries_) + " are before it"));
+      return values;
+    }
+    num_array_entries_ += count;
     for (std::uint64_t i = 0; i < count && !error_; ++i) {
       json entry = value(type, true);
       if (keeps_arrays_) values.push_back(std::move(entry));
@@ -144,6 +168,7 @@ class Reader {
   std::string_view file_;
   std::string where_;
   bool keeps_arrays_ = true;
+  std::uint64_t num_array_entries_ = 0;  ///< so far
   std::size_t position_ = 0;
   std::optional<Error> error_;
 };
@@ -211,6 +236,8 @@ std::string ggml_type_name(std::uint32_t type) {
 
 Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name,
                                 GgufKeys keys) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (const auto pointer = lfs_pointer_error(text, file_name)) return *pointer;
   Reader reader(bytes, file_name);
   const auto corrupt = [&](const std::string& reason) {
     return Error{ErrorCode::kCorrupt, std::string(file_name) + ": " + reason};
@@ -220,7 +247,8 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
   const auto num_tensors = reader.number<std::uint64_t>();
   const auto num_keys = reader.number<std::uint64_t>();
   if (reader.error()) return *reader.error();
-  if (magic != kMagic) return corrupt("it does not start with GGUF");
+  if (magic != kMagic)
+    return corrupt("it does not start with GGUF; a model in other files is named by its folder");
   if (version != 2 && version != 3)
     return Error{ErrorCode::kUnsupported, std::string(file_name) + ": GGUF version " +
                                               std::to_string(version) +
@@ -231,6 +259,12 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
     return corrupt("the header claims " + std::to_string(num_keys) + " metadata keys and " +
                    std::to_string(num_tensors) + " tensors, more than " +
                    std::to_string(bytes.size()) + " bytes hold");
+  if (num_keys > kMaxKeys || num_tensors > kMaxTensors)
+    return Error{ErrorCode::kTooLarge, std::string(file_name) + ": the header claims " +
+                                           std::to_string(num_keys) + " metadata keys and " +
+                                           std::to_string(num_tensors) + " tensors, at most " +
+                                           std::to_string(kMaxKeys) + " and " +
+                                           std::to_string(kMaxTensors) + " are read"};
 
   json metadata = json::object();
   for (std::uint64_t i = 0; i < num_keys; ++i) {

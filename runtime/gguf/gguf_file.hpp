@@ -55,8 +55,10 @@ struct GgufContents {
 enum class GgufKeys : std::uint8_t { kAll, kNoVocabulary };
 
 /// `file_name` is for errors only. Checked, as a file may be damaged or hostile: that every length
-/// lies in the file, every type, and that each tensor's bytes lie in the data.
-/// Errors: kCorrupt, kUnsupported (version, type of a tensor), naming file and key or tensor.
+/// lies in the file, every type, that each tensor's bytes lie in the data, and that keys, tensors,
+/// texts and the entries of arrays are not more than any model has.
+/// Errors: kCorrupt, kUnsupported (version, type of a tensor), kTooLarge (what, its count and the
+/// limit), naming file and key or tensor.
 Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name,
                                 GgufKeys keys = GgufKeys::kAll);
 

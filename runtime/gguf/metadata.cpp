@@ -15,6 +15,30 @@ bool GgufMetadata::is_list(const std::string& key) const {
   return found != metadata_.end() && found->is_array();
 }
 
+std::vector<std::string> GgufMetadata::keys_with(const std::string& prefix) const {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : metadata_.items())
+    if (key.starts_with(prefix)) keys.push_back(key);
+  return keys;
+}
+
+bool GgufMetadata::is_number(const std::string& key, double number) const {
+  const auto found = metadata_.find(key);
+  const auto is_equal = [number](const json& value) {
+    return value.is_boolean() ? value.get<bool>() == (number != 0)
+                              : value.is_number() && value.get<double>() == number;
+  };
+  if (found == metadata_.end()) return false;
+  return found->is_array() ? std::ranges::all_of(*found, is_equal) : is_equal(*found);
+}
+
+std::string GgufMetadata::shown(const std::string& key) const {
+  constexpr std::size_t kMaxShown = 60;
+  const json& value = metadata_.at(key);
+  if (value.is_array()) return "a list of " + std::to_string(value.size());
+  return value.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, kMaxShown);
+}
+
 const json* GgufMetadata::find(const std::string& key, bool has_default) {
   const auto found = metadata_.find(key);
   if (found != metadata_.end()) return &*found;

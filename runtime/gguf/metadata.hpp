@@ -21,6 +21,11 @@ class GgufMetadata {
 
   [[nodiscard]] bool has(const std::string& key) const;
   [[nodiscard]] bool is_list(const std::string& key) const;
+  [[nodiscard]] std::vector<std::string> keys_with(const std::string& prefix) const;
+  /// Is it that number (true and false are 1 and 0), or a list of it alone?
+  [[nodiscard]] bool is_number(const std::string& key, double number) const;
+  /// The value's first characters, as JSON. Pre: has(key).
+  [[nodiscard]] std::string shown(const std::string& key) const;
   // `otherwise` is what an absent key gives; a key without one must be there.
   /// Also of a list with one number for each layer, all the same.
   [[nodiscard]] std::int64_t integer(const std::string& key, std::optional<std::int64_t> otherwise);

@@ -20,6 +20,9 @@ namespace troupe {
 /// naming file and key.
 Result<std::string> read_model_text(const std::filesystem::path& model, std::string_view name);
 
+/// A tensor of llama that is a part of the configuration: Llama 3's scaling of the rotation.
+inline constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+
 /// What a Hugging Face checkpoint calls a tensor.
 struct GgufTensorName {
   std::string name;  ///< empty: no weight of the model

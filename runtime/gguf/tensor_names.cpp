@@ -47,7 +47,7 @@ GgufTensorName huggingface_tensor(std::string_view gguf_name, const nlohmann::js
                                   std::span<const std::int64_t> shape) {
   GgufMetadata fields(metadata, "");
   const std::string architecture = fields.text("general.architecture", "");
-  if (gguf_name == "rope_freqs.weight") return {};  // part of the configuration
+  if (architecture == "llama" && gguf_name == kRopeDivisors) return {};
   GgufTensorName known{std::string(gguf_name)};
   constexpr std::string_view kLayer = "blk.";
   if (!gguf_name.starts_with(kLayer)) {

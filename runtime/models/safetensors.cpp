@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/model_files.hpp"
@@ -175,8 +176,9 @@ Result<std::map<std::string, std::string>> parse_index(std::span<const std::byte
   const auto corrupt = [&](const std::string& reason) {
     return Error{ErrorCode::kCorrupt, std::string(file) + ": " + reason};
   };
-  const auto* text = reinterpret_cast<const char*>(bytes.data());
-  const json index = parse_bounded_json<json>({text, bytes.size()});
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (const auto pointer = lfs_pointer_error(text, file)) return *pointer;
+  const json index = parse_bounded_json<json>(text);
   if (!index.is_object()) return corrupt("not a JSON object");
   const auto weight_map = index.find("weight_map");
   if (weight_map == index.end() || !weight_map->is_object()) return corrupt("no weight_map");
@@ -190,6 +192,29 @@ Result<std::map<std::string, std::string>> parse_index(std::span<const std::byte
     files.emplace(tensor, file_name);
   }
   return files;
+}
+
+/// Why a folder has no weights for us, and what to do about those that it has.
+Error no_weights(const std::filesystem::path& folder) {
+  std::string message = folder.string() + ": no *.safetensors files";
+  std::error_code failure;
+  std::set<std::filesystem::path> names;
+  for (std::filesystem::directory_iterator entries(folder, failure), end; entries != end;
+       entries.increment(failure))
+    names.insert(entries->path().filename());
+  for (const std::filesystem::path& name : names) {
+    const std::string extension = name.extension().string();
+    if (extension == ".gguf")
+      return {ErrorCode::kNotFound,
+              message + "; " + name.string() + " is a model of its own: name the file"};
+    if (extension == ".bin" || extension == ".pt" || extension == ".pth" || extension == ".ckpt")
+      return {ErrorCode::kUnsupported,
+              message + "; " + name.string() +
+                  " has weights as a Python pickle, which is not read, as it can run any program: "
+                  "take the model's *.safetensors, or convert it with transformers: "
+                  "AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"};
+  }
+  return {ErrorCode::kNotFound, message};
 }
 
 }  // namespace
@@ -224,6 +249,8 @@ Result<TensorMap> parse_safetensors(std::span<const std::byte> bytes, std::strin
   const auto corrupt = [&](const std::string& reason) {
     return Error{ErrorCode::kCorrupt, std::string(file_name) + ": " + reason};
   };
+  const std::string_view whole(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (const auto pointer = lfs_pointer_error(whole, file_name)) return *pointer;
   if (bytes.size() < kLengthBytes)
     return corrupt("the file has " + std::to_string(bytes.size()) +
                    " bytes, too few for a safetensors header");
@@ -280,17 +307,23 @@ Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path) {
   for (const auto& [name, tensor] : gguf.contents.tensors) {
     const GgufTensorName known = huggingface_tensor(name, *gguf.contents.metadata, tensor.shape);
     if (known.name.empty()) continue;
-    checkpoint.tensors_.emplace(
+    const std::string& file_name = gguf.file_names[tensor.file];
+    const auto [entry, added] = checkpoint.tensors_.emplace(
         known.name, Tensor{.view = {tensor_type(tensor.type), tensor.shape, tensor.bytes},
-                           .file = gguf.file_names[tensor.file],
-                           .interleaved_head_dim = known.interleaved_head_dim});
+                           .file = file_name,
+                           .interleaved_head_dim = known.interleaved_head_dim,
+                           .name_in_file = name});
+    if (!added)
+      return Error{ErrorCode::kCorrupt, file_name + ": tensors " + in_quotes(name) + " and " +
+                                            in_quotes(entry->second.name_in_file) +
+                                            " are the same one of the model"};
   }
   checkpoint.ggufs_ = std::move(gguf.files);
   return checkpoint;
 }
 
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder) {
-  if (is_gguf(folder)) return open_gguf(folder);
+  if (troupe::is_gguf(folder)) return open_gguf(folder);
   static constexpr std::string_view kIndexName = "model.safetensors.index.json";
   Checkpoint checkpoint;
   std::map<std::string, std::string> listed;
@@ -305,8 +338,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder) {
          entries.increment(failure))
       if (entries->path().extension() == ".safetensors") paths.insert(entries->path());
   }
-  if (paths.empty())
-    return Error{ErrorCode::kNotFound, folder.string() + ": no *.safetensors files"};
+  if (paths.empty()) return no_weights(folder);
   for (const auto& path : paths) RETURN_IF_ERROR(checkpoint.add_file(path));
   for (const auto& [name, file] : listed) {
     const Tensor* tensor = checkpoint.find(name);

@@ -126,6 +126,7 @@ class Checkpoint {
     std::string file;  ///< its name in the folder, for errors
     /// Not 0: the halves of each so many rows are interleaved (q and k of llama in GGUF files).
     std::int64_t interleaved_head_dim = 0;
+    std::string name_in_file;  ///< of GGUF files, which have names of their own
   };
 
   /// Errors: kNotFound (no weights), kCorrupt, kIo; they name the file.
@@ -141,6 +142,7 @@ class Checkpoint {
   [[nodiscard]] const std::map<std::string, Tensor, std::less<>>& tensors() const noexcept {
     return tensors_;
   }
+  [[nodiscard]] bool is_gguf() const noexcept { return !ggufs_.empty(); }
   [[nodiscard]] std::size_t num_files() const noexcept { return files_.size() + ggufs_.size(); }
   /// Of all tensors together.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;

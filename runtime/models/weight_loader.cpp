@@ -348,10 +348,15 @@ WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
   return spec;
 }
 
-bool WeightLoader::take_from_file(PackedMatrix& matrix, std::size_t num_bytes) {
+bool WeightLoader::take_from_file(PackedMatrix& matrix, std::string_view name,
+                                  std::size_t num_bytes) {
   if (file_ == nullptr || !file_->is_mapped()) return false;
   const auto mapped = file_->next(matrix.spec, num_bytes);
   if (!mapped.ok()) {
+    log_warning(
+        "packed weights are damaged or of another model: this tensor and those behind it "
+        "are packed anew",
+        kv("tensor", name));
     give_up_file(mapped.error());
     return false;
   }
@@ -386,7 +391,7 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     return matrix;
   }
   const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
-  const bool is_packed = take_from_file(matrix, num_bytes);
+  const bool is_packed = take_from_file(matrix, parts.front().name, num_bytes);
   if (!is_packed && !allocate(matrix.memory, num_bytes)) return matrix;
   const bool keeps_groups = have_groups(weights);
   std::int64_t first_row = 0;
@@ -457,9 +462,36 @@ const TensorView* WeightLoader::table(const std::string& name, std::int64_t num_
   return tensor == nullptr ? nullptr : &tensor->view;
 }
 
+bool WeightLoader::are_equal(const std::string& a, const std::string& b) const {
+  const TensorView& left = checkpoint_.find(a)->view;
+  const TensorView& right = checkpoint_.find(b)->view;
+  return left.type == right.type && left.shape == right.shape &&
+         std::ranges::equal(left.bytes, right.bytes);
+}
+
 void WeightLoader::ignore(std::string_view prefix) {
   for (const auto& [name, tensor] : checkpoint_.tensors())
     if (name.starts_with(prefix)) used_.insert(name);
+}
+
+Result<void> WeightLoader::check_unused() const {
+  std::string names;
+  std::size_t num_unused = 0;
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+    if (used_.contains(name)) continue;
+    if (!checkpoint_.is_gguf()) {
+      if (!is_activation_scale(name))
+        log_warning("weight not used", kv("tensor", name), kv("file", tensor.file));
+    } else if (++num_unused <= kMaxErrors) {
+      names += (names.empty() ? "" : ", ") + tensor.file + ": \"" + tensor.name_in_file + "\"";
+    }
+  }
+  if (num_unused == 0) return {};
+  if (num_unused > kMaxErrors) names += " and " + std::to_string(num_unused - kMaxErrors) + " more";
+  return Error{ErrorCode::kUnsupported,
+               "tensors that this architecture has no use for here, so the result would be "
+               "another model's: " +
+                   names};
 }
 
 Result<void> WeightLoader::finish() {
@@ -471,9 +503,7 @@ Result<void> WeightLoader::finish() {
       error.message += "; and " + std::to_string(errors_.size() - kMaxErrors) + " more";
     return error;
   }
-  for (const auto& [name, tensor] : checkpoint_.tensors())
-    if (!used_.contains(name) && !is_activation_scale(name))
-      log_warning("weight not used", kv("tensor", name), kv("file", tensor.file));
+  RETURN_IF_ERROR(check_unused());
   if (file_ != nullptr && !file_->is_mapped()) {
     const auto kept = file_->commit();
     if (!kept.ok()) {

@@ -63,9 +63,9 @@ enum class MatrixRole : std::uint8_t {
 ///
 /// Every tensor must have exactly the expected shape, and be f32, bf16, f16 or blocks of GGUF; or a
 /// matrix is a QuantizedWeight. Whole numbers are kept as they are, in groups that divide the
-/// stored ones; FP8 and columns in act-order are quantised anew, to 8 bits. Tensors of the
-/// checkpoint that no one asked for are named in a warning and do no harm: published checkpoints
-/// carry left-over buffers.
+/// stored ones; FP8 and columns in act-order are quantised anew, to 8 bits. Tensors of a folder
+/// that no one asked for are named in a warning, as transformers does it: published checkpoints
+/// carry left-over buffers. Those of a GGUF file are an error, as in llama.cpp.
 class WeightLoader {
  public:
   /// `parallel` says which rank loads; models ask for its slices. `file`, or null: where matrices
@@ -100,6 +100,8 @@ class WeightLoader {
   [[nodiscard]] bool has(const std::string& tensor) const {
     return checkpoint_.find(tensor) != nullptr;
   }
+  /// Two tensors that are there: the same numbers, stored in the same way?
+  [[nodiscard]] bool are_equal(const std::string& a, const std::string& b) const;
   /// Tensors whose names start so are known and not used (a picture encoder, say).
   void ignore(std::string_view prefix);
 
@@ -115,7 +117,7 @@ class WeightLoader {
                                        std::int64_t num_rows, std::int64_t num_cols, Slice cols,
                                        std::int32_t k_shards, MatrixRole role) const;
   /// Fills the matrix from the file. False: it is to be packed.
-  bool take_from_file(PackedMatrix& matrix, std::size_t num_bytes);
+  bool take_from_file(PackedMatrix& matrix, std::string_view name, std::size_t num_bytes);
   void give_up_file(const Error& error);
   /// False (and an error is recorded) unless there is so much memory.
   bool allocate(Memory& memory, std::size_t num_bytes);
@@ -129,6 +131,8 @@ class WeightLoader {
   /// The matrix is packed: its memory in the file is no longer needed.
   void finish_matrix(const std::string& name, const StoredWeight& weight);
   void fail(ErrorCode code, std::string message);
+  /// Errors: kUnsupported, the tensors of a GGUF file that no one asked for.
+  Result<void> check_unused() const;
   void report_progress(std::string_view what, std::size_t num_bytes);
 
   const Checkpoint& checkpoint_;

@@ -269,7 +269,8 @@ std::string GgufWriter::bytes() const {
   return file + data_;
 }
 
-std::string gguf_of_model(const fs::path& folder, GgmlType type) {
+std::string gguf_of_model(const fs::path& folder, GgmlType type,
+                          const std::function<void(GgufWriter&)>& change) {
   const ModelConfig config = load_model_config(folder).value();
   const std::string name = config.architecture == "LlamaForCausalLM"   ? "llama"
                            : config.architecture == "Qwen2ForCausalLM" ? "qwen2"
@@ -305,6 +306,7 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type) {
     writer.add_tensor(gguf_name(tensor_name, name == "gemma3"), as_blocks ? type : GgmlType::kF32,
                       shape, bytes);
   }
+  if (change) change(writer);
   return writer.bytes();
 }
 

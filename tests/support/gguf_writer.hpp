@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -46,7 +47,8 @@ std::uint16_t f16_bits(float value);
 
 /// A reference model's folder as a file; its matrices but embedding and head as blocks of that
 /// type, or with kF32 all as they are (widened). Of the block types Q8_0 and Q4_0 are written.
-/// Throws std::runtime_error.
-std::string gguf_of_model(const std::filesystem::path& folder, GgmlType type);
+/// `change` adds what the folder has not. Throws std::runtime_error.
+std::string gguf_of_model(const std::filesystem::path& folder, GgmlType type,
+                          const std::function<void(GgufWriter&)>& change = {});
 
 }  // namespace troupe

@@ -6,6 +6,9 @@
 #include <fstream>
 #include <random>
 
+#include "runtime/gguf/model_files.hpp"
+#include "runtime/models/model_config.hpp"
+
 namespace troupe {
 namespace {
 
@@ -185,6 +188,47 @@ std::int64_t num_file_pages() {
   std::int64_t size = 0, resident = 0, shared = 0;
   statm >> size >> resident >> shared;
   return shared;
+}
+
+BOOST_AUTO_TEST_CASE(weights_in_other_files_are_named_and_what_to_do_about_them) {
+  const auto error_with = [](const std::string& name) {
+    const Folder folder;
+    folder.write("config.json", "{}");
+    folder.write(name, "x");
+    return Checkpoint::open(folder.path()).error().message;
+  };
+  for (const std::string name : {"pytorch_model.bin", "pytorch_model-00001-of-00002.bin",
+                                 "consolidated.00.pth", "model.pt"}) {
+    BOOST_TEST(contains(error_with(name), "no *.safetensors files; " + name + " has weights as a"),
+               error_with(name));
+    BOOST_TEST(contains(error_with(name), "convert it with transformers"));
+  }
+  BOOST_TEST(contains(error_with("model.gguf"), "model.gguf is a model of its own: name the file"));
+}
+
+BOOST_AUTO_TEST_CASE(a_pointer_of_git_lfs_is_called_one_whatever_it_stands_for) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\n"
+      "oid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+  const auto is_told = [](const Error& error, const std::string& name) {
+    BOOST_TEST((contains(error.message, name + " is a git-lfs pointer") &&
+                contains(error.message, "git lfs pull")),
+               error.message);
+  };
+  const Folder folder;
+  folder.write("model.safetensors", pointer);
+  is_told(Checkpoint::open(folder.path()).error(), "model.safetensors");
+  folder.write("model.safetensors.index.json", pointer);
+  is_told(Checkpoint::open(folder.path()).error(), "model.safetensors.index.json");
+  for (const std::string name :
+       {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"}) {
+    folder.write(name, pointer);
+    is_told(read_model_text(folder.path(), name).error(), name);
+  }
+  is_told(load_model_config(folder.path()).error(), "config.json");
+  folder.write("model.gguf", pointer);
+  is_told(load_model_config(folder.path() / "model.gguf").error(), "model.gguf");
+  is_told(Checkpoint::open(folder.path() / "model.gguf").error(), "model.gguf");
 }
 
 BOOST_AUTO_TEST_CASE(a_tensor_that_was_read_gives_its_memory_back_and_can_be_read_again) {
