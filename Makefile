@@ -1,6 +1,7 @@
 # The commands of the project. Each installs what it needs first; a second call installs nothing.
 #   make serve    build and serve the demo model on port 8000 (MODEL=folder for another, PORT=n)
 #   make test     build and run all tests: release, then address+undefined and thread sanitizers
+#   make test-long  what takes longer and says little more, in the release build
 #   make build    the binary, build/release/troupe
 #   make bench    the benchmarks; tools/bench.sh says which variables name the peers
 #   make check    format, includes, clang-tidy
@@ -10,7 +11,7 @@ PORT ?= 8000
 FUZZ_SECONDS ?= 600
 JOBS ?= $(shell nproc)
 
-.PHONY: serve test build bench check fuzz clean setup setup-test release asan tsan
+.PHONY: serve test test-long build bench check fuzz clean setup setup-test release asan tsan
 
 setup:
 	@tools/setup.sh build
@@ -29,11 +30,14 @@ serve: build
 	@build/release/troupe serve $(MODEL) --port $(PORT)
 
 test: setup-test release
-	ctest --test-dir build/release --output-on-failure -j $(JOBS)
+	ctest --test-dir build/release --output-on-failure -LE long -j $(JOBS)
 	@$(MAKE) --no-print-directory asan
-	ctest --test-dir build/asan --output-on-failure -j $(JOBS)
+	ctest --test-dir build/asan --output-on-failure -LE long -j $(JOBS)
 	@$(MAKE) --no-print-directory tsan
-	ctest --test-dir build/tsan --output-on-failure -j $(JOBS)
+	ctest --test-dir build/tsan --output-on-failure -LE long -j $(JOBS)
+
+test-long: setup-test release
+	ctest --test-dir build/release --output-on-failure -L long
 
 bench: setup-test release
 	@tools/bench.sh

@@ -4,6 +4,7 @@
 #include <array>
 #include <string_view>
 
+#include "runtime/base/log.hpp"
 #include "runtime/models/quantize.hpp"
 
 namespace troupe {
@@ -21,20 +22,32 @@ RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader, NormSty
   return {};
 }
 
-/// A tied head is the embedding matrix once more, packed for multiplication.
+/// A tied head is the embedding matrix once more, packed for multiplication. Where another head is
+/// stored, the configuration is wrong about it, and the model has that one, as transformers sees
+/// it.
+std::string head_name(const ModelConfig& config, WeightLoader& loader) {
+  const std::string stored =
+      loader.has("language_model.lm_head.weight") ? "language_model.lm_head" : "lm_head";
+  if (!config.tie_word_embeddings) return stored;
+  const std::string embedding = weight_prefix(loader) + "embed_tokens";
+  if (!loader.has(stored + ".weight")) return embedding;
+  if (loader.are_equal(stored + ".weight", embedding + ".weight")) {
+    loader.ignore(stored + ".weight");  // some checkpoints store the tied head again
+    return embedding;
+  }
+  log_warning("tie_word_embeddings is true, but another head is stored, which is used",
+              kv("tensor", stored + ".weight"));
+  return stored;
+}
+
 Linear load_head(const ModelConfig& config, WeightLoader& loader) {
   if (!loader.parallel().is_last_stage()) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
   }
-  const std::string prefix = weight_prefix(loader);
-  std::string name = prefix + "embed_tokens";
-  if (!config.tie_word_embeddings)
-    name = loader.has("language_model.lm_head.weight") ? "language_model.lm_head" : "lm_head";
-  else
-    loader.ignore("lm_head.");  // some checkpoints store the tied head again
-  return Linear(loader, {{name, config.vocab_size, loader.shard(config.vocab_size)}},
+  return Linear(loader,
+                {{head_name(config, loader), config.vocab_size, loader.shard(config.vocab_size)}},
                 config.hidden_size, false, MatrixRole::kHead);
 }
 
@@ -74,7 +87,6 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .scale = config.attention_scale,
-          .logit_softcap = config.attention_logit_softcap,
           .sliding_window = config.sliding_windows[layer],
           .canonical_shards = config.canonical_shards(),
           .norm = {.eps = config.rms_norm_eps},

@@ -73,8 +73,7 @@ struct ModelConfig {
   /// Gemma 3 stores its norms' weights minus one, GGUF files as they are.
   bool norm_weights_include_one = false;
   float attention_scale = 0;
-  float attention_logit_softcap = 0;  ///< 0: none
-  std::optional<DType> dtype;         ///< what the checkpoint says it stores: f32, bf16, f16
+  std::optional<DType> dtype;  ///< what the checkpoint says it stores: f32, bf16, f16
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 
@@ -83,9 +82,11 @@ struct ModelConfig {
   [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 
-/// A config.json of an architecture that the registry has. Errors: kCorrupt (a field's name and
-/// value), kUnsupported (architecture or setting).
-Result<ModelConfig> parse_model_config(std::string_view json_text);
+/// A config.json of an architecture that the registry has, read as transformers 5 does: what it
+/// ignores is ignored, and what would change the result and is not supported is an error.
+/// `is_gguf`: written by gguf_config_json, which has some more to say. Errors: kCorrupt (a field's
+/// name and value), kUnsupported (architecture or setting).
+Result<ModelConfig> parse_model_config(std::string_view json_text, bool is_gguf = false);
 /// `folder`/config.json, or what a GGUF file says in its place. Errors: also kNotFound, kIo.
 Result<ModelConfig> load_model_config(const std::filesystem::path& folder);
 

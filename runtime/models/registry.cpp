@@ -12,12 +12,12 @@ namespace troupe {
 namespace {
 
 constexpr std::array<RegisteredArchitecture, 6> kArchitectures = {{
-    {"LlamaForCausalLM", ModelFamily::kLlama, make_llama},
-    {"Qwen2ForCausalLM", ModelFamily::kQwen2, make_qwen2},
-    {"Qwen3ForCausalLM", ModelFamily::kQwen3, make_qwen3},
-    {"MistralForCausalLM", ModelFamily::kMistral, make_mistral},
-    {"Gemma3ForCausalLM", ModelFamily::kGemma3, make_gemma3},
-    {"Gemma3ForConditionalGeneration", ModelFamily::kGemma3, make_gemma3},
+    {"LlamaForCausalLM", "llama", ModelFamily::kLlama, make_llama},
+    {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2, make_qwen2},
+    {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3, make_qwen3},
+    {"MistralForCausalLM", "mistral", ModelFamily::kMistral, make_mistral},
+    {"Gemma3ForCausalLM", "gemma3_text", ModelFamily::kGemma3, make_gemma3},
+    {"Gemma3ForConditionalGeneration", "gemma3", ModelFamily::kGemma3, make_gemma3},
 }};
 
 /// Where config.json names no type, the embedding's type is the model's; weights in blocks are no

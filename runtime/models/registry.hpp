@@ -13,8 +13,9 @@
 namespace troupe {
 
 struct RegisteredArchitecture {
-  std::string_view name;  ///< as in config.json's `architectures`
-  ModelFamily family;     ///< how its config.json is read
+  std::string_view name;        ///< as in config.json's `architectures`
+  std::string_view model_type;  ///< as in config.json; it decides where the two disagree
+  ModelFamily family;           ///< how its config.json is read
   ModelFactory make;
 };
 [[nodiscard]] std::span<const RegisteredArchitecture> registered_architectures() noexcept;

@@ -37,71 +37,148 @@ double yarn_attention_factor(ConfigFields& scaling, double factor) {
   return scaling.number("attention_factor", otherwise);
 }
 
-void parse_scaling(ConfigFields& scaling, std::int64_t trained_positions, RopeConfig& rope) {
+/// 0 says nothing, as absent and null do.
+double number_or(ConfigFields& scaling, std::string_view key, double otherwise) {
+  const double number = scaling.number(key, otherwise);
+  return number == 0 ? otherwise : number;
+}
+
+void parse_yarn(ConfigFields& scaling, RopeConfig& rope) {
+  rope.beta_fast = number_or(scaling, "beta_fast", 32);
+  rope.beta_slow = number_or(scaling, "beta_slow", 1);
+  // Null is false, absent is true.
+  rope.truncate = scaling.boolean("truncate", !scaling.contains("truncate"));
+  rope.attention_factor = yarn_attention_factor(scaling, rope.factor);
+  if (!(rope.beta_fast > 0 && rope.beta_slow > 0))
+    scaling.fail(ErrorCode::kCorrupt, "beta_fast and beta_slow are not positive");
+}
+
+void parse_llama3(ConfigFields& scaling, RopeConfig& rope) {
+  rope.low_freq_factor = scaling.number("low_freq_factor", std::nullopt);
+  rope.high_freq_factor = scaling.number("high_freq_factor", std::nullopt);
+  if (!(rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor))
+    scaling.fail(ErrorCode::kCorrupt, "low_freq_factor is not below high_freq_factor");
+}
+
+void parse_scaling(ConfigFields& scaling, const RopeLengths& lengths, RopeConfig& rope) {
   rope.kind = parse_kind(scaling);
   if (rope.kind == RopeKind::kDefault) return;
-  const bool original_given = scaling.has("original_max_position_embeddings");
-  rope.original_max_positions =
-      scaling.integer("original_max_position_embeddings", trained_positions, 1, INT32_MAX);
+  // The dynamic kind grows from max_position_embeddings, whatever else is said.
+  rope.original_max_positions = lengths.trained;
   std::optional<double> ratio;
-  if (rope.kind == RopeKind::kYarn && original_given)
-    ratio =
-        static_cast<double>(trained_positions) / static_cast<double>(rope.original_max_positions);
+  if (rope.kind == RopeKind::kLlama3 || rope.kind == RopeKind::kYarn) {
+    const bool given = lengths.original || scaling.has("original_max_position_embeddings");
+    rope.original_max_positions = lengths.original.value_or(
+        scaling.integer("original_max_position_embeddings", lengths.trained, 1, INT32_MAX));
+    if (given && rope.kind == RopeKind::kYarn)
+      ratio =
+          static_cast<double>(lengths.trained) / static_cast<double>(rope.original_max_positions);
+  }
   rope.factor = scaling.number("factor", ratio);
-  if (!(rope.factor >= 1 && rope.factor <= 1e6))
+  if (!(rope.factor > 0 && rope.factor <= 1e6))
     return scaling.fail(ErrorCode::kCorrupt, "factor is " + std::to_string(rope.factor) +
-                                                 ", not a number from 1 to 1000000");
-  if (rope.kind == RopeKind::kLlama3) {
-    rope.low_freq_factor = scaling.number("low_freq_factor", std::nullopt);
-    rope.high_freq_factor = scaling.number("high_freq_factor", std::nullopt);
-    if (!(rope.low_freq_factor > 0 && rope.high_freq_factor > rope.low_freq_factor))
-      scaling.fail(ErrorCode::kCorrupt, "low_freq_factor is not below high_freq_factor");
-  }
-  if (rope.kind == RopeKind::kYarn) {
-    rope.beta_fast = scaling.number("beta_fast", 32);
-    rope.beta_slow = scaling.number("beta_slow", 1);
-    rope.truncate = scaling.boolean("truncate", true);
-    rope.attention_factor = yarn_attention_factor(scaling, rope.factor);
-    if (!(rope.beta_fast > 0 && rope.beta_slow > 0))
-      scaling.fail(ErrorCode::kCorrupt, "beta_fast and beta_slow are not positive");
-  }
+                                                 ", not a number above 0 and at most 1000000");
+  if (rope.kind == RopeKind::kLlama3) parse_llama3(scaling, rope);
+  if (rope.kind == RopeKind::kYarn) parse_yarn(scaling, rope);
+}
+
+/// One set of parameters. `rope` and `partial` hold what is assumed where they are silent.
+void parse_parameters(ConfigFields& reader, const RopeLengths& lengths, double partial,
+                      RopeConfig& rope) {
+  rope.theta = reader.number("rope_theta", rope.theta);
+  parse_scaling(reader, lengths, rope);
+  // Where nothing is scaled these families rotate the whole head, whatever this says.
+  partial = reader.number("partial_rotary_factor", partial);
+  if (partial != 1 && rope.kind != RopeKind::kDefault)
+    reader.fail(ErrorCode::kUnsupported, "partial_rotary_factor is " + json(partial).dump() +
+                                             ", which is not supported with a scaled rotation");
+}
+
+/// Errors of a part are errors of the whole: the part's name starts with that of the whole.
+void hand_up(const ConfigFields& part, ConfigFields& fields) {
+  if (!part.error()) return;
+  fields.fail(part.error()->code, part.error()->message.substr(fields.where().size() + 2));
 }
 
 }  // namespace
 
-RopeConfig parse_rope(ConfigFields& fields, std::string_view layer_type, double default_theta,
-                      std::int64_t trained_positions) {
+RopeConfig parse_rope(ConfigFields& fields, double default_theta, std::int64_t trained_positions) {
   RopeConfig rope;
   rope.theta = fields.number("rope_theta", default_theta);
-  rope.partial_rotary_factor = fields.number("partial_rotary_factor", 1);
-  const char* key = fields.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  const json* scaling = fields.object(key);
-  if (scaling != nullptr && !layer_type.empty()) {
-    const auto own = scaling->find(layer_type);
-    if (own != scaling->end() && own->is_object()) scaling = &*own;
+  const json* parameters = fields.object("rope_parameters");
+  const json* scaling = fields.object("rope_scaling");
+  const char* key = "rope_parameters";
+  if (scaling != nullptr && !scaling->empty()) {
+    // As in transformers it takes the place of the other as a whole. Who adds it to a newer
+    // config.json does not mean to lose the base of the rotation.
+    const json lost = parameters != nullptr ? parameters->value("rope_theta", json()) : json();
+    if (lost.is_number() && lost != rope.theta && !scaling->contains("rope_theta"))
+      fields.fail(ErrorCode::kUnsupported,
+                  "rope_scaling takes the place of rope_parameters, whose rope_theta " +
+                      lost.dump() +
+                      " would be lost; put it into rope_scaling too, or all into "
+                      "rope_parameters");
+    parameters = scaling;
+    key = "rope_scaling";
   }
-  if (scaling != nullptr) {
-    ConfigFields reader(*scaling, fields.where() + ": " + key);
-    rope.theta = reader.number("rope_theta", rope.theta);
-    rope.partial_rotary_factor = reader.number("partial_rotary_factor", rope.partial_rotary_factor);
-    rope.divisors = reader.numbers("frequency_divisors");  // of GGUF files only
-    parse_scaling(reader, trained_positions, rope);
-    if (reader.error()) {
-      const std::string prefix = fields.where() + ": ";
-      fields.fail(reader.error()->code, reader.error()->message.substr(prefix.size()));
-    }
-  }
+  const double partial = fields.number("partial_rotary_factor", 1);
+  RopeLengths lengths{.trained = trained_positions, .original = std::nullopt};
+  if (fields.has("original_max_position_embeddings"))
+    lengths.original = fields.integer("original_max_position_embeddings", 1, 1, INT32_MAX);
+  if (parameters == nullptr) return rope;
+  ConfigFields reader(*parameters, fields.where() + ": " + key);
+  for (const auto& [name, value] : parameters->items())
+    if (value.is_object())
+      reader.fail(ErrorCode::kUnsupported,
+                  name + " is an object, but all layers of this family share one rotation");
+  parse_parameters(reader, lengths, partial, rope);
+  hand_up(reader, fields);
   return rope;
+}
+
+RopeConfig parse_layer_rope(ConfigFields& fields, const LayerRope& layer,
+                            std::int64_t trained_positions) {
+  RopeConfig rope;
+  rope.theta = fields.number(layer.theta_key, layer.default_theta);
+  const double partial = fields.number("partial_rotary_factor", 1);
+  const RopeLengths lengths{.trained = trained_positions, .original = std::nullopt};
+  const json* parameters = fields.object("rope_parameters");
+  const json* scaling = layer.takes_scaling ? fields.object("rope_scaling") : nullptr;
+  json merged = {{"rope_type", "default"}};
+  if (parameters != nullptr) {
+    const auto own = parameters->find(layer.type);
+    if (own != parameters->end() && own->is_object())
+      merged = *own;
+    else if (own != parameters->end() && !own->is_null())
+      fields.fail(ErrorCode::kCorrupt,
+                  "rope_parameters: " + std::string(layer.type) + " is not an object");
+    else if (scaling != nullptr)
+      fields.fail(ErrorCode::kUnsupported, "rope_scaling changes rope_parameters: " +
+                                               std::string(layer.type) + ", which is not there");
+  }
+  std::string where = fields.where() + ": rope_parameters: " + std::string(layer.type);
+  if (scaling != nullptr) {
+    merged.update(*scaling);
+    where = fields.where() + ": rope_scaling";
+  }
+  ConfigFields reader(merged, where);
+  parse_parameters(reader, lengths, partial, rope);
+  hand_up(reader, fields);
+  return rope;
+}
+
+void parse_rope_divisors(ConfigFields& fields, RopeConfig& rope) {
+  const json* parameters = fields.object("rope_parameters");
+  if (parameters == nullptr) return;
+  ConfigFields reader(*parameters, fields.where() + ": rope_parameters");
+  rope.divisors = reader.numbers("frequency_divisors");
+  hand_up(reader, fields);
 }
 
 void check_rope(ConfigFields& fields, const RopeConfig& rope, std::int64_t head_dim) {
   if (!(rope.theta > 1 && std::isfinite(rope.theta)))
     fields.fail(ErrorCode::kCorrupt,
                 "the base of a rotation is " + json(rope.theta).dump() + ", it must be above 1");
-  const double share = rope.partial_rotary_factor;
-  if (!(share > 0 && share <= 1))
-    return fields.fail(ErrorCode::kUnsupported, "partial_rotary_factor is " + json(share).dump() +
-                                                    ", not above 0 and at most 1");
   const std::int64_t rotated = rope.rotary_dim(head_dim);
   if (rotated < 2 || rotated % 2 != 0)
     fields.fail(ErrorCode::kUnsupported, std::to_string(rotated) + " of " +

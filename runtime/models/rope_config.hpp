@@ -2,6 +2,7 @@
 // The rotary part of config.json. See RopeConfig.
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "runtime/models/config_fields.hpp"
@@ -9,14 +10,36 @@
 
 namespace troupe {
 
-/// Reads rope_parameters (its member `layer_type` where it has one per layer type), or rope_theta
-/// and rope_scaling. `trained_positions` stands in for an absent original length. Errors go to
-/// `fields`: kUnsupported (rope type), kCorrupt.
-[[nodiscard]] RopeConfig parse_rope(ConfigFields& fields, std::string_view layer_type,
-                                    double default_theta, std::int64_t trained_positions);
+// Read as transformers 5 does (modeling_rope_utils.py), or refused.
 
-/// Whether heads of head_dim elements can be rotated so: theta is above 1, and the share of a head
-/// is a whole number of pairs. Errors go to `fields`: kCorrupt, kUnsupported.
+/// The lengths that scaled rotations are relative to.
+struct RopeLengths {
+  std::int64_t trained = 0;              ///< max_position_embeddings
+  std::optional<std::int64_t> original;  ///< given beside the parameters, and before theirs
+};
+
+/// Of families with one rotation: rope_scaling, or else rope_parameters; what these do not say of
+/// rope_theta and of the original length stands beside them. Errors go to `fields`: kUnsupported
+/// (rope type, a member per layer type, a base that would be lost), kCorrupt.
+[[nodiscard]] RopeConfig parse_rope(ConfigFields& fields, double default_theta,
+                                    std::int64_t trained_positions);
+
+/// A rotation of Gemma 3, which has one for each type of layer.
+struct LayerRope {
+  std::string_view type;       ///< the member of rope_parameters
+  std::string_view theta_key;  ///< beside them: the base where they give none
+  double default_theta = 0;
+  bool takes_scaling = false;  ///< rope_scaling adds to it
+};
+/// What else stands in rope_parameters says nothing. Errors as above.
+[[nodiscard]] RopeConfig parse_layer_rope(ConfigFields& fields, const LayerRope& layer,
+                                          std::int64_t trained_positions);
+
+/// What GGUF files have besides. Errors: kCorrupt.
+void parse_rope_divisors(ConfigFields& fields, RopeConfig& rope);
+
+/// Whether heads of head_dim elements can be rotated so: theta is above 1, and a head is a whole
+/// number of pairs. Errors go to `fields`: kCorrupt, kUnsupported.
 void check_rope(ConfigFields& fields, const RopeConfig& rope, std::int64_t head_dim);
 
 }  // namespace troupe

@@ -107,15 +107,14 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
       {llama(R"("head_dim":15)"), "15 of 15 elements of a head"},
       {llama(R"("head_dim":514)"), "head_dim is 514, at most 512 is supported"},
       {llama(R"("rope_theta":0)"), "the base of a rotation is 0.0, it must be above 1"},
-      {llama(R"("partial_rotary_factor":1e300)"), "partial_rotary_factor is 1e+300"},
+      {llama(R"("partial_rotary_factor":0.5,"rope_scaling":{"type":"linear","factor":2})"),
+       "rope_scaling: partial_rotary_factor is 0.5, which is not supported with a scaled"},
       {gemma3(R"("rope_local_base_freq":0)"), "the base of a rotation is 0.0, it"},
-      {gemma3(R"("rope_parameters":{"sliding_attention":{"partial_rotary_factor":0.13}})"),
-       "33 of 256 elements of a head"},
-      {gemma3(R"("rope_parameters":{"sliding_attention":{"partial_rotary_factor":2}})"),
-       "partial_rotary_factor is 2.0, not above 0 and at most 1"},
-      {llama(R"("rope_parameters":{"frequency_divisors":[1]})"), "1 frequency_divisors for the "},
-      {gemma3(R"("rope_parameters":{"full_attention":{"frequency_divisors":"x"}})"),
-       "frequency_divisors is not a list of numbers"},
+      {gemma3(R"("rope_parameters":{"sliding_attention":{"rope_type":"linear","factor":2,
+          "partial_rotary_factor":0.13}})"),
+       "rope_parameters: sliding_attention: partial_rotary_factor is 0.13"},
+      {gemma3(R"("rope_parameters":{"sliding_attention":[]})"),
+       "rope_parameters: sliding_attention is not an object"},
       {llama(R"("hidden_act":"gelu")"), "activation gelu"},
       {llama(R"("quantization_config":{"bits":4})"), "quant_method (none) is not supported"},
       {llama(R"("quantization_config":{"quant_method":"hqq"})"),
@@ -147,6 +146,34 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
     BOOST_REQUIRE_MESSAGE(!config.ok(), json);
     BOOST_TEST(config.error().message.find(reason) != std::string::npos, config.error().message);
   }
+}
+
+BOOST_AUTO_TEST_CASE(only_gguf_files_list_divisors_of_frequencies) {
+  const auto with = [](const std::string& divisors) {
+    return llama(R"("rope_parameters":{"frequency_divisors":)" + divisors + "}");
+  };
+  BOOST_TEST(parsed(with("[1]")).rope.divisors.empty());
+  for (const auto& [divisors, reason] :
+       {std::pair{"[1]", "1 frequency_divisors for the "},
+        {"\"x\"", "frequency_divisors is not a list of numbers"}}) {
+    const auto config = parse_model_config(with(divisors), /*is_gguf=*/true);
+    BOOST_REQUIRE(!config.ok());
+    BOOST_TEST(config.error().message.find(reason) != std::string::npos, config.error().message);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(null_says_that_no_kv_heads_are_shared) {
+  const std::string sizes =
+      R"("hidden_size":64,"intermediate_size":128,"num_hidden_layers":4,"vocab_size":100,)"
+      R"("num_attention_heads":16)";
+  const auto heads = [&](const std::string& name, const std::string& field) {
+    return parsed(R"({"architectures":[")" + name + R"("],)" + sizes + field + "}").num_kv_heads;
+  };
+  const std::string null = R"(,"num_key_value_heads":null)";
+  for (const std::string name : {"LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM"})
+    BOOST_TEST(heads(name, null) == 16, name);
+  BOOST_TEST(heads("LlamaForCausalLM", "") == 16);
+  BOOST_TEST(heads("MistralForCausalLM", "") == 8);
 }
 
 BOOST_AUTO_TEST_CASE(what_is_nested_too_deeply_is_refused) {

@@ -1,0 +1,381 @@
+#!/usr/bin/env python3
+"""Writes tests/golden/configs: variants of config.json, and what transformers 5 computes with each of them.
+
+  make_config_goldens.py        needs numpy, safetensors, torch and transformers 5, which no test does
+
+weights/FAMILY.safetensors are tiny random weights, shared by all variants of a family. They hold more than most of them
+use (biases, a second head), as published checkpoints do. cases.json is the list: the family, the whole config.json,
+what is changed about the tensors, the field that the case is about, and
+
+  logprobs    the log-probability of each token of the prompt after its first, in float32; or
+  refused     true where ours must refuse and name the field, as the result would be another;
+  fails       true where transformers itself ends with an error or contradicts itself (with and without its cache).
+
+A case of the last kind must be refused or give some result; it is there to show that nothing else happens.
+"""
+import json
+import pathlib
+import shutil
+import tempfile
+import warnings
+
+import numpy
+import torch
+import transformers
+from safetensors.torch import load_file
+from safetensors.torch import save_file as save_torch
+
+FOLDER = pathlib.Path(__file__).resolve().parents[1] / "golden" / "configs"
+LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY, POSITIONS = 4, 32, 48, 4, 2, 96, 4096
+PROMPT = [int(x) for x in numpy.random.default_rng(3).integers(0, VOCABULARY, 48)]
+ABSENT = "(absent)"
+
+COMMON = dict(hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
+              num_key_value_heads=KV_HEADS, vocab_size=VOCABULARY, max_position_embeddings=POSITIONS,
+              rms_norm_eps=1e-6, torch_dtype="bfloat16")
+BASES = {
+    "llama": dict(COMMON, architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu"),
+    "qwen2": dict(COMMON, architectures=["Qwen2ForCausalLM"], model_type="qwen2", hidden_act="silu"),
+    "qwen3": dict(COMMON, architectures=["Qwen3ForCausalLM"], model_type="qwen3", hidden_act="silu", head_dim=8),
+    "mistral": dict(COMMON, architectures=["MistralForCausalLM"], model_type="mistral", hidden_act="silu",
+                    sliding_window=8),
+    "gemma3": dict(COMMON, architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", head_dim=8,
+                   hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=8,
+                   sliding_window_pattern=2, tie_word_embeddings=False, pad_token_id=0),
+}
+
+
+def weights(family):
+    """Large enough that positions, windows and biases show."""
+    random = numpy.random.default_rng(len(family) * 7 + ord(family[-1]))
+    head_dim = HIDDEN // HEADS
+    norm_mean = 0.0 if family == "gemma3" else 1.0
+
+    def normal(shape, deviation, mean=0.0):
+        values = (random.standard_normal(shape) * deviation + mean).astype(numpy.float32)
+        return torch.from_numpy(values).to(torch.bfloat16)
+
+    tensors = {"model.embed_tokens.weight": normal((VOCABULARY, HIDDEN), 1.0 if family != "gemma3" else 0.3),
+               "lm_head.weight": normal((VOCABULARY, HIDDEN), 0.4),
+               "model.norm.weight": normal((HIDDEN,), 0.2, norm_mean)}
+    for layer in range(LAYERS):
+        prefix = f"model.layers.{layer}."
+        sizes = {"self_attn.q_proj": (HEADS * head_dim, HIDDEN), "self_attn.k_proj": (KV_HEADS * head_dim, HIDDEN),
+                 "self_attn.v_proj": (KV_HEADS * head_dim, HIDDEN), "self_attn.o_proj": (HIDDEN, HEADS * head_dim),
+                 "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN), "mlp.down_proj": (HIDDEN, INNER)}
+        for name, shape in sizes.items():
+            scale = 2.0 if name in ("self_attn.q_proj", "self_attn.k_proj") else 1.0
+            tensors[prefix + name + ".weight"] = normal(shape, scale * shape[1] ** -0.5)
+            tensors[prefix + name + ".bias"] = normal((shape[0],), 0.3)
+        norms = ["input_layernorm", "post_attention_layernorm"]
+        if family == "gemma3":
+            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        for name in norms:
+            tensors[prefix + name + ".weight"] = normal((HIDDEN,), 0.2, norm_mean)
+        for name in ("q_norm", "k_norm"):
+            tensors[prefix + f"self_attn.{name}.weight"] = normal((head_dim,), 0.2, norm_mean)
+    return tensors
+
+
+CASES = []
+
+
+def case(families, name, field, refused=False, drop=(), copy=None, **changes):
+    for family in families.split():
+        config = dict(BASES[family])
+        for key, value in changes.items():
+            if value == ABSENT:
+                config.pop(key, None)
+            else:
+                config[key] = value
+        entry = dict(name=f"{family}: {name}", family=family, field=field, config=config)
+        if refused:
+            entry["refused"] = True
+        if drop:
+            entry["drop"] = list(drop)
+        if copy:
+            entry["copy"] = copy
+        CASES.append(entry)
+
+
+FLAT = "llama qwen2 qwen3 mistral"
+ALL = FLAT + " gemma3"
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+LINEAR = dict(rope_type="linear", factor=4.0)
+
+
+def rope_cases():
+    case(ALL, "as it is", "config.json")
+    case(ALL, "a base", "rope_theta", rope_theta=100.0)
+    case(FLAT, "the newer layout", "rope_parameters", rope_parameters=dict(rope_type="default", rope_theta=100.0))
+    case("llama qwen3", "no type", "rope_parameters", rope_parameters=dict(rope_theta=100.0))
+    case("llama qwen3", "the base beside the parameters", "rope_theta", rope_theta=100.0,
+         rope_parameters=dict(rope_type="default"))
+    case("llama qwen2", "two bases", "rope_theta", rope_theta=100.0,
+         rope_parameters=dict(rope_type="default", rope_theta=1000.0))
+    for key in ("rope_scaling", "rope_parameters"):
+        case("llama qwen3", f"linear, {key}", key, **{key: LINEAR})
+        case("llama qwen2", f"yarn, {key}", key, **{key: YARN})
+        case("llama mistral", f"llama3, {key}", key, **{key: dict(LLAMA3, original_max_position_embeddings=16)})
+        case("llama", f"the older spelling, {key}", key, **{key: dict(type="linear", factor=4.0)})
+        case("llama", f"two spellings, {key}", key, **{key: dict(type="yarn", rope_type="linear", factor=4.0)})
+        case("qwen3", f"dynamic, {key}", key, **{key: dict(rope_type="dynamic", factor=2.0)})
+        case("llama", f"dynamic with an original length, {key}", key,
+             **{key: dict(rope_type="dynamic", factor=2.0, original_max_position_embeddings=16)})
+        case("llama", f"linear below 1, {key}", "factor", **{key: dict(rope_type="linear", factor=0.5)})
+        case("qwen3", f"yarn below 1, {key}", "factor", **{key: dict(YARN, factor=0.5)})
+        case("llama", f"llama3 below 1, {key}", "factor",
+             **{key: dict(LLAMA3, factor=0.5, original_max_position_embeddings=16)})
+        case("llama", f"a factor without a type, {key}", key, **{key: dict(factor=4.0)})
+        case("llama", f"longrope, {key}", "longrope", refused=True,
+             **{key: dict(rope_type="longrope", short_factor=[1.0] * 4, long_factor=[2.0] * 4, factor=4.0,
+                          original_max_position_embeddings=16)})
+        case("qwen3", f"proportional, {key}", "proportional", refused=True,
+             **{key: dict(rope_type="proportional", partial_rotary_factor=0.5, rope_theta=1e4)})
+        case("llama", f"an unknown key, {key}", key, **{key: dict(LINEAR, mrope_section=[1, 1, 2], beta_slow=3)})
+        case("llama", f"attention_factor with linear, {key}", key, **{key: dict(LINEAR, attention_factor=2.0)})
+    case("qwen3 mistral", "llama3 without an original length", "rope_scaling", rope_scaling=LLAMA3)
+    case("qwen3", "yarn without an original length", "rope_scaling", rope_scaling=dict(rope_type="yarn", factor=4.0))
+    for scaling, name in ((YARN, "yarn"), (dict(LLAMA3, original_max_position_embeddings=16), "llama3")):
+        case("llama qwen2", f"an original length beside {name} and in it", "original_max_position_embeddings",
+             original_max_position_embeddings=2048, rope_scaling=scaling)
+        case("llama qwen3", f"an original length beside {name}", "original_max_position_embeddings",
+             original_max_position_embeddings=2048,
+             rope_scaling={k: v for k, v in scaling.items() if k != "original_max_position_embeddings"})
+    case("llama", "an original length beside linear", "original_max_position_embeddings",
+         original_max_position_embeddings=32, rope_scaling=LINEAR)
+    case("llama", "an original length beside nothing", "original_max_position_embeddings",
+         original_max_position_embeddings=32)
+    for name, change in {"attention_factor": dict(attention_factor=0.7), "mscale": dict(mscale=0.7),
+                         "both mscales": dict(mscale=0.7, mscale_all_dim=1.3), "betas": dict(beta_fast=8, beta_slow=4),
+                         "betas of 0": dict(beta_fast=0, beta_slow=0), "null betas": dict(beta_fast=None),
+                         "betas the wrong way round": dict(beta_fast=1, beta_slow=64),
+                         "truncate false": dict(truncate=False), "truncate null": dict(truncate=None),
+                         "factor null": dict(factor=None), "null attention_factor": dict(attention_factor=None),
+                         "a base": dict(rope_theta=100.0)}.items():
+        case("qwen3", f"yarn, {name}", next(iter(change)), rope_parameters=dict(YARN, **change))
+    case("qwen3", "yarn without a factor", "factor", rope_parameters={k: v for k, v in YARN.items() if k != "factor"})
+    case("llama", "linear without a factor", "factor", rope_parameters=dict(rope_type="linear"))
+
+    own = dict(rope_type="default", rope_theta=100.0)
+    case(FLAT, "rope_scaling beside rope_parameters, the base is lost", "rope_scaling", refused=True,
+         rope_parameters=own, rope_scaling=YARN)
+    case(FLAT, "rope_scaling beside rope_parameters, with the base", "rope_scaling", rope_parameters=own,
+         rope_scaling=dict(YARN, rope_theta=100.0))
+    case("llama qwen3", "rope_scaling beside rope_parameters, the base beside both", "rope_scaling",
+         rope_parameters=own, rope_theta=100.0, rope_scaling=YARN)
+    case("llama qwen3", "rope_scaling beside rope_parameters without a base", "rope_scaling",
+         rope_parameters=dict(rope_type="default"), rope_scaling=LINEAR)
+    case("llama qwen2", "rope_scaling beside scaled rope_parameters", "rope_scaling",
+         rope_parameters=dict(rope_type="linear", factor=8.0, rope_theta=1e4), rope_scaling=LINEAR)
+    case("llama", "empty rope_scaling beside rope_parameters", "rope_scaling", rope_parameters=own, rope_scaling={})
+    case("llama", "null rope_scaling beside rope_parameters", "rope_scaling", rope_parameters=own, rope_scaling=None)
+    case("llama qwen2", "nested rope_parameters", "full_attention", refused=True,
+         rope_parameters=dict(full_attention=LINEAR))
+    case("qwen3", "nested rope_parameters for its types", "full_attention", refused=True,
+         rope_parameters=dict(full_attention=LINEAR, sliding_attention=LINEAR))
+    case(ALL, "partial_rotary_factor", "partial_rotary_factor", partial_rotary_factor=0.5)
+    case("llama", "partial_rotary_factor in the parameters", "partial_rotary_factor",
+         rope_parameters=dict(rope_type="default", partial_rotary_factor=0.5))
+    case("llama qwen3", "partial_rotary_factor with linear", "partial_rotary_factor", refused=True,
+         partial_rotary_factor=0.5, rope_scaling=LINEAR)
+    case("gemma3", "partial_rotary_factor with linear", "partial_rotary_factor", refused=True,
+         rope_scaling=dict(LINEAR, partial_rotary_factor=0.5))
+
+
+def gemma_rope_cases():
+    case("gemma3", "a local base", "rope_local_base_freq", rope_local_base_freq=100.0)
+    case("gemma3", "two bases", "rope_theta", rope_local_base_freq=100.0, rope_theta=1000.0)
+    case("gemma3", "rope_scaling", "rope_scaling", rope_scaling=LINEAR, rope_theta=100.0)
+    case("gemma3", "rope_scaling with a base", "rope_scaling", rope_scaling=dict(LINEAR, rope_theta=100.0))
+    both = dict(full_attention=dict(LINEAR, rope_theta=1000.0),
+                sliding_attention=dict(rope_type="default", rope_theta=100.0))
+    case("gemma3", "nested rope_parameters", "rope_parameters", rope_parameters=both)
+    case("gemma3", "nested without the local base", "rope_parameters",
+         rope_parameters=dict(full_attention=dict(LINEAR, rope_theta=1000.0),
+                              sliding_attention=dict(rope_type="default")))
+    case("gemma3", "nested without the local base, which is beside them", "rope_local_base_freq",
+         rope_local_base_freq=100.0, rope_parameters=dict(full_attention=LINEAR,
+                                                          sliding_attention=dict(rope_type="default")))
+    case("gemma3", "nested without the local base, another base beside them", "rope_theta", rope_theta=100.0,
+         rope_parameters=dict(full_attention=LINEAR, sliding_attention=dict(rope_type="default")))
+    case("gemma3", "nested without the global base", "rope_theta", rope_theta=100.0,
+         rope_parameters=dict(full_attention=LINEAR, sliding_attention=dict(rope_theta=10.0)))
+    case("gemma3", "nested of local layers alone", "rope_parameters",
+         rope_parameters=dict(sliding_attention=dict(LINEAR, rope_theta=100.0)))
+    case("gemma3", "nested of global layers alone", "rope_parameters", rope_parameters=dict(full_attention=LINEAR))
+    case("gemma3", "nested with null", "rope_parameters",
+         rope_parameters=dict(full_attention=None, sliding_attention=dict(LINEAR)))
+    case("gemma3", "rope_scaling beside nested rope_parameters", "rope_scaling", rope_parameters=both,
+         rope_scaling=dict(rope_type="linear", factor=8.0))
+    case("gemma3", "rope_scaling beside nested rope_parameters of local layers", "rope_scaling", refused=True,
+         rope_parameters=dict(sliding_attention=dict(rope_type="default")), rope_scaling=LINEAR)
+    case("gemma3", "flat rope_parameters", "rope_parameters",
+         rope_parameters=dict(LINEAR, rope_theta=100.0))
+    case("gemma3", "flat rope_parameters with a base beside them", "rope_parameters", rope_theta=1000.0,
+         rope_parameters=dict(rope_type="default", rope_theta=100.0))
+    case("gemma3", "yarn of global layers", "rope_parameters", rope_parameters=dict(full_attention=YARN))
+    case("gemma3", "yarn of global layers, an original length beside", "original_max_position_embeddings",
+         original_max_position_embeddings=1024,
+         rope_parameters=dict(full_attention=dict(rope_type="yarn", factor=4.0)))
+    case("gemma3", "the older spelling", "rope_scaling", rope_scaling=dict(type="linear", factor=4.0))
+
+
+def attention_cases():
+    for value, name in ((False, "false"), (None, "null"), (True, "true")):
+        case(ALL, f"is_causal {name}", "is_causal", refused=value is not True, is_causal=value)
+    case("llama", "attention_chunk_size", "attention_chunk_size", refused=True, attention_chunk_size=8)
+    case("mistral", "attention_chunk_size", "attention_chunk_size", refused=True, attention_chunk_size=8,
+         sliding_window=None)
+    case("qwen3", "attention_chunk_size", "attention_chunk_size", attention_chunk_size=8)
+    case("llama", "null attention_chunk_size", "attention_chunk_size", attention_chunk_size=None)
+    case("llama", "sliding_window", "sliding_window", refused=True, sliding_window=8)
+    case("llama", "null sliding_window", "sliding_window", sliding_window=None)
+    case("llama", "a window beyond the context", "sliding_window", sliding_window=POSITIONS)
+    case("llama", "layer_types, all full", "layer_types", layer_types=["full_attention"] * LAYERS)
+    case("llama", "layer_types with windows", "layer_types", refused=True, sliding_window=None,
+         layer_types=["sliding_attention"] + ["full_attention"] * 3)
+    case("mistral", "no window", "sliding_window", sliding_window=None)
+    case("mistral", "the window of its class", "sliding_window", sliding_window=ABSENT)
+    case("mistral", "layer_types, all windowed", "layer_types", layer_types=["sliding_attention"] * LAYERS)
+    case("mistral", "layer_types, some windowed", "layer_types", refused=True,
+         layer_types=["full_attention", "sliding_attention"] * 2)
+    case("mistral", "use_sliding_window false", "use_sliding_window", use_sliding_window=False)
+    mixed = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    case("qwen2 qwen3", "a window that is not used", "sliding_window", sliding_window=8)
+    case("qwen2 qwen3", "a window in the last layers", "max_window_layers", sliding_window=8,
+         use_sliding_window=True, max_window_layers=2)
+    case("qwen2 qwen3", "a null window", "sliding_window", sliding_window=None, use_sliding_window=True,
+         max_window_layers=0)
+    case("qwen2", "the window of its class", "sliding_window", use_sliding_window=True, max_window_layers=0)
+    case("qwen2 qwen3", "layer_types", "layer_types", sliding_window=8, use_sliding_window=True, layer_types=mixed)
+    case("qwen2 qwen3", "layer_types without a window", "layer", refused=True, sliding_window=8, layer_types=mixed)
+    case("qwen3", "layer_types with a null window", "layer", refused=True, sliding_window=None,
+         use_sliding_window=True, layer_types=mixed)
+    case("qwen3", "chunked layers", "layer", refused=True, layer_types=["chunked_attention"] * LAYERS)
+    case("qwen3", "too few layer_types", "layer_types", refused=True, layer_types=["full_attention"] * 3)
+    case("qwen3", "the older name of full attention", "layer_types", layer_types=["attention"] * LAYERS)
+    case("qwen3", "many max_window_layers", "max_window_layers", sliding_window=8, use_sliding_window=True,
+         max_window_layers=100000)
+    case("gemma3", "a null window", "sliding_window", refused=True, sliding_window=None)
+    case("gemma3", "a null window and no layer that has one", "sliding_window", sliding_window=None,
+         sliding_window_pattern=1)
+    case("gemma3", "the pattern of its class", "sliding_window_pattern", sliding_window_pattern=ABSENT)
+    case("gemma3", "the private name of the pattern", "_sliding_window_pattern", sliding_window_pattern=ABSENT,
+         _sliding_window_pattern=2)
+    case("gemma3", "two patterns", "_sliding_window_pattern", _sliding_window_pattern=3)
+    case("gemma3", "layer_types", "layer_types", layer_types=mixed)
+    case("gemma3", "attn_logit_softcapping", "attn_logit_softcapping", attn_logit_softcapping=2.0)
+    case("llama", "attn_logit_softcapping", "attn_logit_softcapping", attn_logit_softcapping=2.0)
+    case("gemma3", "final_logit_softcapping", "final_logit_softcapping", refused=True, final_logit_softcapping=2.0)
+    case("llama", "final_logit_softcapping", "final_logit_softcapping", final_logit_softcapping=2.0)
+    case("gemma3", "use_bidirectional_attention", "use_bidirectional_attention", refused=True,
+         use_bidirectional_attention=True)
+    case("qwen3", "use_bidirectional_attention", "use_bidirectional_attention", use_bidirectional_attention=True)
+    case("gemma3", "the scalar of its class", "query_pre_attn_scalar", query_pre_attn_scalar=ABSENT)
+    case("llama", "query_pre_attn_scalar", "query_pre_attn_scalar", query_pre_attn_scalar=100)
+
+
+def other_cases():
+    case(FLAT, "swish", "hidden_act", hidden_act="swish")
+    case("llama gemma3", "gelu", "gelu", refused=True, hidden_act="gelu", hidden_activation="gelu")
+    case("gemma3", "gelu_new", "hidden_activation", hidden_activation="gelu_new")
+    case("gemma3", "gelu_accurate", "hidden_activation", hidden_activation="gelu_accurate")
+    case("gemma3", "hidden_act", "hidden_act", hidden_act="relu")
+    case(ALL, "mlp_bias", "mlp_bias", mlp_bias=True)
+    case(ALL, "attention_bias", "attention_bias", attention_bias=True)
+    case("llama qwen3", "a null number of KV heads", "num_key_value_heads", num_key_value_heads=None)
+    case("mistral", "a null number of KV heads", "num_key_value_heads", num_key_value_heads=None)
+    case("llama", "a null head size", "head_dim", head_dim=None)
+    case(FLAT, "another epsilon", "rms_norm_eps", rms_norm_eps=0.5)
+    case("mistral qwen2", "the epsilon of its class", "rms_norm_eps", rms_norm_eps=ABSENT)
+    for family in ALL.split():
+        case(family, "tied, another head is stored", "tie_word_embeddings", tie_word_embeddings=True)
+        case(family, "tied, no head is stored", "tie_word_embeddings", tie_word_embeddings=True,
+             drop=["lm_head.weight"])
+    case("qwen3", "tied, the same head is stored", "tie_word_embeddings", tie_word_embeddings=True,
+         copy={"lm_head.weight": "model.embed_tokens.weight"})
+    case("gemma3", "tied by its class", "tie_word_embeddings", tie_word_embeddings=ABSENT, drop=["lm_head.weight"])
+    case("llama", "model_type mistral", "model_type", model_type="mistral")
+    case("llama", "model_type mistral with a window", "model_type", model_type="mistral", sliding_window=8)
+    case("llama", "model_type mistral with biases", "model_type", model_type="mistral", attention_bias=True)
+    case("mistral", "model_type llama", "model_type", model_type="llama", sliding_window=None)
+    case("llama", "model_type qwen2", "model_type", model_type="qwen2")
+    case("qwen2", "model_type llama", "model_type", model_type="llama")
+    case("qwen2", "model_type qwen3", "model_type", model_type="qwen3", head_dim=8)
+    case("llama", "model_type phi3", "model_type", refused=True, model_type="phi3")
+    case("llama", "text_config", "text_config", refused=True, text_config=dict(rope_theta=100.0))
+    case("qwen3", "per_layer_config", "per_layer_config", refused=True, per_layer_config={"0": {"rms_norm_eps": 0.5}})
+    case(ALL, "fields of other families", "residual_multiplier", residual_multiplier=0.2, logits_scaling=8.0,
+         embedding_multiplier=12.0, attention_multiplier=0.1, logit_scale=0.5, qk_layernorm=True, use_qk_norm=True,
+         clip_qkv=1.0, alibi=True, parallel_attn=True, no_rope_layers=[1, 0, 1, 0], pretraining_tp=2, scale_emb=3)
+
+
+def reference(folder):
+    """The log-probabilities of the prompt, or why there are none."""
+    torch.set_num_threads(1)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
+                                                              attn_implementation="eager").eval()
+    ids = torch.tensor([PROMPT])
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits[0]
+        past, rows = None, []
+        for begin, end in ((0, 40), (40, 41), (41, 42), (42, 43), (43, 44)):
+            step = model(ids[:, begin:end], past_key_values=past, use_cache=True)
+            past = step.past_key_values
+            rows.append(step.logits[0])
+    difference = (torch.cat(rows) - logits[:44]).abs().max().item()
+    if not difference < 1e-3:
+        raise ValueError(f"with and without a cache the logits differ by {difference}")
+    found = torch.log_softmax(logits.double(), -1)
+    found = [round(found[i, PROMPT[i + 1]].item(), 5) for i in range(len(PROMPT) - 1)]
+    if not all(numpy.isfinite(found)):
+        raise ValueError("the logits are not finite")
+    return found
+
+
+def main():
+    warnings.filterwarnings("ignore")
+    transformers.logging.set_verbosity_error()
+    (FOLDER / "weights").mkdir(parents=True, exist_ok=True)
+    for family in BASES:
+        path = FOLDER / "weights" / f"{family}.safetensors"
+        save_torch(weights(family), path, metadata={"format": "pt"})
+        path.chmod(0o644)
+    rope_cases()
+    gemma_rope_cases()
+    attention_cases()
+    other_cases()
+    assert len({entry["name"] for entry in CASES}) == len(CASES)
+    plain = {}
+    for entry in CASES:
+        folder = pathlib.Path(tempfile.mkdtemp())
+        (folder / "config.json").write_text(json.dumps(entry["config"]))
+        tensors = load_file(FOLDER / "weights" / f"{entry['family']}.safetensors")
+        for target, source in entry.get("copy", {}).items():
+            tensors[target] = tensors[source].clone()
+        for name in entry.get("drop", ()):
+            del tensors[name]
+        save_torch(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        note = ""
+        try:
+            found = reference(folder)
+            plain.setdefault(entry["family"], found)
+            note = f"{max(abs(a - b) for a, b in zip(found, plain[entry['family']])):.4f}"
+            if not entry.get("refused"):
+                entry["logprobs"] = found
+        except Exception as error:  # whatever it is, it is the answer
+            note = f"{type(error).__name__}: {str(error).splitlines()[0][:100]}"
+            if not entry.get("refused"):
+                entry["fails"] = True
+        shutil.rmtree(folder)
+        print(f"{entry['name']:80} {'refused ' if entry.get('refused') else ''}{note}", flush=True)
+    lines = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in CASES)
+    (FOLDER / "cases.json").write_text(
+        '{"transformers":"%s","prompt":%s,"cases":[\n%s\n]}\n'
+        % (transformers.__version__, json.dumps(PROMPT, separators=(",", ":")), lines))
+
+
+if __name__ == "__main__":
+    main()
