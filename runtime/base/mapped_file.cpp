@@ -5,14 +5,100 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/file_descriptor.hpp"
 
 namespace troupe {
+
+/// A node of a list that only grows: the handler walks it at any time, on any thread. A node whose
+/// mapping is gone has no bytes and is used again.
+struct MappedFile::Watched {
+  std::atomic<std::uintptr_t> begin{0};
+  std::atomic<std::uintptr_t> end{0};
+  std::array<char, 1024> path{};  ///< its last characters, if it is longer
+  Watched* next = nullptr;
+};
+
+namespace {
+
+std::mutex watched_mutex;             // of those who change the list
+struct sigaction previous_action {};  // for what is not ours
+
+void write_text(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(STDERR_FILENO, text.data(), text.size());
+    if (count <= 0) return;
+    text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+}  // namespace
+
+std::atomic<MappedFile::Watched*> MappedFile::first_watched_{nullptr};
+
+/// Only what a handler may do: no locks, no memory.
+void MappedFile::handle_bus_error(int signal, siginfo_t* info, void* context) {
+  const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
+  for (const Watched* node = first_watched_.load(); node != nullptr; node = node->next) {
+    if (address < node->begin.load() || address >= node->end.load()) continue;
+    write_text("troupe: ");
+    write_text(node->path.data());
+    write_text(
+        " was cut short while it was mapped, or its disk cannot read it; this process ends\n");
+    ::_exit(kMappedFileLostStatus);
+  }
+  if ((previous_action.sa_flags & SA_SIGINFO) != 0)
+    return previous_action.sa_sigaction(signal, info, context);
+  if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN)
+    return previous_action.sa_handler(signal);
+  // The instruction is tried again, and the signal then ends the process as ever.
+  ::signal(signal, SIG_DFL);
+}
+
+void MappedFile::install_handler() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action {};
+    action.sa_sigaction = handle_bus_error;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    ::sigaction(SIGBUS, &action, &previous_action);
+  });
+}
+
+MappedFile::Watched* MappedFile::watch(std::span<const std::byte> bytes,
+                                       const std::filesystem::path& path) {
+  install_handler();
+  const std::scoped_lock lock(watched_mutex);
+  Watched* node = first_watched_.load();
+  while (node != nullptr && node->end.load() != 0) node = node->next;
+  const bool is_new = node == nullptr;
+  if (is_new) node = new Watched;  // NOLINT: kept for as long as the process lives
+  const std::string text = path.string();
+  const std::size_t size = std::min(text.size(), node->path.size() - 1);
+  std::copy_n(text.data() + text.size() - size, size, node->path.data());
+  node->path[size] = '\0';
+  node->begin = reinterpret_cast<std::uintptr_t>(bytes.data());
+  node->end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
+  if (is_new) {
+    node->next = first_watched_.load();
+    first_watched_ = node;
+  }
+  return node;
+}
+
+MappedFile::MappedFile(std::span<const std::byte> bytes, const std::filesystem::path& path)
+    : bytes_(bytes), watched_(watch(bytes, path)) {}
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const auto failure = [&](const char* action) {
@@ -28,7 +114,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   if (num_bytes == 0) return MappedFile();
   void* address = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) return failure("map");
-  return MappedFile({static_cast<const std::byte*>(address), num_bytes});
+  return MappedFile({static_cast<const std::byte*>(address), num_bytes}, path);
 }
 
 Result<void> MappedFile::read_in(std::span<const std::byte> part) const {
@@ -59,8 +145,11 @@ void MappedFile::drop_pages(std::span<const std::byte> part) const noexcept {
 }
 
 MappedFile::~MappedFile() {
+  if (bytes_.empty()) return;
+  watched_->begin = 0;
+  watched_->end = 0;
   // munmap takes a plain pointer; the mapping itself is read-only.
-  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+  munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 
 }  // namespace troupe

@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "TROUPEPW";
 constexpr std::uint64_t kAlignment = 4096;
+constexpr std::size_t kPieceBytes = 1 << 20;
 static_assert(std::endian::native == std::endian::little);
 
 struct Header {
@@ -83,14 +84,16 @@ Result<std::string> key_of(const fs::path& model, const std::string& choices) {
 
 Result<std::unique_ptr<PackedWeightsFile>> PackedWeightsFile::open(const fs::path& folder,
                                                                    const fs::path& model,
-                                                                   const std::string& choices) {
+                                                                   const std::string& choices,
+                                                                   ThreadPool& pool) {
   ASSIGN_OR_RETURN(std::string key, key_of(model, choices));
   // Another state of the model or another program takes the place of the one before.
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(model, error);
   const std::string name = whole.filename().string() + "-" +
                            to_hex(xxh3_128(whole.string() + "\n" + choices)) + ".packed";
-  std::unique_ptr<PackedWeightsFile> file(new PackedWeightsFile(folder / name, std::move(key)));
+  std::unique_ptr<PackedWeightsFile> file(
+      new PackedWeightsFile(folder / name, std::move(key), pool));
   if (auto mapped = MappedFile::open(file->path_); mapped.ok()) {
     if (auto index = file->read_index(mapped->bytes())) {
       file->matrices_ = std::move(*index);
@@ -131,7 +134,8 @@ std::optional<std::vector<PackedWeightsFile::Matrix>> PackedWeightsFile::read_in
     for (const auto& entry : index.at("matrices")) {
       Matrix matrix{.spec = entry.at("spec").get<std::string>(),
                     .offset = entry.at("offset").get<std::uint64_t>(),
-                    .num_bytes = entry.at("bytes").get<std::uint64_t>()};
+                    .num_bytes = entry.at("bytes").get<std::uint64_t>(),
+                    .checksum = entry.at("checksum").get<std::string>()};
       if (matrix.offset % kAlignment != 0 || matrix.offset > file.size() ||
           matrix.num_bytes > file.size() - matrix.offset)
         return std::nullopt;
@@ -159,9 +163,27 @@ Result<std::span<const std::byte>> PackedWeightsFile::next(WeightSpec& spec,
   const auto bytes = mapped_.bytes().subspan(matrix->offset, matrix->num_bytes);
   if (const auto read = mapped_.read_in(bytes); !read.ok())
     return Error{ErrorCode::kIo, path_.string() + ": " + read.error().message};
+  if (checksum(bytes) != matrix->checksum)
+    return Error{ErrorCode::kCorrupt, path_.string() + ": the " + std::to_string(bytes.size()) +
+                                          " bytes at " + std::to_string(matrix->offset) +
+                                          " are not those that were written"};
   ++next_;
   spec.is_compact = is_compact;
   return bytes;
+}
+
+std::string PackedWeightsFile::checksum(std::span<const std::byte> bytes) const {
+  using Digest = std::array<std::uint8_t, 16>;
+  const auto digest_of = [](std::span<const std::byte> part) {
+    return xxh3_128({reinterpret_cast<const std::uint8_t*>(part.data()), part.size()});
+  };
+  std::vector<Digest> digests((bytes.size() + kPieceBytes - 1) / kPieceBytes);
+  pool_.parallel_for(static_cast<std::int64_t>(digests.size()), [&](std::int64_t piece) {
+    const std::size_t begin = static_cast<std::size_t>(piece) * kPieceBytes;
+    digests[static_cast<std::size_t>(piece)] =
+        digest_of(bytes.subspan(begin, std::min(kPieceBytes, bytes.size() - begin)));
+  });
+  return to_hex(digest_of(std::as_bytes(std::span(digests))));
 }
 
 Result<void> PackedWeightsFile::begin_writing() {
@@ -183,7 +205,7 @@ Result<void> PackedWeightsFile::write(std::span<const std::byte> bytes, std::uin
 
 Result<void> PackedWeightsFile::append(const WeightSpec& spec, std::span<const std::byte> packed) {
   CHECK(!is_mapped(), path_.string());
-  matrices_.push_back({to_text(spec), end_, packed.size()});
+  matrices_.push_back({to_text(spec), end_, packed.size(), checksum(packed)});
   end_ += (packed.size() + kAlignment - 1) / kAlignment * kAlignment;
   return write(packed, matrices_.back().offset);
 }
@@ -191,8 +213,10 @@ Result<void> PackedWeightsFile::append(const WeightSpec& spec, std::span<const s
 Result<void> PackedWeightsFile::commit() {
   nlohmann::json index = {{"key", key_}, {"matrices", nlohmann::json::array()}};
   for (const Matrix& matrix : matrices_)
-    index["matrices"].push_back(
-        {{"spec", matrix.spec}, {"offset", matrix.offset}, {"bytes", matrix.num_bytes}});
+    index["matrices"].push_back({{"spec", matrix.spec},
+                                 {"offset", matrix.offset},
+                                 {"bytes", matrix.num_bytes},
+                                 {"checksum", matrix.checksum}});
   const std::string text = index.dump();
   Header header{.magic = {}, .index_offset = end_, .index_bytes = text.size()};
   std::copy(kMagic.begin(), kMagic.end(), header.magic.begin());

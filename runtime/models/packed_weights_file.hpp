@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/ops.hpp"
+#include "kernels/thread_pool.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/mapped_file.hpp"
 #include "runtime/base/result.hpp"
@@ -30,20 +31,23 @@ void add_choice(std::string& text, std::string_view name, Number number) {
 /// the same (the workers of other groups, the next start) shares its pages in the system's cache.
 ///
 /// It is a help and never a need: what goes wrong with it is logged, and weights are packed. A
-/// mapped file must not be written to; a new one is another file of that name.
+/// mapped file must not be written to; a new one is another file of that name. Disks and memory
+/// lose bits, so each matrix has a checksum, which is compared when it is mapped.
 ///
 /// The file: "TROUPEPW", offset and size of the index as two u64 in little endian; the matrices,
 /// each at a multiple of 4096 bytes; the index, JSON with the key and each matrix's specification,
-/// offset and size.
+/// offset, size and checksum: XXH3 of the XXH3s of its pieces of 1 MiB.
 class PackedWeightsFile {
  public:
   /// The file in `folder`, which is made if need be, for this model (a folder or a GGUF file) and
   /// what else the bytes depend on: `choices`, as text (instruction set, widths, the rank's share).
   /// Maps it if it was written by this very program from the model's files as they are now.
   /// Errors, if it can be neither read nor written: kIo.
+  /// The pool, which outlives this, computes the checksums.
   static Result<std::unique_ptr<PackedWeightsFile>> open(const std::filesystem::path& folder,
                                                          const std::filesystem::path& model,
-                                                         const std::string& choices);
+                                                         const std::string& choices,
+                                                         ThreadPool& pool);
   PackedWeightsFile(const PackedWeightsFile&) = delete;
   PackedWeightsFile& operator=(const PackedWeightsFile&) = delete;
   ~PackedWeightsFile();
@@ -51,7 +55,8 @@ class PackedWeightsFile {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] bool is_mapped() const noexcept { return !mapped_.bytes().empty(); }
   /// The next matrix, in memory as long as this lives: of num_bytes, or compact and of fewer; then
-  /// the spec becomes that. Errors: kCorrupt (it is another one), kIo. Pre: is_mapped().
+  /// the spec becomes that. Errors: kCorrupt (it is another one, or its bytes are not those that
+  /// were written), kIo. Pre: is_mapped().
   Result<std::span<const std::byte>> next(WeightSpec& spec, std::size_t num_bytes);
   /// Writes the next matrix. Errors: kIo. Pre: not is_mapped().
   Result<void> append(const WeightSpec& spec, std::span<const std::byte> packed);
@@ -66,9 +71,11 @@ class PackedWeightsFile {
     std::string spec;
     std::uint64_t offset = 0;
     std::uint64_t num_bytes = 0;
+    std::string checksum;
   };
-  PackedWeightsFile(std::filesystem::path path, std::string key)
-      : path_(std::move(path)), key_(std::move(key)) {}
+  PackedWeightsFile(std::filesystem::path path, std::string key, ThreadPool& pool)
+      : path_(std::move(path)), key_(std::move(key)), pool_(pool) {}
+  [[nodiscard]] std::string checksum(std::span<const std::byte> bytes) const;
   /// The index, if the file is one that was written under the key.
   [[nodiscard]] std::optional<std::vector<Matrix>> read_index(
       std::span<const std::byte> file) const;
@@ -77,6 +84,7 @@ class PackedWeightsFile {
 
   std::filesystem::path path_;
   std::string key_;
+  ThreadPool& pool_;
   std::vector<Matrix> matrices_;
   MappedFile mapped_;
   std::size_t next_ = 0;

@@ -47,8 +47,7 @@ WeightFormat weight_format(DType dtype) {
 
 /// As options.packed_weights_dir says; null, and a warning, where that cannot be used.
 std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::path& model,
-                                                       const Device& device,
-                                                       const ModelOptions& options,
+                                                       Device& device, const ModelOptions& options,
                                                        const WeightFormat& format) {
   if (options.packed_weights_dir.empty()) return nullptr;
   std::string choices = "layout " + std::string(device.ops().name);
@@ -59,7 +58,7 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
   add_choice(choices, "tensor_parallel_size", options.parallel.tensor_parallel_size);
   add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
   add_choice(choices, "rank", options.parallel.rank);
-  auto file = PackedWeightsFile::open(options.packed_weights_dir, model, choices);
+  auto file = PackedWeightsFile::open(options.packed_weights_dir, model, choices, device.pool());
   if (!file.ok()) {
     log_warning("packed weights not kept", kv("error", file.error().message));
     return nullptr;

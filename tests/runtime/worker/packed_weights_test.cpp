@@ -167,6 +167,25 @@ BOOST_AUTO_TEST_CASE(a_file_of_other_matrices_is_left_and_removed) {
   BOOST_TEST(folders.files().size() == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(a_flipped_bit_of_any_matrix_is_seen_and_its_tensor_packed_anew) {
+  const Folders folders;
+  const auto expected = results(folders, "auto", "auto", {});
+  BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+  const std::string whole = read_file(folders.only_file()).value();
+  std::vector<std::size_t> places;
+  for (std::size_t at = whole.find("\"offset\":"); at != std::string::npos;
+       at = whole.find("\"offset\":", at + 1))
+    places.push_back(std::stoul(whole.substr(at + 9)) + 77);
+  BOOST_TEST(places.size() > 8);
+  for (const std::size_t place : places) {
+    overwrite(folders.only_file(), [&](std::string& bytes) { bytes[place] ^= 0x10; });
+    BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+    BOOST_TEST(folders.files().empty());
+    BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+    BOOST_TEST((read_file(folders.only_file()).value() == whole));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_used_is_done_without) {
   Folders folders;
   folders.packed = "/proc/no folder here";
