@@ -319,9 +319,9 @@ Result<ModelConfig> parse_model_config(std::string_view json_text, bool is_gguf)
   config.dtype = parse_dtype(root, text);
   config.eos_token_ids =
       root.has("eos_token_id") ? root.token_ids("eos_token_id") : text.token_ids("eos_token_id");
+  // Of a nested configuration the outer one tells, as the head is its own.
   config.tie_word_embeddings =
-      root.boolean("tie_word_embeddings",
-                   text.boolean("tie_word_embeddings", defaults_of(family).tie_word_embeddings));
+      root.boolean("tie_word_embeddings", defaults_of(family).tie_word_embeddings);
   parse_sizes(text, family, config);
   if (root.error()) return *root.error();
   if (text.error()) return *text.error();
