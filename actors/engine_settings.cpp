@@ -279,6 +279,10 @@ ServerDefaults request_defaults(const Options& options, const SamplingDefaults& 
   defaults.data_parallel_size = static_cast<std::int32_t>(options.engine.data_parallel_size);
   defaults.limits = {.max_queue_time_s = options.server.max_queue_time_s,
                      .max_request_time_s = options.server.max_request_time_s};
+  defaults.size = {.max_samples = options.server.max_request_samples,
+                   .max_tokens = options.server.max_request_tokens,
+                   .max_echo_bytes = options.server.max_echo_bytes,
+                   .max_answer_bytes = options.server.max_answer_bytes};
   defaults.trust_request_chat_template = options.server.trust_request_chat_template;
   defaults.response_role = options.server.response_role;
   return defaults;
@@ -324,6 +328,8 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.vocab_size = model.vocab_size;
   limits.eos_token_ids = generation.eos_token_ids;
   limits.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
+  limits.max_num_samples = static_cast<std::int32_t>(options.server.max_request_samples);
+  limits.max_request_tokens = options.server.max_request_tokens;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }
 

@@ -8,6 +8,7 @@
 #include "actors/frontend_port.hpp"
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
+#include "runtime/base/guard.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/http/server.hpp"
 #include "runtime/processors/request_journal.hpp"
@@ -113,12 +114,23 @@ void watch_deadlines(Self self) {
   send_after(self, from_seconds(std::max(next - wall_seconds(), 0.0)), me, WakeUp{});
 }
 
+void refuse(FrontendState& frontend, RequestId id, const Error& error) {
+  RequestOutputs refusal;
+  refusal.outputs.push_back({.id = id, .finished = true, .error = error});
+  frontend.deliver(std::move(refusal));
+}
+
 /// Gives the groups what waits for them, as far as it may be given.
 void submit_waiting(Self self) {
   FrontendState& frontend = state(self);
   std::size_t num_again = 0;
   const double now = wall_seconds();
-  for (auto& [group, request, again] : frontend.journal->take_submissions(*frontend.coordinator)) {
+  for (auto& [group, request, again, error] :
+       frontend.journal->take_submissions(*frontend.coordinator)) {
+    if (error) {
+      refuse(frontend, request.id, *error);
+      continue;
+    }
     num_again += again;
     request.age_s = std::max(now - request.arrival_time, 0.0);
     send(self, frontend.groups[group]->input_processor(value(request.id)), std::move(request));
@@ -163,10 +175,15 @@ void end_renders(Self self, const Error& error) {
   }
 }
 
-void refuse(FrontendState& frontend, RequestId id, const Error& error) {
-  RequestOutputs refusal;
-  refusal.outputs.push_back({.id = id, .finished = true, .error = error});
-  frontend.deliver(std::move(refusal));
+/// Calls f(), whose work is for these requests. What it throws ends them, and nothing else.
+template <class Function>
+void fail_alone(Self self, const std::vector<RequestId>& ids, Function&& f) {
+  const std::optional<Error> error = guard(std::forward<Function>(f));
+  if (!error) return;
+  log_warning("request failed in the frontend", kv("requests", ids.size()),
+              kv("error", error->message));
+  for (const RequestId id : ids) refuse(state(self), id, *error);
+  finish_abort(self, state(self).journal->abort(ids));
 }
 
 /// Whoever waits hears so, and whoever comes.
@@ -399,10 +416,11 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         FrontendState& frontend = state(self);
         const RequestId id = submission.request.id;
         if (frontend.failure) return refuse(frontend, id, *frontend.failure);
-        if (const auto added = frontend.journal->add(std::move(submission)); !added.ok()) {
-          return refuse(frontend, id, added.error());
-        }
-        submit_waiting(self);
+        fail_alone(self, {id}, [&] {
+          const auto added = frontend.journal->add(std::move(submission));
+          if (!added.ok()) return refuse(frontend, id, added.error());
+          submit_waiting(self);
+        });
       },
       [self](const AbortRequests& abort) {
         finish_abort(self, state(self).journal->abort(abort.ids));
@@ -419,8 +437,14 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         }
         const std::uint64_t number = frontend.num_renders++;
         auto promise = self->make_response_promise<RenderReply>();
-        frontend.renders.emplace(number, PendingRender{std::move(request), promise});
-        if (frontend.has_ready_group()) try_render(self, number);
+        auto thrown = guard([&] {
+          frontend.renders.emplace(number, PendingRender{std::move(request), promise});
+          if (frontend.has_ready_group()) try_render(self, number);
+        });
+        if (thrown) {
+          frontend.renders.erase(number);
+          promise.deliver(RenderReply{.error = std::move(thrown)});
+        }
         return promise;
       },
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
@@ -444,7 +468,10 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         outputs.stats.engine_index = static_cast<std::uint32_t>(*group);
         if (const auto& load = outputs.stats.scheduler)
           frontend.coordinator->observe(*group, *load);
-        frontend.journal->record(outputs);
+        for (const RequestJournal::Failure& failed : frontend.journal->record(outputs)) {
+          refuse(frontend, failed.id, failed.error);
+          finish_abort(self, frontend.journal->abort({&failed.id, 1}));
+        }
         frontend.server->deliver(std::move(outputs));
         if (frontend.journal->has_waiting()) submit_waiting(self);
         if (!frontend.draining.empty()) end_idle_groups(self);

@@ -5,7 +5,9 @@
 #include <unordered_map>
 
 #include "actors/spawn.hpp"
+#include "runtime/base/guard.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/base/memory.hpp"
 
 namespace troupe {
 namespace {
@@ -14,10 +16,16 @@ struct InputProcessorState {
   InputProcessorState() = default;
   static inline const char* name = "input_processor";
   /// Prepared, not yet known to the OutputProcessor. An abort takes a request out.
-  std::unordered_map<RequestId, std::vector<EngineCoreRequest>> registering;
+  std::unordered_map<RequestId, EngineCoreRequests> registering;
 };
 
 using Self = InputProcessorActor::stateful_pointer<InputProcessorState>;
+
+/// What the template and the tokenizer made of a prompt has gone.
+void note_processed(std::size_t num_prompt_bytes) {
+  constexpr std::size_t kFactor = 8;
+  note_freed_memory(kFactor * num_prompt_bytes);
+}
 
 void refuse(Self self, const FrontendActor& frontend, RequestId id, Error error) {
   RequestOutputs outputs;
@@ -32,16 +40,26 @@ InputProcessorActor::behavior_type input_processor_behavior(
       [=](GenerateRequest& request) {
         const auto frontend = caf::actor_cast<FrontendActor>(self->current_sender());
         const RequestId id = request.id;
-        auto processed = core->process(std::move(request), {.clock = ChatClock::now()});
-        if (!processed.ok()) return refuse(self, frontend, id, processed.error());
-        state(self).registering.emplace(id, std::move(processed->samples));
+        const std::size_t num_prompt_bytes = text_bytes(request.prompt);
+        Result<ProcessedRequest> processed = Error{};
+        if (auto thrown = guard([&] {
+              processed = core->process(std::move(request), {.clock = ChatClock::now()});
+              if (processed.ok())
+                state(self).registering[id] = EngineCoreRequests{std::move(processed->samples)};
+            })) {
+          processed = *std::move(thrown);
+        }
+        note_processed(num_prompt_bytes);
+        if (!processed.ok()) {
+          state(self).registering.erase(id);
+          return refuse(self, frontend, id, processed.error());
+        }
         ask(self, output_processor, std::move(processed->output))
             .then(
                 [=](const Status&) {
                   auto ready = state(self).registering.extract(id);
                   if (ready.empty()) return;  // aborted meanwhile
-                  for (EngineCoreRequest& sample : ready.mapped())
-                    send(self, scheduler, std::move(sample));
+                  send(self, scheduler, std::move(ready.mapped()));
                 },
                 [=](const caf::error& error) {
                   // The engine ends with it; the Frontend gives the request to the next one.
@@ -56,7 +74,13 @@ InputProcessorActor::behavior_type input_processor_behavior(
         send(self, scheduler, abort);
       },
       [=](const RenderRequest& request) {
-        return core->render(request, {.clock = ChatClock::now()});
+        RenderReply reply;
+        if (auto thrown =
+                guard([&] { reply = core->render(request, {.clock = ChatClock::now()}); })) {
+          reply = {.error = std::move(thrown)};
+        }
+        note_processed(text_bytes(request.prompt));
+        return reply;
       },
   };
 }

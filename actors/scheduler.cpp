@@ -394,7 +394,9 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
   scheduler.core = std::make_unique<Scheduler>(
       config, *scheduler.kv_cache, scheduler.encoder_cache.get(), peers.kv_connector.get());
   return {
-      [self](EngineCoreRequest& request) { receive(self, request); },
+      [self](EngineCoreRequests& request) {
+        for (EngineCoreRequest& sample : request.samples) receive(self, sample);
+      },
       [self](AbortRequests& abort) { receive(self, abort); },
       [self](ModelRunnerOutput& result) { receive(self, result); },
       [self](StepFailed& failure) { receive(self, failure); },

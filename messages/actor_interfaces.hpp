@@ -31,7 +31,7 @@ using ExecutorActor = ActorOf<
 
 /// Decides what runs: schedule, execute, update, and again.
 using SchedulerActor = ActorOf<
-    void(EngineCoreRequest),           // Queue a request.
+    void(EngineCoreRequests),          // Queue the samples of a request.
     void(AbortRequests),               // End these wherever they are.
     CachesReset(ResetCaches),          // Forget what is cached, between two steps.
     PauseStatus(PauseScheduler),       // Compute nothing more; answered when nothing runs.

@@ -185,10 +185,11 @@ struct RequestOutput {
   std::optional<PrefillStats> prefill_stats;
   std::vector<RequestTimes> finished_times;
   std::optional<Error> error;
+  std::string first_token_text;  ///< of the prompt, with prompt_logprobs, which leave it out
   bool operator==(const RequestOutput&) const = default;
 };
 TROUPE_MESSAGE(RequestOutput, id, prompt_token_ids, prompt_text, prompt_logprobs, outputs, finished,
-               num_cached_tokens, prefill_stats, finished_times, error)
+               num_cached_tokens, prefill_stats, finished_times, error, first_token_text)
 
 /// What the metrics of one step need beside the outputs.
 struct IterationStats {

@@ -20,7 +20,7 @@ enum class ErrorCode : std::uint8_t {
   kUnavailable,      ///< a component is down or not ready: 503
   kTimeout,          ///< a deadline has passed: 504
   kAborted,          ///< ended by the client or by shutdown
-  kUnsupported,      ///< valid, but not offered here: 501
+  kUnsupported,      ///< valid, but not offered here: 400
   kCorrupt,          ///< a file or a message is malformed
   kIo,               ///< the operating system said no
   kInternal,         ///< we are wrong: 500

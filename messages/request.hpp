@@ -111,12 +111,12 @@ struct MultiModalFeature {
 };
 TROUPE_MESSAGE(MultiModalFeature, modality, identifier, offset, length, is_embed, data)
 
-/// InputProcessor -> Scheduler: one sample of a request, ready to run.
+/// One sample of a request, ready to run.
 struct EngineCoreRequest {
   RequestId id{};
   std::string external_id;
   std::uint32_t client_index = 0;
-  std::vector<TokenId> prompt_token_ids;
+  SharedVector<TokenId> prompt_token_ids;
   std::vector<MultiModalFeature> mm_features;
   SamplingParams params;
   bool pooling = false;
@@ -140,12 +140,20 @@ TROUPE_MESSAGE(EngineCoreRequest, id, external_id, client_index, prompt_token_id
                output_token_ids, report_all_cache_hits, session_id, limits, age_s, tenant,
                kv_transfer_params)
 
+/// InputProcessor -> Scheduler: all samples of a request in one message, so that what they share
+/// travels once.
+struct EngineCoreRequests {
+  std::vector<EngineCoreRequest> samples;
+  bool operator==(const EngineCoreRequests&) const = default;
+};
+TROUPE_MESSAGE(EngineCoreRequests, samples)
+
 /// InputProcessor -> OutputProcessor, before the Scheduler hears of the request: all samples of one
 /// GenerateRequest.
 struct OutputRequest {
   RequestId id{};  ///< of sample 0; sample i has id + i
   std::string external_id;
-  std::vector<TokenId> prompt_token_ids;
+  SharedVector<TokenId> prompt_token_ids;
   std::string prompt_text;  ///< only if asked for
   SamplingParams params;
   double arrival_time = 0;

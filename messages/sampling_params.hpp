@@ -10,12 +10,16 @@
 
 #include "messages/ids.hpp"
 #include "messages/reflect.hpp"
+#include "messages/shared_vector.hpp"
 
 namespace troupe {
 
 inline constexpr float kGreedyTemperature = 1e-5f;  ///< below it: greedy
 inline constexpr float kMinTemperature =
     0.01f;  ///< smaller ones that are not greedy are raised to it
+/// A logit times or by a repetition penalty within these stays a number.
+inline constexpr float kMinRepetitionPenalty = 0.01f;
+inline constexpr float kMaxRepetitionPenalty = 100;
 inline constexpr std::int32_t kAllLogprobs = -1;  ///< logprobs of the whole vocabulary
 
 enum class OutputKind : std::uint8_t { kCumulative = 0, kDelta = 1, kFinalOnly = 2 };
@@ -45,6 +49,7 @@ struct StructuredOutputsParams {
 };
 TROUPE_MESSAGE(StructuredOutputsParams, kind, text)
 
+/// A copy for each sample costs little: what has no fixed size is shared.
 struct SamplingParams {
   std::int32_t n = 1;
   float presence_penalty = 0;
@@ -55,8 +60,8 @@ struct SamplingParams {
   std::int32_t top_k = 0;  ///< 0 and -1: off
   float min_p = 0;
   std::optional<std::int64_t> seed;
-  std::vector<std::string> stop;
-  std::vector<TokenId> stop_token_ids;
+  SharedVector<std::string> stop;
+  SharedVector<TokenId> stop_token_ids;
   bool ignore_eos = false;
   std::optional<std::int32_t> max_tokens =
       16;  ///< none: as many as fit; always set behind the InputProcessor
@@ -69,17 +74,17 @@ struct SamplingParams {
   bool include_stop_str_in_output = false;
   OutputKind output_kind = OutputKind::kCumulative;
   std::int32_t stream_interval = 1;
-  std::vector<std::pair<TokenId, float>> logit_bias;
-  std::vector<TokenId> allowed_token_ids;
-  std::vector<std::string> bad_words;
+  SharedVector<std::pair<TokenId, float>> logit_bias;
+  SharedVector<TokenId> allowed_token_ids;
+  SharedVector<std::string> bad_words;
   bool skip_reading_prefix_cache = false;
   std::optional<RepetitionDetection> repetition_detection;
   std::optional<StructuredOutputsParams> structured_outputs;
 
   // Filled by the InputProcessor from the tokenizer and the model's generation config.
   std::optional<TokenId> eos_token_id;      ///< none if ignore_eos
-  std::vector<TokenId> all_stop_token_ids;  ///< stop ids and every eos id: what min_tokens masks
-  std::vector<std::vector<TokenId>> bad_words_token_ids;
+  SharedVector<TokenId> all_stop_token_ids;  ///< stop ids and every eos id: what min_tokens masks
+  SharedVector<std::vector<TokenId>> bad_words_token_ids;
   std::uint64_t philox_key =
       0;  ///< the seed of the draws: `seed`, or one that the Frontend drew once for the request
 

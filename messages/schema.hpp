@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "messages/reflect.hpp"
+#include "messages/shared_vector.hpp"
 
 namespace troupe {
 
@@ -51,6 +52,10 @@ struct SchemaOf<std::monostate> {
 template <class T>
 struct SchemaOf<std::vector<T>> {
   static void append(std::string& out) { append_schemas<T>(out, '[', ']'); }
+};
+template <class T>
+struct SchemaOf<SharedVector<T>> {
+  static void append(std::string& out) { out += '&', SchemaOf<std::vector<T>>::append(out); }
 };
 template <class T, std::size_t n>
 struct SchemaOf<std::array<T, n>> {

@@ -80,7 +80,7 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
 CAF_ADD_TYPE_ID(troupe, (troupe::Error))
 CAF_ADD_TYPE_ID(troupe, (troupe::GenerateRequest))
-CAF_ADD_TYPE_ID(troupe, (troupe::EngineCoreRequest))
+CAF_ADD_TYPE_ID(troupe, (troupe::EngineCoreRequests))
 CAF_ADD_TYPE_ID(troupe, (troupe::OutputRequest))
 CAF_ADD_TYPE_ID(troupe, (troupe::AbortRequests))
 CAF_ADD_TYPE_ID(troupe, (troupe::RenderRequest))

@@ -3,6 +3,7 @@
 // (infinities and NaN survive), arrays of numbers as one copy. A reader never allocates more than
 // its input could hold, and fields that an older writer did not send keep their defaults.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <chrono>
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "messages/reflect.hpp"
+#include "messages/shared_vector.hpp"
 
 namespace troupe::wire {
 
@@ -32,6 +34,12 @@ template <class T>
 concept Sink = requires(T& sink, const void* data, std::size_t size) {
   sink.append(data, size);
 };
+
+/// A SharedVector of a message is one byte: it is empty, its elements follow, or it shares those of
+/// an earlier one, which is as many places back as the byte says beyond kSharedHere.
+inline constexpr std::uint8_t kSharedEmpty = 0;
+inline constexpr std::uint8_t kSharedHere = 1;
+inline constexpr std::size_t kMaxSharedDistance = 64;
 
 class VectorSink {
  public:
@@ -79,6 +87,19 @@ class Writer {
       for (const T& element : x) put(element);
     }
   }
+  template <class T>
+  void put(const SharedVector<T>& x) {
+    if (x.empty()) return put(kSharedEmpty);
+    const void* const elements = x.share().get();
+    const std::size_t num_near = std::min(shared_.size(), kMaxSharedDistance);
+    for (std::size_t distance = 1; distance <= num_near; ++distance) {
+      if (shared_[shared_.size() - distance] == elements)
+        return put(static_cast<std::uint8_t>(kSharedHere + distance));
+    }
+    put(kSharedHere);
+    put(x.get());
+    shared_.push_back(elements);
+  }
   template <class T, std::size_t n>
   void put(const std::array<T, n>& x) {
     for (const T& element : x) put(element);
@@ -119,6 +140,7 @@ class Writer {
     for (const auto& [key, value] : x) put(key), put(value);
   }
   Out& out_;
+  std::vector<const void*> shared_;  // the elements that have been written
 };
 
 /// After a malformed input ok() is false for good, every further get leaves its argument as it is,
@@ -186,6 +208,27 @@ class Reader {
       x.clear();
       x.reserve(n);
       for (std::size_t i = 0; i < n && ok_; ++i) get(x.emplace_back());
+    }
+  }
+  template <class T>
+  void get(SharedVector<T>& x) {
+    std::uint8_t place = kSharedEmpty;
+    get(place);
+    if (!ok_) return;
+    if (place == kSharedEmpty) {
+      x = {};
+    } else if (place == kSharedHere) {
+      auto elements = std::make_shared<std::vector<T>>();
+      get(*elements);
+      shared_.push_back({&kSharedType<T>, elements});
+      x = SharedVector<T>::sharing(std::move(elements));
+    } else {
+      const std::size_t distance = std::size_t{place} - kSharedHere;
+      ok_ =
+          distance <= shared_.size() && shared_[shared_.size() - distance].type == &kSharedType<T>;
+      if (!ok_) return;
+      x = SharedVector<T>::sharing(std::static_pointer_cast<const std::vector<T>>(
+          shared_[shared_.size() - distance].elements));
     }
   }
   template <class T, std::size_t n>
@@ -257,9 +300,18 @@ class Reader {
       get(x.template emplace<i>());
     }
   }
+  /// The elements that have been read, and of which type they are.
+  struct Shared {
+    const char* type;
+    std::shared_ptr<const void> elements;
+  };
+  template <class T>
+  static constexpr char kSharedType = 0;
+
   const char* next_;
   const char* end_;
   bool ok_ = true;
+  std::vector<Shared> shared_;
 };
 
 template <Reflected T>

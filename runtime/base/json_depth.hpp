@@ -15,6 +15,10 @@ inline constexpr std::size_t kMaxJsonDepth = 64;
 /// Right as far as the text is valid JSON.
 [[nodiscard]] bool is_nested_deeper(std::string_view json, std::size_t max_depth) noexcept;
 
+/// How many values the text has, arrays and objects counted with what is in them; never less than
+/// there are. What reads a text makes something of each.
+[[nodiscard]] std::size_t count_json_values(std::string_view json) noexcept;
+
 /// The text as a value of the JSON library's type `Json`, whose header the caller includes; a
 /// discarded one if it is no JSON, or is nested deeper than kMaxJsonDepth.
 template <class Json>

@@ -204,6 +204,20 @@ void bind_options(OptionSet& set, Options& options) {
            "samples (n of each prompt) in the engine before further requests get 503; one that has "
            "more by itself gets 400; 0: no limit",
            0, kMaxCount)
+      .add("max-request-samples", server.max_request_samples,
+           "most samples of one request: n of each of its prompts", 1, 1 << 20)
+      .add("max-request-tokens", server.max_request_tokens,
+           "most tokens of one request: of each sample, those of its prompt and max_tokens; one "
+           "sample may always have as many as fit",
+           1, std::int64_t{1} << 40)
+      .add("max-echo-bytes", server.max_echo_bytes,
+           "most bytes of an answer that repeat its prompts: echo, prompt_logprobs, "
+           "return_token_ids and return_prompt_text, in every sample",
+           1 << 10, std::int64_t{1} << 40)
+      .add("max-answer-bytes", server.max_answer_bytes,
+           "most bytes of an answer that the client has not taken: text, token ids and "
+           "log-probabilities",
+           1 << 16, std::int64_t{1} << 40)
       .add("max-queue-time-s", server.max_queue_time_s,
            "seconds that a request may wait until it is scheduled, then it gets 503; 0: no limit",
            0, 86400)

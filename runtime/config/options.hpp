@@ -75,6 +75,10 @@ struct ServerOptions {
   double sse_keep_alive_interval = 0;
   double shutdown_timeout = 0;
   std::int64_t max_num_queued_reqs = 0;  ///< 0: no limit
+  std::int64_t max_request_samples = 1024;
+  std::int64_t max_request_tokens = 1 << 20;
+  std::int64_t max_echo_bytes = 4 << 20;
+  std::int64_t max_answer_bytes = 64 << 20;
   double max_queue_time_s = 0;           ///< 0: no limit
   double max_request_time_s = 0;         ///< 0: no limit
   bool disable_uvicorn_access_log = false;

@@ -2,20 +2,25 @@
 
 #include <algorithm>
 
+#include "runtime/base/json_depth.hpp"
 #include "runtime/http/json_text.hpp"
+#include "runtime/http/unsupported_fields.hpp"
 
 namespace troupe {
 namespace {
 
+/// Each takes some hundred bytes where the template reads it.
+constexpr std::size_t kMaxTemplateValues = 1 << 16;
 constexpr std::string_view kReasoningEfforts[] = {"none", "minimal", "low", "medium",
                                                   "high", "xhigh",   "max"};
 
+void check_objects(const JsonFields& fields, std::string_view name) {
+  fields.each_object(name, [](const JsonFields&) {});
+}
+
 void check_messages(const JsonFields& fields, LastMessage& last) {
   fields.require("messages");
-  const auto messages = fields.objects("messages");
-  if (!messages) return;
-  if (messages->empty()) fields.wrong_value("messages", "messages must not be empty");
-  for (const JsonFields& message : *messages) {
+  const auto count = fields.each_object("messages", [&](const JsonFields& message) {
     message.require("role");
     last.role = message.text("role").value_or("");
     last.text.clear();
@@ -24,7 +29,7 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
         last.text = *message.text("content");
         break;
       case JsonKind::kArray:
-        message.objects("content");
+        check_objects(message, "content");
         break;
       case JsonKind::kAbsent:
       case JsonKind::kNull:
@@ -32,21 +37,25 @@ void check_messages(const JsonFields& fields, LastMessage& last) {
       default:
         message.wrong_form("content", "a string, an array of content parts or null");
     }
-    message.objects("tool_calls");
-  }
+    check_objects(message, "tool_calls");
+  });
+  if (count == 0u) fields.wrong_value("messages", "messages must not be empty");
 }
 
 void check_tools(const JsonFields& fields) {
-  const auto tools = fields.objects("tools");
-  if (!tools) return;
-  if (tools->empty()) fields.wrong_value("tools", "tools must not be an empty array");
-  for (const JsonFields& tool : *tools) {
+  const auto count = fields.each_object("tools", [](const JsonFields& tool) {
+    if (const auto type = tool.text("type"); type && *type != "function")
+      return tool.fail(unsupported("tools", "a tool of another type than function"));
     tool.require("function");
-    if (const auto function = tool.object("function")) {
-      function->require("name");
-      function->text("name");
-    }
-  }
+    const auto function = tool.object("function");
+    if (!function) return;
+    function->require("name");
+    function->text("name");
+    // Arguments that must fit their schema would need a grammar.
+    if (function->boolean("strict").value_or(false))
+      function->fail(unsupported("tools", "strict of a tool's function"));
+  });
+  if (count == 0u) fields.wrong_value("tools", "tools must not be an empty array");
 }
 
 /// chat_template_kwargs, to which reasoning_effort is added as one more variable.
@@ -71,7 +80,7 @@ ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defa
                             LastMessage& last) {
   check_messages(fields, last);
   check_tools(fields);
-  if (fields.has("documents")) fields.objects("documents");
+  check_objects(fields, "documents");
   ChatPrompt prompt;
   prompt.messages_json = fields.raw("messages", JsonKind::kArray).value_or("");
   prompt.tools_json = fields.raw("tools", JsonKind::kArray).value_or("");
@@ -91,11 +100,15 @@ ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defa
                          "started with --trust-request-chat-template",
                          "chat_template"));
   }
-  for (const std::string_view name : {"media_io_kwargs", "mm_processor_kwargs"}) {
-    if (fields.has(name)) {
-      fields.fail({ErrorCode::kUnsupported, std::string(name) + " is not supported by this server",
-                   std::string(name)});
-    }
+  std::size_t num_values = 0;
+  for (const std::string* part : {&prompt.messages_json, &prompt.tools_json, &prompt.documents_json,
+                                  &prompt.template_kwargs_json})
+    num_values += count_json_values(*part);
+  if (num_values > kMaxTemplateValues) {
+    fields.fail(invalid_argument(
+        "messages, tools, documents and chat_template_kwargs have " + std::to_string(num_values) +
+            " values, a chat template is given at most " + std::to_string(kMaxTemplateValues),
+        "messages"));
   }
   return prompt;
 }

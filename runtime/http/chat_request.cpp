@@ -1,8 +1,7 @@
-#include <algorithm>
-
 #include "runtime/http/chat_fields.hpp"
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/openai_request.hpp"
+#include "runtime/http/unsupported_fields.hpp"
 
 namespace troupe {
 namespace {
@@ -47,10 +46,10 @@ void check_tool_choice(const JsonFields& fields) {
         return;
       }
       if (!must_have_tools()) return;
-      const auto tools = fields.objects("tools").value_or(std::vector<JsonFields>{});
-      const bool known = std::any_of(tools.begin(), tools.end(), [&](const JsonFields& tool) {
+      bool known = false;
+      fields.each_object("tools", [&](const JsonFields& tool) {
         const std::optional<JsonFields> candidate = tool.object("function");
-        return candidate && candidate->text("name") == name;
+        known |= candidate && candidate->text("name") == name;
       });
       if (known) {
         refuse("of a named function");
@@ -76,6 +75,16 @@ void read_logprobs(const JsonFields& fields, const ServerDefaults& defaults, Cha
   request.params.logprobs = request.top_logprobs;
 }
 
+PromptSizes sizes_of(const ChatRequest& request) {
+  PromptSizes sizes{.count = 1};
+  sizes.num_bytes = static_cast<std::int64_t>(request.prompt.messages_json.size());
+  sizes.num_shown_bytes = static_cast<std::int64_t>(request.echo_text.size());
+  // A stream repeats the prompt at the beginning of each sample.
+  if (request.return_prompt_text && request.stream) sizes.num_shown_bytes += sizes.num_bytes;
+  if (request.return_token_ids && request.stream) sizes.num_shown_ids = 1;
+  return sizes;
+}
+
 }  // namespace
 
 Result<ChatRequest> parse_chat_request(std::string_view body, const ServerDefaults& defaults) {
@@ -86,8 +95,10 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const ServerDefaul
   request.prompt = read_chat_prompt(fields, defaults, last);
   check_tool_choice(fields);
   read_logprobs(fields, defaults, request);
-  fields.boolean("parallel_tool_calls");
-  fields.boolean("include_reasoning");
+  if (!fields.boolean("parallel_tool_calls").value_or(true) && fields.has("tools"))
+    fields.fail(unsupported("parallel_tool_calls", "parallel_tool_calls false"));
+  if (!fields.boolean("include_reasoning").value_or(true))
+    fields.fail(unsupported("include_reasoning", "include_reasoning false"));
   request.return_prompt_text = fields.boolean("return_prompt_text").value_or(false);
 
   const Interval allowed = {1, kAnyInt32.max};
@@ -98,6 +109,7 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const ServerDefaul
   request.role = request.prompt.add_generation_prompt ? defaults.response_role : last.role;
   if (request.echo && last.role == request.role) request.echo_text = last.text;
   finish_sampling_params(fields, defaults, request);
+  check_request_size(fields, defaults, request, sizes_of(request));
   RETURN_IF_ERROR(fields.result());
   return request;
 }

@@ -86,18 +86,12 @@ class CompletionGeneration final : public Generation {
     return choice;
   }
 
-  /// The prompt's first token has no log-probabilities, and so no text: it is what the others leave
-  /// of the prompt.
+  /// The prompt's first token has no log-probabilities, which would bring its text.
   std::string first_token_text(const Part& part) const {
     if (format().tokens_as_ids && !part.prompt_token_ids.empty()) {
       return "token_id:" + std::to_string(part.prompt_token_ids.front());
     }
-    std::string rest;
-    for (const PositionLogprobs& position : part.prompt_logprobs) {
-      if (!position.empty()) rest += position.front().token;
-    }
-    if (!part.prompt_text.ends_with(rest)) return "";
-    return part.prompt_text.substr(0, part.prompt_text.size() - rest.size());
+    return part.first_token_text;
   }
 
   const bool echo_;

@@ -6,13 +6,15 @@ namespace {
 
 constexpr std::size_t kMaxPrompts = 1024;
 constexpr std::int64_t kDefaultMaxTokens = 16;
+constexpr std::int64_t kEchoedTokenBytes = 4;  ///< the text of a token id: about
 
 /// One string, an array of strings, one array of token ids, or an array of those.
 std::vector<Prompt> read_prompts(const JsonFields& fields, std::int32_t vocab_size) {
   const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
   std::vector<Prompt> prompts;
   const auto add_texts = [&] {
-    for (std::string& text : fields.texts("prompt").value_or(std::vector<std::string>{})) {
+    for (std::string& text :
+         fields.texts("prompt", kMaxPrompts).value_or(std::vector<std::string>{})) {
       prompts.push_back(TextPrompt{std::move(text), add_special_tokens});
     }
   };
@@ -31,7 +33,7 @@ std::vector<Prompt> read_prompts(const JsonFields& fields, std::int32_t vocab_si
           prompts.push_back(TokensPrompt{*std::move(tokens)});
         }
       } else if (fields.element_kind("prompt") == JsonKind::kArray) {
-        for (auto& tokens : fields.token_lists("prompt", vocab_size)
+        for (auto& tokens : fields.token_lists("prompt", vocab_size, kMaxPrompts)
                                 .value_or(std::vector<std::vector<TokenId>>{})) {
           if (tokens.empty()) {
             fields.wrong_value("prompt",
@@ -48,12 +50,21 @@ std::vector<Prompt> read_prompts(const JsonFields& fields, std::int32_t vocab_si
       return prompts;
   }
   if (prompts.empty()) fields.wrong_value("prompt", "prompt must not be empty");
-  if (prompts.size() > kMaxPrompts) {
-    fields.wrong_value("prompt", "request has " + std::to_string(prompts.size()) +
-                                     " prompts, at most " + std::to_string(kMaxPrompts) +
-                                     " are allowed");
-  }
   return prompts;
+}
+
+PromptSizes sizes_of(const CompletionRequest& request) {
+  PromptSizes sizes{.count = static_cast<std::int64_t>(request.prompts.size())};
+  for (const Prompt& prompt : request.prompts) {
+    if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) {
+      sizes.num_tokens += static_cast<std::int64_t>(tokens->token_ids.size());
+    } else {
+      sizes.num_bytes += static_cast<std::int64_t>(std::get<TextPrompt>(prompt).text.size());
+    }
+  }
+  if (request.echo) sizes.num_shown_bytes = sizes.num_bytes + kEchoedTokenBytes * sizes.num_tokens;
+  if (request.return_token_ids) sizes.num_shown_ids = request.echo ? 2 : 1;
+  return sizes;
 }
 
 }  // namespace
@@ -75,8 +86,8 @@ Result<CompletionRequest> parse_completion_request(std::string_view body,
   const std::int64_t max_tokens = fields.integer("max_tokens", allowed).value_or(kDefaultMaxTokens);
   request.echo_only = request.echo && max_tokens == 0;
   params.max_tokens = request.echo_only ? 1 : capped_max_tokens(max_tokens, defaults);
-  fields.text("suffix");
   finish_sampling_params(fields, defaults, request);
+  check_request_size(fields, defaults, request, sizes_of(request));
   RETURN_IF_ERROR(fields.result());
   return request;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "runtime/base/memory.hpp"
 #include "runtime/http/kept_streams.hpp"
 
 namespace troupe {
@@ -17,6 +18,14 @@ void append(std::vector<T>& into, std::vector<T>&& from) {
     into.insert(into.end(), std::make_move_iterator(from.begin()),
                 std::make_move_iterator(from.end()));
   }
+}
+
+/// What an output adds to an answer that waits for its client, about.
+std::int64_t num_bytes(const CompletionOutput& output) {
+  constexpr std::size_t kLogprobBytes = 64;  // with its token
+  std::size_t size = output.text.size() + output.token_ids.size() * sizeof(TokenId);
+  for (const PositionLogprobs& position : output.logprobs) size += position.size() * kLogprobBytes;
+  return static_cast<std::int64_t>(size);
 }
 
 /// Lays a later output of a request over an earlier one that has not been sent: new text goes to
@@ -59,12 +68,18 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
       max_tokens_(fields.params.max_tokens),
       num_samples_(fields.params.n),
       arrival_(context.environment.steady_clock()),
+      body_bytes_(fields.body_bytes),
       resumable_(fields.resumable) {
   if (resumable_) shown_.samples.resize(resumable_->after.samples.size());
 }
 
 Generation::~Generation() {
+  constexpr std::size_t kSampleBytes = 8 << 10;  // here, in the engine and between
+  constexpr std::size_t kBodyFactor = 8;         // it was parsed, rendered and tokenised
   abandon();
+  note_freed_memory(kBodyFactor * body_bytes_ +
+                    kSampleBytes * parts_.size() * static_cast<std::size_t>(num_samples_) +
+                    static_cast<std::size_t>(num_answer_bytes_));
   if (resumable_) {
     context_.counters.kept_streams->release(resumable_->id, context_.environment.wall_clock());
   }
@@ -120,6 +135,16 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
   if (!part->begun) take_first(*part, output);
   for (const CompletionOutput& completion : output.outputs) {
     sample(*part, completion).num_tokens += static_cast<std::int64_t>(completion.token_ids.size());
+    num_pending_bytes_ += num_bytes(completion);
+    num_answer_bytes_ += num_bytes(completion);
+  }
+  const std::int64_t limit = context_.config.defaults.size.max_answer_bytes;
+  if (num_pending_bytes_ > limit) {
+    if (output.finished) retire(*part);
+    return fail(invalid_argument("the answer has more than " + std::to_string(limit) +
+                                     " bytes that its client has not taken (max_answer_bytes): ask "
+                                     "for fewer samples, tokens or log-probabilities",
+                                 stream_ ? "" : "n"));
   }
   merge(part->pending.outputs, std::move(output.outputs));
   part->has_pending = true;
@@ -184,6 +209,7 @@ void Generation::take_first(Part& part, RequestOutput& output) {
   part.prompt_token_ids = std::move(output.prompt_token_ids);
   part.prompt_text = std::move(output.prompt_text);
   part.prompt_logprobs = std::move(output.prompt_logprobs);
+  part.first_token_text = std::move(output.first_token_text);
 }
 
 void Generation::retire(Part& part) {
@@ -233,6 +259,7 @@ void Generation::flush() {
     part.has_pending = false;
     part.pending = {};
   }
+  num_pending_bytes_ = 0;
   const bool complete = num_live_ == 0;
   if (error_) {
     append_error_event(events_, *error_);

@@ -50,6 +50,7 @@ class Generation : public Exchange {
     std::vector<TokenId> prompt_token_ids;
     std::string prompt_text;
     std::vector<PositionLogprobs> prompt_logprobs;
+    std::string first_token_text;
   };
 
   Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
@@ -108,12 +109,15 @@ class Generation : public Exchange {
   const std::optional<std::int32_t> max_tokens_;
   const std::int32_t num_samples_;  ///< of each part
   const double arrival_;            ///< steady clock
+  const std::size_t body_bytes_;
   /// Null: the events have no ids, and what has been shown is not followed.
   const std::shared_ptr<const ResumableStream> resumable_;
   StreamPosition shown_;
   std::vector<Part> parts_;
-  std::size_t num_live_ = 0;  ///< parts not yet retired
-  WorkDone times_;            ///< those of its times that are known
+  std::size_t num_live_ = 0;            ///< parts not yet retired
+  std::int64_t num_pending_bytes_ = 0;  ///< of all parts, about
+  std::int64_t num_answer_bytes_ = 0;   ///< the same, also what has been sent
+  WorkDone times_;                      ///< those of its times that are known
   std::optional<Error> error_;
   bool begun_ = false;  ///< the stream's head has been sent
   bool done_ = false;   ///< the answer is complete

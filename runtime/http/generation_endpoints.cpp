@@ -42,7 +42,8 @@ std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_
 std::string base_id(const ServiceContext& context, const HttpRequest& http,
                     const GenerationFields& fields, bool opens_stream) {
   const std::string_view header = http.header("X-Request-Id");
-  const std::string own = header.empty() ? fields.request_id : std::string(header);
+  const bool has_header = !header.empty() && header.size() <= kMaxRequestIdBytes;
+  const std::string own = has_header ? std::string(header) : fields.request_id;
   if (own.empty()) return context.random_id();
   return opens_stream ? own + "-" + context.random_id() : own;
 }
@@ -122,6 +123,7 @@ Result<Request> read_generation(ServiceContext& context, const HttpRequest& http
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
   request.tenant = context.api_keys.tenant(http.header("Authorization"));
+  request.body_bytes = http.body.size();
   return request;
 }
 

@@ -4,13 +4,19 @@
 #include <charconv>
 #include <cmath>
 
+#include "runtime/http/unsupported_fields.hpp"
+
 namespace troupe {
 namespace {
 
 constexpr std::size_t kMaxStopStrings = 4;
 constexpr std::size_t kMaxBadWords = 128;
 constexpr std::size_t kMaxCacheSaltBytes = 128;
-constexpr double kMaxSamples = 16384;
+constexpr double kMaxSamples = 1 << 20;  ///< of any server
+/// A log-probability in an answer, with its token: about.
+constexpr std::int64_t kLogprobBytes = 64;
+constexpr std::int64_t kTokenIdBytes = 8;   ///< in an answer
+constexpr std::int64_t kBytesPerToken = 4;  ///< of a text that is not tokenised yet
 constexpr float kMaxLogitBias = 100;
 constexpr double kMaxInt32 = kAnyInt32.max;
 
@@ -22,7 +28,9 @@ struct FloatField {
 constexpr FloatField kFloatFields[] = {
     {"presence_penalty", &SamplingParams::presence_penalty, {-2, 2}},
     {"frequency_penalty", &SamplingParams::frequency_penalty, {-2, 2}},
-    {"repetition_penalty", &SamplingParams::repetition_penalty, {0, 1e30, true}},
+    {"repetition_penalty",
+     &SamplingParams::repetition_penalty,
+     {kMinRepetitionPenalty, kMaxRepetitionPenalty}},
     {"temperature", &SamplingParams::temperature, {0, 2}},
     {"top_p", &SamplingParams::top_p, {0, 1, true}},
     {"min_p", &SamplingParams::min_p, {0, 1}},
@@ -50,21 +58,12 @@ constexpr BooleanField kBooleanFields[] = {
     {"include_stop_str_in_output", &SamplingParams::include_stop_str_in_output},
 };
 
-/// Fields that would change the answer and that no component implements: better refused than
-/// silently left out.
-constexpr std::string_view kUnsupportedFields[] = {"prompt_embeds", "logprob_token_ids",
-                                                   "structured_outputs", "thinking_token_budget",
-                                                   "watermarking"};
 /// Fields that are checked for their form only.
 constexpr std::string_view kIgnoredObjects[] = {"kv_transfer_params", "ec_transfer_params",
                                                 "vllm_xargs"};
 constexpr double kMaxLimitSeconds = 86400;
-constexpr std::string_view kIgnoredTexts[] = {"user", "session_id"};
-
-Error unsupported(std::string_view name, std::string_view what) {
-  return {ErrorCode::kUnsupported, std::string(what) + " is not supported by this server",
-          std::string(name)};
-}
+constexpr std::string_view kIgnoredTexts[] = {"user", "session_id", "prompt_cache_key",
+                                              "prompt_cache_retention", "safety_identifier"};
 
 SamplingParams params_from(const SamplingDefaults& defaults) {
   SamplingParams params;
@@ -77,11 +76,7 @@ SamplingParams params_from(const SamplingDefaults& defaults) {
 }
 
 void read_stop(const JsonFields& fields, const ServerDefaults& defaults, SamplingParams& params) {
-  if (auto stop = fields.texts("stop")) {
-    if (stop->size() > kMaxStopStrings) {
-      fields.wrong_value("stop", "stop has " + std::to_string(stop->size()) + " strings, at most " +
-                                     std::to_string(kMaxStopStrings) + " are allowed");
-    }
+  if (auto stop = fields.texts("stop", kMaxStopStrings)) {
     if (std::any_of(stop->begin(), stop->end(), [](const auto& text) { return text.empty(); })) {
       fields.wrong_value("stop", "stop cannot contain an empty string");
     }
@@ -96,6 +91,8 @@ void read_logit_bias(const JsonFields& fields, const ServerDefaults& defaults,
                      SamplingParams& params) {
   const auto biases = fields.numbers("logit_bias");
   if (!biases) return;
+  std::vector<std::pair<TokenId, float>> by_token;
+  by_token.reserve(biases->size());
   for (const auto& [key, bias] : *biases) {
     TokenId token = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
@@ -106,9 +103,10 @@ void read_logit_bias(const JsonFields& fields, const ServerDefaults& defaults,
                                            std::to_string(defaults.vocab_size) + ")");
       return;
     }
-    params.logit_bias.emplace_back(
+    by_token.emplace_back(
         token, static_cast<float>(std::clamp<double>(bias, -kMaxLogitBias, kMaxLogitBias)));
   }
+  params.logit_bias = std::move(by_token);
 }
 
 void read_word_lists(const JsonFields& fields, const ServerDefaults& defaults,
@@ -119,12 +117,7 @@ void read_word_lists(const JsonFields& fields, const ServerDefaults& defaults,
     }
     params.allowed_token_ids = *std::move(ids);
   }
-  if (auto words = fields.texts("bad_words")) {
-    if (words->size() > kMaxBadWords) {
-      fields.wrong_value("bad_words", "bad_words has " + std::to_string(words->size()) +
-                                          " words, at most " + std::to_string(kMaxBadWords) +
-                                          " are allowed");
-    }
+  if (auto words = fields.texts("bad_words", kMaxBadWords)) {
     if (std::any_of(words->begin(), words->end(), [](const auto& word) { return word.empty(); })) {
       fields.wrong_value("bad_words", "bad_words cannot contain an empty string");
     }
@@ -208,9 +201,7 @@ void read_response_format(const JsonFields& fields) {
 }
 
 void read_what_is_not_used(const JsonFields& fields) {
-  for (const std::string_view name : kUnsupportedFields) {
-    if (fields.has(name)) fields.fail(unsupported(name, name));
-  }
+  refuse_unsupported_fields(fields);
   for (const std::string_view name : kIgnoredObjects) {
     if (fields.has(name) && fields.kind(name) != JsonKind::kObject) {
       fields.wrong_form(name, "an object");
@@ -218,10 +209,14 @@ void read_what_is_not_used(const JsonFields& fields) {
   }
   for (const std::string_view name : kIgnoredTexts) fields.text(name);
   fields.number("length_penalty");
-  fields.boolean("return_token_offsets");
-  if (fields.boolean("use_beam_search").value_or(false)) {
-    fields.fail(unsupported("use_beam_search", "beam search"));
-  }
+}
+
+void read_request_id(const JsonFields& fields, GenerationFields& request) {
+  request.request_id = fields.text("request_id").value_or("");
+  if (request.request_id.size() <= kMaxRequestIdBytes) return;
+  fields.wrong_value("request_id", "request_id has " + std::to_string(request.request_id.size()) +
+                                       " bytes, at most " + std::to_string(kMaxRequestIdBytes) +
+                                       " are allowed");
 }
 
 }  // namespace
@@ -268,13 +263,6 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
                                        {-1, static_cast<double>(defaults.max_model_len)})) {
     request.truncate_prompt_tokens = static_cast<std::int32_t>(*last);
   }
-  if (const auto side = fields.text("truncation_side"); side && *side != "left") {
-    if (*side == "right") {
-      fields.fail(unsupported("truncation_side", "truncation_side right"));
-    } else {
-      fields.wrong_value("truncation_side", "truncation_side must be left or right");
-    }
-  }
   request.model = fields.text("model").value_or("");
   request.echo = fields.boolean("echo").value_or(false);
   request.return_token_ids = fields.boolean("return_token_ids").value_or(false);
@@ -284,7 +272,7 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
                                        {0, static_cast<double>(defaults.data_parallel_size - 1)})) {
     request.placement.data_parallel_rank = static_cast<std::int32_t>(*rank);
   }
-  request.request_id = fields.text("request_id").value_or("");
+  read_request_id(fields, request);
 }
 
 void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
@@ -310,6 +298,46 @@ void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defa
   }
   // Cached positions have no logits to take log-probabilities from.
   params.skip_reading_prefix_cache = params.prompt_logprobs.has_value();
+}
+
+void check_request_size(const JsonFields& fields, const ServerDefaults& defaults,
+                        const GenerationFields& request, const PromptSizes& prompts) {
+  const SamplingParams& params = request.params;
+  const RequestSizeLimits& limits = defaults.size;
+  const std::int64_t num_samples = prompts.count * params.n;
+  if (num_samples > limits.max_samples) {
+    return fields.wrong_value(
+        "n", "the request has " + std::to_string(num_samples) + " samples (" +
+                 std::to_string(prompts.count) + " prompts, n of each), at most " +
+                 std::to_string(limits.max_samples) + " are allowed (max_request_samples)");
+  }
+  const std::int64_t num_prompt_tokens = prompts.num_tokens + prompts.num_bytes / kBytesPerToken;
+  const std::int64_t num_tokens =
+      params.n * num_prompt_tokens +
+      num_samples * std::min(params.max_tokens.value_or(0), defaults.max_model_len);
+  if (num_samples > 1 && num_tokens > limits.max_tokens) {
+    return fields.wrong_value(params.n > 1 ? "n" : "prompt",
+                              "the request has " + std::to_string(num_samples) +
+                                  " samples, their prompts and max_tokens " + "make " +
+                                  std::to_string(num_tokens) + " tokens, at most " +
+                                  std::to_string(limits.max_tokens) +
+                                  " are allowed (max_request_tokens)");
+  }
+  std::int64_t bytes_per_token = prompts.num_shown_ids * kTokenIdBytes;
+  if (params.prompt_logprobs) {
+    const std::int64_t each =
+        *params.prompt_logprobs == kAllLogprobs ? defaults.vocab_size : *params.prompt_logprobs + 1;
+    bytes_per_token += kLogprobBytes * each;
+  }
+  const std::int64_t echo_bytes =
+      params.n * (prompts.num_shown_bytes + bytes_per_token * num_prompt_tokens);
+  if (echo_bytes > limits.max_echo_bytes) {
+    fields.wrong_value(params.prompt_logprobs ? "prompt_logprobs" : "n",
+                       "the answer would repeat " + std::to_string(echo_bytes) +
+                           " bytes of its prompts in " + std::to_string(num_samples) +
+                           " samples, at most " + std::to_string(limits.max_echo_bytes) +
+                           " are allowed (max_echo_bytes)");
+  }
 }
 
 void check_num_logprobs(const JsonFields& fields, std::string_view name,
@@ -351,7 +379,8 @@ Result<SamplingDefaults> parse_sampling_defaults(std::string_view json,
   read_float("temperature", {0, 2}, defaults.temperature);
   read_float("top_p", {0, 1, true}, defaults.top_p);
   read_float("min_p", {0, 1}, defaults.min_p);
-  read_float("repetition_penalty", {0, 1e30, true}, defaults.repetition_penalty);
+  read_float("repetition_penalty", {kMinRepetitionPenalty, kMaxRepetitionPenalty},
+             defaults.repetition_penalty);
   read_integer("top_k", {-1, kMaxInt32}, defaults.top_k);
   read_integer("max_new_tokens", {1, kMaxInt32}, defaults.max_new_tokens);
   RETURN_IF_ERROR(fields.result());

@@ -16,6 +16,20 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
 void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request);
 
+/// What a request says of its prompts before they are tokenised.
+struct PromptSizes {
+  std::int64_t count = 0;
+  std::int64_t num_tokens = 0;       ///< of those given as token ids
+  std::int64_t num_bytes = 0;        ///< of those given as texts
+  std::int64_t num_shown_bytes = 0;  ///< of text that each sample of the answer repeats
+  std::int64_t num_shown_ids = 0;    ///< how often each sample of the answer repeats the token ids
+};
+
+/// Notes an error if the request is too large: samples, their tokens, and what the answer repeats.
+/// When all else is read.
+void check_request_size(const JsonFields& fields, const ServerDefaults& defaults,
+                        const GenerationFields& request, const PromptSizes& prompts);
+
 /// Notes an error if `num_logprobs`, the value of field `name`, is more than the server gives.
 void check_num_logprobs(const JsonFields& fields, std::string_view name,
                         const ServerDefaults& defaults, std::int64_t num_logprobs);

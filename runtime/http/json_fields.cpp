@@ -2,6 +2,7 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "runtime/http/json_text.hpp"
@@ -33,7 +34,12 @@ std::string echo(const dom::element& element) {
   // Printing a large array to keep a few bytes of it would cost as much as the request itself.
   if (element.is_array()) return "an array";
   if (element.is_object()) return "an object";
-  return shorten(simdjson::to_string(element), kMaxEchoBytes);
+  if (!element.is_string()) return shorten(simdjson::to_string(element), kMaxEchoBytes);
+  std::string text;
+  const std::string_view beginning =
+      element.get_string().value_unsafe().substr(0, kMaxEchoBytes + 1);
+  append_json_string(text, beginning);
+  return shorten(std::move(text), kMaxEchoBytes);
 }
 
 std::string describe(const Interval& range) {
@@ -85,13 +91,15 @@ std::optional<std::int64_t> as_integer(const dom::element& element) {
 struct JsonFields::Document {
   dom::parser parser{simdjson::SIMDJSON_MAXSIZE_BYTES};
   std::size_t num_errors = 0;
-  std::string listed;       ///< the first kMaxErrors errors of form, a line each
-  std::string first_param;  ///< where the first one is
+  std::string listed;               ///< the first kMaxErrors errors of form, a line each
+  std::vector<std::string> places;  ///< of those that are listed
   std::optional<Error> value_error;
 
+  /// Of one place the first error counts.
   void wrong_form(const std::string& where, std::string_view what) {
-    if (num_errors++ == 0) first_param = where;
-    if (num_errors > kMaxErrors) return;
+    if (std::find(places.begin(), places.end(), where) != places.end()) return;
+    if (++num_errors > kMaxErrors) return;
+    places.push_back(where);
     listed += "\n  " + shorten(where + ": " + std::string(what), kMaxEntryBytes);
   }
 };
@@ -128,6 +136,17 @@ struct JsonFields::Node {
     document->value_error =
         invalid_argument(message + " (parameter=" + where + ", value=" + echo(value) + ")", where);
   }
+  /// Noted if it is not so. Pre: `value`, of the field `name`, is an array.
+  [[nodiscard]] bool has_at_most(std::size_t max_count, std::string_view what,
+                                 std::string_view name, const dom::element& value) const {
+    const std::size_t count = array_of(value).size();
+    if (count <= max_count) return true;
+    wrong_value(at(name),
+                std::string(name) + " has " + std::to_string(count) + " " + std::string(what) +
+                    ", at most " + std::to_string(max_count) + " are allowed",
+                value);
+    return false;
+  }
   [[nodiscard]] std::optional<std::vector<TokenId>> read_tokens(const std::string& where,
                                                                 const dom::element& value,
                                                                 std::int32_t vocab_size) const {
@@ -163,6 +182,10 @@ Result<JsonFields> JsonFields::parse(std::string_view body) {
   const auto malformed = [](const std::string& what) {
     return Error{ErrorCode::kCorrupt, "1 validation error:\n  body: " + what, "body"};
   };
+  if (const std::size_t num_values = count_json_values(body); num_values > kMaxValues) {
+    return malformed("JSON has " + std::to_string(num_values) + " values, at most " +
+                     std::to_string(kMaxValues) + " are read");
+  }
   auto node = std::make_shared<Node>();
   node->document = std::make_shared<Document>();
   dom::parser& parser = node->document->parser;
@@ -242,7 +265,8 @@ std::optional<std::string> JsonFields::text(std::string_view name) const {
   return std::nullopt;
 }
 
-std::optional<std::vector<std::string>> JsonFields::texts(std::string_view name) const {
+std::optional<std::vector<std::string>> JsonFields::texts(std::string_view name,
+                                                          std::size_t max_count) const {
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   std::vector<std::string> texts;
@@ -254,6 +278,7 @@ std::optional<std::vector<std::string>> JsonFields::texts(std::string_view name)
     node_->wrong_form(node_->at(name), "a string or an array of strings", *value);
     return std::nullopt;
   }
+  if (!node_->has_at_most(max_count, "strings", name, *value)) return std::nullopt;
   for (const dom::element element : array_of(*value)) {
     if (!element.is_string()) {
       node_->wrong_form(node_->at(name) + "." + std::to_string(texts.size()), "a string", element);
@@ -272,13 +297,14 @@ std::optional<std::vector<TokenId>> JsonFields::tokens(std::string_view name,
 }
 
 std::optional<std::vector<std::vector<TokenId>>> JsonFields::token_lists(
-    std::string_view name, std::int32_t vocab_size) const {
+    std::string_view name, std::int32_t vocab_size, std::size_t max_count) const {
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (!value->is_array()) {
     node_->wrong_form(node_->at(name), "an array of arrays of token ids", *value);
     return std::nullopt;
   }
+  if (!node_->has_at_most(max_count, "lists of token ids", name, *value)) return std::nullopt;
   std::vector<std::vector<TokenId>> lists;
   for (const dom::element element : array_of(*value)) {
     auto tokens = node_->read_tokens(node_->at(name) + "." + std::to_string(lists.size()), element,
@@ -320,24 +346,25 @@ std::optional<JsonFields> JsonFields::object(std::string_view name) const {
       std::make_shared<Node>(Node{node_->document, object_of(*value), node_->at(name) + "."}));
 }
 
-std::optional<std::vector<JsonFields>> JsonFields::objects(std::string_view name) const {
+std::optional<std::size_t> JsonFields::each_object(
+    std::string_view name, const std::function<void(const JsonFields&)>& visit) const {
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (!value->is_array()) {
     node_->wrong_form(node_->at(name), "an array of objects", *value);
     return std::nullopt;
   }
-  std::vector<JsonFields> objects;
+  std::size_t count = 0;
   for (const dom::element element : array_of(*value)) {
-    const std::string where = node_->at(name) + "." + std::to_string(objects.size());
+    const std::string where = node_->at(name) + "." + std::to_string(count++);
     if (!element.is_object() || object_of(element).size() > kMaxFields) {
       node_->wrong_form(where, "an object", element);
       return std::nullopt;
     }
-    objects.push_back(
+    visit(
         JsonFields(std::make_shared<Node>(Node{node_->document, object_of(element), where + "."})));
   }
-  return objects;
+  return count;
 }
 
 std::optional<std::string> JsonFields::raw(std::string_view name, JsonKind expected) const {
@@ -379,7 +406,7 @@ Result<void> JsonFields::result() const {
     return Error{ErrorCode::kCorrupt,
                  std::to_string(document.num_errors) + " validation error" +
                      (document.num_errors == 1 ? ":" : "s:") + document.listed,
-                 document.first_param};
+                 document.places.front()};
   }
   if (document.value_error) return *document.value_error;
   return {};

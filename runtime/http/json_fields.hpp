@@ -3,6 +3,7 @@
 // collected, so that a client hears of it at once.
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -40,10 +41,12 @@ inline constexpr Interval kAnyInt32 = {std::numeric_limits<std::int32_t>::min(),
 class JsonFields {
  public:
   static constexpr std::size_t kMaxDepth = kMaxJsonDepth;
-  static constexpr std::size_t kMaxFields = 1024;  ///< in an object that is read by name
-  static constexpr std::size_t kMaxErrors = 10;    ///< listed; the rest is only counted
+  static constexpr std::size_t kMaxFields = 1024;     ///< in an object that is read by name
+  static constexpr std::size_t kMaxErrors = 10;       ///< listed; the rest is only counted
+  static constexpr std::size_t kMaxValues = 1 << 20;  ///< in all of the body
 
-  /// Errors: kCorrupt if `body` is not a JSON object in UTF-8 with at most kMaxDepth levels.
+  /// Errors: kCorrupt if `body` is not a JSON object in UTF-8 with at most kMaxDepth levels and
+  /// kMaxValues values.
   [[nodiscard]] static Result<JsonFields> parse(std::string_view body);
 
   [[nodiscard]] JsonKind kind(std::string_view name) const;
@@ -54,17 +57,21 @@ class JsonFields {
   std::optional<std::int64_t> integer(std::string_view name, const Interval& range = {}) const;
   std::optional<double> number(std::string_view name, const Interval& range = {}) const;
   std::optional<std::string> text(std::string_view name) const;
-  /// One string, or an array of strings.
-  std::optional<std::vector<std::string>> texts(std::string_view name) const;
+  /// One string, or an array of strings: at most `max_count`.
+  std::optional<std::vector<std::string>> texts(std::string_view name, std::size_t max_count) const;
   /// An array of token ids in [0, vocab_size).
   std::optional<std::vector<TokenId>> tokens(std::string_view name, std::int32_t vocab_size) const;
-  /// An array of arrays of token ids.
+  /// An array of at most `max_count` arrays of token ids.
   std::optional<std::vector<std::vector<TokenId>>> token_lists(std::string_view name,
-                                                               std::int32_t vocab_size) const;
+                                                               std::int32_t vocab_size,
+                                                               std::size_t max_count) const;
   /// An object whose values are numbers, in its order.
   std::optional<std::vector<std::pair<std::string, double>>> numbers(std::string_view name) const;
   std::optional<JsonFields> object(std::string_view name) const;
-  std::optional<std::vector<JsonFields>> objects(std::string_view name) const;
+  /// Calls visit(object) for each object of an array, one after the other: a body may have a
+  /// million of them. Returns their number.
+  std::optional<std::size_t> each_object(std::string_view name,
+                                         const std::function<void(const JsonFields&)>& visit) const;
   /// The JSON text of an array or object.
   std::optional<std::string> raw(std::string_view name, JsonKind expected) const;
   /// The kind of the first element of an array; kAbsent if it is empty or no array.

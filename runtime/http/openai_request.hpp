@@ -37,6 +37,16 @@ struct SamplingDefaults {
 [[nodiscard]] Result<SamplingDefaults> parse_sampling_defaults(std::string_view json,
                                                                const SamplingDefaults& base);
 
+inline constexpr std::size_t kMaxRequestIdBytes = 256;
+
+/// How much one request may ask for, whatever its fields.
+struct RequestSizeLimits {
+  std::int64_t max_samples = 1024;           ///< n of each prompt
+  std::int64_t max_tokens = 1 << 20;         ///< of each sample: its prompt's and max_tokens
+  std::int64_t max_echo_bytes = 4 << 20;     ///< of an answer, that repeat its prompts
+  std::int64_t max_answer_bytes = 64 << 20;  ///< of an answer, that wait for the client
+};
+
 /// What requests are checked against and completed with.
 struct ServerDefaults {
   SamplingDefaults sampling;
@@ -45,7 +55,8 @@ struct ServerDefaults {
   std::int32_t max_logprobs = 20;  ///< -1: the whole vocabulary
   std::int32_t stream_interval = 1;
   std::int32_t data_parallel_size = 1;  ///< groups that a request may ask for
-  RequestLimits limits;                 ///< a request may ask for shorter ones
+  RequestSizeLimits size;
+  RequestLimits limits;  ///< a request may ask for shorter ones
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
 };
@@ -79,6 +90,7 @@ struct GenerationFields {
   std::uint32_t tenant = 0;  ///< not from the body: from the API key
   std::shared_ptr<const ResumableStream> resumable;  ///< not from the body; null: it is not
   std::string request_id;                            ///< the client's, may be empty
+  std::size_t body_bytes = 0;                        ///< of the request
   std::string cache_salt;
 };
 

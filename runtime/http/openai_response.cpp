@@ -244,6 +244,15 @@ const std::vector<TokenId>* shown_ids(const CompletionOutput& output, const Choi
   return format.show_token_ids ? &output.token_ids : nullptr;
 }
 
+/// Room for the texts, so that a large answer is not copied while it grows.
+template <class Choices, class Size>
+std::size_t num_text_bytes(const Choices& choices, const Size& size) {
+  constexpr std::size_t kChoiceBytes = 512;  // around the text
+  std::size_t total = kChoiceBytes;
+  for (const auto& choice : choices) total += size(choice) + size(choice) / 16 + kChoiceBytes;
+  return total;
+}
+
 void append_optional_usage(std::string& json, const Usage* usage) {
   if (usage == nullptr) return;
   json += ',';
@@ -254,6 +263,8 @@ void append_optional_usage(std::string& json, const Usage* usage) {
 
 std::string completion_json(const CompletionAnswer& answer, const ChoiceFormat& format) {
   std::string json;
+  json.reserve(num_text_bytes(
+      answer.choices, [](const CompletionChoice& choice) { return choice.output.text.size(); }));
   append_head(json, answer.head, kCompletionObject);
   json += ",\"choices\":";
   append_json_array(json, answer.choices, [&](std::string& out, const CompletionChoice& choice) {
@@ -290,6 +301,8 @@ void append_completion_event(std::string& out, const AnswerHead& head,
 
 std::string chat_json(const ChatAnswer& answer, const ChoiceFormat& format) {
   std::string json;
+  json.reserve(num_text_bytes(answer.choices,
+                              [](const CompletionOutput& output) { return output.text.size(); }));
   append_head(json, answer.head, kChatObject);
   json += ",\"choices\":";
   append_json_array(json, answer.choices, [&](std::string& out, const CompletionOutput& output) {
@@ -405,8 +418,8 @@ ErrorForm error_form(ErrorCode code) noexcept {
       return {413, "Payload Too Large"};
     case ErrorCode::kUnprocessable:
       return {422, "UnprocessableEntityError"};
-    case ErrorCode::kUnsupported:
-      return {501, "NotImplementedError"};
+    case ErrorCode::kUnsupported:  // not 501, on which OpenAI's client tries again
+      return {400, "BadRequestError"};
     case ErrorCode::kOverloaded:
       return {503, "Service Unavailable"};
     case ErrorCode::kUnavailable:
@@ -418,17 +431,9 @@ ErrorForm error_form(ErrorCode code) noexcept {
   }
 }
 
-}  // namespace
-
-int http_status(ErrorCode code) noexcept { return error_form(code).status; }
-
-std::string error_json(const Error& error) {
-  const ErrorForm form = error_form(error.code);
-  return error_json(form.status, form.type, error.message, error.param);
-}
-
-std::string error_json(int status, std::string_view type, std::string_view message,
-                       std::string_view param) {
+/// `code`: as JSON.
+std::string error_text(std::string_view type, std::string_view message, std::string_view param,
+                       std::string_view code) {
   std::string json = "{\"error\":{\"message\":";
   append_json_string(json, message);
   json += ",\"type\":";
@@ -439,9 +444,23 @@ std::string error_json(int status, std::string_view type, std::string_view messa
   } else {
     append_json_string(json, param);
   }
-  json += ",\"code\":";
-  append_json_integer(json, status);
-  return json + "}}";
+  return json.append(",\"code\":").append(code).append("}}");
+}
+
+}  // namespace
+
+int http_status(ErrorCode code) noexcept { return error_form(code).status; }
+
+std::string error_json(const Error& error) {
+  const ErrorForm form = error_form(error.code);
+  if (error.code == ErrorCode::kUnsupported)
+    return error_text(form.type, error.message, error.param, "\"unsupported_parameter\"");
+  return error_json(form.status, form.type, error.message, error.param);
+}
+
+std::string error_json(int status, std::string_view type, std::string_view message,
+                       std::string_view param) {
+  return error_text(type, message, param, std::to_string(status));
 }
 
 }  // namespace troupe

@@ -1,5 +1,6 @@
 #include "runtime/http/preparation.hpp"
 
+#include "runtime/base/memory.hpp"
 #include "runtime/http/gzip.hpp"
 #include "runtime/http/target.hpp"
 
@@ -9,6 +10,8 @@ namespace {
 constexpr std::string_view kContentEncoding = "Content-Encoding";
 /// Read in less time than it takes to wake another thread, a few times over.
 constexpr std::size_t kMaxInlineBytes = 16 << 10;
+/// What is made of a body to read it, and freed, by the body's size.
+constexpr std::size_t kParsedFactor = 4;
 
 bool is_packed(const HttpRequest& http) {
   const std::string_view encoding = http.header(kContentEncoding);
@@ -30,7 +33,9 @@ Prepared read_body(HttpRequest& http, const std::function<Prepare>& prepare,
   if (Result<void> unpacked = unpack(http, config.max_body_bytes); !unpacked.ok()) {
     return [error = unpacked.error()](auto&, auto&, auto&) -> Result<Answer> { return error; };
   }
-  return prepare(http.body, config.defaults);
+  Prepared prepared = prepare(http.body, config.defaults);
+  note_freed_memory(kParsedFactor * http.body.size());
+  return prepared;
 }
 
 }  // namespace

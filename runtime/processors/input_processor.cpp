@@ -29,8 +29,8 @@ ChatClock clock_of(const GenerateRequest& request, ChatClock now) {
 /// min_tokens keeps off.
 void add_stop_ids(SamplingParams& params, std::optional<TokenId> eos,
                   const std::vector<TokenId>& model_eos_ids) {
-  const auto add = [](std::vector<TokenId>& ids, TokenId id) {
-    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+  const auto add = [](SharedVector<TokenId>& ids, TokenId id) {
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.edit().push_back(id);
   };
   params.eos_token_id = params.ignore_eos ? std::nullopt : eos;
   params.all_stop_token_ids = params.stop_token_ids;
@@ -43,12 +43,25 @@ void add_stop_ids(SamplingParams& params, std::optional<TokenId> eos,
 
 }  // namespace
 
+std::size_t text_bytes(const Prompt& prompt) noexcept {
+  if (const auto* text = std::get_if<TextPrompt>(&prompt)) return text->text.size();
+  const auto* chat = std::get_if<ChatPrompt>(&prompt);
+  if (chat == nullptr) return 0;
+  return chat->messages_json.size() + chat->tools_json.size() + chat->documents_json.size() +
+         chat->template_kwargs_json.size() + chat->chat_template.size();
+}
+
 InputProcessor::InputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
                                std::shared_ptr<ChatRenderer> chat_renderer,
                                InputProcessorOptions options)
     : tokenizer_(std::move(tokenizer)),
       chat_renderer_(std::move(chat_renderer)),
-      options_(std::move(options)) {}
+      options_(std::move(options)) {
+  for (std::size_t id = 0; id < tokenizer_->id_limit(); ++id) {
+    const auto token = tokenizer_->id_to_token(static_cast<TokenId>(id));
+    if (token) longest_token_bytes_ = std::max(longest_token_bytes_, token->size());
+  }
+}
 
 Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                                                  const InputContext& context) const {
@@ -58,11 +71,13 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                                                      .max_logprobs = options_.max_logprobs,
                                                      .max_num_samples = options_.max_num_samples}));
   ASSIGN_OR_RETURN(TokenizedPrompt prompt,
-                   tokenize(request.prompt, clock_of(request, context.clock)));
+                   tokenize(request.prompt, clock_of(request, context.clock),
+                            /*must_fit=*/!request.truncate_prompt_tokens));
   if (request.truncate_prompt_tokens) {
     RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, params));
   }
   RETURN_IF_ERROR(check_prompt(prompt.token_ids));
+  RETURN_IF_ERROR(check_size(params, prompt.token_ids.size()));
   if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
     prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
   RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size()));
@@ -82,16 +97,19 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   ProcessedRequest processed;
   processed.output = {.id = request.id,
                       .external_id = request.external_id,
-                      .prompt_token_ids = prompt.token_ids,
+                      .prompt_token_ids = std::move(prompt.token_ids),
                       .prompt_text = request.return_prompt_text ? std::move(prompt.text) : "",
                       .params = params,
                       .arrival_time = request.arrival_time,
                       .emitted = request.emitted};
   EngineCoreRequest sample;
   sample.external_id = std::move(request.external_id);
-  sample.prompt_token_ids = std::move(prompt.token_ids);
+  sample.prompt_token_ids = processed.output.prompt_token_ids;
   sample.params = params;
   sample.params.n = 1;
+  // Texts are the OutputProcessor's: the engine has their tokens.
+  sample.params.stop = {};
+  sample.params.bad_words = {};
   sample.arrival_time = request.arrival_time;
   sample.priority = request.priority;
   sample.cache_salt = std::move(request.cache_salt);
@@ -105,6 +123,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
     }
   }
   sample.tenant = request.tenant;
+  processed.samples.reserve(static_cast<std::size_t>(params.n));
   for (std::int32_t i = 0; i < params.n; ++i) {
     const auto index = static_cast<std::uint64_t>(i);
     if (resubmitted) {
@@ -122,7 +141,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
 RenderReply InputProcessor::render(const RenderRequest& request,
                                    const InputContext& context) const {
   RenderReply reply;
-  auto prompt = tokenize(request.prompt, context.clock);
+  auto prompt = tokenize(request.prompt, context.clock, /*must_fit=*/false);
   if (!prompt.ok()) {
     reply.error = std::move(prompt).error();
     return reply;
@@ -145,11 +164,13 @@ RenderReply InputProcessor::render(const RenderRequest& request,
 }
 
 Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize(const Prompt& prompt,
-                                                                 const ChatClock& clock) const {
+                                                                 const ChatClock& clock,
+                                                                 bool must_fit) const {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) {
     return TokenizedPrompt{tokens->token_ids, {}};
   }
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
+    if (must_fit) RETURN_IF_ERROR(check_text(text->text));
     return TokenizedPrompt{tokenizer_->encode(text->text, text->add_special_tokens), text->text};
   }
   const auto& chat = std::get<ChatPrompt>(prompt);
@@ -163,6 +184,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize(const Prompt& p
                      rendered.media.front().modality + ", this server takes text only",
                  "messages"};
   }
+  if (must_fit) RETURN_IF_ERROR(check_text(rendered.text));
   return TokenizedPrompt{tokenizer_->encode(rendered.text, chat.add_special_tokens),
                          std::move(rendered.text)};
 }
@@ -199,6 +221,29 @@ Result<void> InputProcessor::check_prompt(const std::vector<TokenId>& token_ids)
                             "prompt");
   }
   return check_token_ids(token_ids);
+}
+
+/// Encoding takes many times the memory of the text.
+Result<void> InputProcessor::check_text(std::string_view text) const {
+  const auto limit = static_cast<std::size_t>(options_.max_model_len);
+  if (text.size() / longest_token_bytes_ <= limit) return {};
+  return invalid_argument("prompt has " + std::to_string(text.size()) +
+                              " bytes, max_model_len is " + std::to_string(limit) +
+                              " tokens, of which none has more than " +
+                              std::to_string(longest_token_bytes_) + " bytes",
+                          "prompt");
+}
+
+Result<void> InputProcessor::check_size(const SamplingParams& params,
+                                        std::size_t num_prompt_tokens) const {
+  const auto num_tokens = static_cast<std::int64_t>(num_prompt_tokens) +
+                          std::min(params.max_tokens.value_or(0), options_.max_model_len);
+  if (params.n == 1 || params.n * num_tokens <= options_.max_request_tokens) return {};
+  return invalid_argument("the request has " + std::to_string(params.n) + " samples of " +
+                              std::to_string(num_tokens) +
+                              " tokens (prompt and max_tokens), together they may have " +
+                              std::to_string(options_.max_request_tokens) + " (max_request_tokens)",
+                          "n");
 }
 
 Result<void> InputProcessor::check_token_ids(const std::vector<TokenId>& token_ids) const {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "messages/request.hpp"
@@ -16,12 +17,18 @@ namespace troupe {
 /// What the InputProcessor knows of the model beside its tokenizer.
 struct InputProcessorOptions {
   std::int32_t max_model_len = 0;
-  std::int32_t vocab_size = 0;           ///< rows of the model's embedding
-  std::vector<TokenId> eos_token_ids;    ///< of generation_config.json
-  std::int32_t max_logprobs = 20;        ///< kAllLogprobs: no limit
-  std::int32_t max_num_samples = 16384;  ///< of one request: SamplingParams::n
-  std::size_t max_num_bad_words = 128;   ///< counted as token sequences
+  std::int32_t vocab_size = 0;          ///< rows of the model's embedding
+  std::vector<TokenId> eos_token_ids;   ///< of generation_config.json
+  std::int32_t max_logprobs = 20;       ///< kAllLogprobs: no limit
+  std::int32_t max_num_samples = 1024;  ///< of one request: SamplingParams::n
+  /// Of one request: for each sample, those of its prompt and max_tokens. One sample may always
+  /// have as many as fit.
+  std::int64_t max_request_tokens = 1 << 20;
+  std::size_t max_num_bad_words = 128;  ///< counted as token sequences
 };
+
+/// Of the texts that are rendered and tokenised.
+[[nodiscard]] std::size_t text_bytes(const Prompt& prompt) noexcept;
 
 /// What a call may not take from the world itself.
 struct InputContext {
@@ -61,16 +68,21 @@ class InputProcessor {
     std::string text;  // of a TokensPrompt only if it is asked for
   };
 
-  Result<TokenizedPrompt> tokenize(const Prompt& prompt, const ChatClock& clock) const;
+  /// `must_fit`: a text that cannot have as few tokens as the model takes is not encoded.
+  Result<TokenizedPrompt> tokenize(const Prompt& prompt, const ChatClock& clock,
+                                   bool must_fit) const;
   Result<void> truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
                         const SamplingParams& params) const;
   Result<void> check_prompt(const std::vector<TokenId>& token_ids) const;
   Result<void> check_token_ids(const std::vector<TokenId>& token_ids) const;
+  Result<void> check_text(std::string_view text) const;
+  Result<void> check_size(const SamplingParams& params, std::size_t num_prompt_tokens) const;
   Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<ChatRenderer> chat_renderer_;
   InputProcessorOptions options_;
+  std::size_t longest_token_bytes_ = 1;  // as the vocabulary has it
 };
 
 }  // namespace troupe

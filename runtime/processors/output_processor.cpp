@@ -51,6 +51,7 @@ class OutputRequestState {
 
  private:
   std::vector<PositionLogprobs> prompt_logprobs_;
+  std::string first_token_text_;
   bool had_output_ = false;
 };
 
@@ -73,6 +74,7 @@ PrefillStats join(const PrefillStats& a, const PrefillStats& b) {
 void OutputRequestState::add_prompt_logprobs(const PromptLogprobs& added, TokenStrings& strings) {
   if (had_output_) return;
   const std::span<const TokenId> prompt = request.prompt_token_ids;
+  if (prompt_logprobs_.empty()) first_token_text_ = strings.text(prompt.front(), {});
   prompt_logprobs_.resize(prompt.size());
   LogprobRowReader reader(added.rows);
   for (auto position = static_cast<std::size_t>(added.first_position); !reader.at_end();
@@ -87,9 +89,11 @@ RequestOutput OutputRequestState::start_output() {
   output.id = request.id;
   output.finished = num_unfinished == 0;
   if (!std::exchange(had_output_, true)) {
-    output.prompt_token_ids = std::move(request.prompt_token_ids);
+    output.prompt_token_ids = request.prompt_token_ids;
+    request.prompt_token_ids = {};
     output.prompt_text = std::move(request.prompt_text);
     output.prompt_logprobs = std::move(prompt_logprobs_);
+    output.first_token_text = std::move(first_token_text_);
   }
   return output;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/guard.hpp"
 #include "runtime/base/request_time.hpp"
 
 namespace troupe {
@@ -82,6 +83,7 @@ std::vector<RequestJournal::Submission> RequestJournal::take_submissions(Coordin
   if (quarantine_ && !quarantined_ && groups_[*quarantine_].num_requests == 0) {
     quarantined_ = suspects_.begin()->second;
     submissions.push_back(hand_out(suspects_, *quarantine_));
+    if (submissions.back().error) quarantined_.reset();
   }
   std::vector<Coordinator::Candidate> candidates;
   for (std::size_t group = 0; group < groups_.size(); ++group) {
@@ -89,7 +91,7 @@ std::vector<RequestJournal::Submission> RequestJournal::take_submissions(Coordin
       candidates.push_back({group, groups_[group].num_samples});
   }
   if (candidates.empty()) return submissions;
-  submissions.reserve(waiting_.size());
+  submissions.reserve(submissions.size() + waiting_.size());
   while (!waiting_.empty()) {
     const Entry& next = entries_.at(waiting_.begin()->second);
     const std::size_t group = coordinator.route(next.request, next.placement, candidates);
@@ -118,17 +120,27 @@ void RequestJournal::choose_quarantine() {
 }
 
 RequestJournal::Submission RequestJournal::hand_out(Queue& queue, std::size_t group) {
-  Entry& entry = entries_.at(queue.begin()->second);
+  const auto found = entries_.find(queue.begin()->second);
+  CHECK(found != entries_.end(), value(queue.begin()->second));
+  Submission submission{.group = group, .request = {}, .again = found->second.taken_back};
+  submission.error = guard([&] { submission.request = found->second.request; });
+  if (submission.error) {
+    submission.request = {};
+    submission.request.id = found->first;
+    end(found);
+    return submission;
+  }
   queue.erase(queue.begin());
-  const bool again = entry.taken_back;
+  Entry& entry = found->second;
   end_waiting(entry);
   entry.group = group;
   ++groups_[group].num_requests;
   groups_[group].num_samples += entry.request.params.n;
-  return {group, entry.request, again};
+  return submission;
 }
 
-void RequestJournal::record(const RequestOutputs& outputs) {
+std::vector<RequestJournal::Failure> RequestJournal::record(const RequestOutputs& outputs) {
+  std::vector<Failure> failures;
   for (const RequestOutput& output : outputs.outputs) {
     const auto entry = entries_.find(output.id);
     if (entry == entries_.end()) continue;
@@ -136,8 +148,12 @@ void RequestJournal::record(const RequestOutputs& outputs) {
       end(entry);
       continue;
     }
-    for (const CompletionOutput& sample : output.outputs) note(entry->second, sample);
+    auto error = guard([&] {
+      for (const CompletionOutput& sample : output.outputs) note(entry->second, sample);
+    });
+    if (error) failures.push_back({output.id, *std::move(error)});
   }
+  return failures;
 }
 
 void RequestJournal::note(Entry& entry, const CompletionOutput& output) {

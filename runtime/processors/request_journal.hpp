@@ -47,13 +47,19 @@ class RequestJournal {
     std::size_t group = 0;
     GenerateRequest request;
     bool again = false;  ///< it was in a group that is lost
+    /// There was no memory to hand it out: the request, of which only the id is here, has ended.
+    std::optional<Error> error = std::nullopt;
   };
   /// What is to be given to groups now, oldest first, as the coordinator says; nothing while there
   /// is none.
   [[nodiscard]] std::vector<Submission> take_submissions(Coordinator& coordinator);
 
-  /// Notes what clients are given.
-  void record(const RequestOutputs& outputs);
+  /// Notes what clients are given. Those that could not be noted, with the reason: to be aborted.
+  struct Failure {
+    RequestId id{};
+    Error error;
+  };
+  std::vector<Failure> record(const RequestOutputs& outputs);
 
   struct ToEngine {
     std::size_t group = 0;

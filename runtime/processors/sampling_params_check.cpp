@@ -36,9 +36,8 @@ Result<void> check_at_least(std::string_view field, std::int32_t value, std::int
 Result<void> check_numbers(const SamplingParams& params) {
   RETURN_IF_ERROR(check_between("presence_penalty", params.presence_penalty, -2, 2));
   RETURN_IF_ERROR(check_between("frequency_penalty", params.frequency_penalty, -2, 2));
-  if (!std::isfinite(params.repetition_penalty) || params.repetition_penalty <= 0) {
-    return out_of_range("repetition_penalty", params.repetition_penalty, "above 0 and finite");
-  }
+  RETURN_IF_ERROR(check_between("repetition_penalty", params.repetition_penalty,
+                                kMinRepetitionPenalty, kMaxRepetitionPenalty));
   RETURN_IF_ERROR(check_between("temperature", params.temperature, 0, 2));
   if (!(params.top_p > 0 && params.top_p <= 1)) {
     return out_of_range("top_p", params.top_p, "above 0 and at most 1");
@@ -109,9 +108,43 @@ Result<void> check_repetition_detection(const SamplingParams& params) {
   return {};
 }
 
-void remove_repeated(std::vector<TokenId>& token_ids) {
+/// Keeps the first of each.
+void remove_repeated(SharedVector<TokenId>& token_ids) {
+  if (token_ids.size() < 2) return;
   std::unordered_set<TokenId> seen;
-  std::erase_if(token_ids, [&](TokenId token) { return !seen.insert(token).second; });
+  std::erase_if(token_ids.edit(), [&](TokenId token) { return !seen.insert(token).second; });
+}
+
+/// Sorted, each once: as the sampler reads them.
+void sort_unique(SharedVector<TokenId>& token_ids) {
+  if (token_ids.size() < 2) return;
+  std::vector<TokenId>& ids = token_ids.edit();
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  ids.shrink_to_fit();
+}
+
+/// The bias that comes last counts, within what is allowed.
+Result<void> normalize_logit_bias(SharedVector<std::pair<TokenId, float>>& logit_bias,
+                                  std::int32_t vocab_size) {
+  if (logit_bias.empty()) return {};
+  std::vector<std::pair<TokenId, float>>& biases = logit_bias.edit();
+  std::stable_sort(biases.begin(), biases.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::pair<TokenId, float>> kept;
+  std::vector<TokenId> tokens;
+  for (auto& [token, bias] : biases) {
+    if (std::isnan(bias)) return out_of_range("logit_bias", bias, "a number");
+    bias = std::clamp(bias, -kMaxBias, kMaxBias);
+    if (!tokens.empty() && tokens.back() == token) {
+      kept.back().second = bias;
+    } else {
+      tokens.push_back(token);
+      kept.emplace_back(token, bias);
+    }
+  }
+  biases = std::move(kept);
+  return check_token_ids("logit_bias", tokens, vocab_size);
 }
 
 }  // namespace
@@ -136,13 +169,8 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
   RETURN_IF_ERROR(check_token_ids("stop_token_ids", params.stop_token_ids, limits.vocab_size));
   RETURN_IF_ERROR(
       check_token_ids("allowed_token_ids", params.allowed_token_ids, limits.vocab_size));
-  std::vector<TokenId> biased;
-  for (auto& [token, bias] : params.logit_bias) {
-    biased.push_back(token);
-    if (std::isnan(bias)) return out_of_range("logit_bias", bias, "a number");
-    bias = std::clamp(bias, -kMaxBias, kMaxBias);
-  }
-  RETURN_IF_ERROR(check_token_ids("logit_bias", biased, limits.vocab_size));
+  sort_unique(params.allowed_token_ids);
+  RETURN_IF_ERROR(normalize_logit_bias(params.logit_bias, limits.vocab_size));
   RETURN_IF_ERROR(check_repetition_detection(params));
 
   if (params.greedy()) {

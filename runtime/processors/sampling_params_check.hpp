@@ -13,8 +13,8 @@ namespace troupe {
 
 struct SamplingLimits {
   std::int32_t vocab_size = 0;
-  std::int32_t max_logprobs = 20;        ///< kAllLogprobs: no limit
-  std::int32_t max_num_samples = 16384;  ///< SamplingParams::n
+  std::int32_t max_logprobs = 20;       ///< kAllLogprobs: no limit
+  std::int32_t max_num_samples = 1024;  ///< SamplingParams::n
 };
 
 /// Normalises in vLLM's order (temperature floor, seed -1, repeated stop ids), checks every field

@@ -39,7 +39,7 @@ RequestState::RequestState(EngineCoreRequest request)
       pooling(request.pooling),
       resumable(request.resumable),
       resubmitted(!request.output_token_ids.empty()),
-      token_ids(std::move(request.prompt_token_ids)),
+      token_ids(request.prompt_token_ids),
       num_prompt_tokens(static_cast<std::int32_t>(token_ids.size())),
       max_tokens(pooling ? 1 : params.max_tokens.value_or(1)),
       status(params.structured_outputs ? RequestStatus::kWaitingForGrammar

@@ -25,7 +25,10 @@ SamplingState::SamplingState(const SamplingParams& params, std::span<const Token
       allowed_token_ids_(params.allowed_token_ids),
       num_tokens_(num_prompt_tokens) {
   CHECK(num_prompt_tokens <= token_ids.size(), num_prompt_tokens, token_ids.size());
-  std::sort(allowed_token_ids_.begin(), allowed_token_ids_.end());
+  if (!std::is_sorted(allowed_token_ids_.begin(), allowed_token_ids_.end())) {
+    std::vector<TokenId>& ids = allowed_token_ids_.edit();
+    std::sort(ids.begin(), ids.end());
+  }
   has_penalties_ = params.repetition_penalty != 1 || params.frequency_penalty != 0 ||
                    params.presence_penalty != 0;
   for (const auto& word : params.bad_words_token_ids) {

@@ -46,7 +46,7 @@ class SamplingState {
   void apply_penalties(std::span<float> logits) const;
 
   SamplingParams params_;
-  std::vector<TokenId> allowed_token_ids_;      // sorted
+  SharedVector<TokenId> allowed_token_ids_;     // sorted
   std::unordered_map<TokenId, TokenUse> uses_;  // empty without penalties
   std::vector<TokenId> recent_outputs_;         // at least the last max_recent_, oldest first
   std::size_t max_recent_ = 0;                  // what the longest bad word looks back

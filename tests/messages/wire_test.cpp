@@ -42,6 +42,50 @@ BOOST_AUTO_TEST_CASE(a_message_survives_the_wire_in_every_field) {
   BOOST_TEST((round_trip(step) == step));
 }
 
+BOOST_AUTO_TEST_CASE(what_requests_share_travels_once_and_is_shared_behind_the_wire) {
+  EngineCoreRequest sample;
+  sample.prompt_token_ids = std::vector<TokenId>(10'000, 7);
+  sample.params.allowed_token_ids = std::vector<TokenId>(5'000, 3);
+  sample.params.stop_token_ids = {3};
+  EngineCoreRequests one{{sample}};
+  EngineCoreRequests many{std::vector<EngineCoreRequest>(100, sample)};
+  many.samples[50].params.stop_token_ids = {4};
+  std::vector<char> bytes_of_one, bytes_of_many;
+  wire::encode(one, bytes_of_one);
+  wire::encode(many, bytes_of_many);
+  BOOST_TEST(bytes_of_one.size() > 60'000u);
+  BOOST_TEST(bytes_of_many.size() < bytes_of_one.size() + 100 * 500);
+  const EngineCoreRequests copy = round_trip(many);
+  BOOST_TEST((copy == many));
+  BOOST_TEST(copy.samples[0].prompt_token_ids.data() == copy.samples[99].prompt_token_ids.data());
+}
+
+BOOST_AUTO_TEST_CASE(a_share_of_what_is_not_there_or_of_another_type_is_refused) {
+  for (const int distance : {1, 2, 64, 200}) {
+    std::vector<char> bytes;
+    wire::VectorSink sink(bytes);
+    wire::Writer writer(sink);
+    writer.put(SharedVector<std::string>{"text"});
+    writer.put(static_cast<std::uint8_t>(1 + distance));
+    wire::Reader reader(bytes.data(), bytes.size());
+    SharedVector<std::string> texts;
+    SharedVector<TokenId> tokens;
+    reader.get(texts);
+    BOOST_TEST(reader.ok());
+    reader.get(tokens);
+    BOOST_TEST(!reader.ok());
+    BOOST_TEST(tokens.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_shared_vector_that_is_edited_leaves_the_others_as_they_were) {
+  const SharedVector<int> first{1, 2};
+  SharedVector<int> second = first;
+  second.edit().push_back(3);
+  BOOST_TEST(first.size() == 2u);
+  BOOST_TEST(second.size() == 3u);
+}
+
 BOOST_AUTO_TEST_CASE(floats_travel_bit_for_bit) {
   LogprobRows rows;
   rows.logprobs = {-std::numeric_limits<float>::infinity(), -0.0f,

@@ -149,7 +149,7 @@ void EngineHarness::add(RequestId id, std::vector<TokenId> prompt, std::int32_t 
                          .params = params,
                          .limits = limits};
   post(output_processor, std::move(output));
-  post(scheduler, std::move(core));
+  post(scheduler, EngineCoreRequests{{std::move(core)}});
 }
 
 void EngineHarness::abort(RequestId id) {

@@ -163,9 +163,9 @@ void RandomWorkload::add() {
   request.report_all_cache_hits = pick(0, 15) == 0;
   const int shared = pick(0, 48);
   const int family = pick(0, 1) * 100;
-  for (int i = 0; i < shared; ++i) request.prompt_token_ids.push_back(family + i % 7);
+  for (int i = 0; i < shared; ++i) request.prompt_token_ids.edit().push_back(family + i % 7);
   const int own = pick(1, 16);
-  for (int i = 0; i < own; ++i) request.prompt_token_ids.push_back(pick(0, 50));
+  for (int i = 0; i < own; ++i) request.prompt_token_ids.edit().push_back(pick(0, 50));
   for (int i = pick(0, 3); i > 1; --i) request.output_token_ids.push_back(pick(4, 50));
   if (pick(0, 5) == 0) {
     request.params.structured_outputs.emplace();

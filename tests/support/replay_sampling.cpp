@@ -59,7 +59,7 @@ SamplingParams params_of(const json& row) {
     params.allowed_token_ids = row.at("allowed_token_ids").get<std::vector<TokenId>>();
   }
   for (const auto& [token, bias] : row.at("logit_bias").items()) {
-    params.logit_bias.emplace_back(std::stoi(token), bias.get<float>());
+    params.logit_bias.edit().emplace_back(std::stoi(token), bias.get<float>());
   }
   return params;
 }

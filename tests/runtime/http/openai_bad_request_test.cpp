@@ -29,6 +29,24 @@ BOOST_AUTO_TEST_CASE(all_errors_of_form_are_listed_but_no_more_than_ten) {
   BOOST_TEST(std::count(many.error().message.begin(), many.error().message.end(), '\n') == 10);
 }
 
+BOOST_AUTO_TEST_CASE(one_fault_is_one_error) {
+  const auto request = parse_chat_request(R"({"messages":"hi"})", defaults());
+  BOOST_REQUIRE(!request.ok());
+  BOOST_TEST(request.error().message ==
+             "1 validation error:\n  messages: should be an array of objects, got \"hi\"");
+}
+
+BOOST_AUTO_TEST_CASE(values_that_ask_for_what_is_done_anyway_are_taken) {
+  const auto request = parse_chat_request(
+      R"({"messages":[{"role":"user","content":"a"}],"functions":null,"function_call":"none",)"
+      R"("modalities":["text"],"store":false,"service_tier":"auto","verbosity":"medium",)"
+      R"("metadata":{"a":"b"},"best_of":1,"parallel_tool_calls":true,"include_reasoning":true,)"
+      R"("tools":[{"type":"function","function":{"name":"f","strict":false}}],)"
+      R"("prompt_cache_key":"k","safety_identifier":"s","user":"u","guided_json":null})",
+      defaults());
+  BOOST_TEST(request.ok(), (request.ok() ? "" : request.error().message));
+}
+
 BOOST_AUTO_TEST_CASE(what_is_echoed_of_a_bad_value_is_short) {
   const auto request = parse_completion_request(
       R"({"prompt":"a","n":")" + std::string(100000, 'x') + R"("})", defaults());
@@ -76,6 +94,8 @@ constexpr BadField kBadFields[] = {
     {R"("frequency_penalty":3)", "frequency_penalty", kValue},
     {R"("repetition_penalty":0)", "repetition_penalty", kValue},
     {R"("repetition_penalty":-1)", "repetition_penalty", kValue},
+    {R"("repetition_penalty":1e-40)", "repetition_penalty", kValue},
+    {R"("repetition_penalty":1e30)", "repetition_penalty", kValue},
     {R"("seed":9223372036854775808)", "seed", kForm},
     {R"("seed":"x")", "seed", kForm},
     {R"("seed":1.5)", "seed", kForm},
@@ -146,13 +166,37 @@ constexpr BadField kBadFields[] = {
     {R"("structured_outputs":{"regex":"a"})", "structured_outputs", kNotOffered},
     {R"("thinking_token_budget":5)", "thinking_token_budget", kNotOffered},
     {R"("logprob_token_ids":[1])", "logprob_token_ids", kNotOffered},
+    {R"("functions":[{"name":"f"}])", "functions", kNotOffered},
+    {R"("function_call":"auto")", "function_call", kNotOffered},
+    {R"("function_call":{"name":"f"})", "function_call", kNotOffered},
+    {R"("guided_json":{"type":"object"})", "guided_json", kNotOffered},
+    {R"("guided_regex":"a+")", "guided_regex", kNotOffered},
+    {R"("guided_choice":["a"])", "guided_choice", kNotOffered},
+    {R"("guided_grammar":"g")", "guided_grammar", kNotOffered},
+    {R"("modalities":["text","audio"])", "modalities", kNotOffered},
+    {R"("modalities":[5])", "modalities.0", kForm},
+    {R"("audio":{"voice":"v","format":"wav"})", "audio", kNotOffered},
+    {R"("prediction":{"type":"content","content":"a"})", "prediction", kNotOffered},
+    {R"("web_search_options":{})", "web_search_options", kNotOffered},
+    {R"("store":true)", "store", kNotOffered},
+    {R"("service_tier":"flex")", "service_tier", kNotOffered},
+    {R"("verbosity":"low")", "verbosity", kNotOffered},
+    {R"("best_of":3)", "best_of", kNotOffered},
+    {R"("return_token_offsets":true)", "return_token_offsets", kNotOffered},
+    {R"("stream":true,"guided_json":{})", "guided_json", kNotOffered},
+    {R"("request_id":")"
+     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
+     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
+     "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
+     R"(")",
+     "request_id", kValue},
     {R"("use_beam_search":true)", "use_beam_search", kNotOffered},
     {R"("use_beam_search":"x")", "use_beam_search", kForm},
     {R"("truncate_prompt_tokens":-2)", "truncate_prompt_tokens", kValue},
     {R"("truncate_prompt_tokens":1001)", "truncate_prompt_tokens", kValue},
     {R"("truncate_prompt_tokens":"all")", "truncate_prompt_tokens", kForm},
     {R"("truncation_side":"right")", "truncation_side", kNotOffered},
-    {R"("truncation_side":"up")", "truncation_side", kValue},
+    {R"("truncation_side":"up")", "truncation_side", kNotOffered},
     {R"("model":5)", "model", kForm},
     {R"("user":5)", "user", kForm},
     {R"("priority":"high")", "priority", kForm},
@@ -189,6 +233,7 @@ constexpr BadField kBadCompletions[] = {
     {R"({"prompt":"a","logprobs":-2})", "logprobs", kValue},
     {R"({"prompt":"a","logprobs":true})", "logprobs", kForm},
     {R"({"prompt":"a","suffix":1})", "suffix", kForm},
+    {R"({"prompt":"a","suffix":"z"})", "suffix", kNotOffered},
     {R"({"prompt":"a","prompt_embeds":"x"})", "prompt_embeds", kNotOffered},
     {R"({"prompt":"a","echo":true,"max_tokens":-1})", "max_tokens", kValue},
 };
@@ -246,6 +291,11 @@ constexpr BadField kBadChatFields[] = {
     {R"("reasoning_effort":1)", "reasoning_effort", kForm},
     {R"("parallel_tool_calls":"no")", "parallel_tool_calls", kForm},
     {R"("mm_processor_kwargs":{})", "mm_processor_kwargs", kNotOffered},
+    {R"("tools":[{"function":{"name":"f","strict":true}}])", "tools", kNotOffered},
+    {R"("tools":[{"type":"custom","custom":{"name":"f"}}])", "tools", kNotOffered},
+    {R"("tools":[{"function":{"name":"f"}}],"parallel_tool_calls":false)", "parallel_tool_calls",
+     kNotOffered},
+    {R"("include_reasoning":false)", "include_reasoning", kNotOffered},
 };
 
 constexpr const char* kNotJson[] = {

@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(every_sampling_field_is_read) {
       R"("repetition_detection":{"max_pattern_size":8,"min_pattern_size":2,"min_count":3},)"
       R"("cache_salt":"s","priority":-3,"request_id":"r","truncate_prompt_tokens":-1,)"
       R"("return_token_ids":true,"return_tokens_as_token_ids":true,"model":"m",)"
-      R"("stream_interval":4,"user":"u","suffix":"z","unknown":{"x":[1]})");
+      R"("stream_interval":4,"user":"u","unknown":{"x":[1]})");
   const SamplingParams& params = request.params;
   BOOST_TEST(params.temperature == 0.5f);
   BOOST_TEST(params.top_p == 0.9f);

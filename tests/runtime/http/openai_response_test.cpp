@@ -157,10 +157,13 @@ BOOST_AUTO_TEST_CASE(errors_carry_status_type_and_parameter) {
              R"("code":400}})");
   BOOST_TEST(error_json({ErrorCode::kInternal, "oh", ""}) ==
              R"({"error":{"message":"oh","type":"InternalServerError","param":null,"code":500}})");
+  BOOST_TEST(error_json({ErrorCode::kUnsupported, "no audio", "audio"}) ==
+             R"({"error":{"message":"no audio","type":"BadRequestError","param":"audio",)"
+             R"("code":"unsupported_parameter"}})");
   const std::pair<ErrorCode, int> kStatuses[] = {
       {ErrorCode::kCorrupt, 400},       {ErrorCode::kUnauthorized, 401},
       {ErrorCode::kNotFound, 404},      {ErrorCode::kTooLarge, 413},
-      {ErrorCode::kUnprocessable, 422}, {ErrorCode::kUnsupported, 501},
+      {ErrorCode::kUnprocessable, 422}, {ErrorCode::kUnsupported, 400},
       {ErrorCode::kOverloaded, 503},    {ErrorCode::kUnavailable, 503},
       {ErrorCode::kTimeout, 504},       {ErrorCode::kIo, 500}};
   for (const auto& [code, status] : kStatuses) BOOST_TEST(http_status(code) == status);

@@ -293,7 +293,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_resumed_is_refused_with_the_reason) {
   BOOST_TEST(get(target).starts_with("HTTP/1.1 503"));
   counters.draining = false;
   counters.kept_streams = nullptr;
-  BOOST_TEST(get(target).starts_with("HTTP/1.1 501"));
+  BOOST_TEST(get(target).starts_with("HTTP/1.1 400"));
 }
 
 BOOST_AUTO_TEST_CASE(another_client_does_not_get_the_stream) {

@@ -158,6 +158,7 @@ BOOST_AUTO_TEST_CASE(echo_puts_the_prompt_before_the_text) {
   output.prompt_text = "ab";
   output.prompt_token_ids = {1, 2};
   output.prompt_logprobs = {{}, {{2, -2, 1, "b"}}};
+  output.first_token_text = "a";
   deliver(output);
   const std::string answer = body_of(drain_output());
   BOOST_TEST(has(answer, R"("text":"abc","logprobs":{"text_offset":[0,1,2],)"

@@ -61,6 +61,47 @@ BOOST_AUTO_TEST_CASE(a_text_prompt_becomes_one_request_for_engine_and_output) {
   BOOST_TEST((sample.params == processed.output.params));
 }
 
+BOOST_AUTO_TEST_CASE(samples_share_what_they_have_in_common) {
+  params().n = 3;
+  params().stop = {std::string(1000, 's')};
+  params().stop_token_ids = {5};
+  params().allowed_token_ids = {9, 7, 7};
+  params().logit_bias = {{2, 1.0f}, {1, 1.0f}, {2, 3.0f}};
+  params().bad_words = {"world"};
+  const auto processed = process().value();
+  const EngineCoreRequest& first = processed.samples.at(0);
+  for (const EngineCoreRequest& sample : processed.samples) {
+    BOOST_TEST(sample.prompt_token_ids.data() == processed.output.prompt_token_ids.data());
+    BOOST_TEST(sample.params.stop_token_ids.data() == first.params.stop_token_ids.data());
+    BOOST_TEST(sample.params.allowed_token_ids.data() == first.params.allowed_token_ids.data());
+    BOOST_TEST(sample.params.logit_bias.data() == first.params.logit_bias.data());
+    BOOST_TEST(sample.params.bad_words_token_ids.data() == first.params.bad_words_token_ids.data());
+    BOOST_TEST(sample.params.stop.empty());  // the OutputProcessor's
+  }
+  BOOST_TEST((first.params.allowed_token_ids == std::vector<TokenId>{7, 9}));
+  BOOST_TEST(
+      (first.params.logit_bias == std::vector<std::pair<TokenId, float>>{{1, 1.0f}, {2, 3.0f}}));
+}
+
+BOOST_AUTO_TEST_CASE(a_text_that_cannot_fit_is_refused_before_it_is_encoded) {
+  request.prompt = TextPrompt{std::string(1'000'000, 'x')};
+  BOOST_TEST(error("prompt").starts_with("prompt has 1000000 bytes, max_model_len is 64 tokens"));
+  request.truncate_prompt_tokens = 5;
+  BOOST_TEST(process().ok());
+}
+
+BOOST_AUTO_TEST_CASE(the_tokens_of_all_samples_are_limited) {
+  options.max_request_tokens = 100;
+  params().n = 4;
+  params().max_tokens = 17;  // and 8 of the prompt
+  BOOST_TEST(process().ok());
+  params().max_tokens = 18;
+  BOOST_TEST(error("n").find("max_request_tokens") != std::string::npos);
+  params().n = 1;
+  params().max_tokens = 1000;
+  BOOST_TEST(process().ok());
+}
+
 BOOST_AUTO_TEST_CASE(the_text_of_token_ids_is_there_if_asked_for_with_its_special_tokens) {
   request.prompt = TokensPrompt{{kHello, kEndOfText, 'a'}};
   BOOST_TEST(process()->output.prompt_text.empty());
@@ -134,7 +175,7 @@ BOOST_AUTO_TEST_CASE(bad_words_are_forbidden_with_and_without_a_space_in_front) 
   BOOST_TEST((processed_params().bad_words_token_ids == expected));
   BOOST_TEST(
       (tokenize_bad_words(*byte_tokenizer(), {" "}) == std::vector<std::vector<TokenId>>{{' '}}));
-  params().bad_words.assign(129, "world");
+  params().bad_words.edit().assign(129, "world");
   BOOST_TEST(error("bad_words") == "bad_words make 129 token sequences, the limit is 128");
 }
 
@@ -257,10 +298,12 @@ BOOST_AUTO_TEST_CASE(each_parameter_outside_its_range_is_an_error_that_names_it)
     BOOST_TEST_CONTEXT(field) { BOOST_TEST(error(field).find(field) != std::string::npos); }
   };
   refused("n", [](SamplingParams& p) { p.n = 0; });
-  refused("n", [](SamplingParams& p) { p.n = 16385; });
+  refused("n", [](SamplingParams& p) { p.n = 1025; });
   refused("presence_penalty", [](SamplingParams& p) { p.presence_penalty = 2.1f; });
   refused("frequency_penalty", [](SamplingParams& p) { p.frequency_penalty = -2.1f; });
   refused("repetition_penalty", [](SamplingParams& p) { p.repetition_penalty = 0; });
+  refused("repetition_penalty", [](SamplingParams& p) { p.repetition_penalty = 1e-40f; });
+  refused("repetition_penalty", [](SamplingParams& p) { p.repetition_penalty = 1e30f; });
   refused("temperature", [](SamplingParams& p) { p.temperature = -0.1f; });
   refused("temperature", [](SamplingParams& p) { p.temperature = 2.5f; });
   refused("temperature", [&](SamplingParams& p) { p.temperature = nan; });

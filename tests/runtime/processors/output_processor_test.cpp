@@ -188,7 +188,7 @@ BOOST_AUTO_TEST_CASE(a_character_comes_when_its_last_byte_does) {
 BOOST_AUTO_TEST_CASE(a_prompt_that_ends_within_a_character_does_not_leak_into_the_output) {
   const auto bytes = byte_tokens("é");
   request.prompt_token_ids = byte_tokens("a secret prompt, longer than what primes the decoder");
-  request.prompt_token_ids.push_back(bytes[0]);
+  request.prompt_token_ids.edit().push_back(bytes[0]);
   add();
   BOOST_TEST(completion(step({bytes[1]})).text == "é");
   BOOST_TEST(completion(step({kHello})).text == "hello");
@@ -476,6 +476,7 @@ BOOST_AUTO_TEST_CASE(prompt_logprobs_come_with_the_first_output_and_have_none_fo
   BOOST_REQUIRE(positions.size() == 2u);
   BOOST_TEST(positions[0].empty());
   BOOST_TEST(positions[1].at(0).token == "b");
+  BOOST_TEST(first.to_frontend.outputs.at(0).first_token_text == "a");
   BOOST_TEST(text_step("d").to_frontend.outputs.at(0).prompt_logprobs.empty());
 }
 

@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(deltas_add_up_to_the_text_however_the_tokens_arrive) {
       for (std::size_t length = 1 + random() % 4; length > 0; --length) {
         stop += pieces[random() % pieces.size()];
       }
-      params.stop.push_back(stop);
+      params.stop.edit().push_back(stop);
     }
     std::vector<TokenId> tokens;
     const std::size_t length = 1 + random() % 60;

@@ -38,7 +38,7 @@ struct SchedulerFixture {
     request.arrival_time = static_cast<double>(last_id);
     request.params.max_tokens = max_tokens;
     for (std::int32_t i = 0; i < num_prompt_tokens; ++i)
-      request.prompt_token_ids.push_back(static_cast<TokenId>(last_id * 100) + i);
+      request.prompt_token_ids.edit().push_back(static_cast<TokenId>(last_id * 100) + i);
     return request;
   }
   RequestId add(EngineCoreRequest request) {

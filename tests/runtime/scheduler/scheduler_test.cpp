@@ -157,7 +157,7 @@ EngineCoreRequest chunk_of(RequestId id, std::size_t num_tokens) {
   EngineCoreRequest chunk;
   chunk.id = id;
   chunk.params.max_tokens = 2;
-  chunk.prompt_token_ids.assign(num_tokens, 5);
+  chunk.prompt_token_ids.edit().assign(num_tokens, 5);
   chunk.resumable = true;
   return chunk;
 }
