@@ -330,6 +330,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
   limits.max_num_samples = static_cast<std::int32_t>(options.server.max_request_samples);
   limits.max_request_tokens = options.server.max_request_tokens;
+  limits.max_input_time_s = options.engine.max_input_time_s;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }
 

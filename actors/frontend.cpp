@@ -42,7 +42,8 @@ struct EngineLink {
   }
 };
 
-/// A question to an InputProcessor, asked again if that one's engine is replaced.
+/// A question to an InputProcessor, asked again if that one's engine is replaced. It ends when it
+/// is answered, or its client has left.
 struct PendingRender {
   RenderRequest request;
   caf::typed_response_promise<RenderReply> promise;
@@ -74,8 +75,7 @@ struct FrontendState {
   std::map<std::uint32_t, GroupDrain> draining;  ///< by group
   std::uint64_t num_drains = 0;
   double wake_at = std::numeric_limits<double>::infinity();  ///< when WakeUp arrives
-  std::map<std::uint64_t, PendingRender> renders;
-  std::uint64_t num_renders = 0;
+  std::map<RequestId, PendingRender> renders;
   std::vector<EngineTotals> logged;  ///< by engine: as of the last statistics interval
   std::int32_t num_aborted = 0;
   caf::typed_response_promise<Drained> drained;
@@ -150,29 +150,40 @@ void finish_abort(Self self, RequestJournal::Aborted aborted) {
   frontend.deliver(std::move(aborted.ended));
 }
 
-void abort_all(Self self) {
-  state(self).num_aborted = static_cast<std::int32_t>(state(self).journal->num_live());
-  finish_abort(self, state(self).journal->abort_all());
-}
-
-void try_render(Self self, std::uint64_t number) {
+void try_render(Self self, RequestId id) {
   FrontendState& frontend = state(self);
-  PendingRender& render = frontend.renders.at(number);
+  PendingRender& render = frontend.renders.at(id);
   ++render.num_tries;
-  render.group = frontend.any_group(number);
-  ask(self, frontend.groups[*render.group]->input_processor(number), render.request)
+  render.group = frontend.any_group(value(id));
+  ask(self, frontend.groups[*render.group]->input_processor(value(id)), render.request)
       .then(
-          [self, number](RenderReply& reply) {
-            const auto pending = state(self).renders.extract(number);
+          [self, id](RenderReply& reply) {
+            const auto pending = state(self).renders.extract(id);
             if (!pending.empty()) pending.mapped().promise.deliver(std::move(reply));
           },
           [](const caf::error&) {});  // another group will be asked
 }
 
-void end_renders(Self self, const Error& error) {
-  for (auto& [number, render] : std::exchange(state(self).renders, {})) {
-    render.promise.deliver(RenderReply{.error = error});
+/// Whoever waits hears why; whoever is at it stops.
+void end_render(Self self, RequestId id, const Error& error) {
+  FrontendState& frontend = state(self);
+  auto ended = frontend.renders.extract(id);
+  if (ended.empty()) return;
+  PendingRender& render = ended.mapped();
+  if (render.group && frontend.groups[*render.group]) {
+    send(self, frontend.groups[*render.group]->input_processor(value(id)), AbortRequests{{id}});
   }
+  render.promise.deliver(RenderReply{.error = error});
+}
+
+void end_renders(Self self, const Error& error) {
+  while (!state(self).renders.empty()) end_render(self, state(self).renders.begin()->first, error);
+}
+
+void abort_all(Self self) {
+  state(self).num_aborted = static_cast<std::int32_t>(state(self).journal->num_live());
+  finish_abort(self, state(self).journal->abort_all());
+  end_renders(self, {ErrorCode::kOverloaded, "the server is shutting down", ""});
 }
 
 /// Calls f(), whose work is for these requests. What it throws ends them, and nothing else.
@@ -229,7 +240,7 @@ void lose_engine(Self self, const EngineLost& lost) {
               kv("quarantine", frontend.journal->in_quarantine()));
   frontend.deliver(std::move(taken_back.ended));
   submit_waiting(self);
-  for (auto& [number, render] : frontend.renders) {
+  for (auto& [id, render] : frontend.renders) {
     if (render.group == lost.group) render.group.reset();
   }
   try_waiting_renders(self);
@@ -423,6 +434,8 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         });
       },
       [self](const AbortRequests& abort) {
+        for (const RequestId id : abort.ids)
+          end_render(self, id, {ErrorCode::kAborted, "the client has left", ""});
         finish_abort(self, state(self).journal->abort(abort.ids));
         submit_waiting(self);
       },
@@ -435,14 +448,18 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
                                                 " requests wait for an input processor, as many "
                                                 "as may"}};
         }
-        const std::uint64_t number = frontend.num_renders++;
+        const RequestId id = request.id;
+        if (frontend.renders.contains(id)) {
+          return RenderReply{
+              .error = invalid_argument("id " + to_string(id) + " is another request's", "id")};
+        }
         auto promise = self->make_response_promise<RenderReply>();
         auto thrown = guard([&] {
-          frontend.renders.emplace(number, PendingRender{std::move(request), promise});
-          if (frontend.has_ready_group()) try_render(self, number);
+          frontend.renders.emplace(id, PendingRender{std::move(request), promise});
+          if (frontend.has_ready_group()) try_render(self, id);
         });
         if (thrown) {
-          frontend.renders.erase(number);
+          frontend.renders.erase(id);
           promise.deliver(RenderReply{.error = std::move(thrown)});
         }
         return promise;

@@ -9,7 +9,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kRenderDeadline = 60s;
+/// A prompt may have to wait for others; its own time has a limit of its own.
+constexpr auto kRenderDeadline = 600s;
 
 }  // namespace
 
@@ -48,8 +49,11 @@ void FrontendPort::abort(std::vector<RequestId> ids) {
 }
 
 void FrontendPort::render(RenderRequest request, std::function<void(RenderReply)> reply) {
+  const RequestId id = request.id;
   ask_frontend<RenderReply>(
-      kRenderDeadline, std::move(request), [reply = std::move(reply)](Result<RenderReply> answer) {
+      kRenderDeadline, std::move(request),
+      [id, frontend = frontend_, reply = std::move(reply)](Result<RenderReply> answer) {
+        if (!answer.ok()) post(frontend, AbortRequests{{id}});
         reply(answer.ok() ? std::move(answer).value() : RenderReply{.error = answer.error()});
       });
 }

@@ -1,25 +1,30 @@
-// The InputProcessor, one of a pool: prepares requests, and tells the OutputProcessor of each
-// before the Scheduler.
+// The InputProcessor: shares requests out to its workers, which prepare them, and tells the
+// OutputProcessor of each before the Scheduler.
 #include "runtime/processors/input_processor.hpp"
 
 #include <unordered_map>
+#include <utility>
+#include <variant>
 
 #include "actors/spawn.hpp"
+#include "runtime/base/clock.hpp"
 #include "runtime/base/guard.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/memory.hpp"
+#include "runtime/processors/final_output.hpp"
+#include "runtime/processors/input_queue.hpp"
 
 namespace troupe {
 namespace {
 
-struct InputProcessorState {
-  InputProcessorState() = default;
-  static inline const char* name = "input_processor";
-  /// Prepared, not yet known to the OutputProcessor. An abort takes a request out.
-  std::unordered_map<RequestId, EngineCoreRequests> registering;
+/// What a worker is at. The InputProcessor's while the worker is idle, the worker's from
+/// PrepareInput to its answer: messages keep them apart.
+struct Desk {
+  std::variant<std::monostate, GenerateRequest, RenderRequest> request;
+  std::shared_ptr<const std::atomic<bool>> cancelled;
+  std::optional<Result<ProcessedRequest>> processed;  ///< of a GenerateRequest
+  RenderReply rendered;                               ///< of a RenderRequest
 };
-
-using Self = InputProcessorActor::stateful_pointer<InputProcessorState>;
 
 /// What the template and the tokenizer made of a prompt has gone.
 void note_processed(std::size_t num_prompt_bytes) {
@@ -27,60 +32,201 @@ void note_processed(std::size_t num_prompt_bytes) {
   note_freed_memory(kFactor * num_prompt_bytes);
 }
 
-void refuse(Self self, const FrontendActor& frontend, RequestId id, Error error) {
+void prepare(const InputProcessor& core, Desk& desk) {
+  const InputContext context{
+      .clock = ChatClock::now(),
+      .limits = core.limits_of_work(desk.cancelled, std::chrono::steady_clock::now())};
+  std::size_t num_prompt_bytes = 0;
+  if (auto* const generate = std::get_if<GenerateRequest>(&desk.request)) {
+    num_prompt_bytes = text_bytes(generate->prompt);
+    auto thrown = guard([&] { desk.processed = core.process(std::move(*generate), context); });
+    if (thrown) desk.processed = *std::move(thrown);
+  } else {
+    const auto& render = std::get<RenderRequest>(desk.request);
+    num_prompt_bytes = text_bytes(render.prompt);
+    auto thrown = guard([&] { desk.rendered = core.render(render, context); });
+    if (thrown) desk.rendered = {.error = std::move(thrown)};
+  }
+  desk.request = {};
+  note_processed(num_prompt_bytes);
+}
+
+InputWorkerActor::behavior_type input_worker_behavior(
+    const std::shared_ptr<const InputProcessor>& core, const std::shared_ptr<Desk>& desk) {
+  return {[=](const PrepareInput&) {
+    prepare(*core, *desk);
+    return Status{};
+  }};
+}
+
+struct InputWorker {
+  InputWorkerActor actor;
+  std::shared_ptr<Desk> desk;
+};
+
+/// Something that waits for a worker, or is at one.
+struct InputJob {
+  RequestId id{};
+  std::variant<std::monostate, GenerateRequest, RenderRequest> request;  ///< while it waits
+  std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
+  FrontendActor frontend;                             ///< of a GenerateRequest
+  RequestOutput when_aborted;                         ///< of a GenerateRequest
+  caf::typed_response_promise<RenderReply> rendered;  ///< of a RenderRequest
+};
+
+struct InputProcessorState {
+  InputProcessorState() = default;
+  ~InputProcessorState() {
+    for (auto& [number, job] : jobs) *job.cancelled = true;
+    for (const InputWorker& worker : workers)
+      caf::anon_send_exit(worker.actor, caf::exit_reason::user_shutdown);
+  }
+  static inline const char* name = "input_processor";
+
+  OutputProcessorActor output_processor;
+  SchedulerActor scheduler;
+  std::vector<InputWorker> workers;
+  std::optional<InputQueue> queue;
+  std::uint64_t num_jobs = 0;
+  std::unordered_map<std::uint64_t, InputJob> jobs;  ///< not those that have been aborted
+  std::unordered_map<RequestId, std::uint64_t> numbers;
+  /// Prepared, not yet known to the OutputProcessor. An abort takes a request out.
+  std::unordered_map<RequestId, EngineCoreRequests> registering;
+};
+
+using Self = InputProcessorActor::stateful_pointer<InputProcessorState>;
+
+void end(Self self, const FrontendActor& frontend, RequestOutput output) {
   RequestOutputs outputs;
-  outputs.outputs.push_back({.id = id, .finished = true, .error = std::move(error)});
+  outputs.outputs.push_back(std::move(output));
   send(self, frontend, std::move(outputs));
 }
 
+void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
+  if (!processed.ok()) {
+    return end(self, job.frontend,
+               {.id = job.id, .finished = true, .error = std::move(processed).error()});
+  }
+  const RequestId id = job.id;
+  state(self).registering[id] = EngineCoreRequests{std::move(processed->samples)};
+  ask(self, state(self).output_processor, std::move(processed->output))
+      .then(
+          [=](const Status&) {
+            auto ready = state(self).registering.extract(id);
+            if (ready.empty()) return;  // aborted meanwhile
+            send(self, state(self).scheduler, std::move(ready.mapped()));
+          },
+          [=](const caf::error& error) {
+            // The engine ends with it; the Frontend gives the request to the next one.
+            state(self).registering.erase(id);
+            log_warning("the output processor is gone", kv("id", value(id)),
+                        kv("error", to_text(error, self->system())));
+          });
+}
+
+std::optional<InputJob> take_job(InputProcessorState& processor, std::uint64_t number) {
+  auto found = processor.jobs.extract(number);
+  if (found.empty()) return std::nullopt;
+  processor.numbers.erase(found.mapped().id);
+  return std::move(found.mapped());
+}
+
+void give_work(Self self);
+
+void take_work(Self self, std::size_t worker) {
+  InputProcessorState& processor = state(self);
+  Desk& desk = *processor.workers[worker].desk;
+  auto processed = std::exchange(desk.processed, std::nullopt);
+  RenderReply rendered = std::exchange(desk.rendered, {});
+  auto job = take_job(processor, processor.queue->finish(worker, now_seconds()));
+  if (!job) {
+    // aborted meanwhile
+  } else if (processed) {
+    start(self, *job, *std::move(processed));
+  } else {
+    job->rendered.deliver(std::move(rendered));
+  }
+  give_work(self);
+}
+
+void give_work(Self self) {
+  InputProcessorState& processor = state(self);
+  while (const auto next = processor.queue->start_next(now_seconds())) {
+    const InputWorker& worker = processor.workers[next->worker];
+    InputJob& job = processor.jobs.at(next->number);
+    worker.desk->request = std::exchange(job.request, {});
+    worker.desk->cancelled = job.cancelled;
+    ask(self, worker.actor, PrepareInput{})
+        .then([self, place = next->worker](const Status&) { take_work(self, place); },
+              [self](const caf::error& error) { self->quit(error); });
+  }
+}
+
+template <class Request>
+InputJob& add_job(InputProcessorState& processor, Request& request) {
+  const std::uint64_t number = processor.num_jobs++;
+  processor.queue->add({number, request.tenant, input_bytes(request)}, now_seconds());
+  InputJob& job = processor.jobs[number];
+  job.id = request.id;
+  if (value(job.id) != 0) processor.numbers.emplace(job.id, number);
+  job.request = std::move(request);
+  return job;
+}
+
+/// False: it is not here any more. What a worker is at, it leaves soon.
+bool abort_job(Self self, RequestId id) {
+  InputProcessorState& processor = state(self);
+  const auto found = processor.numbers.find(id);
+  if (found == processor.numbers.end()) return false;
+  const std::uint64_t number = found->second;
+  InputJob job = *take_job(processor, number);
+  *job.cancelled = true;
+  processor.queue->remove(number);
+  if (job.frontend) {
+    end(self, job.frontend, std::move(job.when_aborted));
+  } else {
+    job.rendered.deliver(
+        RenderReply{.error = Error{ErrorCode::kAborted, "the request was aborted", ""}});
+  }
+  return true;
+}
+
 InputProcessorActor::behavior_type input_processor_behavior(
-    Self self, const std::shared_ptr<const InputProcessor>& core,
+    Self self, const std::shared_ptr<const InputProcessor>& core, std::size_t num_workers,
     const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
+  InputProcessorState& processor = state(self);
+  processor.output_processor = output_processor;
+  processor.scheduler = scheduler;
+  processor.queue.emplace(num_workers);
+  for (std::size_t i = 0; i < num_workers; ++i) {
+    const auto desk = std::make_shared<Desk>();
+    processor.workers.push_back(
+        {self->system().spawn<caf::detached>(input_worker_behavior, core, desk), desk});
+  }
   return {
-      [=](GenerateRequest& request) {
-        const auto frontend = caf::actor_cast<FrontendActor>(self->current_sender());
-        const RequestId id = request.id;
-        const std::size_t num_prompt_bytes = text_bytes(request.prompt);
-        Result<ProcessedRequest> processed = Error{};
-        if (auto thrown = guard([&] {
-              processed = core->process(std::move(request), {.clock = ChatClock::now()});
-              if (processed.ok())
-                state(self).registering[id] = EngineCoreRequests{std::move(processed->samples)};
-            })) {
-          processed = *std::move(thrown);
-        }
-        note_processed(num_prompt_bytes);
-        if (!processed.ok()) {
+      [self](GenerateRequest& request) {
+        RequestOutput when_aborted = final_output(request, FinishReason::kAbort);
+        InputJob& job = add_job(state(self), request);
+        job.frontend = caf::actor_cast<FrontendActor>(self->current_sender());
+        job.when_aborted = std::move(when_aborted);
+        give_work(self);
+      },
+      [self](const AbortRequests& abort) {
+        AbortRequests behind;
+        for (const RequestId id : abort.ids) {
           state(self).registering.erase(id);
-          return refuse(self, frontend, id, processed.error());
+          if (!abort_job(self, id)) behind.ids.push_back(id);
         }
-        ask(self, output_processor, std::move(processed->output))
-            .then(
-                [=](const Status&) {
-                  auto ready = state(self).registering.extract(id);
-                  if (ready.empty()) return;  // aborted meanwhile
-                  send(self, scheduler, std::move(ready.mapped()));
-                },
-                [=](const caf::error& error) {
-                  // The engine ends with it; the Frontend gives the request to the next one.
-                  state(self).registering.erase(id);
-                  log_warning("the output processor is gone", kv("id", value(id)),
-                              kv("error", to_text(error, self->system())));
-                });
+        if (behind.ids.empty()) return;
+        send(self, state(self).output_processor, behind);
+        send(self, state(self).scheduler, behind);
       },
-      [=](const AbortRequests& abort) {
-        for (const RequestId id : abort.ids) state(self).registering.erase(id);
-        send(self, output_processor, abort);
-        send(self, scheduler, abort);
-      },
-      [=](const RenderRequest& request) {
-        RenderReply reply;
-        if (auto thrown =
-                guard([&] { reply = core->render(request, {.clock = ChatClock::now()}); })) {
-          reply = {.error = std::move(thrown)};
-        }
-        note_processed(text_bytes(request.prompt));
-        return reply;
+      [self](RenderRequest& request) -> caf::result<RenderReply> {
+        InputJob& job = add_job(state(self), request);
+        auto promise = self->make_response_promise<RenderReply>();
+        job.rendered = promise;
+        give_work(self);
+        return promise;
       },
   };
 }
@@ -89,9 +235,10 @@ InputProcessorActor::behavior_type input_processor_behavior(
 
 InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                           std::shared_ptr<const InputProcessor> core,
+                                          std::size_t num_workers,
                                           OutputProcessorActor output_processor,
                                           SchedulerActor scheduler) {
-  return system.spawn<caf::detached>(input_processor_behavior, std::move(core),
+  return system.spawn<caf::detached>(input_processor_behavior, std::move(core), num_workers,
                                      std::move(output_processor), std::move(scheduler));
 }
 

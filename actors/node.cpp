@@ -217,12 +217,9 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
     case Role::kInputProcessor: {
       ASSIGN_OR_RETURN(const auto core,
                        make_input_processor(options, what.model, node.generation, node.tokenizer));
-      ActorHandles pool;
-      for (std::int64_t i = 0; i < options.engine.num_input_processors; ++i) {
-        pool.push_back(pointer(spawn_input_processor(
-            system, core, peer<OutputProcessorActor>(peers, 0), peer<SchedulerActor>(peers, 1))));
-      }
-      return pool;
+      return ActorHandles{pointer(spawn_input_processor(
+          system, core, static_cast<std::size_t>(options.engine.num_input_processors),
+          peer<OutputProcessorActor>(peers, 0), peer<SchedulerActor>(peers, 1)))};
     }
     case Role::kOutputProcessor:
       return ActorHandles{pointer(spawn_output_processor(system, node.tokenizer))};

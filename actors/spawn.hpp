@@ -98,10 +98,11 @@ struct SchedulerPeers {
 [[nodiscard]] OutputProcessorActor spawn_output_processor(
     caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer);
 
-/// Detached: tokenising a long prompt takes milliseconds. `core` is constant and shared by the
-/// pool.
+/// Its workers are detached: tokenising a long prompt takes milliseconds, or a client's own
+/// template as long as it may. They share `core`, which is constant.
 [[nodiscard]] InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                                         std::shared_ptr<const InputProcessor> core,
+                                                        std::size_t num_workers,
                                                         OutputProcessorActor output_processor,
                                                         SchedulerActor scheduler);
 

@@ -69,11 +69,15 @@ using OutputProcessorActor = ActorOf<
     void(EngineCoreOutputs),           // What a step produced; the sender is told of requests that a stop string ended.
     void(AbortRequests)>;              // The client is gone: finish these without it.
 
-/// Text to tokens; checks what a client asks for.
+/// Text to tokens; checks what a client asks for. Its workers do so, several at a time.
 using InputProcessorActor = ActorOf<
     void(GenerateRequest),             // Prepare a request and start it; an error goes to the sender as RequestOutputs.
-    void(AbortRequests),               // The client is gone: end these in every actor behind.
+    void(AbortRequests),               // The client is gone: end these here and in every actor behind.
     RenderReply(RenderRequest)>;       // What would this prompt become?
+
+/// One of the threads of an InputProcessor.
+using InputWorkerActor = ActorOf<
+    Status(PrepareInput)>;             // Prepare what lies on the desk.
 
 }  // namespace troupe
 

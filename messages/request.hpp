@@ -171,6 +171,13 @@ struct ProcessedRequest {
 };
 TROUPE_MESSAGE(ProcessedRequest, output, samples)
 
+/// InputProcessor -> one of its workers, in the same process: prepare what lies on the desk that
+/// both know. Answered with Status.
+struct PrepareInput {
+  bool operator==(const PrepareInput&) const = default;
+};
+TROUPE_MESSAGE(PrepareInput)
+
 struct AbortRequests {
   std::vector<RequestId> ids;
   bool operator==(const AbortRequests&) const = default;
@@ -181,9 +188,11 @@ TROUPE_MESSAGE(AbortRequests, ids)
 struct RenderRequest {
   Prompt prompt;
   bool return_token_strings = false;
+  RequestId id{};            ///< for AbortRequests; 0: it cannot be aborted
+  std::uint32_t tenant = 0;  ///< as in the GenerateRequest
   bool operator==(const RenderRequest&) const = default;
 };
-TROUPE_MESSAGE(RenderRequest, prompt, return_token_strings)
+TROUPE_MESSAGE(RenderRequest, prompt, return_token_strings, id, tenant)
 
 struct RenderReply {
   std::vector<TokenId> token_ids;

@@ -32,4 +32,11 @@ Error request_time_error(double age_s, const RequestLimits& limits) {
           "max_request_time_s"};
 }
 
+Error input_time_error(double limit_s) {
+  return {ErrorCode::kInvalidArgument,
+          "rendering and tokenising the prompt has taken too long, max_input_time_s is " +
+              seconds_text(limit_s),
+          "prompt"};
+}
+
 }  // namespace troupe

@@ -162,7 +162,11 @@ void bind_options(OptionSet& set, Options& options) {
            "groups that serve side by side, each with all of the model and a KV cache of its own",
            1, 64)
       .alias("-dp")
-      .add("num-input-processors", engine.num_input_processors, "InputProcessor actors", 1, 64)
+      .add("num-input-processors", engine.num_input_processors,
+           "threads that render and tokenise prompts; one is kept for short ones", 2, 64)
+      .add("max-input-time-s", engine.max_input_time_s,
+           "seconds that rendering and tokenising a prompt may take, then it gets 400; 0: no limit",
+           0, 86400)
       .add("speculative-config", engine.speculative_config,
            "JSON object: guess tokens and compute them in one step; with num_speculative_tokens "
            "and method ngram (from those that the request has; prompt_lookup_min, "

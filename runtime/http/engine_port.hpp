@@ -30,7 +30,7 @@ class EnginePort {
   virtual void submit(SubmitRequest submission) = 0;
 
   /// Ends requests whose clients are gone; `ids` are those of GenerateRequests (each stands for all
-  /// its samples). Outputs still under way are dropped by the server.
+  /// its samples) and of RenderRequests. Outputs still under way are dropped by the server.
   virtual void abort(std::vector<RequestId> ids) = 0;
 
   /// Tokenises, renders or decodes. `reply` is called once, from any thread.

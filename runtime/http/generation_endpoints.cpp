@@ -180,6 +180,7 @@ Result<Answer> try_render(ServiceContext& context, const HttpRequest&, Result<Re
                           ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
+  request.render.tenant = context.api_keys.tenant(http.header("Authorization"));
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
 }
 

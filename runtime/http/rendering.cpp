@@ -10,7 +10,9 @@ Rendering::Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, Ren
       sink_(sink),
       kind_(kind),
       show_strings_(request.return_token_strings),
-      number_(context.next_rendering++) {
+      number_(context.next_rendering++),
+      id_(context.port.allocate_ids(1)) {
+  request.id = id_;
   context_.renderings.emplace(number_, this);
   // The reply comes on another thread, perhaps when this object is gone.
   context_.port.render(std::move(request), [&context, number = number_,
@@ -24,9 +26,13 @@ Rendering::Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, Ren
   });
 }
 
-Rendering::~Rendering() { context_.renderings.erase(number_); }
+Rendering::~Rendering() {
+  context_.renderings.erase(number_);
+  if (!answered_) context_.port.abort({id_});
+}
 
 void Rendering::answer(const RenderReply& reply) {
+  answered_ = true;
   if (reply.error) return sink_.respond(error_response(*reply.error));
   std::string json;
   if (kind_ == Kind::kDetokenize) {

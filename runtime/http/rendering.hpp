@@ -8,7 +8,8 @@
 
 namespace troupe {
 
-/// In the service's table for as long as it lives; a reply that comes later finds nobody.
+/// In the service's table for as long as it lives; a reply that comes later finds nobody. If it
+/// ends without one, the work ends too.
 class Rendering : public Exchange {
  public:
   enum class Kind : std::uint8_t { kTokenize, kDetokenize };
@@ -27,6 +28,8 @@ class Rendering : public Exchange {
   const Kind kind_;
   const bool show_strings_;
   const std::uint64_t number_;
+  const RequestId id_;
+  bool answered_ = false;
 };
 
 }  // namespace troupe

@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/clock.hpp"
 #include "runtime/base/philox.hpp"
+#include "runtime/base/request_time.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 
 namespace troupe {
@@ -70,9 +72,10 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   RETURN_IF_ERROR(normalize_sampling_params(params, {.vocab_size = options_.vocab_size,
                                                      .max_logprobs = options_.max_logprobs,
                                                      .max_num_samples = options_.max_num_samples}));
+  InputContext arrival = context;
+  arrival.clock = clock_of(request, context.clock);
   ASSIGN_OR_RETURN(TokenizedPrompt prompt,
-                   tokenize(request.prompt, clock_of(request, context.clock),
-                            /*must_fit=*/!request.truncate_prompt_tokens));
+                   tokenize(request.prompt, arrival, /*must_fit=*/!request.truncate_prompt_tokens));
   if (request.truncate_prompt_tokens) {
     RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, params));
   }
@@ -141,7 +144,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
 RenderReply InputProcessor::render(const RenderRequest& request,
                                    const InputContext& context) const {
   RenderReply reply;
-  auto prompt = tokenize(request.prompt, context.clock, /*must_fit=*/false);
+  auto prompt = tokenize(request.prompt, context, /*must_fit=*/false);
   if (!prompt.ok()) {
     reply.error = std::move(prompt).error();
     return reply;
@@ -163,9 +166,27 @@ RenderReply InputProcessor::render(const RenderRequest& request,
   return reply;
 }
 
+WorkLimits InputProcessor::limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
+                                          std::chrono::steady_clock::time_point now) const {
+  WorkLimits limits{.cancelled = std::move(cancelled), .deadline = std::nullopt};
+  if (options_.max_input_time_s > 0) {
+    limits.deadline = now + from_seconds(options_.max_input_time_s);
+  }
+  return limits;
+}
+
 Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize(const Prompt& prompt,
-                                                                 const ChatClock& clock,
+                                                                 const InputContext& context,
                                                                  bool must_fit) const {
+  auto result = try_tokenize(prompt, context, must_fit);
+  if (!result.ok() && result.error().code == ErrorCode::kTimeout)
+    return input_time_error(options_.max_input_time_s);
+  return result;
+}
+
+Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Prompt& prompt,
+                                                                     const InputContext& context,
+                                                                     bool must_fit) const {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) {
     return TokenizedPrompt{tokens->token_ids, {}};
   }
@@ -177,7 +198,8 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize(const Prompt& p
   if (chat_renderer_ == nullptr) {
     return invalid_argument("this model has no chat template", "messages");
   }
-  ASSIGN_OR_RETURN(RenderedChat rendered, chat_renderer_->render(chat, clock));
+  ASSIGN_OR_RETURN(RenderedChat rendered,
+                   chat_renderer_->render(chat, context.clock, context.limits));
   if (!rendered.media.empty()) {
     return Error{ErrorCode::kUnsupported,
                  "messages have " + std::to_string(rendered.media.size()) + " items of type " +

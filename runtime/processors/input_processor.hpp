@@ -9,6 +9,7 @@
 
 #include "messages/request.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/base/work_budget.hpp"
 #include "runtime/chat/chat_renderer.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
@@ -25,6 +26,7 @@ struct InputProcessorOptions {
   /// have as many as fit.
   std::int64_t max_request_tokens = 1 << 20;
   std::size_t max_num_bad_words = 128;  ///< counted as token sequences
+  double max_input_time_s = 0;          ///< for one prompt; 0: no limit
 };
 
 /// Of the texts that are rendered and tokenised.
@@ -34,6 +36,7 @@ struct InputProcessorOptions {
 struct InputContext {
   std::uint64_t entropy = 0;  ///< random bits; the same for all calls is enough
   ChatClock clock;
+  WorkLimits limits;
 };
 
 /// Owns the tokenizer and the chat templates. What it makes of a request depends on its arguments
@@ -56,11 +59,16 @@ class InputProcessor {
   /// A request with `emitted` makes none for the samples that have ended; the others go on behind
   /// their tokens, and the prompt is not scored again.
   ///
-  /// Errors: kInvalidArgument with the field at fault; those of the chat renderer.
+  /// Errors: kInvalidArgument with the field at fault, also for one that takes too long; those of
+  /// the chat renderer; kAborted, it was cancelled.
   Result<ProcessedRequest> process(GenerateRequest request, const InputContext& context) const;
 
   /// What a prompt becomes. For a TokensPrompt: its text, special tokens kept.
   [[nodiscard]] RenderReply render(const RenderRequest& request, const InputContext& context) const;
+
+  /// Of work that begins at `now`; whoever sets the flag ends it.
+  [[nodiscard]] WorkLimits limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
+                                          std::chrono::steady_clock::time_point now) const;
 
  private:
   struct TokenizedPrompt {
@@ -69,8 +77,10 @@ class InputProcessor {
   };
 
   /// `must_fit`: a text that cannot have as few tokens as the model takes is not encoded.
-  Result<TokenizedPrompt> tokenize(const Prompt& prompt, const ChatClock& clock,
+  Result<TokenizedPrompt> tokenize(const Prompt& prompt, const InputContext& context,
                                    bool must_fit) const;
+  Result<TokenizedPrompt> try_tokenize(const Prompt& prompt, const InputContext& context,
+                                       bool must_fit) const;
   Result<void> truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
                         const SamplingParams& params) const;
   Result<void> check_prompt(const std::vector<TokenId>& token_ids) const;

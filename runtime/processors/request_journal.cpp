@@ -8,6 +8,7 @@
 #include "runtime/base/check.hpp"
 #include "runtime/base/guard.hpp"
 #include "runtime/base/request_time.hpp"
+#include "runtime/processors/final_output.hpp"
 
 namespace troupe {
 namespace {
@@ -30,23 +31,6 @@ double request_deadline(const GenerateRequest& request) {
 bool has_tokens(const GenerateRequest& request) {
   return std::any_of(request.emitted.begin(), request.emitted.end(),
                      [](const EmittedSample& sample) { return !sample.token_ids.empty(); });
-}
-
-/// Ends here, without the engine: every sample that has not ended does so for `reason`.
-RequestOutput final_output(const GenerateRequest& request, std::optional<FinishReason> reason) {
-  RequestOutput output;
-  output.id = request.id;
-  output.finished = true;
-  for (std::int32_t i = 0; reason && i < request.params.n; ++i) {
-    const EmittedSample* const emitted =
-        request.emitted.empty() ? nullptr : &request.emitted[static_cast<std::size_t>(i)];
-    if (emitted != nullptr && emitted->finished) continue;
-    CompletionOutput& sample = output.outputs.emplace_back();
-    sample.index = i;
-    sample.finish_reason = reason;
-    if (emitted != nullptr) sample.cumulative_logprob = emitted->cumulative_logprob;
-  }
-  return output;
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ BOOST_AUTO_TEST_CASE(a_request_for_which_there_is_no_memory_fails_alone) {
       InputProcessorOptions{.max_model_len = 2 * static_cast<std::int32_t>(kNumTokens),
                             .vocab_size = 300});
   const InputProcessorActor actor =
-      spawn_input_processor(system, core, caf::actor_cast<OutputProcessorActor>(pointer),
+      spawn_input_processor(system, core, 2, caf::actor_cast<OutputProcessorActor>(pointer),
                             caf::actor_cast<SchedulerActor>(pointer));
   GenerateRequest large = request_of(1, kNumTokens);
   largest_allocation = kNumTokens;

@@ -213,11 +213,8 @@ class ReplaceableEngine {
     output_processor_ = keep(spawn_output_processor(system_, tokenizer_));
     peers.output_processor = output_processor_;
     scheduler_ = keep(spawn_scheduler(system_, config, peers));
-    input_processors_.clear();
-    for (int i = 0; i < 2; ++i) {
-      input_processors_.push_back(
-          keep(spawn_input_processor(system_, input_core_, output_processor_, scheduler_)));
-    }
+    input_processors_ = {
+        keep(spawn_input_processor(system_, input_core_, 2, output_processor_, scheduler_))};
   }
   /// One after the other: those that are left go on meanwhile.
   void end_actors(std::mt19937* random) {

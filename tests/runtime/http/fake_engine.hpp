@@ -46,6 +46,12 @@ class FakeEngine final : public EnginePort {
   /// Every byte of a text is a token; a conversation renders as its JSON.
   void render(RenderRequest request, std::function<void(RenderReply)> reply) override {
     if (fail_renders_) throw std::runtime_error("by the test");
+    if (hold_renders_) {
+      const std::lock_guard lock(mutex_);
+      held_renders_.push_back(request);
+      changed_.notify_all();
+      return;
+    }
     RenderReply answer;
     if (const auto* text = std::get_if<TextPrompt>(&request.prompt)) {
       answer.text = text->text;
@@ -103,6 +109,13 @@ class FakeEngine final : public EnginePort {
     changed_.wait_for(lock, kPatience, [&] { return submitted_.size() >= count; });
     return submitted_;
   }
+  /// From now on nothing is rendered.
+  void hold_renders() { hold_renders_ = true; }
+  std::vector<RenderRequest> wait_renders(std::size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kPatience, [&] { return held_renders_.size() >= count; });
+    return held_renders_;
+  }
   std::vector<RequestId> wait_aborted(std::size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, kPatience, [&] { return aborted_.size() >= count; });
@@ -116,6 +129,8 @@ class FakeEngine final : public EnginePort {
   std::uint64_t next_id_ = 1;
   std::vector<GenerateRequest> submitted_;
   std::vector<RequestId> aborted_;
+  std::atomic<bool> hold_renders_{false};
+  std::vector<RenderRequest> held_renders_;
   ResetCaches reset_;
   std::vector<PauseScheduler> pauses_;
   std::vector<DrainGroup> drains_;

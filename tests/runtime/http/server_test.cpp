@@ -58,6 +58,22 @@ BOOST_AUTO_TEST_CASE(a_connection_serves_one_request_after_another) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_client_that_leaves_ends_what_is_rendered_for_it) {
+  config.service.api_keys = {"k1", "k2"};
+  engine.hold_renders();
+  Client client(server().port());
+  const std::string body = R"({"prompt":"a"})";
+  client.send(
+      "POST /tokenize HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer k2\r\n"
+      "Content-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  const std::vector<RenderRequest> renders = engine.wait_renders(1);
+  BOOST_REQUIRE(renders.size() == 1u);
+  BOOST_TEST(renders[0].tenant == 2u);
+  client.hang_up();
+  BOOST_TEST((engine.wait_aborted(1) == std::vector<RequestId>{renders[0].id}));
+}
+
 BOOST_AUTO_TEST_CASE(streams_of_many_clients_on_several_threads_do_not_mix) {
   config.num_io_threads = 3;
   server();

@@ -10,7 +10,7 @@
 namespace troupe {
 namespace {
 
-constexpr InputContext kContext{.entropy = 99, .clock = {}};
+const InputContext kContext{.entropy = 99, .clock = {}, .limits = {}};
 
 struct Fixture {
   InputProcessorOptions options{.max_model_len = 64, .vocab_size = kVocabSize};
