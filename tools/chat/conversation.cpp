@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <nlohmann/json.hpp>
 
 namespace troupe::tools {
 
@@ -12,15 +13,17 @@ Conversation::Conversation(AnswerSource& source, const ChatOptions& options)
 }
 
 void Conversation::clear() {
-  messages_ = Json::array();
-  if (!options_.system.empty())
-    messages_.push_back({{"role", "system"}, {"content", options_.system}});
+  messages_.clear();
+  if (!options_.system.empty()) messages_.push_back({"system", options_.system});
 }
 
 std::size_t Conversation::num_pairs() const { return (messages_.size() - num_fixed()) / 2; }
 
-std::string Conversation::body(const Json& messages) const {
-  Json body = {{"messages", messages}};
+std::string Conversation::body(const std::vector<Message>& messages) const {
+  using Json = nlohmann::ordered_json;
+  Json body = {{"messages", Json::array()}};
+  for (const Message& message : messages)
+    body["messages"].push_back({{"role", message.role}, {"content", message.content}});
   if (options_.temperature != ChatOptions::kOwnTemperature)
     body["temperature"] = options_.temperature;
   if (options_.max_tokens > 0) body["max_tokens"] = options_.max_tokens;
@@ -30,14 +33,14 @@ std::string Conversation::body(const Json& messages) const {
 Result<Conversation::Said> Conversation::say(const std::string& text,
                                              const std::function<void(const std::string&)>& on_text,
                                              Interrupt& interrupt) {
-  Json messages = messages_;
-  messages.push_back({{"role", "user"}, {"content", text}});
+  std::vector<Message> messages = messages_;
+  messages.push_back({"user", text});
   for (std::size_t num_forgotten = 0;; ++num_forgotten) {
     auto answer = source_.answer(body(messages), on_text, interrupt);
     if (answer.ok() && answer->text.empty() && answer->finish_reason.empty())
       return Said{std::move(answer).value()};  // stopped before it began
     if (answer.ok()) {
-      messages.push_back({{"role", "assistant"}, {"content", answer->text}});
+      messages.push_back({"assistant", answer->text});
       messages_ = std::move(messages);
       return Said{std::move(answer).value(), num_forgotten};
     }

@@ -2,8 +2,8 @@
 // A conversation: the messages so far, and what is said with them.
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tools/chat/answer_source.hpp"
 
@@ -36,13 +36,16 @@ class Conversation {
   [[nodiscard]] std::size_t num_pairs() const;
 
  private:
-  using Json = nlohmann::ordered_json;
-  [[nodiscard]] std::string body(const Json& messages) const;
+  struct Message {
+    std::string role;
+    std::string content;
+  };
+  [[nodiscard]] std::string body(const std::vector<Message>& messages) const;
   [[nodiscard]] std::size_t num_fixed() const { return options_.system.empty() ? 0 : 1; }
 
   AnswerSource& source_;
   const ChatOptions& options_;
-  Json messages_;
+  std::vector<Message> messages_;
 };
 
 /// Whether a request failed because its messages are longer than the model's context: as Troupe,

@@ -1,6 +1,7 @@
 #include "tools/chat/conversation.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "tools/chat/terminal_input.hpp"
