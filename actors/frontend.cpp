@@ -427,6 +427,9 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         FrontendState& frontend = state(self);
         const RequestId id = submission.request.id;
         if (frontend.failure) return refuse(frontend, id, *frontend.failure);
+        // Drawn here, a key outlives the engine: whoever goes on with the request has it too.
+        SamplingParams& params = submission.request.params;
+        if (params.philox_key == 0) params.philox_key = frontend.port->draw_key();
         fail_alone(self, {id}, [&] {
           const auto added = frontend.journal->add(std::move(submission));
           if (!added.ok()) return refuse(frontend, id, added.error());

@@ -9,8 +9,7 @@ namespace troupe {
 namespace {
 
 bool looks_at_everything(const KVCacheSpec& spec) {
-  return spec.kind == KVCacheKind::kFullAttention || spec.kind == KVCacheKind::kMla ||
-         spec.kind == KVCacheKind::kSinkFullAttention;
+  return spec.kind == KVCacheKind::kFullAttention || spec.kind == KVCacheKind::kMla;
 }
 
 /// A drafter needs the last block's hidden states, so the block is computed again. The state of a

@@ -1,4 +1,4 @@
-// Full attention (MLA and sink attention too): every token looks at all tokens before it.
+// Full attention (MLA too): every token looks at all tokens before it.
 
 #include <algorithm>
 

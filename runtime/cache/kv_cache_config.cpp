@@ -22,7 +22,6 @@ bool all_equal(const Specs& specs) {
 KVCacheKind family(KVCacheKind kind) {
   switch (kind) {
     case KVCacheKind::kMla:
-    case KVCacheKind::kSinkFullAttention:
       return KVCacheKind::kFullAttention;
     case KVCacheKind::kSlidingWindowMla:
       return KVCacheKind::kSlidingWindow;
@@ -136,6 +135,7 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
   std::vector<std::int32_t> ids;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     if (layers[layer].kind == KVCacheKind::kEncoderOnlyAttention) continue;
+    RETURN_IF_ERROR(check_kind(layers[layer]));
     specs.push_back(layers[layer]);
     ids.push_back(static_cast<std::int32_t>(layer));
   }

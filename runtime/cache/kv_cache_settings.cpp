@@ -5,7 +5,16 @@
 
 namespace troupe {
 
+Result<void> check_kind(const KVCacheSpec& spec) {
+  if (spec.kind != KVCacheKind::kSinkFullAttention) return {};
+  return Error{ErrorCode::kUnsupported,
+               "sink_full_attention layers are not supported: the blocks of their sink tokens are "
+               "not reserved",
+               ""};
+}
+
 Result<void> KVCacheSettings::check() const {
+  for (const KVCacheGroup& group : groups) RETURN_IF_ERROR(check_kind(group.spec));
   const std::int32_t block = scheduler_block_size();
   if (retention_interval && *retention_interval > 0) {
     const bool of_use = std::any_of(groups.begin(), groups.end(), [](const KVCacheGroup& group) {

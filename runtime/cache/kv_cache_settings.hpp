@@ -13,6 +13,9 @@
 
 namespace troupe {
 
+/// Error: layers of this kind have no manager here.
+[[nodiscard]] Result<void> check_kind(const KVCacheSpec& spec);
+
 struct KVCacheSettings {
   std::vector<KVCacheGroup> groups;
   std::int32_t num_blocks = 0;  ///< the null block included
@@ -37,7 +40,8 @@ struct KVCacheSettings {
   BlockHashAlgorithm hash_algorithm = BlockHashAlgorithm::kSha256Cbor;
   std::string hash_seed = std::string(BlockHasher::kDefaultSeed);
 
-  /// Error: the retention interval or the match unit does not go with the groups.
+  /// Error: a group's kind has no manager, or the retention interval or the match unit does not go
+  /// with the groups.
   [[nodiscard]] Result<void> check() const;
 
   /// Least common multiple of the block sizes: hits of several groups end at its multiples.

@@ -1,6 +1,8 @@
 #include "runtime/processors/input_processor.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -8,16 +10,23 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/philox.hpp"
 #include "runtime/base/request_time.hpp"
+#include "runtime/base/secret.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 
 namespace troupe {
 
 namespace {
 
-/// The seed of a request that brings none: random, but the same for the same request.
-std::uint64_t draw_key(RequestId id, std::uint64_t entropy) {
+/// The seed of a request that brings none: random, but for given entropy the same for the same
+/// request.
+std::uint64_t draw_key(RequestId id, std::optional<std::uint64_t> entropy) {
   constexpr std::uint32_t kSeedDraw = 0xFFFFFFFF;  // no token is drawn with this index
-  return philox_bits(entropy, value(id), kSeedDraw);
+  if (!entropy) {
+    std::array<std::uint8_t, sizeof(std::uint64_t)> bytes;
+    fill_random(bytes);
+    entropy = std::bit_cast<std::uint64_t>(bytes);
+  }
+  return philox_bits(*entropy, value(id), kSeedDraw);
 }
 
 /// A template may show the time: it is that of the request's arrival, also when it is submitted

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,8 @@ struct InputProcessorOptions {
 
 /// What a call may not take from the world itself.
 struct InputContext {
-  std::uint64_t entropy = 0;  ///< random bits; the same for all calls is enough
+  /// Random bits; the same for all calls is enough. None: from the operating system, at each call.
+  std::optional<std::uint64_t> entropy;
   ChatClock clock;
   WorkLimits limits;
 };

@@ -172,6 +172,11 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
   sort_unique(params.allowed_token_ids);
   RETURN_IF_ERROR(normalize_logit_bias(params.logit_bias, limits.vocab_size));
   RETURN_IF_ERROR(check_repetition_detection(params));
+  if (params.structured_outputs) {
+    // It would wait for its grammar for ever.
+    return invalid_argument("structured_outputs is not supported: there are no grammars yet",
+                            "structured_outputs");
+  }
 
   if (params.greedy()) {
     if (params.n > 1) {

@@ -47,8 +47,9 @@ struct Fixture {
         std::vector<InputProcessorActor>{caf::actor_cast<InputProcessorActor>(pointer)},
         caf::actor_cast<OutputProcessorActor>(pointer), caf::actor_cast<SchedulerActor>(pointer));
   }
-  void submit(std::int32_t wanted_group, double arrival_time = 0) {
-    GenerateRequest request{.id = RequestId{next_id++}, .prompt = TokensPrompt{{1}}};
+  void submit(std::int32_t wanted_group, double arrival_time = 0, SamplingParams params = {}) {
+    GenerateRequest request{
+        .id = RequestId{next_id++}, .prompt = TokensPrompt{{1}}, .params = std::move(params)};
     request.arrival_time = arrival_time;
     post(frontend, SubmitRequest{request, {.data_parallel_rank = wanted_group}});
     coordinator.run();
@@ -98,6 +99,20 @@ BOOST_FIXTURE_TEST_CASE(requests_are_handed_out_with_their_age, Fixture) {
   BOOST_TEST(given[0][0].age_s >= 1000);
   BOOST_TEST(given[0][0].age_s < 2000);
   BOOST_TEST(given[0][1].age_s == 0);
+}
+
+/// An engine that goes on with a request of another one draws the same tokens.
+BOOST_FIXTURE_TEST_CASE(a_request_that_brings_no_seed_is_handed_out_with_a_key_of_its_own,
+                        Fixture) {
+  submit(0);
+  submit(0);
+  BOOST_REQUIRE(given[0].size() == 2u);
+  const std::uint64_t key = given[0][0].params.philox_key;
+  BOOST_TEST(key != 0u);
+  BOOST_TEST(given[0][1].params.philox_key != key);
+  submit(0, 0, {.philox_key = 9});
+  BOOST_REQUIRE(given[0].size() == 3u);
+  BOOST_TEST(given[0][2].params.philox_key == 9u);
 }
 
 }  // namespace

@@ -68,13 +68,13 @@ void RandomWorkload::choose_groups(KVCacheSettings& settings) {
   const MambaMode mode = pick(0, 3) == 0 ? MambaMode::kNone : MambaMode::kAlign;
   for (int g = 0; g < num_groups; ++g) {
     KVCacheSpec spec{.block_size = partial ? 16 : 8};
-    const int kind = num_groups == 1 ? pick(0, 5)
-                     : g == 0        ? pick(0, 2)
-                     : with_states   ? 5
-                                     : pick(2, 3);
-    constexpr KVCacheKind kKinds[] = {KVCacheKind::kFullAttention,     KVCacheKind::kMla,
-                                      KVCacheKind::kSinkFullAttention, KVCacheKind::kSlidingWindow,
-                                      KVCacheKind::kChunkedLocal,      KVCacheKind::kMamba};
+    const int kind = num_groups == 1 ? pick(0, 4)
+                     : g == 0        ? pick(0, 1)
+                     : with_states   ? 4
+                                     : pick(1, 2);
+    constexpr KVCacheKind kKinds[] = {KVCacheKind::kFullAttention, KVCacheKind::kMla,
+                                      KVCacheKind::kSlidingWindow, KVCacheKind::kChunkedLocal,
+                                      KVCacheKind::kMamba};
     spec.kind = kKinds[kind];
     if (spec.kind == KVCacheKind::kSlidingWindow) {
       spec.sliding_window = pick(2, 40);

@@ -106,8 +106,6 @@ BOOST_AUTO_TEST_CASE(pages_are_as_large_as_what_a_layer_keeps) {
   BOOST_TEST(spec.page_bytes() == 2 * (64 + 64) * 16 * 2);
   spec.head_dim_v = 32;
   BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 16 * 2);
-  spec.kind = KVCacheKind::kSinkFullAttention;
-  BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 16 * 2);
   spec.tokens_per_state = 4;
   BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 4 * 2);
   const KVCacheSpec latent{
@@ -131,8 +129,7 @@ BOOST_AUTO_TEST_CASE(each_kind_holds_what_it_can_look_at) {
     return max_request_blocks(groups, num_tokens, limits);
   };
   KVCacheSpec spec = full_spec();
-  for (const KVCacheKind kind :
-       {KVCacheKind::kFullAttention, KVCacheKind::kMla, KVCacheKind::kSinkFullAttention}) {
+  for (const KVCacheKind kind : {KVCacheKind::kFullAttention, KVCacheKind::kMla}) {
     spec.kind = kind;
     BOOST_TEST(blocks(spec, 1001) == 63);
   }
@@ -280,6 +277,19 @@ BOOST_AUTO_TEST_CASE(concurrency_and_the_longest_request_follow_from_the_blocks)
   BOOST_TEST(longest_request(*config, limits) == 1600);
   limits = {.max_model_len = 100, .num_blocks_override = 8};
   BOOST_TEST(make_kv_cache_config(layers, limits)->num_blocks == 8);
+}
+
+BOOST_AUTO_TEST_CASE(sink_attention_is_refused_by_name) {
+  KVCacheSpec sink = full_spec();
+  sink.kind = KVCacheKind::kSinkFullAttention;
+  KVCacheSettings settings;
+  settings.groups = {{.spec = full_spec()}, {.spec = sink}};
+  const std::vector<KVCacheSpec> layers = {full_spec(), sink};
+  for (const Error& error : {settings.check().error(), group_layers(layers, true).error(),
+                             group_layers(layers, false).error()}) {
+    BOOST_TEST((error.code == ErrorCode::kUnsupported));
+    BOOST_TEST(error.message.find("sink_full_attention") != std::string::npos);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(the_retention_interval_must_go_with_the_groups) {

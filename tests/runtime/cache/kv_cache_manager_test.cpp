@@ -44,9 +44,8 @@ bool compute(KVCacheManager& manager, CachedRequest& request, std::int32_t compu
                                 nullptr);
 }
 
-BOOST_AUTO_TEST_CASE(latent_and_sink_attention_hit_as_full_attention_does) {
-  for (const KVCacheKind kind :
-       {KVCacheKind::kFullAttention, KVCacheKind::kMla, KVCacheKind::kSinkFullAttention}) {
+BOOST_AUTO_TEST_CASE(latent_attention_hits_as_full_attention_does) {
+  for (const KVCacheKind kind : {KVCacheKind::kFullAttention, KVCacheKind::kMla}) {
     KVCacheManager manager(settings_of({spec_of(kind, 8)}));
     BOOST_TEST(compute(manager, add(manager, 1, 40), 0, 40));
     CachedRequest& second = add(manager, 2, 40);

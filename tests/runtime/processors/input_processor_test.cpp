@@ -200,6 +200,10 @@ BOOST_AUTO_TEST_CASE(a_request_without_a_seed_gets_one_of_its_own) {
   BOOST_TEST(key != 0u);
   BOOST_TEST(processed_params().philox_key == key);  // the same request, the same entropy
   BOOST_TEST(process({.entropy = 100, .clock = {}})->samples[0].params.philox_key != key);
+  // Who names no entropy gets the system's.
+  const std::uint64_t of_the_system = process({})->samples[0].params.philox_key;
+  BOOST_TEST(of_the_system != key);
+  BOOST_TEST(process({})->samples[0].params.philox_key != of_the_system);
   params().seed = -1;  // none
   BOOST_TEST(processed_params().philox_key == key);
   params().seed = 0;
@@ -331,6 +335,8 @@ BOOST_AUTO_TEST_CASE(each_parameter_outside_its_range_is_an_error_that_names_it)
   refused("repetition_detection", [](SamplingParams& p) {
     p.repetition_detection = RepetitionDetection{2, 3, 2};
   });
+  // Nothing could make the grammar that the Scheduler would wait for.
+  refused("structured_outputs", [](SamplingParams& p) { p.structured_outputs.emplace(); });
 }
 
 BOOST_AUTO_TEST_CASE(the_whole_vocabulary_of_logprobs_needs_a_server_without_limit) {
