@@ -302,6 +302,15 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
     ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
   }
   service.api_keys = options.server.api_key;
+  if (const std::string& file = options.server.api_key_file; !file.empty()) {
+    service.read_api_keys = [fixed = options.server.api_key,
+                             file]() -> Result<std::vector<std::string>> {
+      ASSIGN_OR_RETURN(std::vector<std::string> keys, read_api_key_file(file));
+      keys.insert(keys.begin(), fixed.begin(), fixed.end());
+      return keys;
+    };
+    ASSIGN_OR_RETURN(service.api_keys, service.read_api_keys());
+  }
   service.allowed_origins = options.server.allowed_origins;
   service.allowed_hosts = AllowedHosts(options.server);
   service.max_body_bytes = static_cast<std::uint64_t>(options.server.max_body_bytes);

@@ -232,9 +232,9 @@ void lose_engine(Self self, const EngineLost& lost) {
   frontend.metrics->observe_loss(lost.group);
   frontend.port->set_healthy(frontend.has_ready_group());
   RequestJournal::Lost taken_back =
-      frontend.journal->group_lost(lost.group, lost.crashed, lost.returns);
+      frontend.journal->group_lost(lost.group, lost.cause, lost.returns);
   log_warning("engine lost", kv("group", lost.group), kv("reason", lost.reason),
-              kv("crashed", lost.crashed), kv("returns", lost.returns),
+              kv("crashed", lost.cause == LossCause::kCrashed), kv("returns", lost.returns),
               kv("requests", taken_back.num_resubmissions),
               kv("ended", taken_back.ended.outputs.size()),
               kv("quarantine", frontend.journal->in_quarantine()));

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <caf/io/all.hpp>
 #include <caf/io/basp_broker.hpp>
 #include <caf/io/middleman_actor_impl.hpp>
@@ -10,13 +11,14 @@
 #include <caf/io/network/doorman_impl.hpp>
 #include <caf/io/network/stream_impl.hpp>
 #include <chrono>
-#include <deque>
 #include <map>
 #include <set>
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/tcp_probe.hpp"
+#include "runtime/transport/frame_gate.hpp"
+#include "runtime/transport/handshakes.hpp"
 
 namespace troupe {
 namespace {
@@ -32,33 +34,63 @@ T value_or_empty(const caf::expected<T>& value) {
 
 constexpr auto kProbeTimeout = 2000ms;
 constexpr auto kConnectTimeout = 5s;
-constexpr double kHandshakeTimeout_s = 5;
-constexpr std::size_t kMaxHandshakes = 256;
+constexpr auto kHandshakeTimeout = 5000ms;
+constexpr std::size_t kMaxHandshakes = 128;
 /// The same refusal again is logged after so long.
 constexpr double kRefusalInterval_s = 60;
 
-/// The encrypted side of a connection: what CAF's stream reads from and writes to. All of these run
-/// in CAF's one network thread.
-class TlsPolicy {
- public:
-  explicit TlsPolicy(std::shared_ptr<TlsSession> session) : session_(std::move(session)) {}
+// ---- What is said ------------------------------------------------------------------------------
 
-  net::rw_state read_some(std::size_t& count, int, void* data, std::size_t size) {
-    return result(count, session_->read({static_cast<char*>(data), size}));
-  }
-  net::rw_state write_some(std::size_t& count, int, const void* data, std::size_t size) {
-    return result(count, session_->write({static_cast<const char*>(data), size}));
-  }
-  bool must_read_more(int, std::size_t threshold) const { return session_->pending() >= threshold; }
+template <class T>
+struct IsVector : std::false_type {};
+template <class T>
+struct IsVector<std::vector<T>> : std::true_type {};
 
- private:
-  static net::rw_state result(std::size_t& count, std::optional<std::size_t> done) {
-    count = done.value_or(0);
-    return done ? net::rw_state::success : net::rw_state::failure;
-  }
+template <class T>
+constexpr FieldKind kind_of() {
+  if constexpr (Reflected<T>) return FieldKind::kBytes;
+  return IsVector<T>::value ? FieldKind::kHandles : FieldKind::kHandle;
+}
 
-  std::shared_ptr<TlsSession> session_;
-};
+template <class Block, std::size_t... i>
+void add_types(std::map<std::string, FieldKind>& types, std::index_sequence<i...>) {
+  (types.emplace(caf::type_name_by_id<Block::begin + i>::value,
+                 kind_of<typename caf::type_by_id<Block::begin + i>::type>()),
+   ...);
+}
+
+template <class Block>
+void add_types(std::map<std::string, FieldKind>& types) {
+  add_types<Block>(types, std::make_index_sequence<Block::end - Block::begin>());
+}
+
+constexpr std::uint64_t word(caf::atom_value atom) { return static_cast<std::uint64_t>(atom); }
+
+FrameVocabulary make_vocabulary(caf::actor_system& system) {
+  FrameVocabulary vocabulary;
+  std::vector<char> self;
+  caf::binary_serializer sink(system, self);
+  caf::node_id node = system.node();
+  CHECK(!sink(node) && self.size() == kNodeIdBytes, self.size());
+  std::copy(self.begin(), self.end(), vocabulary.self.begin());
+  vocabulary.no_node = word(caf::atom(""));
+  add_types<caf::id_block::troupe>(vocabulary.types);
+  add_types<caf::id_block::troupe_handles>(vocabulary.types);
+  vocabulary.types.emplace("ActorHandles", FieldKind::kHandles);
+  vocabulary.system = {{"@unit", FieldKind::kUnit},    {"@error", FieldKind::kError},
+                       {"@exit", FieldKind::kExit},    {"@str", FieldKind::kText},
+                       {"@atom", FieldKind::kAtom},    {"@i8", FieldKind::kNumber8},
+                       {"@u8", FieldKind::kNumber8},   {"@i16", FieldKind::kNumber16},
+                       {"@u16", FieldKind::kNumber16}, {"@i32", FieldKind::kNumber32},
+                       {"@u32", FieldKind::kNumber32}, {"@i64", FieldKind::kNumber64},
+                       {"@u64", FieldKind::kNumber64}, {"bool", FieldKind::kNumber8}};
+  vocabulary.greeted = word(caf::atom("SpawnServ"));
+  vocabulary.greeting = {caf::sys_atom::uint_value(), caf::get_atom::uint_value()};
+  vocabulary.greeting_answer = caf::ok_atom::uint_value();
+  return vocabulary;
+}
+
+// ---- The way into CAF --------------------------------------------------------------------------
 
 /// Tells of whom was refused and why, once; a stranger does not fill the log.
 class RefusalLog {
@@ -77,43 +109,73 @@ class RefusalLog {
   std::map<std::string, double> logged_at_;
 };
 
-class TlsStream : public net::stream {
+/// What all connections of a process share. But for the handshakes it is used in CAF's one network
+/// thread.
+struct Gatekeeper {
+  std::shared_ptr<const Credentials> credentials;
+  std::shared_ptr<const FrameVocabulary> vocabulary;
+  RefusalLog refusals;
+  Handshakes handshakes{kMaxHandshakes, kHandshakeTimeout};
+};
+
+/// The other side of the gate: what CAF's stream reads from and writes to.
+class GatePolicy {
  public:
-  TlsStream(net::default_multiplexer& multiplexer, int socket, std::shared_ptr<TlsSession> session,
-            std::shared_ptr<RefusalLog> refusals)
+  explicit GatePolicy(FrameGate gate) : gate_(std::move(gate)) {}
+
+  net::rw_state read_some(std::size_t& count, int, void* data, std::size_t size) {
+    return result(count, gate_.read({static_cast<char*>(data), size}));
+  }
+  net::rw_state write_some(std::size_t& count, int, const void* data, std::size_t size) {
+    return result(count, gate_.write({static_cast<const char*>(data), size}));
+  }
+  /// What is in the gate makes no socket ready.
+  bool must_read_more(int, std::size_t) const { return gate_.num_ready() > 0; }
+  [[nodiscard]] const FrameGate& gate() const { return gate_; }
+
+ private:
+  static net::rw_state result(std::size_t& count, std::optional<std::size_t> done) {
+    count = done.value_or(0);
+    return done ? net::rw_state::success : net::rw_state::failure;
+  }
+
+  FrameGate gate_;
+};
+
+class GateStream : public net::stream {
+ public:
+  GateStream(net::default_multiplexer& multiplexer, int socket,
+             const std::shared_ptr<Gatekeeper>& keeper, Session::Side side)
       : stream(multiplexer, socket),
-        session_(std::move(session)),
-        policy_(session_),
-        refusals_(std::move(refusals)),
+        keeper_(keeper),
+        session_(keeper->credentials->begin(socket, side)),
+        policy_(FrameGate(session_, FrameCheck(keeper->vocabulary, side))),
         address_(value_or_empty(net::remote_addr_of_fd(socket))) {}
+  /// The handshakes may hold a duplicate of the socket: closing it would not end the connection.
+  ~GateStream() override { shutdown(fd(), SHUT_RDWR); }
 
   void handle_event(net::operation operation) override {
     handle_event_impl(operation, policy_);
-    if (told_ || session_->error().empty()) return;
+    if (told_ || policy_.gate().error().empty()) return;
     told_ = true;
-    if (session_->established()) {
-      log_warning("connection failed", kv("peer", address_), kv("reason", session_->error()));
-    } else {
-      refusals_->add(address_, session_->error());
-    }
+    keeper_->refusals.add(address_, policy_.gate().error());
   }
-  [[nodiscard]] const TlsSession& session() const { return *session_; }
+  [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
 
  private:
-  std::shared_ptr<TlsSession> session_;
-  TlsPolicy policy_;
-  std::shared_ptr<RefusalLog> refusals_;
+  std::shared_ptr<Gatekeeper> keeper_;
+  std::shared_ptr<Session> session_;
+  GatePolicy policy_;
   std::string address_;  ///< asked now, as nobody is there any more when it is needed
   bool told_ = false;
 };
 
 /// A connection as the broker sees it.
-class TlsScribe : public caf::io::scribe {
+class GateScribe : public caf::io::scribe {
  public:
-  TlsScribe(net::default_multiplexer& multiplexer, int socket, std::shared_ptr<TlsSession> session,
-            std::shared_ptr<RefusalLog> refusals)
-      : scribe(net::conn_hdl_from_socket(socket)),
-        stream_(multiplexer, socket, std::move(session), std::move(refusals)) {}
+  GateScribe(net::default_multiplexer& multiplexer, int socket,
+             const std::shared_ptr<Gatekeeper>& keeper, Session::Side side)
+      : scribe(net::conn_hdl_from_socket(socket)), stream_(multiplexer, socket, keeper, side) {}
 
   void configure_read(caf::io::receive_policy::config config) override {
     stream_.configure_read(config);
@@ -136,68 +198,47 @@ class TlsScribe : public caf::io::scribe {
   }
   void add_to_loop() override { stream_.activate(this); }
   void remove_from_loop() override { stream_.passivate(); }
+  [[nodiscard]] const std::shared_ptr<Session>& session() const { return stream_.session(); }
 
  private:
-  TlsStream stream_;
+  GateStream stream_;
   bool launched_ = false;
 };
 
-class TlsDoorman : public net::doorman_impl {
+class GateDoorman : public net::doorman_impl {
  public:
-  TlsDoorman(net::default_multiplexer& multiplexer, int socket, std::shared_ptr<TlsSource> tls)
-      : doorman_impl(multiplexer, socket), tls_(std::move(tls)) {}
+  GateDoorman(net::default_multiplexer& multiplexer, int socket, std::shared_ptr<Gatekeeper> keeper)
+      : doorman_impl(multiplexer, socket), keeper_(std::move(keeper)) {}
 
   bool new_connection() override {
     const int socket = acceptor_.accepted_socket();
-    if (detached() || !make_room()) {
+    if (detached()) {
       close(socket);
-      return !detached();
+      return false;
     }
     net::nonblocking(socket, true);
     net::tcp_nodelay(socket, true);
-    auto session =
-        std::make_shared<TlsSession>(tls_->context(), socket, TlsSession::Side::kAccepts);
-    handshakes_.push_back({session, socket, now_seconds()});
-    auto scribe =
-        caf::make_counted<TlsScribe>(acceptor_.backend(), socket, std::move(session), refusals_);
+    auto scribe = caf::make_counted<GateScribe>(acceptor_.backend(), socket, keeper_,
+                                                Session::Side::kAccepts);
+    keeper_->handshakes.add(scribe->session(), socket);
     const auto handle = scribe->hdl();
     parent()->add_scribe(std::move(scribe));
     return doorman::new_connection(&acceptor_.backend(), handle);
   }
 
  private:
-  /// A connection whose other side has yet to show its certificate.
-  struct Handshake {
-    std::weak_ptr<TlsSession> session;
-    int socket = -1;
-    double since = 0;
-  };
-
-  /// Who does not come to the point within a few seconds makes room for the next.
-  bool make_room() {
-    const double now = now_seconds();
-    std::erase_if(handshakes_, [&](const Handshake& handshake) {
-      const auto session = handshake.session.lock();
-      if (!session || session->established()) return true;
-      if (now - handshake.since < kHandshakeTimeout_s) return false;
-      shutdown(handshake.socket, SHUT_RDWR);  // the stream sees it, and ends
-      return true;
-    });
-    if (handshakes_.size() < kMaxHandshakes) return true;
-    refusals_->add("anybody", std::to_string(kMaxHandshakes) + " others are in their handshake");
-    return false;
-  }
-
-  std::shared_ptr<TlsSource> tls_;
-  std::shared_ptr<RefusalLog> refusals_ = std::make_shared<RefusalLog>();
-  std::deque<Handshake> handshakes_;
+  std::shared_ptr<Gatekeeper> keeper_;
 };
 
-class TlsMiddleman : public caf::io::middleman_actor_impl {
+class GateMiddleman : public caf::io::middleman_actor_impl {
  public:
-  TlsMiddleman(caf::actor_config& config, caf::actor broker, std::shared_ptr<TlsSource> tls)
-      : middleman_actor_impl(config, std::move(broker)), tls_(std::move(tls)) {}
-  const char* name() const override { return "tls_middleman"; }
+  GateMiddleman(caf::actor_config& config, caf::actor broker,
+                const std::shared_ptr<const Credentials>& credentials)
+      : middleman_actor_impl(config, std::move(broker)), keeper_(std::make_shared<Gatekeeper>()) {
+    keeper_->credentials = credentials;
+    keeper_->vocabulary = std::make_shared<FrameVocabulary>(make_vocabulary(system()));
+  }
+  const char* name() const override { return "gate_middleman"; }
 
  protected:
   caf::expected<caf::io::scribe_ptr> connect(const std::string& host, std::uint16_t port) override {
@@ -205,16 +246,14 @@ class TlsMiddleman : public caf::io::middleman_actor_impl {
     if (!connection.ok()) return caf::make_error(caf::sec::cannot_connect_to_node);
     const int socket = connection->release();
     net::tcp_nodelay(socket, true);
-    return caf::io::scribe_ptr(caf::make_counted<TlsScribe>(
-        multiplexer(), socket,
-        std::make_shared<TlsSession>(tls_->context(), socket, TlsSession::Side::kConnects),
-        std::make_shared<RefusalLog>()));
+    return caf::io::scribe_ptr(
+        caf::make_counted<GateScribe>(multiplexer(), socket, keeper_, Session::Side::kConnects));
   }
   caf::expected<caf::io::doorman_ptr> open(std::uint16_t port, const char* host,
                                            bool reuse) override {
     auto socket = net::new_tcp_acceptor_impl(port, host, reuse);
     if (!socket) return std::move(socket.error());
-    return caf::io::doorman_ptr(caf::make_counted<TlsDoorman>(multiplexer(), *socket, tls_));
+    return caf::io::doorman_ptr(caf::make_counted<GateDoorman>(multiplexer(), *socket, keeper_));
   }
 
  private:
@@ -222,38 +261,35 @@ class TlsMiddleman : public caf::io::middleman_actor_impl {
     return dynamic_cast<net::default_multiplexer&>(system().middleman().backend());
   }
 
-  std::shared_ptr<TlsSource> tls_;
+  std::shared_ptr<Gatekeeper> keeper_;
 };
 
 }  // namespace
 
-Network::Network(caf::actor_system& system, std::shared_ptr<TlsSource> tls)
-    : system_(system), tls_(std::move(tls)) {
-  if (!tls_) {
-    middleman_ = system.middleman().actor_handle();
-    return;
-  }
+Network::Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials)
+    : system_(system), credentials_(std::move(credentials)) {
   const auto broker = system.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP"));
-  middleman_ = system.spawn<TlsMiddleman, caf::detached + caf::hidden>(broker, tls_);
+  middleman_ = system.spawn<GateMiddleman, caf::detached + caf::hidden>(broker, credentials_);
 }
 
 Network::~Network() {
-  if (!tls_) return;  // CAF's own ends with the system
   caf::scoped_actor self{system_};
   self->send_exit(middleman_, caf::exit_reason::kill);
   self->wait_for(middleman_);
 }
 
-Result<std::shared_ptr<TlsSource>> load_tls(const TopologyOptions& options) {
-  if (options.tls_certificate.empty()) return std::shared_ptr<TlsSource>();
-  return TlsSource::open(
-      {.certificate = options.tls_certificate, .key = options.tls_key, .ca = options.tls_ca});
-}
-
-Result<void> probe_node(const std::shared_ptr<TlsSource>& tls, const std::string& host,
-                        std::uint16_t port) {
-  return tls ? probe_tls(tls->context(), host, port, kProbeTimeout)
-             : probe_tcp(host, port, kProbeTimeout);
+Result<std::shared_ptr<const Credentials>> load_credentials(const TopologyOptions& options,
+                                                            std::string secret) {
+  if (!options.tls_certificate.empty()) {
+    ASSIGN_OR_RETURN(auto tls, TlsSource::open({.certificate = options.tls_certificate,
+                                                .key = options.tls_key,
+                                                .ca = options.tls_ca}));
+    return std::make_shared<const Credentials>(std::move(tls));
+  }
+  if (!options.cluster_secret_file.empty()) {
+    ASSIGN_OR_RETURN(secret, Credentials::read_secret(options.cluster_secret_file));
+  }
+  return std::make_shared<const Credentials>(std::move(secret));
 }
 
 namespace {
@@ -308,7 +344,7 @@ Result<std::uint16_t> Network::open(const std::string& host) {
 }
 
 Result<SupervisorActor> Network::find_supervisor(const std::string& host, std::uint16_t port) {
-  RETURN_IF_ERROR(probe_node(tls_, host, port));
+  RETURN_IF_ERROR(credentials_->probe(host, port, kProbeTimeout));
   ASSIGN_OR_RETURN(const Found found, connect_there(system_, middleman_, host, port));
   const auto& [node, actor, interface] = found;
   if (!actor || !system_.assignable(interface, system_.message_types<SupervisorActor>()))
@@ -317,7 +353,7 @@ Result<SupervisorActor> Network::find_supervisor(const std::string& host, std::u
 }
 
 Result<void> Network::connect(const std::string& host, std::uint16_t port) {
-  RETURN_IF_ERROR(probe_node(tls_, host, port));
+  RETURN_IF_ERROR(credentials_->probe(host, port, kProbeTimeout));
   RETURN_IF_ERROR(connect_there(system_, middleman_, host, port));
   return {};
 }

@@ -1,12 +1,14 @@
 #pragma once
-// How nodes reach each other: CAF's network layer as it is, or under TLS with certificates on both
-// sides.
+// How nodes reach each other: CAF's network layer behind a gate of our own.
 //
-// CAF lets in whoever can connect, and who is in can do anything. Its own TLS module is not used: a
-// handshake that it refuses leaves errors in OpenSSL's queue that end healthy connections, a peer
-// that connects and says nothing makes it spin, a missing file aborts the process at the first
-// connection, and it says nothing about whom it refused and why (0.17.6). What is here takes the
-// same way into CAF as that module: a middleman actor that makes the connections.
+// CAF lets in whoever can connect, believes what their frames say, and who is in can do anything.
+// So both ends of a connection first show each other a certificate (TLS) or that they know the
+// cluster's secret, and of what comes then CAF sees the frames that are as they should be. CAF's
+// own TLS module is not used: a handshake that it refuses leaves errors in OpenSSL's queue that end
+// healthy connections, a peer that connects and says nothing makes it spin, a missing file aborts
+// the process at the first connection, and it says nothing about whom it refused and why (0.17.6).
+// What is here takes the same way into CAF as that module: a middleman actor that makes the
+// connections.
 
 #include <caf/io/middleman_actor.hpp>
 #include <memory>
@@ -14,23 +16,20 @@
 
 #include "messages/actor_interfaces.hpp"
 #include "runtime/config/options.hpp"
-#include "runtime/transport/tls.hpp"
+#include "runtime/transport/credentials.hpp"
 
 namespace troupe {
 
-/// Null: the options name no certificates. Errors: of TlsContext::load.
-[[nodiscard]] Result<std::shared_ptr<TlsSource>> load_tls(const TopologyOptions& options);
-
-/// Whether a node there lets us in. CAF's own way to connect has no deadline and gives no reasons.
-[[nodiscard]] Result<void> probe_node(const std::shared_ptr<TlsSource>& tls,
-                                      const std::string& host, std::uint16_t port);
+/// What the options name: certificates, or the secret in their file; else `secret`, which may be
+/// empty: everybody knows it then. Errors: of TlsSource::open and Credentials::read_secret.
+[[nodiscard]] Result<std::shared_ptr<const Credentials>> load_credentials(
+    const TopologyOptions& options, std::string secret);
 
 /// Of one actor system, which must outlive it and have CAF's middleman. Its operations block; not
 /// for the actors of the pool.
 class Network {
  public:
-  /// `tls` may be null.
-  Network(caf::actor_system& system, std::shared_ptr<TlsSource> tls);
+  Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
@@ -48,7 +47,7 @@ class Network {
 
  private:
   caf::actor_system& system_;
-  std::shared_ptr<TlsSource> tls_;  ///< null: without
+  std::shared_ptr<const Credentials> credentials_;
   caf::io::middleman_actor middleman_;
 };
 

@@ -376,8 +376,9 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         progress->busy_since_ns = 0;
         caf::strong_actor_ptr& worker = node.groups[what.group].workers[what.rank];
         if (worker) end(worker);
-        worker = pointer(
-            spawn_worker(self->system(), what.rank, progress, node.options.server.dev_crash_token));
+        worker = pointer(spawn_worker(
+            self->system(), what.rank, progress,
+            CrashToken{node.options.server.dev_crash_token, node.options.server.dev_crash_signal}));
         return {Status{}, ActorHandles{worker}};
       },
       [self](const SpawnRole& what,

@@ -32,11 +32,16 @@ struct WorkerProgress {
   std::atomic<std::int64_t> busy_since_ns{0};  ///< on the steady clock; 0: idle
 };
 
-/// Detached: its steps compute. `progress` may be null. Of a prompt with `crash_token` the process
-/// dies; no prompt has -1.
+/// A prompt with this token ends the process by a signal; no prompt has -1.
+struct CrashToken {
+  std::int64_t token = -1;
+  std::int64_t signal = 0;
+};
+
+/// Detached: its steps compute. `progress` may be null.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                                        std::shared_ptr<WorkerProgress> progress = nullptr,
-                                       std::int64_t crash_token = -1);
+                                       CrashToken crash = {});
 
 // Workers in other processes of the engine's host:
 //

@@ -94,7 +94,7 @@ void fail_frontend(Self self, Error error) {
   }
   lose_frontend(supervisor);
   if (supervisor.started.pending()) return refuse_start(self, std::move(error));
-  recover_all(self, error.message, false);
+  recover_all(self, error.message, LossCause::kOutside);
 }
 
 /// Asks on behalf of the Frontend that there is, or is to be.
@@ -264,16 +264,16 @@ void on_down(Self self, const caf::down_msg& down) {
     // A process of ours that has crashed says so itself, with how; that is a moment away.
     if (slot.process) return;
     lose_node(self, gone.node);
-    return recover_node(self, gone.node, reason, false);
+    return recover_node(self, gone.node, reason, LossCause::kKilled);
   }
   if (!gone.group) {  // the frontend: nobody reads what the groups compute
     lose_frontend(supervisor);
-    return recover_all(self, reason, true);
+    return recover_all(self, reason, LossCause::kCrashed);
   }
   for (WorkerSlot& worker : supervisor.groups[*gone.group].workers) {
     if (worker.worker && worker.worker.address() == down.source) worker = {.node = gone.node};
   }
-  recover_group(self, *gone.group, reason, true);
+  recover_group(self, *gone.group, reason, LossCause::kCrashed);
 }
 
 // ---- From outside ------------------------------------------------------------------------------

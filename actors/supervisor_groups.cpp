@@ -44,7 +44,7 @@ bool all_nodes(const SupervisorState& supervisor, std::size_t group, bool NodeSl
 /// Something did not come up. The first time that refuses the start; later it is tried again.
 void fail(Self self, std::size_t group, Error error) {
   if (state(self).started.pending()) return refuse_start(self, std::move(error));
-  recover_group(self, group, error.message, false);
+  recover_group(self, group, error.message, LossCause::kOutside);
 }
 
 /// Asks; an answer that belongs to an earlier incarnation is dropped, and so is its failure.
@@ -249,12 +249,12 @@ void end_actors(SupervisorState& supervisor, GroupSlot& slot) {
 }
 
 /// The others go on.
-void leave_out(Self self, std::size_t group, const std::string& reason, bool crashed) {
+void leave_out(Self self, std::size_t group, const std::string& reason, LossCause cause) {
   SupervisorState& supervisor = state(self);
   GroupSlot& slot = supervisor.groups[group];
   if (supervisor.frontend) {
     send(self, supervisor.frontend,
-         EngineLost{static_cast<std::uint32_t>(group), reason, crashed, /*returns=*/false});
+         EngineLost{static_cast<std::uint32_t>(group), reason, cause, /*returns=*/false});
   }
   end_actors(supervisor, slot);
   end_workers(supervisor, slot);
@@ -297,21 +297,21 @@ void advance_group(Self self, std::size_t group) {
   on_group_up(self, group);
 }
 
-void recover_group(Self self, std::size_t group, const std::string& cause, bool crashed) {
+void recover_group(Self self, std::size_t group, const std::string& reason, LossCause cause) {
   SupervisorState& supervisor = state(self);
   GroupSlot& slot = supervisor.groups[group];
   if (supervisor.stopping || supervisor.given_up || slot.state == GroupState::kAbsent) return;
-  if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, cause});
-  log_error("incident", kv("cause", cause), kv("group", group), kv("incarnation", slot.incarnation),
-            kv("recovery", slot.num_recoveries + 1));
-  if (!supervisor.start.serve_http) return give_up(self, cause);
+  if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, reason});
+  log_error("incident", kv("cause", reason), kv("group", group),
+            kv("incarnation", slot.incarnation), kv("recovery", slot.num_recoveries + 1));
+  if (!supervisor.start.serve_http) return give_up(self, reason);
   if (++slot.num_recoveries > kMaxRecoveries) {
-    if (is_last(supervisor, group)) return give_up(self, cause);
-    log_error("group given up", kv("group", group), kv("reason", cause));
-    return leave_out(self, group, cause, crashed);
+    if (is_last(supervisor, group)) return give_up(self, reason);
+    log_error("group given up", kv("group", group), kv("reason", reason));
+    return leave_out(self, group, reason, cause);
   }
   if (supervisor.frontend) {
-    send(self, supervisor.frontend, EngineLost{static_cast<std::uint32_t>(group), cause, crashed});
+    send(self, supervisor.frontend, EngineLost{static_cast<std::uint32_t>(group), reason, cause});
   }
   slot.state = GroupState::kStarting;
   // What fails again at once may lack a node that we have not heard to be gone: all tries would be
@@ -325,16 +325,15 @@ void recover_group(Self self, std::size_t group, const std::string& cause, bool 
   advance_group(self, group);
 }
 
-void recover_node(Self self, std::size_t index, const std::string& cause, bool crashed) {
-  if (state(self).nodes[index].config.has(Role::kFrontend))
-    return recover_all(self, cause, crashed);
+void recover_node(Self self, std::size_t index, const std::string& reason, LossCause cause) {
+  if (state(self).nodes[index].config.has(Role::kFrontend)) return recover_all(self, reason, cause);
   for (const std::int32_t group : state(self).nodes[index].config.groups)
-    recover_group(self, static_cast<std::size_t>(group), cause, crashed);
+    recover_group(self, static_cast<std::size_t>(group), reason, cause);
 }
 
-void recover_all(Self self, const std::string& cause, bool crashed) {
+void recover_all(Self self, const std::string& reason, LossCause cause) {
   for (std::size_t group = 0; group < state(self).groups.size(); ++group)
-    recover_group(self, group, cause, crashed);
+    recover_group(self, group, reason, cause);
 }
 
 Result<void> end_group(Self self, std::size_t group, const std::string& reason) {
@@ -349,7 +348,7 @@ Result<void> end_group(Self self, std::size_t group, const std::string& reason) 
   if (is_last(supervisor, group))
     return invalid_argument(name + " is the only one that there is", "group");
   log_info("group ends", kv("group", group), kv("reason", reason));
-  leave_out(self, group, reason, false);
+  leave_out(self, group, reason, LossCause::kOutside);
   return {};
 }
 
@@ -365,7 +364,7 @@ void admit_group(Self self, std::size_t group) {
 
 void on_confirm_loss(Self self, const ConfirmLoss& loss) {
   if (loss.incarnation == state(self).groups.at(loss.group).incarnation)
-    recover_group(self, loss.group, loss.reason, false);
+    recover_group(self, loss.group, loss.reason, LossCause::kOutside);
 }
 
 }  // namespace troupe::supervision

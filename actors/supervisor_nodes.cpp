@@ -42,6 +42,11 @@ double join_timeout_s(const SupervisorState& supervisor) {
   return kJoinFactor * supervisor.start.options.topology.node_timeout_s;
 }
 
+LossCause cause_of(ProcessEnd::Kind kind) {
+  if (kind == ProcessEnd::Kind::kEnded) return LossCause::kOutside;
+  return kind == ProcessEnd::Kind::kCrashed ? LossCause::kCrashed : LossCause::kKilled;
+}
+
 void start_process(Self self, std::size_t index) {
   SupervisorState& supervisor = state(self);
   NodeSlot& slot = supervisor.nodes[index];
@@ -51,15 +56,19 @@ void start_process(Self self, std::size_t index) {
                                         "node", slot.config.name};
   const auto& own = supervisor.start.node_arguments;
   arguments.insert(arguments.end(), own.begin(), own.end());
-  arguments.insert(arguments.end(), {"--supervisor-port", std::to_string(supervisor.port)});
+  arguments.insert(arguments.end(), {"--supervisor-port", std::to_string(supervisor.port),
+                                     std::string(kReadSecretsOption)});
   const SupervisorActor me = self;
   const NodeExited exited{.node = static_cast<std::uint32_t>(index), .life = ++slot.life};
-  auto process = ChildProcess::start(arguments, [me, exited](ProcessEnd end) {
-    NodeExited message = exited;
-    message.how = std::move(end.text);
-    message.crashed = end.crashed;
-    post(me, std::move(message));
-  });
+  auto process = ChildProcess::start(
+      arguments,
+      [me, exited](ProcessEnd end) {
+        NodeExited message = exited;
+        message.how = std::move(end.text);
+        message.cause = cause_of(end.kind);
+        post(me, std::move(message));
+      },
+      supervisor.secrets.encode());
   if (process.ok()) {
     slot.process = std::move(process).value();
   } else if (supervisor.started.pending()) {
@@ -93,7 +102,7 @@ void on_prepared(Self self, std::size_t index, const Status& status) {
   NodeSlot& slot = supervisor.nodes[index];
   slot.preparing = false;
   if (status.error && supervisor.started.pending()) return refuse_start(self, *status.error);
-  if (status.error) return recover_node(self, index, status.error->message, false);
+  if (status.error) return recover_node(self, index, status.error->message, LossCause::kOutside);
   (slot.prepared ? slot.has_tokenizer : slot.prepared) = true;
   for (const std::int32_t group : slot.config.groups)
     advance_group(self, static_cast<std::size_t>(group));
@@ -165,7 +174,7 @@ void on_node_exited(Self self, const NodeExited& exited) {
   lose_node(self, exited.node);
   slot.process = nullptr;
   if (was_there) {
-    recover_node(self, exited.node, what, exited.crashed);
+    recover_node(self, exited.node, what, exited.cause);
   } else {
     log_warning("node process ended", kv("node", slot.config.name), kv("how", exited.how));
   }
@@ -200,7 +209,7 @@ NodeAccepted on_join(Self self, const JoinNode& join, const ActorHandles& handle
   if (supervisor.stopping) return refuse("the system is shutting down");
   if (slot.node) {
     lose_node(self, index);
-    recover_node(self, index, "node " + join.name + " has come anew", false);
+    recover_node(self, index, "node " + join.name + " has come anew", LossCause::kOutside);
   }
   slot.node = caf::actor_cast<NodeActor>(handles[0]);
   slot.heart = caf::actor_cast<HeartActor>(handles[1]);
@@ -228,7 +237,7 @@ void on_connected(Self self, const NodeConnected& connected) {
                                                       connected.error->message};
       lose_node(self, index);
       if (supervisor.started.pending()) return refuse_start(self, error);
-      return recover_node(self, index, error.message, false);
+      return recover_node(self, index, error.message, LossCause::kOutside);
     }
     slot.connected = true;
     slot.lost_at = 0;
@@ -255,7 +264,7 @@ void on_heartbeat(Self self, const HeartbeatReply& reply) {
     const std::string what = "a worker of node " + slot.config.name + " has been at a step for " +
                              std::to_string(static_cast<int>(reply.busy_s)) + " s";
     if (slot.process) lose_node(self, index);
-    return recover_node(self, index, what, false);
+    return recover_node(self, index, what, LossCause::kOutside);
   }
 }
 
@@ -287,14 +296,14 @@ void check_nodes(Self self) {
       recover_node(self, index,
                    "node " + slot.config.name + " has been silent for " +
                        std::to_string(static_cast<int>(silent_s * 1000)) + " ms",
-                   false);
+                   LossCause::kOutside);
     }
     if (slot.lost_at > 0 && now >= slot.lost_at) {
       lose_node(self, index);
       recover_node(self, index,
                    "node " + slot.config.name + " has not come within " +
                        std::to_string(static_cast<int>(join_timeout_s(supervisor) * 1000)) + " ms",
-                   false);
+                   LossCause::kOutside);
     }
     if (slot.process && slot.killed_at > 0 && now >= slot.killed_at) slot.process->kill();
     if (is_missing(supervisor, slot) && now - slot.started_at >= kRestartInterval_s)
@@ -320,11 +329,26 @@ Result<void> start_nodes(Self self) {
   if (!self->system().has_middleman())
     return invalid_argument("several nodes need CAF's middleman: load it into the configuration");
   const TopologyOptions& topology = supervisor.start.options.topology;
-  ASSIGN_OR_RETURN(auto tls, load_tls(topology));
-  supervisor.network = std::make_unique<Network>(self->system(), std::move(tls));
+  const bool spans_hosts =
+      std::any_of(supervisor.nodes.begin(), supervisor.nodes.end(),
+                  [](const NodeSlot& slot) { return !slot.config.host.empty(); });
+  // Nodes of other hosts know no secret of this process; where they need none, nobody does.
+  if (!spans_hosts) supervisor.secrets.cluster_secret = random_secret();
+  supervisor.secrets.arguments = take_secret_options(supervisor.start.node_arguments);
+  ASSIGN_OR_RETURN(auto credentials, load_credentials(topology, supervisor.secrets.cluster_secret));
+  supervisor.network = std::make_unique<Network>(self->system(), std::move(credentials));
   ASSIGN_OR_RETURN(supervisor.port, supervisor.network->publish(
                                         self, topology.supervisor_host,
                                         static_cast<std::uint16_t>(topology.supervisor_port)));
+  if (const std::string& secret = supervisor.secrets.cluster_secret; !secret.empty()) {
+    auto published = LocalSecret::publish(supervisor.port, secret);
+    if (published.ok()) {
+      supervisor.local_secret.emplace(std::move(published).value());
+    } else {
+      log_warning("nodes that are started by hand will not be let in",
+                  kv("reason", published.error().message));
+    }
+  }
   if (topology.insecure) {
     log_warning("nodes of other hosts come without TLS: whoever can connect can do anything",
                 kv("host", topology.supervisor_host), kv("port", supervisor.port));

@@ -15,8 +15,10 @@
 #include "messages/actor_interfaces.hpp"
 #include "runtime/base/child_process.hpp"
 #include "runtime/base/secret.hpp"
+#include "runtime/config/node_secrets.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/http/openai_request.hpp"
+#include "runtime/transport/local_secret.hpp"
 
 namespace troupe::supervision {
 
@@ -94,6 +96,8 @@ struct SupervisorState {
   SamplingDefaults sampling_defaults;
 
   std::unique_ptr<Network> network;  ///< null: all is in one process
+  std::optional<LocalSecret> local_secret;
+  NodeSecrets secrets;  ///< of the processes that are started here
   std::vector<NodeSlot> nodes;
   std::uint16_t port = 0;  ///< where nodes join
 
@@ -168,10 +172,10 @@ void on_node_exited(Self self, const NodeExited& exited);
 void advance_group(Self self, std::size_t group);
 /// Something of the group is gone. What lives of it ends, but workers that have lost no rank of
 /// their group; then it is brought up anew.
-void recover_group(Self self, std::size_t group, const std::string& cause, bool crashed);
+void recover_group(Self self, std::size_t group, const std::string& reason, LossCause cause);
 /// What runs in this node, or depends on it, is gone.
-void recover_node(Self self, std::size_t index, const std::string& cause, bool crashed);
-void recover_all(Self self, const std::string& cause, bool crashed);
+void recover_node(Self self, std::size_t index, const std::string& reason, LossCause cause);
+void recover_all(Self self, const std::string& reason, LossCause cause);
 /// For good; it begins anew when its nodes join anew. Errors: it is the last one, or not there.
 [[nodiscard]] Result<void> end_group(Self self, std::size_t group, const std::string& reason);
 /// All its nodes are there: an absent group begins.

@@ -29,23 +29,25 @@ auto guarded(Function&& f) -> decltype(f()) {
   }
 }
 
-/// As a kernel that reads where there is nothing would end it.
-void crash_on(const SchedulerOutput& step, std::int64_t token) {
-  if (token < 0) return;
+/// As a kernel would end it that reads where there is nothing (SIGSEGV), or a lack of memory
+/// (SIGKILL).
+void crash_on(const SchedulerOutput& step, CrashToken crash) {
+  if (crash.token < 0) return;
   for (const NewRequestData& request : step.new_requests) {
     const auto prompt =
         std::span(request.token_ids).first(static_cast<std::size_t>(request.num_prompt_tokens));
-    if (std::find(prompt.begin(), prompt.end(), token) == prompt.end()) continue;
+    if (std::find(prompt.begin(), prompt.end(), crash.token) == prompt.end()) continue;
     log_error("dev-crash-token is in a prompt", kv("request", value(request.id)));
-    std::signal(SIGSEGV, SIG_DFL);
-    std::raise(SIGSEGV);
+    const int signal = static_cast<int>(crash.signal);
+    if (signal != SIGKILL) std::signal(signal, SIG_DFL);
+    std::raise(signal);
   }
 }
 
 WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerState> self,
                                            std::int32_t rank,
                                            const std::shared_ptr<WorkerProgress>& progress,
-                                           std::int64_t crash_token) {
+                                           CrashToken crash) {
   return {
       [self, rank](const LoadModel& load) -> ModelLoaded {
         const auto asker = caf::actor_cast<SupervisorActor>(self->current_sender());
@@ -71,9 +73,9 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
         if (!joined.ok())
           log_warning("the ranks did not meet", kv("error", joined.error().message));
       },
-      [self, rank, progress, crash_token](const SchedulerOutput& step) {
+      [self, rank, progress, crash](const SchedulerOutput& step) {
         if (step.incarnation != state(self).incarnation) return;  // of an engine that has ended
-        crash_on(step, crash_token);
+        crash_on(step, crash);
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
         if (progress) progress->busy_since_ns = steady_ns();
         auto result = guarded([&] { return state(self).runner->execute(step); });
@@ -91,8 +93,8 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
 }  // namespace
 
 WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
-                         std::shared_ptr<WorkerProgress> progress, std::int64_t crash_token) {
-  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash_token);
+                         std::shared_ptr<WorkerProgress> progress, CrashToken crash) {
+  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash);
 }
 
 }  // namespace troupe

@@ -146,18 +146,23 @@ struct PauseStatus {
 };
 TROUPE_MESSAGE(PauseStatus, paused)
 
+/// Why something that requests ran in has ended.
+enum class LossCause : std::uint8_t {
+  kOutside,  ///< it was asked to end, could not be reached, or depended on what did
+  kKilled,   ///< its process died, nobody here knows why: killed by hand, or for lack of memory
+  kCrashed,  ///< it fell by itself (SIGSEGV, SIGABRT, a failed CHECK)
+};
+
 /// Supervisor -> Frontend: the engine of this group ends, and its workers remember nothing. Its
 /// requests go on in another group, or wait for the next EngineReady.
 struct EngineLost {
   std::uint32_t group = 0;
   std::string reason;
-  /// It fell by itself (SIGSEGV, SIGABRT, a failed CHECK): one of its requests may be to blame.
-  /// False: it was killed from outside, or its host is gone.
-  bool crashed = false;
-  bool returns = true;  ///< another one is being started
+  LossCause cause = LossCause::kOutside;  ///< one of its requests may be to blame
+  bool returns = true;                    ///< another one is being started
   bool operator==(const EngineLost&) const = default;
 };
-TROUPE_MESSAGE(EngineLost, group, reason, crashed, returns)
+TROUPE_MESSAGE(EngineLost, group, reason, cause, returns)
 
 /// Supervisor -> Frontend, together with the handles of its actors: this group has an engine.
 struct EngineReady {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "messages/cache.hpp"
+#include "messages/control.hpp"
 #include "messages/error.hpp"
 #include "messages/worker.hpp"
 
@@ -121,10 +122,10 @@ struct NodeExited {
   std::uint32_t node = 0;  ///< index in the topology
   std::uint64_t life = 0;  ///< which of its processes it was
   std::string how;         ///< "exit code 1"
-  bool crashed = false;    ///< by a signal that its own instructions raise
+  LossCause cause = LossCause::kOutside;
   bool operator==(const NodeExited&) const = default;
 };
-TROUPE_MESSAGE(NodeExited, node, life, how, crashed)
+TROUPE_MESSAGE(NodeExited, node, life, how, cause)
 
 /// The Supervisor and each node to itself: it is time to see whether the others are still there.
 struct CheckNodes {

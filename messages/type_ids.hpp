@@ -25,7 +25,7 @@ namespace troupe {
 /// Actors that travel beside a message, which states their order: plain structs know no actors.
 using ActorHandles = std::vector<caf::strong_actor_ptr>;
 
-inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 31;
+inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
 
 #if TROUPE_CAF_TYPE_IDS
 

@@ -67,6 +67,9 @@ enum class HelpRequest : std::uint8_t { kShort, kAll };
 /// Sets the model's folder to that, and its name in the API if none is given.
 [[nodiscard]] Result<void> resolve_model(Options& options);
 
+/// An exception that ends the process is said in a sentence on standard error.
+void explain_fatal_errors();
+
 /// Prints "troupe: <message>" to standard error and returns the exit code for it.
 int fail(const Error& error);
 

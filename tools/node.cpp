@@ -1,6 +1,8 @@
 // troupe node: one process of a topology. The Supervisor of `troupe serve` says what runs in it.
+#include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -11,8 +13,12 @@
 #include "actors/module.hpp"
 #include "actors/network.hpp"
 #include "actors/spawn.hpp"
+#include "runtime/base/file_descriptor.hpp"
+#include "runtime/config/node_secrets.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/transport/local_secret.hpp"
 #include "tools/commands.hpp"
+#include "tools/reload.hpp"
 
 namespace troupe::tools {
 namespace {
@@ -27,6 +33,21 @@ constexpr std::string_view kUsage =
     "the supervisor, and joins again whenever that comes back.";
 
 constexpr auto kRetryInterval = 500ms;
+constexpr auto kProbeTimeout = 2000ms;
+
+/// Standard input, which is empty from then on.
+NodeSecrets read_secrets() {
+  std::string text;
+  std::array<char, 4096> piece;
+  while (true) {
+    const ssize_t size = read(STDIN_FILENO, piece.data(), piece.size());
+    if (size <= 0) break;
+    text.append(piece.data(), static_cast<std::size_t>(size));
+  }
+  const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  dup2(nothing.get(), STDIN_FILENO);
+  return NodeSecrets::decode(text);
+}
 
 /// The command line of this process, program name included.
 std::vector<std::string> own_arguments() {
@@ -55,17 +76,18 @@ std::vector<std::string> own_arguments() {
 
 /// Serves the Supervisor until it is gone, or tells the node to leave; the process ends then.
 /// Returns only if it cannot be reached, with the reason.
-Error serve_supervisor(const CommandLine& line, const NodeConfig& config) {
+Error serve_supervisor(const CommandLine& line, const NodeConfig& config, std::string secret) {
   const TopologyOptions& topology = line.options.topology;
   const auto port = static_cast<std::uint16_t>(topology.supervisor_port);
-  ASSIGN_OR_RETURN(const auto tls, load_tls(topology));
-  RETURN_IF_ERROR(probe_node(tls, topology.supervisor_host, port));
+  if (secret.empty() && config.host.empty()) secret = LocalSecret::find(port);
+  ASSIGN_OR_RETURN(const auto credentials, load_credentials(topology, std::move(secret)));
+  RETURN_IF_ERROR(credentials->probe(topology.supervisor_host, port, kProbeTimeout));
   SystemConfig system_config;
   RETURN_IF_ERROR(system_config.apply(line.caf_entries));
   load_network(system_config);
   caf::actor_system system{system_config};
   SupervisorLink link;
-  link.network = std::make_shared<Network>(system, tls);
+  link.network = std::make_shared<Network>(system, credentials);
   ASSIGN_OR_RETURN(link.supervisor, link.network->find_supervisor(topology.supervisor_host, port));
   const std::string& own_host = config.host.empty() ? topology.supervisor_host : config.host;
   ASSIGN_OR_RETURN(link.port, link.network->open(own_host));
@@ -77,7 +99,14 @@ Error serve_supervisor(const CommandLine& line, const NodeConfig& config) {
 
 }  // namespace
 
-int node(Arguments arguments) {
+int node(Arguments given) {
+  std::vector<std::string> arguments(given.begin(), given.end());
+  NodeSecrets secrets;
+  if (!arguments.empty() && arguments.back() == kReadSecretsOption) {
+    arguments.pop_back();
+    secrets = read_secrets();
+    arguments.insert(arguments.end(), secrets.arguments.begin(), secrets.arguments.end());
+  }
   CommandLine line;
   line.tells_notes = false;  // `troupe serve` has the same arguments, and tells
   if (const auto done = read_command_line(line, arguments, kUsage, false)) return *done;
@@ -94,9 +123,10 @@ int node(Arguments arguments) {
     return fail(invalid_argument("supervisor-port is 0: a node must know where its supervisor is",
                                  "supervisor-port"));
   }
+  const ReloadSignal reload_signal(std::move(arguments));
   std::signal(SIGPIPE, SIG_IGN);
   for (std::string told;; std::this_thread::sleep_for(kRetryInterval)) {
-    const Error error = serve_supervisor(line, *config);
+    const Error error = serve_supervisor(line, *config, secrets.cluster_secret);
     // What the Supervisor's own host runs is started by it, and started again.
     if (config->host.empty() || error.code == ErrorCode::kInvalidArgument) return fail(error);
     if (told != error.message) log_info("waiting for the supervisor", kv("reason", error.message));

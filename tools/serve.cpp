@@ -5,6 +5,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <functional>
 #include <future>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "runtime/http/server.hpp"
 #include "tools/commands.hpp"
 #include "tools/progress.hpp"
+#include "tools/reload.hpp"
 #include "tools/shutdown_guard.hpp"
 
 namespace troupe::tools {
@@ -21,27 +23,28 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Signals that end the server. They are blocked in every thread and taken by one of this object.
-/// While the server starts there is nothing to be drained, and a second signal waits for nothing
-/// either: the process then ends at once, and the kernel ends the nodes that it has started.
-class EndingSignals {
+/// Signals that end the server, and SIGHUP, which does not. They are blocked in every thread and
+/// taken by one of this object. While the server starts there is nothing to be drained, and a
+/// second signal waits for nothing either: the process then ends at once, and the kernel ends the
+/// nodes that it has started.
+class ServerSignals {
  public:
   static constexpr int kEngineDied = SIGUSR1;
 
-  EndingSignals() {
+  explicit ServerSignals(std::function<void()> on_hangup) : on_hangup_(std::move(on_hangup)) {
     sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, kEngineDied}) sigaddset(&set_, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, kEngineDied}) sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
     taker_ = std::thread([this] { take(); });
   }
-  ~EndingSignals() {
+  ~ServerSignals() {
     stopping_ = true;
     pthread_kill(taker_.native_handle(), kEngineDied);
     taker_.join();
   }
-  EndingSignals(const EndingSignals&) = delete;
-  EndingSignals& operator=(const EndingSignals&) = delete;
+  ServerSignals(const ServerSignals&) = delete;
+  ServerSignals& operator=(const ServerSignals&) = delete;
 
   /// From now on the first signal is for wait() to tell.
   void begin_serving() { serving_ = true; }
@@ -55,11 +58,21 @@ class EndingSignals {
       int signal = 0;
       sigwait(&set_, &signal);
       if (stopping_) return;
-      if (signal != kEngineDied && (!serving_ || !is_first)) _exit(128 + signal);
+      if (signal == SIGHUP) {
+        on_hangup_();
+        continue;
+      }
+      if (signal != kEngineDied && (!serving_ || !is_first)) {
+        log_warning("ends at once, without waiting for requests",
+                    kv("reason", is_first ? "not serving yet" : "a second signal"),
+                    kv("signal", signal));
+        _exit(128 + signal);
+      }
       if (std::exchange(is_first, false)) first_.set_value(signal);
     }
   }
 
+  const std::function<void()> on_hangup_;
   sigset_t set_{};
   std::atomic<bool> serving_ = false;
   std::atomic<bool> stopping_ = false;
@@ -71,7 +84,8 @@ void print_address(const Options& options, const Started& started, const std::st
   const bool everywhere = options.server.host == "0.0.0.0" || options.server.host == "::";
   const std::string host = everywhere ? "localhost" : options.server.host;
   const std::string url = "http://" + host + ":" + std::to_string(started.port);
-  const char* key = options.server.api_key.empty() ? "" : " -H 'Authorization: Bearer YOUR-KEY'";
+  const bool open = options.server.api_key.empty() && options.server.api_key_file.empty();
+  const char* key = open ? "" : " -H 'Authorization: Bearer YOUR-KEY'";
   std::printf(
       "Serving %s at %s\n\nTry:\n  curl %s/v1/chat/completions%s -H 'Content-Type: "
       "application/json' \\\n"
@@ -104,7 +118,8 @@ int serve(Arguments arguments) {
   if (auto resolved = resolve_model(options); !resolved.ok()) return fail(resolved.error());
   if (auto free = check_port(options); !free.ok()) return fail(free.error());
 
-  EndingSignals signals;
+  ServerSignals signals(
+      [given = std::vector<std::string>(arguments.begin(), arguments.end())] { reload(given); });
   SystemConfig config;
   if (auto applied = config.apply(line.caf_entries); !applied.ok()) return fail(applied.error());
   load_network(config);
@@ -117,7 +132,7 @@ int serve(Arguments arguments) {
             {.options = options,
              .node_arguments = {arguments.begin(), arguments.end()},
              .on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); },
-             .on_failure = [](const std::string&) { kill(getpid(), EndingSignals::kEngineDied); }});
+             .on_failure = [](const std::string&) { kill(getpid(), ServerSignals::kEngineDied); }});
   if (!engine.ok()) {
     progress.finish();
     guard.arm(kExitFailure);
@@ -128,10 +143,10 @@ int serve(Arguments arguments) {
   print_address(options, engine->started, options.model.served_model_name.front());
 
   const int signal = signals.wait();
-  if (signal != EndingSignals::kEngineDied)
+  if (signal != ServerSignals::kEngineDied)
     log_info("shutting down", kv("timeout_s", options.server.shutdown_timeout));
   const bool clean = stop(system, *engine, options.server.shutdown_timeout);
-  const int code = clean && signal != EndingSignals::kEngineDied ? kExitOk : kExitFailure;
+  const int code = clean && signal != ServerSignals::kEngineDied ? kExitOk : kExitFailure;
   guard.arm(code);
   return code;
 }

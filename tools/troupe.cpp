@@ -104,6 +104,7 @@ void raise_descriptor_limit() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  troupe::tools::explain_fatal_errors();
   raise_descriptor_limit();
   // OpenSSL's cleanup at exit frees what threads that end at that moment free as well, and CAF's
   // may outlive their actors.

@@ -1,6 +1,7 @@
 #include "runtime/base/child_process.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,26 +9,49 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <utility>
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/file_descriptor.hpp"
 
 namespace troupe {
 namespace {
 
+/// Those that have not been waited for, so that no number is another process's by now.
+struct Children {
+  std::mutex mutex;
+  std::set<pid_t> pids;
+};
+Children& children() {
+  static Children all;
+  return all;
+}
+
 ProcessEnd describe(int status) {
-  if (!WIFSIGNALED(status)) return {"exit code " + std::to_string(WEXITSTATUS(status)), false};
+  using Kind = ProcessEnd::Kind;
+  if (!WIFSIGNALED(status)) {
+    const int code = WEXITSTATUS(status);
+    return {"exit code " + std::to_string(code), code == 0 ? Kind::kEnded : Kind::kKilled};
+  }
   const int signal = WTERMSIG(status);
   const bool crashed = signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE ||
                        signal == SIGILL || signal == SIGABRT;
-  return {"killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")", crashed};
+  const bool asked = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+  return {"killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")",
+          crashed ? Kind::kCrashed
+          : asked ? Kind::kEnded
+                  : Kind::kKilled};
 }
 
 /// In the child, where only async-signal-safe functions may be called. Returns only on failure.
-void become(char* const* arguments, pid_t parent) {
+void become(char* const* arguments, pid_t parent, int input) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(0);  // it died before it could be told
   setpgid(0, 0);
+  signal(SIGHUP, SIG_IGN);  // until it takes it
+  dup2(input, STDIN_FILENO);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -37,7 +61,8 @@ void become(char* const* arguments, pid_t parent) {
 }  // namespace
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
-                                                          std::function<void(ProcessEnd)> on_exit) {
+                                                          std::function<void(ProcessEnd)> on_exit,
+                                                          const std::string& input) {
   std::vector<char*> pointers;
   pointers.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) {
@@ -45,6 +70,9 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
         const_cast<char*>(argument.c_str()));  // execv's signature is older than const
   }
   pointers.push_back(nullptr);
+  const FileDescriptor input_file(memfd_create("input", MFD_CLOEXEC));
+  if (!input_file.valid() || !write_all(input_file.get(), std::as_bytes(std::span(input)), 0))
+    return Error{ErrorCode::kIo, std::string("memfd_create: ") + std::strerror(errno)};
   // Closed by a successful exec; a failed one writes its errno.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
@@ -54,7 +82,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    become(pointers.data(), parent);
+    become(pointers.data(), parent, input_file.get());
     const int reason = errno;
     if (write(failure.get(), &reason, sizeof reason) < 0) _exit(126);
     _exit(127);
@@ -81,14 +109,26 @@ ChildProcess::ChildProcess(pid_t pid, std::function<void(ProcessEnd)> on_exit)
         }
         const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
         on_exit(describe(status));
-      }) {}
+      }) {
+  const std::lock_guard lock(children().mutex);
+  children().pids.insert(pid);
+}
 
 ChildProcess::~ChildProcess() {
   kill();
   waiter_.join();
+  {
+    const std::lock_guard lock(children().mutex);
+    children().pids.erase(pid_);
+  }
   waitpid(pid_, nullptr, 0);
 }
 
 void ChildProcess::kill() noexcept { ::kill(pid_, SIGKILL); }
+
+void ChildProcess::signal_all(int signal) {
+  const std::lock_guard lock(children().mutex);
+  for (const pid_t pid : children().pids) ::kill(pid, signal);
+}
 
 }  // namespace troupe

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,8 +16,13 @@ namespace troupe {
 
 /// How a process ended, in words and as its Supervisor judges it.
 struct ProcessEnd {
-  std::string text;      ///< "exit code 1", "killed by signal 9 (Killed)"
-  bool crashed = false;  ///< by a signal that its own instructions raise: SEGV, BUS, FPE, ILL, ABRT
+  enum class Kind : std::uint8_t {
+    kEnded,    ///< with exit code 0, or by a signal that asks for it: TERM, INT, HUP
+    kKilled,   ///< in another way, KILL for one: by hand, or by the kernel for lack of memory
+    kCrashed,  ///< by a signal that its own instructions raise: SEGV, BUS, FPE, ILL, ABRT
+  };
+  std::string text;  ///< "exit code 1", "killed by signal 9 (Killed)"
+  Kind kind = Kind::kEnded;
 };
 
 /// Owns the process: it ends with this object, and the kernel ends it if this process is killed.
@@ -24,9 +30,12 @@ struct ProcessEnd {
 class ChildProcess {
  public:
   /// arguments[0] is the program's path. `on_exit` is called once, from another thread. The process
-  /// also ends with the thread that calls this. Errors: kIo if the program cannot be run.
+  /// reads `input` from its standard input, where other users cannot read it, as they can the
+  /// arguments. It also ends with the thread that calls this. Errors: kIo if the program cannot be
+  /// run.
   [[nodiscard]] static Result<std::unique_ptr<ChildProcess>> start(
-      const std::vector<std::string>& arguments, std::function<void(ProcessEnd)> on_exit);
+      const std::vector<std::string>& arguments, std::function<void(ProcessEnd)> on_exit,
+      const std::string& input = {});
   /// Kills the process if it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
@@ -35,6 +44,8 @@ class ChildProcess {
   [[nodiscard]] pid_t pid() const noexcept { return pid_; }
   /// At once, also if it is stopped.
   void kill() noexcept;
+  /// Every process that one of these objects owns in this process. Each begins with SIGHUP ignored.
+  static void signal_all(int signal);
 
  private:
   ChildProcess(pid_t pid, std::function<void(ProcessEnd)> on_exit);

@@ -180,7 +180,12 @@ void bind_options(OptionSet& set, Options& options) {
   set.section("server")
       .add("host", server.host, "address to listen on; 0.0.0.0 for all")
       .add("port", server.port, "port to listen on; 0: any", 0, 65535)
-      .add("api-key", server.api_key, "key that clients must send as a bearer token")
+      .add(
+          "api-key", server.api_key,
+          "key that clients must send as a bearer token; other users of this host can read command "
+          "lines: api-key-file keeps it from them")
+      .add("api-key-file", server.api_key_file,
+           "file with a key in each line, beside those of api-key; read again at SIGHUP")
       .add("allowed-origins", server.allowed_origins, "origins for CORS")
       .add("allowed-hosts", server.allowed_hosts,
            "names of this server that clients may call it by (the Host of a request), *.NAME for "
@@ -254,9 +259,12 @@ void bind_options(OptionSet& set, Options& options) {
            "offer /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache and "
            "/reset_mm_cache; not for production")
       .add("dev-crash-token", server.dev_crash_token,
-           "with server-dev-mode: a worker dies (SIGSEGV) of any prompt with this token id, to see "
-           "what becomes of the others; -1: none",
-           -1, kMaxCount);
+           "with server-dev-mode: a worker dies of any prompt with this token id, to see what "
+           "becomes "
+           "of the others; -1: none",
+           -1, kMaxCount)
+      .add("dev-crash-signal", server.dev_crash_signal,
+           "by this signal: 11 is a crash, 9 what a lack of memory does", 1, 31);
 
   set.section("log")
       .add("log-level", options.log.log_level, "what is logged",
@@ -283,9 +291,13 @@ void bind_options(OptionSet& set, Options& options) {
       .add("tls-key", topology.tls_key, "PEM file: the key of tls-certificate")
       .add("tls-ca", topology.tls_ca,
            "PEM file: certificate authority of this system alone; whatever it signs is let in")
+      .add("cluster-secret-file", topology.cluster_secret_file,
+           "instead of TLS: file whose first line all nodes know, on every host the same, of 16 "
+           "characters at least; nodes that do not know it are refused, but what nodes say to each "
+           "other is not encrypted")
       .add("insecure", topology.insecure,
-           "nodes of other hosts come without TLS: whoever can connect to supervisor-port can do "
-           "anything with the engine");
+           "nodes of other hosts come without TLS or a secret: whoever can connect to "
+           "supervisor-port can do anything with the engine");
 
   set.short_help(kShortHelp);
 }

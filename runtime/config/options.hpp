@@ -65,6 +65,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 8000;
   std::vector<std::string> api_key;
+  std::string api_key_file;  ///< more of them, a line each; read anew when a signal says so
   std::vector<std::string> allowed_origins;
   std::vector<std::string> allowed_hosts;  ///< empty: by where it listens, if there is no key
   std::int64_t max_body_bytes = 32 << 20;
@@ -95,6 +96,7 @@ struct ServerOptions {
   double resume_ttl_s = 300;
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none
+  std::int64_t dev_crash_signal = 11;
 };
 
 struct LogOptions {
@@ -110,8 +112,9 @@ struct TopologyOptions {
   double step_timeout_s = 300;       ///< a worker that takes longer for a step is stuck
   std::string tls_certificate;       ///< of this host; empty: no TLS between nodes
   std::string tls_key;
-  std::string tls_ca;     ///< whose certificates are let in
-  bool insecure = false;  ///< nodes of other hosts may come without TLS
+  std::string tls_ca;               ///< whose certificates are let in
+  std::string cluster_secret_file;  ///< instead of TLS: what nodes of other hosts have to know
+  bool insecure = false;            ///< nodes of other hosts may come without either
 };
 
 struct Options {

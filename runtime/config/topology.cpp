@@ -126,11 +126,19 @@ Result<void> check_security(const TopologyOptions& options, bool spans_hosts) {
   if (tls && options.insecure)
     return invalid_argument("insecure is set, and so is tls-certificate: which is it to be?",
                             "insecure");
-  if (spans_hosts && !tls && !options.insecure) {
+  const bool secret = !options.cluster_secret_file.empty();
+  if (secret && (tls || options.insecure)) {
+    return invalid_argument(std::string("cluster-secret-file is set, and so is ") +
+                                (tls ? "tls-certificate" : "insecure") + ": which is it to be?",
+                            "cluster-secret-file");
+  }
+  if (spans_hosts && !tls && !secret && !options.insecure) {
     return invalid_argument(
         "nodes are on several hosts, and whoever can connect to supervisor-port can do anything "
         "with the engine (CAF lets in everybody, and carries all they say out): set "
-        "tls-certificate, tls-key and tls-ca, or insecure=true in a network of your own",
+        "tls-certificate, tls-key and tls-ca, or cluster-secret-file, or insecure=true in a "
+        "network "
+        "of your own",
         "tls-certificate");
   }
   return {};

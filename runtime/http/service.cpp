@@ -258,7 +258,7 @@ Service::Service(const ServiceConfig& config, ServiceEnvironment environment,
                                   counters,
                                   port,
                                   metrics,
-                                  ApiKeys(config.api_keys),
+                                  ApiKeys(config.api_keys, config.read_api_keys),
                                   {},
                                   {},
                                   0}) {

@@ -15,6 +15,7 @@
 
 #include "messages/engine_output.hpp"
 #include "runtime/http/allowed_hosts.hpp"
+#include "runtime/http/api_keys.hpp"
 #include "runtime/http/completion_rate.hpp"
 #include "runtime/http/engine_port.hpp"
 #include "runtime/http/openai_request.hpp"
@@ -112,6 +113,7 @@ struct ServiceConfig {
   std::string engine_name;
   ServerDefaults defaults;
   std::vector<std::string> api_keys;         ///< none: open to all
+  ReadApiKeys read_api_keys;                 ///< all of them again; empty: they do not change
   std::vector<std::string> allowed_origins;  ///< CORS; "*" allows every one
   AllowedHosts allowed_hosts;
   std::uint64_t max_body_bytes = 32 << 20;  ///< of one that was packed, too

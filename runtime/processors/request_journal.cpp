@@ -33,6 +33,12 @@ bool has_tokens(const GenerateRequest& request) {
                      [](const EmittedSample& sample) { return !sample.token_ids.empty(); });
 }
 
+std::size_t count_tokens(const GenerateRequest& request) {
+  std::size_t count = 0;
+  for (const EmittedSample& sample : request.emitted) count += sample.token_ids.size();
+  return count;
+}
+
 }  // namespace
 
 Result<void> RequestJournal::add(SubmitRequest submission) {
@@ -118,6 +124,7 @@ RequestJournal::Submission RequestJournal::hand_out(Queue& queue, std::size_t gr
   Entry& entry = found->second;
   end_waiting(entry);
   entry.group = group;
+  entry.tokens_before = count_tokens(entry.request);
   ++groups_[group].num_requests;
   groups_[group].num_samples += entry.request.params.n;
   return submission;
@@ -182,7 +189,18 @@ void RequestJournal::group_ready(std::size_t group) {
   groups_[group].returns = false;
 }
 
-RequestJournal::Lost RequestJournal::group_lost(std::size_t group, bool crashed, bool returns) {
+void RequestJournal::count_loss(Entry& entry, LossCause cause) {
+  if (cause == LossCause::kCrashed) ++entry.num_crashes;
+  const std::size_t progress = count_tokens(entry.request) - entry.tokens_before;
+  if (progress >= kMinProgress) {
+    entry.kill_score = entry.num_kills = 0;
+  } else if (cause == LossCause::kKilled) {
+    entry.kill_score += progress == 0 ? 2 : 1;
+    ++entry.num_kills;
+  }
+}
+
+RequestJournal::Lost RequestJournal::group_lost(std::size_t group, LossCause cause, bool returns) {
   groups_[group].open = false;
   groups_[group].returns = returns;
   Lost lost;
@@ -192,10 +210,18 @@ RequestJournal::Lost RequestJournal::group_lost(std::size_t group, bool crashed,
     Entry& entry = current->second;
     if (entry.group != group) continue;
     take_back(entry);
-    entry.num_crashes += crashed;
+    count_loss(entry, cause);
     if (entry.aborted) {
       end_with(current, std::nullopt, FinishReason::kAbort, lost.ended);
-    } else if (crashed && was_alone && entry.num_crashes >= kMaxCrashes) {
+    } else if (cause == LossCause::kKilled && was_alone && entry.kill_score >= kMaxKills) {
+      end_with(current,
+               Error{ErrorCode::kInternal,
+                     "the engine was killed " + std::to_string(entry.num_kills) +
+                         " times in a row as soon as it ran this request, the last time with "
+                         "nothing else: it may take more memory than there is",
+                     ""},
+               std::nullopt, lost.ended);
+    } else if (cause == LossCause::kCrashed && was_alone && entry.num_crashes >= kMaxCrashes) {
       end_with(current,
                Error{ErrorCode::kInternal,
                      "the engine crashed " + std::to_string(entry.num_crashes) +
@@ -203,7 +229,7 @@ RequestJournal::Lost RequestJournal::group_lost(std::size_t group, bool crashed,
                      ""},
                std::nullopt, lost.ended);
     } else {
-      Queue& queue = entry.num_crashes >= kSuspectCrashes ? suspects_ : waiting_;
+      Queue& queue = entry.is_suspect() ? suspects_ : waiting_;
       queue.emplace(entry.sequence, current->first);
       entry.taken_back = true;
       ++num_taken_back_;

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "messages/control.hpp"
 #include "messages/engine_output.hpp"
 #include "messages/request.hpp"
 #include "runtime/base/result.hpp"
@@ -25,6 +26,13 @@ namespace troupe {
 /// time in a group that has nothing beside them, until they have ended; whose third crash comes
 /// while it is alone fails with an error. The other groups go on meanwhile.
 ///
+/// A group that is killed may be killed by hand, again and again, and no request is to be lost by
+/// that; or by the kernel for the memory that a request takes, and that would go on for ever. What
+/// tells them apart is that a request which cannot be computed gets nowhere: a kill before it has
+/// got any token in that group counts twice for it, one before it has got kMinProgress counts once,
+/// and one behind that makes it begin to count anew. With kSuspectKills it is suspect, with
+/// kMaxKills and alone it fails.
+///
 /// Every request that is added ends once: with a finished output that `record` is shown, or with
 /// one that a function here returns.
 class RequestJournal {
@@ -33,6 +41,9 @@ class RequestJournal {
   static constexpr std::size_t kMaxWaiting = 1024;
   static constexpr int kSuspectCrashes = 2;
   static constexpr int kMaxCrashes = 3;
+  static constexpr int kSuspectKills = 4;
+  static constexpr int kMaxKills = 16;
+  static constexpr std::size_t kMinProgress = 16;
   /// A request for one final output is run as one for deltas of so many tokens, so that they are
   /// not lost with the engine. (Who answers the client joins them.)
   static constexpr std::int32_t kFinalOnlyInterval = 16;
@@ -82,9 +93,9 @@ class RequestJournal {
     std::size_t num_resubmissions = 0;  ///< requests that will run again
     RequestOutputs ended;               ///< those that will not
   };
-  /// Its outputs are not recorded any more: its requests wait again. `crashed`: it fell by itself.
-  /// `returns`: it will be ready again.
-  [[nodiscard]] Lost group_lost(std::size_t group, bool crashed, bool returns);
+  /// Its outputs are not recorded any more: its requests wait again. `returns`: it will be ready
+  /// again.
+  [[nodiscard]] Lost group_lost(std::size_t group, LossCause cause, bool returns);
 
   /// There will be no engine: ends all.
   [[nodiscard]] RequestOutputs fail_all(const Error& error);
@@ -111,6 +122,13 @@ class RequestJournal {
     Placement placement;
     std::uint64_t sequence = 0;
     int num_crashes = 0;
+    int kill_score = 0;             // see above
+    int num_kills = 0;              // in a row that count
+    std::size_t tokens_before = 0;  // that it had when its group got it
+
+    [[nodiscard]] bool is_suspect() const noexcept {
+      return num_crashes >= kSuspectCrashes || kill_score >= kSuspectKills;
+    }
     std::optional<std::size_t> group;  // none: it waits
     bool aborted = false;              // the group has been told
     bool taken_back = false;           // it waits, and has been in a group before
@@ -126,6 +144,7 @@ class RequestJournal {
   using Queue = std::map<std::uint64_t, RequestId>;
 
   void note(Entry& entry, const CompletionOutput& output);
+  static void count_loss(Entry& entry, LossCause cause);
   void choose_quarantine();
   Submission hand_out(Queue& queue, std::size_t group);
   void take_back(Entry& entry);

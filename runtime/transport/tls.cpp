@@ -2,14 +2,12 @@
 
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
-#include <poll.h>
 #include <sys/stat.h>
 
 #include <array>
 #include <cstring>
 
 #include "runtime/base/log.hpp"
-#include "runtime/base/tcp_probe.hpp"
 
 namespace troupe {
 namespace {
@@ -159,50 +157,13 @@ std::optional<std::size_t> TlsSession::read(std::span<char> into) {
 std::optional<std::size_t> TlsSession::write(std::span<const char> from) {
   must_write_ = false;
   if (!established_ && !shake_hands()) return std::nullopt;
-  if (!established_) {
-    if (early_.size() + from.size() > kMaxEarlyBytes) {
-      error_ = "more than " + std::to_string(kMaxEarlyBytes) + " bytes before the handshake";
-      return std::nullopt;
-    }
-    early_.insert(early_.end(), from.begin(), from.end());
-    return from.size();
-  }
+  if (!established_) return keep_early(from);
   ERR_clear_error();
   if (!send_early()) return std::nullopt;
   if (!early_.empty() || from.empty()) return 0;
   const int sent = SSL_write(ssl_.get(), from.data(), static_cast<int>(from.size()));
   if (sent > 0) return static_cast<std::size_t>(sent);
   return take_result(sent) ? std::optional<std::size_t>(0) : std::nullopt;
-}
-
-std::size_t TlsSession::pending() const {
-  return static_cast<std::size_t>(SSL_pending(ssl_.get()));
-}
-
-Result<void> probe_tls(const std::shared_ptr<const TlsContext>& context, const std::string& host,
-                       std::uint16_t port, std::chrono::milliseconds timeout) {
-  const auto deadline = std::chrono::steady_clock::now() + timeout;
-  const std::string where = host + ":" + std::to_string(port);
-  ASSIGN_OR_RETURN(const FileDescriptor connection, connect_tcp(host, port, timeout));
-  TlsSession session(context, connection.get(), TlsSession::Side::kConnects);
-  while (true) {
-    std::array<char, 64> word;
-    auto received = session.must_write() ? session.write({}) : 0;
-    if (received) received = session.read(word);
-    if (received && *received > 0) return {};
-    if (!received) {
-      return Error{ErrorCode::kUnavailable,
-                   where + " does not speak TLS with us: " +
-                       (session.error().empty() ? "it closed the connection" : session.error())};
-    }
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    pollfd ready{.fd = connection.get(),
-                 .events = static_cast<short>(POLLIN | (session.must_write() ? POLLOUT : 0)),
-                 .revents = 0};
-    if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) <= 0)
-      return Error{ErrorCode::kTimeout, where + " says nothing to a TLS handshake"};
-  }
 }
 
 }  // namespace troupe

@@ -6,7 +6,6 @@
 #include <openssl/ssl.h>
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -17,6 +16,7 @@
 #include <vector>
 
 #include "runtime/base/result.hpp"
+#include "runtime/transport/session.hpp"
 
 namespace troupe {
 
@@ -71,33 +71,14 @@ class TlsSource {
   Stamps stamps_;
 };
 
-/// One connection. It does not own the socket. OpenSSL keeps a queue of errors for each thread, and
-/// takes what another session has left there for its own: every operation here leaves it empty.
-class TlsSession {
+/// OpenSSL keeps a queue of errors for each thread, and takes what another session has left there
+/// for its own: every operation here leaves it empty.
+class TlsSession : public Session {
  public:
-  enum class Side : std::uint8_t { kConnects, kAccepts };
-
-  /// Pre: the socket is connected and does not block.
   TlsSession(std::shared_ptr<const TlsContext> context, int socket, Side side);
 
-  /// Both return the number of bytes; 0: the socket has to become ready first. nullopt: the
-  /// connection is over, see error(). Before the handshake is done write keeps what it is given, at
-  /// most kMaxEarlyBytes, and a later read sends it: who waits to write would spin meanwhile.
-  std::optional<std::size_t> read(std::span<char> into);
-  std::optional<std::size_t> write(std::span<const char> from);
-
-  /// Both sides have shown their certificates; of whoever connected, that is not yet to say that
-  /// the other side has taken it.
-  [[nodiscard]] bool established() const noexcept { return established_; }
-  /// Something is left to be written when the socket takes it: write must be called, if with
-  /// nothing.
-  [[nodiscard]] bool must_write() const noexcept { return must_write_; }
-  /// Bytes that have been received and can be read without the socket.
-  [[nodiscard]] std::size_t pending() const;
-  /// Why it is over; empty: the other side has closed it.
-  [[nodiscard]] const std::string& error() const noexcept { return error_; }
-
-  static constexpr std::size_t kMaxEarlyBytes = 64 << 10;
+  std::optional<std::size_t> read(std::span<char> into) override;
+  std::optional<std::size_t> write(std::span<const char> from) override;
 
  private:
   /// False: over.
@@ -108,17 +89,6 @@ class TlsSession {
 
   std::shared_ptr<const TlsContext> context_;
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl_;
-  std::vector<char> early_;
-  std::string error_;
-  bool established_ = false;
-  bool must_write_ = false;
 };
-
-/// Connects, shows the certificate and waits until the other side has said its first word: it has
-/// taken the certificate then. Errors name the address and what the other side, or this one, does
-/// not like.
-[[nodiscard]] Result<void> probe_tls(const std::shared_ptr<const TlsContext>& context,
-                                     const std::string& host, std::uint16_t port,
-                                     std::chrono::milliseconds timeout);
 
 }  // namespace troupe

@@ -234,7 +234,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_crashes_its_engine_fails_alone) {
   auto answers = ask_all(engine, all);
   int num_crashes = 0;
   while (engine.events().wait_for_break(static_cast<int>(answers.size()))) {
-    engine.lose(/*crashed=*/true);
+    engine.lose(LossCause::kCrashed);
     engine.connect(plan);
     ++num_crashes;
   }

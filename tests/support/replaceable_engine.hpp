@@ -151,15 +151,15 @@ class ReplaceableEngine {
   [[nodiscard]] Events& events() { return events_; }
 
   /// Until connect() the Frontend has no engine.
-  void lose(bool crashed = false) {
-    tell_loss(crashed);
+  void lose(LossCause cause = LossCause::kOutside) {
+    tell_loss(cause);
     end_actors(nullptr);
   }
   /// The Frontend hears of it before the actors end, or while they do.
   void lose(std::mt19937& random) {
-    if (random() % 2 == 0) tell_loss(false);
+    if (random() % 2 == 0) tell_loss(LossCause::kOutside);
     end_actors(&random);
-    tell_loss(false);
+    tell_loss(LossCause::kOutside);
   }
   void connect(const BreakPlan& plan) {
     spawn_actors(plan);
@@ -167,8 +167,8 @@ class ReplaceableEngine {
   }
 
  private:
-  void tell_loss(bool crashed) {
-    post(frontend_, EngineLost{.group = 0, .reason = "ended by the test", .crashed = crashed});
+  void tell_loss(LossCause cause) {
+    post(frontend_, EngineLost{.group = 0, .reason = "ended by the test", .cause = cause});
   }
   void connect() {
     caf::anon_send(frontend_, EngineReady{}, input_processors_, output_processor_, scheduler_);

@@ -200,6 +200,29 @@ class Ending(unittest.TestCase):
             self.assertEqual(Stream.finish_reasons(events[0]), ["length"])
             self.assertEqual(server.process.wait(DEADLINE_S), 0)
 
+    def test_a_second_signal_ends_a_drain_at_once_and_says_so(self):
+        with Server("--served-model-name", "demo", "--generation-config", "vllm", "--shutdown-timeout", "600") as server:
+            stream = Stream(server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16, "temperature": 1})
+            server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: "shutting down" in server.log(), "the drain to begin")
+            code, log = server.stop(signal.SIGTERM)
+            stream.close()
+            self.assertEqual(code, 128 + signal.SIGTERM)
+            self.assertIn('ends at once, without waiting for requests reason="a second signal"', log)
+
+    def test_a_hangup_ends_nothing_and_changes_the_log_level(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+            file.write('[log]\nlog-level="warning"\n')
+            file.flush()
+            with Server("--config-file", file.name) as server:
+                pathlib.Path(file.name).write_text('[log]\nlog-level="info"\n')
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: "settings read again log_level=info" in server.log(), "the settings to be read")
+                pathlib.Path(file.name).write_text('[log]\nlog-level="loud"\n')
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: "settings are still the old ones" in server.log(), "the settings to be read")
+                self.assertEqual(json.loads(server.get("/v1/models"))["data"][0]["id"], "demo")
+
     def test_without_a_timeout_running_requests_are_aborted(self):
         with Server("--served-model-name", "demo", "--generation-config", "vllm") as server:
             stream = Stream(server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16, "temperature": 1})

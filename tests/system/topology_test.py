@@ -295,6 +295,92 @@ class Topologies(unittest.TestCase):
             wait_until(lambda: server.log().count("engine restarted") == 3, "the third restart")
             self.assertEqual(server.wait_idle(), 0)
 
+    def test_a_request_of_which_the_kernel_kills_every_worker_fails_alone(self):
+        poison = 7  # <end_of_image>
+        with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--server-dev-mode", "--dev-crash-token", str(poison),
+                    "--dev-crash-signal", str(int(signal.SIGKILL))) as server:
+            results = {}
+
+            def ask(name, fields):
+                results[name] = stream(server.port, fields)
+            threads = [threading.Thread(target=ask, args=(n, body(n))) for n in range(NUM_REQUESTS)]
+            threads.append(threading.Thread(target=ask, args=("poison", {"model": "demo", "prompt": [2, poison, 100]})))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            status, text = results.pop("poison")
+            self.assertEqual(status, 500)
+            self.assertIn("the engine was killed 8 times in a row as soon as it ran this request", text)
+            self.assertEqual([results[n] for n in range(NUM_REQUESTS)], self.expected)
+            wait_until(lambda: server.log().count("engine restarted") == 8, "the last restart")
+            self.assertEqual(server.wait_idle(), 0)
+
+    def test_no_key_is_in_a_command_line(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+            keys.write("# of the team\nthird-key\n")
+            keys.flush()
+            with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--api-key", "first-key", "--api_key=second-key",
+                        "--api-key-file", keys.name, "--max-num-seqs", "7") as server:
+                for pid in server.nodes().values():
+                    for file in ("cmdline", "environ"):
+                        text = pathlib.Path(f"/proc/{pid}/{file}").read_text()
+                        self.assertNotIn("-key", text.replace("--api-key-file", ""))
+                    self.assertIn("--max-num-seqs", pathlib.Path(f"/proc/{pid}/cmdline").read_text())
+
+                def status(key):
+                    return post(server, "/v1/completions", {"model": "demo", "prompt": "a", "max_tokens": 1},
+                                {"Authorization": f"Bearer {key}"})[0]
+
+                self.assertEqual([status(key) for key in ("first-key", "second-key", "third-key", "fourth-key")],
+                                 [200, 200, 200, 401])
+                # Keys and the log level are read again, in every process, and nothing ends.
+                keys.write("fourth-key\n")
+                keys.flush()
+                processes = server.nodes()
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: server.log().count("settings read again") == 4, "all processes to read their settings")
+                self.assertEqual([status(key) for key in ("first-key", "third-key", "fourth-key", "fifth-key")],
+                                 [200, 200, 200, 401])
+                pathlib.Path(keys.name).write_text("\n")
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: server.log().count("settings read again") == 8, "all processes to read their settings")
+                self.assertEqual([status(key) for key in ("first-key", "fourth-key")], [200, 200])
+                self.assertIn("there is no key in it", server.log())
+                self.assertEqual(server.nodes(), processes)
+
+    def test_half_done_handshakes_keep_nobody_out(self):
+        file = str(CONFIGS / "multi-process.conf")
+        with Server("--config-file", file, *tls_options(self.certificates, "front")) as server:
+            port = int(re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1))
+            silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(600)]
+            self.addCleanup(lambda: [each.close() for each in silent])
+            started = time.monotonic()
+            os.kill(server.nodes()["front"], signal.SIGKILL)
+            wait_until(lambda: "engine restarted" in server.log(), "the frontend to come back")
+            if time.monotonic() - started > 20:  # it was not there after minutes
+                self.fail(f"the frontend came back after {time.monotonic() - started} s")
+            self.assertEqual(stream(server.port, body(0)), self.expected[0])
+
+            def is_open(connection):
+                connection.setblocking(False)
+                try:
+                    return connection.recv(1) != b""
+                except BlockingIOError:
+                    return True
+
+            wait_until(lambda: not any(map(is_open, silent)), "the silent to be shut out")
+
+    def test_a_node_of_the_same_user_finds_the_secret_and_others_do_not(self):
+        file = str(CONFIGS / "data-parallel.conf")
+        with Server("--config-file", file) as server:
+            port = re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1)
+            with tempfile.TemporaryDirectory() as elsewhere:
+                code, _, errors = run(["node", "group-1", "--config-file", file, "--supervisor-port", port],
+                                      environment={"XDG_RUNTIME_DIR": elsewhere})
+            self.assertEqual((code, "has it another secret?" in errors), (1, True), errors)
+            self.assertIn("it does not know the secret", server.log())
+
     def test_workers_that_are_killed_twice_lose_no_request(self):
         with Server("--config-file", str(CONFIGS / "multi-process.conf")) as server:
             for _ in range(2):

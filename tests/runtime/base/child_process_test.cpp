@@ -21,16 +21,18 @@ BOOST_AUTO_TEST_CASE(an_exit_code_is_told) {
   Started child({"/bin/sh", "-c", "exit 3"});
   const ProcessEnd end = child.end.get_future().get();
   BOOST_TEST(end.text == "exit code 3");
-  BOOST_TEST(!end.crashed);
+  BOOST_TEST((end.kind == ProcessEnd::Kind::kKilled));
 }
 
 BOOST_AUTO_TEST_CASE(a_crash_is_told_from_a_kill) {
   Started crash({"/bin/sh", "-c", "kill -SEGV $$"});
   const ProcessEnd crashed = crash.end.get_future().get();
-  BOOST_TEST(crashed.crashed);
+  BOOST_TEST((crashed.kind == ProcessEnd::Kind::kCrashed));
   BOOST_TEST(crashed.text.starts_with("killed by signal 11"));
   Started kill({"/bin/sh", "-c", "kill -KILL $$"});
-  BOOST_TEST(!kill.end.get_future().get().crashed);
+  BOOST_TEST((kill.end.get_future().get().kind == ProcessEnd::Kind::kKilled));
+  Started asked({"/bin/sh", "-c", "kill -TERM $$"});
+  BOOST_TEST((asked.end.get_future().get().kind == ProcessEnd::Kind::kEnded));
 }
 
 BOOST_AUTO_TEST_CASE(a_stopped_process_can_be_killed) {

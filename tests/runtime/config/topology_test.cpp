@@ -122,6 +122,10 @@ BOOST_AUTO_TEST_CASE(nodes_of_other_hosts_need_a_supervisor_that_they_can_reach)
   BOOST_TEST(options_topology(options).error().message.starts_with("nodes are on several hosts"));
   options.topology.insecure = true;
   BOOST_TEST(options_topology(options).ok());
+  options.topology.cluster_secret_file = "secret";
+  BOOST_TEST(options_topology(options).error().message.starts_with("cluster-secret-file is set"));
+  options.topology.insecure = false;
+  BOOST_TEST(options_topology(options).ok());
 }
 
 BOOST_AUTO_TEST_CASE(tls_needs_all_of_its_files) {

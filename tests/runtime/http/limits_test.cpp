@@ -2,6 +2,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/base/reload.hpp"
 #include "runtime/http/api_keys.hpp"
 #include "runtime/http/service.hpp"
 #include "tests/runtime/http/fake_engine.hpp"
@@ -186,6 +187,24 @@ BOOST_AUTO_TEST_CASE(keys_have_numbers_in_their_order) {
   BOOST_TEST(!keys.allow("Bearer "));
   BOOST_TEST(ApiKeys({}).tenant("Bearer a") == 0u);
   BOOST_TEST(ApiKeys({}).allow(""));
+}
+
+BOOST_AUTO_TEST_CASE(keys_that_are_read_again_keep_their_numbers_and_no_other_gets_one) {
+  Result<std::vector<std::string>> next = std::vector<std::string>{"c", "b"};
+  const ApiKeys keys({"a", "b"}, [&] { return next; });
+  BOOST_TEST(keys.tenant("Bearer a") == 1u);
+  BOOST_TEST(!keys.allow("Bearer c"));
+  ++reload_count;
+  BOOST_TEST(!keys.allow("Bearer a"));
+  BOOST_TEST(keys.tenant("Bearer b") == 2u);
+  BOOST_TEST(keys.tenant("Bearer c") == 3u);
+  next = Error{ErrorCode::kNotFound, "no file", ""};
+  ++reload_count;
+  BOOST_TEST(keys.tenant("Bearer c") == 3u);
+  next = std::vector<std::string>{"a"};
+  ++reload_count;
+  BOOST_TEST(keys.tenant("Bearer a") == 1u);
+  BOOST_TEST(!keys.allow("Bearer c"));
 }
 
 }  // namespace

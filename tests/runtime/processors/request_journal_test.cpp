@@ -57,13 +57,13 @@ struct Fixture {
       requests.push_back(std::move(submission.request));
     return requests;
   }
-  RequestJournal::Lost lose(bool crashed = false) {
-    auto lost = journal.group_lost(0, crashed, /*returns=*/true);
+  RequestJournal::Lost lose(LossCause cause = LossCause::kOutside) {
+    auto lost = journal.group_lost(0, cause, /*returns=*/true);
     BOOST_TEST(submitted().empty());
     return lost;
   }
-  RequestJournal::Lost replace(bool crashed = false) {
-    auto lost = lose(crashed);
+  RequestJournal::Lost replace(LossCause cause = LossCause::kOutside) {
+    auto lost = lose(cause);
     journal.group_ready(0);
     return lost;
   }
@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(deadlines_hold_while_there_is_no_engine) {
   BOOST_TEST(journal.num_live() == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(engines_that_are_killed_from_outside_make_nobody_suspect) {
+BOOST_AUTO_TEST_CASE(engines_that_end_for_reasons_outside_make_nobody_suspect) {
   add(1);
   for (int i = 0; i < 10; ++i) {
     BOOST_TEST((submitted() == Ids{1}));
@@ -240,14 +240,70 @@ BOOST_AUTO_TEST_CASE(engines_that_are_killed_from_outside_make_nobody_suspect) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(kills_harm_no_request_that_goes_on_between_them) {
+  const std::vector<TokenId> progress(RequestJournal::kMinProgress);
+  add(1);
+  add(2);
+  for (int i = 0; i < 40; ++i) {
+    BOOST_TEST((submitted() == Ids{1, 2}));
+    const bool slow = i % 2 == 0;  // 2 gets nowhere every other time
+    journal.record(tokens_of(1, progress));
+    if (!slow) journal.record(tokens_of(2, progress));
+    BOOST_TEST(replace(LossCause::kKilled).num_resubmissions == 2u);
+    BOOST_TEST(!journal.in_quarantine());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_request_that_gets_nowhere_before_each_kill_runs_alone_and_fails) {
+  const std::vector<TokenId> progress(RequestJournal::kMinProgress);
+  for (const std::uint64_t id : {1, 2, 3}) add(id);
+  for (int i = 0; i < 2; ++i) {
+    BOOST_TEST((submitted() == Ids{1, 2, 3}));
+    journal.record(tokens_of(3, progress));
+    BOOST_TEST(replace(LossCause::kKilled).num_resubmissions == 3u);
+  }
+  BOOST_TEST((submitted() == Ids{1}));  // 2 is suspect too, and waits for its turn
+  // Alone it goes on: it was not to blame, whatever killed this one.
+  journal.record(tokens_of(1, progress));
+  static_cast<void>(replace(LossCause::kKilled));
+  for (int i = 2; i < 7; ++i) {
+    BOOST_TEST((submitted() == Ids{2}));
+    if (i == 3) {  // what the Supervisor ends counts neither way
+      static_cast<void>(replace(LossCause::kOutside));
+      BOOST_TEST((submitted() == Ids{2}));
+    }
+    BOOST_TEST(replace(LossCause::kKilled).ended.outputs.empty());
+  }
+  BOOST_TEST((submitted() == Ids{2}));
+  const auto lost = replace(LossCause::kKilled);
+  BOOST_REQUIRE_EQUAL(lost.ended.outputs.size(), 1u);
+  BOOST_TEST(value(lost.ended.outputs[0].id) == 2u);
+  BOOST_TEST(lost.ended.outputs[0].error->message.starts_with(
+      "the engine was killed 8 times in a row as soon as it ran this request"));
+  BOOST_TEST(!journal.in_quarantine());
+  BOOST_TEST((submitted() == Ids{1, 3}));
+}
+
+BOOST_AUTO_TEST_CASE(a_request_that_gets_a_token_before_each_kill_fails_later) {
+  add(1);
+  int num_kills = 0;
+  while (journal.num_live() > 0) {
+    BOOST_REQUIRE((submitted() == Ids{1}));
+    journal.record(tokens_of(1, {5}));
+    static_cast<void>(replace(LossCause::kKilled));
+    ++num_kills;
+  }
+  BOOST_TEST(num_kills == 16);
+}
+
 BOOST_AUTO_TEST_CASE(who_saw_two_crashes_runs_alone_and_ends_with_the_third) {
   add(1);
   add(2);
   BOOST_TEST((submitted() == Ids{1, 2}));
-  BOOST_TEST(replace(true).num_resubmissions == 2u);
+  BOOST_TEST(replace(LossCause::kCrashed).num_resubmissions == 2u);
   add(3);
   BOOST_TEST((submitted() == Ids{1, 2, 3}));
-  BOOST_TEST(replace(true).num_resubmissions == 3u);
+  BOOST_TEST(replace(LossCause::kCrashed).num_resubmissions == 3u);
   add(4);
   // 1 and 2 are suspect; 3 has seen one crash only, 4 none.
   BOOST_TEST(journal.in_quarantine());
@@ -255,9 +311,9 @@ BOOST_AUTO_TEST_CASE(who_saw_two_crashes_runs_alone_and_ends_with_the_third) {
   BOOST_TEST(submitted().empty());
   journal.record(end_of(1));
   BOOST_TEST((submitted() == Ids{2}));
-  BOOST_TEST(replace(false).num_resubmissions == 1u);  // not its fault
+  BOOST_TEST(replace(LossCause::kOutside).num_resubmissions == 1u);  // not its fault
   BOOST_TEST((submitted() == Ids{2}));
-  const auto replaced = replace(true);
+  const auto replaced = replace(LossCause::kCrashed);
   BOOST_TEST(replaced.num_resubmissions == 0u);
   BOOST_REQUIRE_EQUAL(replaced.ended.outputs.size(), 1u);
   BOOST_TEST(value(replaced.ended.outputs[0].id) == 2u);
@@ -271,7 +327,7 @@ BOOST_AUTO_TEST_CASE(a_suspect_whose_client_leaves_makes_room_for_the_next) {
   for (const std::uint64_t id : {1, 2, 3}) add(id);
   for (int i = 0; i < 2; ++i) {
     BOOST_TEST((submitted() == Ids{1, 2, 3}));
-    static_cast<void>(replace(true));
+    static_cast<void>(replace(LossCause::kCrashed));
   }
   BOOST_TEST((submitted() == Ids{1}));
   BOOST_TEST(abort(2).ended.outputs.size() == 1u);
@@ -314,8 +370,9 @@ struct TwoGroups {
       all.emplace_back(submission.group, value(submission.request.id));
     return all;
   }
-  RequestJournal::Lost lose(std::size_t group, bool crashed = false, bool returns = true) {
-    return journal.group_lost(group, crashed, returns);
+  RequestJournal::Lost lose(std::size_t group, LossCause cause = LossCause::kOutside,
+                            bool returns = true) {
+    return journal.group_lost(group, cause, returns);
   }
 };
 
@@ -352,7 +409,7 @@ BOOST_AUTO_TEST_CASE(a_closed_group_gets_nothing_and_keeps_what_it_has) {
   BOOST_TEST(journal.num_in(1) == 1u);
   journal.record(end_of(1));
   BOOST_TEST(journal.num_in(1) == 0u);
-  BOOST_TEST(lose(1, false, /*returns=*/false).num_resubmissions == 0u);
+  BOOST_TEST(lose(1, LossCause::kOutside, /*returns=*/false).num_resubmissions == 0u);
   lose(0);
   add(3, 0);
   BOOST_TEST(submitted().empty());
@@ -365,17 +422,17 @@ BOOST_AUTO_TEST_CASE(suspects_run_alone_in_a_group_while_the_others_go_on) {
   add(1, 1);
   add(2, 0);
   BOOST_TEST((submitted() == Submitted{{1, 1}, {0, 2}}));
-  lose(1, /*crashed=*/true);
+  lose(1, LossCause::kCrashed);
   BOOST_TEST((submitted() == Submitted{{0, 1}}));
   journal.group_ready(1);
-  lose(0, /*crashed=*/true);  // 1 is suspect, 2 has seen one crash
+  lose(0, LossCause::kCrashed);  // 1 is suspect, 2 has seen one crash
   // Group 1 is empty: it is kept for the suspect; 2 waits for the other one, which returns.
   BOOST_TEST((submitted() == Submitted{{1, 1}}));
   add(3, 1);
   BOOST_TEST(submitted().empty());
   journal.group_ready(0);
   BOOST_TEST((submitted() == Submitted{{0, 2}, {0, 3}}));
-  const auto lost = lose(1, /*crashed=*/true);
+  const auto lost = lose(1, LossCause::kCrashed);
   BOOST_TEST(lost.ended.outputs.size() == 1u);
   BOOST_TEST(!journal.in_quarantine());
   journal.group_ready(1);
@@ -386,15 +443,15 @@ BOOST_AUTO_TEST_CASE(suspects_run_alone_in_a_group_while_the_others_go_on) {
 BOOST_AUTO_TEST_CASE(without_an_empty_group_suspects_wait_for_one_that_returns_or_empties) {
   add(1, 1);
   BOOST_TEST((submitted() == Submitted{{1, 1}}));
-  lose(1, true);
+  lose(1, LossCause::kCrashed);
   BOOST_TEST((submitted() == Submitted{{0, 1}}));
   journal.group_ready(1);
   add(2, 1);
   BOOST_TEST((submitted() == Submitted{{1, 2}}));
-  lose(0, true);
+  lose(0, LossCause::kCrashed);
   add(3, 1);
-  BOOST_TEST((submitted() == Submitted{{1, 3}}));  // 1 waits for group 0
-  lose(0, false, /*returns=*/false);               // which was given up
+  BOOST_TEST((submitted() == Submitted{{1, 3}}));   // 1 waits for group 0
+  lose(0, LossCause::kOutside, /*returns=*/false);  // which was given up
   add(4, 1);
   BOOST_TEST(submitted().empty());
   journal.record(end_of(2));
