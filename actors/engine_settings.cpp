@@ -201,9 +201,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
 }
 
 EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine) {
-  return {.capacity = static_cast<std::int32_t>(engine.max_num_batched_tokens),
-          .eviction = engine.encoder_cache_eviction == "lru" ? EncoderCacheEviction::kLru
-                                                             : EncoderCacheEviction::kFifo};
+  return {.capacity = static_cast<std::int32_t>(engine.max_num_batched_tokens)};
 }
 
 SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded& model,

@@ -25,7 +25,7 @@ Result<void> KVCacheSettings::check() const {
     const std::string text =
         "prefix-cache-retention-interval is " + std::to_string(*retention_interval);
     if (!of_use)
-      return invalid_argument(text + ", but the model has no sliding-window or Mamba layers",
+      return invalid_argument(text + ", but the model has no sliding-window layers",
                               "prefix-cache-retention-interval");
     if (*retention_interval % block != 0)
       return invalid_argument(

@@ -99,16 +99,13 @@ void bind_options(OptionSet& set, Options& options) {
       .add("prefix-caching-hash-algo", engine.prefix_caching_hash_algo, "hash of cached blocks",
            {"sha256", "sha256_cbor", "xxhash", "xxhash_cbor"})
       .add("prefix-cache-retention-interval", engine.prefix_cache_retention_interval,
-           "sliding-window and Mamba layers keep what a hit needs at the ends of prompts, and at "
-           "every so many tokens; 0: not at these; -1: everywhere",
+           "sliding-window layers keep what a hit needs at the ends of prompts, and at every so "
+           "many tokens; 0: not at these; -1: everywhere",
            -1, kMaxCount)
       .add("kv-cache-metrics", engine.kv_cache_metrics,
            "show how long KV cache blocks live, lie idle and take to be hit again, in /metrics")
       .add("kv-cache-metrics-sample", engine.kv_cache_metrics_sample,
            "share of the blocks that kv-cache-metrics observes", 1e-6, 1)
-      .add("encoder-cache-eviction", engine.encoder_cache_eviction,
-           "which unused encoder output goes first: released first, or used longest ago",
-           {"fifo", "lru"})
       .add("scheduling-policy", engine.scheduling_policy,
            "order of waiting requests; fair: the API key served the fewest tokens first",
            {"fcfs", "priority", "fair"})

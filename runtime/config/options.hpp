@@ -36,7 +36,6 @@ struct EngineOptions {
   std::int64_t prefix_cache_retention_interval = 0;  ///< tokens; -1: everything
   bool kv_cache_metrics = false;
   double kv_cache_metrics_sample = 0.01;
-  std::string encoder_cache_eviction = "fifo";
   std::string scheduling_policy = "fcfs";
   std::int64_t max_queue_bypasses = 0;
   bool enable_priority_preemption = false;

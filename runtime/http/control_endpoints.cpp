@@ -61,9 +61,10 @@ Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, R
   return call;
 }
 
-/// No part of this server keeps processed multimodal inputs: there is never anything to forget.
+/// Nothing to do is no error: a client may ask for it together with the other caches.
 Answer answer_reset_mm_cache(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
-  sink.respond({});
+  sink.respond(json_response(
+      R"({"success":true,"message":"there is no cache of multimodal inputs: nothing was reset"})"));
   return nullptr;
 }
 

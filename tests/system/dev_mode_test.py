@@ -119,8 +119,10 @@ class Pause(unittest.TestCase):
         self.assertIn("nap", body["error"]["message"])
         self.assertFalse(self.is_paused())
 
-    def test_the_multimodal_cache_can_be_reset(self):
-        self.assertEqual(post(self.server, "/reset_mm_cache"), (200, None))
+    def test_there_is_no_multimodal_cache_to_reset(self):
+        status, body = post(self.server, "/reset_mm_cache")
+        self.assertEqual(status, 200)
+        self.assertIn("there is no cache of multimodal inputs", body["message"])
 
     def test_without_development_mode_there_is_none_of_it(self):
         with Server(*DEMO) as server:

@@ -398,7 +398,9 @@ BOOST_AUTO_TEST_CASE(the_engine_is_paused_in_development_mode_only) {
                                           {.mode = PauseMode::kWait},
                                           {.mode = PauseMode::kWait, .clear_caches = true}}));
   BOOST_TEST(starts(get("/pause"), 405));
-  BOOST_TEST(starts(post_empty("/reset_mm_cache"), 200));
+  const std::string nothing = post_empty("/reset_mm_cache");
+  BOOST_TEST(starts(nothing, 200));
+  BOOST_TEST(has(nothing, "there is no cache of multimodal inputs"));
 }
 
 BOOST_AUTO_TEST_CASE(groups_are_drained_by_those_who_may) {
