@@ -42,8 +42,7 @@ std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_
 std::string base_id(const ServiceContext& context, const HttpRequest& http,
                     const GenerationFields& fields, bool opens_stream) {
   const std::string_view header = http.header("X-Request-Id");
-  const bool has_header = !header.empty() && header.size() <= kMaxRequestIdBytes;
-  const std::string own = has_header ? std::string(header) : fields.request_id;
+  const std::string own = header.empty() ? fields.request_id : std::string(header);
   if (own.empty()) return context.random_id();
   return opens_stream ? own + "-" + context.random_id() : own;
 }
@@ -176,7 +175,7 @@ Prepared with_request(Result<Request> parsed, GoOn go_on) {
 }
 
 template <class Request, Rendering::Kind kind>
-Result<Answer> try_render(ServiceContext& context, const HttpRequest&, Result<Request> parsed,
+Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, Result<Request> parsed,
                           ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));

@@ -23,7 +23,6 @@ constexpr std::string_view kGuardedPrefixes[] = {"/v1",        "/v2",       "/in
                                                  kAdminPrefix, "/tokenize", "/detokenize"};
 constexpr std::string_view kPreflightSeconds = "600";
 constexpr std::string_view kRequestId = "X-Request-Id";
-constexpr std::size_t kMaxRequestIdBytes = 256;
 constexpr std::size_t kMaxLoggedPathBytes = 256;
 constexpr std::size_t kMaxEchoedHeaders = 2048;
 
