@@ -86,6 +86,10 @@ BOOST_AUTO_TEST_CASE(windows_follow_layer_types_or_the_family) {
   BOOST_TEST(parsed(llama(R"("sliding_window":24)", mistral)).sliding_windows == Windows(4, 24));
   const std::string qwen2 = "Qwen2ForCausalLM";
   BOOST_TEST(parsed(llama(R"("sliding_window":24)", qwen2)).sliding_windows == Windows(4, 0));
+  const std::string used = R"("use_sliding_window":true,"max_window_layers":0)";
+  BOOST_TEST(parsed(llama(used, qwen2)).sliding_windows == Windows(4, 4096));
+  BOOST_TEST(parsed(llama(R"("sliding_window":null,)" + used, qwen2)).sliding_windows ==
+             Windows(4, 0));
   BOOST_TEST(
       parsed(llama(R"("sliding_window":24,"use_sliding_window":true,"max_window_layers":3)", qwen2))
           .sliding_windows == (Windows{0, 0, 0, 24}));
