@@ -82,7 +82,7 @@ struct SamplingParams {
   std::optional<StructuredOutputsParams> structured_outputs;
 
   // Filled by the InputProcessor from the tokenizer and the model's generation config.
-  std::optional<TokenId> eos_token_id;      ///< none if ignore_eos
+  std::optional<TokenId> eos_token_id;       ///< none if ignore_eos
   SharedVector<TokenId> all_stop_token_ids;  ///< stop ids and every eos id: what min_tokens masks
   SharedVector<std::vector<TokenId>> bad_words_token_ids;
   std::uint64_t philox_key =

@@ -80,8 +80,8 @@ struct ServerOptions {
   std::int64_t max_request_tokens = 1 << 20;
   std::int64_t max_echo_bytes = 4 << 20;
   std::int64_t max_answer_bytes = 64 << 20;
-  double max_queue_time_s = 0;           ///< 0: no limit
-  double max_request_time_s = 0;         ///< 0: no limit
+  double max_queue_time_s = 0;    ///< 0: no limit
+  double max_request_time_s = 0;  ///< 0: no limit
   bool disable_uvicorn_access_log = false;
   bool enable_request_id_headers = false;
   bool enable_prompt_tokens_details = false;

@@ -89,7 +89,7 @@ void read_stop(const JsonFields& fields, const ServerDefaults& defaults, Samplin
 
 void read_logit_bias(const JsonFields& fields, const ServerDefaults& defaults,
                      SamplingParams& params) {
-  const auto biases = fields.numbers("logit_bias");
+  const auto biases = fields.numbers("logit_bias", static_cast<std::size_t>(defaults.vocab_size));
   if (!biases) return;
   std::vector<std::pair<TokenId, float>> by_token;
   by_token.reserve(biases->size());

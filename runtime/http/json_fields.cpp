@@ -136,10 +136,10 @@ struct JsonFields::Node {
     document->value_error =
         invalid_argument(message + " (parameter=" + where + ", value=" + echo(value) + ")", where);
   }
-  /// Noted if it is not so. Pre: `value`, of the field `name`, is an array.
+  /// Noted if it is not so. Pre: `value`, of the field `name`, is an array or an object.
   [[nodiscard]] bool has_at_most(std::size_t max_count, std::string_view what,
                                  std::string_view name, const dom::element& value) const {
-    const std::size_t count = array_of(value).size();
+    const std::size_t count = value.is_array() ? array_of(value).size() : object_of(value).size();
     if (count <= max_count) return true;
     wrong_value(at(name),
                 std::string(name) + " has " + std::to_string(count) + " " + std::string(what) +
@@ -316,13 +316,14 @@ std::optional<std::vector<std::vector<TokenId>>> JsonFields::token_lists(
 }
 
 std::optional<std::vector<std::pair<std::string, double>>> JsonFields::numbers(
-    std::string_view name) const {
+    std::string_view name, std::size_t max_count) const {
   const std::optional<dom::element> value = node_->find_value(name);
   if (!value) return std::nullopt;
   if (!value->is_object()) {
     node_->wrong_form(node_->at(name), "an object of numbers", *value);
     return std::nullopt;
   }
+  if (!node_->has_at_most(max_count, "numbers", name, *value)) return std::nullopt;
   std::vector<std::pair<std::string, double>> numbers;
   for (const dom::key_value_pair field : object_of(*value)) {
     if (!field.value.is_number()) {

@@ -65,8 +65,9 @@ class JsonFields {
   std::optional<std::vector<std::vector<TokenId>>> token_lists(std::string_view name,
                                                                std::int32_t vocab_size,
                                                                std::size_t max_count) const;
-  /// An object whose values are numbers, in its order.
-  std::optional<std::vector<std::pair<std::string, double>>> numbers(std::string_view name) const;
+  /// An object whose values are numbers, at most `max_count`, in its order.
+  std::optional<std::vector<std::pair<std::string, double>>> numbers(std::string_view name,
+                                                                     std::size_t max_count) const;
   std::optional<JsonFields> object(std::string_view name) const;
   /// Calls visit(object) for each object of an array, one after the other: a body may have a
   /// million of them. Returns their number.

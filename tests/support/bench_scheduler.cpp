@@ -30,7 +30,8 @@ void schedule_and_update(benchmark::State& state) {
     EngineCoreRequest request;
     request.id = RequestId{static_cast<std::uint64_t>(i) + 1};
     request.params.max_tokens = kMaxLen;
-    for (TokenId token = 0; token < 64; ++token) request.prompt_token_ids.edit().push_back(token + i);
+    for (TokenId token = 0; token < 64; ++token)
+      request.prompt_token_ids.edit().push_back(token + i);
     if (!scheduler.add_request(std::move(request), 0).ok()) state.SkipWithError("not added");
   }
   const auto step = [&] {

@@ -67,7 +67,7 @@ REQUESTS = [
     ("wide JSON", ("/v1/completions", b'{"prompt":"a","x":[' + b"[],".join([b""] * 3_000_000) + b"1]}"), 0),
     ("deep JSON", ("/v1/completions", b'{"prompt":"a","x":' + b"[" * 3_000_000), 0),
     ("token ids", completion(prompt=[5] * 900_000), 0),
-    ("lists of token ids", completion(prompt=[[5] * 1000] * 1000), 0),
+    ("lists of token ids", completion(prompt=[[5] * 1000] * 1000), 1_000_000),
     ("a value of 8 MB in the wrong place", completion(n="x" * 8_000_000), 0),
     ("a long model name", completion(model="m" * 2_000_000), 0),
     ("text to tokenize", ("/tokenize", json.dumps({"prompt": "word " * 100_000}).encode()), 200_000),
@@ -129,7 +129,7 @@ class Memory(unittest.TestCase):
                 after = memory(self.pid, "VmRSS")
                 print(f"{name:45} body {len(body) / MB:6.2f} MB, {status}, answer {size / MB:6.2f} MB, "
                       f"taken {(peak - before) / MB:7.1f} MB, kept {(after - before) / MB:6.1f} MB", flush=True)
-                self.assertIn(status, (200, 400), beginning)
+                self.assertIn(status, (200, 400, 404), beginning)
                 self.assertLess(size, 8 * len(body) + 16 * MB + TOKEN_BYTES * num_tokens)
                 self.assertLess(peak - before, 8 * len(body) + 16 * MB + TOKEN_BYTES * num_tokens)
         self.assertEqual(post(self.server, *completion())[0], 200)

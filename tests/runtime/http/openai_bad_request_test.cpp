@@ -391,7 +391,8 @@ BOOST_AUTO_TEST_CASE(bombs_are_refused_before_they_go_off) {
   for (int i = 0; i < 1024; ++i) many += ",\"a\"";
   const auto prompts = parse_completion_request(many + "]}", defaults());
   BOOST_REQUIRE(!prompts.ok());
-  BOOST_TEST(prompts.error().message.find("1025 prompts, at most 1024") != std::string::npos);
+  BOOST_TEST(prompts.error().message.find("prompt has 1025 strings, at most 1024") !=
+             std::string::npos);
 }
 
 }  // namespace
