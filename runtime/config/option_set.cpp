@@ -448,7 +448,7 @@ std::string OptionSet::help(bool all) const {
                        (option.type.empty() ? "" : " " + option.type);
     left += left.size() < kColumn ? std::string(kColumn - left.size(), ' ')
                                   : "\n" + std::string(kColumn, ' ');
-    std::string right = option.help;
+    std::string right = all ? option.help : option.help.substr(0, option.help.find(';'));
     if (!option.choices.empty()) right += " {" + join(option.choices, ", ") + "}";
     if (option.is_list)
       right += " (may be repeated)";
