@@ -117,8 +117,7 @@ BOOST_AUTO_TEST_CASE(an_abort_reaches_what_waits_and_what_is_being_worked_at) {
     BOOST_REQUIRE(output.outputs.size() == 1u);
     BOOST_TEST((output.outputs[0].finish_reason == FinishReason::kAbort));
   }
-  BOOST_TEST(ended.at(RequestId{3}).error->message ==
-             "prompt has 65536 tokens, max_model_len is 1000");
+  BOOST_TEST(ended.at(RequestId{3}).error->message.starts_with("prompt has 65536 "));
   BOOST_TEST(aborted_behind.empty());  // nobody there knows them
 }
 
