@@ -19,6 +19,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kSubscribeDeadline = 60s;
+/// For clients to take the end of what was aborted; who does not read would hold up the shutdown.
+constexpr auto kLastAnswers = 2s;
 constexpr std::size_t kMaxRenders = 1024;  ///< without an answer yet
 constexpr int kMaxRenderTries = 3;
 
@@ -184,6 +186,8 @@ void abort_all(Self self) {
   state(self).num_aborted = static_cast<std::int32_t>(state(self).journal->num_live());
   finish_abort(self, state(self).journal->abort_all());
   end_renders(self, {ErrorCode::kOverloaded, "the server is shutting down", ""});
+  const FrontendActor me = self;
+  send_after(self, kLastAnswers, me, DrainProgress{DrainEvent::kIdle});
 }
 
 /// Calls f(), whose work is for these requests. What it throws ends them, and nothing else.
