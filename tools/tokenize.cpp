@@ -33,7 +33,9 @@ Json tokenize_line(const Tokenizer& tokenizer, const Json& line) {
   }
   const auto text = line.is_string() ? line.get<std::string>() : line.at("text").get<std::string>();
   const bool special = !line.is_object() || line.value("add_special_tokens", true);
-  const Encoding encoding = tokenizer.encode_with_offsets(text, special);
+  const auto encoded = tokenizer.encode_with_offsets(text, special);
+  if (!encoded.ok()) return {{"error", encoded.error().message}};
+  const Encoding& encoding = *encoded;
   Json strings = Json::array(), offsets = Json::array();
   for (const TokenId id : encoding.ids)
     strings.push_back(std::string(tokenizer.id_to_token(id).value_or("")));
@@ -60,7 +62,9 @@ Json render_line(const Tokenizer& tokenizer, ChatRenderer& renderer, const Json&
   }
   auto rendered = renderer.render(prompt, ChatClock::now());
   if (!rendered.ok()) return {{"error", rendered.error().message}};
-  return {{"prompt", rendered->text}, {"tokens", tokenizer.encode(rendered->text, false)}};
+  const auto tokens = tokenizer.encode(rendered->text, false);
+  if (!tokens.ok()) return {{"error", tokens.error().message}};
+  return {{"prompt", rendered->text}, {"tokens", *tokens}};
 }
 
 /// Answers each line of standard input with a line; a line that fails says so and does not stop the

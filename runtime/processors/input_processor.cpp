@@ -201,7 +201,9 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   }
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
     if (must_fit) RETURN_IF_ERROR(check_text(text->text));
-    return TokenizedPrompt{tokenizer_->encode(text->text, text->add_special_tokens), text->text};
+    ASSIGN_OR_RETURN(auto ids,
+                     tokenizer_->encode(text->text, text->add_special_tokens, context.limits));
+    return TokenizedPrompt{std::move(ids), text->text};
   }
   const auto& chat = std::get<ChatPrompt>(prompt);
   if (chat_renderer_ == nullptr) {
@@ -216,8 +218,9 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
                  "messages"};
   }
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text));
-  return TokenizedPrompt{tokenizer_->encode(rendered.text, chat.add_special_tokens),
-                         std::move(rendered.text)};
+  ASSIGN_OR_RETURN(auto ids,
+                   tokenizer_->encode(rendered.text, chat.add_special_tokens, context.limits));
+  return TokenizedPrompt{std::move(ids), std::move(rendered.text)};
 }
 
 Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
@@ -295,7 +298,7 @@ Result<void> InputProcessor::complete_params(SamplingParams& params,
   std::optional<TokenId> eos = tokenizer_->eos_id();
   if (!eos && !options_.eos_token_ids.empty()) eos = options_.eos_token_ids.front();
   add_stop_ids(params, eos, options_.eos_token_ids);
-  params.bad_words_token_ids = tokenize_bad_words(*tokenizer_, params.bad_words);
+  ASSIGN_OR_RETURN(params.bad_words_token_ids, tokenize_bad_words(*tokenizer_, params.bad_words));
   if (params.bad_words_token_ids.size() > options_.max_num_bad_words) {
     return invalid_argument("bad_words make " + std::to_string(params.bad_words_token_ids.size()) +
                                 " token sequences, the limit is " +

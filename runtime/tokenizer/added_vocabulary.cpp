@@ -22,14 +22,18 @@ Result<AddedToken> read_token(const Json& json) {
   return token;
 }
 
+/// What the normalizer may do to all added tokens together.
+constexpr std::uint64_t kMaxLoadUnits = 200'000'000;
+constexpr std::size_t kMaxShownBytes = 100;
+
 bool touches_word(std::string_view text, ByteRange range) {
   std::size_t begin = range.begin;
   return (begin > 0 && unicode::is_word(unicode::previous(text, begin))) ||
          (range.end < text.size() && unicode::is_word(unicode::decode_at(text, range.end)));
 }
 
-std::size_t whitespace_begin(std::string_view text, std::size_t end) {
-  while (end > 0) {
+std::size_t whitespace_begin(std::string_view text, std::size_t end, std::size_t lowest) {
+  while (end > lowest) {
     std::size_t begin = end;
     if (!unicode::is_whitespace(unicode::previous(text, begin))) break;
     end = begin;
@@ -52,6 +56,7 @@ Result<AddedVocabulary> AddedVocabulary::from_json(const Json& list, const Vocab
   if (list.is_null()) return added;
   if (!list.is_array()) return json_fields::malformed("\"added_tokens\" is not an array");
   auto next_id = static_cast<TokenId>(vocabulary.size());
+  WorkBudget work({}, kMaxLoadUnits);
   for (const Json& json : list) {
     ASSIGN_OR_RETURN(AddedToken token, read_token(json));
     if (token.content.empty() || added.by_content_.contains(token.content)) continue;
@@ -69,7 +74,12 @@ Result<AddedVocabulary> AddedVocabulary::from_json(const Json& list, const Vocab
     token.shown = token.content;
     if (token.normalized) {
       AlignedText text(token.content, 0, false);
-      normalizer.apply(text);
+      try {
+        normalizer.apply(text, work);
+      } catch (const WorkStopped&) {
+        return json_fields::malformed("the normalizer makes too much of the added tokens, at \"" +
+                                      token.content.substr(0, kMaxShownBytes) + "\"");
+      }
       token.shown = text.view();
     }
     const std::size_t index = added.tokens_.size();
@@ -82,19 +92,23 @@ Result<AddedVocabulary> AddedVocabulary::from_json(const Json& list, const Vocab
   return added;
 }
 
-std::vector<AddedSplit> AddedVocabulary::split(std::string_view text, const TokenTrie& trie) const {
+std::vector<AddedSplit> AddedVocabulary::split(std::string_view text, const TokenTrie& trie,
+                                               WorkBudget& work) const {
   std::vector<AddedSplit> splits;
   std::size_t begin = 0;  // end of what was split
   std::size_t from = 0;
   while (!trie.empty()) {
-    const auto match = trie.find_longest(text, from);
+    const auto match = trie.find_longest(text, from, work);
     if (!match) break;
     from = match->end;
     const AddedToken& token = tokens_[match->value];
     ByteRange range{match->begin, match->end};
     if (token.single_word && touches_word(text, range)) continue;
-    if (token.lstrip) range.begin = std::max(whitespace_begin(text, range.begin), begin);
+    if (token.lstrip) {
+      range.begin = range.begin < begin ? begin : whitespace_begin(text, range.begin, begin);
+    }
     if (token.rstrip) range.end = whitespace_end(text, range.end);
+    work.charge(range.size());
     if (begin < range.begin) splits.push_back({{begin, range.begin}, nullptr});
     splits.push_back({range, &token});
     begin = range.end;

@@ -43,11 +43,12 @@ class AddedVocabulary {
 
   /// Cuts a text at the tokens that are looked for as written, or at those looked for in normalized
   /// text. The splits cover the text; an rstrip token can reach into the next.
-  [[nodiscard]] std::vector<AddedSplit> split_raw(std::string_view text) const {
-    return split(text, raw_);
+  [[nodiscard]] std::vector<AddedSplit> split_raw(std::string_view text, WorkBudget& work) const {
+    return split(text, raw_, work);
   }
-  [[nodiscard]] std::vector<AddedSplit> split_normalized(std::string_view text) const {
-    return split(text, normalized_);
+  [[nodiscard]] std::vector<AddedSplit> split_normalized(std::string_view text,
+                                                         WorkBudget& work) const {
+    return split(text, normalized_, work);
   }
 
   [[nodiscard]] const AddedToken* find(TokenId id) const;
@@ -57,7 +58,8 @@ class AddedVocabulary {
   [[nodiscard]] std::size_t num_new() const noexcept { return num_new_; }
 
  private:
-  [[nodiscard]] std::vector<AddedSplit> split(std::string_view text, const TokenTrie& trie) const;
+  [[nodiscard]] std::vector<AddedSplit> split(std::string_view text, const TokenTrie& trie,
+                                              WorkBudget& work) const;
 
   std::vector<AddedToken> tokens_;
   std::unordered_map<TokenId, std::size_t> by_id_;

@@ -29,6 +29,7 @@ AlignedText AlignedText::slice(ByteRange range) const {
   AlignedText part({}, range.empty() || !tracks_origins_ ? shift_ : origin(range).begin,
                    tracks_origins_);
   part.rewritten_ = true;
+  part.max_bytes_ = max_bytes_;
   part.text_ = view(range);
   if (tracks_origins_) {
     part.origins_.assign(origins_.begin() + static_cast<std::ptrdiff_t>(range.begin),
@@ -37,7 +38,15 @@ AlignedText AlignedText::slice(ByteRange range) const {
   return part;
 }
 
+void TextRewriter::charge(std::size_t num_bytes) {
+  work_.charge(1 + num_bytes / (target_.tracks_origins_ ? 2 : 16));
+  if (text_.size() + num_bytes > target_.max_bytes_) {
+    throw WorkStopped(WorkStopped::Reason::kTooMuch);
+  }
+}
+
 void TextRewriter::keep(std::size_t num_bytes) {
+  charge(num_bytes);
   text_.append(old_, cursor_, num_bytes);
   if (target_.tracks_origins_) {
     for (std::size_t i = cursor_; i < cursor_ + num_bytes; ++i) {
@@ -48,6 +57,7 @@ void TextRewriter::keep(std::size_t num_bytes) {
 }
 
 void TextRewriter::replace(std::string_view utf8, std::size_t num_old_bytes) {
+  charge(utf8.size());
   text_.append(utf8);
   if (target_.tracks_origins_) {
     const ByteRange origin = cursor_ < old_.size() ? target_.origin_of_byte(cursor_)
@@ -58,6 +68,7 @@ void TextRewriter::replace(std::string_view utf8, std::size_t num_old_bytes) {
 }
 
 void TextRewriter::insert(std::string_view utf8) {
+  charge(utf8.size());
   text_.append(utf8);
   if (target_.tracks_origins_) {
     const ByteRange origin = cursor_ > 0 ? target_.origin_of_byte(cursor_ - 1)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "messages/ids.hpp"
+#include "runtime/base/work_budget.hpp"
 
 namespace troupe {
 
@@ -28,9 +29,18 @@ struct ByteRange {
 /// rewrite that is its character.
 class AlignedText {
  public:
+  /// What rewriting may make of a text of `num_bytes`. The longest real growth is that of
+  /// characters with long decompositions, spelled byte by byte: about 40.
+  [[nodiscard]] static constexpr std::size_t max_rewritten_bytes(std::size_t num_bytes) {
+    return 64 * num_bytes + (std::size_t{1} << 16);
+  }
+
   /// `original` lies at byte `shift` of the input, and must outlive this.
   AlignedText(std::string_view original, std::size_t shift, bool tracks_origins)
-      : original_(original), shift_(shift), tracks_origins_(tracks_origins) {}
+      : original_(original),
+        shift_(shift),
+        tracks_origins_(tracks_origins),
+        max_bytes_(max_rewritten_bytes(original.size())) {}
 
   [[nodiscard]] std::string_view view() const noexcept {
     return rewritten_ ? std::string_view(text_) : original_;
@@ -51,23 +61,29 @@ class AlignedText {
   std::string_view original_;
   std::size_t shift_;
   bool tracks_origins_;
+  std::size_t max_bytes_;  ///< of any form of it
   bool rewritten_ = false;
   std::string text_;
   std::vector<ByteRange> origins_;
 };
 
 /// One pass over an AlignedText that produces its next form. A cursor goes over the old text; what
-/// is written takes its origin from there. Nothing changes until finish().
+/// is written takes its origin from there. Nothing changes until finish(). What it writes is
+/// charged to `work`, and ends it (WorkStopped) where the text grows too much.
 class TextRewriter {
  public:
-  explicit TextRewriter(AlignedText& text) : target_(text), old_(text.view()) {}
+  TextRewriter(AlignedText& text, WorkBudget& work)
+      : target_(text), work_(work), old_(text.view()) {}
 
   [[nodiscard]] std::size_t cursor() const noexcept { return cursor_; }
   [[nodiscard]] std::size_t written() const noexcept { return text_.size(); }
   /// Copies the next bytes as they are.
   void keep(std::size_t num_bytes);
   /// Drops the next bytes.
-  void skip(std::size_t num_bytes) noexcept { cursor_ += num_bytes; }
+  void skip(std::size_t num_bytes) {
+    work_.charge();
+    cursor_ += num_bytes;
+  }
   /// Writes `utf8` with the origin of the byte at the cursor, then moves over `num_old_bytes`.
   void replace(std::string_view utf8, std::size_t num_old_bytes);
   /// Writes `utf8` with the origin of the byte before the cursor.
@@ -77,7 +93,10 @@ class TextRewriter {
   void finish();
 
  private:
+  void charge(std::size_t num_bytes);
+
   AlignedText& target_;
+  WorkBudget& work_;
   std::string_view old_;
   std::size_t cursor_ = 0;
   std::string text_;

@@ -78,16 +78,18 @@ bool BpeModel::splits_before_mark(std::string_view piece, std::size_t mark) cons
          vocabulary().id_of(piece.substr(begin, mark - begin)).has_value();
 }
 
-void BpeModel::tokenize(std::string_view piece, std::vector<PieceToken>& tokens) const {
-  if (!can_split_at_marks_) return tokenize_word(piece, 0, tokens);
+void BpeModel::tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
+                        WorkBudget& work) const {
+  if (!can_split_at_marks_) return tokenize_word(piece, 0, tokens, work);
   std::size_t begin = 0;
   for (std::size_t mark = piece.find(kMark, 1); mark != std::string_view::npos;
        mark = piece.find(kMark, mark + kMark.size())) {
     if (!splits_before_mark(piece, mark)) continue;
-    tokenize_word(piece.substr(begin, mark - begin), static_cast<std::uint32_t>(begin), tokens);
+    tokenize_word(piece.substr(begin, mark - begin), static_cast<std::uint32_t>(begin), tokens,
+                  work);
     begin = mark;
   }
-  tokenize_word(piece.substr(begin), static_cast<std::uint32_t>(begin), tokens);
+  tokenize_word(piece.substr(begin), static_cast<std::uint32_t>(begin), tokens, work);
 }
 
 std::optional<TokenId> BpeModel::whole_word(std::string_view word) const {
@@ -99,7 +101,8 @@ std::optional<TokenId> BpeModel::whole_word(std::string_view word) const {
 }
 
 void BpeModel::tokenize_word(std::string_view word, std::uint32_t offset,
-                             std::vector<PieceToken>& tokens) const {
+                             std::vector<PieceToken>& tokens, WorkBudget& work) const {
+  work.charge_bytes(word.size());
   WordCache::Entry* place = nullptr;
   if (word.size() <= WordCache::kMaxWordBytes) {
     place = &WordCache::instance().place_of(cache_key_, word);
@@ -119,7 +122,7 @@ void BpeModel::tokenize_word(std::string_view word, std::uint32_t offset,
   } else {
     static thread_local std::vector<Symbol> symbols;
     symbols.clear();
-    merge_word(word, symbols);
+    merge_word(word, symbols, work);
     std::uint32_t begin = offset;
     for (const Symbol& symbol : symbols) {
       tokens.push_back({symbol.id, begin, begin + symbol.num_bytes});
@@ -131,7 +134,9 @@ void BpeModel::tokenize_word(std::string_view word, std::uint32_t offset,
   }
 }
 
-void BpeModel::merge_word(std::string_view word, std::vector<Symbol>& symbols) const {
+void BpeModel::merge_word(std::string_view word, std::vector<Symbol>& symbols,
+                          WorkBudget& work) const {
+  work.charge(word.size());
   if (options_.takes_bytes) {
     add_byte_symbols(word, symbols);
   } else {
@@ -140,7 +145,7 @@ void BpeModel::merge_word(std::string_view word, std::vector<Symbol>& symbols) c
   if (symbols.size() <= kMaxScannedSymbols) {
     merge_few(symbols);
   } else {
-    merge_many(symbols);
+    merge_many(symbols, work);
   }
 }
 
@@ -229,7 +234,7 @@ void BpeModel::merge_few(std::vector<Symbol>& symbols) const {
   symbols.resize(num_symbols);
 }
 
-void BpeModel::merge_many(std::vector<Symbol>& symbols) const {
+void BpeModel::merge_many(std::vector<Symbol>& symbols, WorkBudget& work) const {
   // A linked list over the symbols, and a heap of merges keyed by rank, then place. An entry is
   // stale when the pair at its place has changed since.
   constexpr std::uint32_t kNone = 0xFFFFFFFFu;
@@ -263,6 +268,7 @@ void BpeModel::merge_many(std::vector<Symbol>& symbols) const {
     if (nodes[i].merge.rank != PairTable::kNoRank) heap.push(heap_key(nodes[i].merge.rank, i));
   };
   while (!heap.empty()) {
+    work.charge();
     const std::uint64_t top = heap.top();
     heap.pop();
     const auto i = static_cast<std::uint32_t>(top);

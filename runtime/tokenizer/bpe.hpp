@@ -30,7 +30,8 @@ class BpeModel final : public TokenModel {
   /// `merges` holds, in order of rank, the ids of a pair and of its product.
   BpeModel(Vocabulary vocabulary, BpeOptions options, PairTable merges);
 
-  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens) const override;
+  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
+                WorkBudget& work) const override;
 
  private:
   struct Symbol {
@@ -38,9 +39,9 @@ class BpeModel final : public TokenModel {
     std::uint32_t num_bytes;
   };
 
-  void tokenize_word(std::string_view word, std::uint32_t offset,
-                     std::vector<PieceToken>& tokens) const;
-  void merge_word(std::string_view word, std::vector<Symbol>& symbols) const;
+  void tokenize_word(std::string_view word, std::uint32_t offset, std::vector<PieceToken>& tokens,
+                     WorkBudget& work) const;
+  void merge_word(std::string_view word, std::vector<Symbol>& symbols, WorkBudget& work) const;
   void add_byte_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
   void add_character_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
   bool add_fallback_symbols(std::string_view spelled, std::vector<Symbol>& symbols) const;
@@ -48,7 +49,7 @@ class BpeModel final : public TokenModel {
   [[nodiscard]] bool splits_before_mark(std::string_view piece, std::size_t mark) const;
   void find_mark_joiners();
   void merge_few(std::vector<Symbol>& symbols) const;
-  void merge_many(std::vector<Symbol>& symbols) const;
+  void merge_many(std::vector<Symbol>& symbols, WorkBudget& work) const;
 
   BpeOptions options_;
   PairTable merges_;

@@ -38,10 +38,15 @@ std::string join(const Tokens& tokens) {
 
 /// Replaces every `from` in `text`.
 void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos;
-       at = text.find(from, at + to.size())) {
-    text.replace(at, from.size(), to);
+  std::size_t at = text.find(from);
+  if (at == std::string::npos) return;
+  std::string replaced;
+  std::size_t behind = 0;
+  for (; at != std::string::npos; at = text.find(from, behind)) {
+    replaced.append(text, behind, at - behind).append(to);
+    behind = at + from.size();
   }
+  text = replaced.append(text, behind);
 }
 
 void decode_byte_level(Tokens& tokens) {
@@ -146,24 +151,38 @@ Result<DecoderPtr> make_metaspace(const Json& json) {
   });
 }
 
+/// Throws WorkStopped where a pattern or its replacements do much more than real ones.
+std::string replace_matches(const std::string& token, const Pattern& pattern,
+                            const std::string& content) {
+  constexpr std::uint64_t kMaxUnitsPerByte = 100;
+  WorkBudget work({}, 10'000 + kMaxUnitsPerByte * token.size());
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+  std::string replaced;
+  for_each_match(
+      token,
+      [&](std::string_view text, std::size_t from) { return pattern.find(text, from, work); },
+      [&](ByteRange range, bool is_match) {
+        if (is_match) {
+          replaced += content;
+        } else {
+          replaced.append(token, range.begin, range.size());
+        }
+        if (replaced.size() > kMaxBytes) throw WorkStopped(WorkStopped::Reason::kTooMuch);
+      });
+  return replaced;
+}
+
 Result<DecoderPtr> make_replace(const Json& json) {
   if (!json.contains("pattern")) return json_fields::malformed("Replace has no \"pattern\"");
   ASSIGN_OR_RETURN(Pattern pattern, Pattern::from_json(json["pattern"]));
   ASSIGN_OR_RETURN(const std::string content, json_fields::text(json, "content"));
   return from_function([pattern = std::move(pattern), content](Tokens& tokens) {
     for (std::string& token : tokens) {
-      if (!pattern.find(token, 0)) continue;
-      std::string replaced;
-      for_each_match(
-          token, [&](std::string_view text, std::size_t from) { return pattern.find(text, from); },
-          [&](ByteRange range, bool is_match) {
-            if (is_match) {
-              replaced += content;
-            } else {
-              replaced.append(token, range.begin, range.size());
-            }
-          });
-      token = std::move(replaced);
+      try {
+        token = replace_matches(token, pattern, content);
+      } catch (const WorkStopped&) {
+        // Decoding cannot fail: the token stays as it is.
+      }
     }
   });
 }

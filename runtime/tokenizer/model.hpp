@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/result.hpp"
+#include "runtime/base/work_budget.hpp"
 #include "runtime/tokenizer/vocabulary.hpp"
 
 namespace troupe {
@@ -23,7 +24,9 @@ class TokenModel {
  public:
   virtual ~TokenModel() = default;
   /// Appends the tokens of `piece`. Pre: `piece` is not empty. Any thread.
-  virtual void tokenize(std::string_view piece, std::vector<PieceToken>& tokens) const = 0;
+  /// Throws WorkStopped where `work` ends it.
+  virtual void tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
+                        WorkBudget& work) const = 0;
   [[nodiscard]] const Vocabulary& vocabulary() const noexcept { return vocabulary_; }
 
  protected:

@@ -17,9 +17,9 @@ using NormalizerPtr = std::unique_ptr<const Normalizer>;
 /// Rewrites character by character: rewrite(rewriter, character, num_bytes) handles the one at the
 /// cursor.
 template <class Rewrite>
-void rewrite_characters(AlignedText& text, const Rewrite& rewrite) {
+void rewrite_characters(AlignedText& text, WorkBudget& work, const Rewrite& rewrite) {
   const std::string_view old = text.view();
-  TextRewriter rewriter(text);
+  TextRewriter rewriter(text, work);
   for (std::size_t i = 0; i < old.size();) {
     const std::size_t begin = i;
     const char32_t character = unicode::next(old, i);
@@ -29,8 +29,8 @@ void rewrite_characters(AlignedText& text, const Rewrite& rewrite) {
 }
 
 template <class Predicate>
-void remove_characters(AlignedText& text, const Predicate& predicate) {
-  rewrite_characters(text, [&](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
+void remove_characters(AlignedText& text, WorkBudget& work, const Predicate& predicate) {
+  rewrite_characters(text, work, [&](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
     if (predicate(c)) {
       rewriter.skip(num_bytes);
     } else {
@@ -39,9 +39,9 @@ void remove_characters(AlignedText& text, const Predicate& predicate) {
   });
 }
 
-void lowercase(AlignedText& text) {
+void lowercase(AlignedText& text, WorkBudget& work) {
   std::string lower;
-  rewrite_characters(text, [&](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
+  rewrite_characters(text, work, [&](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
     lower.clear();
     unicode::append_lowercase(lower, c);
     rewriter.replace(lower, num_bytes);
@@ -53,7 +53,7 @@ template <class Function>
 class FunctionNormalizer : public Normalizer {
  public:
   explicit FunctionNormalizer(Function function) : function_(std::move(function)) {}
-  void apply(AlignedText& text) const override { function_(text); }
+  void apply(AlignedText& text, WorkBudget& work) const override { function_(text, work); }
 
  private:
   Function function_;
@@ -67,8 +67,11 @@ NormalizerPtr from_function(Function function) {
 class SequenceNormalizer : public Normalizer {
  public:
   explicit SequenceNormalizer(std::vector<NormalizerPtr> steps) : steps_(std::move(steps)) {}
-  void apply(AlignedText& text) const override {
-    for (const NormalizerPtr& step : steps_) step->apply(text);
+  void apply(AlignedText& text, WorkBudget& work) const override {
+    for (const NormalizerPtr& step : steps_) {
+      work.charge_bytes(text.view().size());
+      step->apply(text, work);
+    }
   }
 
  private:
@@ -80,11 +83,11 @@ class ReplaceNormalizer : public Normalizer {
   ReplaceNormalizer(Pattern pattern, std::string content)
       : pattern_(std::move(pattern)), content_(std::move(content)) {}
 
-  void apply(AlignedText& text) const override {
-    TextRewriter rewriter(text);
+  void apply(AlignedText& text, WorkBudget& work) const override {
+    TextRewriter rewriter(text, work);
     for_each_match(
         text.view(),
-        [this](std::string_view old, std::size_t from) { return pattern_.find(old, from); },
+        [&](std::string_view old, std::size_t from) { return pattern_.find(old, from, work); },
         [&](ByteRange range, bool is_match) {
           if (!is_match) return rewriter.keep(range.size());
           rewriter.skip(range.size());
@@ -102,7 +105,7 @@ class StripNormalizer : public Normalizer {
  public:
   StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
 
-  void apply(AlignedText& text) const override {
+  void apply(AlignedText& text, WorkBudget& work) const override {
     const std::string_view old = text.view();
     std::size_t begin = 0;
     while (left_ && begin < old.size() && unicode::is_whitespace(unicode::decode_at(old, begin))) {
@@ -115,7 +118,7 @@ class StripNormalizer : public Normalizer {
       end = last;
     }
     if (begin == 0 && end == old.size()) return;
-    TextRewriter rewriter(text);
+    TextRewriter rewriter(text, work);
     rewriter.skip(begin);
     rewriter.keep(end - begin);
     rewriter.finish();
@@ -133,9 +136,9 @@ struct BertOptions {
   bool lowercase = true;
 };
 
-void normalize_for_bert(AlignedText& text, BertOptions options) {
+void normalize_for_bert(AlignedText& text, BertOptions options, WorkBudget& work) {
   if (options.clean_text) {
-    rewrite_characters(text, [](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
+    rewrite_characters(text, work, [](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
       if (c == 0 || c == 0xFFFD || unicode::is_other(c)) {
         rewriter.skip(num_bytes);
       } else if (unicode::is_whitespace(c)) {
@@ -146,7 +149,7 @@ void normalize_for_bert(AlignedText& text, BertOptions options) {
     });
   }
   if (options.handle_chinese_chars) {
-    rewrite_characters(text, [](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
+    rewrite_characters(text, work, [](TextRewriter& rewriter, char32_t c, std::size_t num_bytes) {
       const bool is_cjk = unicode::is_cjk_ideograph(c);
       if (is_cjk) rewriter.insert_before(" ");
       rewriter.keep(num_bytes);
@@ -154,10 +157,10 @@ void normalize_for_bert(AlignedText& text, BertOptions options) {
     });
   }
   if (options.strip_accents) {
-    normalize_unicode(text, UnicodeForm::kNfd);
-    remove_characters(text, unicode::is_nonspacing_mark);
+    normalize_unicode(text, UnicodeForm::kNfd, work);
+    remove_characters(text, work, unicode::is_nonspacing_mark);
   }
-  if (options.lowercase) lowercase(text);
+  if (options.lowercase) lowercase(text, work);
 }
 
 Result<NormalizerPtr> make_bert(const Json& json) {
@@ -168,7 +171,8 @@ Result<NormalizerPtr> make_bert(const Json& json) {
   ASSIGN_OR_RETURN(options.lowercase, json_fields::boolean(json, "lowercase", true));
   ASSIGN_OR_RETURN(options.strip_accents,
                    json_fields::boolean(json, "strip_accents", options.lowercase));
-  return from_function([options](AlignedText& text) { normalize_for_bert(text, options); });
+  return from_function(
+      [options](AlignedText& text, WorkBudget& work) { normalize_for_bert(text, options, work); });
 }
 
 Result<NormalizerPtr> make_replace(const Json& json) {
@@ -180,19 +184,19 @@ Result<NormalizerPtr> make_replace(const Json& json) {
 
 Result<NormalizerPtr> make_prepend(const Json& json) {
   ASSIGN_OR_RETURN(const std::string prefix, json_fields::text(json, "prepend"));
-  return from_function([prefix](AlignedText& text) {
+  return from_function([prefix](AlignedText& text, WorkBudget& work) {
     const std::size_t num_bytes = text.view().size();
     if (num_bytes == 0) return;
-    TextRewriter rewriter(text);
+    TextRewriter rewriter(text, work);
     rewriter.insert_before(prefix);
     rewriter.keep(num_bytes);
     rewriter.finish();
   });
 }
 
-void spell_bytes(AlignedText& text) {
+void spell_bytes(AlignedText& text, WorkBudget& work) {
   const std::string_view old = text.view();
-  TextRewriter rewriter(text);
+  TextRewriter rewriter(text, work);
   for (const char byte : old) {
     rewriter.replace(byte_level::spelling(static_cast<unsigned char>(byte)), 1);
   }
@@ -222,11 +226,14 @@ Result<NormalizerPtr> make_normalizer(const Json& json) {
     return NormalizerPtr(std::make_unique<SequenceNormalizer>(std::move(steps)));
   }
   if (const auto form = form_of(type)) {
-    return from_function([form](AlignedText& text) { normalize_unicode(text, *form); });
+    return from_function(
+        [form](AlignedText& text, WorkBudget& work) { normalize_unicode(text, *form, work); });
   }
   if (type == "Lowercase") return from_function(lowercase);
   if (type == "StripAccents") {
-    return from_function([](AlignedText& text) { remove_characters(text, unicode::is_mark); });
+    return from_function([](AlignedText& text, WorkBudget& work) {
+      remove_characters(text, work, unicode::is_mark);
+    });
   }
   if (type == "Strip") {
     ASSIGN_OR_RETURN(const bool left, json_fields::boolean(json, "strip_left", true));

@@ -14,7 +14,8 @@ namespace troupe {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  virtual void apply(AlignedText& text) const = 0;
+  /// Throws WorkStopped where `work` ends it or the text grows too much.
+  virtual void apply(AlignedText& text, WorkBudget& work) const = 0;
 };
 
 /// A character of a rewritten text and what it does to the old one: 1 inserts, 0 replaces one old
@@ -30,7 +31,7 @@ void write_changes(TextRewriter& rewriter, std::string_view old,
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 
 /// Brings a text into a normalization form (Unicode standard annex 15).
-void normalize_unicode(AlignedText& text, UnicodeForm form);
+void normalize_unicode(AlignedText& text, UnicodeForm form, WorkBudget& work);
 
 /// The normalizer of a tokenizer.json; null JSON gives one that does nothing. Errors: kUnsupported
 /// (the type's name), kCorrupt.

@@ -1,5 +1,6 @@
 #include "runtime/tokenizer/pattern.hpp"
 
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "runtime/tokenizer/json_fields.hpp"
@@ -20,11 +21,18 @@ Result<Pattern> Pattern::from_json(const nlohmann::json& json) {
   return json_fields::malformed("\"pattern\" is neither a String nor a Regex");
 }
 
-std::optional<ByteRange> Pattern::find(std::string_view text, std::size_t from) const {
-  if (regex_ != nullptr) return regex_->find(text, from);
-  if (literal_.empty()) return std::nullopt;
-  const std::size_t begin = text.find(literal_, from);
-  if (begin == std::string_view::npos) return std::nullopt;
+std::optional<ByteRange> Pattern::find(std::string_view text, std::size_t from,
+                                       WorkBudget& work) const {
+  if (regex_ != nullptr) return regex_->find(text, from, work);
+  if (literal_.empty() || from > text.size()) return std::nullopt;
+  // Linear in glibc, unlike std::string's search.
+  const void* found =
+      memmem(text.data() + from, text.size() - from, literal_.data(), literal_.size());
+  const std::size_t begin =
+      found == nullptr ? text.size()
+                       : static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+  work.charge_bytes(begin - from + literal_.size());
+  if (found == nullptr) return std::nullopt;
   return ByteRange{begin, begin + literal_.size()};
 }
 

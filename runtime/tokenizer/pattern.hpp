@@ -19,7 +19,9 @@ class Pattern {
   /// From {"String": text} or {"Regex": expression}.
   static Result<Pattern> from_json(const nlohmann::json& json);
 
-  [[nodiscard]] std::optional<ByteRange> find(std::string_view text, std::size_t from) const;
+  /// The first match at or after byte `from`. Throws WorkStopped where `work` ends the search.
+  [[nodiscard]] std::optional<ByteRange> find(std::string_view text, std::size_t from,
+                                              WorkBudget& work) const;
   /// The expression, empty if this is a fixed text.
   [[nodiscard]] const std::string& expression() const noexcept { return expression_; }
 

@@ -66,29 +66,29 @@ Result<std::unique_ptr<const TokenizerPipeline>> TokenizerPipeline::from_json(co
 }
 
 template <class OnAdded, class OnPiece>
-void TokenizerPipeline::run(std::string_view text, bool tracks_origins, const OnAdded& on_added,
-                            const OnPiece& on_piece) const {
+void TokenizerPipeline::run(std::string_view text, bool tracks_origins, WorkBudget& work,
+                            const OnAdded& on_added, const OnPiece& on_piece) const {
   std::vector<PieceToken> tokens;
   const auto run_model = [&](AlignedText part) {
     const std::size_t num_bytes = part.view().size();
     PreTokenizedText cut{std::move(part), {}};
     if (num_bytes > 0) cut.pieces.push_back({0, num_bytes});
-    pre_tokenizer_->apply(cut);
+    pre_tokenizer_->apply(cut, work);
     for (const ByteRange piece : cut.pieces) {
       tokens.clear();
-      model_->tokenize(cut.text.view(piece), tokens);
+      model_->tokenize(cut.text.view(piece), tokens, work);
       on_piece(cut.text, piece, tokens);
     }
   };
   const AlignedText whole(text, 0, tracks_origins);
-  for (const AddedSplit& raw : added_.split_raw(text)) {
+  for (const AddedSplit& raw : added_.split_raw(text, work)) {
     if (raw.token != nullptr) {
       on_added(*raw.token, whole, raw.range);
       continue;
     }
     AlignedText normalized = whole.slice(raw.range);
-    normalizer_->apply(normalized);
-    const std::vector<AddedSplit> splits = added_.split_normalized(normalized.view());
+    normalizer_->apply(normalized, work);
+    const std::vector<AddedSplit> splits = added_.split_normalized(normalized.view(), work);
     if (splits.size() == 1 && splits.front().token == nullptr) {
       run_model(std::move(normalized));
       continue;
@@ -103,14 +103,14 @@ void TokenizerPipeline::run(std::string_view text, bool tracks_origins, const On
   }
 }
 
-std::vector<TokenId> TokenizerPipeline::encode(std::string_view text,
-                                               bool add_special_tokens) const {
+std::vector<TokenId> TokenizerPipeline::encode(std::string_view text, bool add_special_tokens,
+                                               WorkBudget& work) const {
   std::string storage;
   const std::string_view valid = as_valid(text, storage);
   std::vector<TokenId> ids;
   ids.reserve(valid.size() / 4 + 8);
   run(
-      valid, needs_origins_,
+      valid, needs_origins_, work,
       [&](const AddedToken& token, const AlignedText&, ByteRange) { ids.push_back(token.id); },
       [&](const AlignedText&, ByteRange, const std::vector<PieceToken>& tokens) {
         for (const PieceToken& token : tokens) ids.push_back(token.id);
@@ -119,7 +119,8 @@ std::vector<TokenId> TokenizerPipeline::encode(std::string_view text,
   return ids;
 }
 
-std::vector<PlacedToken> TokenizerPipeline::place_tokens(std::string_view text) const {
+std::vector<PlacedToken> TokenizerPipeline::place_tokens(std::string_view text,
+                                                         WorkBudget& work) const {
   std::string storage;
   const std::string_view valid = as_valid(text, storage);
   const std::vector<std::size_t> characters = character_indices(valid);
@@ -130,7 +131,7 @@ std::vector<PlacedToken> TokenizerPipeline::place_tokens(std::string_view text) 
   };
   std::vector<PlacedToken> placed;
   run(
-      valid, true,
+      valid, true, work,
       [&](const AddedToken& token, const AlignedText& aligned, ByteRange range) {
         placed.push_back({token.id, offsets_of(aligned, range), std::string(aligned.view(range))});
       },
@@ -146,12 +147,12 @@ std::vector<PlacedToken> TokenizerPipeline::place_tokens(std::string_view text) 
 
 Encoding TokenizerPipeline::encode_with_offsets(std::string_view first,
                                                 const std::string_view* second,
-                                                bool add_special_tokens) const {
-  std::vector<PlacedToken> first_tokens = place_tokens(first);
+                                                bool add_special_tokens, WorkBudget& work) const {
+  std::vector<PlacedToken> first_tokens = place_tokens(first, work);
   if (second == nullptr) {
     return post_processor_.process(std::move(first_tokens), nullptr, add_special_tokens);
   }
-  std::vector<PlacedToken> second_tokens = place_tokens(*second);
+  std::vector<PlacedToken> second_tokens = place_tokens(*second, work);
   return post_processor_.process(std::move(first_tokens), &second_tokens, add_special_tokens);
 }
 

@@ -28,10 +28,12 @@ class TokenizerPipeline {
  public:
   static Result<std::unique_ptr<const TokenizerPipeline>> from_json(const nlohmann::json& json);
 
-  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
+  /// These two throw WorkStopped where `work` ends them.
+  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special_tokens,
+                                            WorkBudget& work) const;
   /// `second` is null for a single text.
   [[nodiscard]] Encoding encode_with_offsets(std::string_view first, const std::string_view* second,
-                                             bool add_special_tokens) const;
+                                             bool add_special_tokens, WorkBudget& work) const;
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
   [[nodiscard]] const AddedVocabulary& added() const noexcept { return added_; }
@@ -50,12 +52,13 @@ class TokenizerPipeline {
 
   /// Calls added(token, text, range) and piece(text, range, tokens) in the order of the text.
   template <class OnAdded, class OnPiece>
-  void run(std::string_view text, bool tracks_origins, const OnAdded& on_added,
+  void run(std::string_view text, bool tracks_origins, WorkBudget& work, const OnAdded& on_added,
            const OnPiece& on_piece) const;
   template <class OnToken>
   void for_each_spelling(std::span<const TokenId> ids, bool skip_special_tokens,
                          const OnToken& on_token) const;
-  [[nodiscard]] std::vector<PlacedToken> place_tokens(std::string_view text) const;
+  [[nodiscard]] std::vector<PlacedToken> place_tokens(std::string_view text,
+                                                      WorkBudget& work) const;
 
   std::unique_ptr<const Normalizer> normalizer_;
   AddedVocabulary added_;

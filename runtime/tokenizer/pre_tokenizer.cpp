@@ -78,13 +78,17 @@ class PieceCollector {
 
 /// Splits every piece at the matches of `find`.
 template <class Find>
-void split_pieces(PreTokenizedText& text, const Find& find, SplitBehavior behavior, bool invert) {
+void split_pieces(PreTokenizedText& text, const Find& find, SplitBehavior behavior, bool invert,
+                  WorkBudget& work) {
+  work.charge(1 + text.text.view().size() / 4);
   std::vector<ByteRange> pieces;
   pieces.reserve(text.pieces.size() + text.text.view().size() / 4);
   PieceCollector collector(behavior, pieces);
   for (const ByteRange piece : text.pieces) {
+    work.charge();
     collector.begin_piece();
     for_each_match(text.text.view(piece), find, [&](ByteRange range, bool is_match) {
+      work.charge();
       collector.add({piece.begin + range.begin, piece.begin + range.end}, is_match != invert);
     });
   }
@@ -106,8 +110,8 @@ auto find_character(Predicate predicate) {
 class SequencePreTokenizer : public PreTokenizer {
  public:
   explicit SequencePreTokenizer(std::vector<PreTokenizerPtr> steps) : steps_(std::move(steps)) {}
-  void apply(PreTokenizedText& text) const override {
-    for (const PreTokenizerPtr& step : steps_) step->apply(text);
+  void apply(PreTokenizedText& text, WorkBudget& work) const override {
+    for (const PreTokenizerPtr& step : steps_) step->apply(text, work);
   }
 
  private:
@@ -122,12 +126,12 @@ class SplitPreTokenizer : public PreTokenizer {
         behavior_(behavior),
         invert_(invert) {}
 
-  void apply(PreTokenizedText& text) const override {
-    if (splitter_ != nullptr) return split_pieces(text, splitter_, behavior_, invert_);
+  void apply(PreTokenizedText& text, WorkBudget& work) const override {
+    if (splitter_ != nullptr) return split_pieces(text, splitter_, behavior_, invert_, work);
     split_pieces(
         text,
-        [this](std::string_view piece, std::size_t from) { return pattern_.find(piece, from); },
-        behavior_, invert_);
+        [&](std::string_view piece, std::size_t from) { return pattern_.find(piece, from, work); },
+        behavior_, invert_, work);
   }
 
  private:
@@ -142,8 +146,8 @@ class CharacterPreTokenizer : public PreTokenizer {
  public:
   CharacterPreTokenizer(Predicate predicate, SplitBehavior behavior)
       : predicate_(std::move(predicate)), behavior_(behavior) {}
-  void apply(PreTokenizedText& text) const override {
-    split_pieces(text, find_character(predicate_), behavior_, false);
+  void apply(PreTokenizedText& text, WorkBudget& work) const override {
+    split_pieces(text, find_character(predicate_), behavior_, false, work);
   }
 
  private:
@@ -159,7 +163,7 @@ PreTokenizerPtr split_at_characters(Predicate predicate, SplitBehavior behavior)
 /// Whitespace: runs of word characters and runs of other visible ones.
 class WhitespacePreTokenizer : public PreTokenizer {
  public:
-  void apply(PreTokenizedText& text) const override {
+  void apply(PreTokenizedText& text, WorkBudget& work) const override {
     const auto kind = [](char32_t c) {
       return unicode::is_word(c) ? 2 : unicode::is_whitespace(c) ? 0 : 1;
     };
@@ -175,14 +179,14 @@ class WhitespacePreTokenizer : public PreTokenizer {
       }
       return std::nullopt;
     };
-    split_pieces(text, find, SplitBehavior::kRemoved, true);
+    split_pieces(text, find, SplitBehavior::kRemoved, true, work);
   }
 };
 
 /// Rewrites all pieces in one pass: rewrite_piece(rewriter, piece) writes a piece's new form.
 template <class RewritePiece>
-void rewrite_pieces(PreTokenizedText& text, const RewritePiece& rewrite_piece) {
-  TextRewriter rewriter(text.text);
+void rewrite_pieces(PreTokenizedText& text, WorkBudget& work, const RewritePiece& rewrite_piece) {
+  TextRewriter rewriter(text.text, work);
   for (ByteRange& piece : text.pieces) {
     rewriter.skip(piece.begin - rewriter.cursor());
     const std::size_t begin = rewriter.written();
@@ -197,24 +201,24 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   ByteLevelPreTokenizer(bool add_prefix_space, bool use_regex, bool leaves_bytes)
       : add_prefix_space_(add_prefix_space), use_regex_(use_regex), leaves_bytes_(leaves_bytes) {}
 
-  void apply(PreTokenizedText& text) const override {
-    if (add_prefix_space_) add_prefix_spaces(text);
+  void apply(PreTokenizedText& text, WorkBudget& work) const override {
+    if (add_prefix_space_) add_prefix_spaces(text, work);
     if (use_regex_) {
-      split_pieces(text, splitter_for(byte_level::kPattern), SplitBehavior::kIsolated, false);
+      split_pieces(text, splitter_for(byte_level::kPattern), SplitBehavior::kIsolated, false, work);
     }
-    if (!leaves_bytes_) spell_bytes(text);
+    if (!leaves_bytes_) spell_bytes(text, work);
   }
 
  private:
-  static void add_prefix_spaces(PreTokenizedText& text) {
-    rewrite_pieces(text, [&](TextRewriter& rewriter, ByteRange piece) {
+  static void add_prefix_spaces(PreTokenizedText& text, WorkBudget& work) {
+    rewrite_pieces(text, work, [&](TextRewriter& rewriter, ByteRange piece) {
       if (text.text.view(piece).front() != ' ') rewriter.insert_before(" ");
       rewriter.keep(piece.size());
     });
   }
 
-  static void spell_bytes(PreTokenizedText& text) {
-    rewrite_pieces(text, [&](TextRewriter& rewriter, ByteRange piece) {
+  static void spell_bytes(PreTokenizedText& text, WorkBudget& work) {
+    rewrite_pieces(text, work, [&](TextRewriter& rewriter, ByteRange piece) {
       const std::string_view bytes = text.text.view();
       for (std::size_t i = piece.begin; i < piece.end; ++i) {
         rewriter.replace(byte_level::spelling(static_cast<unsigned char>(bytes[i])), 1);
@@ -235,12 +239,13 @@ class MetaspacePreTokenizer : public PreTokenizer {
   MetaspacePreTokenizer(char32_t mark, Prepend prepend, bool split)
       : mark_(unicode::to_utf8(mark)), prepend_(prepend), split_(split) {}
 
-  void apply(PreTokenizedText& text) const override {
-    rewrite_pieces(text, [&](TextRewriter& rewriter, ByteRange piece) {
+  void apply(PreTokenizedText& text, WorkBudget& work) const override {
+    rewrite_pieces(text, work, [&](TextRewriter& rewriter, ByteRange piece) {
       const std::string_view old = text.text.view();
       if (prepends_to(text.text, piece)) rewriter.insert_before(mark_);
       for (std::size_t i = piece.begin; i < piece.end;) {
-        const std::size_t space = std::min(old.find(' ', i), piece.end);
+        const std::size_t length = old.substr(i, piece.end - i).find(' ');
+        const std::size_t space = length == std::string_view::npos ? piece.end : i + length;
         rewriter.keep(space - i);
         i = space;
         if (i < piece.end) {
@@ -256,7 +261,7 @@ class MetaspacePreTokenizer : public PreTokenizer {
       if (begin == std::string_view::npos) return std::nullopt;
       return ByteRange{begin, begin + mark_.size()};
     };
-    split_pieces(text, find_mark, SplitBehavior::kMergedWithNext, false);
+    split_pieces(text, find_mark, SplitBehavior::kMergedWithNext, false, work);
   }
 
  private:

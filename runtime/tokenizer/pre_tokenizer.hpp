@@ -13,7 +13,8 @@ class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
   /// Cuts each piece further, or rewrites the text under them.
-  virtual void apply(PreTokenizedText& text) const = 0;
+  /// Throws WorkStopped where `work` ends it.
+  virtual void apply(PreTokenizedText& text, WorkBudget& work) const = 0;
 };
 
 /// True if the last step spells bytes (ByteLevel). A model that works on bytes can then skip that

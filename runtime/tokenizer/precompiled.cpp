@@ -66,8 +66,10 @@ class CharacterMap {
   }
   [[nodiscard]] std::optional<std::string_view> text_at(std::size_t begin) const {
     if (begin >= replacements_.size()) return std::nullopt;
-    const std::size_t end = std::min(replacements_.find('\0', begin), replacements_.size());
-    const auto text = std::string_view(replacements_).substr(begin, end - begin);
+    // Real replacements are a word at most (U+FDFA: 33 bytes).
+    constexpr std::size_t kMaxReplacementBytes = 1024;
+    const auto rest = std::string_view(replacements_).substr(begin, kMaxReplacementBytes);
+    const auto text = rest.substr(0, rest.find('\0'));
     return unicode::is_valid(text) ? std::optional(text) : std::nullopt;
   }
 
@@ -79,17 +81,21 @@ class PrecompiledNormalizer : public Normalizer {
  public:
   explicit PrecompiledNormalizer(CharacterMap map) : map_(std::move(map)) {}
 
-  void apply(AlignedText& text) const override {
+  void apply(AlignedText& text, WorkBudget& work) const override {
     const std::string_view old = text.view();
     std::vector<ChangedCharacter> characters;
+    const std::size_t max_characters = AlignedText::max_rewritten_bytes(old.size());
     bool is_changed = false;
     for (std::size_t begin = 0; begin < old.size();) {
       const std::size_t end = grapheme_end(old, begin);
+      const std::size_t num_before = characters.size();
       is_changed |= map_grapheme(old.substr(begin, end - begin), characters);
+      work.charge(end - begin + characters.size() - num_before);
+      if (characters.size() > max_characters) throw WorkStopped(WorkStopped::Reason::kTooMuch);
       begin = end;
     }
     if (!is_changed) return;
-    TextRewriter rewriter(text);
+    TextRewriter rewriter(text, work);
     write_changes(rewriter, old, characters);
     rewriter.finish();
   }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "runtime/base/result.hpp"
+#include "runtime/base/work_budget.hpp"
 #include "runtime/tokenizer/aligned_text.hpp"
 
 namespace troupe {
@@ -27,8 +28,10 @@ class Regex {
   Regex& operator=(const Regex&) = delete;
 
   /// The first match at or after byte `from`. Pre: `text` is valid UTF-8, `from` at a character's
-  /// start.
-  [[nodiscard]] std::optional<ByteRange> find(std::string_view text, std::size_t from) const;
+  /// start. Throws WorkStopped where `work` ends the search, or the pattern backtracks beyond a
+  /// limit.
+  [[nodiscard]] std::optional<ByteRange> find(std::string_view text, std::size_t from,
+                                              WorkBudget& work) const;
 
  private:
   explicit Regex(void* code) : code_(code) {}

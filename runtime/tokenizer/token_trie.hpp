@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/work_budget.hpp"
+
 namespace troupe {
 
 /// Texts with a number each. The root has a table over all bytes, since every position of a text is
@@ -27,16 +29,19 @@ class TokenTrie {
   }
   [[nodiscard]] bool empty() const noexcept { return nodes_.empty(); }
 
-  /// Calls visit(end, value) for every text that starts at `from`, the shortest first.
+  /// Calls visit(end, value) for every text that starts at `from`, the shortest first. Returns the
+  /// number of bytes it went along.
   template <class Visit>
-  void for_each_prefix(std::string_view text, std::size_t from, const Visit& visit) const {
+  std::size_t for_each_prefix(std::string_view text, std::size_t from, const Visit& visit) const {
     std::int32_t node = roots_[static_cast<unsigned char>(text[from])];
-    for (std::size_t i = from + 1; node != kNone; ++i) {
+    std::size_t i = from + 1;
+    for (; node != kNone; ++i) {
       const std::int32_t value = nodes_[static_cast<std::size_t>(node)].value;
       if (value != kNone) visit(i, static_cast<std::size_t>(value));
-      if (i == text.size()) return;
+      if (i == text.size()) break;
       node = child(node, static_cast<unsigned char>(text[i]));
     }
+    return i - from;
   }
 
   struct Match {
@@ -45,12 +50,15 @@ class TokenTrie {
     std::size_t value;
   };
   /// The leftmost match at or after `from`, and there the longest.
-  [[nodiscard]] std::optional<Match> find_longest(std::string_view text, std::size_t from) const {
+  [[nodiscard]] std::optional<Match> find_longest(std::string_view text, std::size_t from,
+                                                  WorkBudget& work) const {
     std::optional<Match> longest;
     for (; from < text.size() && !longest; ++from) {
-      for_each_prefix(text, from, [&](std::size_t end, std::size_t value) {
-        longest = Match{from, end, value};
-      });
+      const std::size_t walked =
+          for_each_prefix(text, from, [&](std::size_t end, std::size_t value) {
+            longest = Match{from, end, value};
+          });
+      work.charge(walked);
     }
     return longest;
   }

@@ -61,17 +61,44 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(std::string_view t
   return std::shared_ptr<const Tokenizer>(new Tokenizer(std::move(pipeline), std::move(roles)));
 }
 
-std::vector<TokenId> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
-  return pipeline_->encode(text, add_special_tokens);
+namespace {
+
+/// Runs encode(work) for texts of `num_bytes`.
+template <class Encode>
+auto within_limits(std::size_t num_bytes, const WorkLimits& limits, const Encode& encode)
+    -> Result<decltype(encode(std::declval<WorkBudget&>()))> {
+  // The published tokenizers take about 30 units a byte.
+  constexpr std::uint64_t kMaxUnitsPerByte = 500;
+  constexpr std::uint64_t kMaxUnitsOfAnyText = 20'000'000;
+  WorkBudget work(limits, kMaxUnitsOfAnyText + kMaxUnitsPerByte * num_bytes);
+  try {
+    return encode(work);
+  } catch (const WorkStopped& stopped) {
+    return stopped.error("encoding a text of " + std::to_string(num_bytes) + " bytes");
+  }
 }
 
-Encoding Tokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens) const {
-  return pipeline_->encode_with_offsets(text, nullptr, add_special_tokens);
+}  // namespace
+
+Result<std::vector<TokenId>> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                               const WorkLimits& limits) const {
+  return within_limits(text.size(), limits, [&](WorkBudget& work) {
+    return pipeline_->encode(text, add_special_tokens, work);
+  });
 }
 
-Encoding Tokenizer::encode_pair(std::string_view first, std::string_view second,
-                                bool add_special_tokens) const {
-  return pipeline_->encode_with_offsets(first, &second, add_special_tokens);
+Result<Encoding> Tokenizer::encode_with_offsets(std::string_view text, bool add_special_tokens,
+                                                const WorkLimits& limits) const {
+  return within_limits(text.size(), limits, [&](WorkBudget& work) {
+    return pipeline_->encode_with_offsets(text, nullptr, add_special_tokens, work);
+  });
+}
+
+Result<Encoding> Tokenizer::encode_pair(std::string_view first, std::string_view second,
+                                        bool add_special_tokens, const WorkLimits& limits) const {
+  return within_limits(first.size() + second.size(), limits, [&](WorkBudget& work) {
+    return pipeline_->encode_with_offsets(first, &second, add_special_tokens, work);
+  });
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special_tokens) const {

@@ -13,6 +13,7 @@
 
 #include "messages/ids.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/base/work_budget.hpp"
 
 namespace troupe {
 
@@ -46,7 +47,9 @@ struct TokenRoles {
 /// file, with truncation and padding off.
 ///
 /// Constant after load: every method may be called from any thread. What is not supported in a
-/// tokenizer.json is an error at load that names the component; encoding and decoding never fail.
+/// tokenizer.json is an error at load that names the component; decoding never fails. Encoding
+/// fails where its WorkLimits end it (kAborted, kTimeout), and where the file's components do much
+/// more to a text than real ones (kInvalidArgument): grow it 64-fold, or backtrack without end.
 /// Bytes of a text that are not valid UTF-8 are taken as U+FFFD, one for each maximal invalid part,
 /// so that a text is always encoded as what a client would see of it.
 class Tokenizer {
@@ -64,12 +67,14 @@ class Tokenizer {
 
   /// The ids of `text`. Added tokens in the text are recognised in any case; `add_special_tokens`
   /// runs the post-processor's template (start token and so on).
-  [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special_tokens) const;
+  Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens,
+                                      const WorkLimits& limits = {}) const;
   /// The same with offsets, type ids and masks. Slower than encode.
-  [[nodiscard]] Encoding encode_with_offsets(std::string_view text, bool add_special_tokens) const;
+  Result<Encoding> encode_with_offsets(std::string_view text, bool add_special_tokens,
+                                       const WorkLimits& limits = {}) const;
   /// Two texts encoded together, joined as the template for pairs says.
-  [[nodiscard]] Encoding encode_pair(std::string_view first, std::string_view second,
-                                     bool add_special_tokens) const;
+  Result<Encoding> encode_pair(std::string_view first, std::string_view second,
+                               bool add_special_tokens, const WorkLimits& limits = {}) const;
 
   /// The text of `ids`. Ids outside the vocabulary decode to nothing; bytes that make no character
   /// become U+FFFD.

@@ -134,9 +134,10 @@ void write_changes(TextRewriter& rewriter, std::string_view old,
   rewriter.skip(end - rewriter.cursor());
 }
 
-void normalize_unicode(AlignedText& text, UnicodeForm form) {
+void normalize_unicode(AlignedText& text, UnicodeForm form, WorkBudget& work) {
   const FormRules rules = rules_of(form);
   const std::string_view old = text.view();
+  work.charge(old.size());
   const auto find_active = [&](std::size_t from) {
     while (from < old.size()) {
       const std::size_t begin = from;
@@ -147,7 +148,7 @@ void normalize_unicode(AlignedText& text, UnicodeForm form) {
   std::size_t active = find_active(0);
   if (active == old.size()) return;
 
-  TextRewriter rewriter(text);
+  TextRewriter rewriter(text, work);
   std::vector<ChangedCharacter> characters;
   while (active < old.size()) {
     // The character before can be the starter of a composition.
@@ -159,6 +160,7 @@ void normalize_unicode(AlignedText& text, UnicodeForm form) {
     }
     rewriter.keep(begin - rewriter.cursor());
     const std::string_view run = old.substr(begin, end - begin);
+    work.charge(4 * run.size());
     characters.clear();
     decompose(run, rules, characters);
     if (rules.composes) compose(characters);

@@ -40,8 +40,9 @@ class UnigramModel final : public TokenModel {
     }
   }
 
-  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens) const override {
-    const std::vector<Step> best = best_steps(piece);
+  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
+                WorkBudget& work) const override {
+    const std::vector<Step> best = best_steps(piece, work);
     // Walk back from the end; neighbouring unknowns become one.
     std::vector<ByteRange> parts;
     bool after_unknown = false;
@@ -69,7 +70,7 @@ class UnigramModel final : public TokenModel {
     bool is_unknown = false;
   };
 
-  [[nodiscard]] std::vector<Step> best_steps(std::string_view piece) const {
+  [[nodiscard]] std::vector<Step> best_steps(std::string_view piece, WorkBudget& work) const {
     std::vector<Step> best(piece.size() + 1);
     for (std::size_t begin = 0; begin < piece.size();) {
       const std::size_t next =
@@ -80,10 +81,12 @@ class UnigramModel final : public TokenModel {
         if (best[end].is_reached && score <= best[end].score) return;
         best[end] = {begin, score, true, is_unknown};
       };
-      trie_.for_each_prefix(piece, begin, [&](std::size_t end, std::size_t id) {
-        offer(end, score_here + scores_[id], unk_id_ == static_cast<TokenId>(id));
-        has_single |= end == next;
-      });
+      const std::size_t walked =
+          trie_.for_each_prefix(piece, begin, [&](std::size_t end, std::size_t id) {
+            offer(end, score_here + scores_[id], unk_id_ == static_cast<TokenId>(id));
+            has_single |= end == next;
+          });
+      work.charge(1 + walked);
       if (!has_single) offer(next, score_here + unknown_score_, true);
       begin = next;
     }

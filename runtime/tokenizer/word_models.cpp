@@ -22,22 +22,26 @@ class WordPieceModel final : public TokenModel {
         prefix_(std::move(prefix)),
         max_chars_(max_chars) {}
 
-  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens) const override {
+  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
+                WorkBudget& work) const override {
+    work.charge_bytes(piece.size());
     const std::size_t first = tokens.size();
-    if (unicode::count(piece) > max_chars_ || !cover(piece, tokens)) {
+    if (unicode::count(piece) > max_chars_ || !cover(piece, tokens, work)) {
       tokens.resize(first);
       tokens.push_back({unk_id_, 0, static_cast<std::uint32_t>(piece.size())});
     }
   }
 
  private:
-  [[nodiscard]] bool cover(std::string_view piece, std::vector<PieceToken>& tokens) const {
+  [[nodiscard]] bool cover(std::string_view piece, std::vector<PieceToken>& tokens,
+                           WorkBudget& work) const {
     std::string candidate;
     for (std::size_t begin = 0; begin < piece.size();) {
       candidate.assign(begin > 0 ? prefix_ : "").append(piece.substr(begin));
       std::size_t end = piece.size();
       std::optional<TokenId> id;
       while (end > begin && !(id = vocabulary().id_of(candidate))) {
+        work.charge_bytes(candidate.size());
         const std::size_t old_end = end;
         static_cast<void>(unicode::previous(piece, end));
         candidate.resize(candidate.size() - (old_end - end));
@@ -59,7 +63,9 @@ class WordLevelModel final : public TokenModel {
   WordLevelModel(Vocabulary vocabulary, std::optional<TokenId> unk_id)
       : TokenModel(std::move(vocabulary)), unk_id_(unk_id) {}
 
-  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens) const override {
+  void tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
+                WorkBudget& work) const override {
+    work.charge_bytes(piece.size());
     const auto id = vocabulary().id_of(piece);
     if (!id && !unk_id_) return;
     tokens.push_back({id ? *id : *unk_id_, 0, static_cast<std::uint32_t>(piece.size())});

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
     encoded.clear();
     const auto round_start = Clock::now();
     for (const std::string_view document : documents_of(text)) {
-      encoded.push_back((*tokenizer)->encode(document, false));
+      encoded.push_back((*tokenizer)->encode(document, false).value());
     }
     const double rate = static_cast<double>(text.size()) / 1e6 / seconds_since(round_start);
     best = std::max(best, rate);

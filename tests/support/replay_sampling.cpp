@@ -180,7 +180,7 @@ void replay_bad_words(const std::filesystem::path& folder, ReplayReport& report)
       report.add(title + tokenizer.error().message);
       continue;
     }
-    const auto ids = tokenize_bad_words(**tokenizer, row.at("bad_words"));
+    const auto ids = tokenize_bad_words(**tokenizer, row.at("bad_words")).value();
     const bool equal = ids == row.at("token_ids").get<std::vector<std::vector<TokenId>>>();
     report.add(equal ? "" : title + json(ids).dump() + ", expected " + row.at("token_ids").dump());
   }

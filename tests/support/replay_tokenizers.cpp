@@ -62,13 +62,13 @@ class RowCheck {
 
 void check_vector(const TokenizerPtr& tokenizer, const json& row, RowCheck& check) {
   const auto text = row["text"].get<std::string>();
-  const std::vector<TokenId> ids = tokenizer->encode(text, false);
-  const std::vector<TokenId> ids_special = tokenizer->encode(text, true);
-  const Encoding encoding = tokenizer->encode_with_offsets(text, false);
+  const std::vector<TokenId> ids = tokenizer->encode(text, false).value();
+  const std::vector<TokenId> ids_special = tokenizer->encode(text, true).value();
+  const Encoding encoding = tokenizer->encode_with_offsets(text, false).value();
   check.expect("ids", ids);
   check.expect("ids", encoding.ids);
   check.expect("ids_special", ids_special);
-  check.expect("ids_special", tokenizer->encode_with_offsets(text, true).ids);
+  check.expect("ids_special", tokenizer->encode_with_offsets(text, true).value().ids);
   check.expect("offsets", offsets_json(encoding.offsets));
   check.expect("decoded", tokenizer->decode(ids_special, false));
   check.expect("decoded_skip", tokenizer->decode(ids_special, true));
@@ -87,7 +87,8 @@ void check_decode(const TokenizerPtr& tokenizer, const json& row, RowCheck& chec
 
 void check_pair(const TokenizerPtr& tokenizer, const json& row, RowCheck& check) {
   const Encoding encoding =
-      tokenizer->encode_pair(row["text"].get<std::string>(), row["pair"].get<std::string>(), true);
+      tokenizer->encode_pair(row["text"].get<std::string>(), row["pair"].get<std::string>(), true)
+          .value();
   json mask = json::array();
   for (const bool is_special : encoding.special_tokens_mask) mask.push_back(is_special ? 1 : 0);
   json sequences = json::array();

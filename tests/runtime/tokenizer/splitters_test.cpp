@@ -26,8 +26,9 @@ std::string describe(std::optional<ByteRange> match) {
 
 /// Empty if both find the same matches from every position on the way.
 std::string first_difference(Splitter splitter, const Regex& regex, const std::string& text) {
+  WorkBudget work;
   for (std::size_t from = 0; from <= text.size();) {
-    const auto expected = regex.find(text, from);
+    const auto expected = regex.find(text, from, work);
     const auto actual = splitter(text, from);
     if (expected != actual) {
       return "at byte " + std::to_string(from) + " of \"" + text + "\": " + describe(actual) +
@@ -43,9 +44,10 @@ std::string first_difference(Splitter splitter, const Regex& regex, const std::s
 std::string random_old_text(std::mt19937& random) {
   static const auto unassigned = std::move(Regex::compile(R"(\p{Cn})")).value();
   std::string text;
+  WorkBudget work;
   do {
     text = testing::random_text(random, 40);
-  } while (unassigned->find(text, 0));
+  } while (unassigned->find(text, 0, work));
   return text;
 }
 

@@ -9,7 +9,8 @@ namespace {
 
 std::string normalized(std::string_view text, UnicodeForm form) {
   AlignedText aligned(text, 0, false);
-  normalize_unicode(aligned, form);
+  WorkBudget work;
+  normalize_unicode(aligned, form, work);
   return std::string(aligned.view());
 }
 
