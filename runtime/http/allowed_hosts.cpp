@@ -51,7 +51,7 @@ AllowedHosts::AllowedHosts(const ServerOptions& options) {
     any_ = std::find(names_.begin(), names_.end(), "*") != names_.end();
     return;
   }
-  if (!options.api_key.empty()) return;
+  if (!options.api_key.empty() || !options.api_key_file.empty()) return;
   any_ = false;
   without_dot_ = true;
   names_.push_back(lower(options.host));

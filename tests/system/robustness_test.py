@@ -274,7 +274,6 @@ class Refusals(unittest.TestCase):
 
     def test_wrong_options(self):
         self.assertIn("--max-sequences", self.refused("--max-sequences", "3", code=2))
-        self.assertIn("TROUPE_MAX_SEQS", self.refused(TROUPE_MAX_SEQS="3", code=2))
         self.assertIn("65535", self.refused("--port", "65536", code=2))
         self.assertIn("no-such-folder", self.refused("no-such-folder"))
 

@@ -65,6 +65,9 @@ BOOST_AUTO_TEST_CASE(names_of_other_pages_are_refused_by_a_server_without_keys) 
     BOOST_TEST(hosts.allow("box.example.com") == (std::string(listening) == "box.example.com"));
   }
   BOOST_TEST(hosts_of("0.0.0.0", {"key"}).allow("evil.example"));
+  ServerOptions with_file;
+  with_file.api_key_file = "keys";
+  BOOST_TEST(AllowedHosts(with_file).allow("evil.example"));
   const AllowedHosts named =
       hosts_of("0.0.0.0", {"key"}, {"API.example.com", "*.b.example", "::1"});
   for (const char* own : {"api.example.com:443", "x.B.example", "y.x.b.example", "[::1]:80"})
