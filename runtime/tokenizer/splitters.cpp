@@ -1,12 +1,11 @@
 #include "runtime/tokenizer/splitters.hpp"
 
-#include <utf8proc.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "runtime/tokenizer/byte_level.hpp"
+#include "runtime/tokenizer/category.hpp"
 #include "runtime/tokenizer/unicode.hpp"
 
 // Each matcher below follows its expression alternative by alternative, with the engine's
@@ -30,7 +29,7 @@ enum Class : std::uint8_t {
 std::uint8_t classes_from_tables(char32_t c) {
   unsigned classes = 0;
   if (unicode::is_whitespace(c)) classes |= kSpace;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+  switch (unicode::category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LT:
       classes |= kLetter | kUpperLike;

@@ -3,12 +3,10 @@
 #include <unicode/uchar.h>
 #include <utf8proc.h>
 
+#include "runtime/tokenizer/category.hpp"
+
 namespace troupe::unicode {
 namespace {
-
-utf8proc_category_t category(char32_t c) noexcept {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
-}
 
 unsigned char byte_at(std::string_view text, std::size_t i) noexcept {
   return static_cast<unsigned char>(text[i]);

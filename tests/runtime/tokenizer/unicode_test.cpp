@@ -16,6 +16,16 @@ std::string normalized(std::string_view text, UnicodeForm form) {
 
 BOOST_AUTO_TEST_SUITE(unicode_versions)
 
+// A letter of Unicode 15.1, and a letter and a digit of Unicode 16.
+BOOST_AUTO_TEST_CASE(expressions_know_the_characters_of_unicode_16) {
+  for (const char32_t letter : {U'\U0002EBF0', U'\u1C89', U'\U00010D4A'}) {
+    BOOST_TEST(unicode::is_letter(letter));
+    BOOST_TEST(unicode::is_word(letter));
+  }
+  BOOST_TEST(unicode::is_numeric(U'\U00010D40'));
+  BOOST_TEST(!unicode::is_letter(U'\U00016EA0'));  // of Unicode 17
+}
+
 // The reference library's tables are those of Unicode 8 and 9.
 BOOST_AUTO_TEST_CASE(marks_that_came_later_are_none) {
   BOOST_TEST(unicode::is_mark(0x301));
