@@ -205,10 +205,15 @@ InputProcessorActor::behavior_type input_processor_behavior(
   }
   return {
       [self](GenerateRequest& request) {
-        RequestOutput when_aborted = final_output(request, FinishReason::kAbort);
-        InputJob& job = add_job(state(self), request);
-        job.frontend = caf::actor_cast<FrontendActor>(self->current_sender());
-        job.when_aborted = std::move(when_aborted);
+        const auto frontend = caf::actor_cast<FrontendActor>(self->current_sender());
+        const RequestId id = request.id;
+        const auto thrown = guard([&] {
+          RequestOutput when_aborted = final_output(request, FinishReason::kAbort);
+          InputJob& job = add_job(state(self), request);
+          job.frontend = frontend;
+          job.when_aborted = std::move(when_aborted);
+        });
+        if (thrown) return end(self, frontend, {.id = id, .finished = true, .error = thrown});
         give_work(self);
       },
       [self](const AbortRequests& abort) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/json_depth.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/unsupported_fields.hpp"
 
@@ -58,6 +57,18 @@ void check_tools(const JsonFields& fields) {
   if (count == 0u) fields.wrong_value("tools", "tools must not be an empty array");
 }
 
+bool check_num_values(const JsonFields& fields) {
+  std::size_t num_values = 0;
+  for (const std::string_view part : {"messages", "tools", "documents", "chat_template_kwargs"})
+    num_values += fields.count_values(part);
+  if (num_values <= kMaxTemplateValues) return true;
+  fields.fail(invalid_argument(
+      "messages, tools, documents and chat_template_kwargs have " + std::to_string(num_values) +
+          " values, a chat template is given at most " + std::to_string(kMaxTemplateValues),
+      "messages"));
+  return false;
+}
+
 /// chat_template_kwargs, to which reasoning_effort is added as one more variable.
 std::string read_template_kwargs(const JsonFields& fields) {
   std::string kwargs = fields.raw("chat_template_kwargs", JsonKind::kObject).value_or("");
@@ -82,6 +93,7 @@ ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defa
   check_tools(fields);
   check_objects(fields, "documents");
   ChatPrompt prompt;
+  if (!check_num_values(fields)) return prompt;
   prompt.messages_json = fields.raw("messages", JsonKind::kArray).value_or("");
   prompt.tools_json = fields.raw("tools", JsonKind::kArray).value_or("");
   prompt.documents_json = fields.raw("documents", JsonKind::kArray).value_or("");
@@ -99,16 +111,6 @@ ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defa
         invalid_argument("a request may bring a chat_template only if the server was "
                          "started with --trust-request-chat-template",
                          "chat_template"));
-  }
-  std::size_t num_values = 0;
-  for (const std::string* part : {&prompt.messages_json, &prompt.tools_json, &prompt.documents_json,
-                                  &prompt.template_kwargs_json})
-    num_values += count_json_values(*part);
-  if (num_values > kMaxTemplateValues) {
-    fields.fail(invalid_argument(
-        "messages, tools, documents and chat_template_kwargs have " + std::to_string(num_values) +
-            " values, a chat template is given at most " + std::to_string(kMaxTemplateValues),
-        "messages"));
   }
   return prompt;
 }

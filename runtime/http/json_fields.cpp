@@ -76,6 +76,17 @@ JsonKind kind_of(const dom::element& element) {
   }
 }
 
+std::size_t count_values_of(const dom::element& element) {
+  std::size_t count = 1;
+  if (element.is_array()) {
+    for (const dom::element each : array_of(element)) count += count_values_of(each);
+  } else if (element.is_object()) {
+    for (const dom::key_value_pair field : object_of(element))
+      count += count_values_of(field.value);
+  }
+  return count;
+}
+
 std::optional<std::int64_t> as_integer(const dom::element& element) {
   if (element.is_int64()) return element.get_int64().value_unsafe();
   // 2^53: up to there every whole float is exact.
@@ -366,6 +377,11 @@ std::optional<std::size_t> JsonFields::each_object(
         JsonFields(std::make_shared<Node>(Node{node_->document, object_of(element), where + "."})));
   }
   return count;
+}
+
+std::size_t JsonFields::count_values(std::string_view name) const {
+  const std::optional<dom::element> value = node_->find_value(name);
+  return value ? count_values_of(*value) : 0;
 }
 
 std::optional<std::string> JsonFields::raw(std::string_view name, JsonKind expected) const {

@@ -73,6 +73,8 @@ class JsonFields {
   /// million of them. Returns their number.
   std::optional<std::size_t> each_object(std::string_view name,
                                          const std::function<void(const JsonFields&)>& visit) const;
+  /// How many values are in the field, it and arrays and objects counted with what is in them.
+  [[nodiscard]] std::size_t count_values(std::string_view name) const;
   /// The JSON text of an array or object.
   std::optional<std::string> raw(std::string_view name, JsonKind expected) const;
   /// The kind of the first element of an array; kAbsent if it is empty or no array.

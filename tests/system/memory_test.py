@@ -6,7 +6,7 @@ import pathlib
 import threading
 import unittest
 
-from support import DEADLINE_S, Server
+from support import DEADLINE_S, Server, wait_until
 
 DEMO = ("--served-model-name", "demo", "--generation-config", "vllm")
 MB = 1 << 20
@@ -105,7 +105,7 @@ def post(server, path, body):
 class Memory(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(*DEMO)
+        cls.server = Server(*DEMO, "--num-gpu-blocks-override", "512")  # or the cache grows by blocks that were never used
         cls.pid = cls.server.process.pid
         for _ in range(2):  # what is made once and kept
             assert post(cls.server, *completion(n=16, logprobs=2))[0] == 200
@@ -133,7 +133,7 @@ class Memory(unittest.TestCase):
                 self.assertLess(size, 8 * len(body) + 16 * MB + TOKEN_BYTES * num_tokens)
                 self.assertLess(peak - before, 8 * len(body) + 16 * MB + TOKEN_BYTES * num_tokens)
         self.assertEqual(post(self.server, *completion())[0], 200)
-        self.assertLess(memory(self.pid, "VmRSS") - first, 48 * MB)
+        wait_until(lambda: memory(self.pid, "VmRSS") - first < 48 * MB, "memory to be given back")
 
     def test_a_refusal_names_the_limit(self):
         for request, limit in ((completion(prompt=["a"] * 64, n=64), b"max_request_samples"),
