@@ -9,6 +9,7 @@
 #include <map>
 
 #include "actors/engine_settings.hpp"
+#include "actors/exceptions.hpp"
 #include "actors/module.hpp"
 #include "actors/network.hpp"
 #include "actors/spawn.hpp"
@@ -351,6 +352,12 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
   node.heart = heart;
   node.released = released;
   self->set_exit_handler([self](const caf::exit_msg&) { end_all(self); });
+  self->set_exception_handler([self](std::exception_ptr& exception) -> caf::error {
+    const std::string reason = describe(exception);
+    log_error("the node ends", kv("node", state(self).config.name), kv("reason", reason));
+    end_all(self);
+    return exit_reason_of(reason);
+  });
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
   if (link.supervisor) join(self);
   return {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "actors/engine_settings.hpp"
+#include "actors/exceptions.hpp"
 #include "actors/spawn.hpp"
 #include "actors/supervisor_state.hpp"
 #include "runtime/base/clock.hpp"
@@ -386,6 +387,16 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
   state(self).start = options;
   state(self).handles = handles;
   self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
+  self->set_exception_handler([self](std::exception_ptr& exception) -> caf::error {
+    const std::string reason = "the supervisor ends: " + describe(exception);
+    log_error("the supervisor ends", kv("reason", reason));
+    if (state(self).started.pending()) {
+      state(self).started.deliver(Started{.error = Error{ErrorCode::kInternal, reason}});
+    } else {
+      give_up(self, reason);
+    }
+    return exit_reason_of(reason);
+  });
   return {
       [self](const Start&) -> caf::result<Started> {
         state(self).started = self->make_response_promise<Started>();

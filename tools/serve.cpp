@@ -135,8 +135,9 @@ int serve(Arguments arguments) {
              .on_failure = [](const std::string&) { kill(getpid(), ServerSignals::kEngineDied); }});
   if (!engine.ok()) {
     progress.finish();
+    const int code = fail(engine.error());
     guard.arm(kExitFailure);
-    return fail(engine.error());
+    return code;
   }
   signals.begin_serving();
   progress.complete("ready");

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <system_error>
 
 #include "runtime/base/log.hpp"
 
@@ -13,13 +14,20 @@ using namespace std::chrono_literals;
 constexpr auto kGrace = 3s;
 
 void ShutdownGuard::arm(int exit_code) {
-  waiter_ = std::thread([this, exit_code] {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, kGrace, [this] { return ended_; })) return;
-    log_warning("the actor system does not end; the process does");
+  const auto leave = [exit_code] {
     std::fflush(stdout);
     std::_Exit(exit_code);
-  });
+  };
+  try {
+    waiter_ = std::thread([this, leave] {
+      std::unique_lock lock(mutex_);
+      if (changed_.wait_for(lock, kGrace, [this] { return ended_; })) return;
+      log_warning("the actor system does not end; the process does");
+      leave();
+    });
+  } catch (const std::system_error&) {  // no memory for a thread: nobody would see it hang
+    leave();
+  }
 }
 
 ShutdownGuard::~ShutdownGuard() {
