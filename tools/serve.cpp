@@ -1,4 +1,5 @@
 // troupe serve: load a model, open the port, serve until a signal comes.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -80,6 +81,18 @@ class ServerSignals {
   std::thread taker_;
 };
 
+/// The stacks and heaps of the threads alone take more than less: CAF waits for ever for a thread
+/// that could not be started.
+Result<void> check_address_space() {
+  constexpr rlim_t kMinBytes = rlim_t{512} << 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= kMinBytes) return {};
+  return Error{ErrorCode::kInternal, "out of memory: " + std::to_string(limit.rlim_cur) +
+                                         " bytes of address space are allowed (ulimit -v), a "
+                                         "server needs " +
+                                         std::to_string(kMinBytes) + " and those of its model"};
+}
+
 void print_address(const Options& options, const Started& started, const std::string& model_name) {
   const bool everywhere = options.server.host == "0.0.0.0" || options.server.host == "::";
   const std::string host = everywhere ? "localhost" : options.server.host;
@@ -117,6 +130,8 @@ int serve(Arguments arguments) {
   Options& options = line.options;
   if (auto resolved = resolve_model(options); !resolved.ok()) return fail(resolved.error());
   if (auto free = check_port(options); !free.ok()) return fail(free.error());
+
+  if (auto enough = check_address_space(); !enough.ok()) return fail(enough.error());
 
   ServerSignals signals(
       [given = std::vector<std::string>(arguments.begin(), arguments.end())] { reload(given); });
