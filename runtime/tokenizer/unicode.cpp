@@ -170,7 +170,7 @@ bool is_mark(char32_t c) noexcept {
 }
 
 bool is_nonspacing_mark(char32_t c) noexcept {
-  if (c == 0x1734) return true;  // was one in Unicode 8, is none today
+  if (c == 0x1734 || c == 0x1171E) return true;  // were some in Unicode 8, are none today
   const bool is_new = c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9 || c == 0x111CF;
   return !is_new && category(c) == UTF8PROC_CATEGORY_MN && is_assigned_since(c, 8);
 }
