@@ -97,6 +97,7 @@ class TerminalInput::Impl {
   Status next(std::string& message) {
     interrupted_ = false;
     el_resize(editor_);
+    el_wset(editor_, EL_PREP_TERM, 1);  // before the prompt: what is typed behind it is edited
     int count = 0;
     const wchar_t* line = el_wgets(editor_, &count);
     if (interrupted_ || line == nullptr || count <= 0) std::fputc('\n', output_);
