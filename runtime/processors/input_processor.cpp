@@ -92,7 +92,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   RETURN_IF_ERROR(check_size(params, prompt.token_ids.size()));
   if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
     prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
-  RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size()));
+  RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size(), context.limits));
   const bool resubmitted = !request.emitted.empty();
   if (resubmitted && request.emitted.size() != static_cast<std::size_t>(params.n)) {
     return invalid_argument("the request goes on behind the tokens of " +
@@ -188,9 +188,12 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize(const Prompt& p
                                                                  const InputContext& context,
                                                                  bool must_fit) const {
   auto result = try_tokenize(prompt, context, must_fit);
-  if (!result.ok() && result.error().code == ErrorCode::kTimeout)
-    return input_time_error(options_.max_input_time_s);
+  if (!result.ok()) return with_limit(std::move(result).error());
   return result;
+}
+
+Error InputProcessor::with_limit(Error error) const {
+  return error.code == ErrorCode::kTimeout ? input_time_error(options_.max_input_time_s) : error;
 }
 
 Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Prompt& prompt,
@@ -290,15 +293,17 @@ Result<void> InputProcessor::check_token_ids(const std::vector<TokenId>& token_i
   return {};
 }
 
-Result<void> InputProcessor::complete_params(SamplingParams& params,
-                                             std::size_t num_prompt_tokens) const {
+Result<void> InputProcessor::complete_params(SamplingParams& params, std::size_t num_prompt_tokens,
+                                             const WorkLimits& limits) const {
   if (!params.max_tokens) {
     params.max_tokens = options_.max_model_len - static_cast<std::int32_t>(num_prompt_tokens);
   }
   std::optional<TokenId> eos = tokenizer_->eos_id();
   if (!eos && !options_.eos_token_ids.empty()) eos = options_.eos_token_ids.front();
   add_stop_ids(params, eos, options_.eos_token_ids);
-  ASSIGN_OR_RETURN(params.bad_words_token_ids, tokenize_bad_words(*tokenizer_, params.bad_words));
+  auto bad_words = tokenize_bad_words(*tokenizer_, params.bad_words, limits);
+  if (!bad_words.ok()) return with_limit(std::move(bad_words).error());
+  params.bad_words_token_ids = std::move(bad_words).value();
   if (params.bad_words_token_ids.size() > options_.max_num_bad_words) {
     return invalid_argument("bad_words make " + std::to_string(params.bad_words_token_ids.size()) +
                                 " token sequences, the limit is " +

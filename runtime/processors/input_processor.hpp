@@ -89,7 +89,10 @@ class InputProcessor {
   Result<void> check_token_ids(const std::vector<TokenId>& token_ids) const;
   Result<void> check_text(std::string_view text) const;
   Result<void> check_size(const SamplingParams& params, std::size_t num_prompt_tokens) const;
-  Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens) const;
+  Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens,
+                               const WorkLimits& limits) const;
+  /// That of a deadline names the option that sets it.
+  [[nodiscard]] Error with_limit(Error error) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<ChatRenderer> chat_renderer_;

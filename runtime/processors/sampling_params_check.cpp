@@ -191,19 +191,21 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
   return {};
 }
 
-Result<std::vector<std::vector<TokenId>>> tokenize_bad_words(
-    const Tokenizer& tokenizer, const std::vector<std::string>& words) {
+Result<std::vector<std::vector<TokenId>>> tokenize_bad_words(const Tokenizer& tokenizer,
+                                                             const std::vector<std::string>& words,
+                                                             const WorkLimits& limits) {
   std::vector<std::vector<TokenId>> sequences;
   for (const std::string& word : words) {
     const std::size_t start = word.find_first_not_of(" \t\n\v\f\r");
     if (start == std::string::npos) {
       // A word of white space means just that.
-      ASSIGN_OR_RETURN(auto ids, tokenizer.encode(word, false));
+      ASSIGN_OR_RETURN(auto ids, tokenizer.encode(word, false, limits));
       if (!ids.empty()) sequences.push_back(std::move(ids));
       continue;
     }
-    ASSIGN_OR_RETURN(auto bare, tokenizer.encode(std::string_view(word).substr(start), false));
-    ASSIGN_OR_RETURN(auto spaced, tokenizer.encode(' ' + word.substr(start), false));
+    ASSIGN_OR_RETURN(auto bare,
+                     tokenizer.encode(std::string_view(word).substr(start), false, limits));
+    ASSIGN_OR_RETURN(auto spaced, tokenizer.encode(' ' + word.substr(start), false, limits));
     if (bare.empty()) continue;
     const bool keep_spaced = spaced.size() == bare.size() && spaced.front() != bare.front();
     sequences.push_back(std::move(bare));

@@ -24,7 +24,8 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
 
 /// The token sequences to forbid: each word as it stands at the start of a text, and behind a space
 /// where that gives another first token and no other length.
-Result<std::vector<std::vector<TokenId>>> tokenize_bad_words(
-    const Tokenizer& tokenizer, const std::vector<std::string>& words);
+Result<std::vector<std::vector<TokenId>>> tokenize_bad_words(const Tokenizer& tokenizer,
+                                                             const std::vector<std::string>& words,
+                                                             const WorkLimits& limits = {});
 
 }  // namespace troupe
