@@ -55,9 +55,11 @@ void start_process(Self self, std::size_t index) {
   std::vector<std::string> arguments = {std::filesystem::read_symlink("/proc/self/exe").string(),
                                         "node", slot.config.name};
   const auto& own = supervisor.start.node_arguments;
-  arguments.insert(arguments.end(), own.begin(), own.end());
-  arguments.insert(arguments.end(), {"--supervisor-port", std::to_string(supervisor.port),
-                                     std::string(kReadSecretsOption)});
+  const auto end_of_options = std::find(own.begin(), own.end(), "--");
+  arguments.insert(arguments.end(), own.begin(), end_of_options);
+  arguments.insert(arguments.end(), {"--supervisor-port", std::to_string(supervisor.port)});
+  arguments.insert(arguments.end(), end_of_options, own.end());
+  arguments.emplace_back(kReadSecretsOption);
   const SupervisorActor me = self;
   const NodeExited exited{.node = static_cast<std::uint32_t>(index), .life = ++slot.life};
   auto process = ChildProcess::start(

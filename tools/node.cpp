@@ -105,7 +105,8 @@ int node(Arguments given) {
   if (!arguments.empty() && arguments.back() == kReadSecretsOption) {
     arguments.pop_back();
     secrets = read_secrets();
-    arguments.insert(arguments.end(), secrets.arguments.begin(), secrets.arguments.end());
+    // In front, as they are options, and "--" may end those of the command line.
+    arguments.insert(arguments.begin(), secrets.arguments.begin(), secrets.arguments.end());
   }
   CommandLine line;
   line.tells_notes = false;  // `troupe serve` has the same arguments, and tells

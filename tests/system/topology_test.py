@@ -316,6 +316,11 @@ class Topologies(unittest.TestCase):
             wait_until(lambda: server.log().count("engine restarted") == 8, "the last restart")
             self.assertEqual(server.wait_idle(), 0)
 
+    def test_a_model_behind_the_end_of_options_reaches_the_nodes(self):
+        with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--served-model-name", "demo", "--",
+                    str(ROOT / "tools/demo_model/model")) as server:
+            self.assertEqual(post(server, "/v1/completions", {"model": "demo", "prompt": "a", "max_tokens": 1})[0], 200)
+
     def test_no_key_is_in_a_command_line(self):
         with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
             keys.write("# of the team\nthird-key\n")
