@@ -1,26 +1,12 @@
 // The InputProcessor and a request for which there is no memory.
 #include "runtime/processors/input_processor.hpp"
 
-#include <atomic>
-#include <cstdlib>
 #include <limits>
-#include <new>
 
 #include "actors/spawn.hpp"
 #include "tests/runtime/processors/byte_tokenizer.hpp"
 #include "tests/support/deterministic_engine.hpp"
-
-namespace {
-std::atomic<std::size_t> largest_allocation = std::numeric_limits<std::size_t>::max();
-}
-
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  void* const memory = size > largest_allocation ? nullptr : std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/limited_allocations.hpp"
 
 namespace troupe::testing {
 namespace {

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What one request may take: no more than 8 times its body, 16 MB and its tokens, and it is given back."""
+"""What one request may take: no more than 8 times its body, 16 MB and its tokens, and it is given back. What a server
+says that has not enough for itself."""
 import http.client
 import json
 import pathlib
+import subprocess
 import threading
 import unittest
 
-from support import DEADLINE_S, Server, wait_until
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, wait_until
 
 DEMO = ("--served-model-name", "demo", "--generation-config", "vllm")
 MB = 1 << 20
@@ -159,6 +161,20 @@ class Memory(unittest.TestCase):
             self.assertEqual(post(self.server, *completion())[0], 200)
         large.join()
         self.assertEqual(statuses, [200])
+
+
+class AddressSpace(unittest.TestCase):
+    def test_a_limit_of_memory_is_told_in_a_sentence(self):
+        configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
+        for options in ([], ["--config-file", str(configs / "multi-process.conf")]):
+            for limit in (300000, 700000, 1200000):
+                with self.subTest(options=options, limit=limit):
+                    done = subprocess.run(["bash", "-c", f'ulimit -v {limit}; exec "$@"', "-", BINARY, "serve", "--port", "0",
+                                           *options], capture_output=True, text=True, timeout=DEADLINE_S, env=ENVIRONMENT)
+                    self.assertEqual(done.returncode, 1, done.stderr)
+                    self.assertNotIn("unhandled exception", done.stderr)
+                    self.assertNotIn("bad_alloc", done.stderr)
+                    self.assertRegex(done.stderr, r"out of memory: \d+ bytes|no thread can be started|Cannot allocate memory")
 
 
 if __name__ == "__main__":

@@ -2,23 +2,11 @@
 #include "runtime/base/guard.hpp"
 
 #include <boost/test/unit_test.hpp>
-#include <cstdlib>
 #include <limits>
-#include <new>
+#include <stdexcept>
 
 #include "runtime/processors/request_journal.hpp"
-
-namespace {
-thread_local std::size_t largest_allocation = std::numeric_limits<std::size_t>::max();
-}
-
-[[gnu::noinline]] void* operator new(std::size_t size) {
-  void* const memory = size > largest_allocation ? nullptr : std::malloc(size);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#include "tests/support/limited_allocations.hpp"
 
 namespace troupe {
 namespace {
@@ -35,8 +23,8 @@ GenerateRequest request_of(std::uint64_t id, std::size_t num_bytes) {
 
 /// While it lives, memory is to be had in small pieces only.
 struct LittleMemory {
-  LittleMemory() { largest_allocation = kLarge / 2; }
-  ~LittleMemory() { largest_allocation = std::numeric_limits<std::size_t>::max(); }
+  LittleMemory() { testing::largest_allocation = kLarge / 2; }
+  ~LittleMemory() { testing::largest_allocation = std::numeric_limits<std::size_t>::max(); }
 };
 
 BOOST_AUTO_TEST_CASE(what_is_thrown_becomes_an_error_in_a_sentence) {
