@@ -48,7 +48,8 @@ void Handshakes::sweep() {
     if (pending_.empty()) {
       changed_.wait(lock);
     } else if (pending_.front().deadline > std::chrono::steady_clock::now()) {
-      changed_.wait_until(lock, pending_.front().deadline);
+      const auto deadline = pending_.front().deadline;  // it may be gone before it is over
+      changed_.wait_until(lock, deadline);
     } else {
       drop_oldest();
     }
