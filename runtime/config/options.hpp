@@ -55,7 +55,7 @@ struct EngineOptions {
   std::int64_t pipeline_parallel_size = 1;
   std::int64_t data_parallel_size = 1;
   std::int64_t num_input_processors = 2;
-  double max_input_time_s = 20;  ///< 0: no limit
+  double max_input_time_s = 20;    ///< 0: no limit
   std::string kv_events_config;    ///< JSON object
   std::string speculative_config;  ///< JSON object
 };

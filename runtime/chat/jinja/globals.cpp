@@ -48,8 +48,7 @@ class Range : public Object {
                                            std::int64_t stride) const override {
     std::int64_t stop = 0;
     std::int64_t step = 0;
-    if (__builtin_mul_overflow(last, step_, &stop) ||
-        __builtin_add_overflow(start_, stop, &stop) ||
+    if (__builtin_mul_overflow(last, step_, &stop) || __builtin_add_overflow(start_, stop, &stop) ||
         __builtin_mul_overflow(step_, stride, &step)) {
       return std::nullopt;
     }

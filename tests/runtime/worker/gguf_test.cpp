@@ -458,7 +458,8 @@ BOOST_AUTO_TEST_CASE(
   const auto tokenizer = Tokenizer::load(temporary.write("model.gguf", writer.bytes()));
   BOOST_REQUIRE(tokenizer.ok());
   const auto expect = [&](const std::string& text, const std::vector<TokenId>& tokens) {
-    BOOST_TEST((*tokenizer)->encode(text, false).value() == tokens, boost::test_tools::per_element());
+    BOOST_TEST((*tokenizer)->encode(text, false).value() == tokens,
+               boost::test_tools::per_element());
   };
   expect("  a", {4, 3});
   expect("a a", {3, 5});
