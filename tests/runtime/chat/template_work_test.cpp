@@ -2,6 +2,7 @@
 // whatever the operation and however its operands were chosen.
 #include <ctime>
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 
 #include "runtime/base/keyed_hash.hpp"
@@ -102,14 +103,16 @@ const char* const kOperations[] = {
 BOOST_AUTO_TEST_SUITE(template_work)
 
 BOOST_AUTO_TEST_CASE(each_operation_is_charged_for_what_it_reads_and_makes) {
-  // A step takes about 60 ns; where one stands for microseconds, something is not charged.
   constexpr std::uint64_t kSteps = 150'000;
-  constexpr double kMaxSecondsPerStep = 4e-6;
+  /// Of the time that as many steps of plain arithmetic take, in the same build on the same
+  /// machine: the worst operation takes about four times as long, one that is not charged thousands
+  /// of times.
+  constexpr double kMaxRatio = 60;
   ChatTemplateInput input;
   input.messages_json = R"([{"role":"user","content":"x"}])";
   input.template_kwargs_json = hostile_variables();
   BOOST_REQUIRE(ChatTemplate::compile("{{ d2 }}").value()->render(input).ok());
-  for (const std::string operation : kOperations) {
+  const auto seconds_of = [&](const std::string& operation) {
     const std::string source =
         "{% set number = 10 ** 4000 %}{% macro m() %}{{ varargs | length }}{{ kwargs | length }}{% "
         "endmacro %}"
@@ -120,9 +123,13 @@ BOOST_AUTO_TEST_CASE(each_operation_is_charged_for_what_it_reads_and_makes) {
     BOOST_REQUIRE_MESSAGE(compiled.ok(), operation);
     const double start = thread_seconds();
     static_cast<void>(compiled.value()->render(input));
-    const double seconds = thread_seconds() - start;
-    BOOST_TEST(seconds < kSteps * kMaxSecondsPerStep, operation << " took " << seconds << " s");
-    BOOST_TEST_MESSAGE(operation << ": " << seconds << " s");
+    return thread_seconds() - start;
+  };
+  const double plain = std::max({seconds_of("i + 1"), seconds_of("i + 1"), seconds_of("i + 1")});
+  for (const std::string operation : kOperations) {
+    const double seconds = seconds_of(operation);
+    BOOST_TEST(seconds < kMaxRatio * plain, operation << " took " << seconds / plain);
+    BOOST_TEST_MESSAGE(operation << ": " << seconds / plain);
   }
 }
 
