@@ -1,8 +1,6 @@
 #include "runtime/processors/input_processor.hpp"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -21,12 +19,7 @@ namespace {
 /// request.
 std::uint64_t draw_key(RequestId id, std::optional<std::uint64_t> entropy) {
   constexpr std::uint32_t kSeedDraw = 0xFFFFFFFF;  // no token is drawn with this index
-  if (!entropy) {
-    std::array<std::uint8_t, sizeof(std::uint64_t)> bytes;
-    fill_random(bytes);
-    entropy = std::bit_cast<std::uint64_t>(bytes);
-  }
-  return philox_bits(*entropy, value(id), kSeedDraw);
+  return philox_bits(entropy ? *entropy : random_bits(), value(id), kSeedDraw);
 }
 
 /// A template may show the time: it is that of the request's arrival, also when it is submitted
