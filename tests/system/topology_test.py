@@ -32,6 +32,23 @@ def answers(server):
     return [stream(server.port, body(number)) for number in range(NUM_REQUESTS)]
 
 
+def answers_beside(server, poison):
+    """Status and text of a prompt with this token, and the answers to the usual requests, all asked at once."""
+    results = {}
+
+    def ask(name, fields):
+        results[name] = stream(server.port, fields)
+
+    threads = [threading.Thread(target=ask, args=(number, body(number))) for number in range(NUM_REQUESTS)]
+    threads.append(threading.Thread(target=ask, args=("poison", {"model": "demo", "prompt": [2, poison, 100]})))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    status, text = results.pop("poison")
+    return status, text, [results[number] for number in range(NUM_REQUESTS)]
+
+
 def post(server, path, fields, headers=()):
     """Status and JSON."""
     request = urllib.request.Request(server.url + path, json.dumps(fields).encode(),
@@ -277,20 +294,10 @@ class Topologies(unittest.TestCase):
         code, _, errors = run(["serve", "--config-file", file, "--dev-crash-token", str(poison)])
         self.assertEqual((code, "dev-crash-token needs server-dev-mode" in errors), (2, True), errors)
         with Server("--config-file", file, "--server-dev-mode", "--dev-crash-token", str(poison)) as server:
-            results = {}
-
-            def ask(name, fields):
-                results[name] = stream(server.port, fields)
-            threads = [threading.Thread(target=ask, args=(n, body(n))) for n in range(NUM_REQUESTS)]
-            threads.append(threading.Thread(target=ask, args=("poison", {"model": "demo", "prompt": [2, poison, 100]})))
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            status, text = results.pop("poison")
+            status, text, others = answers_beside(server, poison)
             self.assertEqual(status, 500)
             self.assertIn("the engine crashed 3 times while it ran this request, the last time with nothing else", text)
-            self.assertEqual([results[n] for n in range(NUM_REQUESTS)], self.expected)
+            self.assertEqual(others, self.expected)
             # If it was the last of those that were tried alone, its end came before the restart.
             wait_until(lambda: server.log().count("engine restarted") == 3, "the third restart")
             self.assertEqual(server.wait_idle(), 0)
@@ -299,20 +306,10 @@ class Topologies(unittest.TestCase):
         poison = 7  # <end_of_image>
         with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--server-dev-mode", "--dev-crash-token", str(poison),
                     "--dev-crash-signal", str(int(signal.SIGKILL))) as server:
-            results = {}
-
-            def ask(name, fields):
-                results[name] = stream(server.port, fields)
-            threads = [threading.Thread(target=ask, args=(n, body(n))) for n in range(NUM_REQUESTS)]
-            threads.append(threading.Thread(target=ask, args=("poison", {"model": "demo", "prompt": [2, poison, 100]})))
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            status, text = results.pop("poison")
+            status, text, others = answers_beside(server, poison)
             self.assertEqual(status, 500)
             self.assertIn("the engine was killed 8 times in a row as soon as it ran this request", text)
-            self.assertEqual([results[n] for n in range(NUM_REQUESTS)], self.expected)
+            self.assertEqual(others, self.expected)
             wait_until(lambda: server.log().count("engine restarted") == 8, "the last restart")
             self.assertEqual(server.wait_idle(), 0)
 
