@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks who includes whom (the map is in the README), and that what is committed names no path of one machine.
+"""Checks who includes whom (the map is in the README), that a name means one type in all of the program (the linker
+takes any one of two classes' destructors of the same name), and that what is committed names no path of one machine.
 
 Usage: tools/check_includes.py [ROOT]. Prints each violation as file:line; exits 1 if there is any.
 """
@@ -25,6 +26,9 @@ CAF_MESSAGES = {"messages/type_ids.hpp", "messages/actor_interfaces.hpp", "messa
 HEAVY = re.compile(r"^(nlohmann/(?!json_fwd)|boost/beast|boost/asio|spdlog/|pcre2|simdjson)")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home)/\w")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+OPENS_NAMESPACE = re.compile(r"^(?:inline )?namespace(?: ([\w:]+))? \{")
+DEFINES_TYPE = re.compile(
+    r"^(?:struct|class|union|enum(?: class)?)\s+(?:\[\[\w+\]\]\s+|alignas\(\w+\)\s+)?([\w:]+)\b[^;<]*$")
 
 
 def within(name, folders):
@@ -63,10 +67,39 @@ def check(root):
     return problems
 
 
+def types_defined(path):
+    """The qualified names of the types that a file defines for all of the program, with their lines."""
+    namespaces = []
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        opened = OPENS_NAMESPACE.match(line)
+        if opened:
+            namespaces.append(opened.group(1))  # None: unnamed
+        elif line.startswith("}  // namespace"):
+            namespaces.pop()
+        elif namespaces and None not in namespaces:
+            defined = DEFINES_TYPE.match(line)
+            if defined:
+                yield "::".join([*namespaces, defined.group(1)]), number
+
+
+def check_type_names(root):
+    problems = []
+    first = {}
+    # A file of kernels/cpu is compiled once per instruction set, in a namespace of its own.
+    for folder in ("messages", "runtime", "actors", "tools", "tests/support"):
+        for path in sorted((root / folder).rglob("*.[hc]pp")):
+            for name, number in types_defined(path):
+                where = f"{path.relative_to(root).as_posix()}:{number}"
+                if name in first:
+                    problems.append(f"{where}: {name} is another type at {first[name]}")
+                first.setdefault(name, where)
+    return problems
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent)
-    problems = check(root)
-    print("\n".join(problems) if problems else "who includes whom: as it should be")
+    problems = check(root) + check_type_names(root)
+    print("\n".join(problems) if problems else "includes, type names, paths: no violation")
     return 1 if problems else 0
 
 

@@ -1,5 +1,6 @@
 // What operator new throws says how much was asked for: "std::bad_alloc" tells nobody what to do.
 // An exception that nobody catches is said in a sentence, too, before the process ends.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,7 +8,9 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <system_error>
 
+#include "actors/exceptions.hpp"
 #include "tools/commands.hpp"
 
 namespace troupe::tools {
@@ -27,23 +30,49 @@ class OutOfMemory : public std::bad_alloc {
   char text_[160];
 };
 
-[[noreturn]] void say_and_abort() {
-  char text[512] = "troupe: ended by an error that nobody expected";
+/// Bytes of address space that the process may have; 0: without a limit.
+std::size_t address_space_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
+  return limit.rlim_cur;
+}
+
+bool is_lack_of_resources(const std::exception_ptr& exception) {
   try {
-    if (const auto unhandled = std::current_exception()) std::rethrow_exception(unhandled);
-  } catch (const std::exception& exception) {
-    std::snprintf(text, sizeof text, "troupe: %s", exception.what());
+    std::rethrow_exception(exception);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (const std::system_error& error) {
+    return error.code() == std::errc::resource_unavailable_try_again;
   } catch (...) {
+    return false;
+  }
+}
+
+[[noreturn]] void say_and_end() {
+  char text[512] = "troupe: ended by an error that nobody expected";
+  bool is_bug = true;
+  if (const auto unhandled = std::current_exception()) {
+    std::snprintf(text, sizeof text, "troupe: %s", describe(unhandled).c_str());
+    is_bug = !is_lack_of_resources(unhandled);
+  } else if (const std::size_t limit = address_space_limit(); limit != 0) {
+    // A thread of CAF that cannot be started: the exception destroys threads that run, which ends
+    // the process before anyone can catch it.
+    std::snprintf(text, sizeof text,
+                  "troupe: no thread can be started or out of memory: %zu bytes of address space "
+                  "are allowed (ulimit -v)",
+                  limit);
+    is_bug = false;
   }
   const std::size_t size = std::strlen(text);
   text[size] = '\n';
-  if (write(STDERR_FILENO, text, size + 1) < 0) _exit(kExitFailure);
+  if (write(STDERR_FILENO, text, size + 1) < 0 || !is_bug) _exit(kExitFailure);
   std::abort();
 }
 
 }  // namespace
 
-void explain_fatal_errors() { std::set_terminate(say_and_abort); }
+void explain_fatal_errors() { std::set_terminate(say_and_end); }
 
 }  // namespace troupe::tools
 

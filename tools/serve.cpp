@@ -81,10 +81,10 @@ class ServerSignals {
   std::thread taker_;
 };
 
-/// The stacks and heaps of the threads alone take more than less: CAF waits for ever for a thread
-/// that could not be started.
+/// The stacks and heaps of the threads reserve more than a GiB of addresses. CAF waits for ever for
+/// a thread that could not be started, or ends the process.
 Result<void> check_address_space() {
-  constexpr rlim_t kMinBytes = rlim_t{512} << 20;
+  constexpr rlim_t kMinBytes = rlim_t{2} << 30;
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= kMinBytes) return {};
   return Error{ErrorCode::kInternal, "out of memory: " + std::to_string(limit.rlim_cur) +

@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 
+#include "actors/exceptions.hpp"
 #include "runtime/config/suggest.hpp"
 #include "tools/commands.hpp"
 
@@ -111,7 +112,8 @@ int main(int argc, char** argv) {
   OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   try {
     return dispatch({argv + 1, argv + argc});
-  } catch (const std::exception& exception) {
-    return troupe::tools::fail({troupe::ErrorCode::kInternal, exception.what()});
+  } catch (...) {
+    return troupe::tools::fail(
+        {troupe::ErrorCode::kInternal, troupe::describe(std::current_exception())});
   }
 }

@@ -47,7 +47,8 @@ WeightFormat weight_format(DType dtype) {
 
 /// As options.packed_weights_dir says; null, and a warning, where that cannot be used.
 std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::path& model,
-                                                       Device& device, const ModelOptions& options,
+                                                       Device& device,
+                                                       const ModelLoadOptions& options,
                                                        const WeightFormat& format) {
   if (options.packed_weights_dir.empty()) return nullptr;
   std::string choices = "layout " + std::string(device.ops().name);
@@ -67,7 +68,7 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
   return std::move(file).value();
 }
 
-Result<void> limit_model_len(const ModelOptions& options, ModelConfig& config) {
+Result<void> limit_model_len(const ModelLoadOptions& options, ModelConfig& config) {
   if (options.max_model_len == 0) return {};
   if (options.max_model_len < 0 || options.max_model_len > config.max_model_len)
     return invalid_argument("max_model_len is " + std::to_string(options.max_model_len) +
@@ -121,7 +122,8 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
 }
 
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
-                               const ModelOptions& options, const LoadProgressCallback& progress) {
+                               const ModelLoadOptions& options,
+                               const LoadProgressCallback& progress) {
   LoadedModel loaded;
   ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
   RETURN_IF_ERROR(limit_model_len(options, loaded.config));

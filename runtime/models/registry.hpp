@@ -20,7 +20,7 @@ struct RegisteredArchitecture {
 };
 [[nodiscard]] std::span<const RegisteredArchitecture> registered_architectures() noexcept;
 
-struct ModelOptions {
+struct ModelLoadOptions {
   /// "auto" (what the checkpoint says), "float32" (exact arithmetic on the weights as stored),
   /// "bfloat16", "float16".
   std::string dtype = "auto";
@@ -62,6 +62,7 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
 /// Errors: kUnsupported (architecture, setting, type), kCorrupt (file and tensor, expected and
 /// found shape), kNotFound, kIo, kInvalidArgument (options).
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
-                               const ModelOptions& options, const LoadProgressCallback& progress);
+                               const ModelLoadOptions& options,
+                               const LoadProgressCallback& progress);
 
 }  // namespace troupe

@@ -13,7 +13,7 @@
 namespace troupe {
 
 /// A part of one of the plan's flat arrays.
-struct Slice {
+struct ArrayRange {
   std::size_t begin = 0;
   std::size_t size = 0;
   template <class T>
@@ -29,10 +29,10 @@ struct Scheduler::ScheduledRequest {
   ScheduledAs origin = ScheduledAs::kRunning;
   std::int32_t num_tokens = 0;
   std::int32_t num_embeds = 0;  ///< of encoder_items
-  Slice drafts;
-  Slice blocks;        ///< new ones; of admitted requests the whole table
-  Slice block_counts;  ///< of `blocks`, one per group; empty if there are none
-  Slice encoder_items;
+  ArrayRange drafts;
+  ArrayRange blocks;        ///< new ones; of admitted requests the whole table
+  ArrayRange block_counts;  ///< of `blocks`, one per group; empty if there are none
+  ArrayRange encoder_items;
 };
 
 /// What is left of a step.
@@ -87,9 +87,9 @@ struct Scheduler::StepPlan {
     passed_by.clear(), displaced.clear();
   }
   template <class T>
-  [[nodiscard]] static Slice append(std::vector<T>& array,
-                                    std::span<const std::type_identity_t<T>> part) {
-    const Slice slice{array.size(), part.size()};
+  [[nodiscard]] static ArrayRange append(std::vector<T>& array,
+                                         std::span<const std::type_identity_t<T>> part) {
+    const ArrayRange slice{array.size(), part.size()};
     array.insert(array.end(), part.begin(), part.end());
     return slice;
   }

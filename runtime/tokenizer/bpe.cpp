@@ -328,7 +328,7 @@ Result<PairTable> read_merges(const Json& json, const Vocabulary& vocabulary,
 
 }  // namespace
 
-Result<LoadedModel> make_bpe(const Json& json, bool pieces_are_bytes) {
+Result<LoadedTokenModel> make_bpe(const Json& json, bool pieces_are_bytes) {
   if (const auto dropout = json.find("dropout");
       dropout != json.end() && !dropout->is_null() && *dropout != 0.0) {
     return json_fields::unsupported("BPE dropout");
@@ -349,7 +349,7 @@ Result<LoadedModel> make_bpe(const Json& json, bool pieces_are_bytes) {
   if (options.unk_token && !vocabulary.id_of(*options.unk_token)) options.unk_token.reset();
   ASSIGN_OR_RETURN(PairTable merges, read_merges(json, vocabulary, options));
   const bool takes_bytes = options.takes_bytes;
-  return LoadedModel{
+  return LoadedTokenModel{
       std::make_unique<BpeModel>(std::move(vocabulary), std::move(options), std::move(merges)),
       takes_bytes};
 }

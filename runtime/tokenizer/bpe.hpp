@@ -64,6 +64,6 @@ class BpeModel final : public TokenModel {
   std::uint64_t cache_key_;
 };
 
-Result<LoadedModel> make_bpe(const nlohmann::json& json, bool pieces_are_bytes);
+Result<LoadedTokenModel> make_bpe(const nlohmann::json& json, bool pieces_are_bytes);
 
 }  // namespace troupe

@@ -25,13 +25,13 @@ Result<Vocabulary> read_vocabulary(const Json& model) {
   return vocabulary;
 }
 
-Result<LoadedModel> make_model(const Json& json, bool pieces_are_bytes) {
+Result<LoadedTokenModel> make_model(const Json& json, bool pieces_are_bytes) {
   if (!json.is_object()) return json_fields::malformed("there is no \"model\"");
   ASSIGN_OR_RETURN(const auto given, json_fields::optional_text(json, "type"));
   // Early files of byte pair models do not say their type.
   const std::string type = given.value_or(json.contains("merges") ? "BPE" : "");
   if (type == "BPE") return make_bpe(json, pieces_are_bytes);
-  LoadedModel loaded;
+  LoadedTokenModel loaded;
   if (type == "WordPiece") {
     ASSIGN_OR_RETURN(loaded.model, make_word_piece(json));
   } else if (type == "WordLevel") {

@@ -36,7 +36,7 @@ class TokenModel {
   Vocabulary vocabulary_;
 };
 
-struct LoadedModel {
+struct LoadedTokenModel {
   std::unique_ptr<const TokenModel> model;
   /// The model takes raw bytes: the pre-tokenizer's last step need not spell them.
   bool takes_bytes = false;
@@ -44,7 +44,7 @@ struct LoadedModel {
 
 /// `pieces_are_bytes`: the pre-tokenizer ends in ByteLevel. Errors: kUnsupported (BPE dropout, an
 /// unknown model), kCorrupt (a merge of tokens that do not exist, ...).
-Result<LoadedModel> make_model(const nlohmann::json& json, bool pieces_are_bytes);
+Result<LoadedTokenModel> make_model(const nlohmann::json& json, bool pieces_are_bytes);
 
 Result<std::unique_ptr<const TokenModel>> make_word_piece(const nlohmann::json& json);
 Result<std::unique_ptr<const TokenModel>> make_word_level(const nlohmann::json& json);

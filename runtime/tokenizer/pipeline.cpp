@@ -46,7 +46,7 @@ Result<std::unique_ptr<const TokenizerPipeline>> TokenizerPipeline::from_json(co
   std::unique_ptr<TokenizerPipeline> pipeline(new TokenizerPipeline());
   ASSIGN_OR_RETURN(pipeline->normalizer_, make_normalizer(field(json, "normalizer")));
   const Json& pre_tokenizer = field(json, "pre_tokenizer");
-  ASSIGN_OR_RETURN(LoadedModel loaded,
+  ASSIGN_OR_RETURN(LoadedTokenModel loaded,
                    make_model(field(json, "model"), ends_in_byte_level(pre_tokenizer)));
   pipeline->model_ = std::move(loaded.model);
   ASSIGN_OR_RETURN(pipeline->pre_tokenizer_, make_pre_tokenizer(pre_tokenizer, loaded.takes_bytes));

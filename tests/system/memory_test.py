@@ -167,10 +167,12 @@ class AddressSpace(unittest.TestCase):
     def test_a_limit_of_memory_is_told_in_a_sentence(self):
         configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
         for options in ([], ["--config-file", str(configs / "multi-process.conf")]):
-            for limit in (300000, 700000, 1200000):
+            # What is too little for the threads alone, and what is enough for them, but not for the cache.
+            for limit in (300000, 700000, 1200000, 2500000, 4000000):
                 with self.subTest(options=options, limit=limit):
                     done = subprocess.run(["bash", "-c", f'ulimit -v {limit}; exec "$@"', "-", BINARY, "serve", "--port", "0",
-                                           *options], capture_output=True, text=True, timeout=DEADLINE_S, env=ENVIRONMENT)
+                                           "--kv-cache-memory-bytes", "6G", *options], capture_output=True, text=True,
+                                          timeout=DEADLINE_S, env=ENVIRONMENT)
                     self.assertEqual(done.returncode, 1, done.stderr)
                     self.assertNotIn("unhandled exception", done.stderr)
                     self.assertNotIn("bad_alloc", done.stderr)

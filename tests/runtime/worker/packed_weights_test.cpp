@@ -45,9 +45,9 @@ struct Folders {
 /// Where a load takes its weights from.
 enum class From { kCheckpoint, kFile, kCheckpointOnly };
 
-From load(const Folders& folders, const ModelOptions& options = {}) {
+From load(const Folders& folders, const ModelLoadOptions& options = {}) {
   const auto device = Device::create_cpu("auto", 2).value();
-  ModelOptions with_dir = options;
+  ModelLoadOptions with_dir = options;
   with_dir.packed_weights_dir = folders.packed.string();
   const auto loaded = load_model(folders.model, *device, with_dir, {});
   if (!loaded.ok()) BOOST_FAIL(loaded.error().message);
@@ -105,17 +105,18 @@ BOOST_AUTO_TEST_CASE(the_second_load_takes_them_from_the_file) {
 
 BOOST_AUTO_TEST_CASE(each_choice_has_a_file_of_its_own) {
   const Folders folders;
-  const std::vector<ModelOptions> choices = {
+  const std::vector<ModelLoadOptions> choices = {
       {},
       {.quantization = "int8"},
       {.dtype = "float16"},
       {.parallel = {.tensor_parallel_size = 2, .rank = 0}},
       {.parallel = {.tensor_parallel_size = 2, .rank = 1}},
       {.parallel = {.pipeline_parallel_size = 2, .rank = 1}}};
-  for (const ModelOptions& options : choices)
+  for (const ModelLoadOptions& options : choices)
     BOOST_CHECK(load(folders, options) == From::kCheckpoint);
   BOOST_TEST(folders.files().size() == choices.size());
-  for (const ModelOptions& options : choices) BOOST_CHECK(load(folders, options) == From::kFile);
+  for (const ModelLoadOptions& options : choices)
+    BOOST_CHECK(load(folders, options) == From::kFile);
 }
 
 BOOST_AUTO_TEST_CASE(a_changed_model_is_packed_anew_in_the_same_place) {
