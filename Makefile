@@ -30,11 +30,11 @@ serve: build
 	@build/release/troupe serve $(MODEL) --port $(PORT)
 
 test: setup-test release
-	ctest --test-dir build/release --output-on-failure -LE long -j $(JOBS)
+	@tools/run_tests.sh build/release $(JOBS)
 	@$(MAKE) --no-print-directory asan
-	ctest --test-dir build/asan --output-on-failure -LE long -j $(JOBS)
+	@tools/run_tests.sh build/asan $(JOBS)
 	@$(MAKE) --no-print-directory tsan
-	ctest --test-dir build/tsan --output-on-failure -LE long -j $(JOBS)
+	@tools/run_tests.sh build/tsan $(JOBS)
 
 test-long: setup-test release
 	ctest --test-dir build/release --output-on-failure -L long

@@ -47,10 +47,17 @@ function(troupe_library folder)
   endforeach()
 endfunction()
 
-# troupe_tests(<folder> [ONLY <file>] [dependency...]): tests/<folder>/*_test.cpp, or that one file of them, one Boost.Test
-# executable, one ctest entry.
+# Generous: what ends a test that hangs. A sanitizer takes several times as long.
+if(TROUPE_SANITIZE)
+  set(TROUPE_TEST_TIMEOUT 900)
+else()
+  set(TROUPE_TEST_TIMEOUT 240)
+endif()
+
+# troupe_tests(<folder> [ONLY <file>] [SKIP_RETURN_CODE <status>] [dependency...]): tests/<folder>/*_test.cpp, or that one
+# file of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
 function(troupe_tests folder)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "ONLY" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "ONLY;SKIP_RETURN_CODE" "")
   troupe_target_name(${folder} name)
   set(pattern *_test.cpp)
   if(arg_ONLY)
@@ -69,8 +76,14 @@ function(troupe_tests folder)
     target_link_libraries(${name}_test PRIVATE ${dependency})
   endforeach()
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_test(NAME ${folder} COMMAND ${name}_test --catch_system_errors=no)
-  set_tests_properties(${folder} PROPERTIES TIMEOUT 1200)
+  foreach(source ${sources})
+    get_filename_component(file ${source} NAME_WE)
+    add_test(NAME ${folder}/${file} COMMAND ${name}_test --catch_system_errors=no --file=${file}.cpp)
+    set_tests_properties(${folder}/${file} PROPERTIES TIMEOUT ${TROUPE_TEST_TIMEOUT})
+    if(arg_SKIP_RETURN_CODE)
+      set_tests_properties(${folder}/${file} PROPERTIES SKIP_RETURN_CODE ${arg_SKIP_RETURN_CODE})
+    endif()
+  endforeach()
 endfunction()
 
 # troupe_tool(<name> <source> [dependency...]): a program that ships with the tests (replayers, benchmarks).

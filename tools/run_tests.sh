@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Runs the tests of one build folder and prints which took longest: tools/run_tests.sh FOLDER JOBS
+set -euo pipefail
+folder=$1
+jobs=$2
+ctest --test-dir "$folder" --output-on-failure -LE long -j "$jobs"
+echo "The slowest in $folder, in seconds (the average of all runs here):"
+# A line per test (name, runs, seconds), then "---" and the names of what failed.
+sed '/^---$/,$d' "$folder/Testing/Temporary/CTestCostData.txt" | sort -k3 -g -r | head -8 |
+  awk '{ printf "%8.1f  %s\n", $3, $1 }'
