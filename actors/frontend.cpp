@@ -496,7 +496,8 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
           refuse(frontend, failed.id, failed.error);
           finish_abort(self, frontend.journal->abort({&failed.id, 1}));
         }
-        frontend.server->deliver(std::move(outputs));
+        // Null before Listen, and where Listen failed.
+        if (frontend.server) frontend.server->deliver(std::move(outputs));
         if (frontend.journal->has_waiting()) submit_waiting(self);
         if (!frontend.draining.empty()) end_idle_groups(self);
       },
@@ -541,7 +542,10 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         FrontendState& frontend = state(self);
         frontend.drained = self->make_response_promise<Drained>();
         const FrontendActor me = self;
-        frontend.server->drain([me] { post(me, DrainProgress{DrainEvent::kIdle}); });
+        if (frontend.server)
+          frontend.server->drain([me] { post(me, DrainProgress{DrainEvent::kIdle}); });
+        else
+          post(me, DrainProgress{DrainEvent::kIdle});
         const auto timeout = from_seconds(drain.timeout_s);
         if (timeout > 0ns) {
           send_after(self, timeout, me, DrainProgress{DrainEvent::kTimeout});

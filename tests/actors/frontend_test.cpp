@@ -115,5 +115,21 @@ BOOST_FIXTURE_TEST_CASE(a_request_that_brings_no_seed_is_handed_out_with_a_key_o
   BOOST_TEST(given[0][2].params.philox_key == 9u);
 }
 
+/// Engines are connected before the port is opened, and opening it can fail.
+BOOST_FIXTURE_TEST_CASE(outputs_and_a_drain_before_the_port_is_open_end_nothing, Fixture) {
+  RequestOutputs outputs;
+  outputs.outputs.push_back({.id = RequestId{1}});
+  caf::send_as(groups[0], caf::actor_cast<caf::actor>(frontend), outputs);
+  coordinator.run();
+  bool drained = false;
+  system.spawn<caf::hidden>([&](caf::event_based_actor* self) {
+    ask(self, frontend, Drain{.timeout_s = 0}).then([&](const Drained& done) {
+      drained = done.num_aborted == 0;
+    });
+  });
+  coordinator.run();
+  BOOST_TEST(drained);
+}
+
 }  // namespace
 }  // namespace troupe::testing

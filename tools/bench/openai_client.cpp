@@ -36,7 +36,7 @@ double seconds_since(Clock::time_point start) {
 Request make_request(http::verb verb, const ServerAddress& server, const std::string& path,
                      const ClientHeaders& headers, std::string body) {
   Request request(verb, server.path + path, 11);
-  request.set(http::field::host, server.host + ":" + server.port);
+  request.set(http::field::host, server.authority());
   request.set(http::field::user_agent, "troupe");
   request.keep_alive(false);
   for (const auto& [name, value] : headers) request.set(name, value);
@@ -224,6 +224,11 @@ class LoadRun {
 
 }  // namespace
 
+std::string ServerAddress::authority() const {
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  return (is_ipv6 ? "[" + host + "]" : host) + ":" + port;
+}
+
 Result<ServerAddress> parse_url(std::string_view url) {
   constexpr std::string_view kHttp = "http://";
   const auto wrong = [&](const std::string& what) {
@@ -273,7 +278,7 @@ Result<std::string> http_get(const ServerAddress& server, const std::string& pat
       })
       ->start(server, timeout_s);
   context.run();
-  const std::string where = "http://" + server.host + ":" + server.port + server.path + path;
+  const std::string where = server.url() + path;
   if (failure) return Error{ErrorCode::kUnavailable, where + ": " + failure.message(), ""};
   if (status != 200) return Error{ErrorCode::kIo, where + ": " + status_text(status, body), ""};
   return body;
@@ -307,7 +312,7 @@ Result<PostResult> http_post(const ServerAddress& server, const std::string& pat
   call->start(server, kLongestAnswerS);
   context.run();
   if (interrupted) return PostResult{.status = 200};
-  const std::string where = "http://" + server.host + ":" + server.port + server.path + path;
+  const std::string where = server.url() + path;
   if (failure) return Error{ErrorCode::kUnavailable, where + ": " + failure.message(), ""};
   return result;
 }

@@ -18,6 +18,11 @@ struct ServerAddress {
   std::string port;
   std::string path;  ///< before every endpoint, without a slash at its end
   bool operator==(const ServerAddress&) const = default;
+
+  /// "host:port" as URLs and the Host header have it: an IPv6 address stands in brackets.
+  [[nodiscard]] std::string authority() const;
+  /// "http://host:port/path".
+  [[nodiscard]] std::string url() const { return "http://" + authority() + path; }
 };
 /// Reads "http://host:port/path". Errors: kInvalidArgument; kUnsupported for https.
 [[nodiscard]] Result<ServerAddress> parse_url(std::string_view url);

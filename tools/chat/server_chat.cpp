@@ -129,7 +129,7 @@ Result<Answer> ServerChat::answer(const std::string& body,
 }
 
 std::string ServerChat::name() const {
-  return model_ + " at http://" + server_.host + ":" + server_.port + server_.path;
+  return model_ + " at " + server_.url();
 }
 
 }  // namespace troupe::tools

@@ -122,6 +122,12 @@ BOOST_AUTO_TEST_CASE(urls_are_taken_apart) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(an_ipv6_address_stands_in_brackets) {
+  for (const char* url : {"http://[::1]:8000/base", "http://127.0.0.1:80", "http://host:81"})
+    BOOST_TEST(parse_url(url)->url() == url);
+  BOOST_TEST(parse_url("http://[::1]")->authority() == "[::1]:80");
+}
+
 BOOST_AUTO_TEST_CASE(every_request_gets_its_own_answer) {
   const FakeServer server([](const std::string& request) {
     if (request.find("POST /v1/completions HTTP/1.1\r\n") != 0 ||
