@@ -25,9 +25,13 @@ SpeculativeDecoding speculative_decoding(const EngineOptions& engine) {
       .value();  // validated
 }
 
-/// What a step drafts is known with its result: the next one waits for it.
+/// Like vLLM not with drafts that are looked up, of which there are none in most steps: the next
+/// one waits to see. A draft model makes as many as are wanted, and they stay with the workers: the
+/// next step is planned with placeholders.
 bool plans_ahead(const EngineOptions& engine) {
-  return engine.async_scheduling && speculative_decoding(engine).num_draft_tokens == 0;
+  const SpeculativeDecoding speculative = speculative_decoding(engine);
+  return engine.async_scheduling &&
+         (speculative.num_draft_tokens == 0 || !speculative.draft_model.empty());
 }
 
 /// Tokens whose results may be outstanding at once.

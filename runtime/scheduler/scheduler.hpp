@@ -106,8 +106,9 @@ class Scheduler {
       SchedulerOutput& step,
       std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) const;
 
-  /// Drafts for the next step (synchronous scheduling). Of a structured request those that its
-  /// grammar accepts.
+  /// Drafts for the next step. Of a structured request those that its grammar accepts. With async
+  /// scheduling they are not used: that step has placeholders, and the workers that made the drafts
+  /// put them in their place.
   void update_draft_token_ids(
       std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids);
 

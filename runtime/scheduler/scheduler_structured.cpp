@@ -59,11 +59,13 @@ void Scheduler::advance_grammar(RequestState& request, std::span<const TokenId> 
 
 void Scheduler::update_draft_token_ids(
     std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) {
+  if (config_.async_scheduling) return;
   for (const auto& [id, drafts] : draft_token_ids) {
     const auto known = requests_.find(id);
     if (known == requests_.end() || is_finished(known->second->status)) continue;
     RequestState& request = *known->second;
-    if (request.is_prefill_chunk) {
+    // Behind what is in flight other drafts will come. These were made before a preemption.
+    if (request.is_prefill_chunk || request.num_in_flight_tokens > 0) {
       request.draft_token_ids.clear();
       continue;
     }

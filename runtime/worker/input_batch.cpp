@@ -55,6 +55,11 @@ void InputBatch::update_known(const CachedRequestData& data) {
     CHECK(found != requests_.end(), value(data.ids[i]));
     WorkerRequest& request = found->second;
     request.num_computed_tokens = data.num_computed_tokens[i];
+    // Drafts that did not come true, of which the Scheduler had not heard.
+    const std::int32_t num_missing =
+        request.num_computed_tokens + 1 - static_cast<std::int32_t>(request.token_ids.size());
+    if (num_missing > 0 && num_missing <= request.num_drafts)
+      request.num_computed_tokens -= num_missing;
     if (data.new_block_counts.empty()) continue;
     for (std::size_t group = 0; group < num_groups; ++group) {
       const std::int32_t count = data.new_block_counts[i * num_groups + group];
@@ -72,7 +77,7 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
         step.num_draft_tokens.size(), step.scheduled_ids.size());
   rows_.clear();
   draft_token_ids_ = step.draft_token_ids;
-  std::span<const TokenId> drafts_left = draft_token_ids_;
+  std::span<TokenId> drafts_left = draft_token_ids_;
   std::int32_t num_outputs_before = 0;
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
     const auto found = requests_.find(value(step.scheduled_ids[i]));
@@ -83,8 +88,11 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     const std::int32_t num_drafts = step.num_draft_tokens.empty() ? 0 : step.num_draft_tokens[i];
     CHECK(num_drafts >= 0 && num_drafts < num_tokens && num_drafts <= std::ssize(drafts_left),
           value(request.id), num_drafts, num_tokens, drafts_left.size());
-    const auto drafts = drafts_left.first(static_cast<std::size_t>(num_drafts));
+    const std::span<TokenId> drafts = drafts_left.first(static_cast<std::size_t>(num_drafts));
     drafts_left = drafts_left.subspan(drafts.size());
+    for (std::size_t n = 0; n < std::min(drafts.size(), request.next_drafts.size()); ++n)
+      if (drafts[n] < 0) drafts[n] = request.next_drafts[n];
+    request.num_drafts = num_drafts;
     const std::int32_t num_needed = seq_len - num_drafts;
     if (request.failed) request.token_ids.resize(static_cast<std::size_t>(num_needed), kStandIn);
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
@@ -133,6 +141,7 @@ WorkerRequest* InputBatch::find(RequestId id) {
 
 void InputBatch::append_token(WorkerRequest& request, TokenId token) {
   request.failed = token == kNoToken;
+  request.next_drafts.clear();
   if (request.failed) return;
   request.token_ids.push_back(token);
   request.sampling.append(token);

@@ -26,6 +26,9 @@ struct WorkerRequest {
   /// What is scored of its prompt; none if nobody asked, or when it has been handed over.
   std::optional<PromptLogprobs> prompt_logprobs;
   bool failed = false;  ///< it got no token where it should have
+  /// A draft model's, behind token_ids: they take the place of its next step's placeholders.
+  std::vector<TokenId> next_drafts;
+  std::int32_t num_drafts = 0;  ///< in its last step
   /// Which of the lists of samples that another rank sends holds its latest token, counted from 1;
   /// 0: its tokens come from this rank.
   std::uint64_t samples_index = 0;
@@ -36,7 +39,9 @@ struct WorkerRequest {
 /// back to it.
 ///
 /// Steps may have been planned before the results of earlier ones were known. For a request that
-/// has failed by then, they compute stand-ins, of which nothing is sampled.
+/// has failed by then, they compute stand-ins, of which nothing is sampled. For drafts that were
+/// not known they have placeholders, and they count on all drafts of the request's step before:
+/// they begin behind its last token, whatever came of those.
 class InputBatch {
  public:
   /// A request's part in the current step.
@@ -52,7 +57,9 @@ class InputBatch {
     /// This step reaches the last known token, so the next one is sampled; and behind it one more
     /// for each draft that is what was sampled in its place.
     bool samples = false;
-    std::span<const TokenId> drafts;  ///< the last of its tokens; -1 is never right
+    /// The last of its tokens; -1, where the step has a placeholder and the request no draft, is
+    /// never right.
+    std::span<const TokenId> drafts;
   };
 
   /// block_sizes: per KV-cache group.

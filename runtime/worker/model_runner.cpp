@@ -374,6 +374,7 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
     if (has_peers) RETURN_IF_ERROR(peers_->status());
     draft_model_->propose(rows, peers_.get(), output);
     if (has_peers) RETURN_IF_ERROR(peers_->status());
+    for (const auto& [id, drafts] : output.draft_token_ids) batch_->find(id)->next_drafts = drafts;
   }
   if (!is_output_rank()) return ModelRunnerOutput{.step = step.step, .rank = output.rank};
   return output;

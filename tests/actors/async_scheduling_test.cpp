@@ -9,6 +9,8 @@ namespace troupe::testing {
 namespace {
 
 const HarnessOptions kOverlap{.async_scheduling = true};
+const SpeculativeConfig kDraftModel{
+    .num_draft_tokens = 3, .num_lookahead_tokens = 3, .draft_slots = 1};
 
 struct TwoOpenSteps : DeterministicEngine {
   explicit TwoOpenSteps(const HarnessOptions& harness_options = kOverlap)
@@ -42,6 +44,24 @@ BOOST_FIXTURE_TEST_CASE(the_next_step_is_with_the_worker_before_the_result_of_th
     release();
   }
   finish_with({{1, 6}});
+}
+
+/// Also if they have drafts: the worker puts its own in the place of the plan's placeholders. Every
+/// third is wrong, so that the plan counts on tokens which do not come true.
+BOOST_AUTO_TEST_CASE(drafts_do_not_hold_the_next_step_up) {
+  TwoOpenSteps test(HarnessOptions{.async_scheduling = true, .speculative = kDraftModel});
+  test.add(1, 40);
+  test.add(2, 33);
+  test.coordinator.run();
+  std::size_t num_steps = 0;
+  while (test.frontend().num_ended < 2) {
+    // With the last results nothing is left to compute.
+    if (test.frontend().num_ended == 0) BOOST_TEST(test.worker().held.size() == 2u);
+    test.release();
+    ++num_steps;
+  }
+  BOOST_TEST(num_steps <= 24u);  // 40 without drafts
+  test.finish_with({{1, 40}, {2, 33}});
 }
 
 BOOST_AUTO_TEST_CASE(without_overlap_a_step_waits_for_the_result_of_the_last) {
@@ -194,7 +214,8 @@ BOOST_AUTO_TEST_CASE(no_order_of_events_changes_a_token) {
       DeterministicEngine test({.num_blocks = seed % 2 == 0 ? 14 : 100,
                                 .max_num_batched_tokens = seed % 3 == 0 ? 16 : 2048,
                                 .max_num_seqs = 8,
-                                .async_scheduling = seed % 5 != 0});
+                                .async_scheduling = seed % 5 != 0,
+                                .speculative = seed % 4 < 2 ? kDraftModel : SpeculativeConfig{}});
       auto& jobs = test.coordinator.jobs;
       std::vector<bool> aborted(13);
       std::uint64_t next_id = 1;

@@ -108,6 +108,21 @@ BOOST_AUTO_TEST_CASE(a_draft_model_takes_a_row_of_every_request_and_room_for_wha
   BOOST_TEST(ngram.draft_slots == 0);
 }
 
+BOOST_AUTO_TEST_CASE(steps_overlap_unless_their_drafts_are_looked_up) {
+  const KVCacheConfig cache{.groups = {{.spec = {.block_size = 16}, .layers = {0}}}};
+  const auto overlaps = [&](const std::string& json, bool async = true) {
+    Setup setup;
+    setup.options.engine.speculative_config = json;
+    setup.options.engine.async_scheduling = async;
+    return scheduler_config(setup.options.engine, setup.model, cache).async_scheduling;
+  };
+  constexpr auto kModel = R"({"model":"small","num_speculative_tokens":3})";
+  BOOST_TEST(overlaps(""));
+  BOOST_TEST(overlaps(kModel));
+  BOOST_TEST(!overlaps(kModel, false));
+  BOOST_TEST(!overlaps(R"({"method":"ngram","num_speculative_tokens":3})"));
+}
+
 BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
   Setup setup;
   setup.options.model.chat_template = "no-such-template";

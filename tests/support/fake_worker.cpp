@@ -9,36 +9,40 @@ namespace {
 struct FakeWorkerState {
   FakeWorkerState() = default;
   static inline const char* name = "fake_worker";
-  std::unordered_map<RequestId, std::int32_t> num_prompt_tokens;
+  struct Known {
+    std::int32_t num_tokens = 0;
+    std::vector<TokenId> drafts;  ///< behind them
+  };
+  std::unordered_map<RequestId, Known> requests;
 
   /// As the real one: a step that builds on one that failed fails as well.
   [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, KVConnectorOutput& kv_report,
                                    std::int32_t num_drafts_to_make) {
     ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
     result.kv_connector = std::exchange(kv_report, {});
-    for (const RequestId id : step.preempted_ids) num_prompt_tokens.erase(id);
-    for (const RequestId id : step.finished_ids) num_prompt_tokens.erase(id);
+    for (const RequestId id : step.preempted_ids) requests.erase(id);
+    for (const RequestId id : step.finished_ids) requests.erase(id);
     for (const NewRequestData& request : step.new_requests)
-      num_prompt_tokens[request.id] = request.num_prompt_tokens;
+      requests[request.id] = {static_cast<std::int32_t>(request.token_ids.size()), {}};
     // Known requests are listed in scheduling order.
     const CachedRequestData& cached = step.cached_requests;
     std::size_t next_cached = 0;
     auto draft = step.draft_token_ids.begin();
     for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
       const RequestId id = step.scheduled_ids[i];
+      const auto request = requests.find(id);
+      if (request == requests.end()) break;
+      std::int32_t& known = request->second.num_tokens;
+      std::vector<TokenId>& own_drafts = request->second.drafts;
       std::int32_t computed = 0;
-      std::int32_t known = 0;
       if (next_cached < cached.ids.size() && cached.ids[next_cached] == id) {
-        const auto prompt = num_prompt_tokens.find(id);
-        if (prompt == num_prompt_tokens.end()) break;
-        computed = cached.num_computed_tokens[next_cached];
-        known = prompt->second + cached.num_output_tokens[next_cached++];
+        // Planned ahead, it may count on drafts that did not come true.
+        computed = std::min(cached.num_computed_tokens[next_cached++], known - 1);
       } else {
         const auto added = std::find_if(step.new_requests.begin(), step.new_requests.end(),
                                         [&](const NewRequestData& one) { return one.id == id; });
         if (added == step.new_requests.end()) break;
         computed = added->num_computed_tokens;
-        known = static_cast<std::int32_t>(added->token_ids.size());
       }
       const std::int32_t num_drafts = step.num_draft_tokens.empty() ? 0 : step.num_draft_tokens[i];
       const auto drafts_end = draft + num_drafts;
@@ -50,14 +54,19 @@ struct FakeWorkerState {
       // Its own token behind the last draft that is right.
       const std::int32_t first = known;
       result.sampled_token_ids.push_back(fake_token(id, known));
-      for (; draft != drafts_end && *draft == fake_token(id, known); ++draft)
+      for (std::size_t n = 0; draft != drafts_end; ++draft, ++n) {
+        const TokenId guess = *draft < 0 && n < own_drafts.size() ? own_drafts[n] : *draft;
+        if (guess != fake_token(id, known)) break;
         result.sampled_token_ids.push_back(fake_token(id, ++known));
+      }
       draft = drafts_end;
       result.num_sampled.push_back(++known - first);
+      own_drafts.clear();
       if (num_drafts_to_make == 0) continue;
       std::vector<TokenId>& drafts = result.draft_token_ids.emplace_back(id, 0).second;
       for (std::int32_t position = known; position < known + num_drafts_to_make; ++position)
         drafts.push_back(position % 3 == 0 ? 0 : fake_token(id, position));
+      own_drafts = drafts;
     }
     if (result.num_sampled.size() < step.scheduled_ids.size())
       return StepFailed{step.step, {ErrorCode::kInternal, "unknown request"}};

@@ -19,6 +19,7 @@ struct Running {
   std::int32_t num_computed = 0;
   std::vector<TokenId> next_drafts;  ///< by the runner
   std::vector<TokenId> drafts;       ///< of the step under way
+  std::int32_t num_rejected = 0;     ///< of the step before
   bool known = false;                ///< to the runner
 
   [[nodiscard]] std::int32_t num_left() const {
@@ -100,10 +101,11 @@ class Driver {
     victim.known = false;
     victim.num_computed = 0;
     victim.next_drafts.clear();
+    victim.num_rejected = 0;
   }
 
   /// No more than lead to the end.
-  static void take_drafts(Running& request, std::int32_t budget) {
+  void take_drafts(Running& request, std::int32_t budget) const {
     const std::ptrdiff_t num_missing =
         request.job->num_outputs - std::ssize(request.result->tokens);
     budget = static_cast<std::int32_t>(std::min<std::ptrdiff_t>(budget, num_missing - 1));
@@ -111,6 +113,7 @@ class Driver {
     request.next_drafts.clear();
     if (std::ssize(request.drafts) > budget)
       request.drafts.resize(static_cast<std::size_t>(budget));
+    if (schedule_.plan_ahead) std::ranges::fill(request.drafts, -1);
   }
 
   void make_drafts(Running& request, std::int32_t budget) {
@@ -161,7 +164,8 @@ class Driver {
     const auto num_prompt_tokens = static_cast<std::int32_t>(request.job->prompt.size());
     if (request.known) {
       cached.ids.push_back(request.id);
-      cached.num_computed_tokens.push_back(request.num_computed);
+      cached.num_computed_tokens.push_back(request.num_computed +
+                                           (schedule_.plan_ahead ? request.num_rejected : 0));
       cached.num_output_tokens.push_back(static_cast<std::int32_t>(request.tokens.size()) -
                                          num_prompt_tokens);
     } else {
@@ -194,11 +198,13 @@ class Driver {
     for (std::size_t i = 0; i < scheduled.size(); ++i) {
       Running& request = *scheduled[i];
       request.num_computed += output.num_scheduled_tokens[i];
+      request.num_rejected = 0;
       if (!request.drafts.empty()) {
         const auto num_drafts = static_cast<std::int32_t>(request.drafts.size());
         if (done.num_sampled[i] < 1 || done.num_sampled[i] > num_drafts + 1)
           throw std::runtime_error("a row has a number of tokens that cannot be");
-        request.num_computed -= num_drafts - (done.num_sampled[i] - 1);
+        request.num_rejected = num_drafts - (done.num_sampled[i] - 1);
+        request.num_computed -= request.num_rejected;
         driven_.num_drafted += num_drafts;
         driven_.num_accepted += done.num_sampled[i] - 1;
         request.drafts.clear();

@@ -153,6 +153,7 @@ class Invariance(unittest.TestCase):
         drafts = ("--speculative-config", json.dumps({"model": str(DEMO), "num_speculative_tokens": 3}))
         for name, arguments in {
                 "all at once": (),
+                "one step at a time": ("--no-async-scheduling",),
                 "few blocks": ("--max-model-len", "512", "--num-gpu-blocks-override", "120", "--max-num-batched-tokens", "64"),
                 "pieces of 7 tokens, blocks of 32": ("--long-prefill-token-threshold", "7", "--block-size", "32"),
                 "2 share the layers": ("--tensor-parallel-size", "2"),

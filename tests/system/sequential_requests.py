@@ -21,6 +21,7 @@ MODES = {
     "ngram drafts": NGRAM,
     "ngram drafts, one step at a time": ("--no-async-scheduling", *NGRAM),
     "drafts of a model": DRAFT_MODEL,
+    "drafts of a model, one step at a time": ("--no-async-scheduling", *DRAFT_MODEL),
     "two stages": TWO_STAGES,
     "two stages, one step at a time": (*TWO_STAGES, "--no-async-scheduling"),
     "two stages, ngram drafts": (*TWO_STAGES, *NGRAM),

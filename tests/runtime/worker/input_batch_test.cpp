@@ -72,5 +72,54 @@ BOOST_AUTO_TEST_CASE(hidden_states_are_asked_for_where_a_token_is_sampled_or_sco
   BOOST_TEST(batch.forward_batch().num_outputs() == 0);
 }
 
+/// Steps that were planned before the result of the last one: they count on all of its drafts.
+BOOST_AUTO_TEST_CASE(
+    a_step_with_placeholders_begins_behind_the_last_token_with_the_drafts_made_there) {
+  constexpr RequestId kId{1};
+  InputBatch batch({16});
+  SchedulerOutput step;
+  step.new_requests = {request(1, 4, 0)};
+  step.scheduled_ids = {kId};
+  step.num_scheduled_tokens = {4};
+  batch.update(step, kVocabSize);
+  std::int32_t num_planned = 4;
+  /// In the last step these were sampled, and these are the drafts behind them.
+  const auto next_step = [&](const std::vector<TokenId>& sampled,
+                             const std::vector<TokenId>& drafts) {
+    for (const TokenId token : sampled) InputBatch::append_token(*batch.find(kId), token);
+    batch.find(kId)->next_drafts = drafts;
+    SchedulerOutput next;
+    next.scheduled_ids = next.cached_requests.ids = {kId};
+    next.num_scheduled_tokens = {4};
+    next.num_draft_tokens = {3};
+    next.draft_token_ids = {-1, -1, -1};
+    next.cached_requests.num_computed_tokens = {num_planned};
+    next.cached_requests.num_output_tokens = {num_planned + 1 - 4};
+    batch.update(next, kVocabSize);
+    num_planned += 4;
+  };
+  const auto computes = [&](std::int32_t begin, const std::vector<TokenId>& tokens) {
+    const ForwardBatch arrays = batch.forward_batch();
+    BOOST_TEST(arrays.token_ids == tokens, boost::test_tools::per_element());
+    for (std::size_t i = 0; i < tokens.size(); ++i)
+      BOOST_TEST(arrays.positions[i] == begin + static_cast<std::int32_t>(i));
+    BOOST_TEST(arrays.num_outputs() == 4);
+    BOOST_TEST(batch.rows()[0].samples);
+  };
+  next_step({10}, {11, 12, 13});
+  computes(4, {10, 11, 12, 13});
+  BOOST_TEST(batch.rows()[0].drafts[2] == 13);
+  // One of the three came true: the plan is two ahead. It hears of that, and counts on all of the
+  // next ones.
+  next_step({11, 20}, {21});
+  num_planned -= 2;
+  computes(6, {20, 21, 0, 0});
+  BOOST_TEST(batch.rows()[0].drafts[1] == -1);
+  // None, and no draft is made: those of before are not used again.
+  next_step({30}, {});
+  num_planned -= 3;
+  computes(7, {30, 0, 0, 0});
+}
+
 }  // namespace
 }  // namespace troupe

@@ -187,6 +187,9 @@ BOOST_AUTO_TEST_CASE(a_draft_model_changes_no_token_and_one_that_agrees_is_alway
                  "preempted");
       BOOST_TEST((drive(twin, jobs, {.token_budget = 100, .share_prefix = true}) == expected),
                  "on shared blocks");
+      BOOST_TEST((drive(twin, jobs, {.token_budget = 50, .preempt_every = 3, .plan_ahead = true}) ==
+                  expected),
+                 "planned ahead, preempted");
       BOOST_TEST(twin.num_drafted > 100);
       BOOST_TEST(twin.num_accepted == twin.num_drafted);
       if (name != "llama") continue;
@@ -194,6 +197,9 @@ BOOST_AUTO_TEST_CASE(a_draft_model_changes_no_token_and_one_that_agrees_is_alway
       DrivenRunner other = load_driven_runner(options);
       BOOST_TEST((drive(other, jobs, {.token_budget = 50, .preempt_every = 3}) == expected),
                  "with another model's drafts");
+      BOOST_TEST((drive(other, jobs,
+                        {.token_budget = 50, .preempt_every = 3, .plan_ahead = true}) == expected),
+                 "with another model's drafts, planned ahead");
       BOOST_TEST(other.num_drafted > 100);
       BOOST_TEST(other.num_accepted > 0);
       BOOST_TEST(other.num_accepted < other.num_drafted);
