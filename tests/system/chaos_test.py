@@ -2,7 +2,7 @@
 """Processes are killed and stopped, and a host is cut off, under clients, again and again: every stream ends with the
 tokens, texts and log-probabilities of an undisturbed run, bad requests fail alone, and nothing is left over.
 
-TROUPE_CHAOS_FAULTS and TROUPE_CHAOS_SEED: how many faults (20), and which."""
+TROUPE_CHAOS_FAULTS and TROUPE_CHAOS_SEED: how many faults (20), and which. `chaos --faults N --seed S` sets them, too."""
 import contextlib
 import http.client
 import json
@@ -13,6 +13,7 @@ import signal
 import tempfile
 import threading
 import time
+import types
 import unittest
 
 from support import DEADLINE_S, Server, make_certificates, node_of_second_host, second_host, tls_options, wait_until
@@ -21,7 +22,10 @@ CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 NUM_STREAMS = 32
 NUM_FAULTS = int(os.environ.get("TROUPE_CHAOS_FAULTS", "20"))
 SEED = int(os.environ.get("TROUPE_CHAOS_SEED", str(random.randrange(1 << 30))))
+NUM_HOST_FAULTS = max(1, NUM_FAULTS // 20)  # each takes as long as ten others
+NUM_GROUP_FAULTS = NUM_FAULTS // 4
 SHARE_STOPPED = 0.1  # the others are killed
+TOTAL = types.SimpleNamespace(requests=0, faults=0, lost=0, different=0)  # of all topologies
 
 
 def body(number):
@@ -168,19 +172,19 @@ class Clients:
 
 class Chaos(unittest.TestCase):
     def test_no_request_is_lost_whatever_is_killed(self):
-        self.check("one-process-per-role.conf", NUM_FAULTS - 3 * (NUM_FAULTS // 4))
+        self.check("one-process-per-role.conf", NUM_FAULTS - 3 * NUM_GROUP_FAULTS - NUM_HOST_FAULTS)
 
     def test_no_request_is_lost_when_workers_of_a_group_are_killed(self):
-        self.check("mixed.conf", NUM_FAULTS // 4)
+        self.check("mixed.conf", NUM_GROUP_FAULTS)
 
     def test_no_request_is_lost_when_groups_are_killed(self):
-        self.check("data-parallel.conf", NUM_FAULTS // 4)
+        self.check("data-parallel.conf", NUM_GROUP_FAULTS)
 
     def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
-        self.check("multi-process.conf", NUM_FAULTS // 4, "--resume", front=True)
+        self.check("multi-process.conf", NUM_GROUP_FAULTS, "--resume", front=True)
 
     def test_no_request_is_lost_when_a_host_is_cut_off(self):
-        config, num_faults = "multi-node.conf", max(1, NUM_FAULTS // 20)
+        config, num_faults = "multi-node.conf", NUM_HOST_FAULTS
         numbers = random.Random(SEED)
         with tempfile.TemporaryDirectory() as folder, second_host() as link:
             front, worker = make_certificates(folder, "front", "worker"), tls_options(folder, "worker")
@@ -205,7 +209,11 @@ class Chaos(unittest.TestCase):
     def finish(self, server, clients, config, num_faults):
         clients.end()
         print(f"{config}, seed {SEED}: {clients.num_requests} requests, {num_faults} faults, {len(clients.lost)} lost, "
-              f"{len(clients.different)} different")
+              f"{len(clients.different)} different", flush=True)
+        TOTAL.requests += clients.num_requests
+        TOTAL.faults += num_faults
+        TOTAL.lost += len(clients.lost)
+        TOTAL.different += len(clients.different)
         self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
         self.assertEqual(server.wait_idle(), 0)
         self.assertGreaterEqual(server.log().count("incident cause="), num_faults)
