@@ -154,6 +154,7 @@ Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view 
       {"rms_norm_eps", metadata.number(prefix + "attention.layer_norm_rms_epsilon", std::nullopt)},
       {"tie_word_embeddings", !gguf.tensors.contains("output.weight")},
       {"attention_bias", gguf.tensors.contains("blk.0.attn_q.bias")},
+      {"attention_output_bias", gguf.tensors.contains("blk.0.attn_output.bias")},
       {"mlp_bias", gguf.tensors.contains("blk.0.ffn_up.bias")},
       {"rope_parameters", rope_parameters(gguf, metadata, prefix, theta, head_dim)}};
   if (name == "gemma3") {

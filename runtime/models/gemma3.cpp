@@ -59,7 +59,8 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
         attention_options(config, i, config.sliding_windows[i] > 0 ? local_rope : global_rope);
     attention.qk_norm = true;
     attention.norm = norm;
-    attention.qkv_bias = attention.output_bias = config.attention_bias;
+    attention.qkv_bias = config.attention_bias;
+    attention.output_bias = config.attention_output_bias;
     layers.push_back(
         std::make_unique<Gemma3Layer>(loader, prefix + std::to_string(i), config, attention));
   }

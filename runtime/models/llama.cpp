@@ -8,7 +8,7 @@ namespace troupe {
 std::unique_ptr<Model> make_llama(const ModelConfig& config, Device& device, WeightLoader& loader) {
   return make_pre_norm_decoder(
       config, device, loader,
-      {.qkv_bias = config.attention_bias, .output_bias = config.attention_bias});
+      {.qkv_bias = config.attention_bias, .output_bias = config.attention_output_bias});
 }
 
 }  // namespace troupe

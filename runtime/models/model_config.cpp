@@ -323,6 +323,8 @@ Result<ModelConfig> parse_model_config(std::string_view json_text, bool is_gguf)
   config.tie_word_embeddings =
       root.boolean("tie_word_embeddings", defaults_of(family).tie_word_embeddings);
   parse_sizes(text, family, config);
+  config.attention_output_bias =
+      is_gguf ? text.boolean("attention_output_bias", false) : config.attention_bias;
   if (root.error()) return *root.error();
   if (text.error()) return *text.error();
   refuse_unsupported(root);

@@ -64,7 +64,8 @@ struct ModelConfig {
   std::int64_t max_model_len = 0;  ///< positions the model was made for, scaling included
   float rms_norm_eps = 1e-6f;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;
+  bool attention_bias = false;         ///< of q, k and v
+  bool attention_output_bias = false;  ///< GGUF files may have one without the other
   bool mlp_bias = false;
   /// Per layer: tokens a query sees, itself included; 0: all.
   std::vector<std::int32_t> sliding_windows;

@@ -6,9 +6,10 @@
 namespace troupe {
 
 std::unique_ptr<Model> make_qwen3(const ModelConfig& config, Device& device, WeightLoader& loader) {
-  return make_pre_norm_decoder(
-      config, device, loader,
-      {.qkv_bias = config.attention_bias, .output_bias = config.attention_bias, .qk_norm = true});
+  return make_pre_norm_decoder(config, device, loader,
+                               {.qkv_bias = config.attention_bias,
+                                .output_bias = config.attention_output_bias,
+                                .qk_norm = true});
 }
 
 }  // namespace troupe

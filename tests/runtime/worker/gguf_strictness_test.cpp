@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(a_tensor_that_is_not_used_is_refused_by_its_name) {
       {"qwen2", "blk.0.ffn_down.bias"},
       {"gemma3_text", "blk.1.ffn_gate.bias"},
       {"qwen2", "blk.1.attn_output.bias"},
-      {"llama", "blk.0.attn_output.bias"},
+      {"llama", "blk.0.attn_qkv.bias"},
       {"llama", "blk.1.attn_q.scale"},
       {"qwen3", "blk.0.ffn_up.scale"},
       {"llama", "rope_factors_long.weight"},
@@ -115,6 +115,50 @@ BOOST_AUTO_TEST_CASE(biases_that_the_family_can_have_are_used) {
   });
   BOOST_TEST(partial.error().find("model.layers.0.mlp.gate_proj.bias") != std::string::npos,
              partial.error());
+}
+
+/// As in Qwen2, whose layers have no other, and in models that were made of its weights under
+/// another architecture; llama.cpp takes either kind without the other.
+BOOST_AUTO_TEST_CASE(biases_of_q_k_and_v_and_of_the_output_do_without_each_other) {
+  for (const std::string model : {"llama", "qwen3", "gemma3_text"}) {
+    BOOST_TEST_CONTEXT(model) {
+      const ModelConfig config = ModelFile(model).config();
+      const auto with_biases = [&](const std::vector<std::string>& names, float value) {
+        return ModelFile(model,
+                         [&](GgufWriter& writer) {
+                           for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+                             for (const std::string& name : names) {
+                               const std::int64_t num_heads =
+                                   name == "attn_q" ? config.num_heads : config.num_kv_heads;
+                               add_vector(writer,
+                                          "blk." + std::to_string(layer) + "." + name + ".bias",
+                                          name == "attn_output" ? config.hidden_size
+                                                                : num_heads * config.head_dim,
+                                          value);
+                             }
+                           }
+                         })
+            .results();
+      };
+      const auto plain = ModelFile(model).results();
+      std::vector<std::vector<DriverResult>> changed;
+      for (const std::vector<std::string>& names :
+           {std::vector<std::string>{"attn_q", "attn_k", "attn_v"},
+            {"attn_output"},
+            {"attn_q", "attn_k", "attn_v", "attn_output"}}) {
+        BOOST_TEST((with_biases(names, 0) == plain));
+        const auto results = with_biases(names, 0.5);
+        BOOST_TEST((results != plain));
+        for (const auto& other : changed) BOOST_TEST((results != other));
+        changed.push_back(results);
+      }
+    }
+  }
+  const ModelConfig config = ModelFile("llama").config();
+  const ModelFile partial("llama", [&](GgufWriter& writer) {
+    add_vector(writer, "blk.1.attn_k.bias", config.num_kv_heads * config.head_dim, 1);
+  });
+  BOOST_TEST(partial.error().find("\"blk.1.attn_k.bias\"") != std::string::npos, partial.error());
 }
 
 BOOST_AUTO_TEST_CASE(a_key_that_would_change_the_result_is_refused_with_its_value) {
