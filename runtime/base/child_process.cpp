@@ -15,6 +15,7 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/mapped_file.hpp"
 
 namespace troupe {
 namespace {
@@ -29,20 +30,9 @@ Children& children() {
   return all;
 }
 
-ProcessEnd describe(int status) {
-  using Kind = ProcessEnd::Kind;
-  if (!WIFSIGNALED(status)) {
-    const int code = WEXITSTATUS(status);
-    return {"exit code " + std::to_string(code), code == 0 ? Kind::kEnded : Kind::kKilled};
-  }
-  const int signal = WTERMSIG(status);
-  const bool crashed = signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE ||
-                       signal == SIGILL || signal == SIGABRT;
-  const bool asked = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
-  return {"killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")",
-          crashed ? Kind::kCrashed
-          : asked ? Kind::kEnded
-                  : Kind::kKilled};
+OomKills& oom_kills() {
+  static OomKills kills;
+  return kills;
 }
 
 /// In the child, where only async-signal-safe functions may be called. Returns only on failure.
@@ -59,6 +49,27 @@ void become(char* const* arguments, pid_t parent, int input) {
 }
 
 }  // namespace
+
+ProcessEnd describe_end(int status, OomKills& oom_kills) {
+  using Kind = ProcessEnd::Kind;
+  if (!WIFSIGNALED(status)) {
+    const int code = WEXITSTATUS(status);
+    if (code == kMappedFileLostStatus)
+      return {"exit code " + std::to_string(code) + " (a mapped file was cut or cannot be read)",
+              Kind::kEnded};
+    return {"exit code " + std::to_string(code), code == 0 ? Kind::kEnded : Kind::kKilled};
+  }
+  const int signal = WTERMSIG(status);
+  if (signal == SIGKILL && oom_kills.take())
+    return {"killed by the kernel for lack of memory", Kind::kCrashed};
+  const bool crashed = signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE ||
+                       signal == SIGILL || signal == SIGABRT;
+  const bool asked = signal == SIGTERM || signal == SIGINT || signal == SIGHUP;
+  return {"killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")",
+          crashed ? Kind::kCrashed
+          : asked ? Kind::kEnded
+                  : Kind::kKilled};
+}
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
                                                           std::function<void(ProcessEnd)> on_exit,
@@ -79,6 +90,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
     return Error{ErrorCode::kIo, std::string("pipe: ") + std::strerror(errno)};
   const FileDescriptor report(ends[0]);
   FileDescriptor failure(ends[1]);
+  static_cast<void>(oom_kills());  // counts from the first start on
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
@@ -108,7 +120,7 @@ ChildProcess::ChildProcess(pid_t pid, std::function<void(ProcessEnd)> on_exit)
                errno == EINTR) {
         }
         const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
-        on_exit(describe(status));
+        on_exit(describe_end(status, oom_kills()));
       }) {
   const std::lock_guard lock(children().mutex);
   children().pids.insert(pid);

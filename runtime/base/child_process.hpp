@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/oom_kills.hpp"
 #include "runtime/base/result.hpp"
 
 namespace troupe {
@@ -17,13 +18,19 @@ namespace troupe {
 /// How a process ended, in words and as its Supervisor judges it.
 struct ProcessEnd {
   enum class Kind : std::uint8_t {
-    kEnded,    ///< with exit code 0, or by a signal that asks for it: TERM, INT, HUP
-    kKilled,   ///< in another way, KILL for one: by hand, or by the kernel for lack of memory
-    kCrashed,  ///< by a signal that its own instructions raise: SEGV, BUS, FPE, ILL, ABRT
+    /// With exit code 0 or kMappedFileLostStatus, or by a signal that asks for it: TERM, INT, HUP.
+    kEnded,
+    kKilled,  ///< in another way, KILL for one
+    /// By a signal that its own instructions raise (SEGV, BUS, FPE, ILL, ABRT), or by the kernel
+    /// for lack of memory.
+    kCrashed,
   };
   std::string text;  ///< "exit code 1", "killed by signal 9 (Killed)"
   Kind kind = Kind::kEnded;
 };
+
+/// `status`: as waitpid gives it.
+[[nodiscard]] ProcessEnd describe_end(int status, OomKills& oom_kills);
 
 /// Owns the process: it ends with this object, and the kernel ends it if this process is killed.
 /// It is in a process group of its own: Ctrl-C in a terminal does not reach it.

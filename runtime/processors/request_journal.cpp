@@ -189,13 +189,14 @@ void RequestJournal::group_ready(std::size_t group) {
   groups_[group].returns = false;
 }
 
-void RequestJournal::count_loss(Entry& entry, LossCause cause) {
+void RequestJournal::count_loss(Entry& entry, LossCause cause, bool was_alone) {
+  const int weight = was_alone && entry.is_suspect() ? 4 : 2;
   if (cause == LossCause::kCrashed) ++entry.num_crashes;
   const std::size_t progress = count_tokens(entry.request) - entry.tokens_before;
   if (progress >= kMinProgress) {
     entry.kill_score = entry.num_kills = 0;
   } else if (cause == LossCause::kKilled) {
-    entry.kill_score += progress == 0 ? 2 : 1;
+    entry.kill_score += progress == 0 ? weight : 1;
     ++entry.num_kills;
   }
 }
@@ -210,7 +211,7 @@ RequestJournal::Lost RequestJournal::group_lost(std::size_t group, LossCause cau
     Entry& entry = current->second;
     if (entry.group != group) continue;
     take_back(entry);
-    count_loss(entry, cause);
+    count_loss(entry, cause, was_alone);
     if (entry.aborted) {
       end_with(current, std::nullopt, FinishReason::kAbort, lost.ended);
     } else if (cause == LossCause::kKilled && was_alone && entry.kill_score >= kMaxKills) {

@@ -29,9 +29,10 @@ namespace troupe {
 /// A group that is killed may be killed by hand, again and again, and no request is to be lost by
 /// that; or by the kernel for the memory that a request takes, and that would go on for ever. What
 /// tells them apart is that a request which cannot be computed gets nowhere: a kill before it has
-/// got any token in that group counts twice for it, one before it has got kMinProgress counts once,
-/// and one behind that makes it begin to count anew. With kSuspectKills it is suspect, with
-/// kMaxKills and alone it fails.
+/// got any token in that group counts twice for it, or four times if it was a suspect and alone;
+/// one before it has got kMinProgress counts once, and one behind that makes it begin to count
+/// anew. With kSuspectKills it is suspect, with kMaxKills and alone it fails: after five kills
+/// without a token. (Of the kernel's kills there is a count, so these are crashes: ProcessEnd.)
 ///
 /// Every request that is added ends once: with a finished output that `record` is shown, or with
 /// one that a function here returns.
@@ -144,7 +145,7 @@ class RequestJournal {
   using Queue = std::map<std::uint64_t, RequestId>;
 
   void note(Entry& entry, const CompletionOutput& output);
-  static void count_loss(Entry& entry, LossCause cause);
+  static void count_loss(Entry& entry, LossCause cause, bool was_alone);
   void choose_quarantine();
   Submission hand_out(Queue& queue, std::size_t group);
   void take_back(Entry& entry);
