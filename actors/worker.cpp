@@ -85,6 +85,10 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
         } else {
           state(self).runner->fail_group(result.error());
           send(self, executor, StepFailed{step.step, result.error(), rank});
+          // Weights that are gone do not come back. The Supervisor starts another one, which loads
+          // what is there then.
+          const auto files = state(self).runner->check_files();
+          if (!files.ok()) self->quit(exit_reason_of(files.error().message));
         }
       },
   };

@@ -15,7 +15,9 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "runtime/base/file.hpp"
 #include "runtime/base/file_descriptor.hpp"
 
 namespace troupe {
@@ -25,6 +27,8 @@ namespace troupe {
 struct MappedFile::Watched {
   std::atomic<std::uintptr_t> begin{0};
   std::atomic<std::uintptr_t> end{0};
+  std::atomic<bool> reports_loss{false};
+  std::atomic<bool> is_lost{false};
   std::array<char, 1024> path{};  ///< its last characters, if it is longer
   Watched* next = nullptr;
 };
@@ -33,6 +37,12 @@ namespace {
 
 std::mutex watched_mutex;             // of those who change the list
 struct sigaction previous_action {};  // for what is not ours
+std::uintptr_t page_bytes = 0;
+/// Its bytes take the place of lost ones: so many of 0xff. Numbers of them are not numbers, and
+/// lists are at their end (kNoPair of compact weights), where zeros would lead beyond it.
+int ones_file = -1;
+constexpr std::size_t kOnesBytes = 1 << 20;
+constexpr std::string_view kLoss = " was cut short while it was mapped, or its disk cannot read it";
 
 void write_text(std::string_view text) {
   while (!text.empty()) {
@@ -49,12 +59,27 @@ std::atomic<MappedFile::Watched*> MappedFile::first_watched_{nullptr};
 /// Only what a handler may do: no locks, no memory.
 void MappedFile::handle_bus_error(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
-  for (const Watched* node = first_watched_.load(); node != nullptr; node = node->next) {
+  for (Watched* node = first_watched_.load(); node != nullptr; node = node->next) {
     if (address < node->begin.load() || address >= node->end.load()) continue;
+    const bool was_lost = node->is_lost.exchange(true);
+    if (node->reports_loss.load()) {
+      const std::uintptr_t begin = address / page_bytes * page_bytes;
+      void* const ones = ::mmap(reinterpret_cast<void*>(begin),
+                                std::min<std::uintptr_t>(kOnesBytes, node->end.load() - begin),
+                                PROT_READ, MAP_PRIVATE | MAP_FIXED, ones_file, 0);
+      if (ones != MAP_FAILED) {
+        if (was_lost) return;
+        write_text("troupe: ");
+        write_text(node->path.data());
+        write_text(kLoss);
+        write_text("\n");
+        return;
+      }
+    }
     write_text("troupe: ");
     write_text(node->path.data());
-    write_text(
-        " was cut short while it was mapped, or its disk cannot read it; this process ends\n");
+    write_text(kLoss);
+    write_text("; this process ends\n");
     ::_exit(kMappedFileLostStatus);
   }
   if ((previous_action.sa_flags & SA_SIGINFO) != 0)
@@ -68,6 +93,7 @@ void MappedFile::handle_bus_error(int signal, siginfo_t* info, void* context) {
 void MappedFile::install_handler() {
   static std::once_flag once;
   std::call_once(once, [] {
+    page_bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     struct sigaction action {};
     action.sa_sigaction = handle_bus_error;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -88,6 +114,7 @@ MappedFile::Watched* MappedFile::watch(std::span<const std::byte> bytes,
   const std::size_t size = std::min(text.size(), node->path.size() - 1);
   std::copy_n(text.data() + text.size() - size, size, node->path.data());
   node->path[size] = '\0';
+  node->reports_loss = node->is_lost = false;
   node->begin = reinterpret_cast<std::uintptr_t>(bytes.data());
   node->end = reinterpret_cast<std::uintptr_t>(bytes.data()) + bytes.size();
   if (is_new) {
@@ -97,8 +124,29 @@ MappedFile::Watched* MappedFile::watch(std::span<const std::byte> bytes,
   return node;
 }
 
-MappedFile::MappedFile(std::span<const std::byte> bytes, const std::filesystem::path& path)
-    : bytes_(bytes), watched_(watch(bytes, path)) {}
+MappedFile::MappedFile(FileDescriptor file, std::span<const std::byte> bytes,
+                       const std::filesystem::path& path)
+    : file_(std::move(file)), bytes_(bytes), watched_(watch(bytes, path)) {}
+
+void MappedFile::report_loss() const noexcept {
+  static const bool have_ones = [] {
+    FileDescriptor file(::memfd_create("lost bytes", MFD_CLOEXEC));
+    const std::vector<std::byte> ones(kOnesBytes, std::byte{0xff});
+    if (!file.valid() || !write_all(file.get(), ones, 0)) return false;
+    ones_file = file.release();  // as long as the process lives
+    return true;
+  }();
+  if (watched_ != nullptr) watched_->reports_loss = have_ones;
+}
+
+Result<void> MappedFile::check() const {
+  if (watched_ == nullptr) return {};
+  struct stat status {};
+  const bool is_whole =
+      fstat(file_.get(), &status) == 0 && std::cmp_greater_equal(status.st_size, bytes_.size());
+  if (is_whole && !watched_->is_lost.load()) return {};
+  return Error{ErrorCode::kIo, watched_->path.data() + std::string(kLoss)};
+}
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const auto failure = [&](const char* action) {
@@ -106,7 +154,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
         errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
         std::string("cannot ") + action + " " + path.string() + ": " + std::strerror(errno)};
   };
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));  // the mapping outlives it
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return failure("open");
   struct stat status {};
   if (fstat(file.get(), &status) != 0) return failure("read the size of");
@@ -114,7 +162,7 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   if (num_bytes == 0) return MappedFile();
   void* address = mmap(nullptr, num_bytes, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (address == MAP_FAILED) return failure("map");
-  return MappedFile({static_cast<const std::byte*>(address), num_bytes}, path);
+  return MappedFile(std::move(file), {static_cast<const std::byte*>(address), num_bytes}, path);
 }
 
 Result<void> MappedFile::read_in(std::span<const std::byte> part) const {

@@ -13,6 +13,7 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 
 namespace troupe {
@@ -98,6 +99,7 @@ Result<std::unique_ptr<PackedWeightsFile>> PackedWeightsFile::open(const fs::pat
     if (auto index = file->read_index(mapped->bytes())) {
       file->matrices_ = std::move(*index);
       file->mapped_ = std::move(mapped).value();
+      file->mapped_.report_loss();
       return file;
     }
   }
@@ -108,14 +110,17 @@ Result<std::unique_ptr<PackedWeightsFile>> PackedWeightsFile::open(const fs::pat
   return file;
 }
 
-PackedWeightsFile::~PackedWeightsFile() {
-  if (!unfinished_.empty()) discard();
+PackedWeightsFile::~PackedWeightsFile() { stop_writing(); }
+
+void PackedWeightsFile::stop_writing() noexcept {
+  if (!unfinished_.empty()) ::unlink(unfinished_.c_str());
+  unfinished_.clear();
+  file_ = FileDescriptor();
 }
 
 void PackedWeightsFile::discard() noexcept {
-  ::unlink(is_mapped() ? path_.c_str() : unfinished_.c_str());
-  unfinished_.clear();
-  file_ = FileDescriptor();
+  stop_writing();
+  if (is_mapped()) ::unlink(path_.c_str());
 }
 
 std::optional<std::vector<PackedWeightsFile::Matrix>> PackedWeightsFile::read_index(
@@ -161,13 +166,19 @@ Result<std::span<const std::byte>> PackedWeightsFile::next(WeightSpec& spec,
                                           " of " + std::to_string(matrices_.size()) + " is no " +
                                           plain + " with " + std::to_string(num_bytes) + " bytes"};
   const auto bytes = mapped_.bytes().subspan(matrix->offset, matrix->num_bytes);
-  if (const auto read = mapped_.read_in(bytes); !read.ok())
-    return Error{ErrorCode::kIo, path_.string() + ": " + read.error().message};
-  if (checksum(bytes) != matrix->checksum)
-    return Error{ErrorCode::kCorrupt, path_.string() + ": the " + std::to_string(bytes.size()) +
-                                          " bytes at " + std::to_string(matrix->offset) +
-                                          " are not those that were written"};
+  const auto read = mapped_.read_in(bytes);
+  const bool is_whole = read.ok() && checksum(bytes) == matrix->checksum;
+  if (!is_whole) {
+    log_warning("packed weights are damaged: this matrix is packed anew",
+                kv("file", path_.string()), kv("offset", matrix->offset), kv("bytes", bytes.size()),
+                kv("error", read.ok() ? "not the bytes that were written" : read.error().message));
+    if (repairs_ && unfinished_.empty())
+      if (const auto begun = begin_repair(); !begun.ok()) give_up_repair(begun.error());
+  } else if (!unfinished_.empty()) {
+    if (const auto kept = write_matrix(*matrix, bytes); !kept.ok()) give_up_repair(kept.error());
+  }
   ++next_;
+  if (!is_whole) return std::span<const std::byte>();
   spec.is_compact = is_compact;
   return bytes;
 }
@@ -203,16 +214,41 @@ Result<void> PackedWeightsFile::write(std::span<const std::byte> bytes, std::uin
   return {};
 }
 
-Result<void> PackedWeightsFile::append(const WeightSpec& spec, std::span<const std::byte> packed) {
-  CHECK(!is_mapped(), path_.string());
-  matrices_.push_back({to_text(spec), end_, packed.size(), checksum(packed)});
+Result<void> PackedWeightsFile::write_matrix(Matrix matrix, std::span<const std::byte> packed) {
+  matrix.offset = end_;
   end_ += (packed.size() + kAlignment - 1) / kAlignment * kAlignment;
-  return write(packed, matrices_.back().offset);
+  RETURN_IF_ERROR(write(packed, matrix.offset));
+  written_.push_back(std::move(matrix));
+  return {};
 }
 
-Result<void> PackedWeightsFile::commit() {
+Result<void> PackedWeightsFile::append(const WeightSpec& spec, std::span<const std::byte> packed) {
+  if (is_mapped() && unfinished_.empty()) return {};  // not repaired
+  const auto kept = write_matrix(
+      {.spec = to_text(spec), .num_bytes = packed.size(), .checksum = checksum(packed)}, packed);
+  if (kept.ok() || !is_mapped()) return kept;
+  give_up_repair(kept.error());
+  return {};
+}
+
+Result<void> PackedWeightsFile::begin_repair() {
+  RETURN_IF_ERROR(begin_writing());
+  for (std::size_t i = 0; i < next_; ++i)
+    RETURN_IF_ERROR(write_matrix(
+        matrices_[i], mapped_.bytes().subspan(matrices_[i].offset, matrices_[i].num_bytes)));
+  return {};
+}
+
+void PackedWeightsFile::give_up_repair(const Error& error) {
+  log_warning("packed weights not repaired", kv("error", error.message));
+  stop_writing();
+  repairs_ = false;
+}
+
+Result<bool> PackedWeightsFile::commit() {
+  if (unfinished_.empty()) return false;
   nlohmann::json index = {{"key", key_}, {"matrices", nlohmann::json::array()}};
-  for (const Matrix& matrix : matrices_)
+  for (const Matrix& matrix : written_)
     index["matrices"].push_back({{"spec", matrix.spec},
                                  {"offset", matrix.offset},
                                  {"bytes", matrix.num_bytes},
@@ -225,7 +261,7 @@ Result<void> PackedWeightsFile::commit() {
   if (::rename(unfinished_.c_str(), path_.c_str()) != 0) return failure("rename", unfinished_);
   unfinished_.clear();
   file_ = FileDescriptor();
-  return {};
+  return true;
 }
 
 }  // namespace troupe

@@ -32,7 +32,8 @@ void add_choice(std::string& text, std::string_view name, Number number) {
 ///
 /// It is a help and never a need: what goes wrong with it is logged, and weights are packed. A
 /// mapped file must not be written to; a new one is another file of that name. Disks and memory
-/// lose bits, so each matrix has a checksum, which is compared when it is mapped.
+/// lose bits, so each matrix has a checksum, which is compared when it is mapped. Of a file with
+/// damaged matrices the others are used, and a whole one is written beside it for the next load.
 ///
 /// The file: "TROUPEPW", offset and size of the index as two u64 in little endian; the matrices,
 /// each at a multiple of 4096 bytes; the index, JSON with the key and each matrix's specification,
@@ -55,16 +56,18 @@ class PackedWeightsFile {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] bool is_mapped() const noexcept { return !mapped_.bytes().empty(); }
   /// The next matrix, in memory as long as this lives: of num_bytes, or compact and of fewer; then
-  /// the spec becomes that. Errors: kCorrupt (it is another one, or its bytes are not those that
-  /// were written), kIo. Pre: is_mapped().
+  /// the spec becomes that. Empty: its bytes are not those that were written; it is to be packed,
+  /// and appended. Errors: kCorrupt (it is another one). Pre: is_mapped().
   Result<std::span<const std::byte>> next(WeightSpec& spec, std::size_t num_bytes);
-  /// Writes the next matrix. Errors: kIo. Pre: not is_mapped().
+  /// Writes the next matrix. Errors: kIo. Pre: not is_mapped(), or next() gave an empty one.
   Result<void> append(const WeightSpec& spec, std::span<const std::byte> packed);
-  /// All are written. Errors: kIo.
-  Result<void> commit();
+  /// All are there. True: a file was written. Errors: kIo.
+  Result<bool> commit();
   /// Removes the file, as it is not what it should be: the next load writes another. What was
   /// mapped stays so.
   void discard() noexcept;
+  /// What is mapped was the file's whenever it was read. Errors: kIo, as MappedFile::check.
+  [[nodiscard]] Result<void> check() const { return mapped_.check(); }
 
  private:
   struct Matrix {
@@ -81,16 +84,24 @@ class PackedWeightsFile {
       std::span<const std::byte> file) const;
   Result<void> begin_writing();
   Result<void> write(std::span<const std::byte> bytes, std::uint64_t offset);
+  Result<void> write_matrix(Matrix matrix, std::span<const std::byte> packed);
+  /// Writes the mapped matrices before the next one to a file that is to replace this one.
+  Result<void> begin_repair();
+  /// It stays as it is, and the next load has to pack what this one does.
+  void give_up_repair(const Error& error);
+  void stop_writing() noexcept;
 
   std::filesystem::path path_;
   std::string key_;
   ThreadPool& pool_;
-  std::vector<Matrix> matrices_;
+  std::vector<Matrix> matrices_;  ///< of the mapped file
   MappedFile mapped_;
   std::size_t next_ = 0;
+  std::vector<Matrix> written_;
   FileDescriptor file_;     ///< being written, as unfinished_
   std::string unfinished_;  ///< empty: none
   std::uint64_t end_ = 0;   ///< of what is written
+  bool repairs_ = true;     ///< damaged matrices
 };
 
 }  // namespace troupe

@@ -121,6 +121,11 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
   return name == "int8" ? QuantizedType::kInt8 : QuantizedType::kInt4;
 }
 
+Result<void> LoadedModel::check_files() const {
+  RETURN_IF_ERROR(checkpoint->check());
+  return packed_weights == nullptr ? Result<void>() : packed_weights->check();
+}
+
 Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
                                const ModelLoadOptions& options,
                                const LoadProgressCallback& progress) {

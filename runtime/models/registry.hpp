@@ -40,6 +40,9 @@ struct LoadedModel {
   ModelConfig config;
   DType dtype = DType::kF32;
 
+  /// Its files are as they were when it was loaded. Errors: kIo, one was cut or cannot be read;
+  /// what the model has computed since the last check is not to be used.
+  [[nodiscard]] Result<void> check_files() const;
   /// Of its weights: the system counts their pages among those that it could free.
   [[nodiscard]] std::int64_t mapped_bytes() const noexcept {
     return packed_weights != nullptr && packed_weights->is_mapped() ? model->weight_bytes() : 0;

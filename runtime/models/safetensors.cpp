@@ -297,7 +297,14 @@ Result<void> Checkpoint::add_file(const std::filesystem::path& path) {
       return Error{ErrorCode::kCorrupt, "tensor " + in_quotes(name) + " is in " +
                                             entry->second.file + " and in " + file_name};
   }
+  file.report_loss();
   files_.push_back(std::move(file));
+  return {};
+}
+
+Result<void> Checkpoint::check() const {
+  for (const SafetensorsFile& file : files_) RETURN_IF_ERROR(file.check());
+  for (const MappedFile& file : ggufs_) RETURN_IF_ERROR(file.check());
   return {};
 }
 
@@ -319,6 +326,7 @@ Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path) {
                                             " are the same one of the model"};
   }
   checkpoint.ggufs_ = std::move(gguf.files);
+  for (const MappedFile& file : checkpoint.ggufs_) file.report_loss();
   return checkpoint;
 }
 

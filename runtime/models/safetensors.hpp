@@ -105,6 +105,8 @@ class SafetensorsFile {
   [[nodiscard]] const TensorView* find(std::string_view name) const;
   /// See MappedFile.
   void drop_pages(std::span<const std::byte> part) const noexcept { file_.drop_pages(part); }
+  void report_loss() const noexcept { file_.report_loss(); }
+  [[nodiscard]] Result<void> check() const { return file_.check(); }
 
  private:
   SafetensorsFile(MappedFile file, TensorMap tensors)
@@ -146,6 +148,9 @@ class Checkpoint {
   [[nodiscard]] std::size_t num_files() const noexcept { return files_.size() + ggufs_.size(); }
   /// Of all tensors together.
   [[nodiscard]] std::int64_t num_bytes() const noexcept;
+  /// What has been read was the files'. Errors: kIo, as MappedFile::check. Whoever reads tensors
+  /// asks: of a file that is cut, they are anything.
+  [[nodiscard]] Result<void> check() const;
   /// Says that the tensor was read and is not needed for now: its memory goes back to the system.
   void drop_pages(const Tensor& tensor) const noexcept {
     for (const SafetensorsFile& file : files_) file.drop_pages(tensor.view.bytes);

@@ -354,14 +354,13 @@ bool WeightLoader::take_from_file(PackedMatrix& matrix, std::string_view name,
   const auto mapped = file_->next(matrix.spec, num_bytes);
   if (!mapped.ok()) {
     log_warning(
-        "packed weights are damaged or of another model: this tensor and those behind it "
-        "are packed anew",
+        "packed weights are of another model: this tensor and those behind it are packed anew",
         kv("tensor", name));
     give_up_file(mapped.error());
     return false;
   }
   matrix.mapped = *mapped;
-  return true;
+  return !mapped->empty();
 }
 
 void WeightLoader::give_up_file(const Error& error) {
@@ -504,11 +503,13 @@ Result<void> WeightLoader::finish() {
     return error;
   }
   RETURN_IF_ERROR(check_unused());
-  if (file_ != nullptr && !file_->is_mapped()) {
+  RETURN_IF_ERROR(checkpoint_.check());
+  if (file_ != nullptr) {
+    RETURN_IF_ERROR(file_->check());
     const auto kept = file_->commit();
     if (!kept.ok()) {
       give_up_file(kept.error());
-    } else {
+    } else if (*kept) {
       log_info("packed weights written", kv("file", file_->path().string()));
     }
   }

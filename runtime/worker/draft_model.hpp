@@ -41,6 +41,7 @@ class DraftModel {
 
   [[nodiscard]] const Model& model() const noexcept { return *loaded_.model; }
   [[nodiscard]] std::int64_t mapped_bytes() const noexcept { return loaded_.mapped_bytes(); }
+  [[nodiscard]] Result<void> check_files() const { return loaded_.check_files(); }
   /// The type that its checkpoint, or the option, names.
   [[nodiscard]] DType dtype() const noexcept { return loaded_.dtype; }
   /// Activations, logits and workspace of the largest step.

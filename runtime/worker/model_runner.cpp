@@ -334,6 +334,18 @@ void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
 }
 
 Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
+  Result<ModelRunnerOutput> result = compute(step);
+  // Of weights that are gone it has computed anything.
+  RETURN_IF_ERROR(check_files());
+  return result;
+}
+
+Result<void> ModelRunner::check_files() const {
+  RETURN_IF_ERROR(loaded_.check_files());
+  return draft_model_ == nullptr ? Result<void>() : draft_model_->check_files();
+}
+
+Result<ModelRunnerOutput> ModelRunner::compute(const SchedulerOutput& step) {
   if (!batch_) return Error{ErrorCode::kUnavailable, "the KV cache is not initialised"};
   const bool has_peers = options_.parallel.world_size() > 1;
   if (has_peers && peers_ == nullptr)

@@ -70,9 +70,13 @@ class ModelRunner {
   /// ranks). CHECKs what the Scheduler must keep: known ids, block tables that cover the tokens, at
   /// most max_num_batched_tokens tokens.
   Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
+  /// The files of the weights are whole. Errors: kIo, one was cut or cannot be read; from then on
+  /// execute() fails with the same, and only another runner helps.
+  [[nodiscard]] Result<void> check_files() const;
 
  private:
   [[nodiscard]] bool is_output_rank() const noexcept;
+  Result<ModelRunnerOutput> compute(const SchedulerOutput& step);
   /// Takes what the output rank sampled in the steps before, as far as this step touches it.
   void take_samples(const SchedulerOutput& step);
   /// Takes all that has been sampled.

@@ -16,6 +16,7 @@ import unittest
 import bench_streams
 from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, communicate, nodes_of, wait_until
 
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 STORY = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story about a dragon."}], "temperature": 0}
 
 
@@ -312,6 +313,26 @@ class Refusals(unittest.TestCase):
             message = self.refused(folder(rewrite("config.json", json.dumps(config).encode())))
             self.assertIn("656", message)
             self.assertIn("640", message)
+
+
+class LostFiles(unittest.TestCase):
+    def test_packed_weights_that_are_cut_under_a_server_cost_a_worker_and_no_answer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with Server("--packed-weights-dir", folder) as server:  # writes them; the next ones map them
+                status, expected = post(server, "/v1/chat/completions", STORY)
+                self.assertEqual(status, 200)
+            (file,) = pathlib.Path(folder).iterdir()
+            size = file.stat().st_size
+            for arguments in (), ("--config-file", str(CONFIGS / "multi-process.conf")):
+                with self.subTest(arguments=arguments), Server("--packed-weights-dir", folder, *arguments) as server:
+                    with file.open("r+b") as packed:
+                        packed.truncate(size // 2)
+                    status, answer = post(server, "/v1/chat/completions", STORY)
+                    self.assertEqual((status, answer["choices"]), (200, expected["choices"]))
+                    self.assertIn(f"{file} was cut short while it was mapped", server.log())
+                    wait_until(lambda: server.log().count("engine restarted") == 1, "the restart")
+                    self.assertEqual(file.stat().st_size, size)  # packed anew
+                    self.assertEqual(post(server, "/v1/chat/completions", STORY)[1]["choices"], expected["choices"])
 
 
 if __name__ == "__main__":

@@ -80,6 +80,30 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_cut_while_it_is_mapped_is_named_by_the_proce
                                   "this process ends\n");
 }
 
+BOOST_AUTO_TEST_CASE(a_process_that_asks_outlives_a_file_that_is_cut) {
+  const TwoPages cut("mapped-and-reported");
+  const TwoPages whole("mapped-beside-it");
+  const Ending ending = run_in_child([&] {
+    const MappedFile file = MappedFile::open(cut.path()).value();
+    const MappedFile other = MappedFile::open(whole.path()).value();
+    file.report_loss();
+    if (!file.check().ok()) ::_exit(1);
+    fs::resize_file(cut.path(), 10);
+    const auto lost = file.check();  // before anybody has met the gap
+    if (lost.ok() || lost.error().message.find(cut.path().string()) == std::string::npos)
+      ::_exit(2);
+    touch(file, TwoPages::page_bytes());
+    if (file.bytes()[2 * TwoPages::page_bytes() - 1] != std::byte{0xff}) ::_exit(4);
+    std::ofstream(cut.path(), std::ios::binary) << std::string(2 * TwoPages::page_bytes(), 'x');
+    if (file.check().ok() || !other.check().ok()) ::_exit(3);  // it was lost meanwhile
+  });
+  BOOST_TEST(WIFEXITED(ending.status));
+  BOOST_TEST(WEXITSTATUS(ending.status) == 0);
+  BOOST_TEST(ending.errors == "troupe: " + cut.path().string() +
+                                  " was cut short while it was mapped, or its disk cannot read "
+                                  "it\n");
+}
+
 BOOST_AUTO_TEST_CASE(a_file_that_is_read_in_after_it_was_cut_is_an_error) {
   const TwoPages cut("mapped-cut-and-read-in");
   const MappedFile file = MappedFile::open(cut.path()).value();

@@ -11,6 +11,7 @@
 #include "runtime/models/packed_weights_file.hpp"
 #include "runtime/models/registry.hpp"
 #include "tests/support/replay_models_driver.hpp"
+#include "tests/support/standard_error.hpp"
 
 namespace troupe {
 namespace {
@@ -55,8 +56,7 @@ From load(const Folders& folders, const ModelLoadOptions& options = {}) {
   return loaded.value().packed_weights->is_mapped() ? From::kFile : From::kCheckpoint;
 }
 
-std::vector<DriverResult> results(const Folders& folders, const std::string& isa,
-                                  const std::string& quantization, const fs::path& dir) {
+std::vector<DriverJob> jobs() {
   std::vector<DriverJob> jobs;
   for (const TokenId first : {3, 70, 200}) {
     DriverJob job{.prompt = {first, 5, 9, 11, 2, 90}, .params = {}, .num_outputs = 8};
@@ -64,12 +64,17 @@ std::vector<DriverResult> results(const Folders& folders, const std::string& isa
     job.params.logprobs = 3;
     jobs.push_back(job);
   }
+  return jobs;
+}
+
+std::vector<DriverResult> results(const Folders& folders, const std::string& isa,
+                                  const std::string& quantization, const fs::path& dir) {
   DrivenRunner runner = load_driven_runner({.folder = folders.model.string(),
                                             .dtype = "bfloat16",
                                             .quantization = quantization,
                                             .packed_weights_dir = dir.string(),
                                             .isa = isa});
-  return drive(runner, jobs, {});
+  return drive(runner, jobs(), {});
 }
 
 void overwrite(const fs::path& path, const std::function<void(std::string&)>& edit) {
@@ -168,22 +173,64 @@ BOOST_AUTO_TEST_CASE(a_file_of_other_matrices_is_left_and_removed) {
   BOOST_TEST(folders.files().size() == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(a_flipped_bit_of_any_matrix_is_seen_and_its_tensor_packed_anew) {
+std::vector<std::size_t> matrix_offsets(const std::string& whole) {
+  std::vector<std::size_t> places;
+  for (std::size_t at = whole.find("\"offset\":"); at != std::string::npos;
+       at = whole.find("\"offset\":", at + 1))
+    places.push_back(std::stoul(whole.substr(at + 9)));
+  return places;
+}
+
+BOOST_AUTO_TEST_CASE(a_flipped_bit_of_any_matrix_is_seen_and_only_that_matrix_packed_anew) {
   const Folders folders;
   const auto expected = results(folders, "auto", "auto", {});
   BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
   const std::string whole = read_file(folders.only_file()).value();
-  std::vector<std::size_t> places;
-  for (std::size_t at = whole.find("\"offset\":"); at != std::string::npos;
-       at = whole.find("\"offset\":", at + 1))
-    places.push_back(std::stoul(whole.substr(at + 9)) + 77);
+  const std::vector<std::size_t> places = matrix_offsets(whole);
   BOOST_TEST(places.size() > 8);
+  const auto damage = [&](std::size_t place) {
+    overwrite(folders.only_file(), [&](std::string& bytes) { bytes[place + 77] ^= 0x10; });
+  };
   for (const std::size_t place : places) {
-    overwrite(folders.only_file(), [&](std::string& bytes) { bytes[place] ^= 0x10; });
+    damage(place);
+    StandardError log;
     BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
-    BOOST_TEST(folders.files().empty());
-    BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+    BOOST_TEST(log.take().find("offset=" + std::to_string(place)) != std::string::npos);
     BOOST_TEST((read_file(folders.only_file()).value() == whole));
+  }
+  // Several: the others are mapped, and the file is whole again.
+  for (const std::size_t i : {1, 2, 5}) damage(places[i]);
+  BOOST_CHECK(load(folders) == From::kFile);
+  BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+  BOOST_TEST((read_file(folders.only_file()).value() == whole));
+}
+
+BOOST_AUTO_TEST_CASE(weights_that_are_cut_under_a_runner_fail_it_and_no_other) {
+  const Folders folders;
+  const auto expected = results(folders, "auto", "auto", {});
+  BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
+  const auto runner = [&](const fs::path& packed) {
+    return load_driven_runner({.folder = folders.model.string(),
+                               .dtype = "bfloat16",
+                               .packed_weights_dir = packed.string()});
+  };
+  for (const bool cuts_packed : {true, false}) {
+    DrivenRunner cut = runner(cuts_packed ? folders.packed : fs::path());
+    DrivenRunner other = runner({});
+    BOOST_TEST(cut.runner->check_files().ok());
+    const fs::path file =
+        cuts_packed ? folders.only_file() : folders.model / "model-00001-of-00003.safetensors";
+    const std::string whole = read_file(file).value();
+    // What is left of its pages is zeros to their ends, without a signal.
+    fs::resize_file(file, cuts_packed ? 5000 : whole.size() - 1);
+    BOOST_CHECK_EXCEPTION((void)drive(cut, jobs(), {}), std::runtime_error, [&](const auto& error) {
+      return std::string_view(error.what()).find(file.string() + " was cut short") !=
+             std::string_view::npos;
+    });
+    BOOST_TEST(!cut.runner->check_files().ok());
+    if (cuts_packed) BOOST_CHECK(drive(other, jobs(), {}) == expected);
+    if (!cuts_packed) std::ofstream(file, std::ios::binary) << whole;
+    BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
   }
 }
 
