@@ -12,6 +12,7 @@
 #include "messages/ids.hpp"
 #include "messages/reflect.hpp"
 #include "messages/request.hpp"
+#include "messages/shared_vector.hpp"
 
 namespace troupe {
 
@@ -131,7 +132,7 @@ TROUPE_MESSAGE(BlockResidency, lifetime_s, idle_s, reuse_gaps_s)
 /// What the KVCacheManager must know of a request to name its blocks: all that enters their hashes.
 struct KVCacheRequest {
   RequestId id{};
-  std::vector<TokenId> token_ids;  ///< the prompt, and outputs generated before
+  SharedVector<TokenId> token_ids;  ///< the prompt, and outputs generated before
   std::int32_t num_prompt_tokens = 0;
   std::vector<MultiModalFeature> mm_features;  ///< without data
   std::optional<LoraRequest> lora;

@@ -120,7 +120,7 @@ void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, 
   out.bytes(parent);
   const auto size = static_cast<std::size_t>(end - begin);
   out.begin_tuple(size);
-  out.integers(std::span(request.token_ids).subspan(static_cast<std::size_t>(begin), size));
+  out.integers(std::span(request.token_ids.get()).subspan(static_cast<std::size_t>(begin), size));
   out.end_tuple(size);
 
   const bool salted = begin == 0 && !request.cache_salt.empty();

@@ -47,7 +47,8 @@ CachedRequest& KVCacheManager::request(RequestId id) {
 }
 
 void KVCacheManager::append_tokens(CachedRequest& request, std::span<const TokenId> token_ids) {
-  request.info.token_ids.insert(request.info.token_ids.end(), token_ids.begin(), token_ids.end());
+  std::vector<TokenId>& all = request.info.token_ids.edit();
+  all.insert(all.end(), token_ids.begin(), token_ids.end());
   if (settings_.keeps_hashes()) hasher_.extend(request.info, request.hashes);
 }
 
@@ -216,7 +217,7 @@ void KVCacheManager::apply(const KVCacheUpdates& updates) {
         break;
       case KVCacheCommandKind::kTruncate:
         CHECK(count <= known.info.token_ids.size(), count);
-        known.info.token_ids.resize(count);
+        known.info.token_ids.edit().resize(count);
         known.info.num_prompt_tokens = command.count;
         known.hashes.resize(
             std::min(known.hashes.size(), count / static_cast<std::size_t>(hasher_.unit())));

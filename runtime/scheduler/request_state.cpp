@@ -46,8 +46,9 @@ RequestState::RequestState(EngineCoreRequest request)
                                        : RequestStatus::kWaiting),
       kv_transfer_params(std::move(request.kv_transfer_params)) {
   if (!resubmitted) prefill_stats.emplace(PrefillStats{.num_prompt_tokens = num_prompt_tokens});
-  token_ids.insert(token_ids.end(), request.output_token_ids.begin(),
-                   request.output_token_ids.end());
+  if (!resubmitted) return;
+  std::vector<TokenId>& all = token_ids.edit();
+  all.insert(all.end(), request.output_token_ids.begin(), request.output_token_ids.end());
 }
 
 namespace {
@@ -62,8 +63,8 @@ bool repeats(std::span<const TokenId> outputs, std::size_t pattern, std::size_t 
 bool is_repetitive(const RequestState& request) {
   const auto& rule = request.params.repetition_detection;
   if (!rule || rule->max_pattern_size <= 0 || rule->min_count <= 0) return false;
-  const auto outputs =
-      std::span(request.token_ids).subspan(static_cast<std::size_t>(request.num_prompt_tokens));
+  const auto outputs = std::span(request.token_ids.get())
+                           .subspan(static_cast<std::size_t>(request.num_prompt_tokens));
   const auto count = static_cast<std::size_t>(rule->min_count);
   for (std::int32_t size = std::max(1, rule->min_pattern_size); size <= rule->max_pattern_size;
        ++size) {
@@ -77,7 +78,7 @@ bool is_repetitive(const RequestState& request) {
 }  // namespace
 
 bool append_and_check_stop(RequestState& request, TokenId last, std::int32_t max_model_len) {
-  request.token_ids.push_back(last);
+  request.token_ids.edit().push_back(last);
   const SamplingParams& params = request.params;
   if (params.eos_token_id == last) {
     request.status = RequestStatus::kFinishedStopped;

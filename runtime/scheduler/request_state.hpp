@@ -13,6 +13,7 @@
 #include "messages/engine_output.hpp"
 #include "messages/ids.hpp"
 #include "messages/request.hpp"
+#include "messages/shared_vector.hpp"
 #include "runtime/scheduler/grammar.hpp"
 
 namespace troupe {
@@ -92,7 +93,8 @@ struct RequestState {
   bool resubmitted = false;  ///< another engine has computed its prompt before
   std::deque<std::optional<EngineCoreRequest>> next_chunks;  ///< of a session; none: its end
 
-  std::vector<TokenId> token_ids;  ///< the prompt, then the outputs
+  /// The prompt, then the outputs. Samples of one request share their prompt until they run.
+  SharedVector<TokenId> token_ids;
   std::int32_t num_prompt_tokens = 0;
   std::int32_t max_tokens = 0;
   std::vector<TokenId> draft_token_ids;  ///< to verify in the next step; -1 is a placeholder

@@ -72,8 +72,10 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
       .skip_reading_prefix_cache = request.params.skip_reading_prefix_cache,
       .report_all_hits = request.report_all_cache_hits,
       .session_id = request.session_id};
-  cached.token_ids.insert(cached.token_ids.end(), request.output_token_ids.begin(),
-                          request.output_token_ids.end());
+  if (!request.output_token_ids.empty()) {
+    std::vector<TokenId>& all = cached.token_ids.edit();
+    all.insert(all.end(), request.output_token_ids.begin(), request.output_token_ids.end());
+  }
   const RequestLimits limits = request.limits;
   const double age_s = request.age_s;
   auto state = std::make_unique<RequestState>(std::move(request));

@@ -264,7 +264,8 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
     return;
   }
   if (request.status == RequestStatus::kWaitingForStreamingRequest) --num_waiting_for_chunk_;
-  request.token_ids.resize(static_cast<std::size_t>(request.num_computed_tokens));
+  std::vector<TokenId>& token_ids = request.token_ids.edit();
+  token_ids.resize(static_cast<std::size_t>(request.num_computed_tokens));
   tell_kv(KVCacheCommandKind::kTruncate, request.id, request.num_computed_tokens);
   const std::int32_t base = request.num_computed_tokens;
   for (MultiModalFeature& item : chunk.mm_features) {
@@ -276,8 +277,7 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
   }
   if (!chunk.mm_features.empty())
     encoder_updates_.requests.push_back({request.id, request.mm_features});
-  request.token_ids.insert(request.token_ids.end(), chunk.prompt_token_ids.begin(),
-                           chunk.prompt_token_ids.end());
+  token_ids.insert(token_ids.end(), chunk.prompt_token_ids.begin(), chunk.prompt_token_ids.end());
   tell_kv(KVCacheCommandKind::kExtendPrompt, request.id,
           static_cast<std::int32_t>(chunk.prompt_token_ids.size()));
   kv_updates_.token_ids.insert(kv_updates_.token_ids.end(), chunk.prompt_token_ids.begin(),

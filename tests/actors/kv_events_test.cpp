@@ -50,8 +50,9 @@ struct Fixture {
 
   static KVCacheUpdates request(std::uint64_t id, std::int32_t num_tokens, TokenId first) {
     KVCacheRequest added{.id = RequestId{id}, .num_prompt_tokens = num_tokens};
-    added.token_ids.resize(static_cast<std::size_t>(num_tokens));
-    std::iota(added.token_ids.begin(), added.token_ids.end(), first);
+    std::vector<TokenId>& tokens = added.token_ids.edit();
+    tokens.resize(static_cast<std::size_t>(num_tokens));
+    std::iota(tokens.begin(), tokens.end(), first);
     return {.new_requests = {added}};
   }
   static KVCacheUpdates command(KVCacheCommandKind kind, std::uint64_t id) {

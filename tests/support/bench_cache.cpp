@@ -119,7 +119,7 @@ void hash_prompt(benchmark::State& state) {
   const BlockHasher hasher(static_cast<BlockHashAlgorithm>(state.range(0)),
                            static_cast<std::int32_t>(state.range(1)));
   KVCacheRequest request;
-  for (TokenId token = 0; token < 16384; ++token) request.token_ids.push_back(token * 7);
+  for (TokenId token = 0; token < 16384; ++token) request.token_ids.edit().push_back(token * 7);
   std::vector<BlockHash> hashes;
   for (auto _ : state) {
     hashes.clear();

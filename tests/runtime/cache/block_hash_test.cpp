@@ -165,13 +165,13 @@ BOOST_AUTO_TEST_CASE(equal_identifiers_are_distinct_objects_to_the_pickled_algor
 BOOST_AUTO_TEST_CASE(hashes_do_not_depend_on_how_the_tokens_arrived) {
   const BlockHasher hasher(BlockHashAlgorithm::kSha256Cbor, 4);
   KVCacheRequest whole;
-  for (TokenId token = 0; token < 23; ++token) whole.token_ids.push_back(token * 70000);
+  for (TokenId token = 0; token < 23; ++token) whole.token_ids.edit().push_back(token * 70000);
   std::vector<BlockHash> at_once;
   hasher.extend(whole, at_once);
   KVCacheRequest growing;
   std::vector<BlockHash> one_by_one;
   for (const TokenId token : whole.token_ids) {
-    growing.token_ids.push_back(token);
+    growing.token_ids.edit().push_back(token);
     hasher.extend(growing, one_by_one);
   }
   BOOST_TEST((at_once == one_by_one));

@@ -26,7 +26,7 @@ CachedRequest& add(KVCacheManager& manager, std::uint64_t id, std::int32_t num_t
                    TokenId first = 0) {
   KVCacheRequest request{.id = RequestId{id}};
   for (TokenId token = first; token < first + num_tokens; ++token)
-    request.token_ids.push_back(token);
+    request.token_ids.edit().push_back(token);
   request.num_prompt_tokens = num_tokens;
   return manager.add_request(std::move(request));
 }
@@ -173,7 +173,7 @@ BOOST_AUTO_TEST_CASE(a_tail_inside_a_block_gives_way_to_external_tokens) {
     request.id = RequestId{id};
     request.num_prompt_tokens = 60;
     for (TokenId token = 0; token < (id == 1 ? 45 : 60); ++token)
-      request.token_ids.push_back(token);
+      request.token_ids.edit().push_back(token);
   }
   updates.new_requests[0].num_prompt_tokens = 45;
   manager.apply(updates);

@@ -162,6 +162,34 @@ EngineCoreRequest chunk_of(RequestId id, std::size_t num_tokens) {
   return chunk;
 }
 
+BOOST_AUTO_TEST_CASE(samples_of_a_request_share_their_prompt_until_they_run) {
+  constexpr std::int32_t kPromptTokens = 20;
+  SchedulerFixture test(SchedulerFixture::small());  // four run at once
+  const EngineCoreRequest request = test.request(kPromptTokens, 3);
+  const TokenId* const prompt = request.prompt_token_ids.data();
+  std::vector<RequestId> ids;
+  for (int i = 0; i < 10; ++i) {
+    EngineCoreRequest sample = request;
+    sample.id = RequestId{static_cast<std::uint64_t>(i + 1)};
+    ids.push_back(test.add(std::move(sample)));
+  }
+  test.step();
+  std::size_t num_sharing = 0;
+  for (const RequestId id : ids) {
+    const RequestState& state = *test.scheduler->request(id);
+    const SharedVector<TokenId>& cached = test.manager->request(id).info.token_ids;
+    BOOST_TEST((state.token_ids.data() == prompt) == !test.running(id));
+    if (!test.running(id)) BOOST_TEST(cached.data() == prompt);
+    num_sharing += state.token_ids.data() == prompt;
+  }
+  BOOST_TEST(num_sharing == 6u);
+  while (test.ended.size() < ids.size()) test.step();
+  BOOST_TEST(std::vector<TokenId>(prompt, prompt + kPromptTokens) ==
+                 std::vector<TokenId>(request.prompt_token_ids),
+             boost::test_tools::per_element());
+  BOOST_TEST(test.all_blocks_free());
+}
+
 BOOST_AUTO_TEST_CASE(a_chunk_that_makes_a_session_too_long_ends_it_alone) {
   SchedulerFixture engine(SchedulerFixture::small());  // max_model_len 64
   EngineCoreRequest first = engine.request(20, 1);
