@@ -333,7 +333,7 @@ std::string OptionSet::meant_by(const std::string& argument) const {
   return name.empty() ? "" : ", did you mean --" + name + "?";
 }
 
-/// An option that is not ours: vLLM's, or nobody's. `at` moves over its value.
+/// An option that is not ours: vLLM's, or nobody's. `at` moves over its values.
 Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std::size_t& at,
                                      const std::string& name, std::optional<std::string> text) {
   const std::string& argument = arguments[at];
@@ -352,7 +352,10 @@ Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std
   const VllmOption* foreign = find_vllm_option(long_name.substr(0, long_name.find('.')));
   const bool negated = foreign == nullptr && long_name.starts_with("no-");
   if (negated) foreign = find_vllm_option(std::string_view(long_name).substr(3));
-  if (negated && foreign != nullptr && foreign->kind == VllmOption::Kind::kValue) foreign = nullptr;
+  const bool takes_several = foreign != nullptr && foreign->kind == VllmOption::Kind::kValues;
+  const bool takes_value =
+      takes_several || (foreign != nullptr && foreign->kind == VllmOption::Kind::kValue);
+  if (negated && takes_value) foreign = nullptr;
   if (foreign == nullptr)
     return invalid_argument("unknown option '" + written + "'" + meant_by(written), name);
   const std::string reason(foreign->reason);
@@ -360,9 +363,14 @@ Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std
     return invalid_argument(
         written + " is an option of vLLM's that Troupe does not have: " + reason, name);
   }
-  if (foreign->kind == VllmOption::Kind::kValue) {
-    if (!text && at + 1 < arguments.size() && !looks_like_option(arguments[at + 1]))
-      text = arguments[++at];
+  if (takes_value) {
+    const auto next_is_value = [&] {
+      return at + 1 < arguments.size() && arguments[at + 1] != "--" &&
+             !looks_like_option(arguments[at + 1]);
+    };
+    const bool is_one_word = text.has_value();
+    if (!text && next_is_value()) text = arguments[++at];
+    while (takes_several && !is_one_word && next_is_value()) ++at;
     if (!text) return invalid_argument(written + " needs a value", name);
     if (!is_harmless(*foreign, *text)) {
       return invalid_argument(written + " = '" + *text + "' is not offered: " + reason, name);

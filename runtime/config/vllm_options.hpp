@@ -12,6 +12,7 @@ struct VllmOption {
   enum class Kind : std::uint8_t {
     kFlag,     ///< takes no value; no effect here, and no answer would be another with it
     kValue,    ///< takes one; the same
+    kValues,   ///< takes one or more, as many as stand before the next option; the same
     kRefused,  ///< ignoring it would change answers, or what clients and other processes meet
   };
   std::string_view name;

@@ -186,6 +186,25 @@ BOOST_AUTO_TEST_CASE(options_of_vllm_without_a_meaning_here_are_noted_and_others
   }
 }
 
+BOOST_AUTO_TEST_CASE(options_of_vllm_that_take_several_values_take_all_that_follow) {
+  for (const char* option : {"--cuda-graph-sizes", "--cudagraph-capture-sizes", "--ignore-patterns",
+                             "--allowed-media-domains"}) {
+    Loaded loaded({"model", option, "1", "2", "4", "--port", "1234"});
+    BOOST_REQUIRE(loaded.rest.ok());
+    BOOST_TEST((*loaded.rest == std::vector<std::string>{"model"}), option);
+    BOOST_TEST(loaded.options.server.port == 1234);
+    BOOST_TEST(loaded.set.notes().size() == 1u);
+    BOOST_TEST(Loaded({option}).rest.error().message == std::string(option) + " needs a value");
+    // What `=` joins is the whole of it, and `--` ends the values.
+    const Loaded joined({std::string(option) + "=1", "model"});
+    BOOST_TEST((*joined.rest == std::vector<std::string>{"model"}), option);
+    const Loaded ended({option, "1", "2", "--", "model"});
+    BOOST_TEST((*ended.rest == std::vector<std::string>{"model"}), option);
+  }
+  // An option of one value leaves the next word alone.
+  BOOST_TEST((*Loaded({"--swap-space", "4", "model"}).rest == std::vector<std::string>{"model"}));
+}
+
 BOOST_AUTO_TEST_CASE(help_has_a_short_and_a_long_form) {
   Loaded loaded({});
   const std::string all = loaded.set.help(), usual = loaded.set.help(false);
