@@ -153,6 +153,21 @@ class Memory(unittest.TestCase):
             server.wait_idle()
             self.assertEqual(post(server, *completion(n=2, logprobs=20, max_tokens=4))[0], 200)
 
+    def test_samples_share_their_prompt(self):
+        n, num_tokens = 4096, 1900
+        with Server(*DEMO, "--max-request-tokens", "20000000", "--max-request-samples", str(n), "--max-num-seqs", "16") as server:
+            taken = {}
+            for size in (num_tokens, 8, num_tokens, 8):
+                reset_peak(server.process.pid)
+                before = memory(server.process.pid, "VmRSS")
+                self.assertEqual(post(server, *completion(n=n, prompt=[size % 50 + 7] * size))[0], 200)
+                server.wait_idle()
+                taken[size] = memory(server.process.pid, "VmHWM") - before  # of the second time
+                wait_until(lambda: memory(server.process.pid, "VmRSS") - before < 64 * MB, "memory to be given back")
+            per_token = (taken[num_tokens] - taken[8]) / (n * num_tokens)
+            print(f"{per_token:.1f} bytes for each token of the prompt in each sample")
+            self.assertLess(per_token, 12)  # 9: hashes of its blocks, and blocks of the running; 18 with copies of its own
+
     def test_others_are_served_meanwhile(self):
         statuses = []
         large = threading.Thread(target=lambda: statuses.append(post(self.server, *completion(n=1024, stop=["x" * 1_000_000]))[0]))
