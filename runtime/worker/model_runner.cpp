@@ -340,11 +340,6 @@ Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   return result;
 }
 
-Result<void> ModelRunner::check_files() const {
-  RETURN_IF_ERROR(loaded_.check_files());
-  return draft_model_ == nullptr ? Result<void>() : draft_model_->check_files();
-}
-
 Result<ModelRunnerOutput> ModelRunner::compute(const SchedulerOutput& step) {
   if (!batch_) return Error{ErrorCode::kUnavailable, "the KV cache is not initialised"};
   const bool has_peers = options_.parallel.world_size() > 1;

@@ -72,7 +72,10 @@ class ModelRunner {
   Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
   /// The files of the weights are whole. Errors: kIo, one was cut or cannot be read; from then on
   /// execute() fails with the same, and only another runner helps.
-  [[nodiscard]] Result<void> check_files() const;
+  [[nodiscard]] Result<void> check_files() const {
+    RETURN_IF_ERROR(loaded_.check_files());
+    return draft_model_ == nullptr ? Result<void>() : draft_model_->check_files();
+  }
 
  private:
   [[nodiscard]] bool is_output_rank() const noexcept;

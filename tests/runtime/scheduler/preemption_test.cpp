@@ -112,6 +112,44 @@ BOOST_AUTO_TEST_CASE(results_in_flight_of_a_displaced_request_are_delivered) {
   BOOST_TEST(f.scheduler->request(low)->num_output_tokens() == 1);
 }
 
+/// vLLM takes it out of the queue after it has put it there, so that no chunk wakes it any more and
+/// num_waiting_reqs is one less; here it goes on.
+BOOST_AUTO_TEST_CASE(a_displaced_session_whose_late_result_ends_its_turn_takes_its_next_chunk) {
+  for (const bool chunk_is_there : {true, false}) {
+    SchedulerConfig config = Urgency::by_priority(1);
+    config.async_scheduling = true;
+    Urgency f(config);
+    EngineCoreRequest session = f.request(6, 1);
+    session.priority = 9;
+    session.resumable = true;
+    const EngineCoreRequest chunk = [&] {
+      EngineCoreRequest next = session;
+      next.prompt_token_ids = {3, 4, 5};
+      return next;
+    }();
+    const RequestId id = f.add(std::move(session));
+    const SchedulerOutput first = run_now(f.scheduler->schedule(1));
+    const RequestId urgent = f.add_with(1, 6, 1);
+    SchedulerOutput second = run_now(f.scheduler->schedule(2));
+    BOOST_TEST((second.preempted_ids == std::vector<RequestId>{id}));
+    if (chunk_is_there) f.add(chunk);
+    const ModelRunnerOutput late{.ids = {id}, .sampled_token_ids = {7}, .num_sampled = {1}};
+    f.take(run_now(f.scheduler->update_from_output(first, late, 3)));
+    BOOST_TEST((f.ended.at(id).finish_reason == FinishReason::kLength));
+    BOOST_TEST(f.scheduler->num_waiting_requests() == 1);
+    if (!chunk_is_there) f.add(chunk);
+    const ModelRunnerOutput other{.ids = {urgent}, .sampled_token_ids = {7}, .num_sampled = {1}};
+    f.take(run_now(f.scheduler->update_from_output(std::move(second), other, 4)));
+    f.ended.clear();
+    const SchedulerOutput third = run_now(f.scheduler->schedule(5));
+    BOOST_TEST((third.scheduled_ids == std::vector<RequestId>{id}));
+    const ModelRunnerOutput answer{.ids = {id}, .sampled_token_ids = {8}, .num_sampled = {1}};
+    f.take(run_now(f.scheduler->update_from_output(third, answer, 6)));
+    BOOST_TEST(f.ended.count(id) == 1u);
+    BOOST_TEST(f.num_tokens[id] == 2u);
+  }
+}
+
 struct Victims : SchedulerFixture {
   explicit Victims(PreemptionVictim victim) : SchedulerFixture(with(victim), 13) {}
   static SchedulerConfig with(PreemptionVictim victim) {
