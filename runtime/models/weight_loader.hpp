@@ -17,6 +17,7 @@
 #include "runtime/models/parallel.hpp"
 #include "runtime/models/quantized_weight.hpp"
 #include "runtime/models/safetensors.hpp"
+#include "runtime/models/weight_packing.hpp"
 
 namespace troupe {
 
@@ -42,12 +43,6 @@ struct WeightFormat {
   /// Not kNone: matrices that the checkpoint stores wide are quantised. What it stores quantised
   /// keeps its width in any case.
   QuantizedType quantized = QuantizedType::kNone;
-};
-
-/// A matrix as the checkpoint has it: one tensor, or what a quantisation tool made of it.
-struct StoredWeight {
-  const Checkpoint::Tensor* tensor = nullptr;
-  std::optional<QuantizedWeight> quantized;  ///< where there is no `tensor`
 };
 
 enum class MatrixRole : std::uint8_t {
