@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "runtime/base/log.hpp"
 #include "runtime/models/quantize.hpp"
@@ -94,33 +95,33 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
 }
 
 void DecoderLayer::forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const {
-  input_norm_.add_and_apply(step, x, residual, normed);
   const std::int64_t num_queries = step.num_queries();
-  x = first_rows(x, num_queries);
-  attention_.forward(step, normed, x);
-  if (num_queries == 0) return;
-  forward_mlp(step, keep_queries(step, residual), x, first_rows(normed, num_queries));
+  bool is_first = true;
+  for (const NormedMixer& part : mixers_) {
+    part.norm.add_and_apply(step, x, residual, normed);
+    x = first_rows(x, num_queries);
+    part.mixer->forward(step, normed, x);
+    if (num_queries == 0) return;
+    if (std::exchange(is_first, false)) {
+      residual = keep_queries(step, residual);
+      normed = first_rows(normed, num_queries);
+    }
+    if (part.post_norm) part.post_norm->apply(step, x);
+  }
 }
 
-PreNormLayer::PreNormLayer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
-                           AttentionOptions attention)
-    : DecoderLayer(RmsNorm(loader, name + ".input_layernorm", config.hidden_size,
-                           {.eps = config.rms_norm_eps}),
-                   Attention(loader, name + ".self_attn", std::move(attention)),
-                   GatedMlp(loader, name + ".mlp", config.hidden_size, config.intermediate_size,
-                            config.canonical_shards(), Activation::kSilu, config.mlp_bias)),
-      post_attention_norm_(loader, name + ".post_attention_layernorm", config.hidden_size,
-                           {.eps = config.rms_norm_eps}) {}
-
-void PreNormLayer::forward_mlp(const LayerStep& step, Matrix residual, Matrix x,
-                               Matrix normed) const {
-  post_attention_norm_.add_and_apply(step, x, residual, normed);
-  mlp_.forward(step, normed, x);
+MixerMemory DecoderLayer::memory(Device& device, const MixerLimits& limits) const noexcept {
+  MixerMemory most;
+  for (const NormedMixer& part : mixers_) {
+    const MixerMemory memory = part.mixer->memory(device, limits);
+    most.scratch_bytes = std::max(most.scratch_bytes, memory.scratch_bytes);
+    most.workspace_bytes = std::max(most.workspace_bytes, memory.workspace_bytes);
+  }
+  return most;
 }
 
 DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
-                           std::vector<std::unique_ptr<DecoderLayer>> layers,
-                           DecoderOptions options)
+                           std::vector<DecoderLayer> layers, DecoderOptions options)
     : config_(config),
       device_(device),
       parallel_(loader.parallel()),
@@ -154,12 +155,12 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
     if (parallel_.tensor_parallel_size > 1)
       scratch_bytes = Scratch::padded_bytes(limits.max_num_logit_rows, head_.spec().num_rows + 1);
   }
-  for (const auto& layer : layers_) {
-    scratch_bytes = std::max(scratch_bytes, layer->attention().scratch_bytes(num_tokens));
-    workspace_bytes =
-        std::max({workspace_bytes,
-                  layer->attention().workspace_bytes(device_, num_tokens, config_.max_model_len),
-                  layer->mlp().workspace_bytes(device_, num_tokens)});
+  const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
+                                 .max_seq_len = config_.max_model_len};
+  for (const DecoderLayer& layer : layers_) {
+    const MixerMemory memory = layer.memory(device_, mixer_limits);
+    scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
+    workspace_bytes = std::max(workspace_bytes, memory.workspace_bytes);
   }
   constexpr std::int64_t kNumStreams = 3;  // residual, x, normed
   const std::int64_t num_bytes =
@@ -205,10 +206,10 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
     peers->recv(writable_bytes_of(residual), previous);
     peers->recv(writable_bytes_of(x), previous);
   }
-  for (const auto& layer : layers_) {
-    if (parallel_.is_last_stage() && layer == layers_.back())
+  for (const DecoderLayer& layer : layers_) {
+    if (parallel_.is_last_stage() && &layer == &layers_.back())
       step.query_start_loc = batch.output_start_loc;
-    layer->forward(step, residual, x, normed);
+    layer.forward(step, residual, x, normed);
   }
   if (parallel_.is_last_stage()) {
     const std::int64_t num_outputs = batch.num_outputs();

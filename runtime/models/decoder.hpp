@@ -1,9 +1,10 @@
 #pragma once
 // What all decoder-only transformers share: embedding, a stack of layers, final norm, head. An
-// architecture adds its layer.
+// architecture adds its layers.
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,45 +14,30 @@
 
 namespace troupe {
 
-/// One layer of a decoder. The residual stream is kept as a sum not yet carried out, residual + x,
-/// so that each norm does the addition before it on its way: x is what the previous layer (or the
-/// embedding) adds.
+/// A mixer between its norms: residual + post_norm(mixer(norm(residual))).
+struct NormedMixer {
+  RmsNorm norm;
+  std::unique_ptr<const Mixer> mixer;
+  std::optional<RmsNorm> post_norm;  ///< of what is added; none: it is added as it is
+};
+
+/// One layer of a decoder: a list of mixers with their norms. The residual stream is kept as a sum
+/// not yet carried out, residual + x, so that each norm does the addition before it on its way: x
+/// is what the previous mixer (or the embedding) adds.
 class DecoderLayer {
  public:
-  DecoderLayer(RmsNorm input_norm, Attention attention, GatedMlp mlp)
-      : input_norm_(std::move(input_norm)),
-        attention_(std::move(attention)),
-        mlp_(std::move(mlp)) {}
-  virtual ~DecoderLayer() = default;
+  /// Pre: not empty. The first mixer takes all tokens and gives the rows of the step's queries,
+  /// those behind it take these.
+  explicit DecoderLayer(std::vector<NormedMixer> mixers) : mixers_(std::move(mixers)) {}
 
   /// residual += x; x = what this layer adds; `normed` is scratch: all [num_tokens, hidden_size].
   /// The first num_queries rows of residual and x are then those of the step's queries.
   void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const;
-
-  [[nodiscard]] const Attention& attention() const noexcept { return attention_; }
-  [[nodiscard]] const GatedMlp& mlp() const noexcept { return mlp_; }
-
- protected:
-  /// The rest of the layer, x being what the attention has given: [num_queries, hidden_size].
-  virtual void forward_mlp(const LayerStep& step, Matrix residual, Matrix x,
-                           Matrix normed) const = 0;
-
-  RmsNorm input_norm_;
-  Attention attention_;
-  GatedMlp mlp_;
-};
-
-/// The layer of Llama and its descendants: residual + attention(norm(residual)), then the same with
-/// the MLP.
-class PreNormLayer final : public DecoderLayer {
- public:
-  PreNormLayer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
-               AttentionOptions attention);
+  /// The most that any of its mixers takes.
+  [[nodiscard]] MixerMemory memory(Device& device, const MixerLimits& limits) const noexcept;
 
  private:
-  void forward_mlp(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const override;
-
-  RmsNorm post_attention_norm_;
+  std::vector<NormedMixer> mixers_;
 };
 
 /// What every architecture's attention takes from the configuration: sizes, scale, window of layer
@@ -78,7 +64,7 @@ class DecoderModel final : public Model {
   /// Loads embedding, final norm and head, where this rank's stage has them; `layers` are loaded
   /// already.
   DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
-               std::vector<std::unique_ptr<DecoderLayer>> layers, DecoderOptions options);
+               std::vector<DecoderLayer> layers, DecoderOptions options);
 
   [[nodiscard]] std::int64_t hidden_size() const noexcept override { return config_.hidden_size; }
   [[nodiscard]] std::int64_t vocab_size() const noexcept override { return config_.vocab_size; }
@@ -103,7 +89,7 @@ class DecoderModel final : public Model {
   Device& device_;
   ParallelConfig parallel_;
   DecoderOptions options_;
-  std::vector<std::unique_ptr<DecoderLayer>> layers_;
+  std::vector<DecoderLayer> layers_;
   const TensorView* embedding_;  ///< of the mapped file
   RmsNorm final_norm_;
   Linear head_;  ///< rows of this rank

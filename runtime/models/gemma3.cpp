@@ -10,33 +10,22 @@
 namespace troupe {
 namespace {
 
-class Gemma3Layer final : public DecoderLayer {
- public:
-  Gemma3Layer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
-              const AttentionOptions& attention)
-      : DecoderLayer(RmsNorm(loader, name + ".input_layernorm", config.hidden_size, attention.norm),
-                     Attention(loader, name + ".self_attn", attention),
-                     GatedMlp(loader, name + ".mlp", config.hidden_size, config.intermediate_size,
-                              config.canonical_shards(), Activation::kGeluTanh, false)),
-        post_attention_norm_(loader, name + ".post_attention_layernorm", config.hidden_size,
-                             attention.norm),
-        pre_mlp_norm_(loader, name + ".pre_feedforward_layernorm", config.hidden_size,
-                      attention.norm),
-        post_mlp_norm_(loader, name + ".post_feedforward_layernorm", config.hidden_size,
-                       attention.norm) {}
-
- private:
-  void forward_mlp(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const override {
-    post_attention_norm_.apply(step, x);
-    pre_mlp_norm_.add_and_apply(step, x, residual, normed);
-    mlp_.forward(step, normed, x);
-    post_mlp_norm_.apply(step, x);
-  }
-
-  RmsNorm post_attention_norm_;
-  RmsNorm pre_mlp_norm_;
-  RmsNorm post_mlp_norm_;
-};
+DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
+                        const AttentionOptions& attention) {
+  const auto norm = [&](const std::string& suffix) {
+    return RmsNorm(loader, name + suffix, config.hidden_size, attention.norm);
+  };
+  RmsNorm input_norm = norm(".input_layernorm");
+  auto attend = std::make_unique<const Attention>(loader, name + ".self_attn", attention);
+  auto mlp = std::make_unique<const GatedMlp>(loader, name + ".mlp", config.hidden_size,
+                                              config.intermediate_size, config.canonical_shards(),
+                                              Activation::kGeluTanh, false);
+  std::vector<NormedMixer> mixers;
+  mixers.push_back({std::move(input_norm), std::move(attend), norm(".post_attention_layernorm")});
+  mixers.push_back(
+      {norm(".pre_feedforward_layernorm"), std::move(mlp), norm(".post_feedforward_layernorm")});
+  return DecoderLayer(std::move(mixers));
+}
 
 }  // namespace
 
@@ -53,7 +42,7 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
   const auto local_rope = std::make_shared<const RotaryEmbedding>(
       config.sliding_rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
-  std::vector<std::unique_ptr<DecoderLayer>> layers;
+  std::vector<DecoderLayer> layers;
   for (const std::size_t i : layers_to_load(config, loader)) {
     AttentionOptions attention =
         attention_options(config, i, config.sliding_windows[i] > 0 ? local_rope : global_rope);
@@ -61,8 +50,7 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
     attention.norm = norm;
     attention.qkv_bias = config.attention_bias;
     attention.output_bias = config.attention_output_bias;
-    layers.push_back(
-        std::make_unique<Gemma3Layer>(loader, prefix + std::to_string(i), config, attention));
+    layers.push_back(load_layer(loader, prefix + std::to_string(i), config, attention));
   }
   return std::make_unique<DecoderModel>(
       config, device, loader, std::move(layers),

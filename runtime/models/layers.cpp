@@ -167,21 +167,20 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   o_proj_.apply(step, attended, out);
 }
 
-std::int64_t Attention::scratch_bytes(std::int64_t num_tokens) const noexcept {
-  return Scratch::padded_bytes(num_tokens, Scratch::spread(q_size() + 2 * kv_size())) +
-         Scratch::padded_bytes(num_tokens, Scratch::spread(q_size()));
-}
-
-std::int64_t Attention::workspace_bytes(Device& device, std::int64_t num_tokens,
-                                        std::int64_t max_seq_len) const noexcept {
+MixerMemory Attention::memory(Device& device, const MixerLimits& limits) const noexcept {
   const OpTable& ops = device.ops();
-  return std::max({ops.matmul_workspace_bytes(qkv_proj_.spec(), num_tokens),
-                   ops.matmul_workspace_bytes(o_proj_.spec(), num_tokens),
-                   ops.attention_workspace_bytes({.num_heads = options_.num_heads,
-                                                  .num_kv_heads = options_.num_kv_heads,
-                                                  .head_dim = options_.head_dim,
-                                                  .max_seq_len = max_seq_len},
-                                                 device.pool().num_threads())});
+  const std::int64_t num_tokens = limits.max_num_tokens;
+  return {.scratch_bytes =
+              Scratch::padded_bytes(num_tokens, Scratch::spread(q_size() + 2 * kv_size())) +
+              Scratch::padded_bytes(num_tokens, Scratch::spread(q_size())),
+          .workspace_bytes =
+              std::max({ops.matmul_workspace_bytes(qkv_proj_.spec(), num_tokens),
+                        ops.matmul_workspace_bytes(o_proj_.spec(), num_tokens),
+                        ops.attention_workspace_bytes({.num_heads = options_.num_heads,
+                                                       .num_kv_heads = options_.num_kv_heads,
+                                                       .head_dim = options_.head_dim,
+                                                       .max_seq_len = limits.max_seq_len},
+                                                      device.pool().num_threads())})};
 }
 
 GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
@@ -206,9 +205,9 @@ void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
   down_proj_.reduce(step, out);
 }
 
-std::int64_t GatedMlp::workspace_bytes(Device& device, std::int64_t num_tokens) const noexcept {
-  return device.ops().gated_mlp_workspace_bytes(gate_up_proj_.spec(), down_proj_.spec(),
-                                                num_tokens);
+MixerMemory GatedMlp::memory(Device& device, const MixerLimits& limits) const noexcept {
+  return {.workspace_bytes = device.ops().gated_mlp_workspace_bytes(
+              gate_up_proj_.spec(), down_proj_.spec(), limits.max_num_tokens)};
 }
 
 }  // namespace troupe

@@ -135,6 +135,32 @@ class RmsNorm {
   NormStyle style_;
 };
 
+/// What a mixer takes beside its weights for a step.
+struct MixerMemory {
+  std::int64_t scratch_bytes = 0;    ///< of LayerStep::scratch
+  std::int64_t workspace_bytes = 0;  ///< of the kernels
+};
+struct MixerLimits {
+  std::int64_t max_num_tokens = 0;  ///< of a step
+  std::int64_t max_seq_len = 0;
+};
+
+/// What stands behind a norm in a layer, and gives what is added to the residual stream. Constant
+/// after it is loaded.
+class Mixer {
+ public:
+  Mixer() = default;
+  virtual ~Mixer() = default;
+  Mixer(const Mixer&) = delete;
+  Mixer& operator=(const Mixer&) = delete;
+
+  /// out: [num_queries, hidden_size]; x: the same, or [num_tokens, hidden_size] where it is the
+  /// first mixer of its layer. May be called without queries only in that place.
+  virtual void forward(const LayerStep& step, ConstMatrix x, Matrix out) const = 0;
+  [[nodiscard]] virtual MixerMemory memory(Device& device,
+                                           const MixerLimits& limits) const noexcept = 0;
+};
+
 struct AttentionOptions {
   std::size_t layer = 0;  ///< index among the attention layers
   std::int64_t hidden_size = 0;
@@ -154,16 +180,15 @@ struct AttentionOptions {
 
 /// Causal self-attention with grouped queries (arXiv 2305.13245) over the paged KV cache, for the
 /// heads of this rank.
-class Attention {
+class Attention final : public Mixer {
  public:
   /// The options are those of the whole layer.
   Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options);
   /// x: [num_tokens, hidden_size], out: [num_queries, hidden_size]. Without queries, K and V are
   /// written and that is all.
-  void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
-  [[nodiscard]] std::int64_t scratch_bytes(std::int64_t num_tokens) const noexcept;
-  [[nodiscard]] std::int64_t workspace_bytes(Device& device, std::int64_t num_tokens,
-                                             std::int64_t max_seq_len) const noexcept;
+  void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
+  [[nodiscard]] MixerMemory memory(Device& device,
+                                   const MixerLimits& limits) const noexcept override;
 
  private:
   [[nodiscard]] std::int64_t q_size() const noexcept;
@@ -177,15 +202,15 @@ class Attention {
 };
 
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).
-class GatedMlp {
+class GatedMlp final : public Mixer {
  public:
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
            std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
            bool has_bias);
   /// x and out: [num_queries, hidden_size].
-  void forward(const LayerStep& step, ConstMatrix x, Matrix out) const;
-  [[nodiscard]] std::int64_t workspace_bytes(Device& device,
-                                             std::int64_t num_tokens) const noexcept;
+  void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
+  [[nodiscard]] MixerMemory memory(Device& device,
+                                   const MixerLimits& limits) const noexcept override;
 
  private:
   Activation activation_;

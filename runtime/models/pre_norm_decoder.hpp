@@ -1,5 +1,6 @@
 #pragma once
-// Llama and its descendants: a stack of PreNormLayers, one rotation for all.
+// Llama and its descendants: residual + attention(norm(residual)), then the same
+// with the MLP, and one rotation for all layers.
 
 #include <memory>
 
