@@ -7,131 +7,11 @@
 #include <string>
 
 #include "runtime/tokenizer/json_fields.hpp"
+#include "runtime/tokenizer/regex_translator.hpp"
 #include "runtime/tokenizer/unicode.hpp"
 
 namespace troupe {
 namespace {
-
-constexpr std::string_view kWhitespaceSet = R"(\t-\r\x{85}\p{Z})";
-/// Oniguruma counts these Latin-1 superscripts and fractions as word characters too.
-constexpr std::string_view kWordSet = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
-constexpr std::string_view kHexSet = "0-9A-Fa-f";
-
-/// The members of a class escape whose meaning differs in PCRE2; empty for others.
-std::string_view set_of_escape(char escape) {
-  switch (escape) {
-    case 's':
-    case 'S':
-      return kWhitespaceSet;
-    case 'w':
-    case 'W':
-      return kWordSet;
-    case 'h':
-    case 'H':
-      return kHexSet;
-    default:
-      return {};
-  }
-}
-
-bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
-
-/// Rewrites a pattern from Oniguruma's syntax to PCRE2's.
-class PatternTranslator {
- public:
-  explicit PatternTranslator(std::string_view pattern) : pattern_(pattern) {}
-
-  Result<std::string> run() {
-    while (position_ < pattern_.size()) {
-      const char c = pattern_[position_];
-      if (c == '\\') {
-        RETURN_IF_ERROR(escape());
-      } else if (c == '[') {
-        RETURN_IF_ERROR(character_class());
-      } else {
-        out_.push_back(c);
-        ++position_;
-      }
-    }
-    return std::move(out_);
-  }
-
- private:
-  Error refuse(const char* what) const {
-    return json_fields::unsupported(std::string(what) + " in the pattern \"" +
-                                    std::string(pattern_) + "\"");
-  }
-
-  Result<void> escape() {
-    if (position_ + 1 >= pattern_.size()) return refuse("a backslash at the end");
-    const char escaped = pattern_[position_ + 1];
-    const std::string_view set = set_of_escape(escaped);
-    if (set.empty()) {
-      out_.append(pattern_, position_, 2);
-    } else {
-      out_.append(is_upper(escaped) ? "[^" : "[").append(set).append("]");
-    }
-    position_ += 2;
-    return {};
-  }
-
-  /// Reads a class up to its closing bracket. Pre: at '['.
-  Result<void> character_class() {
-    std::string members = "[";
-    ++position_;
-    if (position_ < pattern_.size() && pattern_[position_] == '^') {
-      members.push_back('^');
-      ++position_;
-    }
-    while (position_ < pattern_.size() && pattern_[position_] != ']') {
-      const char c = pattern_[position_];
-      if (c == '\\' && position_ + 1 < pattern_.size()) {
-        const char escaped = pattern_[position_ + 1];
-        const std::string_view set =
-            is_upper(escaped) ? std::string_view() : set_of_escape(escaped);
-        members.append(set.empty() ? pattern_.substr(position_, 2) : set);
-        position_ += 2;
-      } else if (pattern_.substr(position_, 2) == "[:") {
-        const std::size_t end = pattern_.find(":]", position_);
-        if (end == std::string_view::npos) return refuse("an unfinished class name");
-        members.append(pattern_, position_, end + 2 - position_);
-        position_ = end + 2;
-      } else if (pattern_.substr(position_, 4) == "&&[^") {
-        position_ += 2;
-        return intersection_with_complement(members);
-      } else if (c == '[' || pattern_.substr(position_, 2) == "&&") {
-        return refuse("a class in a class");
-      } else {
-        members.push_back(c);
-        ++position_;
-      }
-    }
-    if (position_ == pattern_.size()) return refuse("an unfinished class");
-    ++position_;
-    out_.append(members).push_back(']');
-    return {};
-  }
-
-  /// [A&&[^B]] -> (?:(?![B])[A]). Pre: at the inner '['; `members` is "[A".
-  Result<void> intersection_with_complement(const std::string& members) {
-    PatternTranslator inner(pattern_);
-    inner.position_ = position_;
-    RETURN_IF_ERROR(inner.character_class());
-    position_ = inner.position_;
-    if (position_ >= pattern_.size() || pattern_[position_] != ']') {
-      return refuse("a class in a class");
-    }
-    ++position_;
-    std::string excluded = inner.out_;
-    excluded.erase(1, 1);  // "[^B]" -> "[B]"
-    out_.append("(?:(?!").append(excluded).append(")").append(members).append("])");
-    return {};
-  }
-
-  std::string_view pattern_;
-  std::size_t position_ = 0;
-  std::string out_;
-};
 
 /// What a match needs beside the pattern, one per thread.
 struct MatchState {
@@ -165,7 +45,7 @@ std::size_t last_start(std::string_view text, std::size_t from) {
 }  // namespace
 
 Result<std::shared_ptr<const Regex>> Regex::compile(std::string_view pattern) {
-  ASSIGN_OR_RETURN(const std::string translated, PatternTranslator(pattern).run());
+  ASSIGN_OR_RETURN(const std::string translated, translate_regex(pattern));
   int error = 0;
   PCRE2_SIZE error_offset = 0;
   pcre2_code* code =

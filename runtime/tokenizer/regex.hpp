@@ -15,10 +15,9 @@ namespace troupe {
 
 /// A compiled pattern, usable from any thread.
 ///
-/// What the two engines read differently is rewritten before compiling: \s, \w and \h (PCRE2's sets
-/// differ from Unicode's White_Space, word characters and hexadecimal digits), ^ and $ (always at
-/// line ends in Ruby), and class intersections of the form [A&&[^B]]. Other intersections and
-/// nested classes are refused.
+/// What the two engines read differently is rewritten before compiling (regex_translator.hpp):
+/// classes of characters, ^ and $ (always at line ends in Ruby), and intersections of the form
+/// [A&&[^B]]. Other intersections and nested classes are refused.
 class Regex {
  public:
   /// Errors: kUnsupported with the pattern and the reason.
