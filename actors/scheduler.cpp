@@ -16,8 +16,6 @@
 namespace troupe {
 namespace {
 
-/// When this many steps in a row have failed, the requests of the last one are suspects.
-constexpr int kSuspectFailures = 2;
 /// While nothing can be computed, the workers' side of the KV connector is asked for news this
 /// often.
 constexpr double kConnectorPollSeconds = 0.001;
@@ -125,12 +123,8 @@ struct SchedulerState {
                           PendingReset, PendingPause, PendingResume>>
       inbox;
   std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
-  int num_failures = 0;               ///< of steps, in a row
-  /// They are computed one at a time: who fails alone ends with the error, and the others go on;
-  /// who gets a token is cleared.
-  std::deque<RequestId> suspects;
-  double poll_at = kNever;  ///< when the KV connector is to be asked for news
-  double wake_at = kNever;  ///< when WakeUp arrives, if it is under way
+  double poll_at = kNever;            ///< when the KV connector is to be asked for news
+  double wake_at = kNever;            ///< when WakeUp arrives, if it is under way
 
   [[nodiscard]] bool asking() const {
     return planning.valid() || updating.valid() || recovering.valid();
@@ -159,33 +153,12 @@ void take(StatefulSelf self, AbortRequests& abort) {
   static_cast<void>(state(self).core->finish_requests(abort.ids, RequestStatus::kFinishedAborted));
 }
 
-/// A token needs all that the failed step had computed of the request.
-void clear_suspect(SchedulerState& scheduler, const ModelRunnerOutput& result) {
-  for (std::size_t i = 0; i < result.num_sampled.size() && !scheduler.suspects.empty(); ++i) {
-    if (result.num_sampled[i] > 0 && result.ids[i] == scheduler.suspects.front())
-      scheduler.suspects.pop_front();
-  }
-}
-
-/// The first that has not ended meanwhile is computed alone; without any all are computed.
-void choose_suspect(SchedulerState& scheduler) {
-  const auto has_ended = [&](RequestId id) {
-    const RequestState* const request = scheduler.core->request(id);
-    return request == nullptr || is_finished(request->status);
-  };
-  auto& suspects = scheduler.suspects;
-  while (!suspects.empty() && has_ended(suspects.front())) suspects.pop_front();
-  scheduler.core->schedule_only(suspects.empty() ? std::nullopt : std::optional(suspects.front()));
-}
-
 /// Results come in the order of the steps; those of steps that were given up are dropped.
 void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerState& scheduler = state(self);
   if (scheduler.open_steps.empty() || scheduler.open_steps.front().step != result.step) return;
   SchedulerOutput step = std::move(scheduler.open_steps.front());
   scheduler.open_steps.pop_front();
-  scheduler.num_failures = 0;
-  clear_suspect(scheduler, result);
   // Neither this step nor one after it changed anything that a plan depends on.
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
                               scheduler.open_steps.empty() && result.kv_connector.empty();
@@ -212,21 +185,9 @@ void take(StatefulSelf self, StepFailed& failure) {
       std::find_if(scheduler.open_steps.begin(), scheduler.open_steps.end(),
                    [&](const SchedulerOutput& step) { return step.step == failure.step; });
   if (failed == scheduler.open_steps.end()) return;
-  ++scheduler.num_failures;
-  const std::vector<RequestId>& ids = failed->scheduled_ids;
-  log_warning("step failed", kv("step", failed->step), kv("requests", ids.size()),
-              kv("open_steps", scheduler.open_steps.size()), kv("failures", scheduler.num_failures),
-              kv("suspects", scheduler.suspects.size()), kv("error", failure.error.message));
-  if (ids.size() == 1 && !scheduler.suspects.empty()) {
-    log_warning("request failed alone", kv("id", value(ids.front())),
-                kv("error", failure.error.message));
-    static_cast<void>(scheduler.core->finish_requests(ids, RequestStatus::kFinishedError));
-    report_error(self, ids.front(), failure.error);
-    scheduler.num_failures = 0;
-    scheduler.suspects.clear();
-  } else if (scheduler.num_failures >= kSuspectFailures) {
-    scheduler.suspects.assign(ids.begin(), ids.end());
-  }
+  EngineCoreOutputs blamed =
+      scheduler.core->blame_failed_step(*failed, failure.error, now_seconds());
+  if (!blamed.outputs.empty()) send(self, scheduler.peers.output_processor, std::move(blamed));
   const std::vector<SchedulerOutput> steps(std::move_iterator(scheduler.open_steps.begin()),
                                            std::move_iterator(scheduler.open_steps.end()));
   scheduler.open_steps.clear();
@@ -332,12 +293,8 @@ void on_planned(StatefulSelf self) {
             kv("preempted", step.preempted_ids.size()),
             kv("open_steps", scheduler.open_steps.size()));
   scheduler.has_news |= !step.scheduled_ids.empty() || !step.preempted_ids.empty();
-  // A suspect that cannot be computed now (others hold the blocks, its client has more to say)
-  // holds nobody up.
-  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !scheduler.suspects.empty()) {
-    scheduler.suspects.pop_front();
-    scheduler.has_news = true;
-  }
+  if (step.scheduled_ids.empty() && scheduler.open_steps.empty())
+    scheduler.has_news |= scheduler.core->skip_suspect();
   // With no step open, the empty one's result is what makes the loop go on.
   if (!is_empty(step) || scheduler.open_steps.empty()) {
     send(self, scheduler.peers.executor, step);
@@ -368,7 +325,6 @@ void advance(StatefulSelf self) {
     }
     if (!scheduler.has_news || scheduler.open_steps.size() >= scheduler.max_open_steps) return;
     scheduler.has_news = false;
-    choose_suspect(scheduler);
     scheduler.planning = scheduler.core->schedule(now_seconds());
     scheduler.planning.start([self] { on_planned(self); });
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/scheduler/step_plan.hpp"
 
 namespace troupe {
@@ -209,6 +210,10 @@ void Scheduler::preempt(RequestState& request, bool drop_output) {
 Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   now_ = now;
   if (!ended_.empty()) co_await release_ended();
+  suspects_.drop_ended([this](RequestId id) {
+    const RequestState* const known = request(id);
+    return known == nullptr || is_finished(known->status);
+  });
   StepPlan& plan = *plan_;
   start_plan(plan, defer_prefills);
   co_await schedule_running(plan);
@@ -246,6 +251,12 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   if (connector_ != nullptr)
     output.kv_connector_metadata = connector_->build_connector_metadata(output);
   co_return output;
+}
+
+/// A suspect is computed alone; the others keep their places.
+bool Scheduler::must_stand_back(const RequestState& request) const {
+  const std::optional<RequestId> suspect = suspects_.current();
+  return suspect && request.id != *suspect;
 }
 
 bool Scheduler::has_budget(const Budget& budget) const {
@@ -428,6 +439,23 @@ Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool 
   const bool connector_ok = connector_->reset_cache();
   connector_stats_.reset |= connector_ok;
   co_return answer.ok&& connector_ok;
+}
+
+EngineCoreOutputs Scheduler::blame_failed_step(const SchedulerOutput& step, const Error& error,
+                                               double now) {
+  EngineCoreOutputs outputs;
+  outputs.engine_index = config_.engine_index;
+  outputs.time = now;
+  const std::optional<RequestId> blamed = suspects_.record_failure(step.scheduled_ids);
+  log_warning("step failed", kv("step", step.step), kv("requests", step.scheduled_ids.size()),
+              kv("failures", suspects_.num_failures()), kv("suspects", suspects_.size()),
+              kv("error", error.message));
+  if (!blamed) return outputs;
+  log_warning("request failed alone", kv("id", value(*blamed)), kv("error", error.message));
+  // Its client may have left meanwhile: then its end has been told.
+  if (finish_requests({&*blamed, 1}, RequestStatus::kFinishedError).empty()) return outputs;
+  outputs.outputs.push_back({.id = *blamed, .finish_reason = FinishReason::kError, .error = error});
+  return outputs;
 }
 
 Task<bool> Scheduler::recover_from_failed_steps(std::span<const SchedulerOutput> steps,

@@ -25,6 +25,7 @@
 #include "runtime/scheduler/request_queue.hpp"
 #include "runtime/scheduler/request_state.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
+#include "runtime/scheduler/suspects.hpp"
 
 namespace troupe {
 
@@ -95,6 +96,16 @@ class Scheduler {
   /// the workers again. False if sessions between two chunks still hold blocks, whose content is
   /// then not to be trusted. `steps` is not looked at after the task's first wait.
   Task<bool> recover_from_failed_steps(std::span<const SchedulerOutput> steps, double now);
+  /// The step gave no result; to be called before recover_from_failed_steps(). Ends the request
+  /// that is to blame for it, with this error, if that is known. While it is not, schedule() plans
+  /// the suspects one at a time.
+  [[nodiscard]] EngineCoreOutputs blame_failed_step(const SchedulerOutput& step, const Error& error,
+                                                    double now);
+  /// Pre: the last plan scheduled nothing, and no step is open. True: that was so for the sake of a
+  /// suspect that cannot be computed now (others hold the blocks, its client has more to say); the
+  /// next plan is for the others too.
+  bool skip_suspect() { return suspects_.skip(); }
+  [[nodiscard]] const Suspects& suspects() const noexcept { return suspects_; }
 
   /// What the grammars allow in this step; none if it has no structured request beyond its prefill.
   /// If step.pending_structured_output_tokens, only after the update of the step before.
@@ -117,10 +128,6 @@ class Scheduler {
   /// make it fail. `reset_connector`: what the connector stores elsewhere is forgotten too.
   Task<bool> reset_prefix_cache(bool preempt_running, double now, bool reset_connector = false);
   void reset_encoder_cache();
-
-  /// Until the next call only this request is scheduled, the others keep their places; none: all
-  /// are.
-  void schedule_only(std::optional<RequestId> id) noexcept { only_ = id; }
 
   void set_pause_state(PauseState state) noexcept { pause_state_ = state; }
   [[nodiscard]] PauseState pause_state() const noexcept { return pause_state_; }
@@ -232,6 +239,7 @@ class Scheduler {
                              const EncoderInputsPlanned& inputs);
 
   // scheduler.cpp
+  [[nodiscard]] bool must_stand_back(const RequestState& request) const;
   [[nodiscard]] bool has_budget(const Budget& budget) const;
   void start_plan(StepPlan& plan, bool defer_prefills);
   void preempt(RequestState& request, bool drop_output);
@@ -282,7 +290,7 @@ class Scheduler {
   std::int32_t num_deferred_ = 0;
   std::int32_t num_waiting_for_chunk_ = 0;  ///< sessions between two chunks
   PauseState pause_state_ = PauseState::kUnpaused;
-  std::optional<RequestId> only_;  ///< see schedule_only
+  Suspects suspects_;
   bool prefill_capacity_bound_ = false;
   std::uint64_t step_ = 0;
   std::uint64_t next_sequence_ = 0;

@@ -9,7 +9,7 @@
 namespace troupe {
 
 bool Scheduler::skip_running(const RequestState& request, const StepPlan& plan) const {
-  if (only_ && request.id != *only_) return true;
+  if (must_stand_back(request)) return true;
   // With what is in flight it reaches max_tokens for certain.
   if (request.num_output_placeholders > 0 &&
       request.num_computed_tokens + 2 - request.num_output_placeholders >=

@@ -58,6 +58,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   CHECK(result.ids == step.scheduled_ids, result.ids.size(), step.scheduled_ids.size());
   CHECK(result.num_sampled.size() == result.ids.size() || result.sampled_token_ids.empty());
   outputs.outputs.reserve(result.ids.size());
+  suspects_.record_result(result);
 
   if (step.total_num_scheduled_tokens > 0) pass_fence();
   std::vector<RequestId> lost;

@@ -88,7 +88,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
 }
 
 bool Scheduler::must_keep_waiting(RequestState& request, const StepPlan& plan) {
-  if (only_ && request.id != *only_) return true;
+  if (must_stand_back(request)) return true;
   if (request.status == RequestStatus::kWaitingForStreamingRequest) return true;
   if (waits_for_remote_kvs(request) || waits_for_grammar(request)) return true;
   // Its late results are still to be delivered, and would come after those of its new run.
