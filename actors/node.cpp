@@ -111,10 +111,40 @@ void end(const caf::strong_actor_ptr& actor) {
   caf::anon_send_exit(caf::actor_cast<caf::actor>(actor), caf::exit_reason::kill);
 }
 
-template <class Handle>
-Handle peer(const ActorHandles& peers, std::size_t index) {
-  return caf::actor_cast<Handle>(peers.at(index));
-}
+/// Whom an actor is to send to, by name.
+class Peers {
+ public:
+  /// Errors: one that the role needs is not named.
+  [[nodiscard]] static Result<Peers> of(const SpawnRole& what, const ActorHandles& handles) {
+    Peers peers;
+    for (std::size_t i = 0; i < std::min(what.peers.size(), handles.size()); ++i)
+      peers.handles_[what.peers[i]].push_back(handles[i]);
+    for (const Peer peer : spec_of(what.role).peers()) {
+      if (peer != Peer::kRingNodes && !peers.handles_.contains(peer)) {
+        return invalid_argument("the " + std::string(spec_of(what.role).name) + " lacks peer " +
+                                std::to_string(static_cast<int>(peer)));
+      }
+    }
+    return peers;
+  }
+  /// Pre: the role has such a peer.
+  template <class Handle>
+  [[nodiscard]] Handle one(Peer peer) const {
+    return caf::actor_cast<Handle>(handles_.at(peer).front());
+  }
+  template <class Handle>
+  [[nodiscard]] std::vector<Handle> all(Peer peer) const {
+    std::vector<Handle> found;
+    const auto handles = handles_.find(peer);
+    if (handles == handles_.end()) return found;
+    for (const caf::strong_actor_ptr& handle : handles->second)
+      found.push_back(caf::actor_cast<Handle>(handle));
+    return found;
+  }
+
+ private:
+  std::map<Peer, ActorHandles> handles_;
+};
 
 /// Subscribers may connect while the model loads.
 Result<void> start_kv_events(Self self, std::int32_t group) {
@@ -161,23 +191,29 @@ Result<void> prepare(Self self, bool read_tokenizer) {
 }
 
 /// Behind the Executor itself, what stands for the workers of this host in other processes.
-Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const ActorHandles& peers) {
+Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const Peers& peers) {
   ParallelConfig parallel = parallel_config(state(self).options.engine);
   parallel.incarnation = what.incarnation;
   const auto& ring_ranks = what.ring_ranks;
+  const auto all_workers = peers.all<StepRunnerActor>(Peer::kWorkers);
+  const auto ring_nodes = peers.all<NodeActor>(Peer::kRingNodes);
+  if (std::ssize(all_workers) != parallel.world_size() || ring_nodes.size() != ring_ranks.size()) {
+    return invalid_argument("the executor has " + std::to_string(all_workers.size()) +
+                            " workers and " + std::to_string(ring_nodes.size()) +
+                            " nodes of rings, expected " + std::to_string(parallel.world_size()) +
+                            " and " + std::to_string(ring_ranks.size()));
+  }
   std::vector<StepRunnerActor> workers;
   for (std::int32_t rank = 0; rank < parallel.world_size(); ++rank) {
     if (std::find(ring_ranks.begin(), ring_ranks.end(), rank) == ring_ranks.end())
-      workers.push_back(peer<StepRunnerActor>(peers, static_cast<std::size_t>(rank)));
+      workers.push_back(all_workers[static_cast<std::size_t>(rank)]);
   }
   ActorHandles handles;
   if (!ring_ranks.empty()) {
     ASSIGN_OR_RETURN(std::shared_ptr<StepRings> rings,
                      StepRings::create({.ranks = ring_ranks, .incarnation = what.incarnation}));
-    for (std::size_t i = 0; i < ring_ranks.size(); ++i) {
-      const auto node = static_cast<std::size_t>(parallel.world_size()) + i;
-      send(self, peer<NodeActor>(peers, node), OpenRings{what.group, rings->worker(i)});
-    }
+    for (std::size_t i = 0; i < ring_ranks.size(); ++i)
+      send(self, ring_nodes[i], OpenRings{what.group, rings->worker(i)});
     workers.push_back(spawn_remote_workers(self->system(), std::move(rings)));
     handles.push_back(pointer(workers.back()));
   }
@@ -204,7 +240,8 @@ void take_rings(Self self, const OpenRings& open) {
   }
 }
 
-Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& peers) {
+Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& handles) {
+  ASSIGN_OR_RETURN(const Peers peers, Peers::of(what, handles));
   NodeState& node = state(self);
   const Options& options = node.options;
   caf::actor_system& system = self->system();
@@ -220,7 +257,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
                        make_input_processor(options, what.model, node.generation, node.tokenizer));
       return ActorHandles{pointer(spawn_input_processor(
           system, core, static_cast<std::size_t>(options.engine.num_input_processors),
-          peer<OutputProcessorActor>(peers, 0), peer<SchedulerActor>(peers, 1)))};
+          peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
+          peers.one<SchedulerActor>(Peer::kScheduler)))};
     }
     case Role::kOutputProcessor:
       return ActorHandles{pointer(spawn_output_processor(system, node.tokenizer))};
@@ -228,12 +266,12 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       SchedulerConfig config = scheduler_config(options.engine, what.model, what.cache);
       config.incarnation = what.incarnation;
       config.engine_index = what.group;
-      return ActorHandles{pointer(
-          spawn_scheduler(system, config,
-                          {.kv_cache_manager = peer<KVCacheManagerActor>(peers, 0),
-                           .encoder_cache_manager = peer<EncoderCacheManagerActor>(peers, 1),
-                           .executor = peer<ExecutorActor>(peers, 2),
-                           .output_processor = peer<OutputProcessorActor>(peers, 3)}))};
+      return ActorHandles{pointer(spawn_scheduler(
+          system, config,
+          {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),
+           .encoder_cache_manager = peers.one<EncoderCacheManagerActor>(Peer::kEncoderCacheManager),
+           .executor = peers.one<ExecutorActor>(Peer::kExecutor),
+           .output_processor = peers.one<OutputProcessorActor>(Peer::kOutputProcessor)}))};
     }
     case Role::kKVCacheManager: {
       KVCacheSettings settings = kv_cache_settings(options.engine, what.model, what.cache);

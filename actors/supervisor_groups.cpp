@@ -20,10 +20,6 @@ constexpr auto kLoadDeadline = 1h;
 /// A group that fails so often in a row to come up is given up.
 constexpr int kMaxRecoveries = 8;
 
-constexpr std::array kSpawnOrder = {
-    Role::kExecutor,        Role::kKVCacheManager, Role::kEncoderCacheManager,
-    Role::kOutputProcessor, Role::kScheduler,      Role::kInputProcessor};
-
 bool is_in(const NodeSlot& node, std::size_t group) {
   return node.config.is_in(static_cast<std::int32_t>(group)) && !node.config.serves_all_groups();
 }
@@ -171,30 +167,35 @@ std::vector<std::int32_t> ring_ranks(const SupervisorState& supervisor, std::siz
   return ranks;
 }
 
-/// Whom the actor of a role speaks with, in the order that its node expects.
-ActorHandles peers_of(const SupervisorState& supervisor, std::size_t group, Role role) {
+ActorHandles find_peers(const SupervisorState& supervisor, std::size_t group, Peer peer) {
   const GroupSlot& slot = supervisor.groups[group];
-  switch (role) {
-    case Role::kExecutor: {
-      ActorHandles workers;
+  ActorHandles found;
+  switch (peer) {
+    case Peer::kWorkers:
       for (const WorkerSlot& worker : slot.workers)
-        workers.push_back(caf::actor_cast<caf::strong_actor_ptr>(worker.worker));
+        found.push_back(caf::actor_cast<caf::strong_actor_ptr>(worker.worker));
+      return found;
+    case Peer::kRingNodes:
       for (const std::int32_t rank : ring_ranks(supervisor, group)) {
         const std::size_t node = slot.workers[static_cast<std::size_t>(rank)].node;
-        workers.push_back(caf::actor_cast<caf::strong_actor_ptr>(supervisor.nodes[node].node));
+        found.push_back(caf::actor_cast<caf::strong_actor_ptr>(supervisor.nodes[node].node));
       }
-      return workers;
-    }
-    case Role::kScheduler:
-      return {slot.first_of(Role::kKVCacheManager), slot.first_of(Role::kEncoderCacheManager),
-              slot.first_of(Role::kExecutor), slot.first_of(Role::kOutputProcessor)};
-    case Role::kInputProcessor:
-      return {slot.first_of(Role::kOutputProcessor), slot.first_of(Role::kScheduler),
-              caf::actor_cast<caf::strong_actor_ptr>(
-                  supervisor.nodes[supervisor.frontend_node()].node)};
-    default:
-      return {};
+      return found;
+    case Peer::kExecutor:
+      return {slot.first_of(Role::kExecutor)};
+    case Peer::kKVCacheManager:
+      return {slot.first_of(Role::kKVCacheManager)};
+    case Peer::kEncoderCacheManager:
+      return {slot.first_of(Role::kEncoderCacheManager)};
+    case Peer::kScheduler:
+      return {slot.first_of(Role::kScheduler)};
+    case Peer::kOutputProcessor:
+      return {slot.first_of(Role::kOutputProcessor)};
+    case Peer::kFrontendNode:
+      return {caf::actor_cast<caf::strong_actor_ptr>(
+          supervisor.nodes[supervisor.frontend_node()].node)};
   }
+  return found;
 }
 
 void spawn_role(Self self, std::size_t group, Role role) {
@@ -203,7 +204,20 @@ void spawn_role(Self self, std::size_t group, Role role) {
   slot.role_asked = true;
   const std::uint32_t incarnation = slot.incarnation;
   const std::size_t index = node_index(supervisor, group, role);
-  const std::string name(to_string(role));
+  const std::string name(spec_of(role).name);
+  SpawnRole question{.role = role,
+                     .group = static_cast<std::uint32_t>(group),
+                     .incarnation = incarnation,
+                     .model = slot.model,
+                     .cache = slot.cache,
+                     .ring_ranks = ring_ranks(supervisor, group)};
+  ActorHandles peers;
+  for (const Peer peer : spec_of(role).peers()) {
+    for (caf::strong_actor_ptr& handle : find_peers(supervisor, group, peer)) {
+      question.peers.push_back(peer);
+      peers.push_back(std::move(handle));
+    }
+  }
   ask_now(
       self, group, supervisor.nodes[index].node, kControlDeadline, "the " + name + " did not start",
       [=](const Status& status, const ActorHandles& handles) {
@@ -219,13 +233,7 @@ void spawn_role(Self self, std::size_t group, Role role) {
         ++slot.num_spawned;
         advance_group(self, group);
       },
-      SpawnRole{.role = role,
-                .group = static_cast<std::uint32_t>(group),
-                .incarnation = incarnation,
-                .model = slot.model,
-                .cache = slot.cache,
-                .ring_ranks = ring_ranks(supervisor, group)},
-      peers_of(supervisor, group, role));
+      std::move(question), std::move(peers));
 }
 
 void end_workers(SupervisorState& supervisor, GroupSlot& slot) {

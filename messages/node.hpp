@@ -15,7 +15,7 @@ namespace troupe {
 
 /// Rises when a message changes in a way that an older build misreads. Nodes of different versions
 /// refuse each other.
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 
 /// What a node can be asked to run, but Workers, which have ranks.
 enum class Role : std::uint8_t {
@@ -28,6 +28,18 @@ enum class Role : std::uint8_t {
   kExecutor,
 };
 inline constexpr std::size_t kNumRoles = 7;
+
+/// What somebody whom an actor sends to is to it.
+enum class Peer : std::uint8_t {
+  kWorkers,    ///< of its group, by rank
+  kRingNodes,  ///< the nodes of SpawnRole::ring_ranks
+  kExecutor,
+  kKVCacheManager,
+  kEncoderCacheManager,
+  kScheduler,
+  kOutputProcessor,
+  kFrontendNode,  ///< to see when it cannot be reached
+};
 
 /// A node -> Supervisor: here I am. Answered with NodeAccepted.
 struct JoinNode {
@@ -79,10 +91,8 @@ struct SpawnWorker {
 TROUPE_MESSAGE(SpawnWorker, group, rank)
 
 /// Supervisor -> node: start the actor or, for InputProcessors, the actors of this role. Answered
-/// with their handles. What the actor speaks with comes beside it: for the Executor the workers by
-/// rank, then the nodes of ring_ranks; for the Scheduler the KVCacheManager, the
-/// EncoderCacheManager, the Executor and the OutputProcessor; for InputProcessors the
-/// OutputProcessor, the Scheduler and the Frontend's node. (The Frontend learns by EngineReady.)
+/// with their handles. Whom the actor sends to comes beside it (runtime/config/roles.hpp). The
+/// Frontend learns of the groups by EngineReady.
 struct SpawnRole {
   Role role{};
   std::uint32_t group = 0;
@@ -92,9 +102,10 @@ struct SpawnRole {
   std::uint16_t port = 0;  ///< of the Frontend, if it had one before; 0: as the options say
   /// Workers on the Executor's host in other processes: it reaches them through rings.
   std::vector<std::int32_t> ring_ranks;
+  std::vector<Peer> peers;  ///< what each of the handles beside it is
   bool operator==(const SpawnRole&) const = default;
 };
-TROUPE_MESSAGE(SpawnRole, role, group, incarnation, model, cache, port, ring_ranks)
+TROUPE_MESSAGE(SpawnRole, role, group, incarnation, model, cache, port, ring_ranks, peers)
 
 /// The Executor's node -> the node of a Worker on the same host.
 struct OpenRings {

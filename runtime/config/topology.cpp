@@ -1,7 +1,6 @@
 #include "runtime/config/topology.hpp"
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <numeric>
 #include <utility>
@@ -10,16 +9,13 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view kNodePrefix = "node.";
-constexpr std::array<std::string_view, kNumRoles> kRoleNames = {
-    "frontend",         "input-processor",       "output-processor", "scheduler",
-    "kv-cache-manager", "encoder-cache-manager", "executor"};
 
 Result<Role> parse_role(const std::string& text) {
-  const auto found = std::find(kRoleNames.begin(), kRoleNames.end(), text);
-  if (found != kRoleNames.end()) return static_cast<Role>(found - kRoleNames.begin());
   std::string names;
-  for (const std::string_view name : kRoleNames)
-    names.append(names.empty() ? "" : ", ").append(name);
+  for (const RoleSpec& spec : kRoles) {
+    if (spec.name == text) return spec.role;
+    names.append(names.empty() ? "" : ", ").append(spec.name);
+  }
   return invalid_argument("unknown role '" + text + "', expected one of " + names);
 }
 
@@ -90,13 +86,11 @@ Result<void> check_places(const std::vector<NodeConfig>& nodes, const TopologySi
   };
   for (std::int32_t group = 0; group < size.num_groups; ++group) {
     const std::string of = size.num_groups > 1 ? " of group " + std::to_string(group) : "";
-    for (std::size_t i = 0; i < kNumRoles; ++i) {
-      const auto role = static_cast<Role>(i);
-      const bool shared = role == Role::kFrontend;
+    for (const RoleSpec& spec : kRoles) {
       RETURN_IF_ERROR(
-          check(std::string(kRoleNames[i]) + (shared ? "" : of), [&](const NodeConfig& node) {
-            return shared || node.is_in(group)
-                       ? std::count(node.roles.begin(), node.roles.end(), role)
+          check(std::string(spec.name) + (spec.is_shared ? "" : of), [&](const NodeConfig& node) {
+            return spec.is_shared || node.is_in(group)
+                       ? std::count(node.roles.begin(), node.roles.end(), spec.role)
                        : 0;
           }));
     }
@@ -195,10 +189,6 @@ void draw_host(std::string& text, std::string_view host, const std::vector<std::
 
 }  // namespace
 
-std::string_view to_string(Role role) noexcept {
-  return kRoleNames[static_cast<std::size_t>(role)];
-}
-
 bool NodeConfig::has(Role role) const {
   return std::find(roles.begin(), roles.end(), role) != roles.end();
 }
@@ -219,7 +209,7 @@ const NodeConfig* Topology::find(std::string_view name) const {
 
 const NodeConfig& Topology::node_of(Role role, std::int32_t group) const {
   return *std::find_if(nodes.begin(), nodes.end(), [&](const NodeConfig& node) {
-    return node.has(role) && (role == Role::kFrontend || node.is_in(group));
+    return node.has(role) && (spec_of(role).is_shared || node.is_in(group));
   });
 }
 
@@ -237,7 +227,7 @@ bool Topology::spans_hosts() const {
 
 Topology single_process_topology(const TopologySize& size) {
   NodeConfig all;
-  for (std::size_t i = 0; i < kNumRoles; ++i) all.roles.push_back(static_cast<Role>(i));
+  for (const RoleSpec& spec : kRoles) all.roles.push_back(spec.role);
   all.workers.resize(static_cast<std::size_t>(size.num_workers));
   std::iota(all.workers.begin(), all.workers.end(), 0);
   all.groups.resize(static_cast<std::size_t>(size.num_groups));
@@ -309,7 +299,7 @@ std::string draw(const Topology& topology, std::string_view supervisor_host) {
     }
     std::string contents = one_process ? "supervisor" : "";
     for (const Role role : node.roles) {
-      contents.append(contents.empty() ? "" : ", ").append(to_string(role));
+      contents.append(contents.empty() ? "" : ", ").append(spec_of(role).name);
     }
     if (!node.workers.empty()) {
       contents.append(contents.empty() ? "" : ", ").append(describe_workers(node.workers));

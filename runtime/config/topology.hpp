@@ -26,11 +26,9 @@
 #include "runtime/base/result.hpp"
 #include "runtime/config/option_set.hpp"
 #include "runtime/config/options.hpp"
+#include "runtime/config/roles.hpp"
 
 namespace troupe {
-
-/// As a configuration file names it.
-[[nodiscard]] std::string_view to_string(Role role) noexcept;
 
 struct NodeConfig {
   std::string name;
