@@ -140,15 +140,6 @@ struct AddRmsNormArgs {
   Matrix out;
 };
 
-/// out = (x - mean) / sqrt(variance + eps) * weight + bias. bias may be null. In place allowed.
-struct LayerNormArgs {
-  ConstMatrix x;
-  const float* weight = nullptr;
-  const float* bias = nullptr;
-  float eps = 1e-5f;
-  Matrix out;
-};
-
 enum class RopeStyle : std::uint8_t {
   kHalves,      ///< pairs (i, i + rotary_dim / 2): Llama as published by Hugging Face, GPT-NeoX
   kNeighbours,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
@@ -208,104 +199,62 @@ struct AttentionShape {
   std::int64_t max_seq_len = 0;
 };
 
-/// out = f(x), element by element. In place allowed.
-struct UnaryArgs {
-  ConstMatrix x;
-  Matrix out;
-};
+// The operations of a backend, one entry (result, name, parameters) each. The tables, and the
+// declarations of what fills them (kernels/cpu/cpu_ops.hpp, kernels/cuda/cuda_ops.hpp), are made
+// from this list.
+//
+// packed_bytes: bytes of a matrix in this backend's layout, a multiple of 64.
+// pack_rows: puts the rows of `part` at rows first_row, first_row + 1, ... of the packed matrix,
+//   converting to spec.type (round to nearest even). Several checkpoint tensors (q, k, v) become
+//   one matrix by packing each at its offset; disjoint rows may be packed at the same time.
+//   Pre: part.num_cols == spec.num_cols; `packed` was zero filled.
+// matmul_workspace_bytes, gated_mlp_workspace_bytes: workspace with at most max_rows rows of x.
+// attention_workspace_bytes: workspace with which attention can spread long sequences over
+//   num_threads threads.
+// All others: as the comment of their arguments says.
+#define TROUPE_OPERATIONS(X)                                                                       \
+  X(std::int64_t, packed_bytes, (const WeightSpec& spec))                                          \
+  X(void, pack_rows,                                                                               \
+    (const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row, std::byte* packed)) \
+  X(std::int64_t, matmul_workspace_bytes, (const WeightSpec& spec, std::int64_t max_rows))         \
+  X(void, matmul, (const OpContext& context, const MatmulArgs& args))                              \
+  X(std::int64_t, gated_mlp_workspace_bytes,                                                       \
+    (const WeightSpec& gate_up, const WeightSpec& down, std::int64_t max_rows))                    \
+  X(void, gated_mlp, (const OpContext& context, const GatedMlpArgs& args))                         \
+  X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
+  X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \
+  X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
+  X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \
+  X(std::int64_t, attention_workspace_bytes, (const AttentionShape& shape, int num_threads))       \
+  X(void, attention, (const OpContext& context, const AttentionArgs& args))
 
-/// out = a + b. In place allowed.
-struct AddArgs {
-  ConstMatrix a;
-  ConstMatrix b;
-  Matrix out;
-};
+// Those that a backend may lack; null then.
+//
+// pack_quantized_rows: pack_rows for a quantised matrix.
+// compact_bytes: bytes of a packed matrix in fewer bits, with the same numbers: a multiple of 64.
+//   0: it is better left as it is.
+// compact: a packed matrix in so many bytes; the spec with is_compact is that of `out`.
+//   Pre: compact_bytes was not 0; both are aligned to 64.
+#define TROUPE_OPTIONAL_OPERATIONS(X)                                            \
+  X(void, pack_quantized_rows,                                                   \
+    (const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,  \
+     std::byte* packed))                                                         \
+  X(std::int64_t, compact_bytes,                                                 \
+    (const OpContext& context, const WeightSpec& spec, const std::byte* packed)) \
+  X(void, compact,                                                               \
+    (const OpContext& context, const WeightSpec& spec, const std::byte* packed, std::byte* out))
 
-/// out = x * factor. In place allowed.
-struct ScaleArgs {
-  ConstMatrix x;
-  float factor = 1.0f;
-  Matrix out;
-};
+#define TROUPE_OPERATION_MEMBER(result, operation, parameters) \
+  result(*operation) parameters noexcept = nullptr;
+#define TROUPE_OPERATION_DECLARATION(result, operation, parameters) \
+  result operation parameters noexcept;
+#define TROUPE_OPERATION_ENTRY(result, operation, parameters) .operation = operation,
 
-/// out[i] = x[rows[i]]. rows: [out.num_rows].
-struct GatherRowsArgs {
-  ConstMatrix x;
-  const std::int32_t* rows = nullptr;
-  Matrix out;
-};
-
-/// out = x - log(sum(exp(x))) per row. In place allowed. -inf stays -inf.
-struct LogSoftmaxArgs {
-  ConstMatrix x;
-  Matrix out;
-};
-
-/// ranks[m] = how many values of row m are >= x[m, tokens[m]] (1 = best, as vLLM reports it).
-struct TokenRanksArgs {
-  ConstMatrix x;
-  const std::int32_t* tokens = nullptr;
-  std::int32_t* ranks = nullptr;
-};
-
-/// indices[m] = the lowest index of the largest value of row m; NaN is never the largest, and a row
-/// of nothing but NaN gives -1.
-struct ArgmaxArgs {
-  ConstMatrix x;
-  std::int32_t* indices = nullptr;
-};
-
-/// The operations of one backend. No pointer is null but where that is said.
+/// The operations of one backend.
 struct OpTable {
   const char* name = nullptr;
-
-  /// Bytes of a matrix in this backend's layout, a multiple of 64.
-  std::int64_t (*packed_bytes)(const WeightSpec& spec) noexcept = nullptr;
-  /// Puts the rows of `part` at rows first_row, first_row + 1, ... of the packed matrix, converting
-  /// to spec.type (round to nearest even). Several checkpoint tensors (q, k, v) become one matrix
-  /// by packing each at its offset; disjoint rows may be packed at the same time.
-  /// Pre: part.num_cols == spec.num_cols; `packed` was zero filled.
-  void (*pack_rows)(const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row,
-                    std::byte* packed) noexcept = nullptr;
-  /// pack_rows for a quantised matrix. Null: the backend has no quantised matrices.
-  void (*pack_quantized_rows)(const WeightSpec& spec, const QuantizedRows& part,
-                              std::int64_t first_row, std::byte* packed) noexcept = nullptr;
-  /// Bytes of a packed matrix in fewer bits, with the same numbers: a multiple of 64. 0: it is
-  /// better left as it is. Null: the backend keeps none so.
-  std::int64_t (*compact_bytes)(const OpContext& context, const WeightSpec& spec,
-                                const std::byte* packed) noexcept = nullptr;
-  /// A packed matrix in so many bytes; the spec with is_compact is that of `out`. Pre:
-  /// compact_bytes was not 0; both are aligned to 64.
-  void (*compact)(const OpContext& context, const WeightSpec& spec, const std::byte* packed,
-                  std::byte* out) noexcept = nullptr;
-  /// Workspace of matmul with at most max_rows rows of x.
-  std::int64_t (*matmul_workspace_bytes)(const WeightSpec& spec,
-                                         std::int64_t max_rows) noexcept = nullptr;
-  void (*matmul)(const OpContext& context, const MatmulArgs& args) noexcept = nullptr;
-  /// Workspace of gated_mlp with at most max_rows rows of x.
-  std::int64_t (*gated_mlp_workspace_bytes)(const WeightSpec& gate_up, const WeightSpec& down,
-                                            std::int64_t max_rows) noexcept = nullptr;
-  void (*gated_mlp)(const OpContext& context, const GatedMlpArgs& args) noexcept = nullptr;
-
-  void (*embedding)(const OpContext& context, const EmbeddingArgs& args) noexcept = nullptr;
-  void (*rms_norm)(const OpContext& context, const RmsNormArgs& args) noexcept = nullptr;
-  void (*add_rms_norm)(const OpContext& context, const AddRmsNormArgs& args) noexcept = nullptr;
-  void (*layer_norm)(const OpContext& context, const LayerNormArgs& args) noexcept = nullptr;
-
-  void (*rope_and_write_kv)(const OpContext& context,
-                            const RopeAndWriteKvArgs& args) noexcept = nullptr;
-  /// Workspace with which attention can spread long sequences over num_threads threads.
-  std::int64_t (*attention_workspace_bytes)(const AttentionShape& shape,
-                                            int num_threads) noexcept = nullptr;
-  void (*attention)(const OpContext& context, const AttentionArgs& args) noexcept = nullptr;
-
-  void (*gelu_tanh)(const OpContext& context, const UnaryArgs& args) noexcept = nullptr;
-  void (*add)(const OpContext& context, const AddArgs& args) noexcept = nullptr;
-  void (*scale)(const OpContext& context, const ScaleArgs& args) noexcept = nullptr;
-  void (*gather_rows)(const OpContext& context, const GatherRowsArgs& args) noexcept = nullptr;
-  void (*log_softmax)(const OpContext& context, const LogSoftmaxArgs& args) noexcept = nullptr;
-  void (*token_ranks)(const OpContext& context, const TokenRanksArgs& args) noexcept = nullptr;
-  void (*argmax)(const OpContext& context, const ArgmaxArgs& args) noexcept = nullptr;
+  TROUPE_OPERATIONS(TROUPE_OPERATION_MEMBER)
+  TROUPE_OPTIONAL_OPERATIONS(TROUPE_OPERATION_MEMBER)
 };
 
 }  // namespace troupe

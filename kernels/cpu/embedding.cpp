@@ -24,12 +24,4 @@ void embedding(const OpContext& context, const EmbeddingArgs& args) noexcept {
   });
 }
 
-void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept {
-  const std::int64_t num_cols = args.x.num_cols;
-  for_each_row(context, args.out.num_rows, num_cols, [&](std::int64_t i) {
-    std::memcpy(args.out.row(i), args.x.row(args.rows[i]),
-                static_cast<std::size_t>(num_cols) * sizeof(float));
-  });
-}
-
 }  // namespace troupe::TROUPE_ISA

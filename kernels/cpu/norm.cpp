@@ -37,25 +37,4 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
   });
 }
 
-void layer_norm(const OpContext& context, const LayerNormArgs& args) noexcept {
-  const std::int64_t n = args.x.num_cols;
-  for_each_row(context, args.x.num_rows, n, [&](std::int64_t row) {
-    const float* x = args.x.row(row);
-    float* out = args.out.row(row);
-    const float mean = sum_over(x, n, [](Vec a) { return a; }) / static_cast<float>(n);
-    const Vec center = broadcast(mean);
-    // The deviations first, so that the padding lanes of the second sum are zero.
-    for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      store_lanes(out + i, load_lanes(x + i) - center);
-    });
-    const float squares = sum_over(out, n, [](Vec a) { return a * a; });
-    const Vec factor =
-        broadcast(1.0f / __builtin_sqrtf(squares / static_cast<float>(n) + args.eps));
-    for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      const Vec scaled = load_lanes(out + i) * factor * load_lanes(args.weight + i);
-      store_lanes(out + i, args.bias == nullptr ? scaled : scaled + load_lanes(args.bias + i));
-    });
-  });
-}
-
 }  // namespace troupe::TROUPE_ISA

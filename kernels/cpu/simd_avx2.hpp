@@ -114,9 +114,6 @@ TROUPE_INLINE Mask greater_equal(Vec a, Vec b) { return {_mm256_cmp_ps(a.v, b.v,
 TROUPE_INLINE Mask operator&(Mask a, Mask b) { return {_mm256_and_ps(a.m, b.m)}; }
 /// a where the mask is set, else b.
 TROUPE_INLINE Vec select(Mask mask, Vec a, Vec b) { return {_mm256_blendv_ps(b.v, a.v, mask.m)}; }
-TROUPE_INLINE std::int64_t count(Mask mask) {
-  return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(mask.m)));
-}
 TROUPE_INLINE Vec lane_numbers() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7)}; }
 
 /// The sum of the lanes: halves folded onto each other.

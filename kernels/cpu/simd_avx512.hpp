@@ -105,7 +105,6 @@ TROUPE_INLINE Mask operator&(Mask a, Mask b) { return {static_cast<__mmask16>(a.
 TROUPE_INLINE Vec select(Mask mask, Vec a, Vec b) {
   return {_mm512_mask_blend_ps(mask.m, b.v, a.v)};
 }
-TROUPE_INLINE std::int64_t count(Mask mask) { return __builtin_popcount(mask.m); }
 TROUPE_INLINE Vec lane_numbers() {
   return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
 }

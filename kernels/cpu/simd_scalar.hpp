@@ -75,7 +75,6 @@ TROUPE_INLINE Mask greater_equal(Vec a, Vec b) { return {a.v >= b.v}; }
 TROUPE_INLINE Mask operator&(Mask a, Mask b) { return {a.m && b.m}; }
 /// a where the mask is set, else b.
 TROUPE_INLINE Vec select(Mask mask, Vec a, Vec b) { return mask.m ? a : b; }
-TROUPE_INLINE std::int64_t count(Mask mask) { return mask.m; }
 TROUPE_INLINE Vec lane_numbers() { return {0.0f}; }
 
 TROUPE_INLINE float sum_of_lanes(Vec a) { return a.v; }

@@ -35,23 +35,4 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
   });
 }
 
-void layer_norm(const OpContext& context, const LayerNormArgs& args) noexcept {
-  for_each_row(context, args.x.num_rows, [=] __device__(std::int64_t row) {
-    const std::int64_t n = args.x.num_cols;
-    const float* x = args.x.row(row);
-    float* out = args.out.row(row);
-    const float mean =
-        sum_over<float>(n, [=](std::int64_t i) { return x[i]; }) / static_cast<float>(n);
-    const float squares = sum_over<float>(n, [=](std::int64_t i) {
-      const float deviation = x[i] - mean;
-      return deviation * deviation;
-    });
-    const float factor = 1.0f / sqrtf(squares / static_cast<float>(n) + args.eps);
-    for_each_of_block(n, [=](std::int64_t i) {
-      const float scaled = (x[i] - mean) * factor * args.weight[i];
-      out[i] = args.bias == nullptr ? scaled : scaled + args.bias[i];
-    });
-  });
-}
-
 }  // namespace troupe::cuda

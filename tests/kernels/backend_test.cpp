@@ -8,11 +8,10 @@ namespace {
 BOOST_AUTO_TEST_CASE(every_table_names_its_set_and_lacks_nothing) {
   for (const OpTable* ops : testing::all_tables()) {
     BOOST_TEST(ops->name != nullptr);
-    for (const auto* op :
-         {reinterpret_cast<const void*>(ops->matmul), reinterpret_cast<const void*>(ops->attention),
-          reinterpret_cast<const void*>(ops->argmax)}) {
-      BOOST_TEST(op != nullptr);
-    }
+#define TROUPE_CHECK_OPERATION(result, operation, parameters) \
+  BOOST_TEST(ops->operation != nullptr, ops->name << " lacks " #operation);
+    TROUPE_OPERATIONS(TROUPE_CHECK_OPERATION)
+#undef TROUPE_CHECK_OPERATION
   }
   BOOST_TEST(std::string(cpu_ops(Isa::kScalar)->name) == "scalar");
 }

@@ -517,23 +517,6 @@ void register_for(const OpTable* ops) {
       })
       ->Args({1, 1024})
       ->Args({512, 1024});
-  add("log_softmax", [ops](benchmark::State& state) {
-    bench_rows(state, 2,
-               [ops](const OpContext& context, float* x, float*, float* out, std::int64_t rows,
-                     std::int64_t cols) {
-                 ops->log_softmax(
-                     context, {.x = ConstMatrix(x, rows, cols), .out = Matrix(out, rows, cols)});
-               });
-  })->Args({1, 151936});
-  add("argmax", [ops](benchmark::State& state) {
-    bench_rows(state, 1,
-               [ops](const OpContext& context, float* x, float*, float*, std::int64_t rows,
-                     std::int64_t cols) {
-                 std::int32_t best = 0;
-                 ops->argmax(context, {.x = ConstMatrix(x, rows, cols), .indices = &best});
-                 benchmark::DoNotOptimize(best);
-               });
-  })->Args({1, 151936});
 }
 
 }  // namespace

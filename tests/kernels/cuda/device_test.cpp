@@ -41,7 +41,7 @@ BOOST_AUTO_TEST_CASE(moved_memory_has_one_owner) {
 }
 
 BOOST_AUTO_TEST_CASE(operations_on_nothing_are_no_errors) {
-  gpu().add(device(), {});
+  gpu().embedding(device(), {});
   gpu().rms_norm(device(), {});
   gpu().matmul(device(), {});
   gpu().attention(device(), {.cache = {.num_kv_heads = 1}});

@@ -1,6 +1,3 @@
-#include <algorithm>
-#include <limits>
-
 #include "tests/kernels/cuda/device_testing.hpp"
 
 namespace troupe {
@@ -10,8 +7,6 @@ using namespace testing;
 
 constexpr std::int64_t kRows = 9;
 constexpr std::int64_t kSizes[] = {1, 5, 31, 256, 257, 1000};
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Floats unwritten(std::int64_t n) { return Floats(static_cast<std::size_t>(n), -1.0f); }
 
@@ -39,22 +34,10 @@ BOOST_AUTO_TEST_CASE(embeddings_are_rows_of_the_table) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(rows_are_gathered_from_a_wider_matrix) {
-  const std::vector<std::int32_t> rows = {8, 1, 1};
-  const Floats x = random_floats(kRows * 40, 1);
-  const auto gather = [](const OpTable& ops, const OpContext& context, float* out,
-                         const float* from, const std::int32_t* which) {
-    ops.gather_rows(context, {.x = {from, kRows, 33, 40}, .rows = which, .out = {out, 3, 33}});
-  };
-  BOOST_CHECK(run_on_device(unwritten(99), gather, x, rows) ==
-              run_on_host(unwritten(99), gather, x, rows));
-}
-
 BOOST_AUTO_TEST_CASE(norms_are_those_of_the_reference) {
   for (const std::int64_t n : kSizes) {
     const Floats x = random_floats(kRows * n, 1, 3.0f);
     const Floats weight = random_floats(n, 2);
-    const Floats bias = random_floats(n, 3);
     const auto rms = [n](const OpTable& ops, const OpContext& context, float* out, const float* in,
                          const float* w) {
       ops.rms_norm(context, {.x = ConstMatrix(in, kRows, n),
@@ -63,18 +46,6 @@ BOOST_AUTO_TEST_CASE(norms_are_those_of_the_reference) {
                              .out = Matrix(out, kRows, n)});
     };
     BOOST_TEST(difference_between_tables(unwritten(kRows * n), rms, x, weight) < 1e-5);
-    const auto layer = [n](const OpTable& ops, const OpContext& context, float* out,
-                           const float* in, const float* w, const float* b) {
-      ops.layer_norm(context,
-                     {.x = {in, kRows, n}, .weight = w, .bias = b, .out = {out, kRows, n}});
-    };
-    BOOST_TEST(difference_between_tables(unwritten(kRows * n), layer, x, weight, bias) < 1e-5);
-    const auto layer_without_bias = [&](const OpTable& ops, const OpContext& context, float* out,
-                                        const float* in, const float* w) {
-      layer(ops, context, out, in, w, nullptr);
-    };
-    BOOST_TEST(difference_between_tables(unwritten(kRows * n), layer_without_bias, x, weight) <
-               1e-5);
   }
 }
 
@@ -144,85 +115,6 @@ BOOST_AUTO_TEST_CASE(queries_and_keys_are_normed_rotated_and_written_in_both_sty
   }
 }
 
-BOOST_AUTO_TEST_CASE(elementwise_operations_are_those_of_the_reference) {
-  for (const std::int64_t n : kSizes) {
-    const Floats x = random_floats(kRows * 2 * n, 1, 8.0f);
-    const Floats y = random_floats(kRows * n, 2, 8.0f);
-    const auto gelu = [n](const OpTable& ops, const OpContext& context, float* out,
-                          const float* in) {
-      ops.gelu_tanh(context, {.x = {in, kRows, n}, .out = {out, kRows, n}});
-    };
-    BOOST_TEST(difference_between_tables(unwritten(kRows * n), gelu, y) < 1e-5);
-    const auto add = [n](const OpTable& ops, const OpContext& context, float* out, const float* a,
-                         const float* b) {
-      ops.add(context, {.a = {a, kRows, n, 2 * n}, .b = {b, kRows, n}, .out = {out, kRows, n}});
-    };
-    BOOST_CHECK(run_on_device(unwritten(kRows * n), add, x, y) ==
-                run_on_host(unwritten(kRows * n), add, x, y));
-    const auto scale_in_place = [n](const OpTable& ops, const OpContext& context, float* data) {
-      ops.scale(context, {.x = Matrix(data, kRows, n), .factor = 0.3f, .out = {data, kRows, n}});
-    };
-    BOOST_CHECK(run_on_device(y, scale_in_place) == run_on_host(y, scale_in_place));
-  }
-}
-
-BOOST_AUTO_TEST_CASE(log_softmax_keeps_minus_infinity_and_works_in_place) {
-  for (const std::int64_t n : {2, 31, 257, 50'000}) {
-    Floats x = random_floats(kRows * n, 1, 20.0f);
-    for (std::int64_t row = 0; row < kRows; ++row) {
-      x[static_cast<std::size_t>(row * n + row % (n - 1))] = -kInfinity;
-    }
-    const auto run = [n](const OpTable& ops, const OpContext& context, float* data) {
-      ops.log_softmax(context, {.x = Matrix(data, kRows, n), .out = {data, kRows, n}});
-    };
-    const Floats got = run_on_device(x, run);
-    const Floats want = run_on_host(x, run);
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      if (x[i] == -kInfinity) {
-        BOOST_REQUIRE_EQUAL(got[i], -kInfinity);
-      } else {
-        BOOST_REQUIRE_SMALL(got[i] - want[i], 1e-5f);
-      }
-    }
-  }
-}
-
-BOOST_AUTO_TEST_CASE(ranks_count_equal_values) {
-  const std::vector<std::int32_t> tokens = {0, 1, 2, 700, 4, 5, 6, 7, 999};
-  Floats x = random_floats(kRows * 1000, 1);
-  for (float& value : x) value = std::nearbyint(value * 20.0f);
-  const auto run = [](const OpTable& ops, const OpContext& context, std::int32_t* ranks,
-                      const float* data, const std::int32_t* of) {
-    ops.token_ranks(context, {.x = {data, kRows, 1000}, .tokens = of, .ranks = ranks});
-  };
-  const std::vector<std::int32_t> none(kRows, -7);
-  BOOST_TEST(run_on_device(none, run, x, tokens) == run_on_host(none, run, x, tokens),
-             boost::test_tools::per_element());
-}
-
-BOOST_AUTO_TEST_CASE(argmax_is_the_lowest_index_and_never_a_nan) {
-  constexpr std::int64_t kCols = 1003;
-  Floats x = random_floats(kRows * kCols, 1);
-  const auto at = [&](std::int64_t row, std::int64_t col) -> float& {
-    return x[static_cast<std::size_t>(row * kCols + col)];
-  };
-  at(0, 1002) = 5.0f;
-  at(1, 700) = at(1, 255) = at(1, 256) = 5.0f;
-  at(2, 3) = kNan;
-  std::fill(&at(3, 0), &at(3, 0) + kCols, kNan);
-  std::fill(&at(4, 0), &at(4, 0) + kCols, -kInfinity);
-  at(4, 0) = kNan;
-  const auto run = [](const OpTable& ops, const OpContext& context, std::int32_t* indices,
-                      const float* data) {
-    ops.argmax(context, {.x = {data, kRows, kCols}, .indices = indices});
-  };
-  const std::vector<std::int32_t> none(kRows, -7);
-  const auto got = run_on_device(none, run, x);
-  BOOST_TEST(got == run_on_host(none, run, x), boost::test_tools::per_element());
-  BOOST_CHECK_EQUAL(got[1], 255);
-  BOOST_CHECK_EQUAL(got[3], -1);
-}
-
 BOOST_AUTO_TEST_CASE(a_row_of_a_reduction_has_the_same_bits_alone_and_among_others) {
   constexpr std::int64_t kCols = 777;
   const Floats x = random_floats(kRows * kCols, 1, 5.0f);
@@ -235,19 +127,10 @@ BOOST_AUTO_TEST_CASE(a_row_of_a_reduction_has_the_same_bits_alone_and_among_othe
                              .out = Matrix(out, count, kCols)});
     };
   };
-  const auto log_softmax_from = [](std::int64_t first, std::int64_t count) {
-    return [=](const OpTable& ops, const OpContext& context, float* out, const float* in) {
-      ops.log_softmax(context,
-                      {.x = {in + first * kCols, count, kCols}, .out = {out, count, kCols}});
-    };
-  };
   const Floats norms = run_on_device(unwritten(kRows * kCols), norm_from(0, kRows), x, weight);
-  const Floats logs = run_on_device(unwritten(kRows * kCols), log_softmax_from(0, kRows), x);
   for (std::int64_t row = 0; row < kRows; ++row) {
     BOOST_CHECK(run_on_device(unwritten(kCols), norm_from(row, 1), x, weight) ==
                 rows_of(norms, kCols, row, 1));
-    BOOST_CHECK(run_on_device(unwritten(kCols), log_softmax_from(row, 1), x) ==
-                rows_of(logs, kCols, row, 1));
   }
 }
 
