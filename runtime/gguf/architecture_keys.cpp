@@ -1,7 +1,7 @@
-#include "runtime/gguf/architecture_keys.hpp"
-
 #include <algorithm>
 #include <string_view>
+
+#include "runtime/gguf/architecture.hpp"
 
 namespace troupe {
 namespace {
@@ -25,9 +25,8 @@ constexpr std::string_view kRead[] = {"context_length",
                                       "rope.scaling.yarn_ext_factor",
                                       "rope.scaling.yarn_beta_fast",
                                       "rope.scaling.yarn_beta_slow"};
-constexpr std::string_view kReadOfGemma3[] = {"attention.sliding_window",
-                                              "attention.sliding_window_pattern",
-                                              "final_logit_softcapping", "rope.freq_base_swa"};
+
+constexpr std::string_view kReadOfExperts[] = {"expert_count", "expert_used_count"};
 
 /// Notes about the file, or what llama.cpp does not use where it generates text.
 constexpr std::string_view kHarmless[] = {"vocab_size",  // the embedding's rows say it
@@ -61,9 +60,8 @@ constexpr std::string_view kOffWithZero[] = {"expert_count",
 /// These multiply something: 1 changes nothing, 0 is as good as absent.
 constexpr std::string_view kMultipliers[] = {"embedding_scale", "residual_scale", "logit_scale"};
 
-template <std::size_t kSize>
-bool has(const std::string_view (&keys)[kSize], std::string_view key) {
-  return std::ranges::find(keys, key) != std::end(keys);
+bool has(std::span<const std::string_view> keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
 }
 
 /// Would the result be the same without this key, which is not read?
@@ -78,12 +76,13 @@ bool changes_nothing(GgufMetadata& metadata, const std::string& key, std::string
 
 }  // namespace
 
-void check_architecture_keys(GgufMetadata& metadata, const std::string& architecture,
+void check_architecture_keys(GgufMetadata& metadata, const GgufArchitecture& architecture,
                              std::int64_t head_dim) {
-  const std::string prefix = architecture + ".";
+  const std::string prefix = std::string(architecture.name) + ".";
   for (const std::string& key : metadata.keys_with(prefix)) {
     const std::string_view name = std::string_view(key).substr(prefix.size());
-    if (has(kRead, name) || (architecture == "gemma3" && has(kReadOfGemma3, name))) continue;
+    if (has(kRead, name) || has(architecture.keys, name)) continue;
+    if (architecture.has_experts && has(kReadOfExperts, name)) continue;
     if (changes_nothing(metadata, key, name, head_dim)) continue;
     return metadata.fail(
         ErrorCode::kUnsupported,

@@ -2,14 +2,13 @@
 // converters write.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/base/file.hpp"
-#include "runtime/gguf/architecture_keys.hpp"
+#include "runtime/gguf/architecture.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"
@@ -18,15 +17,6 @@ namespace troupe {
 namespace {
 
 using nlohmann::json;
-
-struct Architecture {
-  std::string_view gguf;
-  std::string_view name;
-};
-constexpr std::array<Architecture, 4> kArchitectures = {{{"llama", "LlamaForCausalLM"},
-                                                         {"qwen2", "Qwen2ForCausalLM"},
-                                                         {"qwen3", "Qwen3ForCausalLM"},
-                                                         {"gemma3", "Gemma3ForCausalLM"}}};
 
 /// What ends an answer in one family of models or the other (the tokens "EOG" of llama.cpp).
 constexpr std::string_view kEndTexts[] = {
@@ -52,13 +42,15 @@ json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMet
 }
 
 /// As llama.cpp reads them: a factor without a type scales linearly, "none" does not scale.
-json rope_parameters(const GgufContents& gguf, GgufMetadata& metadata, const std::string& prefix,
-                     double theta, std::int64_t head_dim) {
+json rope_parameters(const GgufContents& gguf, const GgufArchitecture& architecture,
+                     GgufMetadata& metadata, std::int64_t head_dim) {
+  const std::string prefix = std::string(architecture.name) + ".";
   const std::string scaling = prefix + "rope.scaling.";
-  json rope = {{"rope_type", "default"}, {"rope_theta", theta}};
+  json rope = {{"rope_type", "default"},
+               {"rope_theta", metadata.number(prefix + "rope.freq_base", architecture.rope_theta)}};
   // Llama 3's scaling is stored so.
   if (const auto found = gguf.tensors.find(kRopeDivisors);
-      found != gguf.tensors.end() && prefix == "llama.")
+      found != gguf.tensors.end() && architecture.has_rope_divisors)
     rope["frequency_divisors"] = frequency_divisors(found->second, head_dim, metadata);
   const std::string type = metadata.text(scaling + "type", "linear");
   if (type != "none" && type != "linear" && type != "yarn")
@@ -93,43 +85,12 @@ json rope_parameters(const GgufContents& gguf, GgufMetadata& metadata, const std
   return rope;
 }
 
-void add_gemma3(json& config, GgufMetadata& metadata, const std::string& prefix) {
-  const std::int64_t window = metadata.integer(prefix + "attention.sliding_window", 0);
-  if (window != 0) config["sliding_window"] = window;
-  const std::string pattern = prefix + "attention.sliding_window_pattern";
-  if (metadata.is_list(pattern)) {
-    config["layer_types"] = json::array();
-    for (const double has_window : metadata.numbers(pattern))
-      config["layer_types"].push_back(has_window != 0 && window != 0 ? "sliding_attention"
-                                                                     : "full_attention");
-  } else {
-    // Each so many layers the last is global: with 1, all are.
-    config["sliding_window_pattern"] = window == 0 ? 1 : metadata.integer(pattern, 6);
-  }
-  config["final_logit_softcapping"] = metadata.number(prefix + "final_logit_softcapping", 0);
-  config["rope_local_base_freq"] = metadata.number(prefix + "rope.freq_base_swa", 10000);
-  // llama.cpp's rule: the scale follows the head but in the 27B model.
-  constexpr std::int64_t kLayersOf27B = 62;
-  const auto head_dim = config["head_dim"].get<std::int64_t>();
-  config["query_pre_attn_scalar"] =
-      config["num_hidden_layers"] == kLayersOf27B
-          ? config["hidden_size"].get<std::int64_t>() /
-                std::max<std::int64_t>(1, config["num_attention_heads"].get<std::int64_t>())
-          : head_dim;
-}
-
 }  // namespace
 
-Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view file_name) {
+Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& architecture,
+                              std::string_view file_name) {
   GgufMetadata metadata(*gguf.metadata, file_name);
-  const std::string name = metadata.text("general.architecture", std::nullopt);
-  if (metadata.error()) return *metadata.error();
-  const auto architecture = std::ranges::find(kArchitectures, name, &Architecture::gguf);
-  if (architecture == kArchitectures.end())
-    return Error{ErrorCode::kUnsupported, std::string(file_name) + ": architecture " + name +
-                                              " is not supported; supported are llama, qwen2, "
-                                              "qwen3, gemma3"};
-  const std::string prefix = name + ".";
+  const std::string prefix = std::string(architecture.name) + ".";
   const auto size = [&](const std::string& key) {
     return metadata.integer(prefix + key, std::nullopt);
   };
@@ -137,13 +98,11 @@ Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view 
   const std::int64_t num_heads = size("attention.head_count");
   const std::int64_t head_dim = metadata.integer(
       prefix + "attention.key_length", hidden_size / std::max<std::int64_t>(1, num_heads));
-  check_architecture_keys(metadata, name, head_dim);
+  check_architecture_keys(metadata, architecture, head_dim);
   const auto embedding = gguf.tensors.find("token_embd.weight");
   if (embedding == gguf.tensors.end() || embedding->second.shape.size() != 2)
     metadata.fail(ErrorCode::kCorrupt, "tensor \"token_embd.weight\" is missing or no matrix");
-  const double theta = metadata.number(prefix + "rope.freq_base", name == "gemma3" ? 1e6 : 1e4);
   json config = {
-      {"architectures", {architecture->name}},
       {"hidden_size", hidden_size},
       {"intermediate_size", size("feed_forward_length")},
       {"num_hidden_layers", size("block_count")},
@@ -156,14 +115,15 @@ Result<std::string> gguf_config_json(const GgufContents& gguf, std::string_view 
       {"attention_bias", gguf.tensors.contains("blk.0.attn_q.bias")},
       {"attention_output_bias", gguf.tensors.contains("blk.0.attn_output.bias")},
       {"mlp_bias", gguf.tensors.contains("blk.0.ffn_up.bias")},
-      {"rope_parameters", rope_parameters(gguf, metadata, prefix, theta, head_dim)}};
-  if (name == "gemma3") {
-    add_gemma3(config, metadata, prefix);
-    config["rope_parameters"] = {{"full_attention", config["rope_parameters"]}};
+      {"rope_parameters", rope_parameters(gguf, architecture, metadata, head_dim)}};
+  if (architecture.has_experts) {
+    config["num_experts"] = size("expert_count");
+    config["num_experts_per_tok"] = size("expert_used_count");
   }
+  if (architecture.add_config != nullptr) architecture.add_config(metadata, prefix, config);
   if (metadata.error()) return *metadata.error();
   config["vocab_size"] = embedding->second.shape[0];
-  return json_text(config, file_name);
+  return config;
 }
 
 Result<std::string> gguf_generation_config_json(const GgufContents& gguf,
@@ -224,17 +184,14 @@ Result<std::string> read_model_text(const std::filesystem::path& model, std::str
   const std::string file_name = model.filename().string();
   struct Text {
     std::string_view name;
-    GgufKeys keys;
     Result<std::string> (*convert)(const GgufContents&, std::string_view);
   };
-  constexpr Text kTexts[] = {
-      {"config.json", GgufKeys::kNoVocabulary, gguf_config_json},
-      {"generation_config.json", GgufKeys::kAll, gguf_generation_config_json},
-      {"tokenizer.json", GgufKeys::kAll, gguf_tokenizer_json},
-      {"tokenizer_config.json", GgufKeys::kAll, gguf_tokenizer_config_json}};
+  constexpr Text kTexts[] = {{"generation_config.json", gguf_generation_config_json},
+                             {"tokenizer.json", gguf_tokenizer_json},
+                             {"tokenizer_config.json", gguf_tokenizer_config_json}};
   for (const Text& text : kTexts) {
     if (text.name != name) continue;
-    ASSIGN_OR_RETURN(const GgufModel gguf, open_gguf_model(model, text.keys));
+    ASSIGN_OR_RETURN(const GgufModel gguf, open_gguf_model(model, GgufKeys::kAll));
     return text.convert(gguf.contents, gguf.file_names.front());
   }
   return Error{ErrorCode::kNotFound, file_name + " has no " + std::string(name)};

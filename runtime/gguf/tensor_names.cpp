@@ -3,76 +3,97 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "runtime/gguf/architecture.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"
 
 namespace troupe {
 namespace {
 
-struct Renaming {
-  std::string_view gguf;
-  std::string_view name;
-};
-constexpr std::array<Renaming, 3> kOutside = {{{"token_embd.", "model.embed_tokens."},
-                                               {"output_norm.", "model.norm."},
-                                               {"output.", "lm_head."}}};
-constexpr std::array<Renaming, 11> kInLayer = {{{"attn_norm.", "input_layernorm."},
-                                                {"attn_q.", "self_attn.q_proj."},
-                                                {"attn_k.", "self_attn.k_proj."},
-                                                {"attn_v.", "self_attn.v_proj."},
-                                                {"attn_output.", "self_attn.o_proj."},
-                                                {"attn_q_norm.", "self_attn.q_norm."},
-                                                {"attn_k_norm.", "self_attn.k_norm."},
-                                                {"ffn_gate.", "mlp.gate_proj."},
-                                                {"ffn_up.", "mlp.up_proj."},
-                                                {"ffn_down.", "mlp.down_proj."},
-                                                {"ffn_norm.", "post_attention_layernorm."}}};
-/// Gemma 3 has norms behind its blocks too.
-constexpr std::array<Renaming, 3> kInGemma3Layer = {
-    {{"ffn_norm.", "pre_feedforward_layernorm."},
-     {"post_attention_norm.", "post_attention_layernorm."},
-     {"post_ffw_norm.", "post_feedforward_layernorm."}}};
+constexpr std::string_view kLayer = "blk.";
+constexpr std::int64_t kMaxMatrices = 1 << 12;  // of one tensor
 
-template <std::size_t kSize>
-std::string rename(std::string_view gguf, const std::array<Renaming, kSize>& renamings) {
+constexpr std::array<GgufRenaming, 3> kOutside = {{{"token_embd.", "model.embed_tokens."},
+                                                   {"output_norm.", "model.norm."},
+                                                   {"output.", "lm_head."}}};
+constexpr std::array<GgufRenaming, 11> kInLayer = {{{"attn_norm.", "input_layernorm."},
+                                                    {"attn_q.", "self_attn.q_proj."},
+                                                    {"attn_k.", "self_attn.k_proj."},
+                                                    {"attn_v.", "self_attn.v_proj."},
+                                                    {"attn_output.", "self_attn.o_proj."},
+                                                    {"attn_q_norm.", "self_attn.q_norm."},
+                                                    {"attn_k_norm.", "self_attn.k_norm."},
+                                                    {"ffn_gate.", "mlp.gate_proj."},
+                                                    {"ffn_up.", "mlp.up_proj."},
+                                                    {"ffn_down.", "mlp.down_proj."},
+                                                    {"ffn_norm.", "post_attention_layernorm."}}};
+
+std::string rename(std::string_view gguf, std::span<const GgufRenaming> renamings) {
   for (const auto& [from, to] : renamings)
     if (gguf.starts_with(from)) return std::string(to) + std::string(gguf.substr(from.size()));
   return {};
 }
 
-}  // namespace
-
-GgufTensorName huggingface_tensor(std::string_view gguf_name, const nlohmann::json& metadata,
-                                  std::span<const std::int64_t> shape) {
-  GgufMetadata fields(metadata, "");
-  const std::string architecture = fields.text("general.architecture", "");
-  if (architecture == "llama" && gguf_name == kRopeDivisors) return {};
-  GgufTensorName known{std::string(gguf_name)};
-  constexpr std::string_view kLayer = "blk.";
+/// The name, with an asterisk for the index of a matrix in the tensor.
+std::string huggingface_name(std::string_view gguf_name, const GgufArchitecture& architecture) {
   if (!gguf_name.starts_with(kLayer)) {
-    if (std::string renamed = rename(gguf_name, kOutside); !renamed.empty()) known.name = renamed;
-    return known;
+    std::string renamed = rename(gguf_name, kOutside);
+    return renamed.empty() ? std::string(gguf_name) : renamed;
   }
   const std::size_t dot = gguf_name.find('.', kLayer.size());
-  if (dot == std::string_view::npos) return known;
+  if (dot == std::string_view::npos) return std::string(gguf_name);
   const std::string_view rest = gguf_name.substr(dot + 1);
-  std::string renamed;
-  if (architecture == "gemma3") renamed = rename(rest, kInGemma3Layer);
+  std::string renamed = rename(rest, architecture.tensors);
   if (renamed.empty()) renamed = rename(rest, kInLayer);
-  if (renamed.empty()) return known;
-  known.name = "model.layers." + std::string(gguf_name.substr(kLayer.size(), dot - kLayer.size())) +
-               "." + renamed;
-  const bool is_q = rest.starts_with("attn_q.");
-  if (architecture != "llama" || (!is_q && !rest.starts_with("attn_k.")) || shape.empty())
-    return known;
-  const std::int64_t num_heads = fields.integer("llama.attention.head_count", 1);
-  const std::int64_t count =
-      is_q ? num_heads : fields.integer("llama.attention.head_count_kv", num_heads);
+  if (renamed.empty()) return std::string(gguf_name);
+  return "model.layers." + std::string(gguf_name.substr(kLayer.size(), dot - kLayer.size())) + "." +
+         renamed;
+}
+
+/// Rows of a head in q and k; 0 for all other tensors.
+std::int64_t interleaved_head_dim(std::string_view name, const GgufArchitecture& architecture,
+                                  const nlohmann::json& metadata,
+                                  std::span<const std::int64_t> shape) {
+  const bool is_q = name.find(".self_attn.q_proj.") != std::string_view::npos;
+  const bool is_k = name.find(".self_attn.k_proj.") != std::string_view::npos;
+  if (!architecture.interleaves_heads || (!is_q && !is_k) || shape.empty()) return 0;
+  GgufMetadata fields(metadata, "");
+  const std::string key = std::string(architecture.name) + ".attention.head_count";
+  const std::int64_t num_heads = fields.integer(key, 1);
+  const std::int64_t count = is_q ? num_heads : fields.integer(key + "_kv", num_heads);
   // Where heads do not divide the rows the shape is refused as wrong later.
-  if (count > 0 && shape.front() % (2 * count) == 0)
-    known.interleaved_head_dim = shape.front() / count;
-  return known;
+  return count > 0 && shape.front() % (2 * count) == 0 ? shape.front() / count : 0;
+}
+
+}  // namespace
+
+Result<std::vector<GgufWeight>> huggingface_weights(std::string_view gguf_name,
+                                                    const GgufTensor& tensor,
+                                                    const GgufArchitecture& architecture,
+                                                    const nlohmann::json& metadata,
+                                                    std::string_view file_name) {
+  std::vector<GgufWeight> weights;
+  if (architecture.has_rope_divisors && gguf_name == kRopeDivisors) return weights;
+  std::string name = huggingface_name(gguf_name, architecture);
+  const std::size_t asterisk = name.find('*');
+  if (asterisk == std::string::npos || name == gguf_name) {
+    const std::int64_t head_dim = interleaved_head_dim(name, architecture, metadata, tensor.shape);
+    weights.push_back({std::move(name), tensor.shape, tensor.bytes, head_dim});
+    return weights;
+  }
+  const std::int64_t count = tensor.shape.empty() ? 0 : tensor.shape.front();
+  if (tensor.shape.size() != 3 || count > kMaxMatrices || tensor.bytes.empty())
+    return Error{ErrorCode::kCorrupt, std::string(file_name) + ": tensor \"" +
+                                          std::string(gguf_name) + "\" is not a stack of 1 to " +
+                                          std::to_string(kMaxMatrices) + " matrices"};
+  const std::size_t num_bytes = tensor.bytes.size() / static_cast<std::size_t>(count);
+  for (std::int64_t i = 0; i < count; ++i)
+    weights.push_back({name.substr(0, asterisk) + std::to_string(i) + name.substr(asterisk + 1),
+                       {tensor.shape[1], tensor.shape[2]},
+                       tensor.bytes.subspan(static_cast<std::size_t>(i) * num_bytes, num_bytes)});
+  return weights;
 }
 
 }  // namespace troupe

@@ -2,13 +2,59 @@
 // k, and local layers with a rotary base of their own between global ones. Norm weights are stored
 // minus one; embeddings are multiplied by sqrt(hidden_size).
 
+#include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
 
-#include "runtime/models/architectures.hpp"
 #include "runtime/models/decoder.hpp"
+#include "runtime/models/decoder_config.hpp"
+#include "runtime/models/registry.hpp"
+#include "runtime/models/rope_config.hpp"
 
 namespace troupe {
 namespace {
+
+using nlohmann::json;
+
+void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_sizes(text, is_gguf,
+             {.hidden_size = 2304,
+              .intermediate_size = 9216,
+              .num_layers = 26,
+              .num_heads = 8,
+              .vocab_size = 262208,
+              .num_kv_heads = 4,
+              .head_dim = 256,
+              .max_positions = 131072},
+             config);
+  check_activation(text, "hidden_activation", "gelu_pytorch_tanh", config);
+  // Every pattern-th layer is global.
+  const std::int32_t window = read_window(text, 4096);
+  const std::int64_t pattern = text.integer("sliding_window_pattern", 6, 1, kMaxConfigLayers);
+  std::vector<bool> windowed;
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    windowed.push_back((layer + 1) % pattern != 0);
+  set_layer_windows(text, window, std::move(windowed), config);
+  // Local layers rotate by a base of their own.
+  config.rope = parse_layer_rope(text,
+                                 {.type = "full_attention",
+                                  .theta_key = "rope_theta",
+                                  .default_theta = 1e6,
+                                  .takes_scaling = true},
+                                 config.max_model_len);
+  config.sliding_rope = parse_layer_rope(
+      text,
+      {.type = "sliding_attention", .theta_key = "rope_local_base_freq", .default_theta = 1e4},
+      config.max_model_len);
+  const double scale_base = text.number("query_pre_attn_scalar", 256);
+  if (!(scale_base > 0)) text.fail(ErrorCode::kCorrupt, "query_pre_attn_scalar is not positive");
+  config.attention_scale = static_cast<float>(1 / std::sqrt(scale_base));
+  if (text.number("final_logit_softcapping", 0) != 0)
+    text.fail(ErrorCode::kUnsupported, "final_logit_softcapping is not supported");
+  if (text.boolean("use_bidirectional_attention", false))
+    text.fail(ErrorCode::kUnsupported, "use_bidirectional_attention is not supported");
+}
 
 DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
                         const AttentionOptions& attention) {
@@ -27,10 +73,7 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
   return DecoderLayer(std::move(mixers));
 }
 
-}  // namespace
-
-std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
-                                   WeightLoader& loader) {
+std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
   // Of a checkpoint that also sees, only the language model is loaded.
   for (const char* prefix : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
                              "model.multi_modal_projector."})
@@ -57,5 +100,59 @@ std::unique_ptr<Model> make_gemma3(const ModelConfig& config, Device& device,
       DecoderOptions{.norm = norm,
                      .embedding_scale = std::sqrt(static_cast<float>(config.hidden_size))});
 }
+
+void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& config) {
+  const std::int64_t window = metadata.integer(prefix + "attention.sliding_window", 0);
+  if (window != 0) config["sliding_window"] = window;
+  const std::string pattern = prefix + "attention.sliding_window_pattern";
+  if (metadata.is_list(pattern)) {
+    config["layer_types"] = json::array();
+    for (const double has_window : metadata.numbers(pattern))
+      config["layer_types"].push_back(has_window != 0 && window != 0 ? "sliding_attention"
+                                                                     : "full_attention");
+  } else {
+    // Each so many layers the last is global: with 1, all are.
+    config["sliding_window_pattern"] = window == 0 ? 1 : metadata.integer(pattern, 6);
+  }
+  config["final_logit_softcapping"] = metadata.number(prefix + "final_logit_softcapping", 0);
+  config["rope_local_base_freq"] = metadata.number(prefix + "rope.freq_base_swa", 10000);
+  // llama.cpp's rule: the scale follows the head but in the 27B model.
+  constexpr std::int64_t kLayersOf27B = 62;
+  const auto head_dim = config["head_dim"].get<std::int64_t>();
+  config["query_pre_attn_scalar"] =
+      config["num_hidden_layers"] == kLayersOf27B
+          ? config["hidden_size"].get<std::int64_t>() /
+                std::max<std::int64_t>(1, config["num_attention_heads"].get<std::int64_t>())
+          : head_dim;
+  config["rope_parameters"] = {{"full_attention", config["rope_parameters"]}};
+}
+
+constexpr std::string_view kGgufKeys[] = {"attention.sliding_window",
+                                          "attention.sliding_window_pattern",
+                                          "final_logit_softcapping", "rope.freq_base_swa"};
+constexpr GgufRenaming kGgufTensors[] = {{"ffn_norm.", "pre_feedforward_layernorm."},
+                                         {"post_attention_norm.", "post_attention_layernorm."},
+                                         {"post_ffw_norm.", "post_feedforward_layernorm."}};
+constexpr GgufArchitecture kGguf = {.name = "gemma3",
+                                    .rope_theta = 1e6,
+                                    .keys = kGgufKeys,
+                                    .tensors = kGgufTensors,
+                                    .add_config = add_gguf_config};
+
+}  // namespace
+
+extern const RegisteredArchitecture kGemma3Text = {.name = "Gemma3ForCausalLM",
+                                                   .model_type = "gemma3_text",
+                                                   .ties_embeddings = true,
+                                                   .read_config = read_config,
+                                                   .gguf = &kGguf,
+                                                   .make = make};
+
+extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGeneration",
+                                               .model_type = "gemma3",
+                                               .text_model_type = "gemma3_text",
+                                               .ties_embeddings = true,
+                                               .read_config = read_config,
+                                               .make = make};
 
 }  // namespace troupe

@@ -1,13 +1,29 @@
-// Mistral (arXiv 2310.06825): Llama, with a sliding window in every layer where one is set.
+// Mistral (arXiv 2310.06825): Llama, with a sliding window in every layer where one is set. GGUF
+// files of it say llama.
 
-#include "runtime/models/architectures.hpp"
+#include "runtime/models/decoder_config.hpp"
 #include "runtime/models/pre_norm_decoder.hpp"
+#include "runtime/models/registry.hpp"
 
 namespace troupe {
+namespace {
 
-std::unique_ptr<Model> make_mistral(const ModelConfig& config, Device& device,
-                                    WeightLoader& loader) {
+void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_sizes(text, is_gguf, {.num_kv_heads = 8, .max_positions = 131072}, config);
+  check_activation(text, "hidden_act", "silu", config);
+  set_equal_windows(text, read_window(text, 4096), config);
+  read_shared_rope(text, is_gguf, 1e4, config);
+}
+
+std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader, {});
 }
+
+}  // namespace
+
+extern const RegisteredArchitecture kMistral = {.name = "MistralForCausalLM",
+                                                .model_type = "mistral",
+                                                .read_config = read_config,
+                                                .make = make};
 
 }  // namespace troupe

@@ -47,10 +47,6 @@ struct RopeConfig {
   }
 };
 
-/// Whose rules a config.json follows: what is assumed where it is silent, and how windows,
-/// rotations and activations are spelled.
-enum class ModelFamily : std::uint8_t { kLlama, kQwen2, kQwen3, kMistral, kGemma3 };
-
 /// What a decoder-only model's config.json says, with the defaults of its architecture filled in.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", ...
@@ -88,8 +84,9 @@ struct ModelConfig {
 /// `is_gguf`: written by gguf_config_json, which has some more to say. Errors: kCorrupt (a field's
 /// name and value), kUnsupported (architecture or setting).
 Result<ModelConfig> parse_model_config(std::string_view json_text, bool is_gguf = false);
-/// `folder`/config.json, or what a GGUF file says in its place. Errors: also kNotFound, kIo.
-Result<ModelConfig> load_model_config(const std::filesystem::path& folder);
+/// config.json of a model folder, or what a GGUF file says in its place. Errors: also kNotFound,
+/// kIo.
+Result<ModelConfig> load_model_config(const std::filesystem::path& model);
 
 /// The sampling defaults that a model's authors chose.
 struct GenerationConfig {

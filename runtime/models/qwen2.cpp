@@ -1,12 +1,31 @@
 // Qwen2 and Qwen2.5 (arXiv 2407.10671): Llama with biases on q, k and v.
 
-#include "runtime/models/architectures.hpp"
+#include "runtime/models/decoder_config.hpp"
 #include "runtime/models/pre_norm_decoder.hpp"
+#include "runtime/models/registry.hpp"
 
 namespace troupe {
+namespace {
 
-std::unique_ptr<Model> make_qwen2(const ModelConfig& config, Device& device, WeightLoader& loader) {
+void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
+  read_sizes(text, is_gguf, {.num_kv_heads = 32, .max_positions = 32768}, config);
+  check_activation(text, "hidden_act", "silu", config);
+  read_qwen_windows(text, config);
+  read_shared_rope(text, is_gguf, 1e4, config);
+}
+
+std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
   return make_pre_norm_decoder(config, device, loader, {.qkv_bias = true});
 }
+
+constexpr GgufArchitecture kGguf = {.name = "qwen2"};
+
+}  // namespace
+
+extern const RegisteredArchitecture kQwen2 = {.name = "Qwen2ForCausalLM",
+                                              .model_type = "qwen2",
+                                              .read_config = read_config,
+                                              .gguf = &kGguf,
+                                              .make = make};
 
 }  // namespace troupe

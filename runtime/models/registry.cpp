@@ -1,162 +1,67 @@
 #include "runtime/models/registry.hpp"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
-#include "runtime/base/log.hpp"
-#include "runtime/gguf/model_files.hpp"
-#include "runtime/models/rotary_embedding.hpp"
+#include "runtime/gguf/metadata.hpp"
 
 namespace troupe {
+
+// One line for each.
+#define TROUPE_ARCHITECTURES(ARCHITECTURE) \
+  ARCHITECTURE(kLlama)                     \
+  ARCHITECTURE(kQwen2)                     \
+  ARCHITECTURE(kQwen3)                     \
+  ARCHITECTURE(kMistral)                   \
+  ARCHITECTURE(kGemma3Text)                \
+  ARCHITECTURE(kGemma3)
+
+#define TROUPE_DECLARE(name) extern const RegisteredArchitecture name;
+TROUPE_ARCHITECTURES(TROUPE_DECLARE)
+
 namespace {
 
-constexpr std::array<RegisteredArchitecture, 6> kArchitectures = {{
-    {"LlamaForCausalLM", "llama", ModelFamily::kLlama, make_llama},
-    {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2, make_qwen2},
-    {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3, make_qwen3},
-    {"MistralForCausalLM", "mistral", ModelFamily::kMistral, make_mistral},
-    {"Gemma3ForCausalLM", "gemma3_text", ModelFamily::kGemma3, make_gemma3},
-    {"Gemma3ForConditionalGeneration", "gemma3", ModelFamily::kGemma3, make_gemma3},
-}};
-
-/// Where config.json names no type, the embedding's type is the model's; weights in blocks are no
-/// more exact than bfloat16, whatever the embedding is.
-DType stored_dtype(const ModelConfig& config, const Checkpoint& checkpoint) {
-  if (config.dtype) return *config.dtype;
-  DType dtype = DType::kF32;
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (is_block_type(tensor.view.type)) return DType::kBF16;
-    if (!name.ends_with("embed_tokens.weight")) continue;
-    if (tensor.view.type == TensorType::kBF16) dtype = DType::kBF16;
-    if (tensor.view.type == TensorType::kF16) dtype = DType::kF16;
-  }
-  return dtype;
-}
-
-WeightFormat weight_format(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return {.mode = ComputeMode::kBF16, .as_stored = false, .type = ElementType::kBF16};
-    case DType::kF16:
-      return {.mode = ComputeMode::kF32, .as_stored = false, .type = ElementType::kF16};
-    default:
-      return {.mode = ComputeMode::kF32, .as_stored = true};
-  }
-}
-
-/// As options.packed_weights_dir says; null, and a warning, where that cannot be used.
-std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::path& model,
-                                                       Device& device,
-                                                       const ModelLoadOptions& options,
-                                                       const WeightFormat& format) {
-  if (options.packed_weights_dir.empty()) return nullptr;
-  std::string choices = "layout " + std::string(device.ops().name);
-  add_choice(choices, "mode", format.mode);
-  add_choice(choices, "as_stored", format.as_stored);
-  add_choice(choices, "type", format.type);
-  add_choice(choices, "quantized", format.quantized);
-  add_choice(choices, "tensor_parallel_size", options.parallel.tensor_parallel_size);
-  add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
-  add_choice(choices, "rank", options.parallel.rank);
-  auto file = PackedWeightsFile::open(options.packed_weights_dir, model, choices, device.pool());
-  if (!file.ok()) {
-    log_warning("packed weights not kept", kv("error", file.error().message));
-    return nullptr;
-  }
-  if ((*file)->is_mapped()) log_info("packed weights mapped", kv("file", (*file)->path().string()));
-  return std::move(file).value();
-}
-
-Result<void> limit_model_len(const ModelLoadOptions& options, ModelConfig& config) {
-  if (options.max_model_len == 0) return {};
-  if (options.max_model_len < 0 || options.max_model_len > config.max_model_len)
-    return invalid_argument("max_model_len is " + std::to_string(options.max_model_len) +
-                                ", the model was made for at most " +
-                                std::to_string(config.max_model_len),
-                            "max_model_len");
-  config.max_model_len = options.max_model_len;
-  return {};
-}
+#define TROUPE_POINTER(name) &name,
+constexpr const RegisteredArchitecture* kArchitectures[] = {TROUPE_ARCHITECTURES(TROUPE_POINTER)};
 
 }  // namespace
 
-std::span<const RegisteredArchitecture> registered_architectures() noexcept {
+std::span<const RegisteredArchitecture* const> registered_architectures() noexcept {
   return kArchitectures;
 }
 
-std::string_view dtype_name(DType dtype) noexcept {
-  return dtype == DType::kBF16 ? "bfloat16" : dtype == DType::kF16 ? "float16" : "float32";
+const RegisteredArchitecture* find_architecture(std::string_view name) noexcept {
+  const auto* const found =
+      std::ranges::find(kArchitectures, name, [](const auto* known) { return known->name; });
+  return found == std::end(kArchitectures) ? nullptr : *found;
 }
 
-Result<DType> parse_dtype_name(std::string_view name) {
-  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16})
-    if (name == dtype_name(dtype)) return dtype;
-  if (name == "half") return DType::kF16;
-  if (name == "float") return DType::kF32;
-  return invalid_argument("dtype is " + std::string(name) +
-                              ", not one of auto, bfloat16, float16, float32, half, float",
-                          "dtype");
-}
-
-Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored,
-                                          bool is_gguf) {
-  const QuantizationMethod method = parse_quantization_method(name);
-  const bool is_method = method != QuantizationMethod::kNone || name == "gguf";
-  const bool is_stored = name == "gguf" ? is_gguf : is_method && method == stored;
-  if (name == "auto" || is_stored) return QuantizedType::kNone;
-  if (!is_method && name != "int8" && name != "int4")
-    return invalid_argument(
-        "quantization is " + std::string(name) +
-            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, gguf",
-        "quantization");
-  if (stored != QuantizationMethod::kNone)
-    return invalid_argument("quantization is " + std::string(name) + ", but the checkpoint is " +
-                                std::string(to_string(stored)) + " already",
-                            "quantization");
-  if (is_method)
-    return invalid_argument(
-        "quantization is " + std::string(name) + ", but the checkpoint is not quantised so",
-        "quantization");
-  return name == "int8" ? QuantizedType::kInt8 : QuantizedType::kInt4;
-}
-
-Result<void> LoadedModel::check_files() const {
-  RETURN_IF_ERROR(checkpoint->check());
-  return packed_weights == nullptr ? Result<void>() : packed_weights->check();
-}
-
-Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
-                               const ModelLoadOptions& options,
-                               const LoadProgressCallback& progress) {
-  LoadedModel loaded;
-  ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
-  RETURN_IF_ERROR(limit_model_len(options, loaded.config));
-  for (const RopeConfig* rope : {&loaded.config.rope, &loaded.config.sliding_rope})
-    RETURN_IF_ERROR(
-        RotaryEmbedding::check_size(*rope, loaded.config.head_dim, loaded.config.max_model_len));
-  RETURN_IF_ERROR(check_parallel(loaded.config, options.parallel));
-  ASSIGN_OR_RETURN(const QuantizedType quantized,
-                   choose_quantization(options.quantization, loaded.config.quantization.method,
-                                       is_gguf(folder)));
-  const auto architecture =
-      std::ranges::find(kArchitectures, loaded.config.architecture, &RegisteredArchitecture::name);
-  CHECK(architecture != kArchitectures.end(), loaded.config.architecture);
-
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder));
-  loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
-  loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
-  if (options.dtype != "auto") {
-    ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
+Result<const RegisteredArchitecture*> find_gguf_architecture(const nlohmann::json& metadata,
+                                                             std::string_view file_name) {
+  GgufMetadata fields(metadata, file_name);
+  const std::string name = fields.text("general.architecture", std::nullopt);
+  if (fields.error()) return *fields.error();
+  const bool has_experts = fields.integer(name + ".expert_count", 0) > 0;
+  if (fields.error()) return *fields.error();
+  std::vector<std::string_view> names;
+  const RegisteredArchitecture* found = nullptr;
+  for (const RegisteredArchitecture* known : kArchitectures) {
+    if (known->gguf == nullptr) continue;
+    if (std::ranges::find(names, known->gguf->name) == names.end())
+      names.push_back(known->gguf->name);
+    // Where only the other kind is known, its reader tells what is wrong with the number.
+    if (known->gguf->name == name && (found == nullptr || known->gguf->has_experts == has_experts))
+      found = known;
   }
-  WeightFormat format = weight_format(loaded.dtype);
-  format.quantized = quantized;
-  loaded.packed_weights = open_packed_weights(folder, device, options, format);
-  WeightLoader loader(*loaded.checkpoint, device, format, loaded.config.quantization,
-                      options.parallel, progress, loaded.packed_weights.get());
-  loaded.model = architecture->make(loaded.config, device, loader);
-  RETURN_IF_ERROR(loader.finish());
-  return loaded;
+  if (found != nullptr) return found;
+  std::string supported;
+  for (const std::string_view each : names)
+    supported += (supported.empty() ? "" : ", ") + std::string(each);
+  return Error{ErrorCode::kUnsupported, std::string(file_name) + ": architecture " + name +
+                                            " is not supported; supported are " + supported};
 }
 
 }  // namespace troupe

@@ -1,71 +1,43 @@
 #pragma once
-// The supported architectures, and loading a model of any of them.
+// The supported architectures. Each is defined in its family's file, and has a line in
+// registry.cpp.
 
-#include <filesystem>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 
-#include "messages/cache.hpp"
-#include "runtime/models/architectures.hpp"
+#include "runtime/gguf/architecture.hpp"
+#include "runtime/models/config_fields.hpp"
+#include "runtime/models/device.hpp"
+#include "runtime/models/model.hpp"
+#include "runtime/models/model_config.hpp"
+#include "runtime/models/weight_loader.hpp"
 
 namespace troupe {
 
+/// One architecture: how its config.json is read, what llama.cpp calls its parts, and how a model
+/// of it is made.
 struct RegisteredArchitecture {
   std::string_view name;        ///< as in config.json's `architectures`
   std::string_view model_type;  ///< as in config.json; it decides where the two disagree
-  ModelFamily family;           ///< how its config.json is read
-  ModelFactory make;
-};
-[[nodiscard]] std::span<const RegisteredArchitecture> registered_architectures() noexcept;
-
-struct ModelLoadOptions {
-  /// "auto" (what the checkpoint says), "float32" (exact arithmetic on the weights as stored),
-  /// "bfloat16", "float16".
-  std::string dtype = "auto";
-  /// "auto" (what the checkpoint stores quantised keeps its width), "int8", "int4" (the other
-  /// matrices of a GGUF file are quantised too), or the checkpoint's own method.
-  std::string quantization = "auto";
-  std::string packed_weights_dir;  ///< see PackedWeightsFile; empty: nowhere
-  std::int64_t max_model_len = 0;  ///< 0: the model's own
-  ParallelConfig parallel;         ///< whose slices are loaded
+  /// Not empty: what the language model is stands in text_config, which is of this model_type.
+  std::string_view text_model_type = {};
+  bool ties_embeddings = false;  ///< where config.json does not say
+  /// Reads the language model's fields, with the defaults of its class. What would change the
+  /// result and is not supported is an error that names it. `is_gguf`: see parse_model_config.
+  void (*read_config)(ConfigFields& text, bool is_gguf, ModelConfig& config) = nullptr;
+  const GgufArchitecture* gguf = nullptr;  ///< null: GGUF files do not have it
+  /// Loads the model's weights. Errors stay in the loader, which the caller asks with finish().
+  std::unique_ptr<Model> (*make)(const ModelConfig& config, Device& device,
+                                 WeightLoader& loader) = nullptr;
 };
 
-/// A model, the files that parts of it stay mapped from, and what was decided at load.
-struct LoadedModel {
-  std::unique_ptr<const Checkpoint> checkpoint;
-  std::unique_ptr<PackedWeightsFile> packed_weights;  ///< null: none
-  std::unique_ptr<Model> model;
-  ModelConfig config;
-  DType dtype = DType::kF32;
+[[nodiscard]] std::span<const RegisteredArchitecture* const> registered_architectures() noexcept;
 
-  /// Its files are as they were when it was loaded. Errors: kIo, one was cut or cannot be read;
-  /// what the model has computed since the last check is not to be used.
-  [[nodiscard]] Result<void> check_files() const;
-  /// Of its weights: the system counts their pages among those that it could free.
-  [[nodiscard]] std::int64_t mapped_bytes() const noexcept {
-    return packed_weights != nullptr && packed_weights->is_mapped() ? model->weight_bytes() : 0;
-  }
-};
-
-/// "float32", "bfloat16", "float16".
-[[nodiscard]] std::string_view dtype_name(DType dtype) noexcept;
-/// Reads such a name; also "half" and "float". Errors: kInvalidArgument.
-Result<DType> parse_dtype_name(std::string_view name);
-
-/// What is quantised at load: reads "auto" (kNone), "int8", "int4", or the name of the method by
-/// which the checkpoint is quantised already (kNone; "gguf" for any GGUF file). Errors:
-/// kInvalidArgument, another name, or one that such a checkpoint does not allow.
-Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMethod stored,
-                                          bool is_gguf);
-
-/// Loads the model in `folder` onto the device, which must outlive it. The configuration is judged
-/// before any weight is read.
-/// Errors: kUnsupported (architecture, setting, type), kCorrupt (file and tensor, expected and
-/// found shape), kNotFound, kIo, kInvalidArgument (options).
-Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& device,
-                               const ModelLoadOptions& options,
-                               const LoadProgressCallback& progress);
+/// By its name; null: there is none.
+[[nodiscard]] const RegisteredArchitecture* find_architecture(std::string_view name) noexcept;
+/// That of a GGUF file with such metadata. Errors: kUnsupported, kCorrupt.
+Result<const RegisteredArchitecture*> find_gguf_architecture(const nlohmann::json& metadata,
+                                                             std::string_view file_name);
 
 }  // namespace troupe

@@ -308,30 +308,39 @@ Result<void> Checkpoint::check() const {
   return {};
 }
 
-Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path) {
+Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path,
+                                         const GgufArchitecture& architecture) {
   Checkpoint checkpoint;
   ASSIGN_OR_RETURN(GgufModel gguf, open_gguf_model(path, GgufKeys::kNoVocabulary));
   for (const auto& [name, tensor] : gguf.contents.tensors) {
-    const GgufTensorName known = huggingface_tensor(name, *gguf.contents.metadata, tensor.shape);
-    if (known.name.empty()) continue;
     const std::string& file_name = gguf.file_names[tensor.file];
-    const auto [entry, added] = checkpoint.tensors_.emplace(
-        known.name, Tensor{.view = {tensor_type(tensor.type), tensor.shape, tensor.bytes},
-                           .file = file_name,
-                           .interleaved_head_dim = known.interleaved_head_dim,
-                           .name_in_file = name});
-    if (!added)
-      return Error{ErrorCode::kCorrupt, file_name + ": tensors " + in_quotes(name) + " and " +
-                                            in_quotes(entry->second.name_in_file) +
-                                            " are the same one of the model"};
+    ASSIGN_OR_RETURN(
+        const std::vector<GgufWeight> weights,
+        huggingface_weights(name, tensor, architecture, *gguf.contents.metadata, file_name));
+    for (const GgufWeight& weight : weights) {
+      const auto [entry, added] = checkpoint.tensors_.emplace(
+          weight.name, Tensor{.view = {tensor_type(tensor.type), weight.shape, weight.bytes},
+                              .file = file_name,
+                              .interleaved_head_dim = weight.interleaved_head_dim,
+                              .name_in_file = name});
+      if (!added)
+        return Error{ErrorCode::kCorrupt, file_name + ": tensors " + in_quotes(name) + " and " +
+                                              in_quotes(entry->second.name_in_file) +
+                                              " are the same one of the model"};
+    }
   }
   checkpoint.ggufs_ = std::move(gguf.files);
   for (const MappedFile& file : checkpoint.ggufs_) file.report_loss();
   return checkpoint;
 }
 
-Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder) {
-  if (troupe::is_gguf(folder)) return open_gguf(folder);
+Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder,
+                                    const GgufArchitecture* gguf) {
+  if (troupe::is_gguf(folder)) {
+    if (gguf != nullptr) return open_gguf(folder, *gguf);
+    return Error{ErrorCode::kUnsupported,
+                 folder.string() + ": this architecture is not read from GGUF files"};
+  }
   static constexpr std::string_view kIndexName = "model.safetensors.index.json";
   Checkpoint checkpoint;
   std::map<std::string, std::string> listed;

@@ -15,6 +15,7 @@
 
 #include "runtime/base/mapped_file.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/gguf/architecture.hpp"
 #include "runtime/gguf/gguf_file.hpp"
 
 namespace troupe {
@@ -131,8 +132,10 @@ class Checkpoint {
     std::string name_in_file;  ///< of GGUF files, which have names of their own
   };
 
-  /// Errors: kNotFound (no weights), kCorrupt, kIo; they name the file.
-  static Result<Checkpoint> open(const std::filesystem::path& model);
+  /// `gguf`: how tensors are called where it is a GGUF file. Errors: kNotFound (no weights),
+  /// kCorrupt, kIo; they name the file. kUnsupported: a GGUF file without `gguf`.
+  static Result<Checkpoint> open(const std::filesystem::path& model,
+                                 const GgufArchitecture* gguf = nullptr);
 
   [[nodiscard]] const Tensor* find(std::string_view name) const;
   /// The tensor; with `shape` and `types` it must have that shape and one of these types.
@@ -159,7 +162,8 @@ class Checkpoint {
 
  private:
   Result<void> add_file(const std::filesystem::path& path);
-  static Result<Checkpoint> open_gguf(const std::filesystem::path& path);
+  static Result<Checkpoint> open_gguf(const std::filesystem::path& path,
+                                      const GgufArchitecture& architecture);
 
   std::vector<SafetensorsFile> files_;
   std::vector<MappedFile> ggufs_;

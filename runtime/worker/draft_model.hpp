@@ -11,7 +11,7 @@
 #include "messages/model_runner_output.hpp"
 #include "messages/worker.hpp"
 #include "runtime/models/communicator.hpp"
-#include "runtime/models/registry.hpp"
+#include "runtime/models/load_model.hpp"
 #include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/input_batch.hpp"
 #include "runtime/worker/sampler.hpp"

@@ -15,7 +15,7 @@
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/models/communicator.hpp"
-#include "runtime/models/registry.hpp"
+#include "runtime/models/load_model.hpp"
 #include "runtime/worker/draft_model.hpp"
 #include "runtime/worker/input_batch.hpp"
 #include "runtime/worker/ngram_proposer.hpp"

@@ -6,6 +6,7 @@
 
 #include "runtime/base/check.hpp"
 #include "runtime/gguf/model_files.hpp"
+#include "runtime/models/registry.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace troupe;
@@ -16,9 +17,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CHECK(tensor.bytes.empty() ||
           (tensor.bytes.data() >= bytes.data() &&
            tensor.bytes.data() + tensor.bytes.size() <= bytes.data() + bytes.size()));
-    (void)huggingface_tensor(name, *gguf->metadata, tensor.shape);
   }
-  (void)gguf_config_json(*gguf, "fuzz");
+  for (const RegisteredArchitecture* architecture : registered_architectures()) {
+    if (architecture->gguf == nullptr) continue;
+    (void)gguf_config_json(*gguf, *architecture->gguf, "fuzz");
+    for (const auto& [name, tensor] : gguf->tensors)
+      (void)huggingface_weights(name, tensor, *architecture->gguf, *gguf->metadata, "fuzz");
+  }
   (void)gguf_generation_config_json(*gguf, "fuzz");
   (void)gguf_tokenizer_json(*gguf, "fuzz");
   (void)gguf_tokenizer_config_json(*gguf, "fuzz");

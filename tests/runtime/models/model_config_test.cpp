@@ -189,9 +189,9 @@ BOOST_AUTO_TEST_CASE(what_is_nested_too_deeply_is_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(every_registered_architecture_has_a_configuration) {
-  for (const RegisteredArchitecture& architecture : registered_architectures())
-    BOOST_TEST(parse_model_config(llama("", std::string(architecture.name))).ok(),
-               architecture.name);
+  for (const RegisteredArchitecture* architecture : registered_architectures())
+    BOOST_TEST(parse_model_config(llama("", std::string(architecture->name))).ok(),
+               architecture->name);
 }
 
 BOOST_AUTO_TEST_CASE(generation_config_gives_ids_and_sampling_defaults) {

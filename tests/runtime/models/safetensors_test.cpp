@@ -228,7 +228,8 @@ BOOST_AUTO_TEST_CASE(a_pointer_of_git_lfs_is_called_one_whatever_it_stands_for) 
   is_told(load_model_config(folder.path()).error(), "config.json");
   folder.write("model.gguf", pointer);
   is_told(load_model_config(folder.path() / "model.gguf").error(), "model.gguf");
-  is_told(Checkpoint::open(folder.path() / "model.gguf").error(), "model.gguf");
+  const GgufArchitecture architecture;
+  is_told(Checkpoint::open(folder.path() / "model.gguf", &architecture).error(), "model.gguf");
 }
 
 BOOST_AUTO_TEST_CASE(a_tensor_that_was_read_gives_its_memory_back_and_can_be_read_again) {

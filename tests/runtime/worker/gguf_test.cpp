@@ -364,7 +364,8 @@ BOOST_AUTO_TEST_CASE(weights_do_not_keep_the_vocabulary_of_their_file_in_memory)
   const fs::path file = temporary.write("model.gguf", writer.bytes());
   const auto heap_bytes = [] { return static_cast<std::int64_t>(mallinfo2().uordblks); };
   const std::int64_t before = heap_bytes();
-  const auto checkpoint = Checkpoint::open(file);
+  const GgufArchitecture architecture;
+  const auto checkpoint = Checkpoint::open(file, &architecture);
   BOOST_REQUIRE(checkpoint.ok());
   BOOST_TEST(checkpoint->find("t") != nullptr);
   BOOST_TEST(heap_bytes() - before < 1 << 20);

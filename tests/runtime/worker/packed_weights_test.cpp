@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "runtime/base/file.hpp"
+#include "runtime/models/load_model.hpp"
 #include "runtime/models/packed_weights_file.hpp"
-#include "runtime/models/registry.hpp"
 #include "tests/support/replay_models_driver.hpp"
 #include "tests/support/standard_error.hpp"
 

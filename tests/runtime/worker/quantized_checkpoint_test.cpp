@@ -12,7 +12,7 @@
 #include <set>
 
 #include "runtime/base/file.hpp"
-#include "runtime/models/registry.hpp"
+#include "runtime/models/load_model.hpp"
 #include "runtime/models/weight_loader.hpp"
 #include "runtime/worker/model_runner.hpp"
 #include "tests/support/gguf_writer.hpp"

@@ -1,0 +1,145 @@
+#include "runtime/models/decoder_config.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "kernels/ops.hpp"
+#include "runtime/models/rope_config.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kMaxPositions = 1 << 28;
+
+/// Some functions have several names.
+bool are_same_activation(std::string_view name, std::string_view supported) {
+  constexpr std::string_view kTanhNames[] = {"gelu_pytorch_tanh", "gelu_new", "gelu_fast",
+                                             "gelu_accurate", "gelu_python_tanh"};
+  if (name == supported || (name == "swish" && supported == "silu")) return true;
+  return supported == "gelu_pytorch_tanh" &&
+         std::ranges::find(kTanhNames, name) != std::end(kTanhNames);
+}
+
+/// layer_types: which layers have the window. Nothing if it is not given, or wrong.
+std::optional<std::vector<bool>> read_layer_types(ConfigFields& text, const ModelConfig& config) {
+  if (!text.has("layer_types")) return std::nullopt;
+  const std::vector<std::string> types = text.texts("layer_types");
+  if (std::cmp_not_equal(types.size(), config.num_layers)) {
+    text.fail(ErrorCode::kCorrupt, "layer_types has " + std::to_string(types.size()) +
+                                       " entries for " + std::to_string(config.num_layers) +
+                                       " layers");
+    return std::nullopt;
+  }
+  std::vector<bool> windowed;
+  for (const std::string& type : types) {
+    windowed.push_back(type == "sliding_attention");
+    if (!windowed.back() && type != "full_attention" && type != "attention")
+      text.fail(ErrorCode::kUnsupported, "layer type " + type + " is not supported");
+  }
+  return windowed;
+}
+
+}  // namespace
+
+void read_sizes(ConfigFields& text, bool is_gguf, const SizeDefaults& defaults,
+                ModelConfig& config) {
+  const auto size = [&](std::string_view key, std::optional<std::int64_t> otherwise) {
+    return text.integer(key, otherwise, 1, kMaxConfigSize);
+  };
+  config.hidden_size = size("hidden_size", defaults.hidden_size);
+  config.intermediate_size = size("intermediate_size", defaults.intermediate_size);
+  config.num_layers = text.integer("num_hidden_layers", defaults.num_layers, 1, kMaxConfigLayers);
+  config.num_heads = size("num_attention_heads", defaults.num_heads);
+  // Null says that no heads are shared.
+  const bool shares_none = text.contains("num_key_value_heads") && !text.has("num_key_value_heads");
+  config.num_kv_heads =
+      size("num_key_value_heads",
+           shares_none ? config.num_heads : defaults.num_kv_heads.value_or(config.num_heads));
+  config.head_dim = size("head_dim", defaults.head_dim.value_or(std::max<std::int64_t>(
+                                         1, config.hidden_size / config.num_heads)));
+  if (config.head_dim > kMaxHeadDim)
+    text.fail(ErrorCode::kUnsupported, "head_dim is " + std::to_string(config.head_dim) +
+                                           ", at most " + std::to_string(kMaxHeadDim) +
+                                           " is supported");
+  config.vocab_size = size("vocab_size", defaults.vocab_size);
+  config.max_model_len =
+      text.integer("max_position_embeddings", defaults.max_positions, 1, kMaxPositions);
+  config.rms_norm_eps = static_cast<float>(text.number("rms_norm_eps", 1e-6));
+  config.attention_bias = text.boolean("attention_bias", false);
+  config.attention_output_bias =
+      is_gguf ? text.boolean("attention_output_bias", false) : config.attention_bias;
+  config.attention_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
+  if (config.num_heads % config.num_kv_heads != 0)
+    text.fail(ErrorCode::kCorrupt, "num_attention_heads is " + std::to_string(config.num_heads) +
+                                       ", not a multiple of num_key_value_heads, " +
+                                       std::to_string(config.num_kv_heads));
+}
+
+void check_activation(ConfigFields& text, std::string_view key, std::string_view supported,
+                      const ModelConfig& config) {
+  const std::string activation = text.text(key, supported);
+  if (!are_same_activation(activation, supported))
+    text.fail(ErrorCode::kUnsupported,
+              "activation " + activation + " is not supported for " + config.architecture);
+}
+
+std::int32_t read_window(ConfigFields& text, std::int64_t otherwise) {
+  if (text.contains("sliding_window") && !text.has("sliding_window")) return 0;
+  return static_cast<std::int32_t>(text.integer("sliding_window", otherwise, 1, kMaxPositions));
+}
+
+void set_equal_windows(ConfigFields& text, std::int32_t window, ModelConfig& config) {
+  config.sliding_windows.assign(static_cast<std::size_t>(config.num_layers), window);
+  // transformers would keep a cache of one kind and attend as if it were of the other.
+  if (text.has("attention_chunk_size"))
+    text.fail(ErrorCode::kUnsupported, "attention_chunk_size is not supported");
+  const auto types = read_layer_types(text, config);
+  if (types && std::ranges::find(*types, window == 0) != types->end())
+    text.fail(
+        ErrorCode::kUnsupported,
+        std::string("layer_types has ") + (window == 0 ? "sliding_attention" : "full_attention") +
+            ", which " + config.architecture +
+            (window == 0 ? " without a sliding_window" : " with a sliding_window") + " has not");
+}
+
+void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool> windowed,
+                       ModelConfig& config) {
+  windowed = read_layer_types(text, config).value_or(std::move(windowed));
+  config.sliding_windows.clear();
+  for (std::size_t layer = 0; layer < windowed.size(); ++layer) {
+    config.sliding_windows.push_back(windowed[layer] ? window : 0);
+    if (windowed[layer] && window == 0)
+      text.fail(ErrorCode::kUnsupported, "layer " + std::to_string(layer) +
+                                             " has a window, but sliding_window is not "
+                                             "given or not used");
+  }
+}
+
+void read_qwen_windows(ConfigFields& text, ModelConfig& config) {
+  const std::int32_t window =
+      text.boolean("use_sliding_window", false) ? read_window(text, 4096) : 0;
+  const std::int64_t first = text.integer("max_window_layers", 28, 0, INT32_MAX);
+  std::vector<bool> windowed(static_cast<std::size_t>(config.num_layers), window != 0);
+  std::fill_n(windowed.begin(), std::min(first, config.num_layers), false);
+  set_layer_windows(text, window, std::move(windowed), config);
+}
+
+void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta, ModelConfig& config) {
+  const auto trained = static_cast<double>(config.max_model_len);
+  config.rope = parse_rope(text, default_theta, config.max_model_len);
+  if (is_gguf) parse_rope_divisors(text, config.rope);
+  config.sliding_rope = config.rope;
+  // A scaled model was made for more positions than it was trained on at first; where the length
+  // in config.json is the trained one, the factor extends it.
+  double extended = 0;
+  if (config.rope.kind == RopeKind::kLinear || config.rope.kind == RopeKind::kDynamic)
+    extended = trained * config.rope.factor;
+  if (config.rope.kind == RopeKind::kYarn)
+    extended = static_cast<double>(config.rope.original_max_positions) * config.rope.factor;
+  config.max_model_len =
+      static_cast<std::int64_t>(std::clamp(extended, trained, static_cast<double>(kMaxPositions)));
+}
+
+}  // namespace troupe

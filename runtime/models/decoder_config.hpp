@@ -1,0 +1,48 @@
+#pragma once
+// Parts of config.json that several families have, for their readers (registry.hpp). Read as
+// transformers 5 does. Errors go to the fields: kCorrupt, kUnsupported.
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "runtime/models/config_fields.hpp"
+#include "runtime/models/model_config.hpp"
+
+namespace troupe {
+
+inline constexpr std::int64_t kMaxConfigSize = 1 << 24;  ///< of one dimension
+inline constexpr std::int64_t kMaxConfigLayers = 1 << 12;
+
+/// What a family's configuration class assumes where config.json is silent. Sizes without a default
+/// must be given.
+struct SizeDefaults {
+  std::optional<std::int64_t> hidden_size, intermediate_size, num_layers, num_heads, vocab_size;
+  std::optional<std::int64_t> num_kv_heads;  ///< none: num_heads
+  std::optional<std::int64_t> head_dim;      ///< none: hidden_size / num_heads
+  std::int64_t max_positions = 0;
+};
+/// Sizes, the norms' epsilon, whether attention has biases, and its usual scale.
+void read_sizes(ConfigFields& text, bool is_gguf, const SizeDefaults& defaults,
+                ModelConfig& config);
+
+/// The activation of the MLP must be the family's, by one of its names.
+void check_activation(ConfigFields& text, std::string_view key, std::string_view supported,
+                      const ModelConfig& config);
+
+/// sliding_window; 0 if it is null, which is none.
+[[nodiscard]] std::int32_t read_window(ConfigFields& text, std::int64_t otherwise);
+/// The windows of families whose layers are all of one type.
+void set_equal_windows(ConfigFields& text, std::int32_t window, ModelConfig& config);
+/// Those of families whose layer_types may say which layers have the window; or else `windowed`,
+/// the family's own rule, does.
+void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool> windowed,
+                       ModelConfig& config);
+/// Qwen: use_sliding_window says whether, max_window_layers from which layer on.
+void read_qwen_windows(ConfigFields& text, ModelConfig& config);
+
+/// One rotation for all layers; a scaled one may lengthen the context.
+void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta, ModelConfig& config);
+
+}  // namespace troupe
