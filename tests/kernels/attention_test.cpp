@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace troupe {
 namespace {
@@ -262,12 +263,11 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_chunking_block_size_block_order_or_th
         }
         const auto n = static_cast<std::int64_t>(seq.q.size());
         const Floats whole = run_in_pieces(*ops, shape, seq, type, 16, 290, 1, 1);
-        for (const auto& [block_size, step, threads] : {std::tuple{16, 1, 2},
-                                                        {16, 16, 2},
-                                                        {32, 100, 1},
-                                                        {128, 290, 4},
-                                                        {8, 33, 2},
-                                                        {5, 257, 4}}) {
+        std::vector<std::tuple<int, int, int>> cuts = {{16, 1, 2}, {5, 257, 4}, {16, 16, 2}};
+        if (!kSanitized) cuts.insert(cuts.end(), {{32, 100, 1}, {128, 290, 4}, {8, 33, 2}});
+        // The shape of many heads takes as long as the others together.
+        if (kSanitized && shape.num_heads > 8) cuts.resize(1);
+        for (const auto& [block_size, step, threads] : cuts) {
           const Floats pieces = run_in_pieces(*ops, shape, seq, type, block_size, step, 7, threads);
           BOOST_TEST(same_bits(whole.data(), pieces.data(), n),
                      ops->name << " type " << int(type) << " dim " << shape.head_dim

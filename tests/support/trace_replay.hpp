@@ -18,8 +18,10 @@ struct TraceReport {
   void operator+=(const TraceReport& other);
 };
 
-/// Reads .jsonl or .jsonl.gz. A file that cannot be read counts as a mismatch.
-[[nodiscard]] TraceReport replay_trace_file(const std::filesystem::path& file);
+/// Replays the first of each `every` traces; num_traces counts all of the file. Reads .jsonl or
+/// .jsonl.gz. A file that cannot be read counts as a mismatch.
+[[nodiscard]] TraceReport replay_trace_file(const std::filesystem::path& file,
+                                            std::size_t every = 1);
 
 // ---- the pieces ----
 

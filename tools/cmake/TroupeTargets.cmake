@@ -54,6 +54,13 @@ else()
   set(TROUPE_TEST_TIMEOUT 240)
 endif()
 
+# The main functions of the tests and of the fuzz targets' replay, compiled once for all of their programs.
+add_library(tests_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
+target_compile_definitions(tests_main PRIVATE BOOST_TEST_DYN_LINK)
+target_link_libraries(tests_main PRIVATE troupe_options Boost::unit_test_framework)
+add_library(tests_replay_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
+target_link_libraries(tests_replay_main PRIVATE troupe_options)
+
 # troupe_tests(<folder> [ONLY <file>] [SKIP_RETURN_CODE <status>] [dependency...]): tests/<folder>/*_test.cpp, or that one
 # file of them, as one Boost.Test executable, with a ctest entry for each file: <folder>/<file without .cpp>.
 function(troupe_tests folder)
@@ -67,7 +74,7 @@ function(troupe_tests folder)
   if(NOT sources)
     return()
   endif()
-  add_executable(${name}_test ${sources} ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
+  add_executable(${name}_test ${sources} $<TARGET_OBJECTS:tests_main>)
   target_compile_definitions(${name}_test PRIVATE BOOST_TEST_DYN_LINK
     TROUPE_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" TROUPE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name}_test PRIVATE troupe_options $<TARGET_NAME_IF_EXISTS:${name}> Boost::unit_test_framework)
@@ -102,7 +109,7 @@ endfunction()
 function(troupe_fuzzer name)
   set(sources ${PROJECT_SOURCE_DIR}/tests/fuzz/${name}.cpp)
   if(NOT TROUPE_FUZZ)
-    list(APPEND sources ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cpp)
+    list(APPEND sources $<TARGET_OBJECTS:tests_replay_main>)
   endif()
   add_executable(fuzz_${name} ${sources})
   target_link_libraries(fuzz_${name} PRIVATE troupe_options)

@@ -9,6 +9,7 @@
 #include "runtime/chat/chat_messages.hpp"
 #include "runtime/chat/chat_template.hpp"
 #include "runtime/chat/jinja/hash_index.hpp"
+#include "tests/support/sanitized.hpp"
 
 namespace troupe {
 namespace {
@@ -19,7 +20,10 @@ double thread_seconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-constexpr std::size_t kTextBytes = 200'000;
+/// Operands and steps shrink together, so that their proportion stays.
+constexpr std::size_t kScale = testing::kSanitized ? 8 : 1;
+constexpr std::size_t kTextBytes = 200'000 / kScale;
+constexpr int kListSize = 20'000 / static_cast<int>(kScale);
 
 /// Variables that make operations dear: long texts without and with parts that nearly occur, rows,
 /// dicts.
@@ -27,7 +31,7 @@ std::string hostile_variables() {
   const std::string text(kTextBytes, 'a');
   std::string list = "[0";
   std::string dict = "{\"k\":0";
-  for (int i = 1; i < 20'000; ++i) {
+  for (int i = 1; i < kListSize; ++i) {
     list += "," + std::to_string(i);
     dict += ",\"key" + std::to_string(i) + "\":" + std::to_string(i);
   }
@@ -103,7 +107,7 @@ const char* const kOperations[] = {
 BOOST_AUTO_TEST_SUITE(template_work)
 
 BOOST_AUTO_TEST_CASE(each_operation_is_charged_for_what_it_reads_and_makes) {
-  constexpr std::uint64_t kSteps = 150'000;
+  constexpr std::uint64_t kSteps = 150'000 / kScale;
   /// Of the time that as many steps of plain arithmetic take, in the same build on the same
   /// machine: the worst operation takes about four times as long, one that is not charged thousands
   /// of times.
