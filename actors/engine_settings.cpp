@@ -145,6 +145,15 @@ Result<std::string> engine_name(const Options& options, const SamplingDefaults& 
   return name.str();
 }
 
+/// Those of the options and of the file that they name.
+Result<std::vector<std::string>> api_keys(const ServerOptions& server) {
+  std::vector<std::string> keys = server.api_key;
+  if (server.api_key_file.empty()) return keys;
+  ASSIGN_OR_RETURN(const std::vector<std::string> more, read_api_key_file(server.api_key_file));
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
 }  // namespace
 
 ParallelConfig parallel_config(const EngineOptions& engine) {
@@ -303,16 +312,16 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   if (options.server.resume) {
     ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
   }
-  service.api_keys = options.server.api_key;
-  if (const std::string& file = options.server.api_key_file; !file.empty()) {
-    service.read_api_keys = [fixed = options.server.api_key,
-                             file]() -> Result<std::vector<std::string>> {
-      ASSIGN_OR_RETURN(std::vector<std::string> keys, read_api_key_file(file));
-      keys.insert(keys.begin(), fixed.begin(), fixed.end());
-      return keys;
-    };
-    ASSIGN_OR_RETURN(service.api_keys, service.read_api_keys());
-  }
+  ASSIGN_OR_RETURN(service.api_keys, api_keys(options.server));
+  service.read_api_keys = [server = options.server,
+                           read_again =
+                               options.read_again]() mutable -> Result<std::vector<std::string>> {
+    if (read_again) {
+      ASSIGN_OR_RETURN(Options options, read_again());
+      server = std::move(options.server);
+    }
+    return api_keys(server);
+  };
   service.allowed_origins = options.server.allowed_origins;
   service.allowed_hosts = AllowedHosts(options.server);
   service.max_body_bytes = static_cast<std::uint64_t>(options.server.max_body_bytes);

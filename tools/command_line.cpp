@@ -49,6 +49,13 @@ std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std
   auto rest = load_options(line.set, line.options, arguments, environment(), line.caf_entries);
   if (!rest.ok()) return fail(rest.error());
   line.positionals = std::move(rest).value();
+  line.options.read_again =
+      [given = std::vector<std::string>(arguments.begin(), arguments.end())]() -> Result<Options> {
+    CommandLine again;
+    RETURN_IF_ERROR(
+        load_options(again.set, again.options, given, environment(), again.caf_entries));
+    return std::move(again.options);
+  };
   if (model_positional && !line.positionals.empty()) {
     line.options.model.model = line.positionals.front();
     line.positionals.erase(line.positionals.begin());

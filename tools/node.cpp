@@ -124,7 +124,7 @@ int node(Arguments given) {
     return fail(invalid_argument("supervisor-port is 0: a node must know where its supervisor is",
                                  "supervisor-port"));
   }
-  const ReloadSignal reload_signal(std::move(arguments));
+  const ReloadSignal reload_signal(line.options);
   std::signal(SIGPIPE, SIG_IGN);
   for (std::string told;; std::this_thread::sleep_for(kRetryInterval)) {
     const Error error = serve_supervisor(line, *config, secrets.cluster_secret);

@@ -1,16 +1,16 @@
 #include "tools/reload.hpp"
 
 #include "runtime/base/child_process.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/base/reload.hpp"
 
 namespace troupe::tools {
 
-void reload(const std::vector<std::string>& arguments) {
-  CommandLine line;
-  auto read = load_options(line.set, line.options, arguments, environment(), line.caf_entries);
+void reload(const Options& options) {
+  const auto read = options.read_again();
   if (read.ok()) {
-    set_log_level(line.options.log.log_level);
-    log_info("settings read again", kv("log_level", line.options.log.log_level));
+    set_log_level(read->log.log_level);
+    log_info("settings read again", kv("log_level", read->log.log_level));
   } else {
     log_warning("settings are still the old ones", kv("reason", read.error().message));
   }
@@ -18,7 +18,7 @@ void reload(const std::vector<std::string>& arguments) {
   ChildProcess::signal_all(SIGHUP);
 }
 
-ReloadSignal::ReloadSignal(std::vector<std::string> arguments) : arguments_(std::move(arguments)) {
+ReloadSignal::ReloadSignal(const Options& options) : options_(options) {
   sigemptyset(&set_);
   sigaddset(&set_, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &set_, nullptr);
@@ -27,7 +27,7 @@ ReloadSignal::ReloadSignal(std::vector<std::string> arguments) : arguments_(std:
     for (int signal = 0;;) {
       sigwait(&set_, &signal);
       if (stopping_) return;
-      reload(arguments_);
+      reload(options_);
     }
   });
 }

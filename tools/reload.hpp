@@ -3,30 +3,29 @@
 
 #include <atomic>
 #include <csignal>
-#include <string>
 #include <thread>
-#include <vector>
 
-#include "tools/commands.hpp"
+#include "runtime/config/options.hpp"
 
 namespace troupe::tools {
 
-/// Reads options again as they were read at the start, and takes the log level from them; has API
-/// keys read again. (Certificates are, whenever their files are new.) Errors are logged, and change
-/// nothing. The processes that this one has started do the same.
-void reload(const std::vector<std::string>& arguments);
+/// Reads options again, and takes the log level from them; has API keys read again. (Certificates
+/// are, whenever their files are new.) Errors are logged, and change nothing. The processes that
+/// this one has started do the same. Pre: the options came from a command line.
+void reload(const Options& options);
 
-/// Takes SIGHUP for a process that takes no other signal. Made before there is another thread.
+/// Takes SIGHUP for a process that takes no other signal. Made before there is another thread; the
+/// options outlive it.
 class ReloadSignal {
  public:
-  explicit ReloadSignal(std::vector<std::string> arguments);
+  explicit ReloadSignal(const Options& options);
   ~ReloadSignal();
   ReloadSignal(const ReloadSignal&) = delete;
   ReloadSignal& operator=(const ReloadSignal&) = delete;
 
  private:
   sigset_t set_{};
-  std::vector<std::string> arguments_;
+  const Options& options_;
   std::atomic<bool> stopping_ = false;
   std::thread taker_;
 };

@@ -133,8 +133,7 @@ int serve(Arguments arguments) {
 
   if (auto enough = check_address_space(); !enough.ok()) return fail(enough.error());
 
-  ServerSignals signals(
-      [given = std::vector<std::string>(arguments.begin(), arguments.end())] { reload(given); });
+  ServerSignals signals([&options] { reload(options); });
   SystemConfig config;
   if (auto applied = config.apply(line.caf_entries); !applied.ok()) return fail(applied.error());
   load_network(config);

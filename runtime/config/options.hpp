@@ -3,6 +3,7 @@
 // table in options.cpp gives each its section, range and help.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -64,7 +65,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 8000;
   std::vector<std::string> api_key;
-  std::string api_key_file;  ///< more of them, a line each; read anew when a signal says so
+  std::string api_key_file;  ///< more of them, a line each
   std::vector<std::string> allowed_origins;
   std::vector<std::string> allowed_hosts;  ///< empty: by where it listens, if there is no key
   std::int64_t max_body_bytes = 32 << 20;
@@ -124,6 +125,8 @@ struct Options {
   TopologyOptions topology;
   std::vector<ConfigEntry> nodes;  ///< the file's [node.NAME] sections, for parse_topology
   std::string config_file;         ///< as named; empty: none
+  /// Reads all of them again, from where they were read; null: they came from nowhere.
+  std::function<Result<Options>()> read_again;
 };
 
 /// Binds every option; `options` must outlive the set.

@@ -59,15 +59,20 @@ void ApiKeys::reload() const {
   if (!read_ || reload_count_ == reload_count) return;
   reload_count_ = reload_count;
   const auto keys = read_();
-  if (!keys.ok()) {
-    log_warning("the API keys are still the old ones", kv("reason", keys.error().message));
+  if (!keys.ok() || (keys->empty() && restricted_)) {
+    log_warning("the API keys are still the old ones",
+                kv("reason", keys.ok() ? "there is none any more" : keys.error().message));
     return;
   }
+  if (keys->empty()) return;
   accept(*keys);
+  restricted_ = true;
   log_info("API keys read again", kv("keys", keys->size()));
 }
 
 std::optional<std::uint32_t> ApiKeys::find(std::string_view authorization) const {
+  const std::lock_guard lock(mutex_);
+  reload();
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() <= kScheme.size()) return std::nullopt;
   const bool bearer = std::equal(
@@ -75,8 +80,6 @@ std::optional<std::uint32_t> ApiKeys::find(std::string_view authorization) const
       [](char expected, char c) { return expected == (c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
   const Digest given = digest(authorization.substr(kScheme.size()));
   std::uint32_t found = 0, number = 0;
-  const std::lock_guard lock(mutex_);
-  reload();
   for (const Key& key : keys_) {
     const bool same = CRYPTO_memcmp(given.data(), key.digest.data(), given.size()) == 0;
     found |= ++number * static_cast<std::uint32_t>(same && key.accepted && found == 0);

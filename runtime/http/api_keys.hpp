@@ -2,6 +2,7 @@
 // Who may use the API.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -25,13 +26,14 @@ using ReadApiKeys = std::function<Result<std::vector<std::string>>()>;
 class ApiKeys {
  public:
   /// No keys: everyone is let in. `read`, if there is one, is asked again after a reload (see
-  /// reload_count); if that fails, the keys stay what they are.
+  /// reload_count). If that fails, the keys stay what they are; so they do if none is left, which
+  /// would let everyone in.
   explicit ApiKeys(const std::vector<std::string>& keys, ReadApiKeys read = nullptr);
 
   /// `authorization`: the header's value, "Bearer <key>" (the scheme in any case). Takes the same
   /// time whichever key matches, if any.
   [[nodiscard]] bool allow(std::string_view authorization) const {
-    return !restricted_ || find(authorization).has_value();
+    return find(authorization).has_value() || !restricted_;
   }
   /// A number for whoever has this key: 1 and up in the order of the keys, the same for as long as
   /// this lives, and never another key's; 0 for a key that is not known, or if there are none.
@@ -51,7 +53,7 @@ class ApiKeys {
   void reload() const;
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view authorization) const;
 
-  const bool restricted_;
+  mutable std::atomic<bool> restricted_;
   const ReadApiKeys read_;
   mutable std::mutex mutex_;  // guards the two below
   mutable std::vector<Key> keys_;

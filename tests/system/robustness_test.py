@@ -224,6 +224,31 @@ class Ending(unittest.TestCase):
                 wait_until(lambda: "settings are still the old ones" in server.log(), "the settings to be read")
                 self.assertEqual(json.loads(server.get("/v1/models"))["data"][0]["id"], "demo")
 
+    def test_a_hangup_reads_the_keys_of_a_configuration_file_again(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
+            def write(keys):
+                pathlib.Path(file.name).write_text(f"[server]\napi-key={json.dumps(keys)}\n")
+
+            def statuses(server, keys=("first", "second", "third")):
+                return [post(server, "/tokenize", {"model": "demo", "prompt": "a"}, {"Authorization": f"Bearer {key}"})[0]
+                        for key in keys]
+
+            def hang_up(server, times):
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: server.log().count("settings read again") == times, "the settings to be read")
+
+            write(["first", "second"])
+            with Server("--config-file", file.name) as server:
+                self.assertEqual(statuses(server), [200, 200, 401])
+                write(["third", "second"])
+                hang_up(server, 1)
+                self.assertEqual(statuses(server), [401, 200, 200])
+                # No key would open the server to everyone.
+                write([])
+                hang_up(server, 2)
+                self.assertEqual(statuses(server), [401, 200, 200])
+                self.assertIn('the API keys are still the old ones reason="there is none any more"', server.log())
+
     def test_without_a_timeout_running_requests_are_aborted(self):
         with Server("--served-model-name", "demo", "--generation-config", "vllm") as server:
             stream = Stream(server, {**STORY, "ignore_eos": True, "max_tokens": 1900, "n": 16, "temperature": 1})

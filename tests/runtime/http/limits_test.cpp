@@ -205,6 +205,22 @@ BOOST_AUTO_TEST_CASE(keys_that_are_read_again_keep_their_numbers_and_no_other_ge
   ++reload_count;
   BOOST_TEST(keys.tenant("Bearer a") == 1u);
   BOOST_TEST(!keys.allow("Bearer c"));
+  next = std::vector<std::string>{};
+  ++reload_count;
+  BOOST_TEST(keys.allow("Bearer a"));
+  BOOST_TEST(!keys.allow(""));
+}
+
+BOOST_AUTO_TEST_CASE(a_server_without_keys_has_some_after_they_were_read) {
+  std::vector<std::string> next;
+  const ApiKeys keys({}, [&] { return next; });
+  BOOST_TEST(keys.allow(""));
+  ++reload_count;
+  BOOST_TEST(keys.allow(""));
+  next = {"a"};
+  ++reload_count;
+  BOOST_TEST(!keys.allow(""));
+  BOOST_TEST(keys.tenant("Bearer a") == 1u);
 }
 
 }  // namespace
