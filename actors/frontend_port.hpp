@@ -5,13 +5,12 @@
 #include <chrono>
 #include <cstdint>
 
+#include "actors/deadlines.hpp"
 #include "messages/actor_interfaces.hpp"
 #include "runtime/http/engine_port.hpp"
 
 namespace troupe {
 
-/// What the Frontend is asked, and asks others for whoever asks it, has an answer by then.
-inline constexpr std::chrono::minutes kControlDeadline{1};
 inline constexpr std::chrono::minutes kPauseDeadline{10};  ///< requests may run to their end before
 
 /// Thread-safe: a counter, a flag, and messages.

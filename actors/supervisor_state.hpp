@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/deadlines.hpp"
 #include "actors/module.hpp"
 #include "actors/network.hpp"
 #include "messages/actor_interfaces.hpp"
@@ -21,8 +22,6 @@
 #include "runtime/transport/local_secret.hpp"
 
 namespace troupe::supervision {
-
-inline constexpr std::chrono::minutes kControlDeadline{1};
 
 /// A process of the topology.
 struct NodeSlot {

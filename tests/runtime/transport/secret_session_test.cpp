@@ -9,22 +9,16 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/file_descriptor.hpp"
 #include "runtime/transport/handshakes.hpp"
+#include "tests/runtime/transport/session_pair.hpp"
 
 namespace troupe {
 namespace {
 
 using Side = Session::Side;
 
-std::array<FileDescriptor, 2> make_pair() {
-  std::array<int, 2> ends{};
-  BOOST_REQUIRE_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 struct Pair {
-  std::array<FileDescriptor, 2> sockets = make_pair();
+  std::array<FileDescriptor, 2> sockets = make_socket_pair();
   SecretSession connector, acceptor;
 
   Pair(const std::string& connects, const std::string& accepts)
@@ -32,21 +26,9 @@ struct Pair {
         acceptor(accepts, sockets[1].get(), Side::kAccepts) {}
 };
 
-/// Until something comes, or the connection is over.
-std::string read_some(Session& session, Session& other) {
-  std::array<char, 1000> text;
-  for (int tries = 0; tries < 10; ++tries) {
-    const auto count = session.read(text);
-    if (!count) return "over: " + session.error();
-    if (*count > 0) return {text.data(), *count};
-    static_cast<void>(other.read({}));
-  }
-  return "nothing";
-}
-
 /// What a session that accepts says of whoever sends these bytes.
 std::string answer_to(std::string_view bytes) {
-  const auto sockets = make_pair();
+  const auto sockets = make_socket_pair();
   SecretSession acceptor("secret", sockets[1].get(), Side::kAccepts);
   BOOST_TEST(send(sockets[0].get(), bytes.data(), bytes.size(), 0) == std::ssize(bytes));
   return acceptor.read({}) ? "" : acceptor.error();
@@ -77,7 +59,7 @@ BOOST_AUTO_TEST_CASE(who_does_not_know_it_is_told_nothing) {
 }
 
 BOOST_AUTO_TEST_CASE(whoever_accepts_has_to_know_it_too) {
-  const auto sockets = make_pair();
+  const auto sockets = make_socket_pair();
   SecretSession connector("secret", sockets[0].get(), Side::kConnects);
   const std::string challenge = "TROUPE/1" + std::string(32, 'c');
   BOOST_TEST(send(sockets[1].get(), challenge.data(), challenge.size(), 0) == 40);
@@ -123,7 +105,7 @@ BOOST_AUTO_TEST_CASE(the_oldest_makes_room_and_who_has_shown_himself_is_left_alo
   handshakes.add(std::shared_ptr<Session>(&established.acceptor, [](Session*) {}),
                  established.sockets[1].get());
   struct Silent {
-    std::array<FileDescriptor, 2> sockets = make_pair();
+    std::array<FileDescriptor, 2> sockets = make_socket_pair();
     std::shared_ptr<Session> session =
         std::make_shared<SecretSession>("secret", sockets[1].get(), Side::kAccepts);
   };
@@ -140,7 +122,7 @@ BOOST_AUTO_TEST_CASE(the_oldest_makes_room_and_who_has_shown_himself_is_left_alo
 
 BOOST_AUTO_TEST_CASE(who_says_nothing_is_shut_out_in_time) {
   Handshakes handshakes(2, std::chrono::milliseconds(1));
-  const auto sockets = make_pair();
+  const auto sockets = make_socket_pair();
   const auto session = std::make_shared<SecretSession>("secret", sockets[1].get(), Side::kAccepts);
   handshakes.add(session, sockets[1].get());
   BOOST_TEST(fcntl(sockets[0].get(), F_SETFL, 0) == 0);

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "runtime/base/file_descriptor.hpp"
+#include "tests/runtime/transport/session_pair.hpp"
 
 namespace troupe {
 namespace {
@@ -42,38 +42,19 @@ struct Certificates {
 
 /// Both ends of a connection.
 struct Pair {
-  std::array<FileDescriptor, 2> sockets;
+  std::array<FileDescriptor, 2> sockets = make_socket_pair();
   TlsSession connector, acceptor;
 
   Pair(const std::shared_ptr<const TlsContext>& connects,
        const std::shared_ptr<const TlsContext>& accepts)
-      : sockets(make()),
-        connector(connects, sockets[0].get(), TlsSession::Side::kConnects),
+      : connector(connects, sockets[0].get(), TlsSession::Side::kConnects),
         acceptor(accepts, sockets[1].get(), TlsSession::Side::kAccepts) {}
-
-  static std::array<FileDescriptor, 2> make() {
-    std::array<int, 2> ends{};
-    BOOST_REQUIRE_EQUAL(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()), 0);
-    return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-  }
 };
 
 /// The number of bytes that were taken; -1: the connection is over.
 int write_some(TlsSession& session, std::string_view text) {
   const auto count = session.write(text);
   return count ? static_cast<int>(*count) : -1;
-}
-
-/// Until something comes, or the connection is over.
-std::string read_some(TlsSession& session, TlsSession& other) {
-  std::array<char, 1000> text;
-  for (int tries = 0; tries < 10; ++tries) {
-    const auto count = session.read(text);
-    if (!count) return "over: " + session.error();
-    if (*count > 0) return {text.data(), *count};
-    static_cast<void>(other.read({}));
-  }
-  return "nothing";
 }
 
 struct Fixture {

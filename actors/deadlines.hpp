@@ -1,0 +1,11 @@
+#pragma once
+// How long an actor waits for the answer of another, but for what computes tokens.
+
+#include <chrono>
+
+namespace troupe {
+
+/// What is asked of an actor that has nothing to wait for itself has an answer by then.
+inline constexpr std::chrono::minutes kControlDeadline{1};
+
+}  // namespace troupe
