@@ -66,8 +66,9 @@ void add_types(std::map<std::string, FieldKind>& types) {
 
 constexpr std::uint64_t word(caf::atom_value atom) { return static_cast<std::uint64_t>(atom); }
 
-FrameVocabulary make_vocabulary(caf::actor_system& system) {
+FrameVocabulary make_vocabulary(caf::actor_system& system, Network::Side side) {
   FrameVocabulary vocabulary;
+  vocabulary.may_be_ended = side == Network::Side::kNode;
   std::vector<char> self;
   caf::binary_serializer sink(system, self);
   caf::node_id node = system.node();
@@ -233,10 +234,10 @@ class GateDoorman : public net::doorman_impl {
 class GateMiddleman : public caf::io::middleman_actor_impl {
  public:
   GateMiddleman(caf::actor_config& config, caf::actor broker,
-                const std::shared_ptr<const Credentials>& credentials)
+                const std::shared_ptr<const Credentials>& credentials, Network::Side side)
       : middleman_actor_impl(config, std::move(broker)), keeper_(std::make_shared<Gatekeeper>()) {
     keeper_->credentials = credentials;
-    keeper_->vocabulary = std::make_shared<FrameVocabulary>(make_vocabulary(system()));
+    keeper_->vocabulary = std::make_shared<FrameVocabulary>(make_vocabulary(system(), side));
   }
   const char* name() const override { return "gate_middleman"; }
 
@@ -266,10 +267,11 @@ class GateMiddleman : public caf::io::middleman_actor_impl {
 
 }  // namespace
 
-Network::Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials)
+Network::Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials,
+                 Side side)
     : system_(system), credentials_(std::move(credentials)) {
   const auto broker = system.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP"));
-  middleman_ = system.spawn<GateMiddleman, caf::detached + caf::hidden>(broker, credentials_);
+  middleman_ = system.spawn<GateMiddleman, caf::detached + caf::hidden>(broker, credentials_, side);
 }
 
 Network::~Network() {

@@ -29,7 +29,11 @@ namespace troupe {
 /// for the actors of the pool.
 class Network {
  public:
-  Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials);
+  enum class Side : std::uint8_t {
+    kSupervisor,  ///< no other node ends its actors
+    kNode         ///< the Supervisor ends its actors
+  };
+  Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials, Side side);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;

@@ -147,7 +147,7 @@ void spawn_frontend(Self self) {
       [=](const Status& status, const ActorHandles& handles) {
         SupervisorState& supervisor = state(self);
         if (supervisor.frontend_life != life) return;
-        if (status.error) return fail_frontend(self, *status.error);
+        if (const auto error = refusal(status, handles)) return fail_frontend(self, *error);
         supervisor.frontend_spawning = false;
         supervisor.frontend = caf::actor_cast<FrontendActor>(handles.at(0));
         watch(self, "frontend", handles[0], index);
@@ -161,6 +161,13 @@ void spawn_frontend(Self self) {
 }
 
 }  // namespace
+
+std::optional<Error> refusal(const Status& status, const ActorHandles& handles) {
+  if (status.error) return status.error;
+  if (!handles.empty() && std::find(handles.begin(), handles.end(), nullptr) == handles.end())
+    return std::nullopt;
+  return Error{ErrorCode::kInternal, "a node has started no actor", ""};
+}
 
 void lose_frontend(SupervisorState& supervisor) {
   supervisor.frontend = nullptr;
@@ -358,7 +365,7 @@ void stop(Self self, double drain_timeout_s) {
 void on_progress(Self self, LoadProgress progress) {
   SupervisorState& supervisor = state(self);
   if (!supervisor.start.on_progress || !supervisor.started.pending()) return;
-  const double own = progress.fraction;
+  const double own = progress.fraction >= 0 ? std::min(progress.fraction, 1.0) : 0;  // not NaN
   progress.fraction = 1;
   for (GroupSlot& group : supervisor.groups) {
     if (group.state == GroupState::kAbsent) continue;

@@ -111,7 +111,7 @@ void spawn_workers(Self self, std::size_t group) {
         [=](const Status& status, const ActorHandles& handles) {
           GroupSlot& slot = state(self).groups[group];
           if (slot.incarnation != incarnation) return;
-          if (status.error) return fail(self, group, *status.error);
+          if (const auto error = refusal(status, handles)) return fail(self, group, *error);
           WorkerSlot& worker = slot.workers[rank];
           worker.spawning = false;
           worker.worker = caf::actor_cast<WorkerActor>(handles.at(0));
@@ -223,7 +223,7 @@ void spawn_role(Self self, std::size_t group, Role role) {
       [=](const Status& status, const ActorHandles& handles) {
         GroupSlot& slot = state(self).groups[group];
         if (slot.incarnation != incarnation) return;
-        if (status.error) return fail(self, group, *status.error);
+        if (const auto error = refusal(status, handles)) return fail(self, group, *error);
         for (const caf::strong_actor_ptr& handle : handles) {
           const bool rings = role == Role::kExecutor && handle != handles.front();
           watch(self, rings ? std::string(kRemoteWorkers) : name, handle, index, group);

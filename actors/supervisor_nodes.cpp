@@ -200,8 +200,14 @@ NodeAccepted on_join(Self self, const JoinNode& join, const ActorHandles& handle
   std::size_t index = 0;
   while (index < supervisor.nodes.size() && supervisor.nodes[index].config.name != join.name)
     ++index;
-  if (index == supervisor.nodes.size() || handles.size() != 2)
+  if (index == supervisor.nodes.size())
     return refuse("the topology has no node '" + join.name + "'");
+  const caf::node_id home = self->current_sender() ? self->current_sender()->node() : self->node();
+  if (handles.size() != 2 ||
+      !std::all_of(handles.begin(), handles.end(), [&](const caf::strong_actor_ptr& handle) {
+        return handle && handle->node() == home && home != self->node();
+      }))
+    return refuse("node '" + join.name + "' has no actors");
   NodeSlot& slot = supervisor.nodes[index];
   if (slot.process && slot.process->pid() != join.pid) {
     return refuse("node '" + join.name + "' is process " + std::to_string(slot.process->pid()) +
@@ -338,7 +344,8 @@ Result<void> start_nodes(Self self) {
   if (!spans_hosts) supervisor.secrets.cluster_secret = random_secret();
   supervisor.secrets.arguments = take_secret_options(supervisor.start.node_arguments);
   ASSIGN_OR_RETURN(auto credentials, load_credentials(topology, supervisor.secrets.cluster_secret));
-  supervisor.network = std::make_unique<Network>(self->system(), std::move(credentials));
+  supervisor.network =
+      std::make_unique<Network>(self->system(), std::move(credentials), Network::Side::kSupervisor);
   ASSIGN_OR_RETURN(supervisor.port, supervisor.network->publish(
                                         self, topology.supervisor_host,
                                         static_cast<std::uint16_t>(topology.supervisor_port)));

@@ -148,6 +148,9 @@ void advance_frontend(Self self);
 void on_group_up(Self self, std::size_t group);
 void lose_frontend(SupervisorState& supervisor);
 
+/// Why a node has not started what it was told to; nothing: it has, and says which actors.
+[[nodiscard]] std::optional<Error> refusal(const Status& status, const ActorHandles& handles);
+
 // ---- supervisor_nodes.cpp
 
 /// Opens the port for nodes and starts the processes of this host.

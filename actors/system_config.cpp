@@ -9,6 +9,7 @@ namespace troupe {
 
 void configure(caf::actor_system_config& config) {
   add_message_types<caf::id_block::troupe>(config);
+  add_message_types<caf::id_block::troupe_local>(config);
   add_message_types<caf::id_block::troupe_handles>(config);
   add_caf_type<ActorHandles>(config, "ActorHandles");
   tune(config);

@@ -82,7 +82,7 @@ using InputWorkerActor = ActorOf<
 }  // namespace troupe
 
 // Handles that travel in messages.
-CAF_BEGIN_TYPE_ID_BLOCK(troupe_handles, caf::id_block::troupe::end)
+CAF_BEGIN_TYPE_ID_BLOCK(troupe_handles, caf::id_block::troupe_local::end)
 CAF_ADD_TYPE_ID(troupe_handles, (troupe::SchedulerActor))
 CAF_ADD_TYPE_ID(troupe_handles, (troupe::OutputProcessorActor))
 CAF_ADD_TYPE_ID(troupe_handles, (troupe::InputProcessorActor))

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -177,6 +178,26 @@ class Reader {
     return ok_ ? static_cast<std::size_t>(n) : 0;
   }
 
+  /// The fewest bytes in which a T travels.
+  template <class T>
+  static std::size_t least_bytes() {
+    if constexpr (Plain<T>) {
+      return sizeof(T);
+    } else if constexpr (Reflected<T>) {
+      static const std::size_t sum = [] {
+        std::size_t bytes = 0;
+        const T value{};
+        for_each_field(value, [&]<class Field>(const char*, const Field&) {
+          bytes += least_bytes<std::remove_cv_t<Field>>();
+        });
+        return bytes;
+      }();
+      return sum;
+    } else {
+      return 1;
+    }
+  }
+
   void get(bool& x) {
     std::uint8_t byte = 0;
     raw(&byte, 1);
@@ -206,7 +227,9 @@ class Reader {
     } else {
       const std::size_t n = length(1);
       x.clear();
-      x.reserve(n);
+      // The last one may lack fields that its writer did not know.
+      ok_ = ok_ && (n == 0 || (n - 1) * least_bytes<T>() <= remaining());
+      if (ok_) x.reserve(n);
       for (std::size_t i = 0; i < n && ok_; ++i) get(x.emplace_back());
     }
   }
@@ -321,11 +344,16 @@ void encode(const T& message, std::vector<char>& out) {
   Writer(sink).put(message);
 }
 
-/// False if the bytes are not a T; message is then in some valid state.
+/// False if the bytes are not a T, or are more than there is memory for; message is then in some
+/// valid state.
 template <Reflected T>
 [[nodiscard]] bool decode(const char* data, std::size_t size, T& message) {
   Reader reader(data, size);
-  reader.get(message);
+  try {
+    reader.get(message);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   return reader.ok();
 }
 

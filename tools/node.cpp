@@ -87,7 +87,7 @@ Error serve_supervisor(const CommandLine& line, const NodeConfig& config, std::s
   load_network(system_config);
   caf::actor_system system{system_config};
   SupervisorLink link;
-  link.network = std::make_shared<Network>(system, credentials);
+  link.network = std::make_shared<Network>(system, credentials, Network::Side::kNode);
   ASSIGN_OR_RETURN(link.supervisor, link.network->find_supervisor(topology.supervisor_host, port));
   const std::string& own_host = config.host.empty() ? topology.supervisor_host : config.host;
   ASSIGN_OR_RETURN(link.port, link.network->open(own_host));

@@ -136,6 +136,12 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     if (layers[layer].kind == KVCacheKind::kEncoderOnlyAttention) continue;
     RETURN_IF_ERROR(check_kind(layers[layer]));
+    const KVCacheSpec& spec = layers[layer];
+    if (spec.block_size < 1 || spec.tokens_per_state < 1 || spec.page_bytes() < 1) {
+      return invalid_argument("layer " + std::to_string(layer) + " has no KV cache: blocks of " +
+                              std::to_string(spec.block_size) + " tokens, a state for " +
+                              std::to_string(spec.tokens_per_state));
+    }
     specs.push_back(layers[layer]);
     ids.push_back(static_cast<std::int32_t>(layer));
   }

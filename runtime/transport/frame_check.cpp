@@ -23,6 +23,8 @@ enum Operation : std::uint8_t {
 constexpr std::uint8_t kNamedReceiver = 1;     // of a direct message
 constexpr std::uint8_t kSelectConnection = 2;  // of a client's handshake
 constexpr std::size_t kMaxHandshakeBytes = 64 << 10;
+/// Of the number of a message: it answers the one with that number.
+constexpr std::uint64_t kAnswer = std::uint64_t{1} << 63;
 /// Errors may hold a message, and that an error.
 constexpr int kMaxDepth = 8;
 constexpr std::string_view kMessage = "@<>";
@@ -196,9 +198,11 @@ bool skip_message(const FrameVocabulary& vocabulary, Cursor& cursor, int depth) 
   });
 }
 
+constexpr std::string_view kExit = "+@exit";
+
 /// What CAF itself says to actors of other nodes, other than by its own frames.
 bool is_system_message(std::string_view types) {
-  return types.empty() || types == "+@unit" || types == "+@error" || types == "+@exit";
+  return types.empty() || types == "+@unit" || types == "+@error" || types == kExit;
 }
 
 /// The two messages by which CAF gets to know a node.
@@ -220,7 +224,7 @@ Result<void> check_greeting(const FrameVocabulary& vocabulary, std::string_view 
 }
 
 Result<void> check_message(const FrameVocabulary& vocabulary, std::span<const char> bytes,
-                           bool by_name) {
+                           bool by_name, bool is_answer) {
   Cursor cursor(bytes);
   std::size_t num_stages = 0;
   std::string_view types;
@@ -229,7 +233,10 @@ Result<void> check_message(const FrameVocabulary& vocabulary, std::span<const ch
   if (!read_types(cursor, types)) return malformed("a message without types");
   if (by_name || types.starts_with("+@atom"))
     return check_greeting(vocabulary, types, cursor, by_name);
-  const auto& known = is_system_message(types) ? vocabulary.system : vocabulary.types;
+  const bool is_system = is_system_message(types);
+  if (is_system && (types == kExit ? is_answer || !vocabulary.may_be_ended : !is_answer))
+    return malformed("a message '" + std::string(types) + "' unasked");
+  const auto& known = is_system ? vocabulary.system : vocabulary.types;
   std::string wrong;
   const bool whole = for_each_type(types, [&](const std::string& name) {
     const auto type = known.find(name);
@@ -314,7 +321,8 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
 Result<void> FrameCheck::check_payload(std::span<const char> bytes) {
   const FrameVocabulary& vocabulary = *vocabulary_;
   if (header_.operation == kDirectMessage)
-    return check_message(vocabulary, bytes, (header_.flags & kNamedReceiver) != 0);
+    return check_message(vocabulary, bytes, (header_.flags & kNamedReceiver) != 0,
+                         (header_.operation_data & kAnswer) != 0);
   if (header_.operation == kHeartbeat) return {};
   Cursor cursor(bytes);
   std::array<char, kNodeIdBytes> source;

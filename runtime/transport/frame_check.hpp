@@ -39,6 +39,7 @@ enum class FieldKind : std::uint8_t {
 /// What the nodes of this build say to each other.
 struct FrameVocabulary {
   std::array<char, kNodeIdBytes> self{};    ///< this node's id, as it is written
+  bool may_be_ended = true;                 ///< by another node: actors of this one
   std::uint64_t no_node = 0;                ///< the word that stands for none
   std::map<std::string, FieldKind> types;   ///< by name: what messages between actors consist of
   std::map<std::string, FieldKind> system;  ///< the same of CAF's own messages and errors
@@ -51,7 +52,8 @@ struct FrameVocabulary {
 
 /// Of one connection. Frames pass that CAF's own side would send: a handshake first and of the
 /// right kind, from another node than this one; then messages to actors of this node, of known
-/// types and whole; news of actors, to this node. No node forwards messages for others.
+/// types and whole; news of actors, to this node. No node forwards messages for others. An error is
+/// an answer, or none: CAF ends an actor that is told one unasked.
 class FrameCheck {
  public:
   /// `side`: ours.

@@ -130,5 +130,16 @@ BOOST_AUTO_TEST_CASE(a_length_beyond_the_input_is_refused_before_memory_is_taken
   BOOST_TEST(numbers.empty());
 }
 
+BOOST_AUTO_TEST_CASE(elements_take_memory_only_where_all_of_them_could_be_there) {
+  // A byte for each, of which each needs a hundred.
+  std::vector<char> bytes;
+  wire::VectorSink sink(bytes);
+  wire::Writer(sink).length(1 << 20);
+  bytes.resize(bytes.size() + (1 << 20));
+  EngineCoreRequests requests;
+  BOOST_TEST(!wire::decode(bytes.data(), bytes.size(), requests));
+  BOOST_TEST(requests.samples.capacity() == 0u);
+}
+
 }  // namespace
 }  // namespace troupe

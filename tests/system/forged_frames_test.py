@@ -9,12 +9,13 @@ import re
 import socket
 import ssl
 import struct
+import subprocess
 import tempfile
 import threading
 import unittest
 
 from chaos_test import body, stream
-from support import Server, make_certificates, tls_options
+from support import BINARY, Server, make_certificates, tls_options
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "multi-process.conf"
 NUM_STRANGERS, NUM_CERTIFIED = 9000, 1000
@@ -84,6 +85,39 @@ def forged(random, server):
                       random.getrandbits(64), random.getrandbits(64), random.getrandbits(64)),
         hello + random.randbytes(random.randrange(32, 300)),
     ])
+
+
+def text(value):
+    return bytes([len(value)]) + value.encode()
+
+
+def ours(*messages):
+    """Messages of ours, each a name and its bytes; ActorHandles as CAF writes them."""
+    types = "".join("+" + (name if name == "ActorHandles" else "troupe::" + name) for name, _ in messages)
+    values = b"".join(body if name == "ActorHandles" else struct.pack(">I", len(body)) + body for name, body in messages)
+    return message(b"@<>" + types.encode(), values)
+
+
+def harmful(supervisor, server, own, pid):
+    """Frames whose form is right, and that would end the Supervisor, or make it end the system."""
+    handle = struct.pack(">Q", 7) + own
+    nobody, itself = bytes(8) + atom(""), struct.pack(">Q", supervisor) + server
+    killed = b"\3" + atom("exit") + b"\0\0\3@<>"
+    version = subprocess.run([BINARY, "version"], capture_output=True, text=True, check=True).stdout.split()[1]
+
+    def join(handles):
+        body = struct.pack("<I", 3) + text(version) + text("front") + struct.pack("<qH", pid, 1)
+        return ours(("JoinNode", body), ("ActorHandles", bytes([len(handles)]) + b"".join(handles)))
+
+    bodies = [ours(("NodeExited", struct.pack("<IQ", 0xffffff, 1) + b"\0\0")),
+              ours(("NodeExited", struct.pack("<IQ", 0, 1) + b"\0\0")),
+              ours(("ConfirmLoss", struct.pack("<II", 99, 1) + b"\0")), ours(("ConfirmLoss", struct.pack("<II", 0, 1) + b"\0")),
+              ours(("Start", b"")), ours(("Stop", bytes(8))), ours(("CheckNodes", b"")),
+              message(b"@<>+@exit", handle + killed), message(b"@<>+@error", killed), message(b"@<>", b""),
+              join([nobody, nobody]), join([itself, itself]), join([]), ours(("JoinNode", b"")),
+              ours(("JoinNode", b"\xff" * 200)), ours(("LoadProgress", struct.pack("<d", float("nan")))),
+              ours(("EndGroup", struct.pack("<I", 99))), ours(("NodeConnected", b"\1")), ours(("Heartbeat", b""))]
+    return [frame(2, body, data=7, source=7, destination=supervisor) for body in bodies]
 
 
 def peak_mib(pid):
@@ -184,6 +218,39 @@ class ForgedFrames(unittest.TestCase):
                                 connection.sendall(forged(rng, greeting[32:64]))
                                 connection.sendall(frame(255))  # whatever it was, this ends it
                                 self.closed(connection)
+
+    def test_what_the_supervisor_says_to_itself_nobody_says_to_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            make_certificates(folder, "front", "peer")
+            context = ssl.create_default_context(cafile=f"{folder}/ca.pem")
+            context.check_hostname = False
+            context.load_cert_chain(f"{folder}/peer.pem", f"{folder}/peer.key")
+            rng = random.Random(9)
+            with self.unharmed(*tls_options(folder, "front")) as (server, _):
+                port = int(re.search(r"waiting for nodes .*port=(\d+)", server.log()).group(1))
+                number, count = 0, 1
+                while number < count:
+                    with socket.create_connection(("127.0.0.1", port)) as plain:
+                        with context.wrap_socket(plain) as connection:
+                            connection.settimeout(30)
+                            greeting = b""
+                            while len(greeting) < 32 or len(greeting) < 32 + struct.unpack(">I", greeting[4:8])[0]:
+                                greeting += connection.recv(4096)
+                            at = 65  # behind the header, the id, and the names of the application
+                            for _ in range(greeting[64]):
+                                at += 1 + greeting[at]
+                            supervisor = struct.unpack(">Q", greeting[at:at + 8])[0]
+                            own = node_id(rng)
+                            frames = harmful(supervisor, greeting[32:64], own, server.nodes()["front"])
+                            count = len(frames)
+                            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                                connection.sendall(frame(1, own) + frames[number])
+                                connection.sendall(frame(255))
+                                self.closed(connection)
+                    number += 1
+                self.assertIn("node 'front' has no actors", server.log())
+                self.assertIn("a message with a 'troupe::NodeExited' that is none", server.log())
+                self.assertIn("a message '+@exit' unasked", server.log())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ const std::string kServerHello =
     frame_of({.operation = 0, .data = 3}, node_of(kPeer) + std::string("\1\3abc", 5) +
                                               number_of(9, 8) + std::string("\1\3def", 5));
 constexpr std::string_view kStepTypes = "+Step+Actors";
+constexpr std::uint64_t kAnswer = std::uint64_t{1} << 63;
 
 std::string step_values() {
   return number_of(3, 4) + "abc" + number_of(2, 1) + handle_of(5, kPeer) + handle_of(0, kPeer);
@@ -49,8 +50,9 @@ BOOST_AUTO_TEST_CASE(what_nodes_say_to_each_other_passes) {
       frame_of({.operation = 2, .data = 1, .source = 4, .destination = 5},
                message_of(kStepTypes, step_values())),
       frame_of({.operation = 2, .destination = 5}, message_of("+@exit", exit)),
-      frame_of({.operation = 2, .destination = 5}, message_of("", "")),
-      frame_of({.operation = 2, .destination = 5}, message_of("+@error", error_of(3))),
+      frame_of({.operation = 2, .data = kAnswer, .destination = 5}, message_of("", "")),
+      frame_of({.operation = 2, .data = kAnswer | 7, .destination = 5},
+               message_of("+@error", error_of(3))),
       frame_of(
           {.operation = 2, .flags = 1, .source = 2, .destination = 900},
           message_of("+@atom+@atom+@str", number_of(901, 8) + number_of(902, 8) + text_of("info"))),
@@ -167,12 +169,33 @@ BOOST_AUTO_TEST_CASE(messages_consist_of_known_types_and_are_whole) {
   BOOST_TEST(verdict_of({.operation = 2, .destination = 5},
                         number_of(1, 1) + handle_of(3, kPeer) + message_of("", "").substr(1)) ==
              "malformed frame: a message by way of other actors");
+  // CAF ends an actor that hears of an error it has not asked for.
+  BOOST_TEST(verdict_of_message("+@error", error_of(3)) ==
+             "malformed frame: a message '+@error' unasked");
+  BOOST_TEST(verdict_of_message("", "") == "malformed frame: a message '' unasked");
+  BOOST_TEST(verdict_of_message("+@unit", "") == "malformed frame: a message '+@unit' unasked");
   // An error in an error in an error ...
   std::string deep = error_of(1);
   for (int i = 0; i < 20; ++i) {
     deep = number_of(1, 1) + number_of(5, 8) + number_of(0, 2) + text_of("@<>+@error") + deep;
   }
-  BOOST_TEST(verdict_of_message("+@error", deep) != "");
+  BOOST_TEST(verdict_of({.operation = 2, .data = kAnswer, .destination = 5},
+                        message_of("+@error", deep)) ==
+             "malformed frame: a message with a '@error' that is none");
+}
+
+BOOST_AUTO_TEST_CASE(a_node_whose_actors_no_other_may_end_refuses_it) {
+  const std::string frame = frame_of({.operation = 2, .destination = 5},
+                                     message_of("+@exit", handle_of(7, kPeer) + error_of(2)));
+  BOOST_TEST(verdict(kClientHello + frame) == "");
+  auto vocabulary = *small_vocabulary();
+  vocabulary.may_be_ended = false;
+  FrameCheck check(std::make_shared<const FrameVocabulary>(vocabulary), Side::kAccepts);
+  const std::string all = kClientHello + frame;
+  FrameGate gate(std::make_shared<Pieces>(all, all.size()), std::move(check));
+  std::string buffer(all.size(), '\0');
+  BOOST_TEST(!gate.read(buffer).has_value());
+  BOOST_TEST(gate.error() == "malformed frame: a message '+@exit' unasked");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
