@@ -12,7 +12,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/memory.hpp"
 #include "runtime/processors/final_output.hpp"
-#include "runtime/processors/input_queue.hpp"
+#include "runtime/scheduler/work_queue.hpp"
 
 namespace troupe {
 namespace {
@@ -86,7 +86,7 @@ struct InputProcessorState {
   OutputProcessorActor output_processor;
   SchedulerActor scheduler;
   std::vector<InputWorker> workers;
-  std::optional<InputQueue> queue;
+  std::optional<WorkQueue> queue;
   std::uint64_t num_jobs = 0;
   std::unordered_map<std::uint64_t, InputJob> jobs;  ///< not those that have been aborted
   std::unordered_map<RequestId, std::uint64_t> numbers;
@@ -165,7 +165,8 @@ void give_work(Self self) {
 template <class Request>
 InputJob& add_job(InputProcessorState& processor, Request& request) {
   const std::uint64_t number = processor.num_jobs++;
-  processor.queue->add({number, request.tenant, input_bytes(request)}, now_seconds());
+  processor.queue->add({number, request.tenant, request.client, input_bytes(request)},
+                       now_seconds());
   InputJob& job = processor.jobs[number];
   job.id = request.id;
   if (value(job.id) != 0) processor.numbers.emplace(job.id, number);

@@ -85,10 +85,11 @@ struct GenerateRequest {
   RequestLimits limits;
   std::uint32_t tenant = 0;  ///< whose share of the engine it uses: a number for the API key
   double age_s = 0;          ///< since its arrival, by the Frontend's clock alone
+  std::uint32_t client = 0;  ///< who of the tenant sends it: a number for the address
   bool operator==(const GenerateRequest&) const = default;
 };
 TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, truncate_prompt_tokens, cache_salt,
-               priority, arrival_time, return_prompt_text, emitted, limits, tenant, age_s)
+               priority, arrival_time, return_prompt_text, emitted, limits, tenant, age_s, client)
 
 struct LoraRequest {
   std::string name;
@@ -189,10 +190,11 @@ struct RenderRequest {
   Prompt prompt;
   bool return_token_strings = false;
   RequestId id{};            ///< for AbortRequests; 0: it cannot be aborted
-  std::uint32_t tenant = 0;  ///< as in the GenerateRequest
+  std::uint32_t tenant = 0;  ///< as in the GenerateRequest, both
+  std::uint32_t client = 0;
   bool operator==(const RenderRequest&) const = default;
 };
-TROUPE_MESSAGE(RenderRequest, prompt, return_token_strings, id, tenant)
+TROUPE_MESSAGE(RenderRequest, prompt, return_token_strings, id, tenant, client)
 
 struct RenderReply {
   std::vector<TokenId> token_ids;

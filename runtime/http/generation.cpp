@@ -110,6 +110,7 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     request.priority = fields.priority;
     request.limits = fields.limits;
     request.tenant = fields.tenant;
+    request.client = fields.client;
     request.arrival_time = arrival_time;
     request.return_prompt_text = return_prompt_text;
     context_.port.submit({std::move(request), fields.placement});

@@ -122,6 +122,7 @@ Result<Request> read_generation(ServiceContext& context, const HttpRequest& http
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
   request.tenant = context.api_keys.tenant(http.header("Authorization"));
+  request.client = http.client_number();
   request.body_bytes = http.body.size();
   return request;
 }
@@ -180,6 +181,7 @@ Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, Resu
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   request.render.tenant = context.api_keys.tenant(http.header("Authorization"));
+  request.render.client = http.client_number();
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
 }
 
@@ -244,6 +246,7 @@ Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& htt
   HttpRequest again{.method = "POST",
                     .target = held->kept.path,
                     .headers = {{"Authorization", std::string(key)}},
+                    .client = http.client,
                     .body = std::move(held->kept.body),
                     .has_body = true};
   const auto prepare = held->kept.path == kChatPath ? prepare_chat_rerun : prepare_completion_rerun;

@@ -88,6 +88,7 @@ struct GenerationFields {
   RequestLimits limits;
   Placement placement;       ///< also from the headers X-data-parallel-rank and X-Session-ID
   std::uint32_t tenant = 0;  ///< not from the body: from the API key
+  std::uint32_t client = 0;  ///< not from the body: from the connection
   std::shared_ptr<const ResumableStream> resumable;  ///< not from the body; null: it is not
   std::string request_id;                            ///< the client's, may be empty
   std::size_t body_bytes = 0;                        ///< of the request

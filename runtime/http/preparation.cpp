@@ -65,9 +65,12 @@ Preparation::Preparation(ServiceContext& context, HttpRequest http, std::functio
       sink_(sink),
       self_(std::make_shared<Preparation*>(this)),
       wanted_(std::make_shared<std::atomic<bool>>(true)) {
+  Work work{.tenant = context.api_keys.tenant(http.header("Authorization")),
+            .client = http.client_number(),
+            .num_bytes = http.body.size()};
   auto job = std::make_shared<Job>(Job{.http = std::move(http), .prepare = std::move(prepare)});
-  context.environment.work([job = std::move(job), wanted = wanted_, self = std::weak_ptr(self_),
-                            &config = context.config, post = context.environment.post] {
+  work.function = [job = std::move(job), wanted = wanted_, self = std::weak_ptr(self_),
+                   &config = context.config, post = context.environment.post] {
     if (!*wanted) return;
     try {
       job->prepared = read_body(job->http, job->prepare, config);
@@ -81,7 +84,8 @@ Preparation::Preparation(ServiceContext& context, HttpRequest http, std::functio
       if (!preparation) return;
       contain((*preparation)->sink_, [&] { (*preparation)->go_on(*job); });
     });
-  });
+  };
+  context.environment.work(std::move(work));
 }
 
 Preparation::~Preparation() { *wanted_ = false; }

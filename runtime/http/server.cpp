@@ -388,16 +388,16 @@ class Server::Impl {
   void add_lane(EnginePort& port) {
     // The engine may answer when the lane is gone.
     const auto self = std::make_shared<std::weak_ptr<Lane>>();
-    ServiceEnvironment environment{
-        .wall_clock = wall_seconds,
-        .steady_clock = now_seconds,
-        .random = random_bits,
-        .post =
-            [self](std::function<void()> function) {
-              if (const auto lane = self->lock()) asio::post(lane->io, std::move(function));
-            },
-        .exchange_ended = [this] { check_drained(); },
-        .work = [this](std::function<void()> function) { readers_.run(std::move(function)); }};
+    ServiceEnvironment environment{.wall_clock = wall_seconds,
+                                   .steady_clock = now_seconds,
+                                   .random = random_bits,
+                                   .post =
+                                       [self](std::function<void()> function) {
+                                         if (const auto lane = self->lock())
+                                           asio::post(lane->io, std::move(function));
+                                       },
+                                   .exchange_ended = [this] { check_drained(); },
+                                   .work = [this](Work work) { readers_.run(std::move(work)); }};
     const auto lane = std::make_shared<Lane>(config_, std::move(environment), counters_, port,
                                              metrics_, timeouts_);
     *self = lane;

@@ -203,6 +203,11 @@ std::string_view HttpRequest::path() const noexcept {
   return std::string_view(target).substr(0, target.find('?'));
 }
 
+std::uint32_t HttpRequest::client_number() const noexcept {
+  const std::string_view address = std::string_view(client).substr(0, client.rfind(':'));
+  return static_cast<std::uint32_t>(std::hash<std::string_view>{}(address));
+}
+
 Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink) {
   if (attempt.ok()) return *std::move(attempt);
   sink.respond(error_response(attempt.error()));

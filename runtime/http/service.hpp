@@ -32,12 +32,15 @@ struct HttpRequest {
   std::string method;
   std::string target;  ///< path and query
   HttpHeaders headers;
+  std::string client;  ///< the address and the port that it came from; empty: not known
   std::string body;
   bool has_body = false;  ///< the head announces one: Content-Length or chunked
 
   /// The value of the first header with this name (in any case), or empty.
   [[nodiscard]] std::string_view header(std::string_view name) const noexcept;
   [[nodiscard]] std::string_view path() const noexcept;
+  /// The same for all that comes from one address.
+  [[nodiscard]] std::uint32_t client_number() const noexcept;
 };
 
 struct HttpResponse {
@@ -126,6 +129,15 @@ struct ServiceConfig {
   bool open_admin = false;  ///< /admin also without API keys: only this host reaches the server
 };
 
+/// What takes too long for the thread that reads sockets, and for whom it is: clients share the
+/// threads that do it.
+struct Work {
+  std::uint32_t tenant = 0;
+  std::uint32_t client = 0;
+  std::size_t num_bytes = 0;  ///< that it reads
+  std::function<void()> function;
+};
+
 /// What a service takes from outside, so that tests decide it.
 struct ServiceEnvironment {
   std::function<double()> wall_clock;    ///< seconds since 1970
@@ -135,8 +147,8 @@ struct ServiceEnvironment {
   /// Runs the function on the service's thread. Any thread.
   std::function<void(std::function<void()>)> post;
   std::function<void()> exchange_ended;  ///< an exchange is gone
-  /// Runs the function on another thread: what takes long. None: at once, on the service's thread.
-  std::function<void(std::function<void()>)> work;
+  /// Does the work on another thread: it takes long. None: at once, on the service's thread.
+  std::function<void(Work)> work;
 };
 
 /// What the services of one server share.

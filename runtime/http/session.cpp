@@ -128,10 +128,13 @@ void HttpSession::process() {
         break;
       case State::kBody:
         break;
-      case State::kDone:
+      case State::kDone: {
         busy_ = true;
-        exchange_ = service_.handle(parser_.take(), *this);
+        HttpRequest request = parser_.take();
+        request.client = client_;
+        exchange_ = service_.handle(std::move(request), *this);
         break;
+      }
       case State::kRefused:
         if (!observed_) {  // nor is it counted: there is no request
           observation_ = {.method = parser_.head().method, .start = service_.now()};

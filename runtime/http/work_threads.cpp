@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "runtime/base/clock.hpp"
+
 namespace troupe {
 
-WorkThreads::WorkThreads(int num_threads) {
+WorkThreads::WorkThreads(int num_threads) : queue_(static_cast<std::size_t>(num_threads)) {
   for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -17,25 +19,28 @@ WorkThreads::~WorkThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void WorkThreads::run(std::function<void()> function) {
+void WorkThreads::run(Work work) {
   {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(function));
+    const std::uint64_t number = num_added_++;
+    queue_.add({number, work.tenant, work.client, work.num_bytes}, now_seconds());
+    waiting_.emplace(number, std::move(work.function));
   }
   changed_.notify_one();
 }
 
 void WorkThreads::work() {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
+  for (std::optional<WorkQueue::Start> start;;) {
+    changed_.wait(lock, [&] { return stopping_ || (start = queue_.start_next(now_seconds())); });
     if (stopping_) return;
-    std::function<void()> function = std::exchange(waiting_.front(), {});
-    waiting_.pop_front();
+    std::function<void()> function = std::move(waiting_.extract(start->number).mapped());
     lock.unlock();
     function();
     function = {};  // what it held, too, is given back without the lock
     lock.lock();
+    queue_.finish(start->worker, now_seconds());
+    changed_.notify_one();  // what the queue has kept back may go
   }
 }
 

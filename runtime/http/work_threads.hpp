@@ -2,15 +2,19 @@
 // Threads for what takes too long for those that read sockets.
 
 #include <condition_variable>
-#include <deque>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <vector>
+
+#include "runtime/http/service.hpp"
+#include "runtime/scheduler/work_queue.hpp"
 
 namespace troupe {
 
-/// Runs functions in the order in which they come, as many at once as there are threads.
+/// Does as much work at once as there are threads, in the order that a WorkQueue gives it.
 class WorkThreads {
  public:
   explicit WorkThreads(int num_threads);
@@ -19,14 +23,16 @@ class WorkThreads {
   WorkThreads(const WorkThreads&) = delete;
   WorkThreads& operator=(const WorkThreads&) = delete;
 
-  /// Any thread. The function must not throw.
-  void run(std::function<void()> function);
+  /// Any thread. The work's function must not throw.
+  void run(Work work);
 
  private:
   void work();
 
-  std::mutex mutex_;  ///< guards the next two
-  std::deque<std::function<void()>> waiting_;
+  std::mutex mutex_;  ///< guards the next four
+  WorkQueue queue_;
+  std::unordered_map<std::uint64_t, std::function<void()>> waiting_;
+  std::uint64_t num_added_ = 0;
   bool stopping_ = false;
   std::condition_variable changed_;
   std::vector<std::thread> threads_;

@@ -10,6 +10,7 @@
 #include "runtime/base/request_time.hpp"
 #include "runtime/base/secret.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
+#include "runtime/scheduler/work_queue.hpp"
 
 namespace troupe {
 
@@ -45,6 +46,20 @@ void add_stop_ids(SamplingParams& params, std::optional<TokenId> eos,
   }
 }
 
+std::size_t bytes_of(const std::vector<std::string>& texts) {
+  std::size_t num_bytes = 0;
+  for (const std::string& text : texts) num_bytes += text.size();
+  return num_bytes;
+}
+
+std::size_t bytes_of(const Prompt& prompt) {
+  if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) return tokens->token_ids.size();
+  const auto* chat = std::get_if<ChatPrompt>(&prompt);
+  // A client's own template may do anything.
+  const bool is_any = chat != nullptr && !chat->chat_template.empty();
+  return text_bytes(prompt) + (is_any ? WorkQueue::kLongBytes : 0);
+}
+
 }  // namespace
 
 std::size_t text_bytes(const Prompt& prompt) noexcept {
@@ -54,6 +69,13 @@ std::size_t text_bytes(const Prompt& prompt) noexcept {
   return chat->messages_json.size() + chat->tools_json.size() + chat->documents_json.size() +
          chat->template_kwargs_json.size() + chat->chat_template.size();
 }
+
+std::size_t input_bytes(const GenerateRequest& request) {
+  return bytes_of(request.prompt) + bytes_of(request.params.stop) +
+         bytes_of(request.params.bad_words);
+}
+
+std::size_t input_bytes(const RenderRequest& request) { return bytes_of(request.prompt); }
 
 InputProcessor::InputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
                                std::shared_ptr<ChatRenderer> chat_renderer,

@@ -32,6 +32,9 @@ struct InputProcessorOptions {
 
 /// Of the texts that are rendered and tokenised.
 [[nodiscard]] std::size_t text_bytes(const Prompt& prompt) noexcept;
+/// What it will cost to prepare, in bytes of text.
+[[nodiscard]] std::size_t input_bytes(const GenerateRequest& request);
+[[nodiscard]] std::size_t input_bytes(const RenderRequest& request);
 
 /// What a call may not take from the world itself.
 struct InputContext {

@@ -7,7 +7,7 @@
 #include "actors/spawn.hpp"
 #include "actors/system_config.hpp"
 #include "runtime/processors/input_processor.hpp"
-#include "runtime/processors/input_queue.hpp"
+#include "runtime/scheduler/work_queue.hpp"
 #include "tests/runtime/processors/byte_tokenizer.hpp"
 
 namespace troupe::testing {
@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(an_abort_reaches_what_waits_and_what_is_being_worked_at) {
   start();
   generate(1, endless());
   generate(2, endless());
-  generate(3, TextPrompt{std::string(InputQueue::kLongBytes, 'x')});  // longer than the model takes
+  generate(3, TextPrompt{std::string(WorkQueue::kLongBytes, 'x')});  // longer than the model takes
   abort(2);
   run_until([&] { return ended.size() == 1; });
   abort(1);

@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(what_a_packed_body_unpacks_to_counts) {
 
 BOOST_AUTO_TEST_CASE(long_bodies_are_read_on_another_thread_and_only_while_they_are_wanted) {
   std::deque<std::function<void()>> waiting;
-  work = [&](std::function<void()> function) { waiting.push_back(std::move(function)); };
+  work = [&](Work next) { waiting.push_back(std::move(next.function)); };
   const std::string body = R"({"prompt":"a","user":")" + std::string(100000, 'x') + R"("})";
   BOOST_TEST(post("/tokenize", body) == "");
   BOOST_REQUIRE(waiting.size() == 1u);

@@ -71,7 +71,7 @@ struct SessionFixture {
   HttpLimits limits;
   bool refuse_all = false;
   double now = 1;
-  std::function<void(std::function<void()>)> work;  ///< none: at once
+  std::function<void(Work)> work;  ///< none: at once
   ServiceCounters counters;
   FakeEngine engine;
   EngineMetrics metrics{"m", 100};

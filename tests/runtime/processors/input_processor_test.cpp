@@ -5,6 +5,7 @@
 #include <string>
 
 #include "runtime/processors/sampling_params_check.hpp"
+#include "runtime/scheduler/work_queue.hpp"
 #include "tests/runtime/processors/byte_tokenizer.hpp"
 
 namespace troupe {
@@ -382,6 +383,21 @@ BOOST_AUTO_TEST_CASE(a_chat_is_rendered_by_the_template_and_then_tokenised) {
   BOOST_TEST(processed->samples[0].prompt_token_ids == expected, boost::test_tools::per_element());
   BOOST_TEST(processor.render({request.prompt, false}, kContext).token_ids == expected,
              boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(the_size_of_a_request_is_that_of_its_texts) {
+  GenerateRequest request;
+  request.prompt = TextPrompt{"12345"};
+  BOOST_TEST(input_bytes(request) == 5u);
+  request.prompt = TokensPrompt{{1, 2, 3}};
+  BOOST_TEST(input_bytes(request) == 3u);
+  ChatPrompt chat{.messages_json = "1",
+                  .tools_json = "22",
+                  .documents_json = "333",
+                  .template_kwargs_json = "4444"};
+  BOOST_TEST(input_bytes(RenderRequest{.prompt = chat}) == 10u);
+  chat.chat_template = "x";  // which may do anything
+  BOOST_TEST(input_bytes(RenderRequest{.prompt = chat}) >= WorkQueue::kLongBytes);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

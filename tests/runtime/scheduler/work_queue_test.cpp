@@ -1,5 +1,6 @@
-#include "runtime/processors/input_queue.hpp"
+#include "runtime/scheduler/work_queue.hpp"
 
+#include <array>
 #include <boost/test/unit_test.hpp>
 #include <random>
 
@@ -7,10 +8,10 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t kShort = 100;
-constexpr std::size_t kLong = InputQueue::kLongBytes;
+constexpr std::size_t kLong = WorkQueue::kLongBytes;
 
 struct Fixture {
-  InputQueue queue{2};
+  WorkQueue queue{2};
   double now = 1000;
   std::uint64_t next = 0;
 
@@ -27,7 +28,7 @@ struct Fixture {
   using Numbers = std::vector<std::uint64_t>;
 };
 
-BOOST_FIXTURE_TEST_SUITE(input_queue, Fixture)
+BOOST_FIXTURE_TEST_SUITE(work_queue, Fixture)
 
 BOOST_AUTO_TEST_CASE(a_worker_is_left_for_what_is_short) {
   const auto a = add(kLong), b = add(20 * kLong);
@@ -66,7 +67,7 @@ BOOST_AUTO_TEST_CASE(the_tenant_that_was_served_least_comes_first) {
 }
 
 BOOST_AUTO_TEST_CASE(what_a_tenant_has_at_workers_counts_already) {
-  InputQueue many(3);
+  WorkQueue many(3);
   many.add({.number = 0, .tenant = 1, .num_bytes = kLong}, 0);
   BOOST_TEST(many.start_next(0).has_value());
   many.add({.number = 1, .tenant = 1, .num_bytes = kLong}, 1);
@@ -75,7 +76,7 @@ BOOST_AUTO_TEST_CASE(what_a_tenant_has_at_workers_counts_already) {
 }
 
 BOOST_AUTO_TEST_CASE(of_one_tenant_the_shorter_goes_first_but_not_for_ever) {
-  InputQueue one_long_at_a_time(2);
+  WorkQueue one_long_at_a_time(2);
   queue.add({.number = 100, .tenant = 1, .num_bytes = kLong}, now);
   start();
   const auto big = add(10 * kLong);  // ten seconds' worth
@@ -91,7 +92,7 @@ BOOST_AUTO_TEST_CASE(of_one_tenant_the_shorter_goes_first_but_not_for_ever) {
 }
 
 BOOST_AUTO_TEST_CASE(one_worker_keeps_the_order) {
-  InputQueue single(1);
+  WorkQueue single(1);
   const std::size_t sizes[] = {kLong, kShort, 2 * kLong, kShort};
   for (std::uint64_t i = 0; i < 4; ++i)
     single.add({.number = i, .tenant = 0, .num_bytes = sizes[i]}, 1);
@@ -123,7 +124,7 @@ BOOST_AUTO_TEST_CASE(whatever_comes_in_whatever_order_all_of_it_runs_once_and_no
         return static_cast<std::size_t>(random()) % below;
       };
       const std::size_t num_workers = 2 + pick(4);
-      InputQueue queue(num_workers);
+      WorkQueue queue(num_workers);
       struct Known {
         bool is_long;
         bool gone;
@@ -197,7 +198,7 @@ BOOST_AUTO_TEST_CASE(whatever_comes_in_whatever_order_all_of_it_runs_once_and_no
 BOOST_AUTO_TEST_CASE(two_tenants_with_work_waiting_get_the_same_time) {
   for (std::uint32_t seed = 1; seed <= 50; ++seed) {
     std::mt19937 random(seed);
-    InputQueue queue(3);
+    WorkQueue queue(3);
     double now = 0, spent[2] = {0, 0}, longest = 0;
     std::vector<std::uint32_t> tenant_of;
     struct Job {
@@ -234,19 +235,63 @@ BOOST_AUTO_TEST_CASE(two_tenants_with_work_waiting_get_the_same_time) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(the_size_of_a_request_is_that_of_its_texts) {
-  GenerateRequest request;
-  request.prompt = TextPrompt{"12345"};
-  BOOST_TEST(input_bytes(request) == 5u);
-  request.prompt = TokensPrompt{{1, 2, 3}};
-  BOOST_TEST(input_bytes(request) == 3u);
-  ChatPrompt chat{.messages_json = "1",
-                  .tools_json = "22",
-                  .documents_json = "333",
-                  .template_kwargs_json = "4444"};
-  BOOST_TEST(input_bytes(RenderRequest{.prompt = chat}) == 10u);
-  chat.chat_template = "x";  // which may do anything
-  BOOST_TEST(input_bytes(RenderRequest{.prompt = chat}) >= kLong);
+BOOST_AUTO_TEST_CASE(clients_of_one_tenant_get_the_same_time) {
+  // One has sent a hundred prompts before the other, as much again behind each of that one's.
+  const auto send = [&](std::uint32_t client) {
+    queue.add({.number = next, .tenant = 0, .client = client, .num_bytes = kShort}, now);
+    return next++;
+  };
+  for (int i = 0; i < 100; ++i) send(1);
+  now += 1;
+  const std::uint64_t first = next;
+  for (int i = 0; i < 10; ++i) send(2);
+  std::array<double, 2> spent{};
+  std::size_t num_started = 0;
+  for (int turn = 0; turn < 20; ++turn) {
+    for (const std::uint64_t number : start()) {
+      if (number >= first) ++num_started;
+    }
+    now += 1;
+    for (std::size_t worker = 0; worker < 2; ++worker)
+      spent[queue.finish(worker, now) >= first ? 1 : 0] += 1;
+    if (num_started == 10) break;
+    BOOST_TEST(std::abs(spent[0] - spent[1]) <= 2);
+  }
+  BOOST_TEST(num_started == 10u);
+}
+
+BOOST_AUTO_TEST_CASE(many_clients_of_a_tenant_take_nothing_from_another_tenant) {
+  for (std::uint32_t client = 1; client <= 50; ++client)
+    queue.add({.number = next++, .tenant = 1, .client = client, .num_bytes = kShort}, now);
+  start();
+  const auto other = add(kShort, 2);
+  now += 1;
+  queue.finish(0, now);
+  BOOST_TEST((start() == Numbers{other}));
+}
+
+BOOST_AUTO_TEST_CASE(a_client_that_comes_back_has_saved_nothing_up) {
+  const auto send = [&](std::uint32_t client) {
+    queue.add({.number = next, .tenant = 0, .client = client, .num_bytes = kShort}, now);
+    return next++;
+  };
+  for (int i = 0; i < 50; ++i) send(1);
+  for (int turn = 0; turn < 10; ++turn) {
+    start();
+    now += 1;
+    queue.finish(0, now);
+    queue.finish(1, now);
+  }
+  for (int i = 0; i < 50; ++i) send(2);
+  int num_of_second = 0;
+  for (int turn = 0; turn < 10; ++turn) {
+    start();
+    now += 1;
+    for (std::size_t worker = 0; worker < 2; ++worker)
+      num_of_second += queue.finish(worker, now) >= 50 ? 1 : 0;
+  }
+  BOOST_TEST(num_of_second >= 9);
+  BOOST_TEST(num_of_second <= 11);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
