@@ -1,5 +1,7 @@
 #include "kernels/backend.hpp"
 
+#include "kernels/device_table.hpp"
+
 #if defined(TROUPE_X86_KERNELS)
 #include <cpuid.h>
 #include <sys/syscall.h>
@@ -26,6 +28,16 @@ const OpTable& op_table() noexcept;
 }
 namespace amx {
 const OpTable& op_table() noexcept;
+}
+#endif
+#if defined(TROUPE_CUDA_KERNELS)
+namespace cuda {
+const DeviceTable& device_table() noexcept;
+}
+#endif
+#if defined(TROUPE_CUDA_EMULATION)
+namespace cuda_emulated {
+const DeviceTable& device_table() noexcept;
 }
 #endif
 
@@ -170,10 +182,20 @@ const OpTable* cpu_ops(Isa isa) noexcept {
   return &scalar::op_table();
 }
 
-#if !defined(TROUPE_CUDA_KERNELS)
-std::string why_cuda_unavailable() { return "this build has no CUDA kernels"; }
-
-const OpTable* cuda_ops() noexcept { return nullptr; }
+const DeviceTable* cuda_device() noexcept {
+#if defined(TROUPE_CUDA_KERNELS)
+  return &cuda::device_table();
+#else
+  return nullptr;
 #endif
+}
+
+const DeviceTable* cuda_emulated_device() noexcept {
+#if defined(TROUPE_CUDA_EMULATION)
+  return &cuda_emulated::device_table();
+#else
+  return nullptr;
+#endif
+}
 
 }  // namespace troupe

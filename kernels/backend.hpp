@@ -37,15 +37,6 @@ struct IsaChoice {
 /// The kernels for an instruction set. Pre: why_unavailable(isa) is empty.
 [[nodiscard]] const OpTable* cpu_ops(Isa isa) noexcept;
 
-/// Why no NVIDIA GPU can be used here ("no CUDA-capable device is detected"); empty when the
-/// current device can.
-[[nodiscard]] std::string why_cuda_unavailable();
-
-/// The kernels for NVIDIA GPUs; kernels/cuda/cuda_ops.hpp says what they expect beyond ops.hpp.
-/// Null in a build without them (TROUPE_CUDA). Nothing but packing runs unless
-/// why_cuda_unavailable() is empty.
-[[nodiscard]] const OpTable* cuda_ops() noexcept;
-
 /// What a model runs on: backend.ops->rms_norm(backend.context, {...}).
 struct Backend {
   const OpTable* ops = nullptr;

@@ -10,7 +10,7 @@
 #include "kernels/cuda/kv_layout.cuh"
 #include "kernels/cuda/launch.cuh"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 namespace {
 
 constexpr std::int64_t kChunkTokens = 256;
@@ -84,7 +84,7 @@ template <class T>
 __device__ SoftmaxState attend_chunk(const AttentionArgs& args, const Query& query, const float* q,
                                      std::int64_t chunk_start, std::int64_t first,
                                      std::int64_t last) {
-  __shared__ float weights[kChunkTokens];
+  TROUPE_SHARED(weights, float[kChunkTokens]);
   const std::int64_t position = chunk_start + threadIdx.x;
   const bool visible = position >= first && position <= last;
   const float score = visible ? score_key<T>(args, query, q, position) : -kInfinity;
@@ -96,14 +96,14 @@ __device__ SoftmaxState attend_chunk(const AttentionArgs& args, const Query& que
   __syncthreads();
   const std::int64_t block_size = args.cache.block_size;
   const std::int64_t head_dim = args.cache.head_dim;
-  for (std::int64_t j = first; j <= last; ++j) {
-    const T* values = value_block<T>(args.cache, query.block_table[j / block_size], query.kv_head) +
-                      j % block_size * head_dim;
-    for (int e = 0; e < kThreadElements; ++e) {
-      const std::int64_t d = threadIdx.x + e * kBlockThreads;
-      if (d < head_dim) {
-        state.out[e] = __fmaf_rn(weights[j - chunk_start], to_float(values[d]), state.out[e]);
-      }
+  for (int e = 0; e < kThreadElements; ++e) {
+    const std::int64_t d = threadIdx.x + e * kBlockThreads;
+    if (d >= head_dim) break;
+    for (std::int64_t j = first; j <= last; ++j) {
+      const T* values =
+          value_block<T>(args.cache, query.block_table[j / block_size], query.kv_head) +
+          j % block_size * head_dim;
+      state.out[e] = __fmaf_rn(weights[j - chunk_start], to_float(values[d]), state.out[e]);
     }
   }
   __syncthreads();  // The next chunk writes weights again.
@@ -124,7 +124,7 @@ __device__ void merge(const SoftmaxState& part, SoftmaxState& total) {
 /// A block computes one head of one token.
 template <class T>
 __device__ void attend(const AttentionArgs& args, std::int64_t token, std::int64_t head) {
-  __shared__ float q[kMaxHeadDim];
+  TROUPE_SHARED(q, float[kMaxHeadDim]);
   const std::int64_t head_dim = args.cache.head_dim;
   const Query query = make_query(args, token, head);
   for_each_of_block(head_dim, [&](std::int64_t d) { q[d] = query.q[d]; });
@@ -160,4 +160,4 @@ void attention(const OpContext& context, const AttentionArgs& args) noexcept {
                     [&](auto zero) { attention_over<decltype(zero)>(context, args); });
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

@@ -8,7 +8,7 @@
 
 #include "kernels/tensor.hpp"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 
 __host__ __device__ inline float to_float(float value) { return value; }
 __host__ __device__ inline float to_float(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -42,4 +42,4 @@ void with_element_type(ElementType type, const F& f) {
   }
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_ops.hpp"
 #include "kernels/cuda/launch.cuh"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 namespace {
 
 template <class T>
@@ -25,4 +25,4 @@ void embedding(const OpContext& context, const EmbeddingArgs& args) noexcept {
                     [&](auto zero) { embedding_of<decltype(zero)>(context, args); });
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

@@ -5,7 +5,7 @@
 
 #include "kernels/tensor.hpp"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 
 /// The keys of one head in one block; token t's element d is number d * block_size + t.
 template <class T>
@@ -20,4 +20,4 @@ __device__ T* value_block(const KvCacheView& cache, std::int64_t block, std::int
   return key_block<T>(cache, block, cache.num_kv_heads + head);
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

@@ -4,10 +4,17 @@
 // on its length alone; so a row's bits do not depend on the rows beside it.
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/ops.hpp"
 
-namespace troupe::cuda {
+/// A variable of the block, of any type that needs no constructor: TROUPE_SHARED(tile, float[4]).
+/// Lambdas capture it by reference only. The CPU's emulation has its own.
+#if !defined(TROUPE_SHARED)
+#define TROUPE_SHARED(name, ...) __shared__ std::type_identity_t<__VA_ARGS__> name
+#endif
+
+namespace troupe::TROUPE_DEVICE {
 
 inline constexpr int kWarpThreads = 32;
 inline constexpr int kBlockThreads = 256;
@@ -23,6 +30,17 @@ inline cudaStream_t stream_of(const OpContext& context) {
   return static_cast<cudaStream_t>(context.stream);
 }
 
+/// kernel<<<grid, threads>>>(args...) on the context's stream.
+template <class... Parameters, class... Args>
+void launch(const OpContext& context, dim3 grid, dim3 threads, void (*kernel)(Parameters...),
+            const Args&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = threads;
+  config.stream = stream_of(context);
+  cudaLaunchKernelEx(&config, kernel, args...);
+}
+
 template <class F>
 __global__ void __launch_bounds__(kBlockThreads) element_kernel(std::int64_t num_elements, F f) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlockThreads + threadIdx.x;
@@ -34,7 +52,7 @@ template <class F>
 void for_each_element(const OpContext& context, std::int64_t num_elements, const F& f) {
   if (num_elements == 0) return;  // CUDA refuses an empty grid.
   const auto num_blocks = static_cast<unsigned>(ceil_div(num_elements, kBlockThreads));
-  element_kernel<<<num_blocks, kBlockThreads, 0, stream_of(context)>>>(num_elements, f);
+  launch(context, num_blocks, kBlockThreads, element_kernel<F>, num_elements, f);
 }
 
 template <class F>
@@ -46,7 +64,7 @@ __global__ void __launch_bounds__(kBlockThreads) row_kernel(F f) {
 template <class F>
 void for_each_row(const OpContext& context, std::int64_t num_rows, const F& f) {
   if (num_rows == 0) return;
-  row_kernel<<<static_cast<unsigned>(num_rows), kBlockThreads, 0, stream_of(context)>>>(f);
+  launch(context, static_cast<unsigned>(num_rows), kBlockThreads, row_kernel<F>, f);
 }
 
 /// f(i) for each i in [0, n), spread over the threads of the block.
@@ -71,7 +89,7 @@ struct Max {
 /// gets the result.
 template <class T, class Combine>
 __device__ T reduce_block(T value, const Combine& combine) {
-  __shared__ T of_warp[kBlockWarps];
+  TROUPE_SHARED(of_warp, T[kBlockWarps]);
   for (int distance = kWarpThreads / 2; distance > 0; distance /= 2) {
     value = combine(value, __shfl_down_sync(0xffffffffu, value, distance));
   }
@@ -91,4 +109,4 @@ __device__ T sum_over(std::int64_t n, const Term& term) {
   return reduce_block(sum, Sum{});
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

@@ -1,7 +1,7 @@
 #pragma once
 // Activation functions.
 
-namespace troupe::cuda::math {
+namespace troupe::TROUPE_DEVICE::math {
 
 __device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
 
@@ -11,4 +11,4 @@ __device__ inline float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + tanhf(inner));
 }
 
-}  // namespace troupe::cuda::math
+}  // namespace troupe::TROUPE_DEVICE::math

@@ -8,7 +8,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/math.cuh"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 namespace {
 
 constexpr int kSide = 16;  ///< a block is kSide x kSide threads; also the depth of a tile
@@ -37,8 +37,8 @@ __device__ void multiply_shard(const MatmulArgs& args, std::int64_t first_k, std
                                std::int64_t depth, Sums<kThreadRows>& sums) {
   constexpr int kTileRows = kSide * kThreadRows;
   // One column more than is used, so that the threads of a warp meet different memory banks.
-  __shared__ float x_tile[kTileRows][kSide + 1];
-  __shared__ float weight_tile[kTileCols][kSide + 1];
+  TROUPE_SHARED(x_tile, float[kTileRows][kSide + 1]);
+  TROUPE_SHARED(weight_tile, float[kTileCols][kSide + 1]);
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
   const std::int64_t num_cols = args.weight.spec.num_cols;
   const auto* weight = reinterpret_cast<const T*>(args.weight.data);
@@ -131,13 +131,12 @@ __global__ void __launch_bounds__(kSide* kSide)
 }
 
 template <class T, int kThreadRows>
-void launch(const OpContext& context, const MatmulArgs& args, Activation activation) {
+void launch_matmul(const OpContext& context, const MatmulArgs& args, Activation activation) {
   const dim3 threads(kSide, kSide);
   const dim3 grid(static_cast<unsigned>(ceil_div(args.weight.spec.num_rows, kTileCols)),
                   static_cast<unsigned>(ceil_div(args.x.num_rows, kSide * kThreadRows)));
   const int num_shards = args.num_shards == 0 ? args.weight.spec.k_shards : args.num_shards;
-  matmul_kernel<T, kThreadRows>
-      <<<grid, threads, 0, stream_of(context)>>>(args, num_shards, activation);
+  launch(context, grid, threads, matmul_kernel<T, kThreadRows>, args, num_shards, activation);
 }
 
 /// activation: of a gated weight.
@@ -146,9 +145,9 @@ void multiply(const OpContext& context, const MatmulArgs& args, Activation activ
   with_element_type(args.weight.spec.type, [&](auto zero) {
     using T = decltype(zero);
     if (args.x.num_rows <= kSide) {
-      launch<T, 1>(context, args, activation);
+      launch_matmul<T, 1>(context, args, activation);
     } else {
-      launch<T, 4>(context, args, activation);
+      launch_matmul<T, 4>(context, args, activation);
     }
   });
 }
@@ -192,4 +191,4 @@ void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
            {});
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

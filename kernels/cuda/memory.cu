@@ -1,29 +1,18 @@
 // Device memory, streams and copies.
 
-#include <utility>
-
 #include "kernels/cuda/memory.hpp"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 
-DeviceMemory::DeviceMemory(std::int64_t num_bytes) noexcept {
+std::byte* allocate(std::int64_t num_bytes) noexcept {
   void* data = nullptr;
-  if (cudaMalloc(&data, static_cast<std::size_t>(num_bytes)) == cudaSuccess) {
-    data_ = static_cast<std::byte*>(data);
-  } else {
-    cudaGetLastError();  // Told by data(); synchronize need not tell it again.
-  }
+  if (cudaMalloc(&data, static_cast<std::size_t>(num_bytes)) == cudaSuccess)
+    return static_cast<std::byte*>(data);
+  cudaGetLastError();  // Told by the null; synchronize need not tell it again.
+  return nullptr;
 }
 
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)) {}
-
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  return *this;
-}
-
-DeviceMemory::~DeviceMemory() { cudaFree(data_); }
+void release(std::byte* data) noexcept { cudaFree(data); }
 
 void* create_stream() noexcept {
   cudaStream_t stream = nullptr;
@@ -51,4 +40,4 @@ std::string synchronize(void* stream) {
   return status == cudaSuccess ? std::string() : cudaGetErrorString(status);
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

@@ -4,7 +4,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm_rows.cuh"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 namespace {
 
 /// By all threads of a block; out may be x.
@@ -35,4 +35,4 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
   });
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/launch.cuh"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 
 /// 1 / sqrt(mean(x^2) + eps); every thread of the block calls this and gets the result, when all
 /// have read x.
@@ -12,4 +12,4 @@ __device__ inline float rms_norm_factor(const float* x, std::int64_t n, float ep
   return 1.0f / sqrtf(squares / static_cast<float>(n) + eps);
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

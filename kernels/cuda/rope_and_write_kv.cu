@@ -6,7 +6,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/norm_rows.cuh"
 
-namespace troupe::cuda {
+namespace troupe::TROUPE_DEVICE {
 namespace {
 
 /// put(d, element d of the head, normed and rotated) for each d, by all threads of a block. Each
@@ -79,4 +79,4 @@ void rope_and_write_kv(const OpContext& context, const RopeAndWriteKvArgs& args)
                     [&](auto zero) { rope_and_write_kv_as<decltype(zero)>(context, args); });
 }
 
-}  // namespace troupe::cuda
+}  // namespace troupe::TROUPE_DEVICE

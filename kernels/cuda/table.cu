@@ -1,33 +1,44 @@
-// The OpTable of NVIDIA GPUs, and whether one is here.
+// The tables of NVIDIA GPUs, and whether one is here.
 
-#include "kernels/backend.hpp"
 #include "kernels/cuda/cuda_ops.hpp"
+#include "kernels/cuda/memory.hpp"
 
-namespace troupe {
+#define TROUPE_STRINGIFY_(name) #name
+#define TROUPE_STRINGIFY(name) TROUPE_STRINGIFY_(name)
+
+namespace troupe::TROUPE_DEVICE {
 namespace {
-
-using namespace cuda;
-
-// clang-format off
-constexpr OpTable kCudaTable = {
-    .name = "cuda",
-    TROUPE_OPERATIONS(TROUPE_OPERATION_ENTRY)
-};
-// clang-format on
 
 /// Asked for its attributes, to see whether this build has code for the device.
 __global__ void empty_kernel() {}
 
-}  // namespace
-
-std::string why_cuda_unavailable() {
+std::string why_unavailable() {
   cudaFuncAttributes attributes;
   const cudaError_t status = cudaFuncGetAttributes(&attributes, empty_kernel);
   if (status == cudaSuccess) return {};
-  cudaGetLastError();  // Told here; cuda::synchronize need not tell it again.
+  cudaGetLastError();  // Told here; synchronize need not tell it again.
   return cudaGetErrorString(status);
 }
 
-const OpTable* cuda_ops() noexcept { return &kCudaTable; }
+// clang-format off
+constexpr OpTable kOpTable = {.name = TROUPE_STRINGIFY(TROUPE_DEVICE),
+                              TROUPE_OPERATIONS(TROUPE_OPERATION_ENTRY)};
+// clang-format on
 
-}  // namespace troupe
+constexpr DeviceTable kDeviceTable = {
+    .ops = &kOpTable,
+    .why_unavailable = why_unavailable,
+    .allocate = allocate,
+    .release = release,
+    .create_stream = create_stream,
+    .destroy_stream = destroy_stream,
+    .copy_to_device = copy_to_device,
+    .copy_to_host = copy_to_host,
+    .synchronize = synchronize,
+};
+
+}  // namespace
+
+const DeviceTable& device_table() noexcept { return kDeviceTable; }
+
+}  // namespace troupe::TROUPE_DEVICE

@@ -21,11 +21,13 @@ struct Shape {
   [[nodiscard]] std::int64_t kv_size() const { return num_kv_heads * head_dim; }
 };
 
-/// The tokens [begin, end) of a sequence that one step computes.
+/// The tokens [begin, end) of a sequence that one step computes. Their keys and values are written;
+/// only so many of the last ones attend.
 struct Piece {
   std::int64_t seq = 0;
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  std::int64_t num_queries = end - begin;
 };
 
 /// Sequences of random q, k and v, and a KV cache whose blocks go to them in a shuffled order.
@@ -67,20 +69,21 @@ class Workload {
     Batch batch;
     for (const Piece& piece : pieces) {
       const auto seq = static_cast<std::size_t>(piece.seq);
-      const auto append = [&piece](Floats& to, const Floats& from, std::int64_t size) {
-        to.insert(to.end(), from.begin() + piece.begin * size, from.begin() + piece.end * size);
+      const auto append = [&piece](Floats& to, const Floats& from, std::int64_t size,
+                                   std::int64_t num_tokens) {
+        to.insert(to.end(), from.begin() + (piece.end - num_tokens) * size,
+                  from.begin() + piece.end * size);
       };
-      append(batch.q, q_[seq], shape_.q_size());
-      append(batch.k, k_[seq], shape_.kv_size());
-      append(batch.v, v_[seq], shape_.kv_size());
+      append(batch.q, q_[seq], shape_.q_size(), piece.num_queries);
+      append(batch.k, k_[seq], shape_.kv_size(), piece.end - piece.begin);
+      append(batch.v, v_[seq], shape_.kv_size(), piece.end - piece.begin);
       const auto table = tables_.begin() + piece.seq * max_blocks_;
       batch.tables.insert(batch.tables.end(), table, table + max_blocks_);
       for (std::int64_t t = piece.begin; t < piece.end; ++t) {
         const std::int64_t block = table[t / shape_.block_size];
         batch.slots.push_back(block * shape_.block_size + t % shape_.block_size);
       }
-      batch.starts.push_back(batch.starts.back() +
-                             static_cast<std::int32_t>(piece.end - piece.begin));
+      batch.starts.push_back(batch.starts.back() + static_cast<std::int32_t>(piece.num_queries));
       batch.lens.push_back(static_cast<std::int32_t>(piece.end));
     }
     batch.out.assign(batch.q.size(), -1.0f);
@@ -91,6 +94,7 @@ class Workload {
   [[nodiscard]] auto operation(const Batch& batch, void* cache) const {
     const auto num_tokens = static_cast<std::int64_t>(batch.slots.size());
     const auto num_seqs = static_cast<std::int64_t>(batch.lens.size());
+    const std::int64_t num_queries = batch.starts.back();
     return [=, this](const OpTable& ops, const OpContext& context, float* out, const float* q,
                      const float* k, const float* v, const std::int64_t* slots,
                      const std::int32_t* starts, const std::int32_t* lens,
@@ -102,7 +106,7 @@ class Workload {
                                       .v = {v, num_tokens, s.num_kv_heads, s.head_dim, s.kv_size()},
                                       .slots = slots,
                                       .cache = view(cache)});
-      ops.attention(context, {.q = {q, num_tokens, s.num_heads, s.head_dim, s.q_size()},
+      ops.attention(context, {.q = {q, num_queries, s.num_heads, s.head_dim, s.q_size()},
                               .cache = view(cache),
                               .query_start_loc = starts,
                               .seq_lens = lens,
@@ -112,7 +116,7 @@ class Workload {
                               .scale = 0.3f,
                               .sliding_window = s.window,
                               .logit_softcap = s.softcap,
-                              .out = {out, num_tokens, s.num_heads, s.head_dim, s.q_size()}});
+                              .out = {out, num_queries, s.num_heads, s.head_dim, s.q_size()}});
     };
   }
 
@@ -157,8 +161,8 @@ class Workload {
 void check_against_reference(const Shape& shape) {
   const Workload workload(shape, {300, 40, 1, 530});
   const std::vector<std::vector<Piece>> steps = {
-      {{0, 0, 299}, {1, 0, 17}, {2, 0, 1}, {3, 0, 260}},
-      {{0, 299, 300}, {2, 1, 1}, {1, 17, 40}, {3, 260, 530}},
+      {{0, 0, 299, 2}, {1, 0, 17, 3}, {2, 0, 1}, {3, 0, 260, 6}},
+      {{0, 299, 300}, {2, 1, 1}, {1, 17, 40, 5}, {3, 260, 530, 3}},
   };
   const std::vector<Floats> got = workload.on_device(steps);
   const std::vector<Floats> want = workload.on_host(steps);
@@ -190,11 +194,12 @@ BOOST_AUTO_TEST_CASE(windows_and_soft_caps_are_those_of_the_reference) {
 BOOST_AUTO_TEST_CASE(a_token_has_the_same_bits_alone_in_chunks_and_among_others) {
   for (const std::int32_t window : {0, 70}) {
     const Shape shape{.type = ElementType::kBF16, .window = window};
-    const Workload workload(shape, {600, 90});
-    const Floats whole = workload.on_device({{{0, 0, 600}}})[0];
+    const Workload workload(shape, {530, 9});
+    constexpr std::int64_t kQueries = 26;  // around the second chunk's end
+    const Floats whole = workload.on_device({{{0, 0, 530, kQueries}}})[0];
 
     const std::vector<Floats> chunked =
-        workload.on_device({{{0, 0, 255}}, {{0, 255, 258}, {1, 0, 90}}, {{0, 258, 600}}});
+        workload.on_device({{{0, 0, 511, 7}}, {{0, 511, 514}, {1, 0, 9}}, {{0, 514, 530}}});
     Floats joined = chunked[0];
     const Floats middle = rows_of(chunked[1], shape.q_size(), 0, 3);
     joined.insert(joined.end(), middle.begin(), middle.end());
@@ -202,10 +207,10 @@ BOOST_AUTO_TEST_CASE(a_token_has_the_same_bits_alone_in_chunks_and_among_others)
     BOOST_CHECK(joined == whole);
 
     const std::vector<Floats> decoded =
-        workload.on_device({{{0, 0, 598}}, {{0, 598, 599}}, {{1, 0, 89}, {0, 599, 600}}});
-    BOOST_CHECK(decoded[1] == rows_of(whole, shape.q_size(), 598, 1));
-    BOOST_CHECK(rows_of(decoded[2], shape.q_size(), 89, 1) ==
-                rows_of(whole, shape.q_size(), 599, 1));
+        workload.on_device({{{0, 0, 528, 1}}, {{0, 528, 529}}, {{1, 0, 8}, {0, 529, 530}}});
+    BOOST_CHECK(decoded[1] == rows_of(whole, shape.q_size(), kQueries - 2, 1));
+    BOOST_CHECK(rows_of(decoded[2], shape.q_size(), 8, 1) ==
+                rows_of(whole, shape.q_size(), kQueries - 1, 1));
   }
 }
 

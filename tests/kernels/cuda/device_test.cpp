@@ -13,7 +13,7 @@ using namespace testing;
 struct NeedsDevice {
   NeedsDevice() {
     constexpr int kSkipped = 77;
-    const std::string reason = why_cuda_unavailable();
+    const std::string reason = device_table().why_unavailable();
     if (reason.empty()) return;
     std::printf("skipped: %s\n", reason.c_str());
     std::exit(kSkipped);
@@ -27,17 +27,8 @@ BOOST_AUTO_TEST_CASE(what_is_copied_to_the_device_comes_back) {
 }
 
 BOOST_AUTO_TEST_CASE(more_memory_than_there_is_gives_null_and_no_later_error) {
-  const cuda::DeviceMemory memory(std::int64_t{1} << 60);
-  BOOST_CHECK(memory.data() == nullptr);
-  BOOST_CHECK_EQUAL(cuda::synchronize(device().stream()), "");
-}
-
-BOOST_AUTO_TEST_CASE(moved_memory_has_one_owner) {
-  cuda::DeviceMemory first(64);
-  std::byte* data = first.data();
-  cuda::DeviceMemory second(std::move(first));
-  BOOST_CHECK(second.data() == data);
-  BOOST_CHECK(first.data() == nullptr);
+  BOOST_CHECK(device_table().allocate(std::int64_t{1} << 60) == nullptr);
+  BOOST_CHECK_EQUAL(device().synchronize(), "");
 }
 
 BOOST_AUTO_TEST_CASE(operations_on_nothing_are_no_errors) {
@@ -45,7 +36,7 @@ BOOST_AUTO_TEST_CASE(operations_on_nothing_are_no_errors) {
   gpu().rms_norm(device(), {});
   gpu().matmul(device(), {});
   gpu().attention(device(), {.cache = {.num_kv_heads = 1}});
-  BOOST_CHECK_EQUAL(cuda::synchronize(device().stream()), "");
+  BOOST_CHECK_EQUAL(device().synchronize(), "");
 }
 
 }  // namespace

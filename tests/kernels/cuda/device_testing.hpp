@@ -1,27 +1,43 @@
 #pragma once
-// What the tests of the CUDA kernels share: inputs that exist on the host and on the device, and
-// the comparison of both tables.
+// What the tests of the CUDA kernels share: the device, inputs that exist on the host and there,
+// and the comparison of both tables.
 
 #include <cstdint>
+#include <cstdlib>
+#include <string_view>
 #include <tuple>
 #include <vector>
 
-#include "kernels/cuda/memory.hpp"
+#include "kernels/device_table.hpp"
 #include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/thread_orders.hpp"
 
 namespace troupe::testing {
+
+/// The emulated device; with TROUPE_TEST_DEVICE=cuda in the environment the GPU.
+inline const DeviceTable& device_table() {
+  static const DeviceTable& table = [&]() -> const DeviceTable& {
+    const char* name = std::getenv("TROUPE_TEST_DEVICE");
+    const bool is_gpu = name != nullptr && std::string_view(name) == "cuda";
+    const DeviceTable* chosen = is_gpu ? cuda_device() : cuda_emulated_device();
+    BOOST_REQUIRE(chosen != nullptr);
+    return *chosen;
+  }();
+  return table;
+}
 
 /// The order of all work of the tests on the device.
 class DeviceContext {
  public:
-  DeviceContext() : stream_(cuda::create_stream()) {
+  DeviceContext() : stream_(device_table().create_stream()) {
     BOOST_REQUIRE(stream_ != nullptr);
     context_.stream = stream_;
   }
-  ~DeviceContext() { cuda::destroy_stream(stream_); }
+  ~DeviceContext() { device_table().destroy_stream(stream_); }
   DeviceContext(const DeviceContext&) = delete;
   DeviceContext& operator=(const DeviceContext&) = delete;
   operator const OpContext&() const { return context_; }
+  [[nodiscard]] std::string synchronize() const { return device_table().synchronize(stream_); }
   [[nodiscard]] void* stream() const { return stream_; }
 
  private:
@@ -41,16 +57,19 @@ class DeviceArray {
  public:
   explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.data(), values.size()) {}
   DeviceArray(const T* values, std::size_t size)
-      : size_(size), memory_(static_cast<std::int64_t>(size * sizeof(T))) {
-    BOOST_REQUIRE(size == 0 || memory_.data() != nullptr);
-    cuda::copy_to_device(device().stream(), memory_.data(), values, num_bytes());
+      : size_(size), memory_(device_table().allocate(num_bytes())) {
+    BOOST_REQUIRE(size == 0 || memory_ != nullptr);
+    device_table().copy_to_device(device().stream(), memory_, values, num_bytes());
   }
-  [[nodiscard]] T* data() const { return reinterpret_cast<T*>(memory_.data()); }
+  ~DeviceArray() { device_table().release(memory_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+  [[nodiscard]] T* data() const { return reinterpret_cast<T*>(memory_); }
   /// Waits for the device; an error on the way fails the test.
   [[nodiscard]] std::vector<T> values() const {
     std::vector<T> result(size_);
-    cuda::copy_to_host(device().stream(), result.data(), data(), num_bytes());
-    BOOST_REQUIRE_EQUAL(cuda::synchronize(device().stream()), "");
+    device_table().copy_to_host(device().stream(), result.data(), data(), num_bytes());
+    BOOST_REQUIRE_EQUAL(device().synchronize(), "");
     return result;
   }
 
@@ -59,21 +78,37 @@ class DeviceArray {
     return static_cast<std::int64_t>(size_ * sizeof(T));
   }
   std::size_t size_;
-  cuda::DeviceMemory memory_;
+  std::byte* memory_;
 };
 
 inline const OpTable& reference() { return *cpu_ops(Isa::kScalar); }
-inline const OpTable& gpu() { return *cuda_ops(); }
+inline const OpTable& gpu() { return *device_table().ops; }
 
-/// What f(ops, context, out, inputs...) leaves in `out` on the device, given copies there.
+template <class T>
+bool same_values(const std::vector<T>& a, const std::vector<T>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+}
+
+/// What f(ops, context, out, inputs...) leaves in `out` on the device, given copies there. The
+/// emulation runs it once in each order of threads; the bits must not depend on that.
 template <class T, class F, class... Inputs>
 std::vector<T> run_on_device(const std::vector<T>& out, const F& f,
                              const std::vector<Inputs>&... inputs) {
-  const DeviceArray<T> out_there(out);
-  const std::tuple<DeviceArray<Inputs>...> inputs_there(inputs...);
-  std::apply([&](const auto&... arrays) { f(gpu(), device(), out_there.data(), arrays.data()...); },
-             inputs_there);
-  return out_there.values();
+  const auto run = [&] {
+    const DeviceArray<T> out_there(out);
+    const std::tuple<DeviceArray<Inputs>...> inputs_there(inputs...);
+    std::apply(
+        [&](const auto&... arrays) { f(gpu(), device(), out_there.data(), arrays.data()...); },
+        inputs_there);
+    return out_there.values();
+  };
+  std::vector<T> result = run();
+  if (&device_table() != cuda_emulated_device()) return result;
+  for (const ThreadOrder order : kOtherOrders) {
+    const InThreadOrder in_order(order);
+    BOOST_TEST(same_values(run(), result), "the result depends on the order of threads: " << order);
+  }
+  return result;
 }
 
 /// The same with the scalar reference, on the host.
