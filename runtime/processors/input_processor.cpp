@@ -218,7 +218,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
     return TokenizedPrompt{tokens->token_ids, {}};
   }
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
-    if (must_fit) RETURN_IF_ERROR(check_text(text->text));
+    if (must_fit) RETURN_IF_ERROR(check_text(text->text, "prompt"));
     ASSIGN_OR_RETURN(auto ids,
                      tokenizer_->encode(text->text, text->add_special_tokens, context.limits));
     return TokenizedPrompt{std::move(ids), text->text};
@@ -235,7 +235,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
                      rendered.media.front().modality + ", this server takes text only",
                  "messages"};
   }
-  if (must_fit) RETURN_IF_ERROR(check_text(rendered.text));
+  if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,
                    tokenizer_->encode(rendered.text, chat.add_special_tokens, context.limits));
   return TokenizedPrompt{std::move(ids), std::move(rendered.text)};
@@ -276,14 +276,14 @@ Result<void> InputProcessor::check_prompt(const std::vector<TokenId>& token_ids)
 }
 
 /// Encoding takes many times the memory of the text.
-Result<void> InputProcessor::check_text(std::string_view text) const {
+Result<void> InputProcessor::check_text(std::string_view text, const std::string& field) const {
   const auto limit = static_cast<std::size_t>(options_.max_model_len);
   if (text.size() / longest_token_bytes_ <= limit) return {};
-  return invalid_argument("prompt has " + std::to_string(text.size()) +
+  return invalid_argument(field + " has " + std::to_string(text.size()) +
                               " bytes, max_model_len is " + std::to_string(limit) +
                               " tokens, of which none has more than " +
                               std::to_string(longest_token_bytes_) + " bytes",
-                          "prompt");
+                          field);
 }
 
 Result<void> InputProcessor::check_size(const SamplingParams& params,
@@ -316,6 +316,7 @@ Result<void> InputProcessor::complete_params(SamplingParams& params, std::size_t
   std::optional<TokenId> eos = tokenizer_->eos_id();
   if (!eos && !options_.eos_token_ids.empty()) eos = options_.eos_token_ids.front();
   add_stop_ids(params, eos, options_.eos_token_ids);
+  for (const std::string& word : params.bad_words) RETURN_IF_ERROR(check_text(word, "bad_words"));
   auto bad_words = tokenize_bad_words(*tokenizer_, params.bad_words, limits);
   if (!bad_words.ok()) return with_limit(std::move(bad_words).error());
   params.bad_words_token_ids = std::move(bad_words).value();

@@ -90,7 +90,7 @@ class InputProcessor {
                         const SamplingParams& params) const;
   Result<void> check_prompt(const std::vector<TokenId>& token_ids) const;
   Result<void> check_token_ids(const std::vector<TokenId>& token_ids) const;
-  Result<void> check_text(std::string_view text) const;
+  Result<void> check_text(std::string_view text, const std::string& field) const;
   Result<void> check_size(const SamplingParams& params, std::size_t num_prompt_tokens) const;
   Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens,
                                const WorkLimits& limits) const;

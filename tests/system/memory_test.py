@@ -46,6 +46,7 @@ REQUESTS = [
     ("the same bias again and again", ("/v1/completions", b'{"prompt":"a","max_tokens":1,"n":1024,"logit_bias":{'
                                        + b",".join([b'"5":1'] * 300_000) + b"}}"), 1024 * 4),
     ("bad words", completion(n=1024, bad_words=["long word " * 1000] * 100), 1024 * 4),
+    ("a bad word of megabytes", completion(bad_words=["x" * 4_000_000]), 0),
     ("an echo of a megabyte", completion(n=1024, echo=True, prompt="x" * 1_000_000), 0),
     ("an echo that fits", completion(n=200, echo=True, prompt="word " * 200), 200 * 400),
     ("an echo that does not", completion(n=1000, echo=True, prompt="word " * 1000), 0),
