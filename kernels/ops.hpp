@@ -180,9 +180,10 @@ struct AttentionArgs {
   KvCacheView cache;
   const std::int32_t* query_start_loc = nullptr;  ///< [num_seqs + 1], from 0
   const std::int32_t* seq_lens = nullptr;         ///< [num_seqs], this step's tokens included
-  const std::int32_t* block_tables = nullptr;     ///< [num_seqs, max_blocks]: block of each
-                                                  ///< block_size tokens; not read before the window
+  const std::int32_t* block_tables = nullptr;     ///< [rows, stride]: block of each block_size
+                                                  ///< tokens; not read before the window
   std::int64_t block_table_stride = 0;
+  const std::int32_t* block_table_rows = nullptr;  ///< [num_seqs]: rows of block_tables
   std::int64_t num_seqs = 0;
   float scale = 1.0f;
   std::int32_t sliding_window = 0;  ///< w > 0: a token sees itself and the w - 1 before it

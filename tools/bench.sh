@@ -75,6 +75,12 @@ heading 'The scheduler with its KV cache'
 record scheduler "$release/tests/bench_scheduler" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 row 'scheduler, 256 running: us per step' '< 150' "$(awk '/^schedule_and_update\/256_median/ { print $2 }' "$out/scheduler.txt")"
 
+heading 'What a step takes of the host besides the model'
+record step "$release/tests/bench_step" --benchmark_repetitions=3 --benchmark_report_aggregates_only=true
+step_us() { awk -v name="^decode_step/$1/.*_median" '$1 ~ name { print $2 }' "$out/step.txt"; }
+row 'a step, 256 running, at 32k over 1k tokens: times' '< 1.5' \
+  "$(awk -v long="$(step_us 256/32768)" -v short="$(step_us 256/1024)" 'BEGIN { printf "%.2f", long / short }')"
+
 if [[ ${VLLM_PYTHON:-} ]]; then
   heading "This scheduler and vLLM's own, in turns"
   record schedulers python3 tests/support/bench_schedulers.py "$VLLM_PYTHON" "$release/tests/bench_scheduler"

@@ -31,7 +31,7 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv
   const std::int64_t num_queries = args.query_start_loc[seq + 1] - first_token;
   QueryTile tile;
   tile.kv_head = kv_head;
-  tile.block_table = args.block_tables + seq * args.block_table_stride;
+  tile.block_table = args.block_tables + args.block_table_rows[seq] * args.block_table_stride;
   tile.num_rows = static_cast<int>(min_of(kQueryTileRows, num_rows - first_row));
   for (int i = 0; i < tile.num_rows; ++i) {
     const std::int64_t query = (first_row + i) / group;

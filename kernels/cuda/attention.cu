@@ -45,7 +45,8 @@ __device__ Query make_query(const AttentionArgs& args, std::int64_t token, std::
   const std::int64_t tokens_after = args.query_start_loc[seq + 1] - 1 - token;
   Query query;
   query.q = args.q.row(token, head);
-  query.block_table = args.block_tables + seq * args.block_table_stride;
+  query.block_table =
+      args.block_tables + args.block_table_rows[seq] * args.block_table_stride;
   query.kv_head = head / (args.q.num_heads / args.cache.num_kv_heads);
   query.last_visible = args.seq_lens[seq] - 1 - tokens_after;
   query.first_visible = 0;

@@ -158,6 +158,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                                     .seq_lens = batch.seq_lens.data(),
                                     .block_tables = group.block_tables,
                                     .block_table_stride = group.block_table_stride,
+                                    .block_table_rows = batch.block_table_rows.data(),
                                     .num_seqs = static_cast<std::int64_t>(batch.seq_lens.size()),
                                     .scale = options_.scale,
                                     .sliding_window = options_.sliding_window,

@@ -19,7 +19,7 @@ struct ForwardBatch {
   /// What the attention layers of one KV-cache group share.
   struct Group {
     const std::int64_t* slots = nullptr;         ///< [num_tokens]: where K and V go
-    const std::int32_t* block_tables = nullptr;  ///< [num_seqs, block_table_stride]
+    const std::int32_t* block_tables = nullptr;  ///< [rows, block_table_stride]
     std::int64_t block_table_stride = 0;
   };
 
@@ -30,6 +30,7 @@ struct ForwardBatch {
   /// [num_seqs + 1]: of sequence s the last output_start_loc[s + 1] - output_start_loc[s] tokens
   /// are those whose hidden states are asked for; of the others K and V are all that is needed.
   std::span<const std::int32_t> output_start_loc;
+  std::span<const std::int32_t> block_table_rows;  ///< [num_seqs]: the same in all groups
   std::span<const Group> groups;
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {

@@ -64,10 +64,10 @@ Result<void> DraftModel::reserve_memory() {
   return {};
 }
 
-void DraftModel::set_cache(std::vector<LayerKvCache> caches,
-                           const std::vector<std::int32_t>& block_sizes) {
+void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables) {
   caches_ = std::move(caches);
-  batch_ = FlatBatch(block_sizes);
+  tables_ = &tables;
+  batch_.emplace(tables);
 }
 
 void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* peers,
@@ -77,24 +77,24 @@ void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* pe
   while (!drafts_.empty()) {
     draw(peers, output);
     if (drafts_.empty()) break;
-    batch_.clear();
+    batch_->clear();
     for (Draft& draft : drafts_) {
       const std::size_t num_tokens = draft.request->token_ids.size() + draft.token_ids.size();
-      batch_.add(std::span(draft.token_ids).last(1), static_cast<std::int32_t>(num_tokens - 1),
-                 draft.request->blocks, 1);
+      batch_->add(std::span(draft.token_ids).last(1), static_cast<std::int32_t>(num_tokens - 1),
+                  draft.request->table_row, 1);
     }
     forward(peers);
   }
 }
 
 void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
-  batch_.clear();
+  batch_->clear();
   drafts_.clear();
   for (const InputBatch::Row& row : rows) {
     const WorkerRequest& request = *row.request;
     const std::int32_t begin = request.num_computed_tokens;
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
-    const std::int64_t num_slots = batch_.num_slots(request.blocks);
+    const std::int64_t num_slots = tables_->num_slots(request.table_row);
     const bool drafts = row.samples && !request.failed;
     // What has been sampled last is computed with the request's next step, too: then for certain.
     const auto end = static_cast<std::int32_t>(std::min<std::int64_t>(
@@ -104,9 +104,10 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
         !drafts ? 0
                 : std::min({std::int64_t{options_.speculative.num_draft_tokens},
                             loaded_.model->max_model_len() - num_known, num_slots - num_known + 1});
-    batch_.add(std::span(request.token_ids)
-                   .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
-               begin, request.blocks, num_wanted > 0 ? 1 : 0);
+    batch_->add(
+        std::span(request.token_ids)
+            .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
+        begin, request.table_row, num_wanted > 0 ? 1 : 0);
     if (num_wanted <= 0) continue;
     drafts_.push_back({.request = &request,
                        .sampling = request.sampling,
@@ -116,10 +117,10 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
 }
 
 void DraftModel::forward(Communicator* peers) {
-  if (batch_.num_tokens() == 0) return;
-  CHECK(batch_.num_outputs() <= max_num_drafts(), batch_.num_outputs(), max_num_drafts());
-  step_hidden_ = Matrix(floats(hidden_), batch_.num_outputs(), loaded_.model->hidden_size());
-  loaded_.model->forward(batch_.view(), caches_, peers, step_hidden_);
+  if (batch_->num_tokens() == 0) return;
+  CHECK(batch_->num_outputs() <= max_num_drafts(), batch_->num_outputs(), max_num_drafts());
+  step_hidden_ = Matrix(floats(hidden_), batch_->num_outputs(), loaded_.model->hidden_size());
+  loaded_.model->forward(batch_->view(), caches_, peers, step_hidden_);
 }
 
 bool DraftModel::draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -49,8 +50,8 @@ class DraftModel {
     return peak_activation_bytes_;
   }
 
-  /// Takes the pages of its layers, and the groups' block sizes.
-  void set_cache(std::vector<LayerKvCache> caches, const std::vector<std::int32_t>& block_sizes);
+  /// Takes the pages of its layers. `tables`: those of the rows that propose() gets.
+  void set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables);
 
   /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
   /// the rows that have got a token; as many as there are slots for. All ranks do so; `peers` is
@@ -89,7 +90,8 @@ class DraftModel {
   LoadedModel loaded_;
   std::int64_t peak_activation_bytes_ = 0;
   std::vector<LayerKvCache> caches_;
-  FlatBatch batch_{{}};
+  const BlockTables* tables_ = nullptr;
+  std::optional<FlatBatch> batch_;  // none before set_cache
   Sampler sampler_;
   std::vector<Draft> drafts_;  // of each, the hidden state of its last token is asked for
   std::vector<TokenId> drawn_;

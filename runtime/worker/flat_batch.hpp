@@ -5,47 +5,40 @@
 #include <span>
 #include <vector>
 
-#include "messages/scheduler_output.hpp"
 #include "runtime/models/model.hpp"
+#include "runtime/worker/block_tables.hpp"
 
 namespace troupe {
 
-/// Owns the arrays of a ForwardBatch; they keep their memory from batch to batch.
+/// Owns the arrays of a ForwardBatch but its block tables; they keep their memory from batch to
+/// batch. What a sequence adds grows with its tokens in the batch, not with those before them.
 class FlatBatch {
  public:
-  /// block_sizes: per KV-cache group.
-  explicit FlatBatch(const std::vector<std::int32_t>& block_sizes);
+  /// The tables outlive the batch.
+  explicit FlatBatch(const BlockTables& tables);
 
   void clear();
   /// Appends a sequence's tokens from position `begin` on; the hidden states of the last
-  /// num_outputs of them are asked for. Pre: at least one token; `blocks` cover them and outlive
-  /// the view.
-  void add(std::span<const TokenId> tokens, std::int32_t begin, const BlockTable& blocks,
+  /// num_outputs of them are asked for. Pre: at least one token; the blocks of `table_row` cover
+  /// them.
+  void add(std::span<const TokenId> tokens, std::int32_t begin, std::int32_t table_row,
            std::int32_t num_outputs);
-  /// The sequences since clear(), valid until the next change.
+  /// The sequences since clear(), valid until the next change, also of the tables.
   [[nodiscard]] ForwardBatch view();
 
-  [[nodiscard]] std::size_t num_groups() const noexcept { return groups_.size(); }
   [[nodiscard]] std::int32_t num_tokens() const noexcept { return query_start_loc_.back(); }
   [[nodiscard]] std::int32_t num_outputs() const noexcept { return output_start_loc_.back(); }
-  /// How many tokens of a sequence there are slots for.
-  [[nodiscard]] std::int64_t num_slots(const BlockTable& blocks) const;
 
  private:
-  struct GroupArrays {
-    std::int32_t block_size = 0;
-    std::vector<std::int64_t> slots;
-    std::vector<std::int32_t> block_tables;
-  };
-
+  const BlockTables* tables_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
   std::vector<std::int32_t> query_start_loc_ = {0};
   std::vector<std::int32_t> seq_lens_;
   std::vector<std::int32_t> output_start_loc_ = {0};
-  std::vector<const BlockTable*> blocks_;  // of each sequence
-  std::vector<GroupArrays> groups_;
-  std::vector<ForwardBatch::Group> group_views_;
+  std::vector<std::int32_t> table_rows_;
+  std::vector<std::vector<std::int64_t>> slots_;  // per group
+  std::vector<ForwardBatch::Group> groups_;
 };
 
 }  // namespace troupe

@@ -20,32 +20,39 @@ std::int32_t num_scoring_tokens(const WorkerRequest& request, std::int32_t num_t
 }  // namespace
 
 void InputBatch::update(const SchedulerOutput& step, std::int64_t vocab_size) {
-  for (const RequestId id : step.finished_ids) requests_.erase(value(id));
-  for (const RequestId id : step.preempted_ids) requests_.erase(value(id));
+  for (const RequestId id : step.finished_ids) forget(id);
+  for (const RequestId id : step.preempted_ids) forget(id);
   for (const NewRequestData& data : step.new_requests) admit(data);
   update_known(step.cached_requests);
   build_rows(step);
   build_arrays(vocab_size);
 }
 
+void InputBatch::forget(RequestId id) {
+  const auto found = requests_.find(value(id));
+  if (found == requests_.end()) return;
+  tables_.remove(found->second.table_row);
+  requests_.erase(found);
+}
+
 void InputBatch::admit(const NewRequestData& data) {
-  CHECK(data.block_ids.size() == flat_.num_groups(), data.block_ids.size(), flat_.num_groups());
+  forget(data.id);
   const auto num_prompt_tokens = static_cast<std::size_t>(data.num_prompt_tokens);
   CHECK(num_prompt_tokens <= data.token_ids.size(), num_prompt_tokens, data.token_ids.size());
   WorkerRequest request{.id = data.id,
                         .token_ids = data.token_ids,
                         .num_prompt_tokens = data.num_prompt_tokens,
                         .num_computed_tokens = data.num_computed_tokens,
-                        .blocks = data.block_ids,
+                        .table_row = tables_.add(data.block_ids),
                         .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
   if (data.params.prompt_logprobs)
     request.prompt_logprobs = {
         .id = data.id, .first_position = data.num_computed_tokens + 1, .rows = {}};
-  requests_.insert_or_assign(value(data.id), std::move(request));
+  requests_.emplace(value(data.id), std::move(request));
 }
 
 void InputBatch::update_known(const CachedRequestData& data) {
-  const std::size_t num_groups = flat_.num_groups();
+  const std::size_t num_groups = tables_.num_groups();
   CHECK(
       data.new_block_counts.empty() || data.new_block_counts.size() == data.ids.size() * num_groups,
       data.new_block_counts.size(), data.ids.size());
@@ -64,8 +71,7 @@ void InputBatch::update_known(const CachedRequestData& data) {
     for (std::size_t group = 0; group < num_groups; ++group) {
       const std::int32_t count = data.new_block_counts[i * num_groups + group];
       CHECK(count <= data.new_block_ids.end() - next_block, count);
-      std::vector<BlockId>& blocks = request.blocks[group];
-      blocks.insert(blocks.end(), next_block, next_block + count);
+      tables_.append(request.table_row, group, {next_block, next_block + count});
       next_block += count;
     }
   }
@@ -130,7 +136,7 @@ void InputBatch::build_arrays(std::int64_t vocab_size) {
       CHECK(token >= 0 && token < vocab_size, value(row.request->id), token, vocab_size);
       row_token_ids_.push_back(token);
     }
-    flat_.add(row_token_ids_, begin, row.request->blocks, row.num_outputs);
+    flat_.add(row_token_ids_, begin, row.request->table_row, row.num_outputs);
   }
 }
 

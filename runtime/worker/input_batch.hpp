@@ -21,7 +21,7 @@ struct WorkerRequest {
   std::vector<TokenId> token_ids;  ///< prompt and outputs
   std::int32_t num_prompt_tokens = 0;
   std::int32_t num_computed_tokens = 0;  ///< before the current step
-  BlockTable blocks;
+  std::int32_t table_row = 0;            ///< its blocks: a row of InputBatch::tables()
   SamplingState sampling;
   /// What is scored of its prompt; none if nobody asked, or when it has been handed over.
   std::optional<PromptLogprobs> prompt_logprobs;
@@ -34,9 +34,9 @@ struct WorkerRequest {
   std::uint64_t samples_index = 0;
 };
 
-/// Owns the state of every known request, and the current batch. The Scheduler's messages alone
-/// decide what is known; tokens that this worker sampled are appended by append_token and not sent
-/// back to it.
+/// Owns the state of every known request with its block table, and the current batch. The
+/// Scheduler's messages alone decide what is known; tokens that this worker sampled are appended by
+/// append_token and not sent back to it.
 ///
 /// Steps may have been planned before the results of earlier ones were known. For a request that
 /// has failed by then, they compute stand-ins, of which nothing is sampled. For drafts that were
@@ -63,7 +63,10 @@ class InputBatch {
   };
 
   /// block_sizes: per KV-cache group.
-  explicit InputBatch(const std::vector<std::int32_t>& block_sizes) : flat_(block_sizes) {}
+  explicit InputBatch(const std::vector<std::int32_t>& block_sizes)
+      : tables_(block_sizes), flat_(tables_) {}
+  InputBatch(const InputBatch&) = delete;  // flat_ refers to tables_
+  InputBatch& operator=(const InputBatch&) = delete;
 
   /// Takes a step in: forgets, admits and updates requests, and builds the flat arrays.
   /// Pre: token ids are below vocab_size; block tables cover the scheduled tokens.
@@ -72,6 +75,7 @@ class InputBatch {
   [[nodiscard]] std::span<Row> rows() noexcept { return rows_; }
   /// Views of this object's arrays; valid until the next update.
   [[nodiscard]] ForwardBatch forward_batch() { return flat_.view(); }
+  [[nodiscard]] const BlockTables& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
 
   /// The token sampled for a row; kNoToken: the request has failed.
@@ -80,6 +84,7 @@ class InputBatch {
   [[nodiscard]] WorkerRequest* find(RequestId id);
 
  private:
+  void forget(RequestId id);
   void admit(const NewRequestData& data);
   void update_known(const CachedRequestData& data);
   void build_rows(const SchedulerOutput& step);
@@ -91,6 +96,7 @@ class InputBatch {
   std::vector<Row> rows_;
   std::vector<TokenId> draft_token_ids_;
   std::vector<TokenId> row_token_ids_;
+  BlockTables tables_;
   FlatBatch flat_;
 };
 

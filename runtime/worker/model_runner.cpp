@@ -225,15 +225,15 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_config_ = config;
   cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);
+  batch_.emplace(block_sizes);
   if (draft_model_ != nullptr) {
     const std::size_t num_own =
         loaded_.model->kv_cache_specs(options_.block_size, loaded_.dtype).size();
     const auto first_other = caches.begin() + static_cast<std::ptrdiff_t>(num_own);
-    draft_model_->set_cache({first_other, caches.end()}, block_sizes);
+    draft_model_->set_cache({first_other, caches.end()}, batch_->tables());
     caches.erase(first_other, caches.end());
   }
   layer_caches_ = std::move(caches);
-  batch_.emplace(std::move(block_sizes));
   return {};
 }
 

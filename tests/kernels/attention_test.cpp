@@ -130,8 +130,13 @@ class TestCache {
   [[nodiscard]] const KvCacheView& view() const { return view_; }
   [[nodiscard]] std::vector<std::int32_t>& tables() { return tables_; }
   [[nodiscard]] std::int64_t max_blocks() const { return max_blocks_; }
+  /// Of tables(): sequences have theirs from the last one on.
+  [[nodiscard]] std::int32_t row(std::int64_t seq) const {
+    return static_cast<std::int32_t>(std::ssize(tables_) / max_blocks_ - 1 - seq);
+  }
   [[nodiscard]] std::int64_t slot(std::int64_t seq, std::int64_t position) const {
-    const auto index = static_cast<std::size_t>(seq * max_blocks_ + position / view_.block_size);
+    const auto index =
+        static_cast<std::size_t>(row(seq) * max_blocks_ + position / view_.block_size);
     return tables_[index] * view_.block_size + position % view_.block_size;
   }
 
@@ -159,6 +164,7 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
   std::int64_t num_tokens = 0;
   std::vector<std::int32_t> starts = {0};
   std::vector<std::int32_t> lens;
+  std::vector<std::int32_t> rows;
   for (std::size_t s = 0; s < seqs.size(); ++s) {
     const auto [begin, end, num_queries] = pieces[s];
     const auto append = [end = end](Floats& to, const Floats& from, std::int64_t first,
@@ -174,6 +180,7 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
     }
     starts.push_back(starts.back() + static_cast<std::int32_t>(num_queries));
     lens.push_back(static_cast<std::int32_t>(end));
+    rows.push_back(cache.row(static_cast<std::int64_t>(s)));
   }
   const std::int64_t num_queries = starts.back();
   const TestContext context(workspace_bytes, num_threads);
@@ -192,6 +199,7 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
                  .seq_lens = lens.data(),
                  .block_tables = cache.tables().data(),
                  .block_table_stride = cache.max_blocks(),
+                 .block_table_rows = rows.data(),
                  .num_seqs = static_cast<std::int64_t>(seqs.size()),
                  .scale = shape.scale,
                  .sliding_window = shape.window,

@@ -371,6 +371,7 @@ void bench_attention(benchmark::State& state, const OpTable* ops, ElementType ty
   std::iota(table.begin(), table.end(), 0);
   std::shuffle(table.begin(), table.end(), std::mt19937(1));
   const std::int32_t starts[] = {0, queries};
+  const std::int32_t row = 0;
   const Memory workspace(ops->attention_workspace_bytes({kHeads, kKvHeads, kDim, length},
                                                         machine().pool.num_threads()));
   const OpContext context{&machine().pool, {workspace.data(), workspace.size()}};
@@ -382,6 +383,7 @@ void bench_attention(benchmark::State& state, const OpTable* ops, ElementType ty
                              .query_start_loc = starts,
                              .seq_lens = &length,
                              .block_tables = table.data(),
+                             .block_table_rows = &row,
                              .num_seqs = 1,
                              .scale = 0.088f,
                              .out = Heads(out.floats(), queries, kHeads, kDim, kHeads * kDim)});

@@ -53,7 +53,7 @@ class Workload {
     std::vector<std::int64_t> slots;
     std::vector<std::int32_t> starts = {0};
     std::vector<std::int32_t> lens;
-    std::vector<std::int32_t> tables;
+    std::vector<std::int32_t> rows;  // of tables_
   };
 
   [[nodiscard]] KvCacheView view(void* data) const {
@@ -78,7 +78,7 @@ class Workload {
       append(batch.k, k_[seq], shape_.kv_size(), piece.end - piece.begin);
       append(batch.v, v_[seq], shape_.kv_size(), piece.end - piece.begin);
       const auto table = tables_.begin() + piece.seq * max_blocks_;
-      batch.tables.insert(batch.tables.end(), table, table + max_blocks_);
+      batch.rows.push_back(static_cast<std::int32_t>(piece.seq));
       for (std::int64_t t = piece.begin; t < piece.end; ++t) {
         const std::int64_t block = table[t / shape_.block_size];
         batch.slots.push_back(block * shape_.block_size + t % shape_.block_size);
@@ -98,7 +98,7 @@ class Workload {
     return [=, this](const OpTable& ops, const OpContext& context, float* out, const float* q,
                      const float* k, const float* v, const std::int64_t* slots,
                      const std::int32_t* starts, const std::int32_t* lens,
-                     const std::int32_t* tables) {
+                     const std::int32_t* tables, const std::int32_t* rows) {
       const Shape& s = shape_;
       // No queries: theirs are constant, and would stay as they are.
       ops.rope_and_write_kv(context, {.q = {nullptr, num_tokens, 0, s.head_dim, 0},
@@ -112,6 +112,7 @@ class Workload {
                               .seq_lens = lens,
                               .block_tables = tables,
                               .block_table_stride = max_blocks_,
+                              .block_table_rows = rows,
                               .num_seqs = num_seqs,
                               .scale = 0.3f,
                               .sliding_window = s.window,
@@ -134,7 +135,8 @@ class Workload {
     for (const std::vector<Piece>& pieces : steps) {
       const Batch batch = make_batch(pieces);
       outs.push_back(run_on_device(batch.out, operation(batch, cache.data()), batch.q, batch.k,
-                                   batch.v, batch.slots, batch.starts, batch.lens, batch.tables));
+                                   batch.v, batch.slots, batch.starts, batch.lens, tables_,
+                                   batch.rows));
     }
     return outs;
   }
@@ -144,7 +146,8 @@ class Workload {
     for (const std::vector<Piece>& pieces : steps) {
       const Batch batch = make_batch(pieces);
       outs.push_back(run_on_host(batch.out, operation(batch, cache.data()), batch.q, batch.k,
-                                 batch.v, batch.slots, batch.starts, batch.lens, batch.tables));
+                                 batch.v, batch.slots, batch.starts, batch.lens, tables_,
+                                 batch.rows));
     }
     return outs;
   }

@@ -1,6 +1,7 @@
 #include "runtime/worker/input_batch.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <numeric>
 
 #include "runtime/worker/sampler.hpp"
 
@@ -70,6 +71,71 @@ BOOST_AUTO_TEST_CASE(hidden_states_are_asked_for_where_a_token_is_sampled_or_sco
   next.cached_requests.num_output_tokens = {2};
   batch.update(next, kVocabSize);
   BOOST_TEST(batch.forward_batch().num_outputs() == 0);
+}
+
+std::vector<BlockId> blocks_of(InputBatch& batch, std::size_t sequence) {
+  const ForwardBatch arrays = batch.forward_batch();
+  const ForwardBatch::Group& group = arrays.groups[0];
+  const BlockId* const row =
+      group.block_tables + arrays.block_table_rows[sequence] * group.block_table_stride;
+  return {row, row + (arrays.seq_lens[sequence] + 15) / 16};
+}
+
+BOOST_AUTO_TEST_CASE(a_block_table_stays_where_it_is_while_others_come_grow_and_go) {
+  InputBatch batch({16});
+  SchedulerOutput step;
+  for (const std::uint64_t id : {1, 2, 3}) {
+    step.new_requests.push_back(request(id, 16, 0));
+    step.scheduled_ids.push_back(RequestId{id});
+    step.num_scheduled_tokens.push_back(16);
+  }
+  batch.update(step, kVocabSize);
+  const std::vector<std::int32_t> rows(batch.forward_batch().block_table_rows.begin(),
+                                       batch.forward_batch().block_table_rows.end());
+  for (const std::uint64_t id : {1, 2, 3}) InputBatch::append_token(*batch.find(RequestId{id}), 9);
+
+  // The first one ends, the second sits out, the third grows; what is new takes the free row, and
+  // is longer than all rows before.
+  NewRequestData longer = request(4, 16 * 40, 0);
+  longer.block_ids = {std::vector<BlockId>(40)};
+  std::iota(longer.block_ids[0].begin(), longer.block_ids[0].end(), 100);
+  SchedulerOutput next;
+  next.finished_ids = {RequestId{1}};
+  next.new_requests = {longer};
+  next.scheduled_ids = {RequestId{3}, RequestId{4}};
+  next.num_scheduled_tokens = {1, 16 * 40};
+  next.cached_requests.ids = {RequestId{3}};
+  next.cached_requests.num_computed_tokens = {16};
+  next.cached_requests.num_output_tokens = {1};
+  next.cached_requests.new_block_ids = {33};
+  next.cached_requests.new_block_counts = {1};
+  batch.update(next, kVocabSize);
+  BOOST_TEST(batch.forward_batch().block_table_rows[0] == rows[2]);
+  BOOST_TEST(batch.forward_batch().block_table_rows[1] == rows[0]);
+  BOOST_TEST(blocks_of(batch, 0) == (std::vector<BlockId>{3, 33}),
+             boost::test_tools::per_element());
+  BOOST_TEST(blocks_of(batch, 1) == longer.block_ids[0], boost::test_tools::per_element());
+  BOOST_TEST(batch.forward_batch().groups[0].slots[0] == 33 * 16);
+
+  // A preempted one comes back with other blocks: none of the old ones are left.
+  NewRequestData back = request(4, 16 * 40, 0);
+  back.block_ids = {{7}};
+  SchedulerOutput third;
+  third.preempted_ids = {RequestId{4}};
+  third.new_requests = {back};
+  third.scheduled_ids = {RequestId{2}, RequestId{4}};
+  third.num_scheduled_tokens = {1, 16};
+  third.cached_requests.ids = {RequestId{2}};
+  third.cached_requests.num_computed_tokens = {16};
+  third.cached_requests.num_output_tokens = {1};
+  third.cached_requests.new_block_ids = {22};
+  third.cached_requests.new_block_counts = {1};
+  batch.update(third, kVocabSize);
+  BOOST_TEST(batch.forward_batch().block_table_rows[0] == rows[1]);
+  BOOST_TEST(blocks_of(batch, 0) == (std::vector<BlockId>{2, 22}),
+             boost::test_tools::per_element());
+  BOOST_TEST(blocks_of(batch, 1) == (std::vector<BlockId>{7}), boost::test_tools::per_element());
+  BOOST_TEST(batch.tables().num_slots(batch.forward_batch().block_table_rows[1]) == 16);
 }
 
 /// Steps that were planned before the result of the last one: they count on all of its drafts.

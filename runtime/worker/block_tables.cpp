@@ -1,0 +1,78 @@
+#include "runtime/worker/block_tables.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+
+BlockTables::BlockTables(const std::vector<std::int32_t>& block_sizes) {
+  for (const std::int32_t block_size : block_sizes) {
+    CHECK(block_size > 0, block_size);
+    groups_.push_back({.block_size = block_size, .stride = 0, .blocks = {}, .num_blocks = {}});
+  }
+}
+
+std::int32_t BlockTables::add(const BlockTable& blocks) {
+  CHECK(blocks.size() == groups_.size(), blocks.size(), groups_.size());
+  if (free_rows_.empty()) {
+    const std::size_t first = num_rows_;
+    num_rows_ = std::max<std::size_t>(1, 2 * num_rows_);
+    for (std::size_t row = num_rows_; row-- > first;)
+      free_rows_.push_back(static_cast<std::int32_t>(row));
+    for (Group& group : groups_) {
+      group.num_blocks.resize(num_rows_);
+      group.blocks.resize(num_rows_ * group.stride, kNullBlock);
+    }
+  }
+  const std::int32_t row = free_rows_.back();
+  free_rows_.pop_back();
+  for (std::size_t g = 0; g < groups_.size(); ++g) append(row, g, blocks[g]);
+  return row;
+}
+
+void BlockTables::append(std::int32_t row, std::size_t group, std::span<const BlockId> blocks) {
+  Group& table = groups_[group];
+  std::size_t& num_blocks = table.num_blocks[static_cast<std::size_t>(row)];
+  widen(table, num_blocks + blocks.size());
+  const std::size_t end = static_cast<std::size_t>(row) * table.stride + num_blocks;
+  std::ranges::copy(blocks, table.blocks.begin() + static_cast<std::ptrdiff_t>(end));
+  num_blocks += blocks.size();
+}
+
+void BlockTables::remove(std::int32_t row) {
+  for (Group& group : groups_) {
+    std::size_t& num_blocks = group.num_blocks[static_cast<std::size_t>(row)];
+    const std::size_t begin = static_cast<std::size_t>(row) * group.stride;
+    std::fill_n(group.blocks.begin() + static_cast<std::ptrdiff_t>(begin), num_blocks, kNullBlock);
+    num_blocks = 0;
+  }
+  free_rows_.push_back(row);
+}
+
+void BlockTables::widen(Group& group, std::size_t num_blocks) {
+  if (num_blocks <= group.stride) return;
+  const std::size_t stride = std::max(num_blocks, 2 * group.stride);
+  std::vector<BlockId> blocks(group.num_blocks.size() * stride, kNullBlock);
+  for (std::size_t row = 0; row < group.num_blocks.size(); ++row)
+    std::copy_n(group.blocks.begin() + static_cast<std::ptrdiff_t>(row * group.stride),
+                group.num_blocks[row], blocks.begin() + static_cast<std::ptrdiff_t>(row * stride));
+  group.blocks = std::move(blocks);
+  group.stride = stride;
+}
+
+std::span<const BlockId> BlockTables::blocks(std::int32_t row, std::size_t group) const noexcept {
+  const Group& table = groups_[group];
+  const auto index = static_cast<std::size_t>(row);
+  return std::span(table.blocks).subspan(index * table.stride, table.num_blocks[index]);
+}
+
+std::int64_t BlockTables::num_slots(std::int32_t row) const noexcept {
+  std::int64_t num_slots = std::numeric_limits<std::int64_t>::max();
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    num_slots = std::min(num_slots, std::ssize(blocks(row, g)) * groups_[g].block_size);
+  return num_slots;
+}
+
+}  // namespace troupe

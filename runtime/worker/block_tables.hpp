@@ -1,0 +1,59 @@
+#pragma once
+// The block tables of the requests that a worker knows, as the attention kernels read them.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "messages/scheduler_output.hpp"
+
+namespace troupe {
+
+/// Owns, per KV-cache group, an array of rows: one row per request, with the blocks of its tokens
+/// in order. A row stays where it is from add() to remove(), and new blocks are appended to it, so
+/// that a step writes what is new in it and nothing else, however long the contexts are. A batch
+/// names the rows of its sequences (AttentionArgs::block_table_rows); nothing is moved when
+/// requests come, go, or sit out a step.
+///
+/// Rows widen, and their number grows, by doubling. What a row does not use is the null block.
+class BlockTables {
+ public:
+  /// block_sizes: per KV-cache group, in tokens.
+  explicit BlockTables(const std::vector<std::int32_t>& block_sizes);
+
+  /// A row with these blocks: one list per group.
+  [[nodiscard]] std::int32_t add(const BlockTable& blocks);
+  void append(std::int32_t row, std::size_t group, std::span<const BlockId> blocks);
+  void remove(std::int32_t row);
+
+  [[nodiscard]] std::size_t num_groups() const noexcept { return groups_.size(); }
+  [[nodiscard]] std::int32_t block_size(std::size_t group) const noexcept {
+    return groups_[group].block_size;
+  }
+  /// [rows, stride(group)], until the next change.
+  [[nodiscard]] const BlockId* data(std::size_t group) const noexcept {
+    return groups_[group].blocks.data();
+  }
+  [[nodiscard]] std::int64_t stride(std::size_t group) const noexcept {
+    return static_cast<std::int64_t>(groups_[group].stride);
+  }
+  /// Of one row.
+  [[nodiscard]] std::span<const BlockId> blocks(std::int32_t row, std::size_t group) const noexcept;
+  /// How many tokens of a row's sequence there are slots for, in every group.
+  [[nodiscard]] std::int64_t num_slots(std::int32_t row) const noexcept;
+
+ private:
+  struct Group {
+    std::int32_t block_size = 0;
+    std::size_t stride = 0;
+    std::vector<BlockId> blocks;          // [num_rows_, stride]
+    std::vector<std::size_t> num_blocks;  // of each row
+  };
+  static void widen(Group& group, std::size_t num_blocks);
+
+  std::vector<Group> groups_;
+  std::size_t num_rows_ = 0;
+  std::vector<std::int32_t> free_rows_;
+};
+
+}  // namespace troupe
