@@ -531,7 +531,7 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
           end_drained_group(self, timeout.group);
       },
       [self](const AskTopology& what) -> caf::result<TopologyStatus> {
-        return self->delegate(state(self).supervisor, what);
+        return delegate(self, state(self).supervisor, what);
       },
       [self](const EngineHealth& health) {
         state(self).port->set_healthy(health.healthy);

@@ -1,17 +1,95 @@
 #include "actors/module.hpp"
 
+#include <array>
+#include <charconv>
+
 #include "actors/spawn.hpp"
+#include "runtime/base/log.hpp"
+
+extern char** environ;
 
 namespace troupe {
+namespace {
+
+constexpr const char* kSection = "troupe";
+constexpr std::string_view kNodeProgram = "node-program";
+
+/// As a command line has it; none: CAF's value is of another type.
+std::optional<std::string> to_argument(const caf::config_value& value) {
+  if (const auto text = caf::get_if<std::string>(&value)) return *text;
+  if (const auto flag = caf::get_if<bool>(&value)) return *flag ? "true" : "false";
+  std::array<char, 32> digits{};
+  const auto print = [&](auto number) {
+    const auto end = std::to_chars(digits.begin(), digits.end(), number).ptr;
+    return std::string(digits.begin(), end);
+  };
+  if (const auto number = caf::get_if<std::int64_t>(&value)) return print(*number);
+  if (const auto number = caf::get_if<double>(&value)) return print(*number);
+  return std::nullopt;
+}
+
+/// The section as a command line, program name included.
+Result<std::vector<std::string>> to_arguments(const caf::settings& section) {
+  std::vector<std::string> arguments(1);
+  for (const auto& [name, value] : section) {
+    const auto list = caf::get_if<caf::config_value::list>(&value);
+    for (const caf::config_value& element : list ? *list : caf::config_value::list{value}) {
+      const auto text = to_argument(element);
+      if (!text) {
+        return invalid_argument(std::string(kSection) + "." + name +
+                                    " is neither a text, a number, a flag nor a list of those: " +
+                                    caf::to_string(value),
+                                name);
+      }
+      if (name == kNodeProgram) {
+        arguments.front() = *text;
+      } else {
+        arguments.push_back("--" + name + "=" + *text);
+      }
+    }
+  }
+  return arguments;
+}
+
+}  // namespace
+
+void configure_system(caf::actor_system_config& config) {
+  add_message_types<caf::id_block::troupe>(config);
+  add_message_types<caf::id_block::troupe_local>(config);
+  add_message_types<caf::id_block::troupe_handles>(config);
+  add_caf_type<ActorHandles>(config, "ActorHandles");
+  tune(config);
+}
+
+Result<StartOptions> start_options(const caf::actor_system_config& config) {
+  StartOptions start;
+  start.serve_http = false;
+  if (const auto section = caf::get_if<caf::settings>(&caf::content(config), kSection)) {
+    ASSIGN_OR_RETURN(start.node_arguments, to_arguments(*section));
+    start.node_program = std::move(start.node_arguments.front());
+    start.node_arguments.erase(start.node_arguments.begin());
+  }
+  std::vector<std::string> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable)
+    environment.emplace_back(*variable);
+  OptionSet set;
+  bind_options(set, start.options);
+  // What Troupe's own file says to CAF holds for its nodes; this system has its own configuration.
+  std::vector<ConfigEntry> for_caf;
+  RETURN_IF_ERROR(load_options(set, start.options, start.node_arguments, environment, for_caf));
+  for (const std::string& note : set.notes()) log_warning(note);
+  return start;
+}
 
 Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
   RETURN_IF_ERROR(validate(options.options));
+  set_log_level(options.options.log.log_level);
   auto handles = std::make_shared<EngineHandles>();
   Engine engine;
   engine.supervisor = spawn_supervisor(system, options, handles);
   caf::scoped_actor self{system};
   std::optional<Error> failure;
-  self->request(engine.supervisor, caf::infinite, Start{})
+  ask(self.ptr(), engine.supervisor, Start{})
       .receive([&](Started& started) { engine.started = std::move(started); },
                [&](const caf::error& error) {
                  failure = Error{ErrorCode::kInternal, to_text(error, system)};
@@ -28,7 +106,7 @@ Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
 bool stop(caf::actor_system& system, Engine& engine, double drain_timeout_s) {
   caf::scoped_actor self{system};
   bool clean = false;
-  self->request(engine.supervisor, caf::infinite, Stop{drain_timeout_s})
+  ask(self.ptr(), engine.supervisor, Stop{drain_timeout_s})
       .receive([&](const Stopped& stopped) { clean = stopped.clean; }, [](const caf::error&) {});
   engine = Engine{};
   return clean;

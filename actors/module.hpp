@@ -1,17 +1,41 @@
 #pragma once
 // Troupe inside an actor system: what the binary uses itself, and what an embedding application
-// calls. Configure the system's configuration, make the system, start the engine.
+// calls.
+//
+//   struct Config : caf::actor_system_config {
+//     Config() {
+//       load<caf::io::middleman>();  // if the engine's actors are in several processes
+//       load<troupe::module>();
+//     }
+//   };
+//   ...
+//   caf::actor_system system{config};
+//   auto options = troupe::start_options(config);
+//   auto engine = troupe::start(system, *options);
+//   ...
+//   troupe::stop(system, *engine, 0);
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
-#include "actors/system_config.hpp"
 #include "messages/actor_interfaces.hpp"
 #include "runtime/config/options.hpp"
 #include "runtime/http/openai_request.hpp"
 
 namespace troupe {
+
+/// Registers Troupe's message types, and sets the scheduler to what was measured best where the
+/// configuration says nothing about it.
+void configure_system(caf::actor_system_config& config);
+
+/// For caf::actor_system_config::load. It takes the slot of a module of CAF's own: with the
+/// `network_manager` of caf-net in the same system, take another, such as
+/// ModuleIn<CafModule::openssl_manager>.
+template <CafModule::id_t slot>
+using ModuleIn = ConfiguringModule<configure_system, slot>;
+using module = ModuleIn<CafModule::network_manager>;
 
 /// The way into a running engine for a frontend of one's own.
 struct EngineHandles {
@@ -25,13 +49,28 @@ struct EngineHandles {
 struct StartOptions {
   Options options;         ///< options.model.model names a folder
   bool serve_http = true;  ///< false: no Frontend; the caller subscribes to the OutputProcessor
-  /// The command line of this process behind its subcommand: the nodes that the Supervisor starts
-  /// on this host get the same options.
+  /// The program `troupe` of this version: processes of this host run it. Empty: there are none.
+  std::string node_program;
+  /// As on the command line of `troupe serve`: the nodes that the Supervisor starts on this host
+  /// get the same options.
   std::vector<std::string> node_arguments;
   std::function<void(const LoadProgress&)> on_progress;  ///< from another thread; may be empty
+  /// Without HTTP: an actor had died, and the engine is there again, with other actors. It knows no
+  /// request: those that had not ended are to be sent again, with what has come of them in
+  /// `emitted`, and go on behind that. From another thread. Empty: the engine is given up.
+  std::function<void(const EngineHandles&)> on_restart;
   std::function<void(const std::string&)>
       on_failure;  ///< an actor died, the engine is gone; from another thread
 };
+
+/// What an embedding application's configuration says: the section [troupe] of CAF's configuration
+/// file has the options of `troupe serve --help=all` by their names (a list for those that may be
+/// repeated), which win over the environment's variables TROUPE_..., and those over the file of
+/// Troupe's own that `config-file` names, with a topology perhaps; `node-program` is
+/// StartOptions::node_program. No HTTP server is asked for.
+/// Pre: the configuration has been parsed. Errors: those of load_options, and values that are no
+/// text, number, flag or list of those.
+[[nodiscard]] Result<StartOptions> start_options(const caf::actor_system_config& config);
 
 /// A running engine. Destroying it does not stop it; `stop` does.
 struct Engine {

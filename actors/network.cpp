@@ -41,6 +41,21 @@ constexpr double kRefusalInterval_s = 60;
 
 // ---- What is said ------------------------------------------------------------------------------
 
+#if TROUPE_CAF_TYPE_IDS
+
+using Bytes = caf::byte_buffer;
+const std::string kBroker = "BASP";
+
+/// None: what frames say has another format since CAF 0.18, which that checks by itself.
+std::shared_ptr<const FrameVocabulary> make_vocabulary(caf::actor_system&, Network::Side) {
+  return nullptr;
+}
+
+#else
+
+using Bytes = std::vector<char>;
+constexpr caf::atom_value kBroker = caf::atom("BASP");
+
 template <class T>
 struct IsVector : std::false_type {};
 template <class T>
@@ -66,7 +81,8 @@ void add_types(std::map<std::string, FieldKind>& types) {
 
 constexpr std::uint64_t word(caf::atom_value atom) { return static_cast<std::uint64_t>(atom); }
 
-FrameVocabulary make_vocabulary(caf::actor_system& system, Network::Side side) {
+std::shared_ptr<const FrameVocabulary> make_vocabulary(caf::actor_system& system,
+                                                       Network::Side side) {
   FrameVocabulary vocabulary;
   vocabulary.may_be_ended = side == Network::Side::kNode;
   std::vector<char> self;
@@ -88,8 +104,10 @@ FrameVocabulary make_vocabulary(caf::actor_system& system, Network::Side side) {
   vocabulary.greeted = word(caf::atom("SpawnServ"));
   vocabulary.greeting = {caf::sys_atom::uint_value(), caf::get_atom::uint_value()};
   vocabulary.greeting_answer = caf::ok_atom::uint_value();
-  return vocabulary;
+  return std::make_shared<const FrameVocabulary>(std::move(vocabulary));
 }
+
+#endif
 
 // ---- The way into CAF --------------------------------------------------------------------------
 
@@ -186,8 +204,8 @@ class GateScribe : public caf::io::scribe {
     stream_.force_empty_write(this);
   }
   void ack_writes(bool enable) override { stream_.ack_writes(enable); }
-  std::vector<char>& wr_buf() override { return stream_.wr_buf(); }
-  std::vector<char>& rd_buf() override { return stream_.rd_buf(); }
+  Bytes& wr_buf() override { return stream_.wr_buf(); }
+  Bytes& rd_buf() override { return stream_.rd_buf(); }
   void flush() override { stream_.flush(this); }
   void graceful_shutdown() override {
     stream_.graceful_shutdown();
@@ -237,7 +255,7 @@ class GateMiddleman : public caf::io::middleman_actor_impl {
                 const std::shared_ptr<const Credentials>& credentials, Network::Side side)
       : middleman_actor_impl(config, std::move(broker)), keeper_(std::make_shared<Gatekeeper>()) {
     keeper_->credentials = credentials;
-    keeper_->vocabulary = std::make_shared<FrameVocabulary>(make_vocabulary(system(), side));
+    keeper_->vocabulary = make_vocabulary(system(), side);
   }
   const char* name() const override { return "gate_middleman"; }
 
@@ -270,7 +288,7 @@ class GateMiddleman : public caf::io::middleman_actor_impl {
 Network::Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials,
                  Side side)
     : system_(system), credentials_(std::move(credentials)) {
-  const auto broker = system.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP"));
+  const auto broker = system.middleman().named_broker<caf::io::basp_broker>(kBroker);
   middleman_ = system.spawn<GateMiddleman, caf::detached + caf::hidden>(broker, credentials_, side);
 }
 
@@ -308,7 +326,7 @@ Result<std::tuple<Answer...>> ask_middleman(caf::actor_system& system,
   caf::scoped_actor self{system};
   std::optional<std::tuple<Answer...>> answer;
   std::string failure;
-  self->request(middleman, kConnectTimeout, std::forward<Question>(question)...)
+  ask(self.ptr(), middleman, kConnectTimeout, std::forward<Question>(question)...)
       .receive([&](Answer&... values) { answer.emplace(std::move(values)...); },
                [&](const caf::error& error) { failure = to_text(error, system); });
   if (!answer) return Error{code, what + ": " + failure};
@@ -320,7 +338,7 @@ using Found = std::tuple<caf::node_id, caf::strong_actor_ptr, std::set<std::stri
 Result<Found> connect_there(caf::actor_system& system, const caf::io::middleman_actor& middleman,
                             const std::string& host, std::uint16_t port) {
   return ask_middleman<caf::node_id, caf::strong_actor_ptr, std::set<std::string>>(
-      system, middleman, ErrorCode::kUnavailable, where(host, port), caf::connect_atom::value, host,
+      system, middleman, ErrorCode::kUnavailable, where(host, port), caf::connect_atom_v, host,
       port);
 }
 
@@ -328,20 +346,19 @@ Result<Found> connect_there(caf::actor_system& system, const caf::io::middleman_
 
 Result<std::uint16_t> Network::publish(const SupervisorActor& supervisor, const std::string& host,
                                        std::uint16_t port) {
-  ASSIGN_OR_RETURN(
-      const auto opened,
-      ask_middleman<std::uint16_t>(system_, middleman_, ErrorCode::kIo,
-                                   "cannot open " + where(host, port), caf::publish_atom::value,
-                                   port, caf::actor_cast<caf::strong_actor_ptr>(supervisor),
-                                   system_.message_types<SupervisorActor>(), host, true));
+  ASSIGN_OR_RETURN(const auto opened, ask_middleman<std::uint16_t>(
+                                          system_, middleman_, ErrorCode::kIo,
+                                          "cannot open " + where(host, port), caf::publish_atom_v,
+                                          port, caf::actor_cast<caf::strong_actor_ptr>(supervisor),
+                                          system_.message_types<SupervisorActor>(), host, true));
   return std::get<0>(opened);
 }
 
 Result<std::uint16_t> Network::open(const std::string& host) {
   ASSIGN_OR_RETURN(const auto opened,
-                   ask_middleman<std::uint16_t>(
-                       system_, middleman_, ErrorCode::kIo, "cannot open a port of " + host,
-                       caf::open_atom::value, std::uint16_t{0}, host, false));
+                   ask_middleman<std::uint16_t>(system_, middleman_, ErrorCode::kIo,
+                                                "cannot open a port of " + host, caf::open_atom_v,
+                                                std::uint16_t{0}, host, false));
   return std::get<0>(opened);
 }
 

@@ -49,6 +49,15 @@ bool has_enough_groups(const SupervisorState& supervisor) {
                       [](const GroupSlot& g) { return g.state == GroupState::kStarting; });
 }
 
+EngineHandles engine_handles(const SupervisorState& supervisor) {
+  const GroupSlot& group = *find_serving(supervisor);
+  return {.input_processors = input_processors(group),
+          .scheduler = group.first_of<SchedulerActor>(Role::kScheduler),
+          .output_processor = group.first_of<OutputProcessorActor>(Role::kOutputProcessor),
+          .request_defaults = request_defaults(supervisor.start.options,
+                                               supervisor.sampling_defaults, group.model)};
+}
+
 void report_started(Self self) {
   SupervisorState& supervisor = state(self);
   const GroupSlot& group = *find_serving(supervisor);
@@ -62,12 +71,7 @@ void report_started(Self self) {
            kv("canonical_shards", model.canonical_shards), kv("groups", supervisor.groups.size()),
            kv("workers", group.workers.size()), kv("weight_mib", model.weight_bytes >> 20),
            kv("kv_blocks", group.cache.num_blocks - 1), kv("kv_groups", group.cache.groups.size()));
-  EngineHandles& handles = *supervisor.handles;
-  handles.request_defaults =
-      request_defaults(supervisor.start.options, supervisor.sampling_defaults, model);
-  handles.input_processors = input_processors(group);
-  handles.scheduler = group.first_of<SchedulerActor>(Role::kScheduler);
-  handles.output_processor = group.first_of<OutputProcessorActor>(Role::kOutputProcessor);
+  *supervisor.handles = engine_handles(supervisor);
   supervisor.started.deliver(
       Started{.model = model, .num_blocks = num_blocks, .port = supervisor.http_port});
 }
@@ -191,6 +195,11 @@ void advance_frontend(Self self) {
 }
 
 void on_group_up(Self self, std::size_t group) {
+  SupervisorState& supervisor = state(self);
+  if (!supervisor.start.serve_http && !supervisor.started.pending()) {
+    report_group(self, group);
+    return supervisor.start.on_restart(engine_handles(supervisor));
+  }
   if (!state(self).frontend) return advance_frontend(self);
   hand_over(self, group);
   if (state(self).listening) report_group(self, group);

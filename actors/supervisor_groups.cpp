@@ -312,7 +312,7 @@ void recover_group(Self self, std::size_t group, const std::string& reason, Loss
   if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, reason});
   log_error("incident", kv("cause", reason), kv("group", group),
             kv("incarnation", slot.incarnation), kv("recovery", slot.num_recoveries + 1));
-  if (!supervisor.start.serve_http) return give_up(self, reason);
+  if (!supervisor.start.serve_http && !supervisor.start.on_restart) return give_up(self, reason);
   if (++slot.num_recoveries > kMaxRecoveries) {
     if (is_last(supervisor, group)) return give_up(self, reason);
     log_error("group given up", kv("group", group), kv("reason", reason));

@@ -2,7 +2,6 @@
 // join; who is silent is gone.
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <utility>
 
 #include "actors/spawn.hpp"
@@ -52,8 +51,7 @@ void start_process(Self self, std::size_t index) {
   NodeSlot& slot = supervisor.nodes[index];
   slot.started_at = now_seconds();
   slot.lost_at = slot.started_at + join_timeout_s(supervisor);
-  std::vector<std::string> arguments = {std::filesystem::read_symlink("/proc/self/exe").string(),
-                                        "node", slot.config.name};
+  std::vector<std::string> arguments = {supervisor.start.node_program, "node", slot.config.name};
   const auto& own = supervisor.start.node_arguments;
   const auto end_of_options = std::find(own.begin(), own.end(), "--");
   arguments.insert(arguments.end(), own.begin(), end_of_options);
@@ -336,6 +334,13 @@ Result<void> start_nodes(Self self) {
   }
   if (!self->system().has_middleman())
     return invalid_argument("several nodes need CAF's middleman: load it into the configuration");
+  const auto here = std::find_if(supervisor.nodes.begin(), supervisor.nodes.end(),
+                                 [](const NodeSlot& slot) { return slot.config.host.empty(); });
+  if (here != supervisor.nodes.end() && supervisor.start.node_program.empty()) {
+    return invalid_argument("node-program is not set: node '" + here->config.name +
+                                "' is a process of this host, which runs the program troupe",
+                            "node-program");
+  }
   const TopologyOptions& topology = supervisor.start.options.topology;
   const bool spans_hosts =
       std::any_of(supervisor.nodes.begin(), supervisor.nodes.end(),

@@ -3,27 +3,20 @@
 #include <caf/io/all.hpp>
 #include <sstream>
 
-#include "messages/actor_interfaces.hpp"
+#include "actors/module.hpp"
 
 namespace troupe {
 
-void configure(caf::actor_system_config& config) {
-  add_message_types<caf::id_block::troupe>(config);
-  add_message_types<caf::id_block::troupe_local>(config);
-  add_message_types<caf::id_block::troupe_handles>(config);
-  add_caf_type<ActorHandles>(config, "ActorHandles");
-  tune(config);
-}
+void load_network(caf::actor_system_config& config) { load_module<caf::io::middleman>(config); }
 
-void load_network(caf::actor_system_config& config) { config.load<caf::io::middleman>(); }
-
-SystemConfig::SystemConfig() { configure(*this); }
+SystemConfig::SystemConfig() { load<module>(); }
 
 Result<void> SystemConfig::apply(std::span<const ConfigEntry> entries) {
   for (const ConfigEntry& entry : entries) {
-    const std::string argument = "--" + entry.section + "." + entry.key + "=" + entry.value;
+    const std::string argument =
+        "--" + std::string(kCafOptionPrefix) + entry.section + "." + entry.key + "=" + entry.value;
     std::istringstream no_file;
-    if (parse(std::vector<std::string>{argument}, no_file) || !remainder.empty()) {
+    if (parse(std::vector<std::string>{argument}, no_file) || has_remainder(*this)) {
       return invalid_argument("line " + std::to_string(entry.line) + ": CAF takes no '" +
                                   entry.section + "." + entry.key + "' with value '" + entry.value +
                                   "'",

@@ -1,6 +1,6 @@
 #pragma once
-// The actor system's configuration: Troupe's message types, the tuning that serving needs, and what
-// the configuration file says to CAF itself.
+// The configuration of the binary's own actor system: Troupe's module, and what Troupe's
+// configuration file says to CAF itself.
 
 #include <caf/actor_system_config.hpp>
 #include <span>
@@ -9,10 +9,6 @@
 #include "runtime/config/option_set.hpp"
 
 namespace troupe {
-
-/// Registers Troupe's message types and sets the scheduler to what was measured best. An embedding
-/// application calls it on its own configuration before it makes its actor system.
-void configure(caf::actor_system_config& config);
 
 /// Loads CAF's network layer, which a topology of several processes needs.
 void load_network(caf::actor_system_config& config);

@@ -65,19 +65,23 @@ void send(Self* self, const Handle& to, Message&& message, Arguments&&... argume
 template <class Self, class Handle>
 void send_shared(Self* self, const Handle& to, const caf::message& message) {
 #if TROUPE_CAF_MAIL
-  self->mail(message).send(caf::actor_cast<caf::actor>(to));
+  // A typed actor may mail only what the compiler can check.
+  caf::actor_cast<caf::abstract_actor*>(to)->enqueue(
+      caf::make_mailbox_element(caf::strong_actor_ptr{self->ctrl()}, caf::make_message_id(),
+                                message),
+      self->context());
 #else
   caf::unsafe_send_as(self, to, message);
 #endif
 }
 
 /// One-way, from any thread.
-template <class Handle, class Message>
-void post(const Handle& to, Message&& message) {
+template <class Handle, class Message, class... Arguments>
+void post(const Handle& to, Message&& message, Arguments&&... arguments) {
 #if TROUPE_CAF_MAIL
-  caf::anon_mail(std::forward<Message>(message)).send(to);
+  caf::anon_mail(std::forward<Message>(message), std::forward<Arguments>(arguments)...).send(to);
 #else
-  caf::anon_send(to, std::forward<Message>(message));
+  caf::anon_send(to, std::forward<Message>(message), std::forward<Arguments>(arguments)...);
 #endif
 }
 
@@ -127,6 +131,16 @@ auto ask(Self* self, const Handle& to, Message&& message) {
 #endif
 }
 
+/// Another actor answers the message that is being handled.
+template <class Self, class Handle, class Message>
+auto delegate(Self* self, const Handle& to, Message&& message) {
+#if TROUPE_CAF_MAIL
+  return self->mail(std::forward<Message>(message)).delegate(to);
+#else
+  return self->delegate(to, std::forward<Message>(message));
+#endif
+}
+
 template <class Self>
 decltype(auto) state(Self* self) {
 #if TROUPE_CAF_MAIL
@@ -149,6 +163,7 @@ template <class Block>
 void add_message_types(caf::actor_system_config& config) {
 #if TROUPE_CAF_TYPE_IDS
   static_cast<void>(config);
+  caf::core::init_global_meta_objects();
   caf::init_global_meta_objects<Block>();
 #else
   config.add_message_types<Block>();
@@ -177,16 +192,78 @@ void add_caf_type(caf::actor_system_config& config, const char* name) {
 #endif
 }
 
-/// The settings that CAF needs to serve tokens: no work stealing (its workers sleep between polls),
-/// no extra threads between the network and the actors.
+/// The settings that CAF needs to serve tokens, where the configuration does not say otherwise: no
+/// work stealing (its workers sleep between polls), no extra threads between the network and the
+/// actors.
 inline void tune(caf::actor_system_config& config) {
+  const auto set_missing = [&config](const char* name, auto value) {
+    if (caf::get_if(&caf::content(config), name) == nullptr) config.set(name, std::move(value));
+  };
 #if TROUPE_CAF_TYPE_IDS
-  config.set("caf.scheduler.policy", "sharing");
-  config.set("caf.middleman.workers", 0);
+  set_missing("caf.scheduler.policy", "sharing");
+  set_missing("caf.middleman.workers", std::size_t{0});
 #else
-  config.set("scheduler.policy", caf::atom("sharing"));
-  config.set("middleman.workers", std::size_t{0});
+  set_missing("scheduler.policy", caf::atom("sharing"));
+  set_missing("middleman.workers", std::size_t{0});
 #endif
 }
+
+/// A module of CAF's own.
+template <class Module>
+void load_module(caf::actor_system_config& config) {
+#if TROUPE_CAF_TYPE_IDS
+  Module::init_global_meta_objects();
+#endif
+  config.load<Module>();
+}
+
+/// In front of the names of CAF's own options.
+#if TROUPE_CAF_TYPE_IDS
+inline constexpr const char* kCafOptionPrefix = "caf.";
+#else
+inline constexpr const char* kCafOptionPrefix = "";
+#endif
+
+/// Arguments of a command line that are no options of CAF's.
+inline bool has_remainder(const caf::actor_system_config& config) {
+#if TROUPE_CAF_MAIL
+  return !config.remainder().empty();
+#else
+  return !config.remainder.empty();
+#endif
+}
+
+#if TROUPE_CAF_MAIL
+using CafModule = caf::actor_system_module;
+#else
+using CafModule = caf::actor_system::module;
+#endif
+
+/// A module for caf::actor_system_config::load that has nothing to start or to stop:
+/// `configure(config)` is called before anything of the actor system is made. CAF has a fixed
+/// number of slots for modules, and names them after its own; this one takes `slot`.
+template <void (*configure)(caf::actor_system_config&), CafModule::id_t slot>
+class ConfiguringModule : public CafModule {
+ public:
+#if TROUPE_CAF_MAIL
+  static void check_abi_compatibility(caf::version::abi_token token) {
+    if (static_cast<int>(token) == CAF_VERSION_MAJOR) return;
+    CAF_CRITICAL("CAF ABI token mismatch");
+  }
+  static void add_module_options(caf::actor_system_config& config) { configure(config); }
+  static CafModule* make(caf::actor_system&) { return new ConfiguringModule; }
+#else
+  static CafModule* make(caf::actor_system& system, caf::detail::type_list<>) {
+    // `init` has the configuration without const, but comes when the scheduler has been made.
+    configure(const_cast<caf::actor_system_config&>(system.config()));
+    return new ConfiguringModule;
+  }
+#endif
+  void init(caf::actor_system_config&) override {}
+  void start() override {}
+  void stop() override {}
+  [[nodiscard]] id_t id() const override { return slot; }
+  [[nodiscard]] void* subtype_ptr() override { return this; }
+};
 
 }  // namespace troupe

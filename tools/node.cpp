@@ -10,9 +10,9 @@
 #include <fstream>
 #include <thread>
 
-#include "actors/module.hpp"
 #include "actors/network.hpp"
 #include "actors/spawn.hpp"
+#include "actors/system_config.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/config/node_secrets.hpp"
 #include "runtime/config/topology.hpp"

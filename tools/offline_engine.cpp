@@ -34,8 +34,7 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
   progress.complete("ready");
   offline->engine_ = std::move(engine).value();
   offline->self_.emplace(*offline->system_);
-  (*offline->self_)
-      ->request(offline->engine_.handles.output_processor, caf::infinite, Subscribe{})
+  ask(offline->self_->ptr(), offline->engine_.handles.output_processor, Subscribe{})
       .receive([](const Status&) {}, [](const caf::error&) {});  // on_failure tells of its death
   return offline;
 }
@@ -58,12 +57,12 @@ RequestId OfflineEngine::submit(GenerateRequest request) {
   if (request.external_id.empty()) request.external_id = to_string(id);
   request.arrival_time = wall_seconds();
   request.params.philox_key = seed_ + value(id);
-  (*self_)->send(input_processor(id), std::move(request));
+  send(self_->ptr(), input_processor(id), std::move(request));
   return id;
 }
 
 void OfflineEngine::abort(RequestId id) {
-  (*self_)->send(input_processor(id), AbortRequests{{id}});
+  send(self_->ptr(), input_processor(id), AbortRequests{{id}});
 }
 
 RequestOutputs OfflineEngine::next() {
@@ -93,8 +92,7 @@ RequestOutput OfflineEngine::run(GenerateRequest request) {
 
 RenderReply OfflineEngine::render(RenderRequest request) {
   RenderReply reply;
-  (*self_)
-      ->request(input_processor(RequestId{next_id_}), caf::infinite, std::move(request))
+  ask(self_->ptr(), input_processor(RequestId{next_id_}), std::move(request))
       .receive([&](RenderReply& answer) { reply = std::move(answer); },
                [&](const caf::error& error) {
                  reply.error = Error{ErrorCode::kInternal, to_text(error, *system_)};

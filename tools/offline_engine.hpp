@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "actors/module.hpp"
+#include "actors/system_config.hpp"
 #include "tools/commands.hpp"
 #include "tools/shutdown_guard.hpp"
 

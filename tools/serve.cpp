@@ -6,12 +6,14 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <thread>
 #include <utility>
 
 #include "actors/module.hpp"
+#include "actors/system_config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/http/server.hpp"
 #include "tools/commands.hpp"
@@ -144,6 +146,7 @@ int serve(Arguments arguments) {
   auto engine =
       start(system,
             {.options = options,
+             .node_program = std::filesystem::read_symlink("/proc/self/exe").string(),
              .node_arguments = {arguments.begin(), arguments.end()},
              .on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); },
              .on_failure = [](const std::string&) { kill(getpid(), ServerSignals::kEngineDied); }});

@@ -263,6 +263,11 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
   cursor.number(header.destination);
   if (header.operation >= kNumOperations)
     return malformed("type " + std::to_string(header.operation));
+  if (vocabulary_ == nullptr) {
+    if (header.payload_bytes > kMaxFrameBytes)
+      return malformed("a length of " + std::to_string(header.payload_bytes));
+    return header.payload_bytes;
+  }
   const bool opens = header.operation == kServerHandshake || header.operation == kClientHandshake;
   const bool accepts = side_ == Session::Side::kAccepts;
   if (opens && (header.operation == kClientHandshake) != accepts)
@@ -319,6 +324,7 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
 }
 
 Result<void> FrameCheck::check_payload(std::span<const char> bytes) {
+  if (vocabulary_ == nullptr) return {};
   const FrameVocabulary& vocabulary = *vocabulary_;
   if (header_.operation == kDirectMessage)
     return check_message(vocabulary, bytes, (header_.flags & kNamedReceiver) != 0,

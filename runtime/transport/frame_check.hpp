@@ -1,7 +1,8 @@
 #pragma once
 // What a peer may send in the frames of CAF's network protocol (BASP, version 3), of which CAF 0.17
 // itself believes nearly everything: a handshake without content is a null pointer to it, a link
-// message makes it take an actor for another kind of object, and a length is memory.
+// message makes it take an actor for another kind of object, and a length is memory. Later versions
+// of the protocol have the same header, and contents that CAF checks more closely itself.
 
 #include <array>
 #include <cstdint>
@@ -56,7 +57,8 @@ struct FrameVocabulary {
 /// an answer, or none: CAF ends an actor that is told one unasked.
 class FrameCheck {
  public:
-  /// `side`: ours.
+  /// `vocabulary`: none with CAF 0.18 and later, where types and lengths of frames alone are
+  /// checked here. `side`: ours.
   FrameCheck(std::shared_ptr<const FrameVocabulary> vocabulary, Session::Side side)
       : vocabulary_(std::move(vocabulary)), side_(side) {}
 

@@ -3,6 +3,7 @@
 #include <future>
 
 #include "actors/module.hpp"
+#include "actors/system_config.hpp"
 
 namespace troupe {
 namespace {
@@ -87,6 +88,22 @@ BOOST_FIXTURE_TEST_CASE(what_cannot_start_says_why_and_leaves_nothing_behind, Fi
   BOOST_REQUIRE(!wrong_option.ok());
   BOOST_TEST(wrong_option.error().message.starts_with("override-generation-config: top_p"));
   system.await_all_actors_done();
+}
+
+BOOST_FIXTURE_TEST_CASE(an_engine_one_of_whose_actors_died_is_there_again_for_who_asked_for_it,
+                        Fixture) {
+  std::promise<EngineHandles> restarted;
+  options.on_restart = [&](const EngineHandles& handles) { restarted.set_value(handles); };
+  auto engine = start(system, options);
+  BOOST_REQUIRE(engine.ok());
+  const SchedulerActor dead = engine->handles.scheduler;
+  caf::anon_send_exit(dead, caf::exit_reason::kill);
+  engine->handles = restarted.get_future().get();
+  BOOST_TEST((engine->handles.scheduler != dead));
+  const RequestOutput output = run(*engine, TextPrompt{"The capital of Spain is"}, 2);
+  BOOST_REQUIRE_EQUAL(output.outputs.size(), 1u);
+  BOOST_TEST(output.outputs[0].text.starts_with(" Madrid"));
+  BOOST_TEST(stop(system, *engine, 0));
 }
 
 BOOST_FIXTURE_TEST_CASE(the_death_of_an_actor_is_reported_and_the_rest_can_be_stopped, Fixture) {

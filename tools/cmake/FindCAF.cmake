@@ -1,7 +1,13 @@
-# Imported targets CAF::core, CAF::io and CAF::openssl for the CAF that the system's package manager installed.
-# Distributions that ship CAF 0.17 have no CMake config of their own; newer CAF brings one with the same target names.
+# Imported targets CAF::core and CAF::io for the CAF that the system's package manager installed, or that
+# CMAKE_PREFIX_PATH names. CAF 0.17 has no CMake config of its own; newer CAF brings one with the same target names.
+include(FindPackageHandleStandardArgs)
+find_package(CAF CONFIG QUIET COMPONENTS ${CAF_FIND_COMPONENTS})
+if(TARGET CAF::core)
+  find_package_handle_standard_args(CAF CONFIG_MODE)
+  return()
+endif()
 find_path(CAF_INCLUDE_DIR caf/all.hpp)
-foreach(component core io openssl)
+foreach(component core io)
   find_library(CAF_${component}_LIBRARY caf_${component})
   if(CAF_${component}_LIBRARY AND NOT TARGET CAF::${component})
     add_library(CAF::${component} UNKNOWN IMPORTED)
@@ -18,8 +24,4 @@ endif()
 if(TARGET CAF::io)
   set_property(TARGET CAF::io PROPERTY INTERFACE_LINK_LIBRARIES CAF::core)
 endif()
-if(TARGET CAF::openssl)
-  set_property(TARGET CAF::openssl PROPERTY INTERFACE_LINK_LIBRARIES "CAF::io;ssl;crypto")
-endif()
-include(FindPackageHandleStandardArgs)
 find_package_handle_standard_args(CAF REQUIRED_VARS CAF_INCLUDE_DIR HANDLE_COMPONENTS)
