@@ -44,6 +44,11 @@ function(troupe_package_parts target objects_out others_out)
   set(${others_out} ${others} PARENT_SCOPE)
 endfunction()
 
+set(boost_libraries)  # for troupe.pc
+if(TROUPE_CUDA_EMULATION)
+  find_package(Boost 1.74 REQUIRED COMPONENTS context)  # here, too, where the package is made
+  set(boost_libraries " -lboost_context")
+endif()
 troupe_package_parts(actors objects others)
 add_library(package STATIC ${objects})
 set_target_properties(package PROPERTIES OUTPUT_NAME troupe EXPORT_NAME troupe LINKER_LANGUAGE CXX)
