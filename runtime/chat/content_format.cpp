@@ -51,7 +51,8 @@ class ContentFlow {
                               walk(node.body);
                             },
                             [&](const Generation& node) { walk(node.body); },
-                            [&](const Block& node) { walk(node.body); }},
+                            [&](const AutoEscape& node) { walk(node.body); },
+                            [&](const Block& node) { walk(*node.body); }},
                  statement.node);
     }
   }

@@ -83,7 +83,8 @@ std::optional<Value> find_item(const Value& value, const Value& key, Runtime& ru
     const std::size_t start = byte_offset(*text, static_cast<std::size_t>(place));
     std::size_t end = start;
     decode_at(*text, end);
-    return Value(text->substr(start, end - start));
+    return Value(
+        Text{std::make_shared<const std::string>(*text, start, end - start), value.is_markup()});
   }
   if (const Object* object = value.object()) return object->item(*index);
   return std::nullopt;
@@ -215,6 +216,7 @@ Value get_slice(const Value& value, const Value& start, const Value& stop, const
   if (const Object* object = value.object(); object && object->has_items()) {
     std::vector<Value> sliced;
     const SliceBounds bounds = slice_bounds(start, stop, step, object->length().value_or(0));
+    runtime.budget.charge_read(bounds.count);
     if (std::optional<Value> part = object->slice(bounds.start, bounds.stop, bounds.step)) {
       return *std::move(part);
     }

@@ -2,6 +2,7 @@
 // The syntax tree of a template. Built once by the parser, then only read.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,6 +20,12 @@ struct Expression;
 struct Statement;
 using ExpressionPtr = std::unique_ptr<Expression>;
 using Body = std::vector<Statement>;
+/// The bodies of {% block %}, which stand where they are, by name.
+using Blocks = std::map<std::string, std::shared_ptr<const Body>, std::less<>>;
+
+/// Whether what an expression prints is escaped for HTML: what {% autoescape %} around it says, and
+/// if that is no constant, what it says when it runs.
+enum class Escaping { kOff, kOn, kByContext };
 
 using FilterFunction = Value (*)(const Value& input, const Arguments& arguments, Runtime& runtime);
 using TestFunction = bool (*)(const Value& input, const Arguments& arguments, Runtime& runtime);
@@ -72,6 +79,7 @@ struct Comparisons {
 /// a ~ b ~ c.
 struct Concatenation {
   std::vector<ExpressionPtr> parts;
+  bool keeps_markup = false;  // markup among the parts makes the result markup
 };
 struct Conditional {
   ExpressionPtr condition;
@@ -147,6 +155,7 @@ struct TextOutput {
 };
 struct Output {
   ExpressionPtr value;
+  Escaping escaping = Escaping::kOff;
 };
 struct If {
   std::vector<std::pair<ExpressionPtr, Body>> branches;
@@ -157,6 +166,7 @@ struct For {
   ExpressionPtr iterable;
   ExpressionPtr filter;  // may be absent
   bool is_recursive = false;
+  Escaping escaping = Escaping::kOff;  // of what a recursive call gives
   Body body;
   Body otherwise;
 };
@@ -179,6 +189,7 @@ struct CallBlock {
 struct FilterBlock {
   ExpressionPtr filter;
   Body body;
+  Escaping escaping = Escaping::kOff;  // of what the filter gets
 };
 struct With {
   std::vector<std::pair<Target, ExpressionPtr>> assignments;
@@ -188,16 +199,25 @@ struct With {
 struct Generation {
   Body body;
 };
-/// {% block %}: without inheritance, a body with a scope of its own.
-struct Block {
+/// {% autoescape %}: a scope in which what is printed is escaped for HTML, or is not.
+struct AutoEscape {
+  ExpressionPtr is_on;
   Body body;
+};
+/// {% block %}: without inheritance, a body that sees the template's variables, and those around it
+/// only if it is scoped. self.NAME() gives its text once more.
+struct Block {
+  std::string name;
+  std::shared_ptr<const Body> body;
+  bool is_scoped = false;
+  bool is_required = false;  // fails: only another template could give it
 };
 struct Break {};
 struct Continue {};
 
 struct Statement {
   using Node = std::variant<TextOutput, Output, If, For, Set, SetBlock, Macro, CallBlock,
-                            FilterBlock, With, Generation, Block, Break, Continue>;
+                            FilterBlock, With, Generation, AutoEscape, Block, Break, Continue>;
   Node node;
   int line = 0;
 };

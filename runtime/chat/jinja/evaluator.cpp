@@ -41,6 +41,40 @@ class MacroObject : public Object {
   Evaluator& evaluator_;
 };
 
+/// self.NAME: a block, to be called.
+class BlockReference : public Object {
+ public:
+  BlockReference(const Body& block, Evaluator& evaluator) : block_(block), evaluator_(evaluator) {}
+  [[nodiscard]] std::string type_name() const override { return "BlockReference"; }
+  [[nodiscard]] bool is_callable() const override { return true; }
+  Value call(const Arguments& arguments, Runtime&) override {
+    if (!arguments.positional.empty() || !arguments.named.empty()) {
+      fail_type("a block takes no arguments");
+    }
+    return evaluator_.call_block(block_);
+  }
+
+ private:
+  const Body& block_;
+  Evaluator& evaluator_;
+};
+
+/// The variable `self`: the blocks of the template.
+class TemplateReference : public Object {
+ public:
+  explicit TemplateReference(Evaluator& evaluator) : evaluator_(evaluator) {}
+  [[nodiscard]] std::string type_name() const override { return "TemplateReference"; }
+  [[nodiscard]] std::string repr(Runtime&) const override { return "<TemplateReference None>"; }
+  [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime&) override {
+    const Body* block = evaluator_.find_block(name);
+    if (block == nullptr) return std::nullopt;
+    return Value(std::shared_ptr<Object>(std::make_shared<BlockReference>(*block, evaluator_)));
+  }
+
+ private:
+  Evaluator& evaluator_;
+};
+
 /// Where the named arguments of a call stand.
 class NamedPlaces {
  public:
@@ -74,17 +108,18 @@ class NamedPlaces {
 
 }  // namespace
 
-Template::Template(std::string_view source) : body_(parse(source)) {}
+Template::Template(std::string_view source) : tree_(parse(source)) {}
 
 Rendering Template::render(const Variables& variables, const RenderLimits& limits,
                            const RenderClock& clock) const {
-  return Evaluator(variables, limits, clock).run(body_);
+  return Evaluator(tree_, variables, limits, clock).run();
 }
 
-Evaluator::Evaluator(const Variables& variables, const RenderLimits& limits,
+Evaluator::Evaluator(const SyntaxTree& tree, const Variables& variables, const RenderLimits& limits,
                      const RenderClock& clock)
     : Runtime(Budget(limits.work, limits.max_steps, limits.max_output_bytes), clock.unix_us,
               clock.utc_offset_s),
+      tree_(tree),
       root_(std::make_shared<Scope>()),
       out_(&text_) {
   for (const auto& [name, value] : variables) root_->set(name, value);
@@ -96,8 +131,8 @@ Evaluator::~Evaluator() {
 
 void Evaluator::at_end(std::function<void()> function) { at_end_.push_back(std::move(function)); }
 
-Rendering Evaluator::run(const Body& body) {
-  run_body(body, root_);
+Rendering Evaluator::run() {
+  run_body(tree_.body, root_);
   return {std::move(text_), std::move(generation_spans_)};
 }
 
@@ -105,6 +140,14 @@ void Evaluator::emit(std::string_view text) {
   budget.charge(1 + text.size() / 16);
   budget.check_text_size(out_->size() + text.size());
   out_->append(text);
+}
+
+bool Evaluator::is_on(Escaping escaping) const {
+  return escaping == Escaping::kByContext ? escapes : escaping == Escaping::kOn;
+}
+
+Value Evaluator::captured(std::string text, Escaping escaping) const {
+  return is_on(escaping) ? Value::markup(std::move(text)) : Value(std::move(text));
 }
 
 Evaluator::Flow Evaluator::run_body(const Body& body, const ScopePtr& scope) {
@@ -132,73 +175,71 @@ std::string Evaluator::capture(const Body& body, const ScopePtr& scope, Flow& fl
 Evaluator::Flow Evaluator::run_statement(const Statement& statement, const ScopePtr& scope) {
   budget.charge();
   return std::visit(
-      Overloaded{
-          [&](const TextOutput& node) {
-            emit(node.text);
-            return Flow::kNext;
-          },
-          [&](const Output& node) {
-            const Value value = evaluate(*node.value, scope);
-            if (const std::string* text = value.string()) {
-              emit(*text);
-            } else {
-              emit(to_text(value, *this));
-            }
-            return Flow::kNext;
-          },
-          [&](const If& node) { return run_if(node, scope); },
-          [&](const For& node) {
-            run_for(node, evaluate(*node.iterable, scope), scope, 0);
-            return Flow::kNext;
-          },
-          [&](const Set& node) {
-            assign(node.target, evaluate(*node.value, scope), scope);
-            return Flow::kNext;
-          },
-          [&](const SetBlock& node) {
-            Flow flow = Flow::kNext;
-            Value text(capture(node.body, std::make_shared<Scope>(scope), flow));
-            if (flow != Flow::kNext) return flow;
-            if (node.filter) {
-              text = apply_filters(std::get<Filter>(node.filter->node), text, scope);
-            }
-            assign(node.target, text, scope);
-            return Flow::kNext;
-          },
-          [&](const Macro& node) {
-            scope->set(node.macro.name, make_macro(node.macro, scope));
-            return Flow::kNext;
-          },
-          [&](const CallBlock& node) {
-            run_call_block(node, scope);
-            return Flow::kNext;
-          },
-          [&](const FilterBlock& node) {
-            Flow flow = Flow::kNext;
-            const Value text(capture(node.body, std::make_shared<Scope>(scope), flow));
-            if (flow != Flow::kNext) return flow;
-            const auto& filter = std::get<Filter>(node.filter->node);
-            emit(to_text(apply_filters(filter, text, scope), *this));
-            return Flow::kNext;
-          },
-          [&](const With& node) {
-            const auto inner = std::make_shared<Scope>(scope);
-            std::vector<Value> values;
-            for (const auto& [target, value] : node.assignments) {
-              values.push_back(evaluate(*value, scope));
-            }
-            for (std::size_t i = 0; i < values.size(); ++i) {
-              assign(node.assignments[i].first, values[i], inner);
-            }
-            return run_body(node.body, inner);
-          },
-          [&](const Generation& node) {
-            run_generation(node, scope);
-            return Flow::kNext;
-          },
-          [&](const Block& node) { return run_body(node.body, std::make_shared<Scope>(root_)); },
-          [](const Break&) { return Flow::kBreak; },
-          [](const Continue&) { return Flow::kContinue; }},
+      Overloaded{[&](const TextOutput& node) {
+                   emit(node.text);
+                   return Flow::kNext;
+                 },
+                 [&](const Output& node) {
+                   run_output(node, scope);
+                   return Flow::kNext;
+                 },
+                 [&](const If& node) { return run_if(node, scope); },
+                 [&](const For& node) {
+                   run_for(node, evaluate(*node.iterable, scope), scope, 0);
+                   return Flow::kNext;
+                 },
+                 [&](const Set& node) {
+                   assign(node.target, evaluate(*node.value, scope), scope);
+                   return Flow::kNext;
+                 },
+                 [&](const SetBlock& node) {
+                   Flow flow = Flow::kNext;
+                   Value text = captured(capture(node.body, std::make_shared<Scope>(scope), flow),
+                                         Escaping::kByContext);
+                   if (flow != Flow::kNext) return flow;
+                   if (node.filter) {
+                     text = apply_filters(std::get<Filter>(node.filter->node), text, scope);
+                     if (escapes) text = captured(to_text(text, *this), Escaping::kByContext);
+                   }
+                   assign(node.target, text, scope);
+                   return Flow::kNext;
+                 },
+                 [&](const Macro& node) {
+                   scope->set(node.macro.name, make_macro(node.macro, scope));
+                   return Flow::kNext;
+                 },
+                 [&](const CallBlock& node) {
+                   run_call_block(node, scope);
+                   return Flow::kNext;
+                 },
+                 [&](const FilterBlock& node) {
+                   Flow flow = Flow::kNext;
+                   const Value text = captured(
+                       capture(node.body, std::make_shared<Scope>(scope), flow), node.escaping);
+                   if (flow != Flow::kNext) return flow;
+                   const auto& filter = std::get<Filter>(node.filter->node);
+                   emit(to_text(apply_filters(filter, text, scope), *this));
+                   return Flow::kNext;
+                 },
+                 [&](const With& node) {
+                   const auto inner = std::make_shared<Scope>(scope);
+                   std::vector<Value> values;
+                   for (const auto& [target, value] : node.assignments) {
+                     values.push_back(evaluate(*value, scope));
+                   }
+                   for (std::size_t i = 0; i < values.size(); ++i) {
+                     assign(node.assignments[i].first, values[i], inner);
+                   }
+                   return run_body(node.body, inner);
+                 },
+                 [&](const Generation& node) {
+                   run_generation(node, scope);
+                   return Flow::kNext;
+                 },
+                 [&](const AutoEscape& node) { return run_autoescape(node, scope); },
+                 [&](const Block& node) { return run_block(node, scope); },
+                 [](const Break&) { return Flow::kBreak; },
+                 [](const Continue&) { return Flow::kContinue; }},
       statement.node);
 }
 
@@ -238,7 +279,7 @@ void Evaluator::run_for(const For& node, const Value& iterable, const ScopePtr& 
         throw;
       }
       out_ = outer;
-      return Value(std::move(text));
+      return captured(std::move(text), node.escaping);
     };
   }
   const auto loop = std::make_shared<Loop>(row, depth, std::move(recurse), *this);
@@ -268,6 +309,42 @@ void Evaluator::run_generation(const Generation& node, const ScopePtr& scope) {
   emit(text);
 }
 
+void Evaluator::run_output(const Output& node, const ScopePtr& scope) {
+  const Value value = evaluate(*node.value, scope);
+  if (is_on(node.escaping)) {
+    emit(to_markup(value, *this));
+  } else if (const std::string* text = value.string()) {
+    emit(*text);
+  } else {
+    emit(to_text(value, *this));
+  }
+}
+
+Evaluator::Flow Evaluator::run_autoescape(const AutoEscape& node, const ScopePtr& scope) {
+  const auto inner = std::make_shared<Scope>(scope);
+  const bool outer = std::exchange(escapes, is_true(evaluate(*node.is_on, scope)));
+  const Flow flow = run_body(node.body, inner);
+  escapes = outer;
+  return flow;
+}
+
+Evaluator::Flow Evaluator::run_block(const Block& node, const ScopePtr& scope) {
+  if (node.is_required) {
+    throw TemplateError(TemplateError::Kind::kType, "Required block '" + node.name + "' not found");
+  }
+  return run_body(*node.body, std::make_shared<Scope>(node.is_scoped ? scope : root_));
+}
+
+const Body* Evaluator::find_block(std::string_view name) const {
+  const auto found = tree_.blocks.find(name);
+  return found == tree_.blocks.end() ? nullptr : found->second.get();
+}
+
+Value Evaluator::call_block(const Body& block) {
+  Flow flow = Flow::kNext;
+  return captured(capture(block, std::make_shared<Scope>(root_), flow), Escaping::kByContext);
+}
+
 void Evaluator::assign(const Target& target, const Value& value, const ScopePtr& scope) {
   if (target.is_tuple) {
     const std::vector<Value> values = to_vector(value, *this);
@@ -284,8 +361,7 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
     const Value* variable = scope->find(target.name, budget);
     const auto name_space = variable ? variable->object_as<Namespace>() : nullptr;
     if (!name_space) fail_type("cannot assign attribute on non-namespace object");
-    budget.charge_read(target.attribute.size());
-    name_space->set(target.attribute, value);
+    name_space->set(Value(target.attribute), value, *this);
   }
 }
 
@@ -345,7 +421,7 @@ Value Evaluator::call_macro(const MacroNode& macro, const ScopePtr& closure,
   }
   if (macro.takes_varargs) scope->set("varargs", Value::tuple(std::move(others)));
   Flow flow = Flow::kNext;
-  return Value(capture(macro.body, scope, flow));
+  return captured(capture(macro.body, scope, flow), Escaping::kByContext);
 }
 
 Value Evaluator::evaluate(const Expression& expression, const ScopePtr& scope) {
@@ -357,6 +433,9 @@ Value Evaluator::evaluate(const Expression& expression, const ScopePtr& scope) {
           [&](const Name& node) {
             if (const Value* value = scope->find(node.name, budget)) return *value;
             if (const Value* global = find_global(node.name)) return *global;
+            if (node.name == "self") {
+              return Value(std::shared_ptr<Object>(std::make_shared<TemplateReference>(*this)));
+            }
             return Value::undefined("'" + node.name + "' is undefined");
           },
           [&](const ListLiteral& node) {
@@ -394,14 +473,7 @@ Value Evaluator::evaluate(const Expression& expression, const ScopePtr& scope) {
             return is_true(left) == node.is_and ? evaluate(*node.right, scope) : left;
           },
           [&](const Comparisons& node) { return Value(evaluate_comparisons(node, scope)); },
-          [&](const Concatenation& node) {
-            std::string text;
-            for (const ExpressionPtr& part : node.parts) {
-              text += to_text(evaluate(*part, scope), *this);
-              budget.check_text_size(text.size());
-            }
-            return Value(std::move(text));
-          },
+          [&](const Concatenation& node) { return concatenate(node, scope); },
           [&](const Conditional& node) {
             if (is_true(evaluate(*node.condition, scope))) return evaluate(*node.then, scope);
             if (node.otherwise) return evaluate(*node.otherwise, scope);
@@ -431,6 +503,24 @@ Value Evaluator::evaluate(const Expression& expression, const ScopePtr& scope) {
             return Value(node.function(input, evaluate_arguments(node.arguments, scope), *this));
           }},
       expression.node);
+}
+
+Value Evaluator::concatenate(const Concatenation& node, const ScopePtr& scope) {
+  std::vector<Value> parts;
+  bool is_markup = false;
+  if (node.keeps_markup) {
+    for (const ExpressionPtr& part : node.parts) {
+      parts.push_back(evaluate(*part, scope));
+      is_markup |= parts.back().is_markup();
+    }
+  }
+  std::string text;
+  for (std::size_t i = 0; i < node.parts.size(); ++i) {
+    const Value part = node.keeps_markup ? parts[i] : evaluate(*node.parts[i], scope);
+    text += is_markup ? to_markup(part, *this) : to_text(part, *this);
+    budget.check_text_size(text.size());
+  }
+  return is_markup ? Value::markup(std::move(text)) : Value(std::move(text));
 }
 
 Value Evaluator::evaluate_bound(const ExpressionPtr& bound, const ScopePtr& scope) {

@@ -14,16 +14,20 @@ namespace troupe::jinja {
 /// what may form cycles.
 class Evaluator : public Runtime {
  public:
-  Evaluator(const Variables& variables, const RenderLimits& limits, const RenderClock& clock);
+  Evaluator(const SyntaxTree& tree, const Variables& variables, const RenderLimits& limits,
+            const RenderClock& clock);
   ~Evaluator() override;
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  [[nodiscard]] Rendering run(const Body& body);
+  [[nodiscard]] Rendering run();
 
   void at_end(std::function<void()> function) override;
   /// Runs a macro's body with its parameters bound, gives the text.
   Value call_macro(const MacroNode& macro, const ScopePtr& closure, const Arguments& arguments);
+  /// The text of a block once more; nullptr if there is no such block.
+  [[nodiscard]] const Body* find_block(std::string_view name) const;
+  Value call_block(const Body& block);
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
@@ -34,21 +38,29 @@ class Evaluator : public Runtime {
   void run_for(const For& node, const Value& iterable, const ScopePtr& scope, int depth);
   void run_call_block(const CallBlock& node, const ScopePtr& scope);
   void run_generation(const Generation& node, const ScopePtr& scope);
+  Flow run_autoescape(const AutoEscape& node, const ScopePtr& scope);
+  Flow run_block(const Block& node, const ScopePtr& scope);
+  void run_output(const Output& node, const ScopePtr& scope);
   /// The text that `body` emits, and how it ended.
   std::string capture(const Body& body, const ScopePtr& scope, Flow& flow);
   void assign(const Target& target, const Value& value, const ScopePtr& scope);
   Value make_macro(const MacroNode& macro, const ScopePtr& scope);
   void emit(std::string_view text);
+  /// What was printed, as a value.
+  [[nodiscard]] Value captured(std::string text, Escaping escaping) const;
+  [[nodiscard]] bool is_on(Escaping escaping) const;
 
   Value evaluate(const Expression& expression, const ScopePtr& scope);
   Value evaluate_call(const Call& call, const ScopePtr& scope, const Value* caller);
   Value apply_filter(const Filter& filter, const Value& input, const ScopePtr& scope);
   /// The chain of filters that ends in `last` and has no input of its own, over `text`.
   Value apply_filters(const Filter& last, const Value& text, const ScopePtr& scope);
+  Value concatenate(const Concatenation& node, const ScopePtr& scope);
   bool evaluate_comparisons(const Comparisons& chain, const ScopePtr& scope);
   Value evaluate_bound(const ExpressionPtr& bound, const ScopePtr& scope);
   Arguments evaluate_arguments(const CallArguments& arguments, const ScopePtr& scope);
 
+  const SyntaxTree& tree_;
   ScopePtr root_;
   std::string* out_;
   std::string text_;

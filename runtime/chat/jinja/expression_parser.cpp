@@ -210,7 +210,11 @@ ExpressionPtr Parser::parse_concatenation() {
   Concatenation node;
   node.parts.push_back(parse_product());
   while (skip_operator("~")) node.parts.push_back(parse_product());
-  return node.parts.size() == 1 ? std::move(node.parts.front()) : make(std::move(node), line);
+  if (node.parts.size() == 1) return std::move(node.parts.front());
+  node.keeps_markup = escaping_ == Escaping::kOn &&
+                      !std::all_of(node.parts.begin(), node.parts.end(),
+                                   [](const ExpressionPtr& part) { return is_constant(*part); });
+  return make(std::move(node), line);
 }
 
 ExpressionPtr Parser::parse_product() {

@@ -1,14 +1,17 @@
 // The functions that every template can call.
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 
+#include "runtime/base/keyed_hash.hpp"
 #include "runtime/chat/jinja/methods.hpp"
 #include "runtime/chat/jinja/objects.hpp"
 
 namespace troupe::jinja {
 namespace {
 
-class Range : public Object {
+class Range : public Object, public std::enable_shared_from_this<Range> {
  public:
   Range(std::int64_t start, std::int64_t stop, std::int64_t step)
       : start_(start), stop_(stop), step_(step) {
@@ -34,6 +37,9 @@ class Range : public Object {
     if (name == "start") return Value(start_);
     if (name == "stop") return Value(stop_);
     if (name == "step") return Value(step_);
+    const Value self(std::static_pointer_cast<Object>(shared_from_this()));
+    if (name == "index") return make_function(name, index_of, self);
+    if (name == "count") return make_function(name, count_of, self);
     return std::nullopt;
   }
   [[nodiscard]] std::optional<std::size_t> length() const override { return length_; }
@@ -65,8 +71,49 @@ class Range : public Object {
         },
         1);
   }
+  /// Of the same numbers.
+  [[nodiscard]] bool equals(const Object& other, Budget&) const override {
+    const auto* range = dynamic_cast<const Range*>(&other);
+    return range != nullptr && range->identity() == identity();
+  }
+  [[nodiscard]] std::optional<std::uint64_t> hash(Budget&) const override {
+    const auto numbers = identity();
+    return keyed_hash({reinterpret_cast<const char*>(numbers.data()), sizeof numbers});
+  }
 
  private:
+  /// What two ranges of the same numbers have in common: their length, first number and step.
+  [[nodiscard]] std::array<std::int64_t, 3> identity() const {
+    return {static_cast<std::int64_t>(length_), length_ > 0 ? start_ : 0, length_ > 1 ? step_ : 0};
+  }
+  /// Where a number stands in it.
+  [[nodiscard]] std::optional<std::int64_t> place_of(const Value& value, Budget& budget) const {
+    if (!value.is_number()) return std::nullopt;
+    budget.charge(cost_of_number(value));
+    const double number = to_double(value);
+    if (!(std::abs(number) < 1e18) || number != std::trunc(number)) return std::nullopt;
+    // The bounds may be anywhere in int64.
+    const __int128 distance =
+        static_cast<__int128>(value.small_integer().value_or(static_cast<std::int64_t>(number))) -
+        start_;
+    const __int128 place = distance / step_;
+    if (distance % step_ != 0 || place < 0 || place >= static_cast<__int128>(length_)) {
+      return std::nullopt;
+    }
+    return static_cast<std::int64_t>(place);
+  }
+  static Value index_of(const Value& self, const Arguments& call, Runtime& runtime) {
+    const auto arguments = bind(call, "index", {"value"}, 1);
+    const auto& range = static_cast<const Range&>(*self.object());
+    if (const auto place = range.place_of(*arguments[0], runtime.budget)) return Value(*place);
+    fail_value(jinja::repr(*arguments[0], runtime) + " is not in range");
+  }
+  static Value count_of(const Value& self, const Arguments& call, Runtime& runtime) {
+    const auto arguments = bind(call, "count", {"value"}, 1);
+    const auto& range = static_cast<const Range&>(*self.object());
+    return Value(std::int64_t{range.place_of(*arguments[0], runtime.budget).has_value()});
+  }
+
   std::int64_t start_;
   std::int64_t stop_;
   std::int64_t step_;
@@ -116,14 +163,27 @@ Value make_dict(const Value&, const Arguments& call, Runtime& runtime) {
   return Value::dict(std::move(dict));
 }
 
+/// dict: makes one, and has fromkeys.
+class DictMaker : public Object {
+ public:
+  [[nodiscard]] std::string type_name() const override { return "TemplateDict"; }
+  [[nodiscard]] bool is_callable() const override { return true; }
+  Value call(const Arguments& arguments, Runtime& runtime) override {
+    return make_dict(Value(), arguments, runtime);
+  }
+  [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime&) override {
+    if (name == "fromkeys") return find_method(Value::dict({}), name);
+    return std::nullopt;
+  }
+};
+
 Value make_namespace(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto result = std::make_shared<Namespace>();
   runtime.budget.charge(kStepsPerCycle);
   runtime.at_end([result] { result->clear(); });
   const Value entries = make_dict(self, call, runtime);
   for (const auto& [key, value] : entries.dict()->entries()) {
-    if (!key.is_string()) fail_type("attribute names must be strings");
-    result->set(*key.string(), value);
+    result->set(key, value, runtime);
   }
   return Value(std::shared_ptr<Object>(result));
 }
@@ -221,7 +281,6 @@ const Value* find_global(std::string_view name) {
     std::map<std::string, Value, std::less<>> globals;
     const std::pair<const char*, NativeFunction> functions[] = {
         {"range", range},
-        {"dict", make_dict},
         {"namespace", make_namespace},
         {"raise_exception", raise_exception},
         {"strftime_now", strftime_now},
@@ -230,6 +289,7 @@ const Value* find_global(std::string_view name) {
         {"lipsum", lipsum}};
     for (const auto& [key, function] : functions)
       globals.emplace(key, make_function(key, function));
+    globals.emplace("dict", Value(std::shared_ptr<Object>(std::make_shared<DictMaker>())));
     return globals;
   }();
   const auto found = kGlobals.find(name);

@@ -20,7 +20,15 @@ std::optional<Value> Namespace::attribute(std::string_view name, Runtime&) {
   return value ? std::optional(*value) : std::nullopt;
 }
 
-void Namespace::set(std::string_view name, Value value) { attributes_.set(name, std::move(value)); }
+void Namespace::set(Value name, Value value, Runtime& runtime) {
+  if (const std::string* text = name.string(); text != nullptr && text->starts_with('_')) {
+    throw TemplateError(TemplateError::Kind::kSecurity,
+                        "Chat templates cannot store underscore-prefixed attributes on a "
+                        "namespace, but got " +
+                            jinja::repr(name, runtime) + ". Please rename the attribute.");
+  }
+  attributes_.set(std::move(name), std::move(value), runtime.budget);
+}
 
 Loop::Loop(const Value& iterable, int depth, Recurse recurse, Runtime& runtime)
     : Object(iterable.depth() + 1),
@@ -64,8 +72,8 @@ std::size_t Loop::row_length() {
 }
 
 bool Loop::changed(const std::vector<Value>& values, Runtime& runtime) {
-  const bool is_same =
-      last_changed_ && equals(Value::list(*last_changed_), Value::list(values), runtime.budget);
+  const bool is_same = last_changed_ && jinja::equals(Value::list(*last_changed_),
+                                                      Value::list(values), runtime.budget);
   last_changed_ = values;
   return !is_same;
 }

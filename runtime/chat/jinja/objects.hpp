@@ -15,7 +15,8 @@ class Namespace : public Object {
   [[nodiscard]] std::string type_name() const override { return "Namespace"; }
   [[nodiscard]] std::string repr(Runtime& runtime) const override;
   [[nodiscard]] std::optional<Value> attribute(std::string_view name, Runtime&) override;
-  void set(std::string_view name, Value value);
+  /// Fails for a name that starts with an underscore.
+  void set(Value name, Value value, Runtime& runtime);
   void clear() { attributes_ = {}; }
 
  private:

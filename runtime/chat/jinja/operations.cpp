@@ -179,6 +179,9 @@ bool equals(const Value& left, const Value& right, Budget& budget) {
   if (const Dict* dict = left.dict()) {
     return dict == right.dict() || equal_dicts(*dict, *right.dict(), budget);
   }
+  if (const Object* object = left.object(); object && object != right.object()) {
+    return object->equals(*right.object(), budget);
+  }
   return is_same(left, right, budget);
 }
 
@@ -272,7 +275,7 @@ std::uint64_t hash_of(const Value& key, Budget& budget) {
   if (const std::vector<Value>* items = key.items()) {
     for (const Value& item : *items) hash = of_word(hash ^ hash_of(item, budget));
   } else if (const Object* object = key.object()) {
-    hash = reinterpret_cast<std::uintptr_t>(object);
+    hash = object->hash(budget).value_or(reinterpret_cast<std::uintptr_t>(object));
   } else if (const StreamPtr* stream = key.get_if<StreamPtr>()) {
     hash = reinterpret_cast<std::uintptr_t>(stream->get());
   }

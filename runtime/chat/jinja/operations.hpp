@@ -28,7 +28,8 @@ class Runtime {
   Budget budget;
   std::int64_t unix_us;
   std::int32_t utc_offset_s;
-  int depth = 0;  ///< nested evaluations
+  int depth = 0;         ///< nested evaluations
+  bool escapes = false;  ///< inside of an {% autoescape %} that is on
 };
 
 /// Counts one nested evaluation, fails beyond kMaxEvaluationDepth.
@@ -90,6 +91,8 @@ enum class Comparison { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreater
 /// pprint.pformat(value).
 [[nodiscard]] std::string pretty_print(const Value& value, Runtime& runtime);
 [[nodiscard]] std::string escape_html(std::string_view text, Budget& budget);
+/// Markup as it is; what else a value prints, escaped.
+[[nodiscard]] std::string to_markup(const Value& value, Runtime& runtime);
 
 struct JsonStyle {
   bool ensure_ascii = false;

@@ -7,15 +7,45 @@
 #include "runtime/chat/jinja/filters.hpp"
 #include "runtime/chat/jinja/lexer.hpp"
 #include "runtime/chat/jinja/parser_impl.hpp"
+#include "runtime/chat/jinja/unicode.hpp"
 
 namespace troupe::jinja {
 
-Body parse(std::string_view source) { return Parser(tokenize(source)).parse_template(); }
+namespace {
 
-Body Parser::parse_template() {
+bool is_blank(const Body& body) {
+  return std::all_of(body.begin(), body.end(), [](const Statement& statement) {
+    const auto* text = std::get_if<TextOutput>(&statement.node);
+    return text != nullptr && !text->text.empty() && strip(text->text).empty();
+  });
+}
+
+}  // namespace
+
+/// Whether Jinja computes it when it compiles the template, where all text is plain.
+bool Parser::is_constant(const Expression& expression) {
+  if (std::holds_alternative<Name>(expression.node) ||
+      std::holds_alternative<Call>(expression.node)) {
+    return false;
+  }
+  bool is_all_constant = true;
+  for_each_child(expression, [&](const Expression& child) {
+    is_all_constant = is_all_constant && is_constant(child);
+  });
+  return is_all_constant;
+}
+
+SyntaxTree parse(std::string_view source) { return Parser(tokenize(source)).parse_template(); }
+
+SyntaxTree Parser::parse_template() {
   Body body = parse_body({});
   fail_unknown_names(0);
-  return body;
+  return {std::move(body), std::move(blocks_)};
+}
+
+Output Parser::make_output(ExpressionPtr value) const {
+  const bool is_plain = escaping_ == Escaping::kByContext && is_constant(*value);
+  return {std::move(value), is_plain ? Escaping::kOff : escaping_};
 }
 
 void Parser::fail_unknown_names(std::size_t first) const {
@@ -47,7 +77,7 @@ Body Parser::parse_body(std::initializer_list<std::string_view> ends) {
     } else if (token.kind == Token::Kind::kVariableBegin) {
       const int line = token.line;
       advance();
-      body.push_back({Output{parse_tuple({})}, line});
+      body.push_back({make_output(parse_tuple({})), line});
       expect_kind(Token::Kind::kVariableEnd, "end of print statement");
     } else {
       advance();  // the begin of a block
@@ -96,7 +126,8 @@ void Parser::parse_statement(Body& body) {
     body.push_back({parse_call_block(line), line});
   } else if (tag == "filter") {
     ExpressionPtr filter = parse_filters(nullptr, true);
-    body.push_back({FilterBlock{std::move(filter), parse_block_body("endfilter")}, line});
+    body.push_back(
+        {FilterBlock{std::move(filter), parse_block_body("endfilter"), escaping_}, line});
   } else if (tag == "with") {
     body.push_back({parse_with(), line});
   } else if (tag == "generation") {
@@ -115,7 +146,7 @@ void Parser::parse_statement(Body& body) {
   } else if (tag == "include" || tag == "import" || tag == "from" || tag == "extends") {
     fail_syntax(line, "'" + tag + "' is not possible: a chat template is a single template");
   } else if (tag == "autoescape") {
-    fail_syntax(line, "'autoescape' is not supported");
+    body.push_back({parse_autoescape(), line});
   } else {
     fail_syntax(line, "Encountered unknown tag '" + tag + "'.");
   }
@@ -146,6 +177,7 @@ For Parser::parse_for() {
   node.iterable = parse_tuple({"recursive"}, false);
   if (skip_name("if")) node.filter = parse_expression();
   node.is_recursive = skip_name("recursive");
+  node.escaping = escaping_;
   expect_block_end();
   ++num_loops_;
   node.body = parse_body({"endfor", "else"});
@@ -171,7 +203,7 @@ void Parser::parse_print(Body& body) {
   for (bool is_first = true; current().kind != Token::Kind::kBlockEnd; is_first = false) {
     if (!is_first) expect_operator(",");
     const int line = current().line;
-    body.push_back({Output{parse_expression()}, line});
+    body.push_back({make_output(parse_expression()), line});
   }
 }
 
@@ -188,17 +220,36 @@ With Parser::parse_with() {
 }
 
 Block Parser::parse_block() {
-  const std::string name = expect_any_name();
-  if (std::find(block_names_.begin(), block_names_.end(), name) != block_names_.end()) {
-    fail_syntax(current().line, "block '" + name + "' defined twice");
+  const int line = current().line;
+  Block node;
+  node.name = expect_any_name();
+  if (!blocks_.emplace(node.name, nullptr).second) {
+    fail_syntax(line, "block '" + node.name + "' defined twice");
   }
-  block_names_.push_back(name);
-  skip_name("scoped");
-  skip_name("required");
+  node.is_scoped = skip_name("scoped");
+  node.is_required = skip_name("required");
   const int loops = std::exchange(num_loops_, 0);
-  Block node{parse_block_body("endblock")};
+  const Escaping escaping = std::exchange(escaping_, Escaping::kOff);
+  node.body = std::make_shared<const Body>(parse_block_body("endblock"));
+  escaping_ = escaping;
   num_loops_ = loops;
-  if (at_name(name)) advance();
+  if (node.is_required && !is_blank(*node.body)) {
+    fail_syntax(line, "Required blocks can only contain comments or whitespace");
+  }
+  blocks_[node.name] = node.body;
+  if (at_name(node.name)) advance();
+  return node;
+}
+
+AutoEscape Parser::parse_autoescape() {
+  AutoEscape node;
+  node.is_on = parse_expression();
+  const auto* constant = std::get_if<Literal>(&node.is_on->node);
+  const Escaping escaping = std::exchange(escaping_, constant == nullptr ? Escaping::kByContext
+                                                     : is_true(constant->value) ? Escaping::kOn
+                                                                                : Escaping::kOff);
+  node.body = parse_block_body("endautoescape");
+  escaping_ = escaping;
   return node;
 }
 
@@ -220,11 +271,23 @@ std::vector<Parameter> Parser::parse_parameters() {
 }
 
 void Parser::parse_macro_body(MacroNode& macro, std::string_view end) {
+  const int line = current().line;
   const int loops = std::exchange(num_loops_, 0);
   open_macros_.push_back(&macro);
   macro.body = parse_block_body(end);
   open_macros_.pop_back();
   num_loops_ = loops;
+  const auto caller =
+      std::find_if(macro.parameters.begin(), macro.parameters.end(),
+                   [](const Parameter& parameter) { return parameter.name == "caller"; });
+  if (macro.takes_caller && caller != macro.parameters.end()) {
+    if (!caller->default_value) {
+      fail_syntax(line,
+                  "When defining macros or call blocks the special \"caller\" argument must be "
+                  "omitted or be given a default.");
+    }
+    macro.takes_caller = false;  // it is a parameter like any other
+  }
 }
 
 Macro Parser::parse_macro() {

@@ -5,8 +5,13 @@
 
 namespace troupe::jinja {
 
+struct SyntaxTree {
+  Body body;
+  Blocks blocks;
+};
+
 /// Fails (kSyntax) naming the line, also for filters and tests that do not exist, and for sources
 /// that are nested too deeply.
-[[nodiscard]] Body parse(std::string_view source);
+[[nodiscard]] SyntaxTree parse(std::string_view source);
 
 }  // namespace troupe::jinja

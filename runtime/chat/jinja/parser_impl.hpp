@@ -8,6 +8,7 @@
 
 #include "runtime/chat/jinja/ast.hpp"
 #include "runtime/chat/jinja/lexer.hpp"
+#include "runtime/chat/jinja/parser.hpp"
 
 namespace troupe::jinja {
 
@@ -15,7 +16,7 @@ namespace troupe::jinja {
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
-  Body parse_template();
+  SyntaxTree parse_template();
 
  private:
   static constexpr int kMaxNesting = 150;
@@ -75,6 +76,7 @@ class Parser {
   void parse_print(Body& body);
   With parse_with();
   Block parse_block();
+  AutoEscape parse_autoescape();
   Macro parse_macro();
   CallBlock parse_call_block(int line);
   std::vector<Parameter> parse_parameters();
@@ -108,6 +110,9 @@ class Parser {
   CallArguments parse_arguments();
   [[nodiscard]] bool at_tuple_end(std::initializer_list<std::string_view> end_names) const;
 
+  [[nodiscard]] Output make_output(ExpressionPtr value) const;
+  [[nodiscard]] static bool is_constant(const Expression& expression);
+
   /// Fails if the tree gets too deep.
   static ExpressionPtr make(Expression::Node node, int line);
   void fail_unknown_names(std::size_t first) const;
@@ -117,7 +122,8 @@ class Parser {
   int nesting_ = 0;
   int num_loops_ = 0;  // open loops that a break would leave
   std::vector<MacroNode*> open_macros_;
-  std::vector<std::string> block_names_;
+  Blocks blocks_;
+  Escaping escaping_ = Escaping::kOff;  // where the parser is
   std::vector<UnknownName> unknown_names_;
 };
 

@@ -281,6 +281,12 @@ std::string escape_html(std::string_view text, Budget& budget) {
   return escaped;
 }
 
+std::string to_markup(const Value& value, Runtime& runtime) {
+  if (value.is_markup()) return to_text(value, runtime);
+  const std::string* text = value.string();
+  return escape_html(text ? *text : to_text(value, runtime), runtime.budget);
+}
+
 std::string to_json(const Value& value, const JsonStyle& style, Runtime& runtime) {
   std::string out;
   JsonWriter(out, style, runtime).write(value, 0);

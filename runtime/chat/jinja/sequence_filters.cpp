@@ -30,6 +30,14 @@ Value key_of(const Value& item, const std::optional<Value>& attribute, bool is_c
 
 bool is_set(const std::optional<Value>& flag) { return flag && is_true(*flag); }
 
+/// Python's sorted() takes a number for its flag, and nothing else.
+bool is_reversed(const std::optional<Value>& flag) {
+  if (flag && !flag->is_integer()) {
+    fail_type("'" + type_name(*flag) + "' object cannot be interpreted as an integer");
+  }
+  return is_set(flag);
+}
+
 Value first(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "first", {});
   if (std::optional<Value> item = iterate(input, runtime)->next()) return *std::move(item);
@@ -55,10 +63,35 @@ Value random_item(const Value& input, const Arguments& call, Runtime& runtime) {
   return get_item(input, Value::size(index), runtime);
 }
 
+/// Markup among the items or as the separator makes the result markup.
+Value join_escaped(const Value& input, const std::vector<std::optional<Value>>& arguments,
+                   Runtime& runtime) {
+  const Value separator = arguments[0].value_or(Value(""));
+  const bool has_path = arguments[1] && !arguments[1]->is_none();
+  bool is_markup = separator.is_markup();
+  std::vector<Value> items;
+  for (const Value& item : to_vector(input, runtime)) {
+    items.push_back(has_path ? get_path(item, *arguments[1], runtime) : item);
+    is_markup |= items.back().is_markup();
+  }
+  const auto text_of = [&](const Value& value) {
+    return is_markup ? to_markup(value, runtime) : to_text(value, runtime);
+  };
+  const std::string between = text_of(separator);
+  std::string joined;
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    runtime.budget.charge_read(between.size());
+    joined += (i > 0 ? between : "") + text_of(items[i]);
+    runtime.budget.check_text_size(joined.size());
+  }
+  return is_markup ? Value::markup(std::move(joined)) : Value(std::move(joined));
+}
+
 Value join(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "join", {"d", "attribute"});
   const std::string separator = arguments[0] ? to_text(*arguments[0], runtime) : "";
   const bool has_path = arguments[1] && !arguments[1]->is_none();
+  if (runtime.escapes) return join_escaped(input, arguments, runtime);
   std::string joined;
   bool is_first = true;
   const StreamPtr stream = iterate(input, runtime);
@@ -115,7 +148,7 @@ Value sort(const Value& input, const Arguments& call, Runtime& runtime) {
     }
     rows.emplace_back(Value::list(std::move(keys)), std::move(item));
   }
-  const bool is_reverse = is_set(arguments[0]);
+  const bool is_reverse = is_reversed(arguments[0]);
   std::stable_sort(rows.begin(), rows.end(), [&](const auto& a, const auto& b) {
     return is_reverse ? compare(Comparison::kLess, b.first, a.first, runtime.budget)
                       : compare(Comparison::kLess, a.first, b.first, runtime.budget);
@@ -171,26 +204,35 @@ Value sum(const Value& input, const Arguments& call, Runtime& runtime) {
   return total;
 }
 
-std::size_t positive(const std::optional<Value>& value) {
+Value empty_stream() {
+  return Value(make_stream([] { return std::nullopt; }, 1));
+}
+
+std::int64_t count_of(const std::optional<Value>& value) {
   const auto number = value->small_integer();
-  if (!number || *number < 1 || *number > kMaxRange) {
-    fail_value("the count of a filter must be between 1 and " + std::to_string(kMaxRange));
+  if (!number || *number > kMaxRange) {
+    fail_value("the count of a filter must be a number up to " + std::to_string(kMaxRange));
   }
-  return static_cast<std::size_t>(*number);
+  return *number;
 }
 
 Value batch(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "batch", {"linecount", "fill_with"}, 1);
-  const std::size_t size = positive(arguments[0]);
+  const std::int64_t size = count_of(arguments[0]);
   std::vector<Value> batches;
   std::vector<Value> row;
   for (Value& item : to_vector(input, runtime)) {
-    if (row.size() == size) batches.push_back(Value::list(std::exchange(row, {})));
+    // As in Jinja, an empty row comes first for 0, and none ends for a negative number.
+    if (static_cast<std::int64_t>(row.size()) == size) {
+      batches.push_back(Value::list(std::exchange(row, {})));
+    }
     row.push_back(std::move(item));
   }
   if (!row.empty()) {
-    runtime.budget.charge(size);
-    if (arguments[1] && !arguments[1]->is_none()) row.resize(size, *arguments[1]);
+    if (arguments[1] && !arguments[1]->is_none() && static_cast<std::int64_t>(row.size()) < size) {
+      runtime.budget.charge(static_cast<std::uint64_t>(size));
+      row.resize(static_cast<std::size_t>(size), *arguments[1]);
+    }
     batches.push_back(Value::list(std::move(row)));
   }
   return Value(iterate(Value::list(std::move(batches)), runtime));
@@ -198,7 +240,10 @@ Value batch(const Value& input, const Arguments& call, Runtime& runtime) {
 
 Value slice(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "slice", {"slices", "fill_with"}, 1);
-  const std::size_t num_slices = positive(arguments[0]);
+  const std::int64_t count = count_of(arguments[0]);
+  if (count == 0) fail_value("integer division or modulo by zero");
+  if (count < 0) return empty_stream();
+  const auto num_slices = static_cast<std::size_t>(count);
   const std::vector<Value> items = to_vector(input, runtime);
   const std::size_t size = items.size() / num_slices;
   const std::size_t num_longer = items.size() % num_slices;
@@ -276,17 +321,15 @@ Value group_by(const Value& input, const Arguments& call, Runtime& runtime) {
   return Value::list(std::move(groups));
 }
 
-/// map, select and reject take whatever is false for an empty row.
-StreamPtr iterate_if_true(const Value& input, Runtime& runtime) {
-  return is_true(input) ? iterate(input, runtime) : make_stream([] { return std::nullopt; }, 1);
-}
+// map, select and reject take whatever is false for an empty row, and then look at nothing else.
 
 Value map_values(const Value& input, const Arguments& call, Runtime& runtime) {
+  if (!is_true(input)) return empty_stream();
   const std::uint32_t depth = depth_of(input, call);
   if (const Value* path = call.positional.empty() ? call.find("attribute") : nullptr) {
     const Value* missing = call.find("default");
     return Value(make_stream(
-        [stream = iterate_if_true(input, runtime), path = *path,
+        [stream = iterate(input, runtime), path = *path,
          missing = missing ? std::optional(*missing) : std::nullopt,
          &runtime]() -> std::optional<Value> {
           const std::optional<Value> item = stream->next();
@@ -303,7 +346,7 @@ Value map_values(const Value& input, const Arguments& call, Runtime& runtime) {
   if (!filter) fail_type("No filter named '" + name + "'.");
   Arguments rest{{call.positional.begin() + 1, call.positional.end()}, call.named};
   return Value(make_stream(
-      [stream = iterate_if_true(input, runtime), filter, rest = std::move(rest),
+      [stream = iterate(input, runtime), filter, rest = std::move(rest),
        &runtime]() -> std::optional<Value> {
         const std::optional<Value> item = stream->next();
         if (!item) return std::nullopt;
@@ -317,6 +360,7 @@ Value map_values(const Value& input, const Arguments& call, Runtime& runtime) {
 /// select, reject (num_skipped 0) and selectattr, rejectattr (the first argument is a path).
 template <bool keeps, bool has_path>
 Value select_values(const Value& input, const Arguments& call, Runtime& runtime) {
+  if (!is_true(input)) return empty_stream();
   const std::size_t name_place = has_path ? 1 : 0;
   if (has_path && call.positional.empty()) fail_type("Missing parameter for attribute name");
   TestFunction test = nullptr;
@@ -330,8 +374,8 @@ Value select_values(const Value& input, const Arguments& call, Runtime& runtime)
     rest.named = call.named;
   }
   return Value(make_stream(
-      [stream = iterate_if_true(input, runtime), path = has_path ? call.positional[0] : Value(),
-       test, rest = std::move(rest), &runtime]() -> std::optional<Value> {
+      [stream = iterate(input, runtime), path = has_path ? call.positional[0] : Value(), test,
+       rest = std::move(rest), &runtime]() -> std::optional<Value> {
         while (std::optional<Value> item = stream->next()) {
           const DepthGuard guard(runtime);
           runtime.budget.charge();
@@ -366,6 +410,7 @@ constexpr FilterEntry kFilters[] = {{"batch", batch},
 }  // namespace
 
 Value get_path(const Value& value, const Value& path, Runtime& runtime) {
+  if (path.is_none()) return value;
   if (!path.is_string()) return get_item(value, path, runtime);
   Value found = value;
   std::string_view rest = *path.string();

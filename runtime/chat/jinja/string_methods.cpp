@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/chat/jinja/bytes.hpp"
 #include "runtime/chat/jinja/format.hpp"
 #include "runtime/chat/jinja/unicode.hpp"
 
@@ -15,10 +16,15 @@ const std::string& text_of(const Value& value) {
 }
 
 std::int64_t integer_of(const std::optional<Value>& value, std::int64_t missing) {
-  if (!value || value->is_none()) return missing;
+  if (!value) return missing;
   const auto number = value->small_integer();
   if (!number) fail_type("'" + type_name(*value) + "' object cannot be interpreted as an integer");
   return *number;
+}
+
+/// The text of a value, for use in `self`: escaped where that is markup and the value is not.
+std::string text_like(const Value& self, const Value& value, Runtime& runtime) {
+  return self.is_markup() ? to_markup(value, runtime) : text_of(value);
 }
 
 /// The part [start, end) of a text in code points, as find, count and startswith take it.
@@ -34,7 +40,7 @@ Window window(const std::string& text, const std::optional<Value>& start,
   runtime.budget.charge_characters(text.size());
   const auto size = static_cast<std::int64_t>(num_code_points(text));
   const auto place = [&](const std::optional<Value>& bound, std::int64_t missing) {
-    const std::int64_t index = integer_of(bound, missing);
+    const std::int64_t index = bound && bound->is_none() ? missing : integer_of(bound, missing);
     return index < 0 ? std::max<std::int64_t>(index + size, 0) : index;
   };
   const std::int64_t first = place(start, 0);
@@ -279,7 +285,7 @@ Value partition_text(const Value& self, const Arguments& call, Runtime& runtime)
 
 Value split_lines(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "splitlines", {"keepends"});
-  const bool keeps_ends = arguments[0] && is_true(*arguments[0]);
+  const bool keeps_ends = integer_of(arguments[0], 0) != 0;
   const std::string& text = text_of(self);
   runtime.budget.charge_characters(text.size());
   std::vector<Value> lines;
@@ -301,8 +307,9 @@ Value split_lines(const Value& self, const Arguments& call, Runtime& runtime) {
 
 Value replace_text(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "replace", {"old", "new", "count"}, 2);
-  return Value(replace_all(text_of(self), text_of(*arguments[0]), text_of(*arguments[1]),
-                           integer_of(arguments[2], -1), runtime));
+  return Value(replace_all(text_of(self), text_of(*arguments[0]),
+                           text_like(self, *arguments[1], runtime), integer_of(arguments[2], -1),
+                           runtime));
 }
 
 Value join_text(const Value& self, const Arguments& call, Runtime& runtime) {
@@ -312,15 +319,16 @@ Value join_text(const Value& self, const Arguments& call, Runtime& runtime) {
   bool is_first = true;
   std::int64_t index = 0;
   for (const Value& item : to_vector(*arguments[0], runtime)) {
-    if (!item.is_string()) {
+    if (!item.is_string() && !self.is_markup()) {
       fail_type("sequence item " + std::to_string(index) + ": expected str instance, " +
                 type_name(item) + " found");
     }
     ++index;
-    runtime.budget.charge_text(separator.size() + item.string()->size());
-    runtime.budget.check_text_size(joined.size() + separator.size() + item.string()->size());
+    const std::string part = text_like(self, item, runtime);
+    runtime.budget.charge_text(separator.size() + part.size());
+    runtime.budget.check_text_size(joined.size() + separator.size() + part.size());
     if (!std::exchange(is_first, false)) joined += separator;
-    joined += *item.string();
+    joined += part;
   }
   return Value(std::move(joined));
 }
@@ -412,6 +420,52 @@ Value translate(const Value& self, const Arguments& call, Runtime& runtime) {
   return Value(std::move(translated));
 }
 
+/// str.maketrans: from one dict, or from the characters of two texts and those of a third that go.
+Value make_translation(const Value&, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "maketrans", {"x", "y", "z"}, 1);
+  Dict table;
+  if (!arguments[1]) {
+    if (!arguments[0]->dict()) {
+      fail_type("if you give only one argument to maketrans it must be a dict");
+    }
+    for (const auto& [key, value] : arguments[0]->dict()->entries()) {
+      const std::string* text = key.string();
+      if (text != nullptr && num_code_points(*text) != 1) {
+        fail_value("string keys in translate table must be of length 1");
+      }
+      if (text == nullptr && !key.is_integer()) {
+        fail_type("keys in translate table must be strings or integers");
+      }
+      std::size_t start = 0;
+      table.set(text ? Value(static_cast<std::int64_t>(decode_at(*text, start))) : key, value,
+                runtime.budget);
+    }
+    return Value::dict(std::move(table));
+  }
+  const std::string& from = text_of(*arguments[0]);
+  const std::string& to = text_of(*arguments[1]);
+  runtime.budget.charge_characters(from.size() + to.size());
+  if (num_code_points(from) != num_code_points(to)) {
+    fail_value("the first two maketrans arguments must have equal length");
+  }
+  for (std::size_t i = 0, j = 0; i < from.size();) {
+    Value key(static_cast<std::int64_t>(decode_at(from, i)));
+    table.set(std::move(key), Value(static_cast<std::int64_t>(decode_at(to, j))), runtime.budget);
+  }
+  const std::string gone = arguments[2] ? text_of(*arguments[2]) : "";
+  for (std::size_t i = 0; i < gone.size();) {
+    Value key(static_cast<std::int64_t>(decode_at(gone, i)));
+    table.set(std::move(key), Value(), runtime.budget);
+  }
+  return Value::dict(std::move(table));
+}
+
+Value encode_text(const Value& self, const Arguments& call, Runtime& runtime) {
+  const auto arguments = bind(call, "encode", {"encoding", "errors"});
+  return encode(text_of(self), arguments[0] ? text_of(*arguments[0]) : "utf-8",
+                arguments[1] ? text_of(*arguments[1]) : "strict", runtime);
+}
+
 /// format() with the fields of one dict.
 Value format_map(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "format_map", {"mapping"}, 1);
@@ -476,7 +530,7 @@ NativeFunction find_string_method(std::string_view name) {
       {"isspace", all_method<is_space>},
       {"isprintable",
        [](const Value& self, const Arguments& call, Runtime& runtime) {
-         if (text_of(self).empty()) return Value(true);
+         if (text_of(self).empty() && call.positional.empty()) return Value(true);
          return all_method<is_printable>(self, call, runtime);
        }},
       {"islower", case_method<is_lower, is_upper>},
@@ -506,6 +560,8 @@ NativeFunction find_string_method(std::string_view name) {
       {"zfill", zero_fill},
       {"expandtabs", expand_tabs},
       {"translate", translate},
+      {"encode", encode_text},
+      {"maketrans", make_translation},
       {"format_map", format_map},
       {"format", brace_format}};
   const auto found = kMethods.find(name);

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/chat/jinja/ast.hpp"
+#include "runtime/chat/jinja/parser.hpp"
 
 namespace troupe::jinja {
 
@@ -29,13 +29,13 @@ using Variables = std::vector<std::pair<std::string, Value>>;
 class Template {
  public:
   explicit Template(std::string_view source);
-  [[nodiscard]] const Body& body() const noexcept { return body_; }
+  [[nodiscard]] const Body& body() const noexcept { return tree_.body; }
   /// A later variable of the same name hides an earlier one.
   [[nodiscard]] Rendering render(const Variables& variables, const RenderLimits& limits,
                                  const RenderClock& clock) const;
 
  private:
-  Body body_;
+  SyntaxTree tree_;
 };
 
 }  // namespace troupe::jinja

@@ -21,18 +21,18 @@ Value modulo(const Value& value, const Value& divisor, Runtime& runtime) {
 }
 
 template <std::int64_t remainder>
-bool has_parity(const Value& value, const Arguments&, Runtime& runtime) {
+bool has_parity(const Value& value, Runtime& runtime) {
   return equals(modulo(value, Value(std::int64_t{2}), runtime), Value(remainder), runtime.budget);
 }
 
-bool is_sequence(const Value& value, const Arguments&, Runtime&) {
+bool is_sequence(const Value& value) {
   const Object* object = value.object();
   return value.is_string() || value.items() || value.dict() || value.is_undefined() ||
          (object && object->has_items());
 }
 
 template <bool (*right)(char32_t), bool (*wrong)(char32_t)>
-bool has_case(const Value& value, const Arguments&, Runtime& runtime) {
+bool has_case(const Value& value, Runtime& runtime) {
   const std::string text = to_text(value, runtime);
   runtime.budget.charge_characters(text.size());
   bool has_cased = false;
@@ -44,36 +44,59 @@ bool has_case(const Value& value, const Arguments&, Runtime& runtime) {
   return has_cased;
 }
 
+/// A test that takes nothing but the value.
+template <bool (*satisfies)(const Value&)>
+bool plain(const Value& value, const Arguments& call, Runtime&) {
+  (void)bind(call, "test", {});
+  return satisfies(value);
+}
+template <bool (*satisfies)(const Value&, Runtime&)>
+bool plain(const Value& value, const Arguments& call, Runtime& runtime) {
+  (void)bind(call, "test", {});
+  return satisfies(value, runtime);
+}
+
+bool is_defined(const Value& v) { return !v.is_undefined(); }
+bool is_undefined(const Value& v) { return v.is_undefined(); }
+bool is_none(const Value& v) { return v.is_none(); }
+bool is_boolean(const Value& v) { return v.get_if<bool>() != nullptr; }
+template <bool flag>
+bool is_exactly(const Value& v) {
+  return v.get_if<bool>() != nullptr && *v.get_if<bool>() == flag;
+}
+bool is_integer(const Value& v) { return v.is_integer() && !is_boolean(v); }
+bool is_float(const Value& v) { return v.get_if<double>() != nullptr; }
+bool is_number(const Value& v) { return v.is_number(); }
+bool is_string(const Value& v) { return v.is_string(); }
+bool is_mapping(const Value& v) { return v.dict() != nullptr; }
+bool is_callable(const Value& v) {
+  return v.is_undefined() || (v.object() && v.object()->is_callable());
+}
+bool is_escaped(const Value& v) { return v.is_markup(); }
+bool is_filter(const Value& v) { return v.is_string() && find_filter(*v.string()); }
+bool is_test(const Value& v) { return v.is_string() && find_test(*v.string()); }
+
 const TestTable& table() {
   static const TestTable kTests = {
-      {"defined", [](const Value& v, const Arguments&, Runtime&) { return !v.is_undefined(); }},
-      {"undefined", [](const Value& v, const Arguments&, Runtime&) { return v.is_undefined(); }},
-      {"none", [](const Value& v, const Arguments&, Runtime&) { return v.is_none(); }},
-      {"boolean",
-       [](const Value& v, const Arguments&, Runtime&) { return v.get_if<bool>() != nullptr; }},
-      {"true", [](const Value& v, const Arguments&,
-                  Runtime&) { return v.get_if<bool>() && *v.get_if<bool>(); }},
-      {"false", [](const Value& v, const Arguments&,
-                   Runtime&) { return v.get_if<bool>() && !*v.get_if<bool>(); }},
-      {"integer", [](const Value& v, const Arguments&,
-                     Runtime&) { return v.is_integer() && !v.get_if<bool>(); }},
-      {"float",
-       [](const Value& v, const Arguments&, Runtime&) { return v.get_if<double>() != nullptr; }},
-      {"number", [](const Value& v, const Arguments&, Runtime&) { return v.is_number(); }},
-      {"string", [](const Value& v, const Arguments&, Runtime&) { return v.is_string(); }},
-      {"mapping", [](const Value& v, const Arguments&, Runtime&) { return v.dict() != nullptr; }},
-      {"sequence", is_sequence},
-      {"iterable",
-       [](const Value& v, const Arguments&, Runtime& runtime) { return is_iterable(v, runtime); }},
-      {"callable",
-       [](const Value& v, const Arguments&, Runtime&) {
-         return v.is_undefined() || (v.object() && v.object()->is_callable());
-       }},
-      {"escaped", [](const Value& v, const Arguments&, Runtime&) { return v.is_markup(); }},
-      {"lower", has_case<is_lower, is_upper>},
-      {"upper", has_case<is_upper, is_lower>},
-      {"odd", has_parity<1>},
-      {"even", has_parity<0>},
+      {"defined", plain<is_defined>},
+      {"undefined", plain<is_undefined>},
+      {"none", plain<is_none>},
+      {"boolean", plain<is_boolean>},
+      {"true", plain<is_exactly<true>>},
+      {"false", plain<is_exactly<false>>},
+      {"integer", plain<is_integer>},
+      {"float", plain<is_float>},
+      {"number", plain<is_number>},
+      {"string", plain<is_string>},
+      {"mapping", plain<is_mapping>},
+      {"sequence", plain<is_sequence>},
+      {"iterable", plain<is_iterable>},
+      {"callable", plain<is_callable>},
+      {"escaped", plain<is_escaped>},
+      {"lower", plain<has_case<is_lower, is_upper>>},
+      {"upper", plain<has_case<is_upper, is_lower>>},
+      {"odd", plain<has_parity<1>>},
+      {"even", plain<has_parity<0>>},
       {"divisibleby",
        [](const Value& v, const Arguments& call, Runtime& runtime) {
          const auto arguments = bind(call, "divisibleby", {"num"}, 1);
@@ -87,10 +110,8 @@ const TestTable& table() {
        [](const Value& v, const Arguments& call, Runtime& runtime) {
          return is_same(v, *bind(call, "sameas", {"other"}, 1)[0], runtime.budget);
        }},
-      {"filter", [](const Value& v, const Arguments&,
-                    Runtime&) { return v.is_string() && find_filter(*v.string()); }},
-      {"test", [](const Value& v, const Arguments&,
-                  Runtime&) { return v.is_string() && find_test(*v.string()); }},
+      {"filter", plain<is_filter>},
+      {"test", plain<is_test>},
       {"eq", compares<Comparison::kEqual>},
       {"equalto", compares<Comparison::kEqual>},
       {"==", compares<Comparison::kEqual>},

@@ -2,12 +2,14 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <set>
 
 #include "runtime/chat/jinja/filter_tables.hpp"
 #include "runtime/chat/jinja/format.hpp"
 #include "runtime/chat/jinja/methods.hpp"
 #include "runtime/chat/jinja/string_methods.hpp"
 #include "runtime/chat/jinja/unicode.hpp"
+#include "runtime/chat/jinja/urlize.hpp"
 #include "runtime/chat/jinja/word_wrap.hpp"
 
 namespace troupe::jinja {
@@ -19,12 +21,17 @@ Value like(const Value& input, std::string text) {
 }
 
 std::int64_t integer(const std::optional<Value>& value, std::int64_t missing) {
-  if (!value || value->is_none()) return missing;
+  if (!value) return missing;
   const auto number = value->small_integer();
   if (!number || *number > 1'000'000'000 || *number < -1'000'000'000) {
     fail_type("a filter's argument must be a small integer, not " + type_name(*value));
   }
   return *number;
+}
+
+/// The same where none stands for a missing value, too.
+std::int64_t integer_or_none(const std::optional<Value>& value, std::int64_t missing) {
+  return value && value->is_none() ? missing : integer(value, missing);
 }
 
 template <std::string (*map)(std::string_view)>
@@ -75,8 +82,16 @@ Value trim(const Value& input, const Arguments& call, Runtime& runtime) {
 
 Value replace(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "replace", {"old", "new", "count"}, 2);
-  return Value(replace_all(to_text(input, runtime), to_text(*arguments[0], runtime),
-                           to_text(*arguments[1], runtime), integer(arguments[2], -1), runtime));
+  const Value& old_part = *arguments[0];
+  const Value& new_part = *arguments[1];
+  const bool is_markup =
+      runtime.escapes && (input.is_markup() || old_part.is_markup() || new_part.is_markup());
+  const auto text_of = [&](const Value& value) {
+    return is_markup ? to_markup(value, runtime) : to_text(value, runtime);
+  };
+  std::string replaced = replace_all(text_of(input), to_text(old_part, runtime), text_of(new_part),
+                                     integer_or_none(arguments[2], -1), runtime);
+  return is_markup ? Value::markup(std::move(replaced)) : Value(std::move(replaced));
 }
 
 Value indent(const Value& input, const Arguments& call, Runtime& runtime) {
@@ -121,7 +136,8 @@ Value format_filter(const Value& input, const Arguments& call, Runtime& runtime)
 Value center(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "center", {"width"});
   const Value width(integer(arguments[0], 80));
-  return find_string_method("center")(Value(to_text(input, runtime)), {{width}, {}}, runtime);
+  const Value text = input.is_string() ? input : Value(to_text(input, runtime));
+  return like(text, *find_string_method("center")(text, {{width}, {}}, runtime).string());
 }
 
 Value escape(const Value& input, const Arguments& call, Runtime& runtime) {
@@ -182,7 +198,7 @@ Value truncate_text(const Value& input, const Arguments& call, Runtime& runtime)
   const auto arguments = bind(call, "truncate", {"length", "killwords", "end", "leeway"});
   const std::int64_t length = integer(arguments[0], 255);
   const std::string end = arguments[2] ? to_text(*arguments[2], runtime) : "...";
-  const std::int64_t leeway = integer(arguments[3], 5);
+  const std::int64_t leeway = integer_or_none(arguments[3], 5);
   const auto end_size = static_cast<std::int64_t>(num_code_points(end));
   if (length < end_size || leeway < 0) fail_value("truncate's length is shorter than its end");
   const std::optional<std::size_t> size = jinja::length(input, runtime.budget);
@@ -197,7 +213,7 @@ Value truncate_text(const Value& input, const Arguments& call, Runtime& runtime)
     const std::size_t space = cut.rfind(' ');
     if (space != std::string::npos) cut.resize(space);
   }
-  return Value(cut + end);
+  return like(input, cut + (input.is_markup() ? to_markup(Value(end), runtime) : end));
 }
 
 Value word_count(const Value& input, const Arguments& call, Runtime& runtime) {
@@ -208,9 +224,8 @@ Value word_count(const Value& input, const Arguments& call, Runtime& runtime) {
   bool in_word = false;
   for (std::size_t i = 0; i < text.size();) {
     const char32_t c = decode_at(text, i);
-    const bool is_word = c == '_' || is_alpha(c) || is_decimal(c) || is_digit(c) || is_numeric(c);
-    count += is_word && !in_word;
-    in_word = is_word;
+    count += is_word(c) && !in_word;
+    in_word = is_word(c);
   }
   return Value(count);
 }
@@ -271,7 +286,49 @@ Value xml_attributes(const Value& input, const Arguments& call, Runtime& runtime
     runtime.budget.check_text_size(attributes.size());
   }
   const bool has_space = !arguments[0] || is_true(*arguments[0]);
-  return Value(has_space && !attributes.empty() ? " " + attributes : attributes);
+  if (has_space && !attributes.empty()) attributes.insert(0, 1, ' ');
+  return runtime.escapes ? Value::markup(std::move(attributes)) : Value(std::move(attributes));
+}
+
+/// The words of `texts`, sorted and each once.
+std::string sorted_words(std::initializer_list<std::string> texts, Runtime& runtime) {
+  std::set<std::string> words;
+  for (const std::string& text : texts) {
+    const Value parts = find_string_method("split")(Value(text), {}, runtime);
+    for (const Value& word : *parts.items()) words.insert(*word.string());
+  }
+  std::string joined;
+  for (const std::string& word : words) joined += (joined.empty() ? "" : " ") + word;
+  return joined;
+}
+
+Value urlize_filter(const Value& input, const Arguments& call, Runtime& runtime) {
+  const auto arguments =
+      bind(call, "urlize", {"trim_url_limit", "nofollow", "target", "rel", "extra_schemes"});
+  LinkStyle style;
+  if (arguments[0] && !arguments[0]->is_none()) style.max_shown = integer(arguments[0], 0);
+  const bool is_nofollow = arguments[1] && is_true(*arguments[1]);
+  const auto attribute = [&](const char* name, const Value& value) {
+    style.attributes += std::string(" ") + name + "=\"" + to_markup(value, runtime) + "\"";
+  };
+  std::string rel;
+  if (arguments[3] && is_true(*arguments[3])) {
+    if (!arguments[3]->is_string()) fail_type("urlize's rel must be a text");
+    rel = *arguments[3]->string();
+  }
+  // Jinja's own policy for links.
+  attribute("rel", Value(sorted_words({rel, is_nofollow ? "nofollow" : "", "noopener"}, runtime)));
+  if (arguments[2] && is_true(*arguments[2])) attribute("target", *arguments[2]);
+  if (arguments[4] && !arguments[4]->is_none()) {
+    for (const Value& scheme : to_vector(*arguments[4], runtime)) {
+      if (!scheme.is_string() || !is_scheme(*scheme.string())) {
+        fail_value(repr(scheme, runtime) + " is not a valid URI scheme prefix.");
+      }
+      style.other_schemes.push_back(*scheme.string());
+    }
+  }
+  std::string linked = urlize(to_markup(input, runtime), style, runtime.budget);
+  return runtime.escapes ? Value::markup(std::move(linked)) : Value(std::move(linked));
 }
 
 std::string unescape_html(const std::string& text) {
@@ -331,6 +388,7 @@ constexpr FilterEntry kFilters[] = {{"capitalize", mapped<capitalize>},
                                     {"truncate", truncate_text},
                                     {"upper", mapped<to_upper>},
                                     {"urlencode", url_encode},
+                                    {"urlize", urlize_filter},
                                     {"wordcount", word_count},
                                     {"wordwrap", word_wrap},
                                     {"xmlattr", xml_attributes}};

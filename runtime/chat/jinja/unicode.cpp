@@ -185,6 +185,9 @@ bool is_digit(char32_t c) {
 bool is_numeric(char32_t c) {
   return u_getIntPropertyValue(icu(c), UCHAR_NUMERIC_TYPE) != U_NT_NONE;
 }
+bool is_word(char32_t c) {
+  return c == '_' || is_alpha(c) || is_decimal(c) || is_digit(c) || is_numeric(c);
+}
 bool is_lower(char32_t c) { return u_hasBinaryProperty(icu(c), UCHAR_LOWERCASE); }
 bool is_upper(char32_t c) { return u_hasBinaryProperty(icu(c), UCHAR_UPPERCASE); }
 bool is_title(char32_t c) { return u_charType(icu(c)) == U_TITLECASE_LETTER; }

@@ -33,6 +33,8 @@ void append_utf8(std::string& text, char32_t code_point);
 [[nodiscard]] int decimal_value(char32_t c);
 [[nodiscard]] bool is_digit(char32_t c);
 [[nodiscard]] bool is_numeric(char32_t c);
+/// \w of Python's expressions: letters, what is numeric, and the underscore.
+[[nodiscard]] bool is_word(char32_t c);
 [[nodiscard]] bool is_lower(char32_t c);
 [[nodiscard]] bool is_upper(char32_t c);
 [[nodiscard]] bool is_title(char32_t c);

@@ -194,6 +194,14 @@ class Object {
                                                    std::int64_t /*stride*/) const {
     return std::nullopt;
   }
+  /// Of another object; each equals itself without being asked.
+  [[nodiscard]] virtual bool equals(const Object& /*other*/, Budget& /*budget*/) const {
+    return false;
+  }
+  /// Equal for equal objects; nullopt: only itself equals it.
+  [[nodiscard]] virtual std::optional<std::uint64_t> hash(Budget& /*budget*/) const {
+    return std::nullopt;
+  }
   [[nodiscard]] std::uint32_t depth() const noexcept { return depth_; }
 
  private:

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "runtime/chat/jinja/filter_tables.hpp"
+#include "runtime/chat/jinja/format.hpp"
 #include "runtime/chat/jinja/methods.hpp"
 #include "runtime/chat/jinja/unicode.hpp"
 
@@ -60,7 +61,9 @@ Value absolute(const Value& input, const Arguments& call, Runtime& runtime) {
 
 Value round_number(const Value& input, const Arguments& call, Runtime&) {
   const auto arguments = bind(call, "round", {"precision", "method"});
-  const auto precision = arguments[0] ? arguments[0]->small_integer() : std::int64_t{0};
+  const bool has_none = arguments[0] && arguments[0]->is_none();
+  const auto precision =
+      arguments[0] && !has_none ? arguments[0]->small_integer() : std::int64_t{0};
   const std::string method = arguments[1] && arguments[1]->is_string() ? *arguments[1]->string()
                              : arguments[1]                            ? ""
                                                                        : "common";
@@ -69,8 +72,9 @@ Value round_number(const Value& input, const Arguments& call, Runtime&) {
   if (method == "common") {
     if (number.is_integer() && *precision >= 0) return number;
     const double rounded = round_half_even(to_double(number), *precision);
-    return number.is_integer() ? truncate(rounded) : Value(rounded);
+    return number.is_integer() || has_none ? truncate(rounded) : Value(rounded);
   }
+  if (has_none) fail_type("round's precision must be an integer");
   if (method != "ceil" && method != "floor") {
     fail_value("method must be common, ceil or floor");
   }
@@ -117,8 +121,9 @@ Value items(const Value& input, const Arguments& call, Runtime& runtime) {
 Value dict_sort(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "dictsort", {"case_sensitive", "by", "reverse"});
   const bool is_case_sensitive = arguments[0] && is_true(*arguments[0]);
-  const std::string by =
-      arguments[1] && arguments[1]->is_string() ? *arguments[1]->string() : "key";
+  const std::string by = !arguments[1]               ? "key"
+                         : arguments[1]->is_string() ? *arguments[1]->string()
+                                                     : "";
   if (by != "key" && by != "value") {
     fail_value("You can only sort by either \"key\" or \"value\"");
   }
@@ -151,7 +156,10 @@ Value dict_sort(const Value& input, const Arguments& call, Runtime& runtime) {
 
 Value attribute(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "attr", {"name"}, 1);
-  const std::string name = to_text(*arguments[0], runtime);
+  if (!arguments[0]->is_string()) {
+    fail_type("attribute name must be string, not '" + type_name(*arguments[0]) + "'");
+  }
+  const std::string name = *arguments[0]->string();
   if (std::optional<Value> found = find_attribute(input, name, runtime)) return *std::move(found);
   return Value::undefined("'" + type_name(input) + " object' has no attribute '" + name + "'");
 }
@@ -187,8 +195,8 @@ Value file_size(const Value& input, const Arguments& call, Runtime& runtime) {
     ++index;
   }
   const std::string prefix = is_binary && index == 0 ? "K" : kPrefixes[index];
-  const std::string rounded = float_repr(round_half_even(bytes / unit, 1));
-  return Value(rounded + " " + prefix + (is_binary ? "iB" : "B"));
+  const Value rounded = printf_format(Value("%.1f"), Value(bytes / unit), runtime);
+  return Value(*rounded.string() + " " + prefix + (is_binary ? "iB" : "B"));
 }
 
 constexpr FilterEntry kFilters[] = {{"abs", absolute},

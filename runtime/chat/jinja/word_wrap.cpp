@@ -10,9 +10,6 @@ namespace {
 using Text32 = std::u32string_view;
 
 bool is_blank(char32_t c) { return c == ' ' || (c >= 9 && c <= 13); }
-bool is_word(char32_t c) {
-  return c == '_' || is_alpha(c) || is_decimal(c) || is_digit(c) || is_numeric(c);
-}
 bool is_letter(char32_t c) { return is_word(c) && !is_decimal(c); }
 bool is_word_punctuation(char32_t c) {
   return is_word(c) || Text32(U"!\"'&.,?").find(c) != Text32::npos;

@@ -49,6 +49,8 @@ std::string hostile_variables() {
          field("half", quoted(text.substr(0, kTextBytes / 2) + "b")) +
          field("tail", quoted("b" + text.substr(0, kTextBytes / 2))) +
          field("spaced", quoted(spaced)) + field("wide", quoted(wide)) +
+         field("brackets",
+               quoted(std::string(kTextBytes / 2, '(') + std::string(kTextBytes / 2, ')'))) +
          field("digits", quoted(std::string(4000, '9'))) + field("list", list + "]") +
          field("list2", list + "]") + field("d", dict + "}") + field("d2", dict + "}") + "}";
 }
@@ -102,7 +104,15 @@ const char* const kOperations[] = {
     // functions and calls
     "range(99999) | list", "range(99999) | length", "dict(d)", "namespace(d)", "namespace(**d)",
     "dict(**d)", "cycler(*list)", "strftime_now(s)", "m(*list)", "m(**d)", "joiner(s)()", "m(1, 2)",
-    "macro_chain(1)"};
+    "macro_chain(1)",
+    // links, bytes, blocks
+    "s | urlize", "spaced | urlize", "wide | urlize(3, rel=s)", "(brackets | safe) | urlize",
+    "spaced | urlize(extra_schemes=['ftp:'])", "s.encode()", "wide.encode('latin-1')",
+    "wide.encode('ascii', 'backslashreplace')", "s.encode().decode()", "s.encode().hex()",
+    "s.encode()[::-1]", "0 in s.encode()", "s.encode() | string", "s.encode() == same.encode()",
+    "{s.encode(): 1}", "s.encode('x' ~ s)", "s.maketrans(s, same)", "s.maketrans(d)",
+    "range(99999).index(99998)", "range(99999)[::-1]", "range(9) == range(8)", "self.text()",
+    "(s | safe) ~ s", "(s | safe).replace('a', s)", "(s | safe).join(list)", "dict.fromkeys(list)"};
 
 BOOST_AUTO_TEST_SUITE(template_work)
 
@@ -121,7 +131,7 @@ BOOST_AUTO_TEST_CASE(each_operation_is_charged_for_what_it_reads_and_makes) {
         "{% set number = 10 ** 4000 %}{% macro m() %}{{ varargs | length }}{{ kwargs | length }}{% "
         "endmacro %}"
         "{% macro macro_chain(a, b=a, c=b) %}{% macro n() %}{% endmacro %}{{ n() }}{% endmacro %}"
-        "{% for i in range(99999) %}{% set x = " +
+        "{% block text %}{{ s }}{% endblock %}{% for i in range(99999) %}{% set x = " +
         operation + " %}{% endfor %}";
     const auto compiled = ChatTemplate::compile(source, {.max_steps = kSteps});
     BOOST_REQUIRE_MESSAGE(compiled.ok(), operation);
@@ -166,7 +176,22 @@ BOOST_AUTO_TEST_CASE(no_operation_gets_past_the_limits) {
        ""},
       {"{% for i in range(99999) %}{% for j in range(99999) %}{% macro m() %}{% endmacro %}"
        "{% endfor %}{% endfor %}",
-       "needs more than"}};
+       "needs more than"},
+      // blocks that call each other, twice each, and one that calls itself
+      {"{% block a %}x{% endblock %}{% block b %}{{ self.a() }}{{ self.a() }}{% endblock %}"
+       "{% block c %}{% for i in range(99999) %}{{ self.b() }}{% endfor %}{% endblock %}"
+       "{% for i in range(99999) %}{{ self.c() }}{% endfor %}",
+       "needs more than"},
+      {"{% block a %}{{ self.a() }}{% endblock %}", "recurses too deeply"},
+      {"{% autoescape true %}{% set ns = namespace(x='<') %}{% for i in range(99) %}"
+       "{% set ns.x = (ns.x | e | string) ~ ns.x | forceescape %}{% endfor %}{{ ns.x }}"
+       "{% endautoescape %}",
+       "needs more than"},
+      {"{{ ('a@b.cd ' * 4000000) | urlize }}", "needs more than"},
+      {"{{ 'x' | urlize(rel='a ' * 30000000) }}", "needs more than"},
+      {"{{ ('ftp:x ' * 100000) | urlize(extra_schemes=['ftp:'] * 100000) }}", "needs more than"},
+      {"{{ ('\u20ac' * 3000000).encode('ascii', 'xmlcharrefreplace') }}", "needs more than"},
+      {"{{ range(99999) | map('string') | map('urlize') | join | length }}", "needs more than"}};
   for (const auto& [source, words] : cases) {
     const auto compiled = ChatTemplate::compile(source, {.max_steps = 3'000'000});
     BOOST_REQUIRE(compiled.ok());
