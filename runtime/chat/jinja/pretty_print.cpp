@@ -14,7 +14,7 @@ constexpr std::size_t kWidth = 80;
 /// each other go by their types' names.
 Value with_sorted_keys(const Value& value, Runtime& runtime) {
   const DepthGuard guard(runtime);
-  runtime.budget.charge();
+  runtime.budget.charge(8);  // a copy is made, also of what occurs many times
   if (const std::vector<Value>* items = value.items()) {
     std::vector<Value> sorted;
     for (const Value& item : *items) sorted.push_back(with_sorted_keys(item, runtime));
