@@ -11,16 +11,16 @@ PORT ?= 8000
 FUZZ_SECONDS ?= 600
 JOBS ?= $(shell nproc)
 
-.PHONY: serve test test-long build bench check fuzz clean setup setup-test release asan tsan
+.PHONY: serve test test-long build bench check fuzz clean setup setup-test release
 
 setup:
 	@tools/setup.sh build
 setup-test:
 	@tools/setup.sh test
 
-release asan tsan:
-	@cmake --preset $@ > /dev/null
-	@cmake --build --preset $@ -j $(JOBS)
+release:
+	@cmake --preset release > /dev/null
+	@cmake --build --preset release -j $(JOBS)
 
 build: setup
 	@cmake --preset release > /dev/null
@@ -29,12 +29,8 @@ build: setup
 serve: build
 	@build/release/troupe serve $(MODEL) --port $(PORT)
 
-test: setup-test release
-	@tools/run_tests.sh build/release $(JOBS)
-	@$(MAKE) --no-print-directory asan
-	@tools/run_tests.sh build/asan $(JOBS)
-	@$(MAKE) --no-print-directory tsan
-	@tools/run_tests.sh build/tsan $(JOBS)
+test: setup-test
+	@tools/test_all.sh $(JOBS)
 
 test-long: setup-test release
 	ctest --test-dir build/release --output-on-failure -L long
