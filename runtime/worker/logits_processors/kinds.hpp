@@ -1,0 +1,18 @@
+#pragma once
+// Makers of the kinds of logits processors; each gives null if the parameters do not ask for its
+// kind.
+
+#include "runtime/worker/logits_processors/logits_processor.hpp"
+
+namespace troupe {
+
+using MakeLogitsProcessor = std::unique_ptr<LogitsProcessor>(const SamplingParams& params,
+                                                             std::span<const TokenId> prompt);
+
+MakeLogitsProcessor make_allowed_token_ids;
+MakeLogitsProcessor make_bad_words;
+MakeLogitsProcessor make_min_tokens;
+MakeLogitsProcessor make_logit_bias;
+MakeLogitsProcessor make_penalties;
+
+}  // namespace troupe
