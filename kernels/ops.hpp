@@ -120,6 +120,13 @@ struct EmbeddingArgs {
   Matrix out;
 };
 
+/// out[i] = x[rows[i]]. rows: [out.num_rows], each in [0, x.num_rows).
+struct GatherRowsArgs {
+  ConstMatrix x;
+  const std::int32_t* rows = nullptr;
+  Matrix out;
+};
+
 /// out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) per row (RMSNorm, arXiv 1910.07467).
 /// weight: [C]. In place allowed. Gemma stores weight - 1: offset 1.
 struct RmsNormArgs {
@@ -223,6 +230,7 @@ struct AttentionShape {
     (const WeightSpec& gate_up, const WeightSpec& down, std::int64_t max_rows))                    \
   X(void, gated_mlp, (const OpContext& context, const GatedMlpArgs& args))                         \
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
+  X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
   X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
   X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \

@@ -1,5 +1,7 @@
 // Rows taken from tables.
 
+#include <string.h>
+
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/rows.hpp"
 
@@ -21,6 +23,14 @@ void embedding(const OpContext& context, const EmbeddingArgs& args) noexcept {
         out[i] = load_element<kType>(args.table.data, first + i) * args.scale;
       }
     });
+  });
+}
+
+void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept {
+  const std::int64_t num_cols = args.out.num_cols;
+  for_each_row(context, args.out.num_rows, num_cols, [&](std::int64_t i) {
+    memcpy(args.out.row(i), args.x.row(args.rows[i]),
+           static_cast<std::size_t>(num_cols) * sizeof(float));
   });
 }
 

@@ -25,4 +25,13 @@ void embedding(const OpContext& context, const EmbeddingArgs& args) noexcept {
                     [&](auto zero) { embedding_of<decltype(zero)>(context, args); });
 }
 
+void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept {
+  const std::int64_t num_cols = args.out.num_cols;
+  for_each_element(context, args.out.num_rows * num_cols, [=] __device__(std::int64_t i) {
+    const std::int64_t row = i / num_cols;
+    const std::int64_t col = i % num_cols;
+    args.out.row(row)[col] = args.x.row(args.rows[row])[col];
+  });
+}
+
 }  // namespace troupe::TROUPE_DEVICE

@@ -367,5 +367,20 @@ BOOST_AUTO_TEST_CASE(embeddings_are_scaled_rows_of_the_table) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
+  constexpr std::int64_t kDim = 37;
+  const Floats x = random_floats(11 * kDim, 1);
+  const std::vector<std::int32_t> rows = {10, 0, 3, 3};
+  for (const OpTable* ops : all_tables()) {
+    Floats out(4 * kDim);
+    ops->gather_rows(TestContext(),
+                     {.x = matrix(x, 11, kDim), .rows = rows.data(), .out = matrix(out, 4, kDim)});
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto row = static_cast<std::size_t>(rows[i / kDim]);
+      BOOST_REQUIRE_EQUAL(out[i], x[row * kDim + i % kDim]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace troupe

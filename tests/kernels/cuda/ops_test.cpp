@@ -34,6 +34,17 @@ BOOST_AUTO_TEST_CASE(embeddings_are_rows_of_the_table) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
+  const std::vector<std::int32_t> rows = {3, 0, 3};
+  const Floats x = random_floats(kRows * 40, 1);
+  const auto gather = [](const OpTable& ops, const OpContext& context, float* out,
+                         const float* from, const std::int32_t* which) {
+    ops.gather_rows(context, {.x = {from, kRows, 33, 40}, .rows = which, .out = {out, 3, 33}});
+  };
+  BOOST_CHECK(run_on_device(unwritten(99), gather, x, rows) ==
+              run_on_host(unwritten(99), gather, x, rows));
+}
+
 BOOST_AUTO_TEST_CASE(norms_are_those_of_the_reference) {
   for (const std::int64_t n : kSizes) {
     const Floats x = random_floats(kRows * n, 1, 3.0f);
