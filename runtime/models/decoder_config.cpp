@@ -66,7 +66,7 @@ void read_sizes(ConfigFields& text, bool is_gguf, const SizeDefaults& defaults,
   config.vocab_size = size("vocab_size", defaults.vocab_size);
   config.max_model_len =
       text.integer("max_position_embeddings", defaults.max_positions, 1, kMaxPositions);
-  config.rms_norm_eps = static_cast<float>(text.number("rms_norm_eps", 1e-6));
+  config.rms_norm_eps = static_cast<float>(text.number("rms_norm_eps", defaults.rms_norm_eps));
   config.attention_bias = text.boolean("attention_bias", false);
   config.attention_output_bias =
       is_gguf ? text.boolean("attention_output_bias", false) : config.attention_bias;
@@ -124,6 +124,23 @@ void read_qwen_windows(ConfigFields& text, ModelConfig& config) {
   std::vector<bool> windowed(static_cast<std::size_t>(config.num_layers), window != 0);
   std::fill_n(windowed.begin(), std::min(first, config.num_layers), false);
   set_layer_windows(text, window, std::move(windowed), config);
+}
+
+ExpertsConfig read_experts(ConfigFields& text, const ExpertCounts& defaults) {
+  constexpr std::int64_t kMaxExperts = 1 << 12;
+  ExpertsConfig experts;
+  const std::int64_t other = text.integer(defaults.other_key, defaults.num_experts, 1, kMaxExperts);
+  experts.num_experts = text.integer(defaults.key, other, 1, kMaxExperts);
+  if (text.has(defaults.other_key) && experts.num_experts != other)
+    text.fail(ErrorCode::kCorrupt,
+              std::string(defaults.key) + " is " + std::to_string(experts.num_experts) + ", but " +
+                  std::string(defaults.other_key) + " is " + std::to_string(other));
+  experts.num_chosen = text.integer("num_experts_per_tok", defaults.num_chosen, 1, kMaxExperts);
+  if (experts.num_chosen > experts.num_experts)
+    text.fail(ErrorCode::kCorrupt, "num_experts_per_tok is " + std::to_string(experts.num_chosen) +
+                                       ", there are " + std::to_string(experts.num_experts) +
+                                       " experts");
+  return experts;
 }
 
 void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta, ModelConfig& config) {

@@ -22,6 +22,7 @@ struct SizeDefaults {
   std::optional<std::int64_t> num_kv_heads;  ///< none: num_heads
   std::optional<std::int64_t> head_dim;      ///< none: hidden_size / num_heads
   std::int64_t max_positions = 0;
+  double rms_norm_eps = 1e-6;
 };
 /// Sizes, the norms' epsilon, whether attention has biases, and its usual scale.
 void read_sizes(ConfigFields& text, bool is_gguf, const SizeDefaults& defaults,
@@ -41,6 +42,16 @@ void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool
                        ModelConfig& config);
 /// Qwen: use_sliding_window says whether, max_window_layers from which layer on.
 void read_qwen_windows(ConfigFields& text, ModelConfig& config);
+
+/// How many experts there are, under one of two keys, and are chosen. The rest of ExpertsConfig is
+/// the family's.
+struct ExpertCounts {
+  std::string_view key;        ///< of the configuration class
+  std::string_view other_key;  ///< which transformers takes for the same
+  std::int64_t num_experts = 0;
+  std::int64_t num_chosen = 0;
+};
+[[nodiscard]] ExpertsConfig read_experts(ConfigFields& text, const ExpertCounts& defaults);
 
 /// One rotation for all layers; a scaled one may lengthen the context.
 void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta, ModelConfig& config);

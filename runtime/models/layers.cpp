@@ -35,6 +35,11 @@ bool has_part_of_sum(const LayerStep& step) {
 
 }  // namespace
 
+void add_over_ranks(const LayerStep& step, Matrix out) {
+  if (!has_part_of_sum(step)) return;
+  step.peers->all_reduce({out.data, static_cast<std::size_t>(out.num_rows * out.num_cols)});
+}
+
 RowParallelLinear::RowParallelLinear(WeightLoader& loader, const std::string& name,
                                      std::int64_t num_rows, std::int64_t num_cols, bool has_bias,
                                      std::int32_t canonical_shards)
@@ -54,9 +59,8 @@ const float* RowParallelLinear::kernel_bias(const LayerStep& step) const noexcep
 }
 
 void RowParallelLinear::reduce(const LayerStep& step, Matrix out) const {
-  if (!has_part_of_sum(step)) return;
-  step.peers->all_reduce({out.data, static_cast<std::size_t>(out.num_rows * out.num_cols)});
-  if (bias_.empty()) return;
+  add_over_ranks(step, out);
+  if (bias_.empty() || !has_part_of_sum(step)) return;
   for (std::int64_t row = 0; row < out.num_rows; ++row)
     for (std::int64_t col = 0; col < out.num_cols; ++col)
       out.row(row)[col] += bias_[static_cast<std::size_t>(col)];
@@ -184,18 +188,31 @@ MixerMemory Attention::memory(Device& device, const MixerLimits& limits) const n
                                                       device.pool().num_threads())})};
 }
 
+namespace {
+
+std::string named(const std::string& mlp, std::string_view matrix) {
+  return mlp + "." + std::string(matrix);
+}
+
+}  // namespace
+
 GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
                    std::int64_t intermediate_size, std::int32_t canonical_shards,
-                   Activation activation, bool has_bias)
+                   Activation activation, bool has_bias, const MlpNames& names)
     : activation_(activation),
       gate_up_proj_(loader,
-                    {{name + ".gate_proj", intermediate_size, loader.shard(intermediate_size)},
-                     {name + ".up_proj", intermediate_size, loader.shard(intermediate_size)}},
+                    {{named(name, names.gate), intermediate_size, loader.shard(intermediate_size)},
+                     {named(name, names.up), intermediate_size, loader.shard(intermediate_size)}},
                     hidden_size, has_bias, MatrixRole::kGateUp),
-      down_proj_(loader, name + ".down_proj", hidden_size, intermediate_size, has_bias,
+      down_proj_(loader, named(name, names.down), hidden_size, intermediate_size, has_bias,
                  canonical_shards) {}
 
 void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
+  multiply(step, x, out);
+  down_proj_.reduce(step, out);
+}
+
+void GatedMlp::multiply(const LayerStep& step, ConstMatrix x, Matrix out) const {
   step.ops.gated_mlp(step.context, {.x = x,
                                     .gate_up = gate_up_proj_.weight(),
                                     .gate_up_bias = gate_up_proj_.bias(),
@@ -203,7 +220,6 @@ void GatedMlp::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
                                     .down = down_proj_.weight(),
                                     .down_bias = down_proj_.kernel_bias(step),
                                     .out = out});
-  down_proj_.reduce(step, out);
 }
 
 MixerMemory GatedMlp::memory(Device& device, const MixerLimits& limits) const noexcept {

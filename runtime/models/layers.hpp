@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/ops.hpp"
@@ -35,6 +36,16 @@ class Scratch {
   Matrix take_spread(std::int64_t num_rows, std::int64_t num_cols) {
     const Matrix padded = take(num_rows, spread(num_cols));
     return {padded.data, num_rows, num_cols, padded.num_cols};
+  }
+  /// Uninitialised, for what is not a matrix.
+  [[nodiscard]] std::span<float> take_floats(std::int64_t count) {
+    return {take(1, count).data, static_cast<std::size_t>(count)};
+  }
+  [[nodiscard]] std::span<std::int32_t> take_ints(std::int64_t count) {
+    static_assert(sizeof(std::int32_t) == sizeof(float));
+    auto* data = reinterpret_cast<std::int32_t*>(bytes_.data());
+    (void)take(1, count);
+    return {data, static_cast<std::size_t>(count)};
   }
   [[nodiscard]] static constexpr std::int64_t spread(std::int64_t num_cols) noexcept {
     constexpr std::int64_t kCacheLineFloats = 16;
@@ -94,6 +105,10 @@ class Linear {
   std::vector<float> bias_;
 };
 
+/// out = the sum of the ranks' `out`, whose rows follow each other. Nothing to do for a rank that
+/// has all.
+void add_over_ranks(const LayerStep& step, Matrix out);
+
 /// y = x W^T + b, where this rank has a slice of the columns of W and of x. The sum over all
 /// columns is the tree of canonical_shards parts, however many ranks hold them.
 class RowParallelLinear {
@@ -107,7 +122,7 @@ class RowParallelLinear {
   [[nodiscard]] PackedWeight weight() const noexcept { return weight_.view(); }
   /// What a kernel adds to its product; null: nothing, as it is one rank's part of the sum.
   [[nodiscard]] const float* kernel_bias(const LayerStep& step) const noexcept;
-  /// Of the ranks' parts of the sum, the sum. Nothing to do for a rank that has all.
+  /// Of the ranks' parts of the sum, the sum, with the bias. Nothing to do for a rank that has all.
   void reduce(const LayerStep& step, Matrix out) const;
 
  private:
@@ -201,14 +216,23 @@ class Attention final : public Mixer {
   std::vector<float> k_norm_weight_;
 };
 
+/// What a family's checkpoints call the matrices of a gated MLP.
+struct MlpNames {
+  std::string_view gate = "gate_proj";
+  std::string_view up = "up_proj";
+  std::string_view down = "down_proj";
+};
+
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).
 class GatedMlp final : public Mixer {
  public:
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
            std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
-           bool has_bias);
+           bool has_bias, const MlpNames& names = {});
   /// x and out: [num_queries, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
+  /// The same without the sum over ranks: `out` is this rank's part of it.
+  void multiply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] MixerMemory memory(Device& device,
                                    const MixerLimits& limits) const noexcept override;
 

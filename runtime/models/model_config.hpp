@@ -47,6 +47,15 @@ struct RopeConfig {
   }
 };
 
+/// Layers whose MLP is a mixture of experts.
+struct ExpertsConfig {
+  std::int64_t num_experts = 0;
+  std::int64_t num_chosen = 0;         ///< for each token
+  std::int64_t intermediate_size = 0;  ///< of one expert
+  bool normalises_weights = false;     ///< of a token's experts: their sum is 1
+  std::vector<bool> layers;            ///< which they are
+};
+
 /// What a decoder-only model's config.json says, with the defaults of its architecture filled in.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", ...
@@ -71,11 +80,12 @@ struct ModelConfig {
   bool norm_weights_include_one = false;
   float attention_scale = 0;
   std::optional<DType> dtype;  ///< what the checkpoint says it stores: f32, bf16, f16
+  std::optional<ExpertsConfig> experts;
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 
   /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads and
-  /// intermediate size can be divided so, else 2, else 1.
+  /// intermediate sizes can be divided so, else 2, else 1.
   [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 

@@ -5,18 +5,38 @@
 #include <vector>
 
 #include "runtime/models/decoder.hpp"
+#include "runtime/models/experts.hpp"
 
 namespace troupe {
 namespace {
 
+/// What stands behind the attention of a layer.
+std::unique_ptr<const Mixer> load_mlp(WeightLoader& loader, const std::string& layer_name,
+                                      const ModelConfig& config, std::size_t layer,
+                                      const DecoderExtras& extras) {
+  if (!config.experts || !config.experts->layers[layer])
+    return std::make_unique<const GatedMlp>(loader, layer_name + ".mlp", config.hidden_size,
+                                            config.intermediate_size, config.canonical_shards(),
+                                            Activation::kSilu, config.mlp_bias);
+  const ExpertsConfig& experts = *config.experts;
+  return std::make_unique<const Experts>(
+      loader, layer_name + "." + std::string(extras.experts_name),
+      ExpertsOptions{.hidden_size = config.hidden_size,
+                     .intermediate_size = experts.intermediate_size,
+                     .num_experts = experts.num_experts,
+                     .num_chosen = experts.num_chosen,
+                     .normalises_weights = experts.normalises_weights,
+                     .canonical_shards = config.canonical_shards()},
+      extras.expert_names);
+}
+
 DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const ModelConfig& config,
-                        const AttentionOptions& attention) {
+                        std::size_t layer, const AttentionOptions& attention,
+                        const DecoderExtras& extras) {
   const NormStyle norm{.eps = config.rms_norm_eps};
   RmsNorm input_norm(loader, name + ".input_layernorm", config.hidden_size, norm);
   auto attend = std::make_unique<const Attention>(loader, name + ".self_attn", attention);
-  auto mlp = std::make_unique<const GatedMlp>(loader, name + ".mlp", config.hidden_size,
-                                              config.intermediate_size, config.canonical_shards(),
-                                              Activation::kSilu, config.mlp_bias);
+  auto mlp = load_mlp(loader, name, config, layer, extras);
   RmsNorm mlp_norm(loader, name + ".post_attention_layernorm", config.hidden_size, norm);
   std::vector<NormedMixer> mixers;
   mixers.push_back({std::move(input_norm), std::move(attend), std::nullopt});
@@ -27,7 +47,7 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
 }  // namespace
 
 std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& device,
-                                             WeightLoader& loader, AttentionExtras extras) {
+                                             WeightLoader& loader, const DecoderExtras& extras) {
   const auto rope =
       std::make_shared<const RotaryEmbedding>(config.rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
@@ -37,7 +57,7 @@ std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& 
     attention.qkv_bias = extras.qkv_bias;
     attention.output_bias = extras.output_bias;
     attention.qk_norm = extras.qk_norm;
-    layers.push_back(load_layer(loader, prefix + std::to_string(i), config, attention));
+    layers.push_back(load_layer(loader, prefix + std::to_string(i), config, i, attention, extras));
   }
   return std::make_unique<DecoderModel>(config, device, loader, std::move(layers),
                                         DecoderOptions{.norm = {.eps = config.rms_norm_eps}});

@@ -152,6 +152,11 @@ WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
                   .mode = format_.mode,
                   .k_shards = k_shards,
                   .is_gated = role == MatrixRole::kGateUp};
+  if (role == MatrixRole::kRouter) {
+    spec.type = element_type(weights.front());
+    spec.mode = ComputeMode::kF32;
+    return spec;
+  }
   if (format_.as_stored) {
     // Parts of one matrix share a type: the widest, so that as_stored loses nothing.
     spec.type = element_type(weights.front());

@@ -50,6 +50,8 @@ enum class MatrixRole : std::uint8_t {
   kGateUp,  ///< of two equal parts, a gate and `up`: packed for gated_mlp
   kHead,    ///< of the vocabulary: quantised to no less than 8 bits, as its errors go into every
             ///< token
+  kRouter,  ///< chooses experts: computed in f32 on the weights as stored, as small errors would
+            ///< choose others
 };
 
 /// Loads and packs one model's weights. Errors stick: the first ones are collected, later calls

@@ -3,13 +3,17 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "runtime/chat/chat_renderer.hpp"
 #include "runtime/models/half_floats.hpp"
 #include "runtime/models/model_config.hpp"
 #include "runtime/models/quantize.hpp"
+#include "runtime/models/registry.hpp"
 #include "tests/support/gguf_writer.hpp"
 
 namespace troupe {
@@ -51,7 +55,7 @@ void append_block(std::string& to, GgmlType type, std::span<const float> weights
     append(to, static_cast<std::uint8_t>((values[i] + 8) | (values[i + 16] + 8) << 4));
 }
 
-/// The reverse of huggingface_tensor.
+/// The reverse of huggingface_weights; of an expert's matrix without its number.
 std::string gguf_name(std::string name, bool is_gemma3) {
   const auto replace = [&](std::string_view from, std::string_view to) {
     const std::size_t at = name.find(from);
@@ -78,7 +82,15 @@ std::string gguf_name(std::string name, bool is_gemma3) {
            {"self_attn.k_norm.", "attn_k_norm."},
            {"mlp.gate_proj.", "ffn_gate."},
            {"mlp.up_proj.", "ffn_up."},
-           {"mlp.down_proj.", "ffn_down."}})
+           {"mlp.down_proj.", "ffn_down."},
+           {"block_sparse_moe.", "mlp."},
+           {"mlp.gate.", "ffn_gate_inp."},
+           {"mlp.experts.gate_proj.", "ffn_gate_exps."},
+           {"mlp.experts.up_proj.", "ffn_up_exps."},
+           {"mlp.experts.down_proj.", "ffn_down_exps."},
+           {"mlp.experts.w1.", "ffn_gate_exps."},
+           {"mlp.experts.w3.", "ffn_up_exps."},
+           {"mlp.experts.w2.", "ffn_down_exps."}})
     replace(from, to);
   return name;
 }
@@ -127,6 +139,11 @@ void add_config(GgufWriter& writer, const ModelConfig& config, const std::string
     writer.add(key("rope.scaling.factor"), static_cast<float>(config.rope.factor));
   }
   if (config.rope.kind == RopeKind::kLlama3) add_rope_divisors(writer, config);
+  if (config.experts) {
+    number("expert_count", config.experts->num_experts);
+    number("expert_used_count", config.experts->num_chosen);
+    if (name == "qwen3moe") number("expert_feed_forward_length", config.experts->intermediate_size);
+  }
   if (name != "gemma3") return;
   number("attention.sliding_window", *std::ranges::max_element(config.sliding_windows));
   const auto global = std::ranges::find(config.sliding_windows, 0);
@@ -185,6 +202,29 @@ void add_tokenizer(GgufWriter& writer, const fs::path& folder, const std::string
   if (const auto found = chat.templates.find("default"); found != chat.templates.end())
     writer.add("tokenizer.chat_template", found->second);
 }
+
+/// An expert's number, and the name of its matrix without it; nothing for all other tensors.
+std::optional<std::pair<std::int64_t, std::string>> expert_in(const std::string& name) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = name.find(kExperts);
+  if (at == std::string::npos) return std::nullopt;
+  const std::size_t number = at + kExperts.size();
+  const std::size_t dot = name.find('.', number);
+  return std::pair(std::stoll(name.substr(number, dot - number)),
+                   name.substr(0, number - 1) + name.substr(dot));
+}
+/// -1: outside of the layers.
+std::int64_t layer_of(const std::string& name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  return name.starts_with(kLayers) ? std::stoll(name.substr(kLayers.size())) : -1;
+}
+
+/// The same matrix of all experts.
+struct Stack {
+  GgmlType type = GgmlType::kF32;
+  std::vector<std::int64_t> shape;
+  std::map<std::int64_t, std::string> matrices;
+};
 
 /// Rows of q and k in the order of llama.cpp's rotation.
 std::int64_t row_in_file(std::int64_t row, std::int64_t head_dim) {
@@ -272,15 +312,14 @@ std::string GgufWriter::bytes() const {
 std::string gguf_of_model(const fs::path& folder, GgmlType type,
                           const std::function<void(GgufWriter&)>& change) {
   const ModelConfig config = load_model_config(folder).value();
-  const std::string name = config.architecture == "LlamaForCausalLM"   ? "llama"
-                           : config.architecture == "Qwen2ForCausalLM" ? "qwen2"
-                           : config.architecture == "Qwen3ForCausalLM" ? "qwen3"
-                                                                       : "gemma3";
+  const std::string name(find_architecture(config.architecture)->gguf->name);
   GgufWriter writer;
   add_config(writer, config, name);
   add_tokenizer(writer, folder, name);
   const Checkpoint checkpoint = Checkpoint::open(folder).value();
+  std::map<std::string, Stack> stacks;
   for (const auto& [tensor_name, tensor] : checkpoint.tensors()) {
+    if (layer_of(tensor_name) >= config.num_layers) continue;
     if (config.tie_word_embeddings && tensor_name.starts_with("lm_head.")) continue;
     const std::vector<std::int64_t>& shape = tensor.view.shape;
     const bool is_matrix = shape.size() == 2;
@@ -290,6 +329,7 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
                                                  tensor_name.find("k_proj.") != std::string::npos);
     const bool as_blocks = type != GgmlType::kF32 && is_matrix &&
                            tensor_name.find("embed_tokens") == std::string::npos &&
+                           tensor_name.find(".gate.") == std::string::npos &&
                            !tensor_name.starts_with("lm_head.");
     std::vector<float> values(static_cast<std::size_t>(num_rows * num_cols));
     for (std::int64_t row = 0; row < num_rows; ++row)
@@ -303,8 +343,21 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
       for (std::size_t i = 0; i < values.size(); i += 32)
         append_block(bytes, type, std::span(values).subspan(i, 32));
     }
-    writer.add_tensor(gguf_name(tensor_name, name == "gemma3"), as_blocks ? type : GgmlType::kF32,
-                      shape, bytes);
+    const GgmlType stored = as_blocks ? type : GgmlType::kF32;
+    if (const auto expert = expert_in(tensor_name)) {
+      Stack& stack = stacks[gguf_name(expert->second, false)];
+      stack.type = stored;
+      stack.shape = shape;
+      stack.matrices[expert->first] = bytes;
+      continue;
+    }
+    writer.add_tensor(gguf_name(tensor_name, name == "gemma3"), stored, shape, bytes);
+  }
+  for (auto& [stack_name, stack] : stacks) {
+    std::string bytes;
+    for (const auto& [expert, matrix] : stack.matrices) bytes += matrix;
+    stack.shape.insert(stack.shape.begin(), std::ssize(stack.matrices));
+    writer.add_tensor(stack_name, stack.type, stack.shape, bytes);
   }
   if (change) change(writer);
   return writer.bytes();

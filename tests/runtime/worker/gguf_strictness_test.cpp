@@ -181,13 +181,15 @@ BOOST_AUTO_TEST_CASE(a_key_that_would_change_the_result_is_refused_with_its_valu
       {number("llama.final_logit_softcapping", 30.0f), "\"llama.final_logit_softcapping\" is 30"},
       {whole("llama.attention.sliding_window", 16), "\"llama.attention.sliding_window\" is 16"},
       {whole("llama.rope.dimension_count", 2), "\"llama.rope.dimension_count\" is 2"},
-      {whole("llama.expert_count", 8), "\"llama.expert_count\" is 8"},
+      {whole("llama.expert_shared_count", 8), "\"llama.expert_shared_count\" is 8"},
       {flag("llama.use_parallel_residual", true), "\"llama.use_parallel_residual\" is true"},
       {number("llama.rope.freq_base_swa", 1e4f), "\"llama.rope.freq_base_swa\" is 10000"},
       {whole("llama.not.yet.invented", 1), "\"llama.not.yet.invented\" is 1"}};
   for (const auto& [change, reason] : cases)
     BOOST_TEST((ModelFile("llama", change).error().find(reason) != std::string::npos),
                reason << ": " << ModelFile("llama", change).error());
+  const std::string error = ModelFile("qwen3", whole("qwen3.expert_count", 8)).error();
+  BOOST_TEST(error.find("\"qwen3.expert_count\" is 8") != std::string::npos, error);
 }
 
 BOOST_AUTO_TEST_CASE(keys_that_change_nothing_are_taken) {
