@@ -16,6 +16,7 @@ namespace troupe {
   ARCHITECTURE(kQwen2)                     \
   ARCHITECTURE(kQwen3)                     \
   ARCHITECTURE(kMistral)                   \
+  ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)
 
