@@ -15,6 +15,7 @@ namespace troupe {
   ARCHITECTURE(kLlama)                     \
   ARCHITECTURE(kQwen2)                     \
   ARCHITECTURE(kQwen3)                     \
+  ARCHITECTURE(kQwen3Moe)                  \
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kGemma3Text)                \
