@@ -179,7 +179,8 @@ class Invariance(unittest.TestCase):
     def test_any_number_of_workers_for_models_of_all_families(self):
         """Biases, one KV head for all ranks, heads that can be divided by two only."""
         lines = token_requests()
-        for folder, sizes in {"gemma3_text": (2, 4), "llama": (2, 4), "mistral": (2, 4), "qwen2": (2,), "qwen3": (2, 4)}.items():
+        for folder, sizes in {"gemma3_text": (2, 4), "llama": (2, 4), "mistral": (2, 4), "qwen2": (2,), "qwen3": (2, 4),
+                              "mixtral": (2, 4), "qwen3_moe": (2, 4)}.items():
             expected = generate(lines, str(MODELS / folder))
             self.assertEqual(len(expected), len(lines))
             for size in sizes:

@@ -99,6 +99,42 @@ BOOST_AUTO_TEST_CASE(windows_follow_layer_types_or_the_family) {
                  .sliding_windows == (Windows{24, 0, 0, 24}));
 }
 
+BOOST_AUTO_TEST_CASE(families_with_experts_say_how_many_and_in_which_layers) {
+  using Layers = std::vector<bool>;
+  const std::string mixtral = "MixtralForCausalLM";
+  const ModelConfig plain = parsed(llama("", mixtral));
+  BOOST_REQUIRE(plain.experts.has_value());
+  BOOST_TEST(plain.experts->num_experts == 8);
+  BOOST_TEST(plain.experts->num_chosen == 2);
+  BOOST_TEST(plain.experts->intermediate_size == 128);
+  BOOST_TEST(plain.experts->normalises_weights);
+  BOOST_TEST((plain.experts->layers == Layers(4, true)));
+  BOOST_TEST(plain.rms_norm_eps == 1e-5f);
+  BOOST_TEST(plain.rope.theta == 1e6);
+  BOOST_TEST(plain.sliding_windows.front() == 0);
+  BOOST_TEST(parsed(llama(R"("num_experts":3)", mixtral)).experts->num_experts == 3);
+  BOOST_TEST(parsed(llama(R"("sliding_window":24)", mixtral)).sliding_windows.front() == 24);
+
+  const std::string qwen = "Qwen3MoeForCausalLM";
+  const ModelConfig moe = parsed(llama("", qwen));
+  BOOST_TEST(moe.experts->num_experts == 128);
+  BOOST_TEST(moe.experts->num_chosen == 8);
+  BOOST_TEST(moe.experts->intermediate_size == 768);
+  BOOST_TEST(!moe.experts->normalises_weights);
+  BOOST_TEST(moe.head_dim == 16);
+  BOOST_TEST((moe.experts->layers == Layers(4, true)));
+  BOOST_TEST((parsed(llama(R"("mlp_only_layers":[0,2])", qwen)).experts->layers ==
+              Layers{false, true, false, true}));
+  BOOST_TEST(
+      (parsed(llama(R"("mlp_only_layers":[1],"decoder_sparse_step":2)", qwen)).experts->layers ==
+       Layers{false, false, false, true}));
+  BOOST_TEST(parsed(llama(R"("use_sliding_window":true,"max_window_layers":3)", qwen))
+                 .sliding_windows.front() == 4096);
+  // Row-parallel layers are cut as the smaller of the sizes allows.
+  BOOST_TEST(parsed(llama(R"("moe_intermediate_size":66)", qwen)).canonical_shards() == 2);
+  BOOST_TEST(parsed(llama("", "Qwen3ForCausalLM")).canonical_shards() == 4);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
   const std::pair<std::string, std::string> cases[] = {
       {"[]", "not a JSON object"},
@@ -120,6 +156,13 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
       {gemma3(R"("rope_parameters":{"sliding_attention":[]})"),
        "rope_parameters: sliding_attention is not an object"},
       {llama(R"("hidden_act":"gelu")"), "activation gelu"},
+      {llama(R"("num_experts_per_tok":9)", "MixtralForCausalLM"),
+       "num_experts_per_tok is 9, there are 8 experts"},
+      {llama(R"("num_local_experts":4,"num_experts":8)", "MixtralForCausalLM"),
+       "num_local_experts is 4, but num_experts is 8"},
+      {llama(R"("decoder_sparse_step":0)", "Qwen3MoeForCausalLM"), "decoder_sparse_step is 0"},
+      {llama(R"("mlp_only_layers":3)", "Qwen3MoeForCausalLM"),
+       "mlp_only_layers is not a list of numbers"},
       {llama(R"("quantization_config":{"bits":4})"), "quant_method (none) is not supported"},
       {llama(R"("quantization_config":{"quant_method":"hqq"})"),
        "quantization_config: quant_method hqq is not supported; supported are gptq, awq"},

@@ -57,6 +57,18 @@ class TemporaryFolder {
     write("gemma3/config.json", config);
     return folder;
   }
+  /// The first layer, which has experts as all layers of a GGUF file must.
+  fs::path qwen3_moe() const {
+    const fs::path folder = path_ / "qwen3_moe";
+    fs::copy(model_folder("qwen3_moe"), folder);
+    std::string config = read_file(folder / "config.json").value();
+    const std::string layers = "\"num_hidden_layers\": 3";
+    const std::size_t at = config.find(layers);
+    BOOST_REQUIRE_MESSAGE(at != std::string::npos, config);
+    config.replace(at, layers.size(), "\"num_hidden_layers\": 1");
+    write("qwen3_moe/config.json", config);
+    return folder;
+  }
 
  private:
   fs::path path_;
@@ -76,6 +88,64 @@ BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) 
       BOOST_TEST((results(file, dtype) == results(folder, dtype)), folder.filename()
                                                                        << " " << dtype);
   }
+}
+
+BOOST_AUTO_TEST_CASE(experts_of_a_file_are_those_of_its_folder) {
+  const TemporaryFolder temporary;
+  for (const fs::path& folder : {model_folder("mixtral"), temporary.qwen3_moe()}) {
+    const fs::path file = temporary.write("model.gguf", gguf_of_model(folder, GgmlType::kF32));
+    for (const std::string dtype : {"float32", "bfloat16"})
+      BOOST_TEST((results(file, dtype) == results(folder, dtype)), folder.filename()
+                                                                       << " " << dtype);
+  }
+  // Blocks of an expert stay as they are; the router is wide in any case.
+  const fs::path q8 =
+      temporary.write("q8.gguf", gguf_of_model(model_folder("mixtral"), GgmlType::kQ8_0));
+  const auto exact = results(model_folder("mixtral"));
+  const auto found = results(q8);
+  std::size_t num_same = 0;  // where 8 bits choose other experts, the answer is another
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    if (found[i].tokens.front() == exact[i].tokens.front()) ++num_same;
+  BOOST_TEST(2 * num_same > exact.size());
+}
+
+BOOST_AUTO_TEST_CASE(experts_that_are_not_as_the_keys_say_are_refused) {
+  const TemporaryFolder temporary;
+  const auto error_of = [&](const auto& add) {
+    const fs::path file =
+        temporary.write("model.gguf", gguf_of_model(model_folder("llama"), GgmlType::kF32, add));
+    try {
+      (void)load_driven_runner({.folder = file.string()});
+    } catch (const std::runtime_error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto expect = [&](const std::string& reason, const auto& add) {
+    const std::string error = error_of(add);
+    BOOST_TEST(error.find(reason) != std::string::npos, error);
+  };
+  expect("\"llama.expert_used_count\" is missing",
+         [](GgufWriter& writer) { writer.add("llama.expert_count", std::uint32_t{8}); });
+  expect("num_experts_per_tok is 9, there are 8 experts", [](GgufWriter& writer) {
+    writer.add("llama.expert_count", std::uint32_t{8});
+    writer.add("llama.expert_used_count", std::uint32_t{9});
+  });
+  const auto stack = [&](std::vector<std::int64_t> shape) {
+    return [=](GgufWriter& writer) {
+      writer.add("llama.expert_count", std::uint32_t{4});
+      writer.add("llama.expert_used_count", std::uint32_t{2});
+      std::size_t num_bytes = 4;
+      for (const std::int64_t size : shape) num_bytes *= static_cast<std::size_t>(size);
+      writer.add_tensor("blk.0.ffn_up_exps.weight", GgmlType::kF32, shape,
+                        std::string(num_bytes, '\0'));
+    };
+  };
+  const std::string not_a_stack =
+      "\"blk.0.ffn_up_exps.weight\" is not a stack of 1 to 4096 matrices";
+  expect(not_a_stack, stack({4, 8}));
+  expect(not_a_stack, stack({5000, 1, 1}));
+  expect(not_a_stack, stack({0, 1, 1}));
 }
 
 BOOST_AUTO_TEST_CASE(quantised_files_compute_as_the_same_numbers_quantised_at_load) {

@@ -265,7 +265,7 @@ std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
 }
 
 BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone) {
-  for (const std::string name : {"llama", "gemma3_text", "mistral"}) {
+  for (const std::string name : {"llama", "gemma3_text", "mistral", "mixtral"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     Ranks one(1, 1, "auto", model);
     // In the second step: a prompt's middle chunk, a decode, a whole prompt, a chunk of a scored
@@ -331,6 +331,18 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_quantised_layers_give_the_tokens_of_one) {
     const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, quantization));
     BOOST_TEST((tokens_of(Ranks(2, 1, quantization)) == expected), quantization);
     BOOST_TEST((tokens_of(Ranks(2, 2, quantization)) == expected), quantization);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ranks_that_share_experts_give_the_tokens_of_one) {
+  for (const std::string name : {"mixtral", "qwen3_moe"}) {
+    const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
+    for (const std::string quantization : {"auto", "int8", "int4"}) {
+      const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, quantization, model));
+      for (const std::int32_t size : {2, 4})
+        BOOST_TEST((tokens_of(Ranks(size, 1, quantization, model)) == expected),
+                   name << " in " << quantization << " on " << size);
+    }
   }
 }
 
