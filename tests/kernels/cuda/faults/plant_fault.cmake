@@ -1,0 +1,17 @@
+# Writes a copy of a source in which one piece of text is another: cmake -DFROM_FILE= -DTO_FILE= -DFROM= -DTO= -P this.
+# The text must be there exactly once: a fault that cannot be planted any more is an error, not a test less.
+file(READ "${FROM_FILE}" source)
+foreach(text FROM TO)
+  string(REPLACE "\\n" "\n" ${text} "${${text}}")
+  string(REPLACE "@" ";" ${text} "${${text}}")
+endforeach()
+string(LENGTH "${source}" length)
+string(LENGTH "${FROM}" from_length)
+string(REPLACE "${FROM}" "" rest "${source}")
+string(LENGTH "${rest}" rest_length)
+math(EXPR missing "${length} - ${rest_length} - ${from_length}")
+if(NOT missing EQUAL 0)
+  message(FATAL_ERROR "${FROM_FILE} does not have exactly once: ${FROM}")
+endif()
+string(REPLACE "${FROM}" "${TO}" faulty "${source}")
+file(WRITE "${TO_FILE}" "${faulty}")
