@@ -105,8 +105,11 @@ def harmful(supervisor, server, own, pid):
     killed = b"\3" + atom("exit") + b"\0\0\3@<>"
     version = subprocess.run([BINARY, "version"], capture_output=True, text=True, check=True).stdout.split()[1]
 
+    header = (pathlib.Path(__file__).parents[2] / "messages/node.hpp").read_text()
+    protocol = int(re.search(r"kProtocolVersion = (\d+)", header).group(1))
+
     def join(handles):
-        body = struct.pack("<I", 3) + text(version) + text("front") + struct.pack("<qH", pid, 1)
+        body = struct.pack("<I", protocol) + text(version) + text("front") + struct.pack("<qH", pid, 1)
         return ours(("JoinNode", body), ("ActorHandles", bytes([len(handles)]) + b"".join(handles)))
 
     bodies = [ours(("NodeExited", struct.pack("<IQ", 0xffffff, 1) + b"\0\0")),
