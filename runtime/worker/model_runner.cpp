@@ -8,6 +8,7 @@
 #include "runtime/models/parallel.hpp"
 #include "runtime/worker/communicators/create.hpp"
 #include "runtime/worker/host_memory.hpp"
+#include "runtime/worker/logits_processors/token_bitmask.hpp"
 #include "runtime/worker/numa.hpp"
 
 namespace troupe {
@@ -164,6 +165,7 @@ ModelLoaded ModelRunner::describe() const {
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
+  open_step_.reset();
   batch_.reset();
   layer_caches_.clear();
   cache_ = {};  // of an engine before: there may be no room for both
@@ -244,6 +246,7 @@ bool ModelRunner::is_output_rank() const noexcept {
 Result<void> ModelRunner::join_group(const JoinGroup& join) {
   const ParallelConfig& parallel = options_.parallel;
   CHECK(parallel.world_size() > 1, join.generation);
+  open_step_.reset();  // it has failed, here or on another rank
   // What had been sent before a failure counts: its step may have given a result.
   take_all_samples();
   num_samples_taken_ += awaited_samples_.size();
@@ -334,13 +337,31 @@ void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
 }
 
 Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
-  Result<ModelRunnerOutput> result = compute(step);
+  RETURN_IF_ERROR(execute_model(step));
+  return sample_tokens({.step = step.step});
+}
+
+Result<void> ModelRunner::execute_model(const SchedulerOutput& step) {
+  if (const auto unsampled = std::exchange(open_step_, std::nullopt))
+    return Error{ErrorCode::kInternal, "step " + std::to_string(step.step) + " came before step " +
+                                           std::to_string(*unsampled) + " was sampled"};
+  const Result<void> computed = compute(step);
   // Of weights that are gone it has computed anything.
+  RETURN_IF_ERROR(check_files());
+  RETURN_IF_ERROR(computed);
+  open_step_ = step.step;
+  return {};
+}
+
+Result<ModelRunnerOutput> ModelRunner::sample_tokens(const GrammarOutput& grammar) {
+  CHECK(open_step_ == grammar.step, grammar.step);
+  open_step_.reset();
+  Result<ModelRunnerOutput> result = sample(grammar);
   RETURN_IF_ERROR(check_files());
   return result;
 }
 
-Result<ModelRunnerOutput> ModelRunner::compute(const SchedulerOutput& step) {
+Result<void> ModelRunner::compute(const SchedulerOutput& step) {
   if (!batch_) return Error{ErrorCode::kUnavailable, "the KV cache is not initialised"};
   const bool has_peers = options_.parallel.world_size() > 1;
   if (has_peers && peers_ == nullptr)
@@ -352,22 +373,26 @@ Result<ModelRunnerOutput> ModelRunner::compute(const SchedulerOutput& step) {
   batch_->update(step, loaded_.model->vocab_size());
   move_blocks(step);
 
-  ModelRunnerOutput output;
-  output.step = step.step;
-  output.rank = options_.parallel.rank;
   const ForwardBatch batch = batch_->forward_batch();
-  if (batch.num_tokens() == 0) return output;
+  if (batch.num_tokens() == 0) return {};
   CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
   step_hidden_ = Matrix(floats(hidden_), batch.num_outputs(), loaded_.model->hidden_size());
   step_logits_ = {};
   first_logits_ = 0;
   loaded_.model->forward(batch, layer_caches_, peers_.get(), step_hidden_);
-  if (has_peers) RETURN_IF_ERROR(peers_->status());
+  return has_peers ? peers_->status() : Result<void>();
+}
 
+Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
+  ModelRunnerOutput output;
+  output.step = grammar.step;
+  output.rank = options_.parallel.rank;
   const std::span<const InputBatch::Row> rows = batch_->rows();
+  if (rows.empty()) return output;
+  const bool has_peers = peers_ != nullptr;
   if (options_.parallel.is_last_stage()) {
     for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
-    score_and_sample(rows, output);
+    score_and_sample(rows, grammar, output);
     if (proposer_ && is_output_rank()) draft_tokens(rows, output);
   }
   if (has_peers) {
@@ -383,7 +408,7 @@ Result<ModelRunnerOutput> ModelRunner::compute(const SchedulerOutput& step) {
     if (has_peers) RETURN_IF_ERROR(peers_->status());
     for (const auto& [id, drafts] : output.draft_token_ids) batch_->find(id)->next_drafts = drafts;
   }
-  if (!is_output_rank()) return ModelRunnerOutput{.step = step.step, .rank = output.rank};
+  if (!is_output_rank()) return ModelRunnerOutput{.step = grammar.step, .rank = output.rank};
   return output;
 }
 
@@ -415,7 +440,14 @@ std::span<float> ModelRunner::logits_of(std::int32_t output) {
 }
 
 void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
-                                   ModelRunnerOutput& output) {
+                                   const GrammarOutput& grammar, ModelRunnerOutput& output) {
+  const auto width = static_cast<std::size_t>(grammar.words_per_row);
+  CHECK(grammar.ids.empty() ||
+            width == words_per_bitmask_row(static_cast<std::size_t>(loaded_.model->vocab_size())),
+        width, loaded_.model->vocab_size());
+  CHECK(grammar.num_rows.size() == grammar.ids.size(), grammar.num_rows.size(), grammar.ids.size());
+  std::size_t num_masked = 0;  // of grammar.ids
+  std::span<const std::int32_t> bitmask_left = grammar.bitmask;
   const bool any_logprobs = std::ranges::any_of(rows, [](const InputBatch::Row& row) {
     return row.request->sampling.params().logprobs.has_value();
   });
@@ -428,14 +460,25 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
       const Result<void> scored = score_prompt(row, request.prompt_logprobs->rows);
       if (!scored.ok()) add_error(request.id, scored.error(), output);
     }
+    std::span<const std::int32_t> bitmask;
+    if (num_masked < grammar.ids.size() && grammar.ids[num_masked] == request.id) {
+      const std::int32_t num_rows = grammar.num_rows[num_masked++];
+      CHECK(num_rows == 1 + std::ssize(row.drafts), value(request.id), num_rows, row.drafts.size());
+      const std::size_t size = static_cast<std::size_t>(num_rows) * width;
+      CHECK(size <= bitmask_left.size(), value(request.id), size, bitmask_left.size());
+      bitmask = bitmask_left.first(size);
+      bitmask_left = bitmask_left.subspan(size);
+    }
     if (!row.samples) continue;
     if (request.prompt_logprobs) {
       output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
       request.prompt_logprobs.reset();
     }
-    output.num_sampled[i] = sample_row(row, output);
+    output.num_sampled[i] = sample_row(row, bitmask, output);
     if (request.sampling.params().logprobs) output.num_logprob_rows[i] = output.num_sampled[i];
   }
+  CHECK(num_masked == grammar.ids.size() && bitmask_left.empty(), num_masked, grammar.ids.size(),
+        bitmask_left.size());
 }
 
 /// Appends what this step's tokens say of the prompt tokens behind them.
@@ -454,7 +497,10 @@ Result<void> ModelRunner::score_prompt(const InputBatch::Row& row, LogprobRows& 
 }
 
 /// Draws the row's next token, and one more behind each draft that has come true. How many.
-std::int32_t ModelRunner::sample_row(const InputBatch::Row& row, ModelRunnerOutput& output) {
+/// `bitmask`: what a grammar allows in each place, one row behind the other; empty: anything.
+std::int32_t ModelRunner::sample_row(const InputBatch::Row& row,
+                                     std::span<const std::int32_t> bitmask,
+                                     ModelRunnerOutput& output) {
   WorkerRequest& request = *row.request;
   const auto num_drafts = static_cast<std::int32_t>(row.drafts.size());
   const std::int32_t first = row.first_output + row.num_outputs - 1 - num_drafts;
@@ -464,6 +510,10 @@ std::int32_t ModelRunner::sample_row(const InputBatch::Row& row, ModelRunnerOutp
     // All ranks compute all logits: only the output rank knows which drafts come true.
     const std::span<float> logits = logits_of(first + i);
     if (!is_output_rank() || ended) continue;
+    if (!bitmask.empty()) {
+      const std::size_t width = words_per_bitmask_row(logits.size());
+      apply_token_bitmask(bitmask.subspan(static_cast<std::size_t>(i) * width, width), logits);
+    }
     const Result<TokenId> sampled = sampler_.sample(logits, request.sampling, output.logprobs);
     if (!sampled.ok()) {
       // What came before it stands; alone, it would fail in the next step.

@@ -61,14 +61,26 @@ class ModelRunner {
   /// This rank's step has failed: so it has on the others.
   void fail_group(const Error& reason);
 
-  /// Computes one step. Block copies and zeroing come first. Log-probabilities of a prompt are
+  /// Computes a step's hidden states, block copies and zeroing first. What it samples is
+  /// sample_tokens()'s to find, so that what grammars allow can be found out meanwhile; it comes
+  /// before the next step.
+  /// Errors: kUnavailable (no cache yet; other ranks that have failed or are gone), kTimeout (other
+  /// ranks), kInternal (the step before has not been sampled; it has failed as well). CHECKs what
+  /// the Scheduler must keep: known ids, block tables that cover the tokens, at most
+  /// max_num_batched_tokens tokens.
+  Result<void> execute_model(const SchedulerOutput& step);
+  /// The step that has been computed and not yet sampled.
+  [[nodiscard]] std::optional<std::uint64_t> open_step() const noexcept { return open_step_; }
+  /// Samples the open step, whose requests' grammars allow what `grammar` says; those that it does
+  /// not name have none. Log-probabilities of a prompt are
   /// delivered, all of them, with the first token that follows it; once more, and again all of
   /// them, if the request lost its blocks and computes its prompt anew. A request whose logits are
   /// not finite, or whose parameters forbid every token, is reported in request_errors and gets no
   /// token; the others are not affected.
-  /// Errors: kUnavailable (no cache yet; other ranks that have failed or are gone), kTimeout (other
-  /// ranks). CHECKs what the Scheduler must keep: known ids, block tables that cover the tokens, at
-  /// most max_num_batched_tokens tokens.
+  /// Errors: those of other ranks, as above. Pre: open_step() is grammar.step. CHECKs that the mask
+  /// has a row for each place where a token is sampled, as wide as the vocabulary.
+  Result<ModelRunnerOutput> sample_tokens(const GrammarOutput& grammar);
+  /// Both at once, for a step without grammars.
   Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
   /// The files of the weights are whole. Errors: kIo, one was cut or cannot be read; from then on
   /// execute() fails with the same, and only another runner helps.
@@ -79,7 +91,8 @@ class ModelRunner {
 
  private:
   [[nodiscard]] bool is_output_rank() const noexcept;
-  Result<ModelRunnerOutput> compute(const SchedulerOutput& step);
+  Result<void> compute(const SchedulerOutput& step);
+  Result<ModelRunnerOutput> sample(const GrammarOutput& grammar);
   /// Takes what the output rank sampled in the steps before, as far as this step touches it.
   void take_samples(const SchedulerOutput& step);
   /// Takes all that has been sampled.
@@ -91,9 +104,11 @@ class ModelRunner {
   /// One per layer: the model's, then those of a draft model.
   [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs() const;
   void move_blocks(const SchedulerOutput& step);
-  void score_and_sample(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
+  void score_and_sample(std::span<const InputBatch::Row> rows, const GrammarOutput& grammar,
+                        ModelRunnerOutput& output);
   Result<void> score_prompt(const InputBatch::Row& row, LogprobRows& scores);
-  std::int32_t sample_row(const InputBatch::Row& row, ModelRunnerOutput& output);
+  std::int32_t sample_row(const InputBatch::Row& row, std::span<const std::int32_t> bitmask,
+                          ModelRunnerOutput& output);
   void draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   /// Logits of row `output` of step_hidden_: [vocab_size], until the next call; they are those on
   /// the output rank only. They are computed for several rows at once, so all ranks of the last
@@ -129,8 +144,9 @@ class ModelRunner {
   std::optional<NgramProposer> proposer_;    // none: nothing is looked up
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   Sampler sampler_;
-  Memory hidden_;                  // [max_num_batched_tokens, hidden_size]
-  Memory row_logits_;              // [kMaxLogitRows, vocab_size]
+  Memory hidden_;                           // [max_num_batched_tokens, hidden_size]
+  Memory row_logits_;                       // [kMaxLogitRows, vocab_size]
+  std::optional<std::uint64_t> open_step_;  // computed, and not yet sampled
   Matrix step_hidden_;             // of the current step, in hidden_: the tokens that are asked for
   Matrix step_logits_;             // of rows of step_hidden_ side by side, in row_logits_
   std::int32_t first_logits_ = 0;  // the first of these rows

@@ -1,11 +1,13 @@
 // Several ranks of one model, each on a thread of its own, as their Workers run them.
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -70,12 +72,17 @@ class Ranks {
     });
     for (const std::string& error : errors) BOOST_TEST(error == "");
   }
-  /// steps[rank], or the same one for all; the answers by rank.
-  std::vector<Result<ModelRunnerOutput>> execute(const std::vector<SchedulerOutput>& steps) {
+  /// steps[rank], or the same one for all; the answers by rank. A grammar makes it two phases.
+  std::vector<Result<ModelRunnerOutput>> execute(
+      const std::vector<SchedulerOutput>& steps,
+      const std::optional<GrammarOutput>& grammar = std::nullopt) {
     std::vector<Result<ModelRunnerOutput>> results(size(), ModelRunnerOutput{});
     on_all([&](std::size_t rank) {
       try {
-        results[rank] = runners_[rank]->execute(steps[std::min(rank, steps.size() - 1)]);
+        ModelRunner& runner = *runners_[rank];
+        const SchedulerOutput& step = steps[std::min(rank, steps.size() - 1)];
+        results[rank] =
+            grammar ? execute_in_two_phases(runner, step, *grammar) : runner.execute(step);
       } catch (const std::exception& exception) {  // as the Worker does
         results[rank] = Error{ErrorCode::kInternal, exception.what()};
       }
@@ -97,6 +104,15 @@ class Ranks {
   }
 
  private:
+  static Result<ModelRunnerOutput> execute_in_two_phases(ModelRunner& runner,
+                                                         const SchedulerOutput& step,
+                                                         const GrammarOutput& grammar) {
+    RETURN_IF_ERROR(runner.execute_model(step));
+    BOOST_CHECK(runner.open_step() == step.step);
+    Result<ModelRunnerOutput> result = runner.sample_tokens(grammar);
+    BOOST_CHECK(!runner.open_step());
+    return result;
+  }
   void on_all(const std::function<void(std::size_t)>& work) {
     std::vector<std::thread> threads;
     for (std::size_t rank = 0; rank < size(); ++rank) threads.emplace_back(work, rank);
@@ -133,6 +149,107 @@ SchedulerOutput next_step(std::int32_t num_computed, RequestId id = kRequest) {
 }
 
 const std::vector<TokenId> kPrompt = {11, 222, 333};
+
+/// One row for each list: only these tokens.
+GrammarOutput allow(std::int32_t vocab_size, const std::vector<std::vector<TokenId>>& rows) {
+  const auto width = static_cast<std::size_t>(vocab_size + 31) / 32;
+  GrammarOutput grammar{.ids = {kRequest},
+                        .num_rows = {static_cast<std::int32_t>(rows.size())},
+                        .words_per_row = static_cast<std::int32_t>(width)};
+  for (const std::vector<TokenId>& tokens : rows) {
+    std::vector<std::uint32_t> row(width);
+    for (const TokenId token : tokens)
+      row[static_cast<std::size_t>(token) / 32] |= std::uint32_t{1} << (token % 32);
+    for (const std::uint32_t word : row) grammar.bitmask.push_back(static_cast<std::int32_t>(word));
+  }
+  return grammar;
+}
+
+/// The tokens of the rank that samples.
+std::vector<TokenId> sampled_by(const std::vector<Result<ModelRunnerOutput>>& results) {
+  std::vector<TokenId> tokens;
+  for (const Result<ModelRunnerOutput>& result : results) {
+    BOOST_REQUIRE_MESSAGE(result.ok(), (result.ok() ? "" : result.error().message));
+    BOOST_TEST(result->request_errors.empty());
+    if (!result->sampled_token_ids.empty()) tokens = result->sampled_token_ids;
+  }
+  return tokens;
+}
+
+BOOST_AUTO_TEST_CASE(what_a_grammar_allows_is_kept_bit_for_bit_by_all_ranks_and_behind_drafts) {
+  struct Sizes {
+    std::int32_t tensor_parallel;
+    std::int32_t pipeline_parallel;
+  };
+  for (const auto& [tensor_parallel, pipeline_parallel] : {Sizes{1, 1}, {2, 1}, {1, 2}}) {
+    BOOST_TEST_CONTEXT("TP " << tensor_parallel << ", PP " << pipeline_parallel) {
+      Ranks ranks(tensor_parallel, pipeline_parallel);
+      const std::int32_t vocab_size = ranks.runner(0).describe().vocab_size;
+      const auto sample = [&](const SchedulerOutput& step,
+                              const std::vector<std::vector<TokenId>>& rows) {
+        return sampled_by(ranks.execute({step}, allow(vocab_size, rows)));
+      };
+      using Tokens = std::vector<TokenId>;
+      const auto per_element = boost::test_tools::per_element();
+      // A bit of each place in a word, and the last of all.
+      const TokenId last = vocab_size - 1;
+      BOOST_TEST(sample(first_step(kPrompt), {{last}}) == Tokens{last}, per_element);
+      std::int32_t num_computed = 3;
+      for (const TokenId token : {0, 31, 32, 63, 64, 95})
+        BOOST_TEST(sample(next_step(num_computed++), {{token}}) == Tokens{token}, per_element);
+
+      // Of three places, the first mask allows the first draft, the second one not the second.
+      SchedulerOutput drafted = next_step(num_computed);
+      drafted.num_scheduled_tokens = {3};
+      drafted.total_num_scheduled_tokens = 3;
+      drafted.num_draft_tokens = {2};
+      drafted.draft_token_ids = {40, 50};
+      BOOST_TEST(sample(drafted, {{40}, {51}, {60}}) == (Tokens{40, 51}), per_element);
+      num_computed += 2;
+      drafted.cached_requests.num_computed_tokens = {num_computed};
+      BOOST_TEST(sample(drafted, {{40}, {50}, {60}}) == (Tokens{40, 50, 60}), per_element);
+
+      // The best of several is that of a request which may have no others, and which has no mask.
+      const Tokens several = {5, 77, 200, 201, 300};
+      SchedulerOutput two = first_step(kPrompt);
+      two.preempted_ids = {kRequest};
+      two.new_requests.push_back(two.new_requests[0]);
+      two.new_requests[1].id = RequestId{2};
+      two.new_requests[1].block_ids = {{3, 4}};
+      two.new_requests[1].params.allowed_token_ids = several;
+      two.scheduled_ids.push_back(RequestId{2});
+      two.num_scheduled_tokens = {3, 3};
+      two.total_num_scheduled_tokens = 6;
+      const Tokens both = sample(two, {several});
+      BOOST_TEST_REQUIRE(both.size() == 2u);
+      BOOST_TEST(both[0] == both[1]);
+      BOOST_TEST(std::ranges::count(several, both[0]) == 1);
+
+      // Without one the model has its way again.
+      const Tokens free = sampled_by(ranks.execute({next_step(3)}));
+      BOOST_TEST(free.size() == 1u);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_that_is_not_sampled_fails_with_the_next_one_and_none_after_it) {
+  Ranks ranks(1);
+  ModelRunner& runner = ranks.runner(0);
+  const TokenId expected = Ranks(1).sample(first_step(kPrompt));
+  SchedulerOutput first = first_step(kPrompt);
+  first.step = 1;
+  BOOST_TEST(runner.execute_model(first).ok());
+  SchedulerOutput second = next_step(3);
+  second.step = 2;
+  const auto failed = runner.execute(second);
+  BOOST_REQUIRE(!failed.ok());
+  BOOST_TEST(failed.error().message == "step 2 came before step 1 was sampled");
+  // As the Scheduler goes on: the request has lost its place, and comes back.
+  SchedulerOutput again = first_step(kPrompt);
+  again.step = 3;
+  again.preempted_ids = {kRequest};
+  BOOST_TEST(ranks.sample(again) == expected);
+}
 
 std::vector<TokenId> tokens_of(Ranks ranks) {
   std::vector<TokenId> tokens = {ranks.sample(first_step(kPrompt))};
