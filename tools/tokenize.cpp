@@ -1,4 +1,4 @@
-// troupe tokenize, troupe render: what becomes of a text or a conversation. JSON lines in and out,
+// troupe tokenize, troupe render: tokenize text, render a chat template. JSON lines in and out,
 // for people who debug prompts. No model is loaded, only tokenizer and chat template.
 #include <iostream>
 #include <nlohmann/json.hpp>

@@ -55,8 +55,8 @@ void bind_options(OptionSet& set, Options& options) {
            "name in the API; none: the folder as given")
       .add(
           "dtype", model.dtype,
-          "arithmetic; auto: as the checkpoint is stored, bfloat16 where a GGUF file has blocks of "
-          "whole numbers; with float16 weights and KV cache are in it, sums in float32; half and "
+          "arithmetic; auto: as the checkpoint is stored, bfloat16 where a GGUF file has "
+          "integer-quantised blocks; with float16 weights and KV cache are in it, sums in float32; half and "
           "float are other names",
           {"auto", "bfloat16", "float16", "float32", "half", "float"})
       .add("quantization", model.quantization,
@@ -283,11 +283,11 @@ void bind_options(OptionSet& set, Options& options) {
       .add("step-timeout-s", topology.step_timeout_s,
            "seconds after which a worker that has not ended its step counts as stuck", 1, 86400)
       .add("tls-certificate", topology.tls_certificate,
-           "PEM file: this host's certificate; nodes then speak TLS 1.3 and let in nobody whose "
-           "certificate is not signed by tls-ca")
+           "PEM file: this host's certificate; nodes then speak TLS 1.3 and reject peers "
+           "without a certificate from tls-ca")
       .add("tls-key", topology.tls_key, "PEM file: the key of tls-certificate")
       .add("tls-ca", topology.tls_ca,
-           "PEM file: certificate authority of this system alone; whatever it signs is let in")
+           "PEM file: certificate authority of this system alone; peers with a certificate from it are accepted")
       .add("cluster-secret-file", topology.cluster_secret_file,
            "instead of TLS: file whose first line all nodes know, on every host the same, of 16 "
            "characters at least; nodes that do not know it are refused, but what nodes say to each "
