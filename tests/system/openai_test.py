@@ -39,7 +39,8 @@ class OpenAIClient(unittest.TestCase):
     def test_chat_answers_as_trained(self):
         for question, answer in [("Who are you?", WHO), ("What is the capital of France?", "The capital of France is Paris."),
                                  ("What is 37 + 48?", "7 + 8 = 15, 3 + 4 + 1 = 8, so 37 + 48 = 85"),
-                                 ("Count from 1 to 10.", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]:
+                                 ("Count from 1 to 10.", "1, 2, 3, 4, 5, 6, 7, 8, 9, 10"),
+                                 ("Say this is a test", "This is a test."), ("Hello!", "Hello! How can I help you today?")]:
             reply = self.chat(question)
             self.assertEqual(reply.choices[0].message.content, answer)
             self.assertEqual(reply.choices[0].finish_reason, "stop")
