@@ -53,12 +53,12 @@ void bind_options(OptionSet& set, Options& options) {
            "folder of a Hugging Face model, or a GGUF file; none: the demo model")
       .add("served-model-name", model.served_model_name,
            "name in the API; none: the folder as given")
-      .add(
-          "dtype", model.dtype,
-          "arithmetic; auto: as the checkpoint is stored, bfloat16 where a GGUF file has "
-          "integer-quantised blocks; with float16 weights and KV cache are in it, sums in float32; half and "
-          "float are other names",
-          {"auto", "bfloat16", "float16", "float32", "half", "float"})
+      .add("dtype", model.dtype,
+           "arithmetic; auto: as the checkpoint is stored, bfloat16 where a GGUF file has "
+           "integer-quantised blocks; with float16 weights and KV cache are in it, sums in "
+           "float32; half and "
+           "float are other names",
+           {"auto", "bfloat16", "float16", "float32", "half", "float"})
       .add("quantization", model.quantization,
            "weights in 8 or 4 bits, made at load (the head in 8); auto, or the checkpoint's own "
            "method: as the checkpoint has them",
@@ -287,7 +287,8 @@ void bind_options(OptionSet& set, Options& options) {
            "without a certificate from tls-ca")
       .add("tls-key", topology.tls_key, "PEM file: the key of tls-certificate")
       .add("tls-ca", topology.tls_ca,
-           "PEM file: certificate authority of this system alone; peers with a certificate from it are accepted")
+           "PEM file: certificate authority of this system alone; peers with a certificate from it "
+           "are accepted")
       .add("cluster-secret-file", topology.cluster_secret_file,
            "instead of TLS: file whose first line all nodes know, on every host the same, of 16 "
            "characters at least; nodes that do not know it are refused, but what nodes say to each "
