@@ -176,11 +176,14 @@ def second_host():
             raise unittest.SkipTest(refused.stderr) from None
         try:
             ip("link", "add", "troupe0", "type", "veth", "peer", "name", "troupe1", "netns", NETWORK)
-            ip("address", "add", "10.77.0.1/24", "dev", "troupe0")
-            ip("link", "set", "troupe0", "up")
-            ip("-n", NETWORK, "address", "add", "10.77.0.2/24", "dev", "troupe1")
-            ip("-n", NETWORK, "link", "set", "troupe1", "up")
-            yield lambda state: ip("link", "set", "troupe0", state)
+            try:
+                ip("address", "add", "10.77.0.1/24", "dev", "troupe0")
+                ip("link", "set", "troupe0", "up")
+                ip("-n", NETWORK, "address", "add", "10.77.0.2/24", "dev", "troupe1")
+                ip("-n", NETWORK, "link", "set", "troupe1", "up")
+                yield lambda state: ip("link", "set", "troupe0", state)
+            finally:
+                ip("link", "delete", "troupe0")  # with the namespace it would go some time later
         finally:
             ip("netns", "delete", NETWORK)
 
