@@ -134,15 +134,10 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
       weight_bytes_(loader.num_packed_bytes()) {}
 
 std::vector<KVCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size, DType dtype) const {
-  const std::int64_t num_kv_heads = kv_heads_of_rank(config_.num_kv_heads, parallel_).count;
   std::vector<KVCacheSpec> specs;
-  for (const std::int32_t window : config_.sliding_windows)
-    specs.push_back({.kind = window > 0 ? KVCacheKind::kSlidingWindow : KVCacheKind::kFullAttention,
-                     .block_size = block_size,
-                     .num_kv_heads = static_cast<std::int32_t>(num_kv_heads),
-                     .head_dim = static_cast<std::int32_t>(config_.head_dim),
-                     .dtype = dtype,
-                     .sliding_window = window});
+  for (std::size_t layer = 0; layer < config_.sliding_windows.size(); ++layer)
+    specs.push_back(
+        attention_options(config_, layer, nullptr).cache_spec(parallel_, block_size, dtype));
   return specs;
 }
 

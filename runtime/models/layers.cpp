@@ -109,6 +109,16 @@ AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig&
 
 }  // namespace
 
+KVCacheSpec AttentionOptions::cache_spec(const ParallelConfig& parallel, std::int32_t block_size,
+                                         DType dtype) const noexcept {
+  return {.kind = sliding_window > 0 ? KVCacheKind::kSlidingWindow : KVCacheKind::kFullAttention,
+          .block_size = block_size,
+          .num_kv_heads = static_cast<std::int32_t>(kv_heads_of_rank(num_kv_heads, parallel).count),
+          .head_dim = static_cast<std::int32_t>(head_dim),
+          .dtype = dtype,
+          .sliding_window = sliding_window};
+}
+
 Attention::Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options)
     : options_(options_of_rank(options, loader.parallel())),
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),

@@ -191,6 +191,10 @@ struct AttentionOptions {
   std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
   std::shared_ptr<const RotaryEmbedding> rope;
+
+  /// What the layer needs of the KV cache on a rank.
+  [[nodiscard]] KVCacheSpec cache_spec(const ParallelConfig& parallel, std::int32_t block_size,
+                                       DType dtype) const noexcept;
 };
 
 /// Causal self-attention with grouped queries (arXiv 2305.13245) over the paged KV cache, for the
