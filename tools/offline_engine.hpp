@@ -7,9 +7,9 @@
 #include <optional>
 
 #include "actors/module.hpp"
+#include "actors/shutdown_guard.hpp"
 #include "actors/system_config.hpp"
 #include "tools/commands.hpp"
-#include "tools/shutdown_guard.hpp"
 
 namespace troupe::tools {
 

@@ -13,13 +13,13 @@
 #include <utility>
 
 #include "actors/module.hpp"
+#include "actors/shutdown_guard.hpp"
 #include "actors/system_config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/http/server.hpp"
 #include "tools/commands.hpp"
 #include "tools/progress.hpp"
 #include "tools/reload.hpp"
-#include "tools/shutdown_guard.hpp"
 
 namespace troupe::tools {
 namespace {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string>
 #include <troupe/actors/module.hpp>
+#include <troupe/actors/shutdown_guard.hpp>
 
 namespace {
 
@@ -85,6 +86,7 @@ int main(int argc, char** argv) {
   auto options = troupe::start_options(config);
   if (!options.ok()) return fail(options.error().message);
 
+  troupe::ShutdownGuard guard;
   caf::actor_system system{config};
   const caf::actor teller = system.spawn(storyteller, system.spawn(printer), config.num_tokens);
   const auto introduce = [teller](const troupe::EngineHandles& engine) {
@@ -109,5 +111,7 @@ int main(int argc, char** argv) {
   self->monitor(teller);
   self->receive([&](const caf::down_msg& down) { reason = down.reason; });
   troupe::stop(system, *engine, 0);
-  return reason ? fail(troupe::to_text(reason, system)) : 0;
+  const int code = reason ? fail(troupe::to_text(reason, system)) : 0;
+  guard.arm(code);
+  return code;
 }

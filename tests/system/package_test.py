@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import unittest
 
 from support import DEADLINE_S, ENVIRONMENT, ROOT, nodes_of
@@ -59,6 +60,9 @@ class Package(unittest.TestCase):
             process = subprocess.Popen([self.program, self.several_processes(), f"--num-tokens={NUM_TOKENS}"],
                                        env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=errors, text=True)
             self.addCleanup(process.kill)
+            deadline = threading.Timer(2 * DEADLINE_S, process.kill)
+            self.addCleanup(deadline.cancel)
+            deadline.start()
             with process:
                 text = process.stdout.read(20)
                 os.kill(nodes_of(process.pid)["worker-0"], signal.SIGKILL)

@@ -65,7 +65,7 @@ install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/troupe)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The headers, by themselves: what an application includes, and what that includes.
-install(CODE "set(source ${PROJECT_SOURCE_DIR})\nset(binary ${PROJECT_BINARY_DIR}/include)\nset(roots actors/module.hpp)")
+install(CODE "set(source ${PROJECT_SOURCE_DIR})\nset(binary ${PROJECT_BINARY_DIR}/include)\nset(roots actors/module.hpp actors/shutdown_guard.hpp)")
 install(SCRIPT tools/cmake/TroupeHeaders.cmake)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/include/troupe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 

@@ -1,4 +1,4 @@
-#include "tools/shutdown_guard.hpp"
+#include "actors/shutdown_guard.hpp"
 
 #include <chrono>
 #include <cstdio>
@@ -7,7 +7,7 @@
 
 #include "runtime/base/log.hpp"
 
-namespace troupe::tools {
+namespace troupe {
 
 using namespace std::chrono_literals;
 
@@ -40,4 +40,4 @@ ShutdownGuard::~ShutdownGuard() {
   waiter_.join();
 }
 
-}  // namespace troupe::tools
+}  // namespace troupe
