@@ -128,8 +128,6 @@ Result<Answer> ServerChat::answer(const std::string& body,
   return reader.finish();
 }
 
-std::string ServerChat::name() const {
-  return model_ + " at " + server_.url();
-}
+std::string ServerChat::name() const { return model_ + " at " + server_.url(); }
 
 }  // namespace troupe::tools
