@@ -1,8 +1,7 @@
 #include "actors/frontend_port.hpp"
 
+#include "actors/deadlines.hpp"
 #include "runtime/base/clock.hpp"
-#include "runtime/base/philox.hpp"
-#include "runtime/base/secret.hpp"
 
 namespace troupe {
 namespace {
@@ -13,13 +12,6 @@ using namespace std::chrono_literals;
 constexpr auto kRenderDeadline = 600s;
 
 }  // namespace
-
-FrontendPort::FrontendPort(caf::actor_system& system, std::uint64_t seed)
-    : system_(system),
-      seed_(seed),
-      // Ids are never given out twice, also not by the next life of this process. They stay inside
-      // the engine: no client sees or names one.
-      next_id_((random_bits() >> 32 << 32) + 1) {}
 
 template <class Answer, class Question>
 void FrontendPort::ask_frontend(std::chrono::nanoseconds deadline, Question question,
@@ -40,7 +32,7 @@ RequestId FrontendPort::allocate_ids(std::int32_t count) {
   return RequestId{next_id_.fetch_add(static_cast<std::uint64_t>(count))};
 }
 
-std::uint64_t FrontendPort::draw_key() { return philox_bits(seed_, num_keys_.fetch_add(1), 0); }
+std::uint64_t FrontendPort::draw_key() { return keys_->draw(); }
 
 void FrontendPort::submit(SubmitRequest submission) { post(frontend_, std::move(submission)); }
 

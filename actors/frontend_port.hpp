@@ -4,19 +4,24 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <optional>
 
 #include "actors/deadlines.hpp"
 #include "messages/actor_interfaces.hpp"
 #include "runtime/http/engine_port.hpp"
+#include "runtime/processors/request_keys.hpp"
 
 namespace troupe {
 
-inline constexpr std::chrono::minutes kPauseDeadline{10};  ///< requests may run to their end before
-
-/// Thread-safe: a counter, a flag, and messages.
+/// Thread-safe: counters, a flag, and messages. Ids are the Frontend's own.
 class FrontendPort final : public EnginePort {
  public:
-  FrontendPort(caf::actor_system& system, std::uint64_t seed);
+  explicit FrontendPort(caf::actor_system& system) : system_(system) {}
+  /// Both before the server starts. Later keys change nothing: the first row goes on.
+  void set_keys(const KeyStream& keys) {
+    if (!keys_) keys_.emplace(keys);
+  }
+  [[nodiscard]] bool has_keys() const { return keys_.has_value(); }
   void connect(FrontendActor frontend) { frontend_ = std::move(frontend); }
   void set_healthy(bool healthy) { healthy_ = healthy; }
 
@@ -40,9 +45,8 @@ class FrontendPort final : public EnginePort {
 
   caf::actor_system& system_;
   FrontendActor frontend_;
-  const std::uint64_t seed_;
-  std::atomic<std::uint64_t> num_keys_{0};
-  std::atomic<std::uint64_t> next_id_;
+  std::optional<RequestKeys> keys_;
+  std::atomic<std::uint64_t> next_id_{1};
   std::atomic<bool> healthy_{true};
 };
 

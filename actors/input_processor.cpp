@@ -69,7 +69,7 @@ struct InputJob {
   RequestId id{};
   std::variant<std::monostate, GenerateRequest, RenderRequest> request;  ///< while it waits
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
-  FrontendActor frontend;                             ///< of a GenerateRequest
+  RequestClientActor router;                          ///< of a GenerateRequest
   RequestOutput when_aborted;                         ///< of a GenerateRequest
   caf::typed_response_promise<RenderReply> rendered;  ///< of a RenderRequest
 };
@@ -96,15 +96,15 @@ struct InputProcessorState {
 
 using Self = InputProcessorActor::stateful_pointer<InputProcessorState>;
 
-void end(Self self, const FrontendActor& frontend, RequestOutput output) {
+void end(Self self, const RequestClientActor& router, RequestOutput output) {
   RequestOutputs outputs;
   outputs.outputs.push_back(std::move(output));
-  send(self, frontend, std::move(outputs));
+  send(self, router, std::move(outputs));
 }
 
 void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
   if (!processed.ok()) {
-    return end(self, job.frontend,
+    return end(self, job.router,
                {.id = job.id, .finished = true, .error = std::move(processed).error()});
   }
   const RequestId id = job.id;
@@ -117,7 +117,7 @@ void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
             send(self, state(self).scheduler, std::move(ready.mapped()));
           },
           [=](const caf::error& error) {
-            // The engine ends with it; the Frontend gives the request to the next one.
+            // The engine ends with it; the RequestRouter gives the request to the next one.
             state(self).registering.erase(id);
             log_warning("the output processor is gone", kv("id", value(id)),
                         kv("error", to_text(error, self->system())));
@@ -183,8 +183,8 @@ bool abort_job(Self self, RequestId id) {
   InputJob job = *take_job(processor, number);
   *job.cancelled = true;
   processor.queue->remove(number);
-  if (job.frontend) {
-    end(self, job.frontend, std::move(job.when_aborted));
+  if (job.router) {
+    end(self, job.router, std::move(job.when_aborted));
   } else {
     job.rendered.deliver(
         RenderReply{.error = Error{ErrorCode::kAborted, "the request was aborted", ""}});
@@ -206,15 +206,15 @@ InputProcessorActor::behavior_type input_processor_behavior(
   }
   return {
       [self](GenerateRequest& request) {
-        const auto frontend = caf::actor_cast<FrontendActor>(self->current_sender());
+        const auto router = caf::actor_cast<RequestClientActor>(self->current_sender());
         const RequestId id = request.id;
         const auto thrown = guard([&] {
           RequestOutput when_aborted = final_output(request, FinishReason::kAbort);
           InputJob& job = add_job(state(self), request);
-          job.frontend = frontend;
+          job.router = router;
           job.when_aborted = std::move(when_aborted);
         });
-        if (thrown) return end(self, frontend, {.id = id, .finished = true, .error = thrown});
+        if (thrown) return end(self, router, {.id = id, .finished = true, .error = thrown});
         give_work(self);
       },
       [self](const AbortRequests& abort) {

@@ -37,30 +37,32 @@ template <CafModule::id_t slot>
 using ModuleIn = ConfiguringModule<configure_system, slot>;
 using module = ModuleIn<CafModule::network_manager>;
 
-/// The way into a running engine for a frontend of one's own.
+/// The way into a running engine.
 struct EngineHandles {
-  std::vector<InputProcessorActor>
-      input_processors;  ///< any of them takes a request; its aborts go to the same one
-  SchedulerActor scheduler;
-  OutputProcessorActor output_processor;  ///< Subscribe to it before the first request
-  ServerDefaults request_defaults;        ///< for parse_completion_request, parse_chat_request
+  /// Any actor sends it SubmitRequest, with ids of its own choice, and gets the RequestOutputs.
+  /// Whatever of the engine ends meanwhile, a request ends with the tokens it would have had.
+  RequestRouterActor router;
+  ServerDefaults request_defaults;  ///< for parse_completion_request, parse_chat_request
 };
 
 struct StartOptions {
   Options options;         ///< options.model.model names a folder
-  bool serve_http = true;  ///< false: no Frontend; the caller subscribes to the OutputProcessor
+  bool serve_http = true;  ///< false: no Frontend; the caller's actors ask the RequestRouter
   /// The program `troupe` of this version: processes of this host run it. Empty: there are none.
   std::string node_program;
   /// As on the command line of `troupe serve`: the nodes that the Supervisor starts on this host
   /// get the same options.
   std::vector<std::string> node_arguments;
   std::function<void(const LoadProgress&)> on_progress;  ///< from another thread; may be empty
-  /// Without HTTP: an actor had died, and the engine is there again, with other actors. It knows no
-  /// request: those that had not ended are to be sent again, with what has come of them in
-  /// `emitted`, and go on behind that. From another thread. Empty: the engine is given up.
-  std::function<void(const EngineHandles&)> on_restart;
+  /// Only where a topology has the RequestRouter in another process: that one had died, and here is
+  /// the next. It knows no request: those that had not ended are to be sent again, with what has come
+  /// of them in `emitted`, and go on behind that. From another thread; may be empty.
+  std::function<void(const RequestRouterActor&)> on_router;
   std::function<void(const std::string&)>
-      on_failure;  ///< an actor died, the engine is gone; from another thread
+      on_failure;  ///< the engine is gone, and will not come back; from another thread
+  /// Each actor of the engine when it has been spawned, also again, with what it is ("worker"); for
+  /// those who measure, or end it to see it replaced. From another thread; may be empty.
+  std::function<void(const std::string&, const caf::actor&)> on_spawned;
 };
 
 /// What an embedding application's configuration says: the section [troupe] of CAF's configuration

@@ -31,8 +31,11 @@ constexpr auto kJoinDeadline = 60s;
 constexpr double kSilenceFactor = 2;
 /// So long may the Supervisor take to end what depends on a process that is gone.
 constexpr std::int64_t kLinkTimeout_ns = 2'000'000'000;
-/// Where clients are connected the other side has so many times as long to leave first.
-constexpr std::int64_t kFrontendPatience = 3;
+/// Where clients are connected, or their requests are kept, the other side has so many times as
+/// long to leave first.
+constexpr std::int64_t kFrontPatience = 3;
+/// The Frontend outlives the RequestRouter: another one has so many times as long to come.
+constexpr std::int64_t kRouterPatience = 10;
 
 /// What the heart sees of the node, and the node of the heart.
 struct Pulse {
@@ -80,7 +83,8 @@ struct GroupActors {
 struct PeerLink {
   caf::actor_addr actor;
   caf::actor_addr peer;
-  std::int64_t lost_ns = 0;  ///< when the peer became unreachable; 0: it is not
+  std::int64_t patience = 1;  ///< times kLinkTimeout_ns
+  std::int64_t lost_ns = 0;   ///< when the peer became unreachable; 0: it is not
 };
 
 struct NodeState {
@@ -95,7 +99,7 @@ struct NodeState {
   std::shared_ptr<const Tokenizer> tokenizer;
   GenerationConfig generation;
   SamplingDefaults sampling;
-  std::map<std::uint32_t, GroupActors> groups;  ///< the Frontend is kept in the first one asked for
+  std::map<std::uint32_t, GroupActors> groups;  ///< what all of them share is kept in group 0
   std::vector<PeerLink> links;                  ///< of what runs
   std::shared_ptr<std::atomic<bool>> released;  ///< told that nobody waits for its return
 };
@@ -250,8 +254,14 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       ASSIGN_OR_RETURN(ServerConfig config,
                        server_config(options, node.sampling, what.model, what.cache));
       if (what.port != 0) config.options.port = what.port;
-      return ActorHandles{pointer(spawn_frontend(system, config, first_seed(options.model)))};
+      return ActorHandles{pointer(
+          spawn_frontend(system, config, peers.one<RequestRouterActor>(Peer::kRequestRouter)))};
     }
+    case Role::kRequestRouter:
+      return ActorHandles{pointer(spawn_request_router(
+          system, {.num_groups = static_cast<std::size_t>(options.engine.data_parallel_size),
+                   .seed = first_seed(options.model),
+                   .life = what.life}))};
     case Role::kInputProcessor: {
       ASSIGN_OR_RETURN(const auto core,
                        make_input_processor(options, what.model, node.generation, node.tokenizer));
@@ -319,15 +329,35 @@ void on_down(Self self, const caf::down_msg& down) {
   }
 }
 
-void watch_links(Self self, const ActorHandles& actors, const ActorHandles& peers) {
+void watch_links(Self self, const ActorHandles& actors, const ActorHandles& peers,
+                 std::int64_t patience) {
   for (const caf::strong_actor_ptr& peer : peers) {
     if (!peer || peer->node() == self->node()) continue;
     self->monitor(caf::actor_cast<caf::actor>(peer));
     for (const caf::strong_actor_ptr& actor : actors) {
       self->monitor(caf::actor_cast<caf::actor>(actor));
-      state(self).links.push_back(
-          {caf::actor_cast<caf::actor_addr>(actor), caf::actor_cast<caf::actor_addr>(peer)});
+      state(self).links.push_back({caf::actor_cast<caf::actor_addr>(actor),
+                                   caf::actor_cast<caf::actor_addr>(peer), patience});
     }
+  }
+}
+
+std::int64_t patience_for(const NodeState& node, Role role) {
+  if (role == Role::kFrontend) return kRouterPatience;
+  const bool is_front = node.config.has(Role::kFrontend) || node.config.has(Role::kRequestRouter);
+  return is_front ? kFrontPatience : 1;
+}
+
+/// The node's Frontend goes on with another RequestRouter.
+void change_router(Self self, const ActorHandles& router) {
+  NodeState& node = state(self);
+  for (const auto& [number, group] : node.groups) {
+    const ActorHandles& frontend = group.actors[static_cast<std::size_t>(Role::kFrontend)];
+    if (frontend.empty()) continue;
+    const auto address = caf::actor_cast<caf::actor_addr>(frontend.front());
+    std::erase_if(node.links, [&](const PeerLink& link) { return link.actor == address; });
+    watch_links(self, frontend, router, kRouterPatience);
+    send(self, caf::actor_cast<FrontendActor>(frontend.front()), RouterReady{}, router);
   }
 }
 
@@ -337,9 +367,8 @@ std::string cause_to_leave(const NodeState& node) {
   const double silent_s = 1e-9 * static_cast<double>(now - node.pulse->heard_ns.load());
   if (silent_s >= kSilenceFactor * node.options.topology.node_timeout_s)
     return "the supervisor has been silent for " + std::to_string(silent_s) + " s";
-  const std::int64_t patience = node.config.has(Role::kFrontend) ? kFrontendPatience : 1;
   const bool cut_off = std::any_of(node.links.begin(), node.links.end(), [&](const PeerLink& link) {
-    return link.lost_ns != 0 && now - link.lost_ns >= patience * kLinkTimeout_ns;
+    return link.lost_ns != 0 && now - link.lost_ns >= link.patience * kLinkTimeout_ns;
   });
   return cut_off ? "the connection with another node is lost" : "";
 }
@@ -435,10 +464,11 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         auto spawned = spawn_role(self, what, peers);
         if (!spawned.ok()) return {Status{spawned.error()}, ActorHandles{}};
         actors = std::move(spawned).value();
-        watch_links(self, actors, peers);
+        watch_links(self, actors, peers, patience_for(state(self), what.role));
         return {Status{}, actors};
       },
       [self](const OpenRings& open) { take_rings(self, open); },
+      [self](const RouterReady&, const ActorHandles& router) { change_router(self, router); },
       [self](const CheckNodes&) {
         const std::string cause = cause_to_leave(state(self));
         if (cause.empty()) return check_later(self);

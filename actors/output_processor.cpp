@@ -10,13 +10,13 @@ struct OutputProcessorState {
   OutputProcessorState() = default;
   static inline const char* name = "output_processor";
   std::unique_ptr<OutputProcessor> core;
-  FrontendActor frontend;  ///< who subscribed last
+  RequestClientActor router;  ///< who subscribed last
 };
 
 using Self = OutputProcessorActor::stateful_pointer<OutputProcessorState>;
 
 void hand_out(Self self, RequestOutputs outputs) {
-  if (state(self).frontend) send(self, state(self).frontend, std::move(outputs));
+  if (state(self).router) send(self, state(self).router, std::move(outputs));
 }
 
 OutputProcessorActor::behavior_type output_processor_behavior(
@@ -24,7 +24,7 @@ OutputProcessorActor::behavior_type output_processor_behavior(
   state(self).core = std::make_unique<OutputProcessor>(tokenizer);
   return {
       [self](const Subscribe&) {
-        state(self).frontend = caf::actor_cast<FrontendActor>(self->current_sender());
+        state(self).router = caf::actor_cast<RequestClientActor>(self->current_sender());
         return Status{};
       },
       [self](OutputRequest& request) {

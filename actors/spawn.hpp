@@ -111,10 +111,17 @@ struct SchedulerPeers {
                                                         OutputProcessorActor output_processor,
                                                         SchedulerActor scheduler);
 
-/// `seed` starts the keys of the draws of requests that bring no seed of their own.
+struct RouterConfig {
+  std::size_t num_groups = 1;
+  std::uint64_t seed = 0;  ///< of the keys of requests that bring no seed of their own
+  std::uint64_t life = 0;  ///< counts the RequestRouters of this engine: no two draw the same keys
+};
 /// It has no engine before EngineReady.
+[[nodiscard]] RequestRouterActor spawn_request_router(caf::actor_system& system,
+                                                      const RouterConfig& config);
+
 [[nodiscard]] FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
-                                           std::uint64_t seed);
+                                           const RequestRouterActor& router);
 
 struct NodeHandles {
   NodeActor node;

@@ -22,9 +22,12 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kConfirmDelay = 200ms;
+/// RequestRouter and Frontend that end so often in a row before they are up are given up.
+constexpr int kMaxFrontLosses = 8;
 /// Processes that were asked to leave are killed after so long.
 constexpr double kLeaveTimeout_s = 5;
 
+/// Of one group.
 std::vector<InputProcessorActor> input_processors(const GroupSlot& group) {
   std::vector<InputProcessorActor> pool;
   for (const caf::strong_actor_ptr& handle : group.actors_of(Role::kInputProcessor))
@@ -32,7 +35,8 @@ std::vector<InputProcessorActor> input_processors(const GroupSlot& group) {
   return pool;
 }
 
-// ---- The Frontend ------------------------------------------------------------------------------
+// ---- RequestRouter and Frontend
+// ------------------------------------------------------------------------------
 
 /// The first one that serves; null: none does.
 const GroupSlot* find_serving(const SupervisorState& supervisor) {
@@ -49,15 +53,6 @@ bool has_enough_groups(const SupervisorState& supervisor) {
                       [](const GroupSlot& g) { return g.state == GroupState::kStarting; });
 }
 
-EngineHandles engine_handles(const SupervisorState& supervisor) {
-  const GroupSlot& group = *find_serving(supervisor);
-  return {.input_processors = input_processors(group),
-          .scheduler = group.first_of<SchedulerActor>(Role::kScheduler),
-          .output_processor = group.first_of<OutputProcessorActor>(Role::kOutputProcessor),
-          .request_defaults = request_defaults(supervisor.start.options,
-                                               supervisor.sampling_defaults, group.model)};
-}
-
 void report_started(Self self) {
   SupervisorState& supervisor = state(self);
   const GroupSlot& group = *find_serving(supervisor);
@@ -71,16 +66,19 @@ void report_started(Self self) {
            kv("canonical_shards", model.canonical_shards), kv("groups", supervisor.groups.size()),
            kv("workers", group.workers.size()), kv("weight_mib", model.weight_bytes >> 20),
            kv("kv_blocks", group.cache.num_blocks - 1), kv("kv_groups", group.cache.groups.size()));
-  *supervisor.handles = engine_handles(supervisor);
+  EngineHandles& handles = *supervisor.handles;
+  handles.request_defaults =
+      request_defaults(supervisor.start.options, supervisor.sampling_defaults, model);
+  handles.router = supervisor.router;
   supervisor.started.deliver(
       Started{.model = model, .num_blocks = num_blocks, .port = supervisor.http_port});
 }
 
-/// The Frontend gives the group its requests from now on.
+/// The RequestRouter gives the group its requests from now on.
 void hand_over(Self self, std::size_t group) {
   SupervisorState& supervisor = state(self);
   GroupSlot& slot = supervisor.groups[group];
-  send(self, supervisor.frontend, EngineReady{static_cast<std::uint32_t>(group)},
+  send(self, supervisor.router, EngineReady{static_cast<std::uint32_t>(group)},
        input_processors(slot), slot.first_of<OutputProcessorActor>(Role::kOutputProcessor),
        slot.first_of<SchedulerActor>(Role::kScheduler));
 }
@@ -88,52 +86,65 @@ void hand_over(Self self, std::size_t group) {
 /// It serves, for clients too.
 void report_group(Self self, std::size_t group) {
   GroupSlot& slot = state(self).groups[group];
-  slot.num_recoveries = 0;
+  slot.num_recoveries = state(self).num_front_losses = 0;
   log_info("engine restarted", kv("group", group), kv("incarnation", slot.incarnation));
 }
 
-void fail_frontend(Self self, Error error) {
+/// What did not come up is to be tried again.
+void fail_front(Self self, Role role, const Error& error) {
   SupervisorState& supervisor = state(self);
-  if (supervisor.frontend) {  // this one will never have a port
-    end_quietly(supervisor, caf::actor_cast<caf::strong_actor_ptr>(supervisor.frontend));
+  if (role == Role::kFrontend) {
+    if (supervisor.frontend)  // this one will never have a port
+      end_quietly(supervisor, caf::actor_cast<caf::strong_actor_ptr>(supervisor.frontend));
+    lose_frontend(supervisor);
+  } else {
+    lose_router(supervisor);
   }
-  lose_frontend(supervisor);
-  if (supervisor.started.pending()) return refuse_start(self, std::move(error));
-  recover_all(self, error.message, LossCause::kOutside);
+  if (supervisor.started.pending()) return refuse_start(self, error);
+  recover_front(self, error.message, LossCause::kOutside);
 }
 
-/// Asks on behalf of the Frontend that there is, or is to be.
+/// Asks on behalf of a RequestRouter or a Frontend that there is, or is to be.
 template <class Handle, class OnAnswer, class... Question>
-void ask_for_frontend(Self self, const Handle& to, const char* what, OnAnswer on_answer,
-                      Question&&... question) {
-  const std::uint64_t life = state(self).frontend_life;
+void ask_for_front(Self self, Role role, const Handle& to, const char* what, OnAnswer on_answer,
+                   Question&&... question) {
+  const auto life_of = [role](const SupervisorState& supervisor) {
+    return role == Role::kFrontend ? supervisor.frontend_life : supervisor.router_life;
+  };
+  const std::uint64_t life = life_of(state(self));
   ask(self, to, kControlDeadline, std::forward<Question>(question)...)
       .then(on_answer, [=](const caf::error& error) {
-        if (state(self).frontend_life != life || state(self).stopping) return;
-        fail_frontend(self, {ErrorCode::kInternal,
-                             std::string(what) + ": " + to_text(error, self->system())});
+        if (life_of(state(self)) != life || state(self).stopping) return;
+        fail_front(
+            self, role,
+            {ErrorCode::kInternal, std::string(what) + ": " + to_text(error, self->system())});
       });
+}
+
+/// Whoever has requests can reach the RequestRouter. Pre: there is one.
+bool reaches_clients(const SupervisorState& supervisor) {
+  return supervisor.start.serve_http ? supervisor.listening : !supervisor.started.pending();
+}
+
+void report_groups(Self self) {
+  for (std::size_t group = 0; group < state(self).groups.size(); ++group) {
+    if (state(self).groups[group].state == GroupState::kServing) report_group(self, group);
+  }
 }
 
 void on_listening(Self self, const Listening& listening) {
   SupervisorState& supervisor = state(self);
-  if (listening.error) return fail_frontend(self, *listening.error);
+  if (listening.error) return fail_front(self, Role::kFrontend, *listening.error);
   supervisor.http_port = listening.port;
   supervisor.listening = true;
   if (supervisor.started.pending()) return report_started(self);
-  for (std::size_t group = 0; group < supervisor.groups.size(); ++group) {
-    if (supervisor.groups[group].state == GroupState::kServing) report_group(self, group);
-  }
+  report_groups(self);
 }
 
 void open_port(Self self) {
-  SupervisorState& supervisor = state(self);
-  const std::uint64_t life = supervisor.frontend_life;
-  for (std::size_t group = 0; group < supervisor.groups.size(); ++group) {
-    if (supervisor.groups[group].state == GroupState::kServing) hand_over(self, group);
-  }
-  ask_for_frontend(
-      self, supervisor.frontend, "the frontend did not open the port",
+  const std::uint64_t life = state(self).frontend_life;
+  ask_for_front(
+      self, Role::kFrontend, state(self).frontend, "the frontend did not open the port",
       [=](const Listening& listening) {
         if (state(self).frontend_life == life) on_listening(self, listening);
       },
@@ -143,15 +154,16 @@ void open_port(Self self) {
 void spawn_frontend(Self self) {
   SupervisorState& supervisor = state(self);
   const GroupSlot& group = *find_serving(supervisor);
-  const std::size_t index = supervisor.frontend_node();
+  const std::size_t index = supervisor.node_of(Role::kFrontend);
   const std::uint64_t life = supervisor.frontend_life;
   supervisor.frontend_spawning = true;
-  ask_for_frontend(
-      self, supervisor.nodes[index].node, "the frontend did not start",
+  ask_for_front(
+      self, Role::kFrontend, supervisor.nodes[index].node, "the frontend did not start",
       [=](const Status& status, const ActorHandles& handles) {
         SupervisorState& supervisor = state(self);
         if (supervisor.frontend_life != life) return;
-        if (const auto error = refusal(status, handles)) return fail_frontend(self, *error);
+        if (const auto error = refusal(status, handles))
+          return fail_front(self, Role::kFrontend, *error);
         supervisor.frontend_spawning = false;
         supervisor.frontend = caf::actor_cast<FrontendActor>(handles.at(0));
         watch(self, "frontend", handles[0], index);
@@ -160,8 +172,43 @@ void spawn_frontend(Self self) {
       SpawnRole{.role = Role::kFrontend,
                 .model = group.model,
                 .cache = group.cache,
-                .port = supervisor.http_port},
-      ActorHandles{});
+                .port = supervisor.http_port,
+                .peers = {Peer::kRequestRouter}},
+      ActorHandles{caf::actor_cast<caf::strong_actor_ptr>(supervisor.router)});
+}
+
+void on_router_spawned(Self self, const caf::strong_actor_ptr& router) {
+  SupervisorState& supervisor = state(self);
+  supervisor.router_spawning = false;
+  supervisor.router = caf::actor_cast<RequestRouterActor>(router);
+  watch(self, "request router", router, supervisor.node_of(Role::kRequestRouter));
+  for (std::size_t group = 0; group < supervisor.groups.size(); ++group) {
+    if (supervisor.groups[group].state == GroupState::kServing) hand_over(self, group);
+  }
+  if (supervisor.frontend) {
+    send(self, supervisor.nodes[supervisor.node_of(Role::kFrontend)].node, RouterReady{},
+         ActorHandles{router});
+  }
+  if (reaches_clients(supervisor)) report_groups(self);
+  if (!supervisor.started.pending() && supervisor.start.on_router)
+    supervisor.start.on_router(supervisor.router);
+  advance_front(self);
+}
+
+void spawn_router(Self self) {
+  SupervisorState& supervisor = state(self);
+  const std::uint64_t life = ++supervisor.router_life;
+  supervisor.router_spawning = true;
+  ask_for_front(
+      self, Role::kRequestRouter, supervisor.nodes[supervisor.node_of(Role::kRequestRouter)].node,
+      "the request router did not start",
+      [=](const Status& status, const ActorHandles& handles) {
+        if (state(self).router_life != life) return;
+        if (const auto error = refusal(status, handles))
+          return fail_front(self, Role::kRequestRouter, *error);
+        on_router_spawned(self, handles.at(0));
+      },
+      SpawnRole{.role = Role::kRequestRouter, .life = life}, ActorHandles{});
 }
 
 }  // namespace
@@ -179,16 +226,26 @@ void lose_frontend(SupervisorState& supervisor) {
   ++supervisor.frontend_life;
 }
 
-void advance_frontend(Self self) {
+void lose_router(SupervisorState& supervisor) {
+  supervisor.router = nullptr;
+  supervisor.router_spawning = false;
+  ++supervisor.router_life;
+}
+
+void advance_front(Self self) {
   SupervisorState& supervisor = state(self);
-  if (supervisor.stopping || supervisor.given_up || supervisor.frontend ||
-      supervisor.frontend_spawning || !has_enough_groups(supervisor))
+  if (supervisor.stopping || supervisor.given_up || supervisor.front_waits) return;
+  if (!supervisor.router) {
+    const NodeSlot& node = supervisor.nodes[supervisor.node_of(Role::kRequestRouter)];
+    if (!supervisor.router_spawning && node.connected) spawn_router(self);
     return;
+  }
+  if (supervisor.frontend || supervisor.frontend_spawning || !has_enough_groups(supervisor)) return;
   if (!supervisor.start.serve_http) {
     if (supervisor.started.pending()) report_started(self);
     return;
   }
-  const std::size_t index = supervisor.frontend_node();
+  const std::size_t index = supervisor.node_of(Role::kFrontend);
   if (!supervisor.nodes[index].connected) return;
   if (!supervisor.nodes[index].prepared) return prepare_node(self, index);
   spawn_frontend(self);
@@ -196,13 +253,25 @@ void advance_frontend(Self self) {
 
 void on_group_up(Self self, std::size_t group) {
   SupervisorState& supervisor = state(self);
-  if (!supervisor.start.serve_http && !supervisor.started.pending()) {
-    report_group(self, group);
-    return supervisor.start.on_restart(engine_handles(supervisor));
+  if (supervisor.router) hand_over(self, group);
+  if (supervisor.router && reaches_clients(supervisor)) report_group(self, group);
+  advance_front(self);
+}
+
+void recover_front(Self self, const std::string& reason, LossCause cause) {
+  SupervisorState& supervisor = state(self);
+  if (supervisor.stopping || supervisor.given_up) return;
+  if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, reason});
+  if (++supervisor.num_front_losses > kMaxFrontLosses) return give_up(self, reason);
+  // What fails again at once may lack a node that we have not heard to be gone.
+  supervisor.front_waits = supervisor.num_front_losses > 1;
+  if (supervisor.router) {
+    log_error("incident", kv("cause", reason), kv("role", "frontend"),
+              kv("recovery", supervisor.num_front_losses));
+  } else {
+    recover_all(self, reason, cause);
   }
-  if (!state(self).frontend) return advance_frontend(self);
-  hand_over(self, group);
-  if (state(self).listening) report_group(self, group);
+  advance_front(self);
 }
 
 // ---- Watching, and the end ---------------------------------------------------------------------
@@ -211,6 +280,7 @@ void watch(Self self, std::string name, const caf::strong_actor_ptr& actor, std:
            std::optional<std::size_t> group) {
   const auto handle = caf::actor_cast<caf::actor>(actor);
   self->monitor(handle);
+  if (state(self).start.on_spawned) state(self).start.on_spawned(name, handle);
   state(self).watched.push_back({std::move(name), handle, node, group});
 }
 
@@ -251,7 +321,7 @@ void give_up(Self self, const std::string& reason) {
   SupervisorState& supervisor = state(self);
   log_error("the engine is given up", kv("reason", reason));
   supervisor.given_up = true;
-  if (supervisor.frontend) send(self, supervisor.frontend, EngineHealth{false, reason});
+  if (supervisor.router) send(self, supervisor.router, EngineHealth{false, reason});
   if (supervisor.start.on_failure) supervisor.start.on_failure(reason);
 }
 
@@ -283,9 +353,10 @@ void on_down(Self self, const caf::down_msg& down) {
     lose_node(self, gone.node);
     return recover_node(self, gone.node, reason, LossCause::kKilled);
   }
-  if (!gone.group) {  // the frontend: nobody reads what the groups compute
-    lose_frontend(supervisor);
-    return recover_all(self, reason, LossCause::kCrashed);
+  if (!gone.group) {
+    const bool is_router = supervisor.router && supervisor.router.address() == down.source;
+    is_router ? lose_router(supervisor) : lose_frontend(supervisor);
+    return recover_front(self, reason, LossCause::kCrashed);
   }
   for (WorkerSlot& worker : supervisor.groups[*gone.group].workers) {
     if (worker.worker && worker.worker.address() == down.source) worker = {.node = gone.node};
@@ -321,11 +392,6 @@ Result<void> start(Self self) {
   ASSIGN_OR_RETURN(const GenerationConfig generation, load_generation_config(options.model.model));
   ASSIGN_OR_RETURN(supervisor.sampling_defaults, sampling_defaults(generation, options.model));
   ASSIGN_OR_RETURN(Topology topology, options_topology(options));
-  if (!supervisor.start.serve_http && topology.size.num_groups > 1) {
-    return invalid_argument("data-parallel-size is " + std::to_string(topology.size.num_groups) +
-                                ": without the HTTP server there is nobody to share out requests",
-                            "data-parallel-size");
-  }
   supervisor.groups.resize(static_cast<std::size_t>(topology.size.num_groups));
   for (GroupSlot& group : supervisor.groups)
     group.workers.resize(static_cast<std::size_t>(topology.size.num_workers));
@@ -350,24 +416,34 @@ Result<void> start(Self self) {
 void begin(Self self) {
   check_nodes_later(self);
   if (auto begun = start(self); !begun.ok()) return refuse_start(self, begun.error());
+  advance_front(self);
   for (std::size_t group = 0; group < state(self).groups.size(); ++group)
     advance_group(self, group);
 }
 
-void stop(Self self, double drain_timeout_s) {
-  SupervisorState& supervisor = state(self);
-  if (!supervisor.frontend) return end_children(self);
-  const auto deadline = from_seconds(drain_timeout_s) + kControlDeadline;
-  ask(self, supervisor.frontend, deadline, Drain{drain_timeout_s})
+/// Asks who has requests to let them end; then calls `next`.
+template <class Handle, class Next>
+void drain(Self self, const Handle& who, const char* name, double timeout_s, Next next) {
+  if (!who) return next();
+  ask(self, who, from_seconds(timeout_s) + kControlDeadline, Drain{timeout_s})
       .then(
-          [self](const Drained& drained) {
-            log_info("drained", kv("aborted", drained.num_aborted));
-            end_children(self);
+          [=](const Drained& drained) {
+            log_info("drained", kv("who", name), kv("aborted", drained.num_aborted));
+            next();
           },
-          [self](const caf::error& error) {
-            log_warning("not drained", kv("error", to_text(error, self->system())));
-            end_children(self);
+          [=](const caf::error& error) {
+            log_warning("not drained", kv("who", name),
+                        kv("error", to_text(error, self->system())));
+            next();
           });
+}
+
+/// The HTTP server's clients first, then those that have none in between.
+void stop(Self self, double drain_timeout_s) {
+  drain(self, state(self).frontend, "frontend", drain_timeout_s, [=] {
+    drain(self, state(self).router, "request router", drain_timeout_s,
+          [self] { end_children(self); });
+  });
 }
 
 /// The share that all workers have loaded. Comes from one of them.

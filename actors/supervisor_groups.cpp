@@ -191,9 +191,11 @@ ActorHandles find_peers(const SupervisorState& supervisor, std::size_t group, Pe
       return {slot.first_of(Role::kScheduler)};
     case Peer::kOutputProcessor:
       return {slot.first_of(Role::kOutputProcessor)};
-    case Peer::kFrontendNode:
+    case Peer::kRequestRouter:
+      return {caf::actor_cast<caf::strong_actor_ptr>(supervisor.router)};
+    case Peer::kRouterNode:
       return {caf::actor_cast<caf::strong_actor_ptr>(
-          supervisor.nodes[supervisor.frontend_node()].node)};
+          supervisor.nodes[supervisor.node_of(Role::kRequestRouter)].node)};
   }
   return found;
 }
@@ -260,8 +262,8 @@ void end_actors(SupervisorState& supervisor, GroupSlot& slot) {
 void leave_out(Self self, std::size_t group, const std::string& reason, LossCause cause) {
   SupervisorState& supervisor = state(self);
   GroupSlot& slot = supervisor.groups[group];
-  if (supervisor.frontend) {
-    send(self, supervisor.frontend,
+  if (supervisor.router) {
+    send(self, supervisor.router,
          EngineLost{static_cast<std::uint32_t>(group), reason, cause, /*returns=*/false});
   }
   end_actors(supervisor, slot);
@@ -296,8 +298,9 @@ void advance_group(Self self, std::size_t group) {
   if (slot.role_asked) return;
   if (slot.num_spawned < kSpawnOrder.size()) {
     const Role next = kSpawnOrder[slot.num_spawned];
-    // Its node is to see when the Frontend's cannot be reached.
-    if (next == Role::kInputProcessor && !supervisor.nodes[supervisor.frontend_node()].connected)
+    // Its node is to see when the RequestRouter's cannot be reached.
+    if (next == Role::kInputProcessor &&
+        !supervisor.nodes[supervisor.node_of(Role::kRequestRouter)].connected)
       return;
     return spawn_role(self, group, next);
   }
@@ -312,15 +315,13 @@ void recover_group(Self self, std::size_t group, const std::string& reason, Loss
   if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, reason});
   log_error("incident", kv("cause", reason), kv("group", group),
             kv("incarnation", slot.incarnation), kv("recovery", slot.num_recoveries + 1));
-  if (!supervisor.start.serve_http && !supervisor.start.on_restart) return give_up(self, reason);
   if (++slot.num_recoveries > kMaxRecoveries) {
     if (is_last(supervisor, group)) return give_up(self, reason);
     log_error("group given up", kv("group", group), kv("reason", reason));
     return leave_out(self, group, reason, cause);
   }
-  if (supervisor.frontend) {
-    send(self, supervisor.frontend, EngineLost{static_cast<std::uint32_t>(group), reason, cause});
-  }
+  if (supervisor.router)
+    send(self, supervisor.router, EngineLost{static_cast<std::uint32_t>(group), reason, cause});
   slot.state = GroupState::kStarting;
   // What fails again at once may lack a node that we have not heard to be gone: all tries would be
   // over before we do.
@@ -334,9 +335,13 @@ void recover_group(Self self, std::size_t group, const std::string& reason, Loss
 }
 
 void recover_node(Self self, std::size_t index, const std::string& reason, LossCause cause) {
-  if (state(self).nodes[index].config.has(Role::kFrontend)) return recover_all(self, reason, cause);
-  for (const std::int32_t group : state(self).nodes[index].config.groups)
-    recover_group(self, static_cast<std::size_t>(group), reason, cause);
+  const NodeConfig& config = state(self).nodes[index].config;
+  const bool has_router = config.has(Role::kRequestRouter);
+  if (!config.serves_all_groups() && !has_router) {
+    for (const std::int32_t group : config.groups)
+      recover_group(self, static_cast<std::size_t>(group), reason, cause);
+  }
+  if (has_router || config.has(Role::kFrontend)) recover_front(self, reason, cause);
 }
 
 void recover_all(Self self, const std::string& reason, LossCause cause) {

@@ -24,7 +24,7 @@ constexpr double kJoinFactor = 5;
 
 /// Something runs in it, or is to.
 bool is_needed(const SupervisorState& supervisor, const NodeSlot& slot) {
-  if (slot.config.has(Role::kFrontend)) return true;
+  if (slot.config.has(Role::kFrontend) || slot.config.has(Role::kRequestRouter)) return true;
   const auto& groups = slot.config.groups;
   return std::any_of(groups.begin(), groups.end(), [&](std::int32_t group) {
     return supervisor.groups[static_cast<std::size_t>(group)].state != GroupState::kAbsent;
@@ -90,6 +90,7 @@ void forget_node(Self self, std::size_t index) {
     }
   }
   if (slot.config.has(Role::kFrontend)) lose_frontend(supervisor);
+  if (slot.config.has(Role::kRequestRouter)) lose_router(supervisor);
   slot.node = nullptr;
   slot.heart = nullptr;
   slot.lost_at = 0;
@@ -106,7 +107,7 @@ void on_prepared(Self self, std::size_t index, const Status& status) {
   (slot.prepared ? slot.has_tokenizer : slot.prepared) = true;
   for (const std::int32_t group : slot.config.groups)
     advance_group(self, static_cast<std::size_t>(group));
-  advance_frontend(self);
+  advance_front(self);
 }
 
 }  // namespace
@@ -252,7 +253,7 @@ void on_connected(Self self, const NodeConnected& connected) {
       admit_group(self, static_cast<std::size_t>(group));
     for (std::size_t group = 0; group < supervisor.groups.size(); ++group)
       advance_group(self, group);
-    return advance_frontend(self);
+    return advance_front(self);
   }
 }
 
@@ -318,6 +319,7 @@ void check_nodes(Self self) {
   for (std::size_t group = 0; group < supervisor.groups.size(); ++group) {
     if (std::exchange(supervisor.groups[group].waits, false)) advance_group(self, group);
   }
+  if (std::exchange(supervisor.front_waits, false)) advance_front(self);
   check_nodes_later(self);
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // The Supervisor's state, and what its three files do for each other: supervisor.cpp has the
-// beginning, the end and the Frontend, supervisor_nodes.cpp the processes, supervisor_groups.cpp
-// the engine of each group.
+// beginning, the end and what all groups share, supervisor_nodes.cpp the processes,
+// supervisor_groups.cpp the engine of each group.
 
 #include <array>
 #include <cstdint>
@@ -50,7 +50,7 @@ struct WorkerSlot {
   std::optional<ModelLoaded> loaded;
 };
 
-/// An engine: all roles but the Frontend, and the workers.
+/// An engine: all roles but those that groups share, and the workers.
 struct GroupSlot {
   GroupState state = GroupState::kStarting;
   /// Rises whenever something of the group is lost: answers to earlier questions mean nothing.
@@ -102,11 +102,16 @@ struct SupervisorState {
 
   std::vector<GroupSlot> groups;
 
+  RequestRouterActor router;
+  bool router_spawning = false;
+  std::uint64_t router_life = 0;
   FrontendActor frontend;
   bool frontend_spawning = false;
   bool listening = false;  ///< its port is open
   std::uint64_t frontend_life = 0;
   std::uint16_t http_port = 0;  ///< the next Frontend opens the same one
+  int num_front_losses = 0;     ///< of RequestRouter and Frontend, since all was up
+  bool front_waits = false;     ///< for the next look at the nodes
 
   std::vector<Watched> watched;  ///< in the order of spawning
   bool stopping = false;
@@ -118,10 +123,10 @@ struct SupervisorState {
   [[nodiscard]] bool is_single_process() const {
     return nodes.size() == 1 && nodes.front().config.name.empty();
   }
-  /// The index of the node that has the Frontend.
-  [[nodiscard]] std::size_t frontend_node() const {
+  /// The index of the node that has this role, which all groups share.
+  [[nodiscard]] std::size_t node_of(Role role) const {
     std::size_t index = 0;
-    while (!nodes[index].config.has(Role::kFrontend)) ++index;
+    while (!nodes[index].config.has(role)) ++index;
     return index;
   }
 };
@@ -141,12 +146,16 @@ void end_children(Self self);
 void refuse_start(Self self, Error error);
 /// There will be no engine any more.
 void give_up(Self self, const std::string& reason);
-/// Something has changed that the Frontend may have waited for: its node, or a group. Spawns it
-/// when there is a group for it.
-void advance_frontend(Self self);
-/// All actors of the group are there: the Frontend gets it.
+/// Something has changed that RequestRouter and Frontend may have waited for: their nodes, or a
+/// group. Spawns the one, then, when there is a group for it, the other.
+void advance_front(Self self);
+/// All actors of the group are there: the RequestRouter gets it.
 void on_group_up(Self self, std::size_t group);
+void lose_router(SupervisorState& supervisor);
 void lose_frontend(SupervisorState& supervisor);
+/// One of them, or both, are gone, and are to come back. Without a RequestRouter nobody reads what
+/// the groups compute: they begin anew too.
+void recover_front(Self self, const std::string& reason, LossCause cause);
 
 /// Why a node has not started what it was told to; nothing: it has, and says which actors.
 [[nodiscard]] std::optional<Error> refusal(const Status& status, const ActorHandles& handles);

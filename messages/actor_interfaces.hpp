@@ -91,11 +91,15 @@ CAF_END_TYPE_ID_BLOCK(troupe_handles)
 
 namespace troupe {
 
-/// The client side of the engine: the HTTP server, or a program that generates offline.
-using FrontendActor = ActorOf<
-    Listening(Listen),                 // Open the port.
-    void(SubmitRequest),               // A client's request, from the server's threads.
-    void(AbortRequests),               // Clients that are gone, from the server's threads.
+/// Whom the RequestRouter gives what comes of requests: any actor that submits some.
+using RequestClientActor = ActorOf<
+    void(RequestOutputs)>;             // What a step produced of the client's requests, as text.
+
+/// The way into the engine: keeps requests until they have ended, and shares them out to the groups.
+using RequestRouterActor = ActorOf<
+    FrontendConnected(ConnectFrontend),  // An HTTP server begins.
+    void(SubmitRequest),               // A client's request; what comes of it goes to the sender.
+    void(AbortRequests),               // The sender wants these no more.
     RenderReply(RenderRequest),        // What would this prompt become? Handed on to an InputProcessor.
     CachesReset(ResetCaches),          // Handed on to the Scheduler of each group.
     PauseStatus(PauseScheduler),       // Handed on to each Scheduler, also to those that come later.
@@ -110,6 +114,25 @@ using FrontendActor = ActorOf<
     TopologyStatus(AskTopology),       // Handed on to the Supervisor.
     void(EngineHealth),                // Whether there is, or will be, an engine.
     Drained(Drain),                    // Refuse new requests, wait for those that run.
+    void(DrainProgress),               // To itself: out of time.
+    void(WakeUp)>;                     // To itself: the time of a request that waits may be up.
+
+/// The HTTP server. Its threads ask through it, it asks the RequestRouter.
+using FrontendActor = ActorOf<
+    Listening(Listen),                 // Open the port.
+    void(SubmitRequest),               // From the server's threads: a client's request.
+    void(AbortRequests),               // From the server's threads: clients that are gone.
+    RenderReply(RenderRequest),        // This and the six that follow are handed on.
+    CachesReset(ResetCaches),
+    PauseStatus(PauseScheduler),
+    PauseStatus(ResumeScheduler),
+    PauseStatus(AskPaused),
+    Status(DrainGroup),
+    TopologyStatus(AskTopology),
+    void(RequestOutputs),              // What a step produced, as text.
+    void(RouterReport),                // What has happened to the groups.
+    void(RouterReady, ActorHandles),   // There is another RequestRouter: requests go on there.
+    Drained(Drain),                    // Refuse new requests, wait for those that run.
     void(DrainProgress),               // To itself: idle, or out of time.
     void(WakeUp),                      // To itself: the time of a request that waits may be up.
     void(LogStats)>;                   // To itself: a line of statistics is due.
@@ -120,6 +143,7 @@ using NodeActor = ActorOf<
     Replies<Status, ActorHandles>(SpawnWorker),              // Start a Worker.
     Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actors of a role; beside it those they speak with.
     void(OpenRings),                   // From the Executor's node: where the steps of a Worker come from.
+    void(RouterReady, ActorHandles),   // For the node's Frontend: there is another RequestRouter.
     void(CheckNodes),                  // To itself: are the Supervisor and the other nodes still there?
     void(LeaveNode)>;                  // End every actor of the node.
 

@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// Frontend -> OutputProcessor: the outputs are for the sender. Answered before the first one.
+/// RequestRouter -> OutputProcessor: the outputs are for the sender. Answered before the first one.
 struct Subscribe {
   std::uint32_t client_index = 0;
   bool operator==(const Subscribe&) const = default;
@@ -61,8 +61,8 @@ struct Listening {
 };
 TROUPE_MESSAGE(Listening, port, error)
 
-/// Supervisor -> Frontend: refuse new requests; answered with Drained when none is left. Those that
-/// run longer than the timeout are aborted.
+/// Supervisor -> Frontend, RequestRouter: refuse new requests; answered with Drained when none is
+/// left. Those that run longer than the timeout are aborted.
 struct Drain {
   double timeout_s = 0;
   bool operator==(const Drain&) const = default;
@@ -75,7 +75,8 @@ struct Drained {
 };
 TROUPE_MESSAGE(Drained, num_aborted)
 
-/// The Frontend to itself while it drains: the last request has been answered, or the time is up.
+/// Frontend and RequestRouter to themselves while they drain: the last request has been answered,
+/// or the time is up.
 enum class DrainEvent : std::uint8_t { kIdle, kTimeout };
 struct DrainProgress {
   DrainEvent event{};
@@ -89,14 +90,14 @@ struct LogStats {
 };
 TROUPE_MESSAGE(LogStats)
 
-/// The Scheduler, or the Frontend, to itself: look again; the time of some request may be up, or
-/// the KV connector may have news.
+/// Scheduler, RequestRouter and Frontend to themselves: look again; the time of some request may be
+/// up, or the KV connector may have news.
 struct WakeUp {
   bool operator==(const WakeUp&) const = default;
 };
 TROUPE_MESSAGE(WakeUp)
 
-/// Frontend -> Scheduler: forget cached content. Answered with CachesReset.
+/// A client -> RequestRouter -> Schedulers: forget cached content. Answered with CachesReset.
 struct ResetCaches {
   bool prefix_cache = false;
   bool encoder_cache = false;
@@ -120,7 +121,8 @@ enum class PauseMode : std::uint8_t {
   kKeep    ///< they stay as they are, and go on later
 };
 
-/// Frontend -> Scheduler: compute nothing more. Answered with PauseStatus when nothing runs.
+/// A client -> RequestRouter -> Schedulers: compute nothing more. Answered with PauseStatus when
+/// nothing runs.
 struct PauseScheduler {
   PauseMode mode{};
   bool clear_caches = false;  ///< then; not with kKeep
@@ -128,13 +130,14 @@ struct PauseScheduler {
 };
 TROUPE_MESSAGE(PauseScheduler, mode, clear_caches)
 
-/// Frontend -> Scheduler: go on. Answered with PauseStatus.
+/// A client -> RequestRouter -> Schedulers: go on. Answered with PauseStatus.
 struct ResumeScheduler {
   bool operator==(const ResumeScheduler&) const = default;
 };
 TROUPE_MESSAGE(ResumeScheduler)
 
-/// Frontend -> Scheduler: is it paused, or about to be? Answered with PauseStatus.
+/// A client -> RequestRouter -> Schedulers: is it paused, or about to be? Answered with
+/// PauseStatus.
 struct AskPaused {
   bool operator==(const AskPaused&) const = default;
 };
@@ -153,8 +156,8 @@ enum class LossCause : std::uint8_t {
   kCrashed,  ///< it fell by itself (SIGSEGV, SIGABRT, a failed CHECK)
 };
 
-/// Supervisor -> Frontend: the engine of this group ends, and its workers remember nothing. Its
-/// requests go on in another group, or wait for the next EngineReady.
+/// Supervisor -> RequestRouter: the engine of this group ends, and its workers remember nothing.
+/// Its requests go on in another group, or wait for the next EngineReady.
 struct EngineLost {
   std::uint32_t group = 0;
   std::string reason;
@@ -164,7 +167,7 @@ struct EngineLost {
 };
 TROUPE_MESSAGE(EngineLost, group, reason, cause, returns)
 
-/// Supervisor -> Frontend, together with the handles of its actors: this group has an engine.
+/// Supervisor -> RequestRouter, together with the handles of its actors: this group has an engine.
 struct EngineReady {
   std::uint32_t group = 0;
   bool operator==(const EngineReady&) const = default;
@@ -179,7 +182,8 @@ struct Placement {
 };
 TROUPE_MESSAGE(Placement, data_parallel_rank, session_id)
 
-/// HTTP server -> Frontend: a client's request.
+/// A client -> RequestRouter: a request; its RequestOutputs go to the sender. Its id is the
+/// client's own choice, and no other live request's of this client.
 struct SubmitRequest {
   GenerateRequest request;
   Placement placement;
@@ -187,7 +191,7 @@ struct SubmitRequest {
 };
 TROUPE_MESSAGE(SubmitRequest, request, placement)
 
-/// HTTP server -> Frontend: this group gets no new requests; those that it has may run on for so
+/// A client -> RequestRouter: this group gets no new requests; those that it has may run on for so
 /// long, then they go on in other groups, and the group ends. Answered with Status.
 struct DrainGroup {
   std::uint32_t group = 0;
@@ -196,7 +200,7 @@ struct DrainGroup {
 };
 TROUPE_MESSAGE(DrainGroup, group, timeout_s)
 
-/// The Frontend to itself: the time of a group that drains is up.
+/// The RequestRouter to itself: the time of a group that drains is up.
 struct GroupDrainTimeout {
   std::uint32_t group = 0;
   std::uint64_t drain = 0;  ///< which one it was
@@ -204,7 +208,7 @@ struct GroupDrainTimeout {
 };
 TROUPE_MESSAGE(GroupDrainTimeout, group, drain)
 
-/// Frontend -> Supervisor: end this group. Answered with Status.
+/// RequestRouter -> Supervisor: end this group. Answered with Status.
 struct EndGroup {
   std::uint32_t group = 0;
   bool operator==(const EndGroup&) const = default;
@@ -233,7 +237,7 @@ struct NodeStatus {
 };
 TROUPE_MESSAGE(NodeStatus, name, host, groups, joined)
 
-/// HTTP server -> Frontend -> Supervisor: what runs where? Answered with TopologyStatus.
+/// A client -> RequestRouter -> Supervisor: what runs where? Answered with TopologyStatus.
 struct AskTopology {
   bool operator==(const AskTopology&) const = default;
 };
@@ -246,8 +250,40 @@ struct TopologyStatus {
 };
 TROUPE_MESSAGE(TopologyStatus, groups, nodes)
 
-/// Supervisor -> Frontend: whether there is an engine, and if not, why. Not healthy: there will be
-/// no other one, and whoever waits for it fails.
+/// Frontend -> RequestRouter: an HTTP server sends requests from now on, and wants to be told of
+/// the engine: RouterReport, and the RequestOutputs of every step for their statistics. Answered
+/// with FrontendConnected.
+struct ConnectFrontend {
+  bool operator==(const ConnectFrontend&) const = default;
+};
+TROUPE_MESSAGE(ConnectFrontend)
+
+struct FrontendConnected {
+  std::uint64_t keys_seed = 0;  ///< for the keys of its requests (RequestKeys)
+  std::uint64_t key_stream = 0;
+  bool healthy = true;  ///< as in RouterReport
+  bool operator==(const FrontendConnected&) const = default;
+};
+TROUPE_MESSAGE(FrontendConnected, keys_seed, key_stream, healthy)
+
+/// RequestRouter -> Frontend: what has happened to the groups.
+struct RouterReport {
+  bool healthy = true;                      ///< some group serves
+  std::optional<std::uint32_t> lost_group;  ///< its engine has ended
+  std::uint64_t num_resubmitted = 0;        ///< requests that were given to another engine
+  bool operator==(const RouterReport&) const = default;
+};
+TROUPE_MESSAGE(RouterReport, healthy, lost_group, num_resubmitted)
+
+/// Supervisor -> the Frontend's node -> Frontend, together with its handle: there is another
+/// RequestRouter.
+struct RouterReady {
+  bool operator==(const RouterReady&) const = default;
+};
+TROUPE_MESSAGE(RouterReady)
+
+/// Supervisor -> RequestRouter: whether there is an engine, and if not, why. Not healthy: there
+/// will be no other one, and whoever waits for it fails.
 struct EngineHealth {
   bool healthy = true;
   std::string reason;

@@ -15,11 +15,12 @@ namespace troupe {
 
 /// Rises when a message changes in a way that an older build misreads. Nodes of different versions
 /// refuse each other.
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 
 /// What a node can be asked to run, but Workers, which have ranks.
 enum class Role : std::uint8_t {
   kFrontend,
+  kRequestRouter,
   kInputProcessor,
   kOutputProcessor,
   kScheduler,
@@ -27,7 +28,7 @@ enum class Role : std::uint8_t {
   kEncoderCacheManager,
   kExecutor,
 };
-inline constexpr std::size_t kNumRoles = 7;
+inline constexpr std::size_t kNumRoles = 8;
 
 /// What somebody whom an actor sends to is to it.
 enum class Peer : std::uint8_t {
@@ -38,7 +39,8 @@ enum class Peer : std::uint8_t {
   kEncoderCacheManager,
   kScheduler,
   kOutputProcessor,
-  kFrontendNode,  ///< to see when it cannot be reached
+  kRequestRouter,
+  kRouterNode,  ///< the RequestRouter's, to see when it cannot be reached
 };
 
 /// A node -> Supervisor: here I am. Answered with NodeAccepted.
@@ -92,7 +94,7 @@ TROUPE_MESSAGE(SpawnWorker, group, rank)
 
 /// Supervisor -> node: start the actor or, for InputProcessors, the actors of this role. Answered
 /// with their handles. Whom the actor sends to comes beside it (runtime/config/roles.hpp). The
-/// Frontend learns of the groups by EngineReady.
+/// RequestRouter learns of the groups by EngineReady.
 struct SpawnRole {
   Role role{};
   std::uint32_t group = 0;
@@ -103,9 +105,10 @@ struct SpawnRole {
   /// Workers on the Executor's host in other processes: it reaches them through rings.
   std::vector<std::int32_t> ring_ranks;
   std::vector<Peer> peers;  ///< what each of the handles beside it is
+  std::uint64_t life = 0;   ///< of the RequestRouter: counts its starts
   bool operator==(const SpawnRole&) const = default;
 };
-TROUPE_MESSAGE(SpawnRole, role, group, incarnation, model, cache, port, ring_ranks, peers)
+TROUPE_MESSAGE(SpawnRole, role, group, incarnation, model, cache, port, ring_ranks, peers, life)
 
 /// The Executor's node -> the node of a Worker on the same host.
 struct OpenRings {

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "actors/engine_settings.hpp"
 #include "runtime/base/clock.hpp"
 #include "tools/progress.hpp"
 
@@ -15,7 +14,6 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
   std::unique_ptr<OfflineEngine> offline(new OfflineEngine);
   RETURN_IF_ERROR(offline->config_.apply(line.caf_entries));
   offline->system_.emplace(offline->config_);
-  offline->seed_ = first_seed(line.options.model);
   ProgressBar progress("loading");
   auto engine = troupe::start(
       *offline->system_,
@@ -34,8 +32,6 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
   progress.complete("ready");
   offline->engine_ = std::move(engine).value();
   offline->self_.emplace(*offline->system_);
-  ask(offline->self_->ptr(), offline->engine_.handles.output_processor, Subscribe{})
-      .receive([](const Status&) {}, [](const caf::error&) {});  // on_failure tells of its death
   return offline;
 }
 
@@ -45,24 +41,18 @@ OfflineEngine::~OfflineEngine() {
   guard_.arm(exit_code_);
 }
 
-const InputProcessorActor& OfflineEngine::input_processor(RequestId id) const {
-  const auto& pool = engine_.handles.input_processors;
-  return pool[value(id) % pool.size()];
-}
-
 RequestId OfflineEngine::submit(GenerateRequest request) {
   const RequestId id{next_id_};
   next_id_ += static_cast<std::uint64_t>(request.params.n);
   request.id = id;
   if (request.external_id.empty()) request.external_id = to_string(id);
   request.arrival_time = wall_seconds();
-  request.params.philox_key = seed_ + value(id);
-  send(self_->ptr(), input_processor(id), std::move(request));
+  send(self_->ptr(), engine_.handles.router, SubmitRequest{.request = std::move(request)});
   return id;
 }
 
 void OfflineEngine::abort(RequestId id) {
-  send(self_->ptr(), input_processor(id), AbortRequests{{id}});
+  send(self_->ptr(), engine_.handles.router, AbortRequests{{id}});
 }
 
 RequestOutputs OfflineEngine::next() {
@@ -92,7 +82,7 @@ RequestOutput OfflineEngine::run(GenerateRequest request) {
 
 RenderReply OfflineEngine::render(RenderRequest request) {
   RenderReply reply;
-  ask(self_->ptr(), input_processor(RequestId{next_id_}), std::move(request))
+  ask(self_->ptr(), engine_.handles.router, std::move(request))
       .receive([&](RenderReply& answer) { reply = std::move(answer); },
                [&](const caf::error& error) {
                  reply.error = Error{ErrorCode::kInternal, to_text(error, *system_)};

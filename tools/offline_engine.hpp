@@ -20,7 +20,7 @@ class OfflineEngine {
   [[nodiscard]] static Result<std::unique_ptr<OfflineEngine>> start(CommandLine& line);
   ~OfflineEngine();
 
-  /// Sets `id`, `arrival_time` and, if there is no seed, the key of the draws; returns the id.
+  /// Sets `id` and `arrival_time`; returns the id.
   RequestId submit(GenerateRequest request);
   void abort(RequestId id);
   /// Waits for what the next step produced.
@@ -43,7 +43,6 @@ class OfflineEngine {
 
  private:
   OfflineEngine() = default;
-  [[nodiscard]] const InputProcessorActor& input_processor(RequestId id) const;
 
   SystemConfig config_;
   ShutdownGuard guard_;
@@ -52,7 +51,6 @@ class OfflineEngine {
   std::optional<caf::scoped_actor> self_;
   Engine engine_;
   std::uint64_t next_id_ = 1;
-  std::uint64_t seed_ = 0;
 };
 
 }  // namespace troupe::tools

@@ -32,11 +32,12 @@ struct RoleSpec {
 
 /// In the order of Role.
 inline constexpr std::array<RoleSpec, kNumRoles> kRoles = {{
-    {Role::kFrontend, "frontend", true, {}},
+    {Role::kFrontend, "frontend", true, {Peer::kRequestRouter}},
+    {Role::kRequestRouter, "request-router", true, {}},
     {Role::kInputProcessor,
      "input-processor",
      false,
-     {Peer::kOutputProcessor, Peer::kScheduler, Peer::kFrontendNode}},
+     {Peer::kOutputProcessor, Peer::kScheduler, Peer::kRouterNode}},
     {Role::kOutputProcessor, "output-processor", false, {}},
     {Role::kScheduler,
      "scheduler",

@@ -148,11 +148,28 @@ Result<void> check_optional(const Topology& topology) {
         });
   }
   for (const NodeConfig& node : topology.nodes) {
-    if (node.optional && node.has(Role::kFrontend))
-      return invalid_argument("'" + node.name + "' is optional, but runs the frontend");
+    for (const Role role : node.roles) {
+      if (node.optional && spec_of(role).is_shared) {
+        return invalid_argument("'" + node.name + "' is optional, but runs the " +
+                                std::string(spec_of(role).name));
+      }
+    }
   }
   if (!one_is_there) return invalid_argument("every group has an optional node");
   return {};
+}
+
+/// A topology that does not name the RequestRouter has it where the Frontend is.
+void place_router(std::vector<NodeConfig>& nodes) {
+  for (const NodeConfig& node : nodes) {
+    if (node.has(Role::kRequestRouter)) return;
+  }
+  for (NodeConfig& node : nodes) {
+    const auto frontend = std::find(node.roles.begin(), node.roles.end(), Role::kFrontend);
+    if (frontend == node.roles.end()) continue;
+    node.roles.insert(frontend + 1, Role::kRequestRouter);
+    return;
+  }
 }
 
 std::string describe_groups(const NodeConfig& node) {
@@ -198,7 +215,8 @@ bool NodeConfig::is_in(std::int32_t group) const {
 }
 
 bool NodeConfig::serves_all_groups() const {
-  return workers.empty() && roles == std::vector{Role::kFrontend};
+  return workers.empty() && !roles.empty() &&
+         std::all_of(roles.begin(), roles.end(), [](Role role) { return spec_of(role).is_shared; });
 }
 
 const NodeConfig* Topology::find(std::string_view name) const {
@@ -257,6 +275,7 @@ Result<Topology> parse_topology(std::span<const ConfigEntry> entries, std::strin
       return where(taken.error());
   }
   if (topology.nodes.empty()) return single_process_topology(size);
+  place_router(topology.nodes);
   auto checked = check_places(topology.nodes, size);
   if (checked.ok()) checked = check_optional(topology);
   if (!checked.ok())

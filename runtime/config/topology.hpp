@@ -10,8 +10,10 @@
 //   workers=[0]
 //   host="10.0.0.2"      ; none: the Supervisor's own host, and the Supervisor starts the process
 //
-// With data-parallel-size N there are N groups, each with all roles (but one Frontend for all) and
-// all ranks:
+// "request-router" need not be named: it is where the frontend is.
+//
+// With data-parallel-size N there are N groups, each with all roles (but one Frontend and one
+// RequestRouter for all) and all ranks:
 //
 //   group=1              ; or [0, 1]: it runs its roles and workers for each of them; 0 if not said
 //   optional=true        ; the group begins when somebody starts this node, and not before
@@ -35,13 +37,13 @@ struct NodeConfig {
   std::string host;  ///< empty: the Supervisor's host; the Supervisor starts and ends the process
   std::vector<Role> roles;
   std::vector<std::int32_t> workers;       ///< ranks, in each of the groups
-  std::vector<std::int32_t> groups = {0};  ///< what a Frontend belongs to does not matter
+  std::vector<std::int32_t> groups = {0};  ///< does not matter for what all of them share
   bool optional = false;                   ///< nobody starts it, or waits for it, at the start
   bool operator==(const NodeConfig&) const = default;
 
   [[nodiscard]] bool has(Role role) const;
   [[nodiscard]] bool is_in(std::int32_t group) const;
-  /// Runs nothing but the Frontend: it is in no group.
+  /// Runs nothing but what all groups share: it is in no group.
   [[nodiscard]] bool serves_all_groups() const;
 };
 
@@ -51,8 +53,8 @@ struct TopologySize {
   std::int32_t num_groups = 1;
 };
 
-/// Invariant of one that parse_topology has returned: the Frontend has one node, and in each group
-/// each other role has one, and so has each rank from 0 on.
+/// Invariant of one that parse_topology has returned: each role that all groups share has one node,
+/// and in each group each other role has one, and so has each rank from 0 on.
 struct Topology {
   std::vector<NodeConfig> nodes;  ///< in the order of the file
   TopologySize size;

@@ -10,6 +10,9 @@
 namespace troupe {
 namespace {
 
+/// Tokens of a sample in each piece of an answer that is no stream.
+constexpr std::int32_t kAnswerInterval = 16;
+
 template <class T>
 void append(std::vector<T>& into, std::vector<T>&& from) {
   if (into.empty()) {
@@ -103,6 +106,12 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     request.external_id = external_ids[i];
     request.prompt = std::move(prompts[i]);
     request.params = fields.params;
+    if (!stream_) {
+      // In pieces: what has come is not lost with an engine, and an answer that grows too large is
+      // noticed.
+      request.params.output_kind = OutputKind::kDelta;
+      request.params.stream_interval = kAnswerInterval;
+    }
     request.params.philox_key =
         fields.resumable ? fields.resumable->philox_keys[i] : context_.port.draw_key();
     request.truncate_prompt_tokens = fields.truncate_prompt_tokens;

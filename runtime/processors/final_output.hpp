@@ -1,5 +1,6 @@
 #pragma once
-// How a request ends that never reaches the Scheduler, or comes back from it.
+// How a request ends that never reaches the Scheduler, or comes back from it; and what all that has
+// come of one is together.
 
 #include <optional>
 
@@ -12,5 +13,9 @@ namespace troupe {
 /// none, for an error to be added.
 [[nodiscard]] RequestOutput final_output(const GenerateRequest& request,
                                          std::optional<FinishReason> reason);
+
+/// What `from` has, behind what `into` has of the same request (OutputKind::kDelta). With the last
+/// one the samples are in order.
+void append_output(RequestOutput& into, RequestOutput&& from);
 
 }  // namespace troupe

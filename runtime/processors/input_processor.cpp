@@ -6,22 +6,13 @@
 #include <utility>
 
 #include "runtime/base/clock.hpp"
-#include "runtime/base/philox.hpp"
 #include "runtime/base/request_time.hpp"
-#include "runtime/base/secret.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 #include "runtime/scheduler/work_queue.hpp"
 
 namespace troupe {
 
 namespace {
-
-/// The seed of a request that brings none: random, but for given entropy the same for the same
-/// request.
-std::uint64_t draw_key(RequestId id, std::optional<std::uint64_t> entropy) {
-  constexpr std::uint32_t kSeedDraw = 0xFFFFFFFF;  // no token is drawn with this index
-  return philox_bits(entropy ? *entropy : random_bits(), value(id), kSeedDraw);
-}
 
 /// A template may show the time: it is that of the request's arrival, also when it is submitted
 /// again.
@@ -115,11 +106,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                                 std::to_string(params.n),
                             "n");
   }
-  if (params.seed) {
-    params.philox_key = static_cast<std::uint64_t>(*params.seed);
-  } else if (params.philox_key == 0) {
-    params.philox_key = draw_key(request.id, context.entropy);
-  }
+  if (params.seed) params.philox_key = static_cast<std::uint64_t>(*params.seed);
 
   ProcessedRequest processed;
   processed.output = {.id = request.id,

@@ -38,8 +38,6 @@ struct InputProcessorOptions {
 
 /// What a call may not take from the world itself.
 struct InputContext {
-  /// Random bits; the same for all calls is enough. None: from the operating system, at each call.
-  std::optional<std::uint64_t> entropy;
   ChatClock clock;
   WorkLimits limits;
 };
@@ -55,9 +53,9 @@ class InputProcessor {
   /// Renders, tokenises, checks and completes a request, and makes one EngineCoreRequest per
   /// sample: sample i has id + i and the seed of the request + i.
   ///
-  /// Seeds: `params.seed`; without one, a `params.philox_key` that is already there (a request that
-  /// is submitted again brings its key, so that it goes on with the tokens it would have had);
-  /// without that, one made of context.entropy and the request's id.
+  /// Draws depend on `params.seed`; without one, on `params.philox_key`, which the RequestRouter
+  /// has drawn (a request that is submitted again brings its key, so that it goes on with the
+  /// tokens it would have had).
   ///
   /// The text of a TokensPrompt has its special tokens.
   ///

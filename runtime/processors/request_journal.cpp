@@ -113,7 +113,10 @@ RequestJournal::Submission RequestJournal::hand_out(Queue& queue, std::size_t gr
   const auto found = entries_.find(queue.begin()->second);
   CHECK(found != entries_.end(), value(queue.begin()->second));
   Submission submission{.group = group, .request = {}, .again = found->second.taken_back};
-  submission.error = guard([&] { submission.request = found->second.request; });
+  submission.error = guard([&] {
+    submission.request = found->second.request;
+    submission.placement = found->second.placement;
+  });
   if (submission.error) {
     submission.request = {};
     submission.request.id = found->first;

@@ -20,7 +20,8 @@ namespace troupe {
 /// Owns every request that has not ended: as it came, and what its client has been given of it.
 /// The engine has groups (one, unless it is data-parallel). When a group is lost, its requests run
 /// again behind their last token in another one, in the order of their arrival; while there is
-/// none, they wait here. Called by the Frontend actor.
+/// none, they wait here. Called by the RequestRouter; by the Frontend where the RequestRouter is in
+/// another process, which is the one group then.
 ///
 /// Quarantine: a request that was in two groups when they crashed is suspect. Suspects run one at a
 /// time in a group that has nothing beside them, until they have ended; whose third crash comes
@@ -46,7 +47,7 @@ class RequestJournal {
   static constexpr int kMaxKills = 16;
   static constexpr std::size_t kMinProgress = 16;
   /// A request for one final output is run as one for deltas of so many tokens, so that they are
-  /// not lost with the engine. (Who answers the client joins them.)
+  /// not lost with the engine. (RequestClients joins them.)
   static constexpr std::int32_t kFinalOnlyInterval = 16;
 
   explicit RequestJournal(std::size_t num_groups = 1) : groups_(num_groups) {}
@@ -61,6 +62,7 @@ class RequestJournal {
     bool again = false;  ///< it was in a group that is lost
     /// There was no memory to hand it out: the request, of which only the id is here, has ended.
     std::optional<Error> error = std::nullopt;
+    Placement placement = {};
   };
   /// What is to be given to groups now, oldest first, as the coordinator says; nothing while there
   /// is none.

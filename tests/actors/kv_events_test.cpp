@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(caches_are_reset_while_nothing_runs) {
   for (const ResetCaches& what :
        {ResetCaches{.prefix_cache = true}, ResetCaches{.encoder_cache = true},
         ResetCaches{.prefix_cache = true, .encoder_cache = true, .preempt_running = true}}) {
-    self->request(engine->handles.scheduler, std::chrono::seconds(60), what)
+    self->request(engine->handles.router, std::chrono::seconds(60), what)
         .receive([](const CachesReset& reset) { BOOST_TEST(reset.ok); },
                  [](const caf::error&) { BOOST_ERROR("no answer"); });
   }

@@ -9,74 +9,59 @@
 #include <cstdlib>
 #include <string>
 #include <troupe/actors/module.hpp>
+<<<<<<< HEAD
 #include <troupe/actors/shutdown_guard.hpp>
+    =======
+#include <utility>
+    >>>>>>> 2995676 (A RequestRouter keeps the requests, shares them out and resubmits them; the Frontend is an HTTP server in front of it. An application without HTTP asks it too: groups, and requests that outlive whatever ends. Both may have processes of their own, and each outlives the other. Keys of draws come from one place, and no two lives draw the same)
 
-namespace {
+    namespace {
 
-struct Config : caf::actor_system_config {
-  std::int32_t num_tokens = 32;
+  struct Config : caf::actor_system_config {
+    std::int32_t num_tokens = 32;
 
-  Config() {
-    opt_group{custom_options_, "global"}.add(num_tokens, "num-tokens", "length of the story");
-    load<caf::io::middleman>();
-    load<troupe::module>();
-  }
-};
-
-caf::behavior printer() {
-  return {[](const std::string& text) {
-    std::fputs(text.c_str(), stdout);
-    std::fflush(stdout);
-  }};
-}
-
-/// Owns its request, with what has come of it: an engine that is started again goes on behind that.
-struct Story {
-  Story() = default;
-  static inline const char* name = "storyteller";
-  troupe::GenerateRequest request;
-};
-
-/// Ends with the story.
-caf::behavior storyteller(caf::stateful_actor<Story>* self, const caf::actor& printer,
-                          std::int32_t num_tokens) {
-  troupe::GenerateRequest& request = troupe::state(self).request;
-  request.id = troupe::RequestId{1};
-  request.external_id = "story";
-  request.prompt = troupe::TextPrompt{"Once upon a time"};
-  request.params.seed = 7;
-  request.params.max_tokens = num_tokens;
-  request.params.ignore_eos = true;
-  request.params.output_kind = troupe::OutputKind::kDelta;
-  request.emitted.resize(1);
-  return {
-      // There is an engine: at the start, and whenever it was started again.
-      [=](const troupe::EngineReady&,
-          const std::vector<troupe::InputProcessorActor>& input_processors,
-          const troupe::OutputProcessorActor& output_processor, const troupe::SchedulerActor&) {
-        troupe::ask(self, output_processor, troupe::Subscribe{}).then([=](const troupe::Status&) {
-          troupe::send(self, input_processors.front(), troupe::state(self).request);
-        });
-      },
-      // What a step has computed.
-      [=](const troupe::RequestOutputs& outputs) {
-        for (const troupe::RequestOutput& output : outputs.outputs) {
-          if (output.error) return self->quit(troupe::exit_reason_of(output.error->message));
-          for (const troupe::CompletionOutput& sample : output.outputs) {
-            auto& emitted = troupe::state(self).request.emitted[0].token_ids;
-            emitted.insert(emitted.end(), sample.token_ids.begin(), sample.token_ids.end());
-            troupe::send(self, printer, sample.text);
-          }
-          if (output.finished) self->quit();
-        }
-      },
+    Config() {
+      opt_group{custom_options_, "global"}.add(num_tokens, "num-tokens", "length of the story");
+      load<caf::io::middleman>();
+      load<troupe::module>();
+    }
   };
-}
 
-int fail(const std::string& why) {
-  std::fprintf(stderr, "storyteller: %s\n", why.c_str());
-  return 1;
-}
+  caf::behavior printer() {
+    return {[](const std::string& text) {
+      std::fputs(text.c_str(), stdout);
+      std::fflush(stdout);
+    }};
+  }
+
+  /// Asks for the story, and ends with it.
+  caf::behavior storyteller(caf::event_based_actor * self, const troupe::RequestRouterActor& engine,
+                            const caf::actor& printer, std::int32_t num_tokens) {
+    troupe::GenerateRequest request;
+    request.id = troupe::RequestId{1};
+    request.prompt = troupe::TextPrompt{"Once upon a time"};
+    request.params.seed = 7;
+    request.params.max_tokens = num_tokens;
+    request.params.ignore_eos = true;
+    request.params.output_kind = troupe::OutputKind::kDelta;
+    troupe::send(self, engine, troupe::SubmitRequest{std::move(request), {}});
+    return {
+        // What a step has computed.
+        [=](const troupe::RequestOutputs& outputs) {
+          for (const troupe::RequestOutput& output : outputs.outputs) {
+            if (output.error) return self->quit(troupe::exit_reason_of(output.error->message));
+            for (const troupe::CompletionOutput& sample : output.outputs)
+              troupe::send(self, printer, sample.text);
+            if (output.finished) self->quit();
+          }
+        },
+    };
+  }
+
+  int fail(const std::string& why) {
+    std::fprintf(stderr, "storyteller: %s\n", why.c_str());
+    return 1;
+  }
 
 }  // namespace
 
@@ -88,24 +73,12 @@ int main(int argc, char** argv) {
 
   troupe::ShutdownGuard guard;
   caf::actor_system system{config};
-  const caf::actor teller = system.spawn(storyteller, system.spawn(printer), config.num_tokens);
-  const auto introduce = [teller](const troupe::EngineHandles& engine) {
-    troupe::post(teller, troupe::EngineReady{}, engine.input_processors, engine.output_processor,
-                 engine.scheduler);
-  };
-  options->on_restart = [introduce](const troupe::EngineHandles& engine) {
-    std::fprintf(stderr, "storyteller: the engine is there again\n");
-    introduce(engine);
-  };
   options->on_failure = [](const std::string& why) { std::_Exit(fail(why)); };
 
   auto engine = troupe::start(system, *options);
-  if (!engine.ok()) {
-    caf::anon_send_exit(teller, caf::exit_reason::kill);
-    return fail(engine.error().message);
-  }
-  introduce(engine->handles);
-
+  if (!engine.ok()) return fail(engine.error().message);
+  const caf::actor teller =
+      system.spawn(storyteller, engine->handles.router, system.spawn(printer), config.num_tokens);
   caf::scoped_actor self{system};
   caf::error reason;
   self->monitor(teller);

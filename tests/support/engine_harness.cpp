@@ -7,24 +7,17 @@
 namespace troupe::testing {
 namespace {
 
-struct FakeFrontendState {
-  FakeFrontendState() = default;
-  static inline const char* name = "fake_frontend";
+struct FakeClientState {
+  FakeClientState() = default;
+  static inline const char* name = "fake_client";
 };
 
-FrontendActor::behavior_type fake_frontend(FrontendActor::stateful_pointer<FakeFrontendState> self,
-                                           const std::shared_ptr<FrontendLog>& log,
-                                           const OutputProcessorActor& output_processor) {
-  ask(self, output_processor, Subscribe{}).then([](const Status&) {});
+/// `output_processor` is null if its requests pass a RequestRouter.
+RequestClientActor::behavior_type fake_client(
+    RequestClientActor::stateful_pointer<FakeClientState> self,
+    const std::shared_ptr<FrontendLog>& log, const OutputProcessorActor& output_processor) {
+  if (output_processor) ask(self, output_processor, Subscribe{}).then([](const Status&) {});
   return {
-      [](const Listen&) { return Listening{}; },
-      [](const SubmitRequest&) {},
-      [](const AbortRequests&) {},
-      [](const RenderRequest&) { return RenderReply{}; },
-      [](const ResetCaches&) { return CachesReset{}; },
-      [](const PauseScheduler&) { return PauseStatus{}; },
-      [](const ResumeScheduler&) { return PauseStatus{}; },
-      [](const AskPaused&) { return PauseStatus{}; },
       [log](const RequestOutputs& outputs) {
         ++log->num_messages;
         if (outputs.stats.scheduler) log->stats = *outputs.stats.scheduler;
@@ -41,17 +34,39 @@ FrontendActor::behavior_type fake_frontend(FrontendActor::stateful_pointer<FakeF
           if (output.finished) ++log->num_ended, log->num_ended.notify_all();
         }
       },
-      [](const EngineLost&) {},
-      [](const EngineReady&, const std::vector<InputProcessorActor>&, const OutputProcessorActor&,
-         const SchedulerActor&) {},
-      [](const DrainGroup&) { return Status{}; },
-      [](const GroupDrainTimeout&) {},
-      [](const AskTopology&) { return TopologyStatus{}; },
-      [](const EngineHealth&) {},
-      [](const Drain&) { return Drained{}; },
-      [](const DrainProgress&) {},
-      [](const WakeUp&) {},
-      [](const LogStats&) {},
+  };
+}
+
+struct FakeInputState {
+  FakeInputState() = default;
+  static inline const char* name = "fake_input";
+};
+
+/// Has nothing to tokenize.
+InputProcessorActor::behavior_type fake_input(
+    InputProcessorActor::stateful_pointer<FakeInputState> self,
+    const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
+  return {
+      [=](GenerateRequest& request) {
+        const auto& prompt = std::get<TokensPrompt>(request.prompt).token_ids;
+        ask(self, output_processor,
+            OutputRequest{.id = request.id,
+                          .external_id = request.external_id,
+                          .prompt_token_ids = prompt,
+                          .params = request.params})
+            .then([](const Status&) {}, [](const caf::error&) {});
+        send(self, scheduler,
+             EngineCoreRequests{{EngineCoreRequest{.id = request.id,
+                                                   .external_id = request.external_id,
+                                                   .prompt_token_ids = prompt,
+                                                   .params = request.params,
+                                                   .limits = request.limits}}});
+      },
+      [=](const AbortRequests& abort) {
+        send(self, output_processor, abort);
+        send(self, scheduler, abort);
+      },
+      [](const RenderRequest&) { return RenderReply{}; },
   };
 }
 
@@ -129,7 +144,12 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
   peers.output_processor = output_processor;
   peers.kv_connector = options.kv_connector;
   scheduler = keep(spawn_scheduler(system, config, peers));
-  frontend = keep(system.spawn(fake_frontend, frontend_log, output_processor));
+  client = keep(system.spawn(fake_client, frontend_log,
+                             options.through_router ? OutputProcessorActor{} : output_processor));
+  if (!options.through_router) return;
+  router = keep(spawn_request_router(system, {}));
+  const InputProcessorActor input = keep(system.spawn(fake_input, output_processor, scheduler));
+  caf::anon_send(router, EngineReady{}, std::vector{input}, output_processor, scheduler);
 }
 EngineHarness::~EngineHarness() {
   for (const caf::actor& actor : actors)
@@ -141,6 +161,13 @@ void EngineHarness::add(RequestId id, std::vector<TokenId> prompt, std::int32_t 
   params.temperature = 0;
   params.max_tokens = max_tokens;
   params.output_kind = OutputKind::kDelta;
+  if (router) {
+    GenerateRequest request{
+        .id = id, .external_id = to_string(id), .prompt = TokensPrompt{prompt}, .params = params};
+    request.limits = limits;
+    return post_as(caf::actor_cast<caf::actor>(client), router,
+                   SubmitRequest{.request = std::move(request)});
+  }
   OutputRequest output{
       .id = id, .external_id = to_string(id), .prompt_token_ids = prompt, .params = params};
   EngineCoreRequest core{.id = id,
@@ -153,6 +180,7 @@ void EngineHarness::add(RequestId id, std::vector<TokenId> prompt, std::int32_t 
 }
 
 void EngineHarness::abort(RequestId id) {
+  if (router) return post_as(caf::actor_cast<caf::actor>(client), router, AbortRequests{{id}});
   post(output_processor, AbortRequests{{id}});
   post(scheduler, AbortRequests{{id}});
 }

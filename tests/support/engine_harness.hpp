@@ -16,7 +16,7 @@
 
 namespace troupe::testing {
 
-/// What the fake frontend has received, by request.
+/// What the client has received, by request.
 struct FrontendLog {
   std::unordered_map<RequestId, std::vector<TokenId>> token_ids;
   std::unordered_map<RequestId, std::string> text;
@@ -49,6 +49,7 @@ struct HarnessOptions {
   std::int32_t pipeline_parallel_size = 1;  ///< stages, as far as the Scheduler knows
   SpeculativeConfig speculative;            ///< the worker makes its drafts
   bool through_rings = false;               ///< the worker sits behind rings, as in another process
+  bool through_router = false;  ///< the client's requests pass a RequestRouter, and so do outputs
   std::shared_ptr<KVConnector> kv_connector;  ///< null: KV stays here
 };
 
@@ -61,7 +62,8 @@ struct EngineHarness {
   ExecutorActor executor;
   OutputProcessorActor output_processor;
   SchedulerActor scheduler;
-  FrontendActor frontend;
+  RequestClientActor client;
+  RequestRouterActor router;  ///< null: the client has its place
 
   EngineHarness(caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer,
                 const HarnessOptions& options);

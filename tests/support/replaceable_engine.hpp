@@ -1,6 +1,6 @@
 #pragma once
-// The demo model's engine behind a real Frontend, in one process; its actors (all but the worker)
-// can be ended and replaced while clients wait.
+// The demo model's engine behind a real RequestRouter and Frontend, in one process; its actors (all
+// but the worker) can be ended and replaced while clients wait.
 
 #include <boost/test/unit_test.hpp>
 #include <condition_variable>
@@ -133,7 +133,8 @@ class ReplaceableEngine {
     config.service.model_names = {"demo"};
     config.service.defaults.max_model_len = model_.max_model_len;
     config.service.defaults.vocab_size = model_.vocab_size;
-    frontend_ = spawn_frontend(system_, config, 7);
+    router_ = spawn_request_router(system_, {.seed = 7});
+    frontend_ = spawn_frontend(system_, config, router_);
     connect();
     port_ = answer_of<Listening>(frontend_, Listen{}).port;
     BOOST_REQUIRE(port_ != 0);
@@ -141,6 +142,7 @@ class ReplaceableEngine {
   ~ReplaceableEngine() {
     caf::anon_send_exit(frontend_, caf::exit_reason::user_shutdown);
     self_->wait_for(frontend_);
+    caf::anon_send_exit(router_, caf::exit_reason::user_shutdown);
     end_actors(nullptr);
     caf::anon_send_exit(worker_, caf::exit_reason::user_shutdown);
   }
@@ -150,12 +152,12 @@ class ReplaceableEngine {
   [[nodiscard]] std::uint16_t port() const { return port_; }
   [[nodiscard]] Events& events() { return events_; }
 
-  /// Until connect() the Frontend has no engine.
+  /// Until connect() the RequestRouter has no engine.
   void lose(LossCause cause = LossCause::kOutside) {
     tell_loss(cause);
     end_actors(nullptr);
   }
-  /// The Frontend hears of it before the actors end, or while they do.
+  /// The RequestRouter hears of it before the actors end, or while they do.
   void lose(std::mt19937& random) {
     if (random() % 2 == 0) tell_loss(LossCause::kOutside);
     end_actors(&random);
@@ -168,10 +170,10 @@ class ReplaceableEngine {
 
  private:
   void tell_loss(LossCause cause) {
-    post(frontend_, EngineLost{.group = 0, .reason = "ended by the test", .cause = cause});
+    post(router_, EngineLost{.group = 0, .reason = "ended by the test", .cause = cause});
   }
   void connect() {
-    caf::anon_send(frontend_, EngineReady{}, input_processors_, output_processor_, scheduler_);
+    caf::anon_send(router_, EngineReady{}, input_processors_, output_processor_, scheduler_);
   }
 
   static constexpr std::int32_t kMaxNumSeqs = 32;
@@ -238,6 +240,7 @@ class ReplaceableEngine {
   std::vector<InputProcessorActor> input_processors_;
   OutputProcessorActor output_processor_;
   SchedulerActor scheduler_;
+  RequestRouterActor router_;
   FrontendActor frontend_;
   std::uint16_t port_ = 0;
 };

@@ -70,7 +70,7 @@ class Package(unittest.TestCase):
             errors.seek(0)
             report = errors.read()
         self.assertEqual(process.returncode, 0, report)
-        self.assertIn("the engine is there again", report)
+        self.assertIn("engine restarted", report)
         self.assertEqual(text, whole)
 
     def test_what_cannot_start_says_why(self):

@@ -279,6 +279,27 @@ class Topologies(unittest.TestCase):
             self.assertEqual(server.wait_idle(), 0)
             self.assertEqual(answers(server), self.expected)
 
+    def test_a_request_router_in_a_process_of_its_own_may_be_killed_and_so_may_the_frontend(self):
+        with Server("--config-file", str(CONFIGS / "one-process-per-role.conf")) as server:
+            load = Load(server, self.expected)
+            for _ in range(3):
+                wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "a stream to run")
+                router, restarts = server.nodes()["router"], server.log().count("engine restarted")
+                os.kill(router, signal.SIGKILL)
+                wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
+            self.assertEqual(load.end(), [])
+            self.assertGreater(load.num_requests, 0)
+
+            def incarnations():
+                return [group["incarnation"] for group in json.loads(server.get("/admin/topology"))["groups"]]
+            before = incarnations()
+            front, restarts = server.nodes()["front"], server.log().count("engine restarted")
+            os.kill(front, signal.SIGKILL)
+            wait_until(lambda: server.log().count("engine restarted") > restarts, "the frontend to come back")
+            self.assertEqual(incarnations(), before)  # the engine has not noticed
+            self.assertEqual(server.wait_idle(), 0)
+            self.assertEqual(answers(server), self.expected)
+
     def test_nothing_outlives_the_supervisor(self):
         server = Server("--config-file", str(CONFIGS / "multi-process.conf"))
         pids = list(server.nodes().values())

@@ -43,6 +43,7 @@ BOOST_AUTO_TEST_CASE(roles_and_workers_are_found_where_the_file_places_them) {
   BOOST_TEST(topology.node_of(Role::kOutputProcessor).name == "front");
   BOOST_TEST(topology.node_of_worker(0).host == "10.0.0.2");
   BOOST_TEST(topology.spans_hosts());
+  BOOST_TEST(topology.node_of(Role::kRequestRouter).name == "front");  // it is not named
   BOOST_TEST(topology.find("core") != nullptr);
   BOOST_TEST(topology.find("cores") == nullptr);
 }
@@ -56,9 +57,9 @@ BOOST_AUTO_TEST_CASE(what_cannot_work_is_refused_with_the_reason) {
              "t.conf: executor is asked of 'core' and of 'b'");
   BOOST_TEST(error_of(nodes + "[node.b]\nworkers=[1]\n") ==
              "t.conf:10: worker 1: the ranks are 0 to 0");
-  BOOST_TEST(error_of("[node.a]\nroles=[\"front\"]\n")
-                 .starts_with(
-                     "t.conf:2: unknown role 'front', expected one of frontend, input-processor"));
+  BOOST_TEST(
+      error_of("[node.a]\nroles=[\"front\"]\n")
+          .starts_with("t.conf:2: unknown role 'front', expected one of frontend, request-router"));
   BOOST_TEST(
       error_of("[node.a]\nrole=[\"frontend\"]\n") ==
       "t.conf:2: unknown key 'node.a.role', expected group, host, optional, roles or workers");
@@ -97,6 +98,16 @@ BOOST_AUTO_TEST_CASE(each_group_has_all_roles_and_ranks_and_shares_the_frontend)
   BOOST_TEST(draw(topology, "here").find("front: frontend") != std::string::npos);
   BOOST_TEST(draw(topology, "here").find("texts (groups 0 1): input-processor") !=
              std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(the_request_router_may_have_a_process_of_its_own) {
+  const std::string nodes = std::string(kTwoGroups) + "[node.router]\nroles=[\"request-router\"]\n";
+  const Topology topology = parse(nodes, 1, 2).value();
+  BOOST_TEST(topology.node_of(Role::kRequestRouter, 1).name == "router");
+  BOOST_TEST(topology.find("router")->serves_all_groups());
+  BOOST_TEST(!topology.find("front")->has(Role::kRequestRouter));
+  BOOST_TEST(error_of(nodes + "optional=true\n", 1, 2) ==
+             "t.conf: 'router' is optional, but runs the request-router");
 }
 
 BOOST_AUTO_TEST_CASE(groups_that_cannot_work_are_refused_with_the_reason) {
@@ -148,7 +159,7 @@ BOOST_AUTO_TEST_CASE(a_drawing_shows_every_host_with_its_nodes) {
   BOOST_TEST(drawing ==
              "┌─ 10.0.0.1 ─────────────────────────────────────────────────────────┐\n"
              "│ supervisor                                                         │\n"
-             "│ front: frontend, input-processor, output-processor                 │\n"
+             "│ front: frontend, request-router, input-processor, output-processor │\n"
              "│ core: scheduler, kv-cache-manager, encoder-cache-manager, executor │\n"
              "└────────────────────────────────────────────────────────────────────┘\n"
              "┌─ 10.0.0.2 ─────────┐\n"

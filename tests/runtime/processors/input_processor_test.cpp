@@ -11,7 +11,7 @@
 namespace troupe {
 namespace {
 
-const InputContext kContext{.entropy = 99, .clock = {}, .limits = {}};
+const InputContext kContext{.clock = {}, .limits = {}};
 
 struct Fixture {
   InputProcessorOptions options{.max_model_len = 64, .vocab_size = kVocabSize};
@@ -196,24 +196,15 @@ BOOST_AUTO_TEST_CASE(samples_have_consecutive_ids_and_seeds) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_request_without_a_seed_gets_one_of_its_own) {
-  const std::uint64_t key = processed_params().philox_key;
-  BOOST_TEST(key != 0u);
-  BOOST_TEST(processed_params().philox_key == key);  // the same request, the same entropy
-  BOOST_TEST(process({.entropy = 100, .clock = {}})->samples[0].params.philox_key != key);
-  // Who names no entropy gets the system's.
-  const std::uint64_t of_the_system = process({})->samples[0].params.philox_key;
-  BOOST_TEST(of_the_system != key);
-  BOOST_TEST(process({})->samples[0].params.philox_key != of_the_system);
+BOOST_AUTO_TEST_CASE(the_seed_of_a_request_comes_before_the_key_that_was_drawn_for_it) {
+  params().philox_key = 7;
+  BOOST_TEST(processed_params().philox_key == 7u);
   params().seed = -1;  // none
-  BOOST_TEST(processed_params().philox_key == key);
+  BOOST_TEST(processed_params().philox_key == 7u);
   params().seed = 0;
   BOOST_TEST(processed_params().philox_key == 0u);
-  params().seed.reset();
-  request.id = RequestId{6};
-  BOOST_TEST(processed_params().philox_key != key);
-  params().philox_key = key;  // submitted again
-  BOOST_TEST(processed_params().philox_key == key);
+  params().seed = 5;
+  BOOST_TEST(processed_params().philox_key == 5u);
 }
 
 BOOST_AUTO_TEST_CASE(the_largest_seed_wraps_around) {
