@@ -33,8 +33,8 @@ enum class ComputeMode : std::uint8_t {
           ///< activations are rounded to bf16 on their way into it, sums stay f32
 };
 
-/// Weights as whole numbers, in groups along K (of each of k_shards parts; the last group of a part
-/// may be shorter): w[n, k] = scale[n, g] q[n, k] + minimum[n, g].
+/// Integer-quantised weights, in groups along K (of each of k_shards parts; the last group of a
+/// part may be shorter): w[n, k] = scale[n, g] q[n, k] + minimum[n, g].
 enum class QuantizedType : std::uint8_t {
   kNone,
   kInt8,  ///< q in [-128, 127]
@@ -148,8 +148,8 @@ struct AddRmsNormArgs {
 };
 
 enum class RopeStyle : std::uint8_t {
-  kHalves,      ///< pairs (i, i + rotary_dim / 2): Llama as published by Hugging Face, GPT-NeoX
-  kNeighbours,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
+  kNeox,         ///< pairs (i, i + rotary_dim / 2): Llama as published by Hugging Face, GPT-NeoX
+  kInterleaved,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
 };
 
 /// Makes a step's queries, keys and values ready for attention, each head of each token alone:
@@ -168,7 +168,7 @@ struct RopeAndWriteKvArgs {
   float norm_weight_offset = 0.0f;
   float norm_eps = 1e-6f;
   std::int64_t rotary_dim = 0;  ///< even, at most head_dim; 0: the next four are not read
-  RopeStyle style = RopeStyle::kHalves;
+  RopeStyle style = RopeStyle::kNeox;
   const std::int32_t* positions = nullptr;  ///< [num_tokens], each in [0, max_position)
   const float* cos = nullptr;               ///< [max_position, rotary_dim / 2]
   const float* sin = nullptr;               ///< [max_position, rotary_dim / 2]

@@ -51,7 +51,7 @@ class Writer {
   void put(T x) {
     packer_.pack(x);
   }
-  /// Not by the library, which makes integers of whole numbers.
+  /// Not by the library, which makes integers of floats without a fraction.
   void put(double x) {
     const auto bits = std::bit_cast<std::uint64_t>(x);
     sink_.out += '\xcb';

@@ -81,7 +81,7 @@ inline void write_out(const AttentionArgs& args, const QueryTile& tile, const So
     const Vec factor = broadcast(1.0f / total.sum[row]);
     if (bypasses_caches) {
       for (std::int64_t i = 0; i < head_dim; i += kLanes)
-        store_around_caches(to + i, load(from + i) * factor);
+        non_temporal_store(to + i, load(from + i) * factor);
       continue;
     }
     for_each_vector(head_dim, [&](std::int64_t i, auto load_lanes, auto store_lanes) {

@@ -1,5 +1,5 @@
 #pragma once
-// One vector of 32-bit whole numbers, and the inner products of bytes that end in them: exact, so
+// One vector of 32-bit integers, and the inner products of bytes that end in them: exact, so
 // that every instruction set finds the same sums.
 
 #include <cstdint>
@@ -33,7 +33,7 @@ TROUPE_INLINE Ints dot_int8(Ints sum, Ints weights, Ints x) {
 }
 TROUPE_INLINE Ints dot_int4(Ints sum, Ints weights, Ints x) { return dot_int8(sum, weights, x); }
 TROUPE_INLINE Vec to_float(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
-/// kLanes whole numbers in [-127, 127] as bytes.
+/// kLanes integers in [-127, 127] as bytes.
 TROUPE_INLINE void store_int8(std::int8_t* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }

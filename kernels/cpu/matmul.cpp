@@ -8,7 +8,7 @@
 #include "kernels/cpu/quantized_rows.hpp"
 #include "kernels/cpu/row_blocks.hpp"
 #include "kernels/cpu/rows.hpp"
-#include "kernels/cpu/weights_ahead.hpp"
+#include "kernels/cpu/weight_prefetcher.hpp"
 
 #if defined(TROUPE_BF16_TILES)
 #include "kernels/cpu/matmul_quantized_tiles.hpp"
@@ -118,8 +118,8 @@ TROUPE_INLINE void for_each_shard(const OpContext& context, const Product& produ
   });
 }
 
-/// for_each_shard, with blocks of up to kMaxRows rows: multiply(row, num_rows, shard, ahead, sums)
-/// fills the sums of one block.
+/// for_each_shard, with blocks of up to kMaxRows rows: multiply(row, num_rows, shard, prefetcher,
+/// sums) fills the sums of one block.
 template <int kMaxRows, class Store, class Multiply>
 TROUPE_INLINE void for_each_block(const OpContext& context, const Product& product,
                                   std::int64_t num_rows, const Store& store,
@@ -130,10 +130,10 @@ TROUPE_INLINE void for_each_block(const OpContext& context, const Product& produ
         for_each_row_block<kMaxRows>(
             chunk_rows, [&](std::int64_t row, int rows, std::int64_t block,
                             std::int64_t num_blocks) __attribute__((always_inline)) {
-              const WeightsAhead ahead =
-                  num_blocks == 1 ? WeightsAhead(shard.end_of_chunk, shard.next_chunk)
-                                  : WeightsAhead(shard.next - shard.data, block, num_blocks);
-              multiply(first_row + row, rows, shard, ahead, sums + row * product.layout.cols);
+              const WeightPrefetcher prefetcher =
+                  num_blocks == 1 ? WeightPrefetcher(shard.end_of_chunk, shard.next_chunk)
+                                  : WeightPrefetcher(shard.next - shard.data, block, num_blocks);
+              multiply(first_row + row, rows, shard, prefetcher, sums + row * product.layout.cols);
             });
       });
 }
@@ -146,9 +146,9 @@ void multiply_f32(const OpContext& context, const Product& product, ConstMatrix 
     constexpr ElementType kType = decltype(type)::value;
     for_each_block<kF32Rows>(context, product, x.num_rows, store,
                              [&](std::int64_t row, int num_rows, const ShardInChunk& shard,
-                                 const WeightsAhead& ahead, float* sums) {
+                                 const WeightPrefetcher& prefetcher, float* sums) {
                                multiply_rows_f32<kType>(num_rows, x.row(row) + shard.index * depth,
-                                                        x.row_stride, shard.data, depth, ahead,
+                                                        x.row_stride, shard.data, depth, prefetcher,
                                                         sums);
                              });
   });
@@ -213,13 +213,14 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
               float* block = sums + (row - group) * kBf16PanelCols;
               finisher.begin(num_steps);
               const std::int64_t share = (row - first_row) / kTallRows - 1;
-              const Prefetch ahead =
+              const Prefetch prefetcher =
                   share < 0
                       ? Prefetch{shards + first_byte + kWeightsAhead, kStepLines}
                       : Prefetch{next_shards + first_byte + share * num_steps * share_lines * 64,
                                  share_lines};
               unit.multiply(x, row, static_cast<int>(rows), s * layout.padded_depth + k, depth,
-                            shards + first_byte, ahead, finisher, k == 0, block + s * kShardSums);
+                            shards + first_byte, prefetcher, finisher, k == 0,
+                            block + s * kShardSums);
               finisher.end({block, kShardSums, kBf16PanelCols, num_shards}, panel, row,
                            is_last ? rows : 0);
             }
@@ -246,9 +247,9 @@ void multiply_compact(const OpContext& context, const Product& product, const Ro
         const std::uint16_t* const first = x.row(first_row, shard.index);
         CompactLines lines(shard.data);
         if (num_rows <= DotUnit::kMaxRows) {
-          return DotUnit::multiply(static_cast<int>(num_rows), first, x.row_depth(), lines,
-                                   num_pairs, WeightsAhead(shard.end_of_chunk, shard.next_chunk),
-                                   false, sums);
+          return DotUnit::multiply(
+              static_cast<int>(num_rows), first, x.row_depth(), lines, num_pairs,
+              WeightPrefetcher(shard.end_of_chunk, shard.next_chunk), false, sums);
         }
         alignas(64) std::byte kept[kStretchPairs * PlainLines::kPairBytes];
         for (std::int64_t pair = 0; pair < num_pairs; pair += kStretchPairs) {
@@ -257,20 +258,21 @@ void multiply_compact(const OpContext& context, const Product& product, const Ro
           const std::byte* const next =
               pair + count < num_pairs ? lines.at(pair + count) : shard.next;
           for_each_row_block<DotUnit::kMaxRows>(
-              num_rows, [&](std::int64_t row, int rows, std::int64_t block,
-                            std::int64_t num_blocks) __attribute__((always_inline)) {
-                const WeightsAhead ahead(next - stretch, block, num_blocks);
-                const auto multiply = [&](auto from) __attribute__((always_inline)) {
-                  DotUnit::multiply(rows, first + row * x.row_depth() + pair * 2, x.row_depth(),
-                                    from, count, ahead, pair > 0, sums + row * product.layout.cols);
-                  return from;
-                };
-                if (block == 0) {
-                  lines = multiply(KeepingLines(lines, pair, kept)).rest();
-                } else {
-                  multiply(KeptLines(kept, stretch));
-                }
-              });
+              num_rows, [&](std::int64_t row, int rows, std::int64_t block, std::int64_t num_blocks)
+                            __attribute__((always_inline)) {
+                              const WeightPrefetcher prefetcher(next - stretch, block, num_blocks);
+                              const auto multiply = [&](auto from) __attribute__((always_inline)) {
+                                DotUnit::multiply(rows, first + row * x.row_depth() + pair * 2,
+                                                  x.row_depth(), from, count, prefetcher, pair > 0,
+                                                  sums + row * product.layout.cols);
+                                return from;
+                              };
+                              if (block == 0) {
+                                lines = multiply(KeepingLines(lines, pair, kept)).rest();
+                              } else {
+                                multiply(KeptLines(kept, stretch));
+                              }
+                            });
         }
       });
 }
@@ -282,10 +284,10 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
   if (product.weight.spec.is_compact) return multiply_compact(context, product, x, store);
   for_each_block<DotUnit::kMaxRows>(context, product, x.num_rows(), store,
                                     [&](std::int64_t row, int num_rows, const ShardInChunk& shard,
-                                        const WeightsAhead& ahead, float* sums) {
+                                        const WeightPrefetcher& prefetcher, float* sums) {
                                       PlainLines lines(shard.data);
                                       DotUnit::multiply(num_rows, x.row(row, shard.index),
-                                                        x.row_depth(), lines, num_pairs, ahead,
+                                                        x.row_depth(), lines, num_pairs, prefetcher,
                                                         false, sums);
                                     });
 }
@@ -325,17 +327,17 @@ void multiply_by_tiles(const OpContext& context, const Product& product, const Q
         unpack_stretch<kType>(spec, layout.group_bytes, shard, g, num_groups, stretch);
         // The next stretch comes while this one is multiplied.
         const bool is_last = s + 1 == num_shards && g + num_groups == shard_groups;
-        Prefetch ahead{is_last ? product.panel(next_chunk % layout.num_panels)
-                               : shard + (g + num_groups) * layout.group_bytes};
+        Prefetch prefetcher{is_last ? product.panel(next_chunk % layout.num_panels)
+                                    : shard + (g + num_groups) * layout.group_bytes};
         const std::int64_t num_steps = unit.num_steps(num_groups);
-        ahead.lines_per_step =
+        prefetcher.lines_per_step =
             ceil_div(num_groups * layout.group_bytes, 64 * num_steps * row_tiles);
         for (std::int64_t row = first_row; row < end_row; row += kTileRows) {
           unit.multiply<kHasMinimums>(spec.group_size, x.at(row, s, g),
                                       static_cast<int>(min_of(kTileRows, end_row - row)),
-                                      num_groups, stretch, ahead, g == 0,
+                                      num_groups, stretch, prefetcher, g == 0,
                                       sums + (s * kRowsAtOnce + row - first_row) * kPanelCols);
-          ahead.first += num_steps * ahead.lines_per_step * 64;
+          prefetcher.first += num_steps * prefetcher.lines_per_step * 64;
         }
       }
     }
@@ -363,10 +365,10 @@ void multiply_quantized(const OpContext& context, const Product& product, ConstM
 #endif
   for_each_block<kQuantizedRows>(context, product, wide_x.num_rows, store,
                                  [&](std::int64_t row, int num_rows, const ShardInChunk& shard,
-                                     const WeightsAhead& ahead, float* sums) {
+                                     const WeightPrefetcher& prefetcher, float* sums) {
                                    multiply_rows_quantized<kType>(
                                        num_rows, spec, product.layout.group_bytes,
-                                       x.at(row, shard.index, 0), shard.data, ahead, sums);
+                                       x.at(row, shard.index, 0), shard.data, prefetcher, sums);
                                  });
 }
 

@@ -5,7 +5,7 @@
 #include "kernels/cpu/compact.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
 #include "kernels/cpu/row_blocks.hpp"
-#include "kernels/cpu/weights_ahead.hpp"
+#include "kernels/cpu/weight_prefetcher.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -85,10 +85,11 @@ class DotUnit {
   /// the sums are already.
   template <class Lines>
   static void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, Lines& lines,
-                       std::int64_t num_pairs, WeightsAhead ahead, bool continues, float* sums) {
+                       std::int64_t num_pairs, WeightPrefetcher prefetcher, bool continues,
+                       float* sums) {
     with_row_count<kMaxRows>(
         num_rows, [&](auto rows) __attribute__((always_inline)) {
-          multiply_rows<decltype(rows)::value>(x, x_stride, lines, num_pairs, ahead, continues,
+          multiply_rows<decltype(rows)::value>(x, x_stride, lines, num_pairs, prefetcher, continues,
                                                sums);
         });
   }
@@ -96,7 +97,7 @@ class DotUnit {
  private:
   template <int kRows, class Lines>
   static void multiply_rows(const std::uint16_t* x, std::int64_t x_stride, Lines& all_lines,
-                            std::int64_t num_pairs, WeightsAhead ahead, bool continues,
+                            std::int64_t num_pairs, WeightPrefetcher prefetcher, bool continues,
                             float* sums) {
     Lines lines = all_lines;  // in registers
     __m512 acc[kRows][kPairLines];
@@ -117,7 +118,7 @@ class DotUnit {
       if constexpr (Lines::kInRegisters) {
         __m512i w[kPairLines];
         lines.load(pair, w);
-        ahead.fetch(lines.at(pair), Lines::kPairBytes);
+        prefetcher.fetch(lines.at(pair), Lines::kPairBytes);
         TROUPE_UNROLL
         for (int r = 0; r < kRows; ++r) {
           const __m512bh row = x_pair(r, pair);
@@ -126,7 +127,7 @@ class DotUnit {
             acc[r][v] = _mm512_dpbf16_ps(acc[r][v], row, reinterpret_cast<__m512bh>(w[v]));
         }
       } else {
-        ahead.fetch(lines.at(pair), Lines::kPairBytes);
+        prefetcher.fetch(lines.at(pair), Lines::kPairBytes);
         __m512bh row[kRows];
         TROUPE_UNROLL
         for (int r = 0; r < kRows; ++r) row[r] = x_pair(r, pair);

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/matmul_layout.hpp"
 #include "kernels/cpu/row_blocks.hpp"
-#include "kernels/cpu/weights_ahead.hpp"
+#include "kernels/cpu/weight_prefetcher.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -20,7 +20,7 @@ inline constexpr int kF32Rows = 1;
 /// multiply-add each. sums: [kRows, columns of the panel].
 template <ElementType kType, int kRows>
 void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard, std::int64_t depth,
-                  WeightsAhead ahead, float* sums) {
+                  WeightPrefetcher prefetcher, float* sums) {
   constexpr std::int64_t kCols = panel_cols(kType);
   constexpr int kVectors = static_cast<int>(kCols / kLanes);
   Vec acc[kRows][kVectors];
@@ -44,7 +44,7 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
     };
     for (std::int64_t k = 0; k + 1 < depth; k += 2) {
       TROUPE_UNROLL
-      for (int v = 0; v < kVectors; v += 16 / kLanes) ahead.fetch(address(k, v), 64);
+      for (int v = 0; v < kVectors; v += 16 / kLanes) prefetcher.fetch(address(k, v), 64);
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) accumulate(k, v, even(pairs(k, v)));
       TROUPE_UNROLL
@@ -57,7 +57,7 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
   } else {
     for (std::int64_t k = 0; k < depth; ++k) {
       const std::byte* row = shard + k * kCols * element_bytes(kType);
-      ahead.fetch(row, kCols * element_bytes(kType));
+      prefetcher.fetch(row, kCols * element_bytes(kType));
       TROUPE_UNROLL
       for (int v = 0; v < kVectors; ++v) {
         accumulate(k, v, load_as<kType>(shard, k * kCols + v * kLanes));
@@ -74,11 +74,11 @@ void multiply_f32(const float* x, std::int64_t x_stride, const std::byte* shard,
 /// multiply_f32 for 1 to kF32Rows rows.
 template <ElementType kType>
 TROUPE_INLINE void multiply_rows_f32(int num_rows, const float* x, std::int64_t x_stride,
-                                     const std::byte* shard, std::int64_t depth, WeightsAhead ahead,
-                                     float* sums) {
+                                     const std::byte* shard, std::int64_t depth,
+                                     WeightPrefetcher prefetcher, float* sums) {
   with_row_count<kF32Rows>(
       num_rows, [&](auto rows) __attribute__((always_inline)) {
-        multiply_f32<kType, decltype(rows)::value>(x, x_stride, shard, depth, ahead, sums);
+        multiply_f32<kType, decltype(rows)::value>(x, x_stride, shard, depth, prefetcher, sums);
       });
 }
 

@@ -56,7 +56,7 @@ class StoreProduct {
     if (bypasses_caches_ && num_cols == panel_cols) {
       const auto load_all = [](const float* p) { return load(p); };
       for (std::int64_t i = 0; i < panel_cols; i += kLanes)
-        store_around_caches(to + i, number(i, load_all));
+        non_temporal_store(to + i, number(i, load_all));
       return;
     }
     for_each_vector(num_cols, [&](std::int64_t i, auto load_lanes, auto store_lanes) {

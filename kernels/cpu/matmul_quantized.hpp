@@ -1,13 +1,13 @@
 #pragma once
 // The inner product of quantised numbers: a block of rows times one shard of a panel. Within a
-// group sums are whole numbers and exact, so units may add them in any order; then
+// group sums are exact integers, so units may add them in any order; then
 //   sums[r, n] += float(dot) * (scale[n, g] * x_scale[r, g])  [+ minimum[n, g] * x_sum[r, g]]
 // group after group, each operation rounded by itself, on every instruction set.
 
 #include "kernels/cpu/ints.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
 #include "kernels/cpu/row_blocks.hpp"
-#include "kernels/cpu/weights_ahead.hpp"
+#include "kernels/cpu/weight_prefetcher.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -20,7 +20,7 @@ inline constexpr int kQuantizedRows = 4;
 inline constexpr int kQuantizedRows = 1;
 #endif
 
-/// Activations as whole numbers, rows of one shard.
+/// Activations quantised to integers, rows of one shard.
 struct QuantizedGroup {
   float scale;       ///< x = scale * number
   float scaled_sum;  ///< scale * sum of the numbers
@@ -69,8 +69,8 @@ TROUPE_INLINE QuantizedGroup quantize_group(const float* x, std::int64_t n, std:
 
 template <QuantizedType kType, int kRows>
 void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
-                        const QuantizedActivations& x, const std::byte* shard, WeightsAhead ahead,
-                        float* sums) {
+                        const QuantizedActivations& x, const std::byte* shard,
+                        WeightPrefetcher prefetcher, float* sums) {
   constexpr int kVectors = static_cast<int>(kPanelCols / kLanes);
   constexpr std::int64_t kWordRow = kPanelCols * 4;  // four k of all columns
   constexpr bool kIsInt4 = kType == QuantizedType::kInt4;
@@ -92,7 +92,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
   for (std::int64_t g = 0; g < num_groups; ++g) {
     const std::byte* group = shard + g * group_bytes;
     const std::int64_t first = g * spec.group_size;
-    ahead.fetch(group + value_bytes, kPanelCols * 2);
+    prefetcher.fetch(group + value_bytes, kPanelCols * 2);
     Ints dots[kRows][kVectors];
     TROUPE_UNROLL
     for (int r = 0; r < kRows; ++r) {
@@ -105,7 +105,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
         TROUPE_UNROLL
         for (std::int64_t word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 8 + word) * kWordRow;
-          ahead.fetch(row, kWordRow);
+          prefetcher.fetch(row, kWordRow);
           TROUPE_UNROLL
           for (int v = 0; v < kVectors; ++v) {
             const Ints both = load_ints(row + v * kLanes * 4);
@@ -124,7 +124,7 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
         TROUPE_UNROLL
         for (std::int64_t word = 0; word < 4; ++word) {
           const std::byte* row = group + (k / 4 + word) * kWordRow;
-          ahead.fetch(row, kWordRow);
+          prefetcher.fetch(row, kWordRow);
           TROUPE_UNROLL
           for (int v = 0; v < kVectors; ++v) {
             const Ints w = load_ints(row + v * kLanes * 4);
@@ -166,11 +166,12 @@ void multiply_quantized(const WeightSpec& spec, std::int64_t group_bytes,
 template <QuantizedType kType>
 TROUPE_INLINE void multiply_rows_quantized(int num_rows, const WeightSpec& spec,
                                            std::int64_t group_bytes, const QuantizedActivations& x,
-                                           const std::byte* shard, WeightsAhead ahead,
+                                           const std::byte* shard, WeightPrefetcher prefetcher,
                                            float* sums) {
   with_row_count<kQuantizedRows>(
       num_rows, [&](auto rows) __attribute__((always_inline)) {
-        multiply_quantized<kType, decltype(rows)::value>(spec, group_bytes, x, shard, ahead, sums);
+        multiply_quantized<kType, decltype(rows)::value>(spec, group_bytes, x, shard, prefetcher,
+                                                         sums);
       });
 }
 

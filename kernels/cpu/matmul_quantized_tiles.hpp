@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/matmul_quantized.hpp"
 #include "kernels/cpu/tiles.hpp"
-#include "kernels/cpu/weights_ahead.hpp"
+#include "kernels/cpu/weight_prefetcher.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -67,7 +67,7 @@ class QuantizedTileUnit {
                : group_size % 32 == 0 ? 32
                                       : 16) {}
 
-  /// In how many steps multiply asks for what is ahead.
+  /// In how many steps multiply asks for what is prefetcher.
   static constexpr std::int64_t num_steps(std::int64_t num_groups) {
     return UnpackedStretch::kColTiles * num_groups;
   }
@@ -76,14 +76,14 @@ class QuantizedTileUnit {
   /// of kTileRows rows, and `sums` room for as many: what is beyond num_rows means nothing.
   template <bool kHasMinimums>
   void multiply(std::int64_t group_size, const QuantizedActivations& x, int num_rows,
-                std::int64_t num_groups, const UnpackedStretch& stretch, const Prefetch& ahead,
+                std::int64_t num_groups, const UnpackedStretch& stretch, const Prefetch& prefetcher,
                 bool fresh, float* sums) {
     tiles_.use(num_rows, [this](int rows) { return config_of(rows); });
     if (num_rows <= kTileRows / 2)
-      multiply_rows<kHasMinimums, kTileRows / 2>(group_size, x, num_groups, stretch, ahead, fresh,
-                                                 sums);
+      multiply_rows<kHasMinimums, kTileRows / 2>(group_size, x, num_groups, stretch, prefetcher,
+                                                 fresh, sums);
     else
-      multiply_rows<kHasMinimums, kTileRows>(group_size, x, num_groups, stretch, ahead, fresh,
+      multiply_rows<kHasMinimums, kTileRows>(group_size, x, num_groups, stretch, prefetcher, fresh,
                                              sums);
   }
 
@@ -100,8 +100,8 @@ class QuantizedTileUnit {
 
   template <bool kHasMinimums, int kRows>
   void multiply_rows(std::int64_t group_size, const QuantizedActivations& x,
-                     std::int64_t num_groups, const UnpackedStretch& stretch, const Prefetch& ahead,
-                     bool fresh, float* sums) {
+                     std::int64_t num_groups, const UnpackedStretch& stretch,
+                     const Prefetch& prefetcher, bool fresh, float* sums) {
     for (std::int64_t tile = 0; tile < UnpackedStretch::kColTiles; ++tile) {
       float* out = sums + tile * 16;
       Vec acc[kRows];
@@ -109,7 +109,7 @@ class QuantizedTileUnit {
       for (int r = 0; r < kRows; ++r) acc[r] = fresh ? zero() : load(out + r * kPanelCols);
       multiply_group(group_size, x, 0, stretch.numbers[tile]);
       for (std::int64_t g = 0; g < num_groups; ++g) {
-        ahead.fetch(tile * num_groups + g);
+        prefetcher.fetch(tile * num_groups + g);
         // The next group's products are under way while this one's become f32.
         if (g + 1 < num_groups) multiply_group(group_size, x, g + 1, stretch.numbers[tile]);
         const Vec scale = load(stretch.scales[g] + tile * 16);

@@ -5,7 +5,7 @@
 #include "kernels/cpu/matmul_finish.hpp"
 #include "kernels/cpu/rounded_rows.hpp"
 #include "kernels/cpu/tiles.hpp"
-#include "kernels/cpu/weights_ahead.hpp"
+#include "kernels/cpu/weight_prefetcher.hpp"
 
 namespace troupe::TROUPE_ISA {
 
@@ -57,7 +57,7 @@ class TileUnit {
   /// beside.step(i) is called at each step, before the sums are written.
   template <class Beside>
   void multiply(const RoundedRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
-                std::int64_t depth, const std::byte* weights, const Prefetch& ahead,
+                std::int64_t depth, const std::byte* weights, const Prefetch& prefetcher,
                 const Beside& beside, bool fresh, float* sums) {
     tiles_.use(num_rows, config_of);
     const std::int64_t first_step = first_k / kBf16DepthStep;
@@ -65,15 +65,15 @@ class TileUnit {
     const std::int64_t stride = x.step_stride(first_row);
     const std::uint16_t* upper = x.row(first_row) + first_step * stride;
     if (num_rows == kTallRows) {
-      multiply_tall(upper, x.row(first_row + 16) - x.row(first_row), weights, num_steps, ahead,
+      multiply_tall(upper, x.row(first_row + 16) - x.row(first_row), weights, num_steps, prefetcher,
                     beside, fresh, sums);
     } else if (num_rows <= 16) {
-      multiply_flat(upper, stride, weights, num_steps, ahead, beside, fresh, sums);
+      multiply_flat(upper, stride, weights, num_steps, prefetcher, beside, fresh, sums);
     } else {
       const std::int64_t lower_stride = x.step_stride(first_row + 16);
       const std::uint16_t* lower = x.row(first_row + 16) + first_step * lower_stride;
-      multiply_square(upper, stride, lower, lower_stride, weights, num_steps, ahead, beside, fresh,
-                      sums);
+      multiply_square(upper, stride, lower, lower_stride, weights, num_steps, prefetcher, beside,
+                      fresh, sums);
     }
   }
 
@@ -96,8 +96,9 @@ class TileUnit {
   /// cache; there are the activations that each step loads a second time.
   template <class Beside>
   static void multiply_tall(const std::uint16_t* x, std::int64_t row_tile_stride,
-                            const std::byte* weights, std::int64_t num_steps, const Prefetch& ahead,
-                            const Beside& beside, bool fresh, float* sums) {
+                            const std::byte* weights, std::int64_t num_steps,
+                            const Prefetch& prefetcher, const Beside& beside, bool fresh,
+                            float* sums) {
     constexpr std::int64_t kBlock = 16 * kBf16PanelCols;
     TROUPE_TILE_BEGIN(0, fresh, sums, kSumsStride);
     TROUPE_TILE_BEGIN(1, fresh, sums + kTileCols, kSumsStride);
@@ -108,7 +109,7 @@ class TileUnit {
     const std::uint16_t* middle = x + row_tile_stride;
     const std::uint16_t* lower = middle + row_tile_stride;
     for (std::int64_t step = 0; step < num_steps; ++step) {
-      ahead.fetch(step);
+      prefetcher.fetch(step);
       beside.step(step);
       TROUPE_TILE_LOAD(7, weights, kRowBytes);
       TROUPE_TILE_LOAD(6, x, kRowBytes);
@@ -138,12 +139,12 @@ class TileUnit {
 
   template <class Beside>
   static void multiply_flat(const std::uint16_t* x, std::int64_t stride, const std::byte* weights,
-                            std::int64_t num_steps, const Prefetch& ahead, const Beside& beside,
-                            bool fresh, float* sums) {
+                            std::int64_t num_steps, const Prefetch& prefetcher,
+                            const Beside& beside, bool fresh, float* sums) {
     TROUPE_TILE_BEGIN(0, fresh, sums, kSumsStride);
     TROUPE_TILE_BEGIN(1, fresh, sums + kTileCols, kSumsStride);
     for (std::int64_t step = 0; step < num_steps; ++step) {
-      ahead.fetch(step);
+      prefetcher.fetch(step);
       beside.step(step);
       TROUPE_TILE_LOAD(4, x, kRowBytes);
       TROUPE_TILE_LOAD(6, weights, kRowBytes);
@@ -162,14 +163,14 @@ class TileUnit {
   static void multiply_square(const std::uint16_t* x, std::int64_t stride,
                               const std::uint16_t* lower, std::int64_t lower_stride,
                               const std::byte* weights, std::int64_t num_steps,
-                              const Prefetch& ahead, const Beside& beside, bool fresh,
+                              const Prefetch& prefetcher, const Beside& beside, bool fresh,
                               float* sums) {
     TROUPE_TILE_BEGIN(0, fresh, sums, kSumsStride);
     TROUPE_TILE_BEGIN(1, fresh, sums + kTileCols, kSumsStride);
     TROUPE_TILE_BEGIN(2, fresh, sums + 16 * kBf16PanelCols, kSumsStride);
     TROUPE_TILE_BEGIN(3, fresh, sums + 16 * kBf16PanelCols + kTileCols, kSumsStride);
     for (std::int64_t step = 0; step < num_steps; ++step) {
-      ahead.fetch(step);
+      prefetcher.fetch(step);
       beside.step(step);
       TROUPE_TILE_LOAD(4, x, kRowBytes);
       TROUPE_TILE_LOAD(6, weights, kRowBytes);

@@ -1,5 +1,5 @@
 #pragma once
-// Activations as products of whole numbers read them.
+// Activations in the form quantised products read.
 
 #include "kernels/cpu/matmul_layout.hpp"
 #include "kernels/cpu/matmul_quantized.hpp"

@@ -21,8 +21,8 @@ TROUPE_INLINE void rotate(const RopeAndWriteKvArgs& args, std::int64_t token, co
   const std::int64_t first_angle = half == 0 ? 0 : args.positions[token] * half;
   const float* cos = args.cos + first_angle;
   const float* sin = args.sin + first_angle;
-  const bool halves = args.style == RopeStyle::kHalves;
-  if (halves) {
+  const bool neox = args.style == RopeStyle::kNeox;
+  if (neox) {
     for_each_vector(half, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
       const Vec a = normed(i, load_lanes);
       const Vec b = normed(half + i, load_lanes);
@@ -32,11 +32,11 @@ TROUPE_INLINE void rotate(const RopeAndWriteKvArgs& args, std::int64_t token, co
       store_lanes(out + half + i, b * c + a * s);
     });
   }
-  const std::int64_t done = halves ? 2 * half : 0;
+  const std::int64_t done = neox ? 2 * half : 0;
   for_each_vector(args.q.head_dim - done, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
     store_lanes(out + done + i, normed(done + i, load_lanes));
   });
-  if (halves) return;
+  if (neox) return;
   for (std::int64_t i = 0; i < half; ++i) {
     const float a = out[2 * i];
     const float b = out[2 * i + 1];

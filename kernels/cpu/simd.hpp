@@ -42,7 +42,7 @@ TROUPE_INLINE std::int64_t round_up(std::int64_t a, std::int64_t b) { return cei
 
 inline constexpr float kInfinity = __builtin_inff();
 
-/// Whether a result of rows of whole vectors should be written with store_around_caches: it is too
+/// Whether a result of rows of whole vectors should be written with non_temporal_store: it is too
 /// large to be found in a core's cache later. Then it need not be read into it to be written, nor
 /// take the place of what is computed with. Strides in floats.
 TROUPE_INLINE bool should_bypass_caches(const float* data, std::int64_t num_rows,

@@ -27,7 +27,7 @@ TROUPE_INLINE Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
 TROUPE_INLINE void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
 /// To aligned memory that the caches need not keep. Other threads see it after
 /// finish_stores_around_caches.
-TROUPE_INLINE void store_around_caches(float* p, Vec a) { _mm256_stream_ps(p, a.v); }
+TROUPE_INLINE void non_temporal_store(float* p, Vec a) { _mm256_stream_ps(p, a.v); }
 TROUPE_INLINE void finish_stores_around_caches() { _mm_sfence(); }
 TROUPE_INLINE __m256i first_lanes(std::int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)),
@@ -93,7 +93,7 @@ TROUPE_INLINE Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a
 TROUPE_INLINE Vec round(Vec a) {
   return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-/// a * 2^n; n is a whole number in [-160, 160], or NaN where a is NaN. In two steps, since 2^n
+/// a * 2^n; n is an integer in [-160, 160], or NaN where a is NaN. In two steps, since 2^n
 /// itself may not be a normal number.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {
   const __m256i whole = _mm256_cvtps_epi32(n.v);

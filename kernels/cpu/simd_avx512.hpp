@@ -27,7 +27,7 @@ TROUPE_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 TROUPE_INLINE void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
 /// To aligned memory that the caches need not keep. Other threads see it after
 /// finish_stores_around_caches.
-TROUPE_INLINE void store_around_caches(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
+TROUPE_INLINE void non_temporal_store(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
 TROUPE_INLINE void finish_stores_around_caches() { _mm_sfence(); }
 TROUPE_INLINE __mmask16 first_lanes(std::int64_t n) {
   return static_cast<__mmask16>((1u << n) - 1u);
@@ -89,7 +89,7 @@ TROUPE_INLINE Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
 TROUPE_INLINE Vec round(Vec a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-/// a * 2^n; n is a whole number in [-160, 160], or NaN where a is NaN.
+/// a * 2^n; n is an integer in [-160, 160], or NaN where a is NaN.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 /// x = whole + fraction with 0 <= fraction <= 1; `whole` as scale_by_power_of_2 takes it, which
 /// here rounds down by itself.

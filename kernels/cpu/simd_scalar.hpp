@@ -24,7 +24,7 @@ TROUPE_INLINE Vec zero() { return {0.0f}; }
 TROUPE_INLINE Vec broadcast(float x) { return {x}; }
 TROUPE_INLINE Vec load(const float* p) { return {*p}; }
 TROUPE_INLINE void store(float* p, Vec a) { *p = a.v; }
-TROUPE_INLINE void store_around_caches(float* p, Vec a) { store(p, a); }
+TROUPE_INLINE void non_temporal_store(float* p, Vec a) { store(p, a); }
 TROUPE_INLINE void finish_stores_around_caches() {}
 /// 0 <= n < kLanes lanes from p; the others are zero.
 TROUPE_INLINE Vec load_first(const float*, std::int64_t) { return zero(); }
@@ -61,7 +61,7 @@ TROUPE_INLINE Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
 TROUPE_INLINE Vec abs(Vec a) { return {__builtin_fabsf(a.v)}; }
 /// To the nearest integer, ties to even.
 TROUPE_INLINE Vec round(Vec a) { return {__builtin_rintf(a.v)}; }
-/// a * 2^n; n is a whole number in [-160, 160], or NaN where a is NaN.
+/// a * 2^n; n is an integer in [-160, 160], or NaN where a is NaN.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {
   return {n.v == n.v ? __builtin_ldexpf(a.v, static_cast<int>(n.v)) : a.v};
 }

@@ -24,9 +24,9 @@ __device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t tok
   // The pairs, then what is not rotated.
   for_each_of_block(head_dim - half, [&](std::int64_t i) {
     if (i >= half) return put(half + i, normed(half + i));
-    const bool halves = args.style == RopeStyle::kHalves;
-    const std::int64_t first = halves ? i : 2 * i;
-    const std::int64_t second = halves ? half + i : 2 * i + 1;
+    const bool neox = args.style == RopeStyle::kNeox;
+    const std::int64_t first = neox ? i : 2 * i;
+    const std::int64_t second = neox ? half + i : 2 * i + 1;
     const std::int64_t angle = args.positions[token] * half + i;
     const float c = args.cos[angle];
     const float s = args.sin[angle];

@@ -17,7 +17,7 @@ Result<std::int64_t> parse_integer(const std::string& text) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc::result_out_of_range) return invalid_argument("does not fit in 64 bits");
-  if (error != std::errc()) return invalid_argument("expected a whole number");
+  if (error != std::errc()) return invalid_argument("expected an integer");
   std::int64_t factor = 1;
   if (end - stop == 1) {
     constexpr std::string_view kDecimal = "kmg", kBinary = "KMG";
@@ -28,7 +28,7 @@ Result<std::int64_t> parse_integer(const std::string& text) {
       for (std::size_t power = 0; power <= i; ++power) factor *= base;
     }
   }
-  if (stop != end && factor == 1) return invalid_argument("expected a whole number");
+  if (stop != end && factor == 1) return invalid_argument("expected an integer");
   std::int64_t product = 0;
   if (__builtin_mul_overflow(number, factor, &product))
     return invalid_argument("does not fit in 64 bits");

@@ -63,7 +63,7 @@ std::int64_t GgufMetadata::integer(const std::string& key, std::optional<std::in
            "metadata \"" + key + "\" differs from layer to layer, which is not supported");
     value = &value->front();
   }
-  if (!value->is_number_integer()) wrong_type(key, "a whole number");
+  if (!value->is_number_integer()) wrong_type(key, "an integer");
   return value->is_number_integer() ? value->get<std::int64_t>() : 0;
 }
 

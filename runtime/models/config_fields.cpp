@@ -37,13 +37,13 @@ std::int64_t ConfigFields::integer(std::string_view key, std::optional<std::int6
                                    std::int64_t min, std::int64_t max) {
   const json* found = required(key, otherwise.has_value());
   if (found == nullptr) return otherwise.value_or(min);
-  // Some tools write whole numbers as floats.
+  // Some tools write integers as floats.
   const double as_double = found->is_number() ? found->get<double>() : std::nan("");
   if (!(as_double >= static_cast<double>(min) && as_double <= static_cast<double>(max)) ||
       as_double != std::floor(as_double)) {
     fail(ErrorCode::kCorrupt,
          std::string(key) + " is " + found->dump(-1, ' ', false, json::error_handler_t::replace) +
-             ", not a whole number from " + std::to_string(min) + " to " + std::to_string(max));
+             ", not an integer from " + std::to_string(min) + " to " + std::to_string(max));
     return otherwise.value_or(min);
   }
   return static_cast<std::int64_t>(as_double);

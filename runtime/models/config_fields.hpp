@@ -28,7 +28,7 @@ class ConfigFields {
   [[nodiscard]] bool contains(std::string_view key) const;
   /// True if the key is there and not null.
   [[nodiscard]] bool has(std::string_view key) const;
-  /// A whole number in [min, max]. `otherwise` is the default; without one the key must be there.
+  /// An integer in [min, max]. `otherwise` is the default; without one the key must be there.
   [[nodiscard]] std::int64_t integer(std::string_view key, std::optional<std::int64_t> otherwise,
                                      std::int64_t min, std::int64_t max);
   /// Without a default the key must be there.

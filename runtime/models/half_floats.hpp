@@ -29,7 +29,7 @@ namespace troupe {
   constexpr float kLargest = 65504.0f;
   const float size = std::fabs(value);
   if (!(size < kLargest)) return size >= kLargest ? std::copysign(kLargest, value) : value;
-  if (size < 0x1p-14f) {  // whole steps of 2^-24; adding 1.5 * 2^23 rounds to a whole number
+  if (size < 0x1p-14f) {  // whole steps of 2^-24; adding 1.5 * 2^23 rounds to an integer
     constexpr float kRounder = 0x1.8p23f;
     return std::copysign(((size * 0x1p24f + kRounder) - kRounder) * 0x1p-24f, value);
   }

@@ -40,7 +40,7 @@ Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
 Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
 #endif
 
-/// To whole numbers in [lowest, highest], NaN too. Adding and taking off 1.5 * 2^23 rounds to the
+/// To integers in [lowest, highest], NaN too. Adding and taking off 1.5 * 2^23 rounds to the
 /// nearest.
 Lanes round_between(Lanes x, float lowest, float highest) {
   constexpr float kRounder = 0x1.8p23f;

@@ -1,5 +1,5 @@
 #pragma once
-// Weights as whole numbers with a scale per group: made here from wide ones, or unpacked from the
+// Integer-quantised weights with a scale per group: made here from wide ones, or unpacked from the
 // blocks in which GGUF files keep them (ggml-quants.h of llama.cpp).
 
 #include <cstddef>

@@ -31,7 +31,7 @@ class QuantizedWeight {
   /// Names of all its tensors, those that are not needed included.
   [[nodiscard]] const std::vector<std::string>& tensor_names() const noexcept { return names_; }
 
-  /// How its rows look as groups of whole numbers; group_size 0: a row is one group. Nothing for
+  /// How its rows look as groups of integers; group_size 0: a row is one group. Nothing for
   /// FP8, where neighbouring columns belong to different groups (act-order), and where f16 would
   /// round a scale to fewer bits than it has for larger ones: these can only be widened.
   [[nodiscard]] std::optional<BlockGroups> groups() const noexcept;

@@ -13,7 +13,7 @@ double exact(Activation activation, double x) {
   return activation == Activation::kSilu ? exact_silu(x) : exact_gelu_tanh(x);
 }
 
-/// What weights are kept as: wide, or whole numbers made by rounding.
+/// What weights are kept as: wide, or integers made by rounding.
 PackedStore pack(const OpTable& ops, const WeightSpec& spec, const Floats& values) {
   if (spec.quantized == QuantizedType::kNone)
     return {ops, spec, {values.data(), ElementType::kF32, spec.num_rows, spec.num_cols}};
@@ -136,7 +136,7 @@ const Format kFormats[] = {
     {"bf16", {.type = ElementType::kBF16}},
     {"f16", {.type = ElementType::kF16}},
     {"bf16 unit", {.type = ElementType::kBF16, .mode = ComputeMode::kBF16}},
-    // Of whole numbers, type and mode do not count.
+    // Of quantised weights, type and mode do not count.
     {"int8",
      {.type = ElementType::kBF16,
       .mode = ComputeMode::kBF16,

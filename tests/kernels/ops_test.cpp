@@ -200,9 +200,9 @@ std::vector<double> reference_queries(const RopeStep& step, std::int64_t rotary_
     }
     for (std::int64_t i = 0; i < half; ++i) {
       const std::int64_t angle = step.positions[static_cast<std::size_t>(token)] * half + i;
-      const bool halves = style == RopeStyle::kHalves;
-      double& first = x[halves ? i : 2 * i];
-      double& second = x[halves ? half + i : 2 * i + 1];
+      const bool neox = style == RopeStyle::kNeox;
+      double& first = x[neox ? i : 2 * i];
+      double& second = x[neox ? half + i : 2 * i + 1];
       const double a = first;
       const double b = second;
       first = a * at(step.cos, angle) - b * at(step.sin, angle);
@@ -215,7 +215,7 @@ std::vector<double> reference_queries(const RopeStep& step, std::int64_t rotary_
 BOOST_AUTO_TEST_CASE(queries_are_normed_and_rotated_in_both_styles_and_the_rest_is_left) {
   const RopeStep step(19, 40);
   for (const OpTable* ops : all_wide_tables()) {
-    for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kNeighbours}) {
+    for (const RopeStyle style : {RopeStyle::kNeox, RopeStyle::kInterleaved}) {
       for (const std::int64_t rotary_dim : {0, 22, 40}) {
         for (const bool has_norm : {false, true}) {
           Floats rows = step.rows;
@@ -252,7 +252,7 @@ BOOST_AUTO_TEST_CASE(a_key_in_its_page_has_the_bits_of_the_same_row_as_a_query) 
     for (const OpTable* ops : all_wide_tables()) {
       for (const ElementType type : kCacheTypes) {
         if (scale_bytes(type) != 0 && !has_8_bits(*ops)) continue;
-        for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kNeighbours}) {
+        for (const RopeStyle style : {RopeStyle::kNeox, RopeStyle::kInterleaved}) {
           for (const std::int64_t rotary_dim : {std::int64_t{0}, std::int64_t{22}, head_dim}) {
             for (const bool has_norm : {false, true}) {
               const KvCacheView cache = step.cache_view(type);

@@ -95,7 +95,7 @@ Result<std::vector<BenchPrompt>> read_prompts(std::istream& lines,
     }
     const Json output_len = line.value("output_tokens", Json(default_output_len));
     if (!output_len.is_number_integer() || output_len.get<std::int64_t>() < 1) {
-      return wrong("output_tokens is " + output_len.dump() + ", expected a whole number from 1");
+      return wrong("output_tokens is " + output_len.dump() + ", expected an integer from 1");
     }
     prompts.push_back({.prompt = TextPrompt{.text = line["prompt"].get<std::string>()},
                        .num_output_tokens = output_len.get<std::int64_t>()});

@@ -94,7 +94,7 @@ BOOST_AUTO_TEST_CASE(queries_and_keys_are_normed_rotated_and_written_in_both_sty
   constexpr std::int64_t kRowFloats = 4 * kStride;
   const KvCacheView pages{nullptr, ElementType::kF32, 2, 5, 2, kDim};
   const Floats weights = random_floats(2 * kDim, 4);
-  for (const RopeStyle style : {RopeStyle::kHalves, RopeStyle::kNeighbours}) {
+  for (const RopeStyle style : {RopeStyle::kNeox, RopeStyle::kInterleaved}) {
     for (const std::int64_t rotary_dim : {0, 2, 10, 18}) {
       for (const bool has_norm : {false, true}) {
         // The rows, then the cache.

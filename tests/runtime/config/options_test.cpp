@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(a_wrong_type_or_range_is_an_error_that_names_value_and_limi
   const auto message = [](std::vector<std::string> arguments) {
     return Loaded(arguments).rest.error().message;
   };
-  BOOST_TEST(message({"--port", "eighty"}).find("'eighty': expected a whole number") !=
+  BOOST_TEST(message({"--port", "eighty"}).find("'eighty': expected an integer") !=
              std::string::npos);
   BOOST_TEST(message({"--port", "65536"}).find("largest value allowed is 65535") !=
              std::string::npos);

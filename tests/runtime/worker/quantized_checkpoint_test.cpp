@@ -49,7 +49,7 @@ std::string text(const QuantizedOptions& options) {
          ", scales in " + options.scale_type;
 }
 
-/// Those whose whole numbers are kept.
+/// Those whose integers are kept.
 std::vector<QuantizedOptions> kept_formats() {
   using enum QuantizedFormat;
   return {{kGptq, 4, 32, true},     {kGptq, 4, 128, false},  {kGptq, 8, 32, false},

@@ -1,5 +1,5 @@
 #pragma once
-// Weights on their way to the cache while others are multiplied.
+// Software prefetch of weights while others are multiplied.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,18 +8,18 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// Which weights to ask for while others are multiplied. CPUs look ahead by themselves, but not
-/// past the end of a page, and where a chunk ends its thread goes on elsewhere.
-class WeightsAhead {
+/// Which weights to prefetch while others are multiplied. Hardware prefetchers stop at the end of a
+/// page and cannot know where a thread continues after its chunk.
+class WeightPrefetcher {
  public:
   /// For weights that are used once: what comes next. `end`: of the chunk; next_chunk: which the
   /// thread is likely to get then.
-  TROUPE_INLINE WeightsAhead(const std::byte* end, const std::byte* next_chunk)
+  TROUPE_INLINE WeightPrefetcher(const std::byte* end, const std::byte* next_chunk)
       : end_(end), distance_(next_chunk - end + kDistance) {}
-  /// For weights that several blocks of rows pass: from the second on they come from a cache, and
-  /// memory would rest. So all blocks take turns at asking for what they pass next, `distance`
+  /// For weights that several blocks of rows use: from the second block on they are cached, and the
+  /// memory bus would idle. So the blocks take turns at prefetching what comes next, `distance`
   /// bytes from here.
-  TROUPE_INLINE WeightsAhead(std::int64_t distance, std::int64_t block, std::int64_t num_blocks)
+  TROUPE_INLINE WeightPrefetcher(std::int64_t distance, std::int64_t block, std::int64_t num_blocks)
       : distance_(distance), num_blocks_(num_blocks), until_turn_(block + 1) {}
 
   /// Called with all weights in order, num_bytes after num_bytes.
@@ -30,7 +30,7 @@ class WeightsAhead {
       for (std::int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
       return;
     }
-    // Line by line, so that memory is asked evenly.
+    // Line by line, so that the memory traffic is even.
     TROUPE_UNROLL
     for (std::int64_t i = 0; i < num_bytes; i += 64) {
       if (--until_turn_ != 0) continue;
@@ -40,8 +40,8 @@ class WeightsAhead {
   }
 
  private:
-  /// More than a thread reads while memory answers; less where CPUs look further ahead by
-  /// themselves, as AMD's do.
+  /// More than a thread reads during one memory latency; less where the hardware prefetcher runs
+  /// further ahead, as on AMD.
 #if defined(TROUPE_BF16_DOT)
   static constexpr std::int64_t kDistance = std::int64_t{4} * 1024;
 #else
@@ -54,7 +54,7 @@ class WeightsAhead {
   std::int64_t until_turn_ = 1;
 };
 
-/// Memory to ask for while something else is multiplied: the lines of each step.
+/// Memory to prefetch while something else is multiplied: the lines of each step.
 struct Prefetch {
   const std::byte* first = nullptr;
   std::int64_t lines_per_step = 0;
