@@ -9,59 +9,56 @@
 #include <cstdlib>
 #include <string>
 #include <troupe/actors/module.hpp>
-<<<<<<< HEAD
 #include <troupe/actors/shutdown_guard.hpp>
-    =======
 #include <utility>
-    >>>>>>> 2995676 (A RequestRouter keeps the requests, shares them out and resubmits them; the Frontend is an HTTP server in front of it. An application without HTTP asks it too: groups, and requests that outlive whatever ends. Both may have processes of their own, and each outlives the other. Keys of draws come from one place, and no two lives draw the same)
 
-    namespace {
+namespace {
 
-  struct Config : caf::actor_system_config {
-    std::int32_t num_tokens = 32;
+struct Config : caf::actor_system_config {
+  std::int32_t num_tokens = 32;
 
-    Config() {
-      opt_group{custom_options_, "global"}.add(num_tokens, "num-tokens", "length of the story");
-      load<caf::io::middleman>();
-      load<troupe::module>();
-    }
+  Config() {
+    opt_group{custom_options_, "global"}.add(num_tokens, "num-tokens", "length of the story");
+    load<caf::io::middleman>();
+    load<troupe::module>();
+  }
+};
+
+caf::behavior printer() {
+  return {[](const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+  }};
+}
+
+/// Asks for the story, and ends with it.
+caf::behavior storyteller(caf::event_based_actor* self, const troupe::RequestRouterActor& engine,
+                          const caf::actor& printer, std::int32_t num_tokens) {
+  troupe::GenerateRequest request;
+  request.id = troupe::RequestId{1};
+  request.prompt = troupe::TextPrompt{"Once upon a time"};
+  request.params.seed = 7;
+  request.params.max_tokens = num_tokens;
+  request.params.ignore_eos = true;
+  request.params.output_kind = troupe::OutputKind::kDelta;
+  troupe::send(self, engine, troupe::SubmitRequest{std::move(request), {}});
+  return {
+      // What a step has computed.
+      [=](const troupe::RequestOutputs& outputs) {
+        for (const troupe::RequestOutput& output : outputs.outputs) {
+          if (output.error) return self->quit(troupe::exit_reason_of(output.error->message));
+          for (const troupe::CompletionOutput& sample : output.outputs)
+            troupe::send(self, printer, sample.text);
+          if (output.finished) self->quit();
+        }
+      },
   };
+}
 
-  caf::behavior printer() {
-    return {[](const std::string& text) {
-      std::fputs(text.c_str(), stdout);
-      std::fflush(stdout);
-    }};
-  }
-
-  /// Asks for the story, and ends with it.
-  caf::behavior storyteller(caf::event_based_actor * self, const troupe::RequestRouterActor& engine,
-                            const caf::actor& printer, std::int32_t num_tokens) {
-    troupe::GenerateRequest request;
-    request.id = troupe::RequestId{1};
-    request.prompt = troupe::TextPrompt{"Once upon a time"};
-    request.params.seed = 7;
-    request.params.max_tokens = num_tokens;
-    request.params.ignore_eos = true;
-    request.params.output_kind = troupe::OutputKind::kDelta;
-    troupe::send(self, engine, troupe::SubmitRequest{std::move(request), {}});
-    return {
-        // What a step has computed.
-        [=](const troupe::RequestOutputs& outputs) {
-          for (const troupe::RequestOutput& output : outputs.outputs) {
-            if (output.error) return self->quit(troupe::exit_reason_of(output.error->message));
-            for (const troupe::CompletionOutput& sample : output.outputs)
-              troupe::send(self, printer, sample.text);
-            if (output.finished) self->quit();
-          }
-        },
-    };
-  }
-
-  int fail(const std::string& why) {
-    std::fprintf(stderr, "storyteller: %s\n", why.c_str());
-    return 1;
-  }
+int fail(const std::string& why) {
+  std::fprintf(stderr, "storyteller: %s\n", why.c_str());
+  return 1;
+}
 
 }  // namespace
 

@@ -70,7 +70,7 @@ class Package(unittest.TestCase):
             errors.seek(0)
             report = errors.read()
         self.assertEqual(process.returncode, 0, report)
-        self.assertIn("engine restarted", report)
+        self.assertIn("node worker-0 ended: killed by signal 9", report)
         self.assertEqual(text, whole)
 
     def test_what_cannot_start_says_why(self):
