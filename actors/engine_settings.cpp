@@ -236,7 +236,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
     config.preemption_victim = PreemptionVictim::kLeastWork;
   config.prefix_caching = engine.enable_prefix_caching;
   config.states = kv_cache_settings(engine, model, cache).state_positions();
-  config.has_block_work =
+  config.has_block_ops =
       std::any_of(cache.groups.begin(), cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   config.async_scheduling = plans_ahead(engine);

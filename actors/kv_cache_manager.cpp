@@ -57,9 +57,7 @@ KVCacheManagerActor::behavior_type kv_cache_manager_behavior(
       [=](const AllocateSlots& question) { return answer(question, &KVCacheManager::allocate); },
       [=](const LookupPrefix& question) { return answer(question, &KVCacheManager::lookup); },
       [=](const AdmitRequest& question) { return answer(question, &KVCacheManager::admit); },
-      [=](const TakeBlockWork& question) {
-        return answer(question, &KVCacheManager::take_block_work);
-      },
+      [=](const GetBlockOps& question) { return answer(question, &KVCacheManager::get_block_ops); },
       [=](const ReadBlockTable& question) {
         return answer(question, &KVCacheManager::read_block_table);
       },

@@ -55,8 +55,8 @@ struct StartOptions {
   std::vector<std::string> node_arguments;
   std::function<void(const LoadProgress&)> on_progress;  ///< from another thread; may be empty
   /// Only where a topology has the RequestRouter in another process: that one had died, and here is
-  /// the next. It knows no request: those that had not ended are to be sent again, with what has come
-  /// of them in `emitted`, and go on behind that. From another thread; may be empty.
+  /// the next. It knows no request: those that had not ended are to be sent again, with what has
+  /// come of them in `emitted`, and go on behind that. From another thread; may be empty.
   std::function<void(const RequestRouterActor&)> on_router;
   std::function<void(const std::string&)>
       on_failure;  ///< the engine is gone, and will not come back; from another thread

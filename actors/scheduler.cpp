@@ -50,8 +50,8 @@ class KVCacheActorPort final : public KVCachePort {
   Reply<RequestAdmitted> admit(AdmitRequest question) override {
     return ask_for<RequestAdmitted>(self_, to_, std::move(question));
   }
-  Reply<BlockWork> take_block_work(TakeBlockWork question) override {
-    return ask_for<BlockWork>(self_, to_, std::move(question));
+  Reply<BlockOps> get_block_ops(GetBlockOps question) override {
+    return ask_for<BlockOps>(self_, to_, std::move(question));
   }
   Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
     return ask_for<BlockTableRead>(self_, to_, std::move(question));
@@ -167,7 +167,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
-    scheduler.has_news |= !brings_nothing || !scheduler.core->waits_for_news();
+    scheduler.has_news |= !brings_nothing || !scheduler.core->is_blocked();
     if (!scheduler.has_news && scheduler.peers.kv_connector && scheduler.core->has_requests())
       scheduler.poll_at = now_seconds() + kConnectorPollSeconds;
     advance(self);

@@ -47,7 +47,7 @@ using KVCacheManagerActor = ActorOf<
     SlotsAllocated(AllocateSlots),     // Blocks for running requests, in order, until one does not fit.
     PrefixHit(LookupPrefix),           // How much of a waiting request is cached?
     RequestAdmitted(AdmitRequest),     // Take a waiting request in.
-    BlockWork(TakeBlockWork),          // What must be done to blocks before the step computes?
+    BlockOps(GetBlockOps),          // What must be done to blocks before the step computes?
     BlockTableRead(ReadBlockTable),    // Which blocks does an ended request hold?
     InvalidBlocksFound(FindInvalidBlocks),  // How far are these requests valid without these blocks?
     PrefixCacheReset(ResetPrefixCache)>;  // Forget what is cached.

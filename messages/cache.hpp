@@ -289,19 +289,19 @@ TROUPE_MESSAGE(RequestAdmitted, fits, block_ids, block_counts, num_cached_tokens
 
 /// What the workers must do to the blocks before they compute; asked once per step, only when there
 /// are Mamba groups.
-struct TakeBlockWork {
+struct GetBlockOps {
   KVCacheUpdates updates;
-  bool operator==(const TakeBlockWork&) const = default;
+  bool operator==(const GetBlockOps&) const = default;
 };
-TROUPE_MESSAGE(TakeBlockWork, updates)
+TROUPE_MESSAGE(GetBlockOps, updates)
 
-struct BlockWork {
+struct BlockOps {
   std::vector<BlockId> blocks_to_zero;
   std::vector<std::pair<BlockId, BlockId>> block_copies;  ///< source, destination
   std::int32_t num_free_blocks = 0;
-  bool operator==(const BlockWork&) const = default;
+  bool operator==(const BlockOps&) const = default;
 };
-TROUPE_MESSAGE(BlockWork, blocks_to_zero, block_copies, num_free_blocks)
+TROUPE_MESSAGE(BlockOps, blocks_to_zero, block_copies, num_free_blocks)
 
 /// The blocks of a request that has ended, for the KV connector. Those out of the window are given
 /// back first.

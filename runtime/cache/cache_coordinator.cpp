@@ -123,15 +123,16 @@ void CacheCoordinator::report_hit(const CachedRequest& request, const CacheHit& 
   for (const auto& manager : managers_) manager->report_hit(request, hit.num_tokens);
 }
 
-std::int32_t CacheCoordinator::num_blocks_needed(CachedRequest& request, const Need& need) const {
+std::int32_t CacheCoordinator::num_blocks_needed(CachedRequest& request,
+                                                 const BlockDemand& demand) const {
   std::int32_t num_needed = 0;
   for (std::size_t id = 0; id < managers_.size(); ++id) {
-    GroupManager::Need of_group{.room = need.room,
-                                .num_computed_tokens = need.num_computed_tokens,
-                                .whole_sequence = need.whole_sequence};
-    if (need.hit != nullptr) {
-      of_group.hit = need.hit->blocks[id];
-      of_group.num_hit_tokens = need.hit->num_tokens;
+    GroupManager::BlockDemand of_group{.room = demand.room,
+                                       .num_computed_tokens = demand.num_computed_tokens,
+                                       .whole_sequence = demand.whole_sequence};
+    if (demand.hit != nullptr) {
+      of_group.hit = demand.hit->blocks[id];
+      of_group.num_hit_tokens = demand.hit->num_tokens;
     }
     num_needed += managers_[id]->num_blocks_needed(request, of_group);
   }

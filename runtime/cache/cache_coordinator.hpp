@@ -28,13 +28,14 @@ class CacheCoordinator {
   /// Records the hit's blocks as stored once more, for consumers that may not know them.
   void report_hit(const CachedRequest& request, const CacheHit& hit) const;
 
-  struct Need {
+  struct BlockDemand {
     GroupManager::Room room;
     const CacheHit* hit = nullptr;  ///< null: none
     std::int32_t num_computed_tokens = 0;
-    bool whole_sequence = false;  ///< as in GroupManager::Need
+    bool whole_sequence = false;  ///< as in GroupManager::BlockDemand
   };
-  [[nodiscard]] std::int32_t num_blocks_needed(CachedRequest& request, const Need& need) const;
+  [[nodiscard]] std::int32_t num_blocks_needed(CachedRequest& request,
+                                               const BlockDemand& demand) const;
   /// Pre: the request holds nothing yet. Blocks for external tokens are taken here.
   void adopt(CachedRequest& request, const CacheHit* hit, std::int32_t num_computed,
              std::int32_t num_external);

@@ -17,9 +17,9 @@ class CrossAttentionManager final : public GroupManager {
     CHECK(!context.settings.prefix_caching, group);
   }
 
-  std::int32_t num_blocks_needed(CachedRequest& request, const Need& need) const override {
+  std::int32_t num_blocks_needed(CachedRequest& request, const BlockDemand& demand) const override {
     if (!blocks_of(request).blocks.empty()) return 0;
-    return ceil_div(need.room.num_encoder_tokens, block_size());
+    return ceil_div(demand.room.num_encoder_tokens, block_size());
   }
 
   void adopt(CachedRequest& request, std::span<const BlockId> hit, std::int32_t /*num_hit_tokens*/,

@@ -13,19 +13,20 @@ std::int32_t GroupManager::max_admission_blocks() const {
   return std::numeric_limits<std::int32_t>::max();
 }
 
-std::int32_t GroupManager::num_blocks_needed(CachedRequest& request, const Need& need) const {
+std::int32_t GroupManager::num_blocks_needed(CachedRequest& request,
+                                             const BlockDemand& demand) const {
   const GroupBlocks& own = blocks_of(request);
   const auto have = static_cast<std::int32_t>(own.blocks.size());
-  std::int32_t required = ceil_div(need.room.num_tokens, block_size());
-  if (need.whole_sequence) required = std::min(required, max_admission_blocks());
+  std::int32_t required = ceil_div(demand.room.num_tokens, block_size());
+  if (demand.whole_sequence) required = std::min(required, max_admission_blocks());
   if (own.num_cached_blocks) return std::max(required - have, 0);
 
-  const auto num_hits = static_cast<std::int32_t>(need.hit.size());
-  const std::int32_t num_skipped = num_skipped_tokens(need.num_computed_tokens) / block_size();
+  const auto num_hits = static_cast<std::int32_t>(demand.hit.size());
+  const std::int32_t num_skipped = num_skipped_tokens(demand.num_computed_tokens) / block_size();
   const std::int32_t num_new = std::max(required - std::max(num_skipped, num_hits + have), 0);
-  const std::int32_t num_copies = ends_inside(need.hit, need.num_hit_tokens) ? 1 : 0;
+  const std::int32_t num_copies = ends_inside(demand.hit, demand.num_hit_tokens) ? 1 : 0;
   const auto used =
-      need.hit.subspan(std::min(static_cast<std::size_t>(num_skipped), need.hit.size()));
+      demand.hit.subspan(std::min(static_cast<std::size_t>(num_skipped), demand.hit.size()));
   return num_new + num_copies + num_unreferenced(used);
 }
 

@@ -61,7 +61,7 @@ class GroupManager {
     std::int32_t num_main_tokens = 0;     ///< without these
     std::int32_t num_encoder_tokens = 0;  ///< only cross attention looks at them
   };
-  struct Need {
+  struct BlockDemand {
     Room room;
     std::span<const BlockId> hit;
     std::int32_t num_hit_tokens = 0;
@@ -72,7 +72,7 @@ class GroupManager {
   };
   /// Free blocks that this takes.
   [[nodiscard]] virtual std::int32_t num_blocks_needed(CachedRequest& request,
-                                                       const Need& need) const;
+                                                       const BlockDemand& demand) const;
   /// The request starts from `hit`, which covers num_hit_tokens; num_computed tokens (external ones
   /// included) will be there.
   virtual void adopt(CachedRequest& request, std::span<const BlockId> hit,

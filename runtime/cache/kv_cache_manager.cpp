@@ -330,11 +330,11 @@ RequestAdmitted KVCacheManager::admit(const AdmitRequest& question) {
   return answer;
 }
 
-BlockWork KVCacheManager::take_block_work(const TakeBlockWork& question) {
+BlockOps KVCacheManager::get_block_ops(const GetBlockOps& question) {
   apply(question.updates);
-  BlockWork work{coordinator_.take_new_blocks(), take_block_copies()};
-  work.num_free_blocks = pool_.num_free_blocks();
-  return work;
+  BlockOps ops{coordinator_.take_new_blocks(), take_block_copies()};
+  ops.num_free_blocks = pool_.num_free_blocks();
+  return ops;
 }
 
 BlockTableRead KVCacheManager::read_block_table(const ReadBlockTable& question) {

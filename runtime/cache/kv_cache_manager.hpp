@@ -20,7 +20,7 @@ namespace troupe {
 
 /// Owns the block pool, the prefix cache, and the block tables and hashes of all requests.
 ///
-/// Two layers. The messages: apply(), allocate(), lookup(), admit(), take_block_work(), reset() and
+/// Two layers. The messages: apply(), allocate(), lookup(), admit(), get_block_ops(), reset() and
 /// so on are what the actor (or a test's port) calls, one per message. Beneath them the operations
 /// on one request, named as in vLLM.
 class KVCacheManager {
@@ -32,7 +32,7 @@ class KVCacheManager {
   [[nodiscard]] SlotsAllocated allocate(const AllocateSlots& question);
   [[nodiscard]] PrefixHit lookup(const LookupPrefix& question);
   [[nodiscard]] RequestAdmitted admit(const AdmitRequest& question);
-  [[nodiscard]] BlockWork take_block_work(const TakeBlockWork& question);
+  [[nodiscard]] BlockOps get_block_ops(const GetBlockOps& question);
   [[nodiscard]] BlockTableRead read_block_table(const ReadBlockTable& question);
   [[nodiscard]] InvalidBlocksFound find_invalid_blocks(const FindInvalidBlocks& question);
   [[nodiscard]] PrefixCacheReset reset(const ResetPrefixCache& question);

@@ -19,9 +19,9 @@ class RunningStateManager final : public GroupManager {
     return num_computed - 1;
   }
 
-  std::int32_t num_blocks_needed(CachedRequest& request, const Need& need) const override {
-    Need with_drafts = need;
-    with_drafts.room.num_tokens = with_speculative_blocks(need.room.num_tokens);
+  std::int32_t num_blocks_needed(CachedRequest& request, const BlockDemand& demand) const override {
+    BlockDemand with_drafts = demand;
+    with_drafts.room.num_tokens = with_speculative_blocks(demand.room.num_tokens);
     return GroupManager::num_blocks_needed(request, with_drafts);
   }
 
@@ -56,25 +56,25 @@ class AlignedStateManager final : public GroupManager {
 
   void new_step_starts() override { keys_of_this_step_.clear(); }
 
-  std::int32_t num_blocks_needed(CachedRequest& request, const Need& need) const override {
+  std::int32_t num_blocks_needed(CachedRequest& request, const BlockDemand& demand) const override {
     // The state would be read before the step that writes it has run.
-    if (!need.hit.empty() && is_of_this_step(need.hit.back()))
+    if (!demand.hit.empty() && is_of_this_step(demand.hit.back()))
       return context_.pool.num_blocks() + 1;
     GroupBlocks& own = blocks_of(request);
     // Drafters have no Mamba layers: what they run ahead needs no states.
-    const std::int32_t num_tokens = need.room.num_main_tokens;
-    const auto checkpoint = find_checkpoint(request, need.num_computed_tokens, num_tokens);
-    if (!need.whole_sequence) own.checkpoint = checkpoint;
+    const std::int32_t num_tokens = demand.room.num_main_tokens;
+    const auto checkpoint = find_checkpoint(request, demand.num_computed_tokens, num_tokens);
+    if (!demand.whole_sequence) own.checkpoint = checkpoint;
     const auto have = static_cast<std::int32_t>(own.blocks.size());
     const std::int32_t num_copies =
-        ends_inside(need.hit, need.num_hit_tokens) || own.cached_tail ? 1 : 0;
+        ends_inside(demand.hit, demand.num_hit_tokens) || own.cached_tail ? 1 : 0;
     std::int32_t num_new = ceil_div(num_tokens, block_size()) + spec_.num_speculative_blocks -
-                           static_cast<std::int32_t>(need.hit.size()) - have;
+                           static_cast<std::int32_t>(demand.hit.size()) - have;
     num_new = std::max(num_new, 0) + num_copies;
     // All but these are null blocks, or blocks of speculative states that are used again.
     const std::int32_t most = 1 + num_copies + (checkpoint ? 1 : 0) +
                               (own.has_running_state ? 0 : spec_.num_speculative_blocks);
-    return std::min(num_new, most) + num_unreferenced(need.hit);
+    return std::min(num_new, most) + num_unreferenced(demand.hit);
   }
 
   void extend(CachedRequest& request, const Room& room, std::vector<BlockId>* taken) override {

@@ -16,7 +16,7 @@ class KVCachePort {
   virtual Reply<SlotsAllocated> allocate(AllocateSlots question) = 0;
   virtual Reply<PrefixHit> lookup(LookupPrefix question) = 0;
   virtual Reply<RequestAdmitted> admit(AdmitRequest question) = 0;
-  virtual Reply<BlockWork> take_block_work(TakeBlockWork question) = 0;
+  virtual Reply<BlockOps> get_block_ops(GetBlockOps question) = 0;
   virtual Reply<BlockTableRead> read_block_table(ReadBlockTable question) = 0;
   virtual Reply<InvalidBlocksFound> find_invalid_blocks(FindInvalidBlocks question) = 0;
   virtual Reply<PrefixCacheReset> reset(ResetPrefixCache question) = 0;

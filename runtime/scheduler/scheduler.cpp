@@ -225,12 +225,12 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   if (!plan.preempted && pause_state_ != PauseState::kPausedAll) co_await schedule_waiting(plan);
 
   SchedulerOutput output = build_output(plan);
-  if (config_.has_block_work) {
-    TakeBlockWork question{take_kv_updates()};
-    BlockWork work = co_await kv_cache_.take_block_work(std::move(question));
-    output.blocks_to_zero = std::move(work.blocks_to_zero);
-    output.block_copies = std::move(work.block_copies);
-    num_free_blocks_ = work.num_free_blocks;
+  if (config_.has_block_ops) {
+    GetBlockOps question{take_kv_updates()};
+    BlockOps ops = co_await kv_cache_.get_block_ops(std::move(question));
+    output.blocks_to_zero = std::move(ops.blocks_to_zero);
+    output.block_copies = std::move(ops.block_copies);
+    num_free_blocks_ = ops.num_free_blocks;
   }
   // What an encoder-decoder model has encoded is reported as freed in the step after.
   encoder_cache_touched_ |= config_.encoder_decoder;
@@ -497,7 +497,7 @@ bool Scheduler::has_requests() const {
          num_holding_after_end_ > 0;
 }
 
-bool Scheduler::waits_for_news() const {
+bool Scheduler::is_blocked() const {
   // Not so if somebody's end is yet to be told, or a request takes turns with other batches.
   return failures_.empty() && finished_ids_.empty() && ended_.empty() &&
          std::none_of(running_.begin(), running_.end(), [this](const RequestState* request) {

@@ -144,7 +144,7 @@ class Scheduler {
   /// Pre: the last plan neither scheduled nor preempted a request, and no step is open. True: the
   /// next one will not either, until something arrives: a request, an abort, a grammar, news for
   /// the KV connector.
-  [[nodiscard]] bool waits_for_news() const;
+  [[nodiscard]] bool is_blocked() const;
   [[nodiscard]] std::int32_t num_unfinished_requests() const;
   [[nodiscard]] std::int32_t num_waiting_requests() const noexcept {
     return static_cast<std::int32_t>(waiting_.size() + holding_.size());

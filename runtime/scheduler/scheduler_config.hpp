@@ -66,7 +66,7 @@ struct SchedulerConfig {
   std::int32_t max_loras = 0;              ///< distinct adapters in a step; 0: no limit
   std::int32_t max_encoder_embeds = 0;     ///< encoder budget of a step
   bool include_finished_requests = false;  ///< outputs list ended requests per client
-  bool has_block_work = false;             ///< Mamba groups: ask TakeBlockWork in each step
+  bool has_block_ops = false;              ///< Mamba groups: ask GetBlockOps in each step
   /// Encoder inputs go into the cross-attention cache with a request's first step.
   bool encoder_decoder = false;
   StatePositions states;  ///< of Mamba layers: where prefills are cut

@@ -93,7 +93,7 @@ KVCacheManagerActor::behavior_type counting_cache(
       [=](AdmitRequest& question) {
         return ++log->num_questions, self->delegate(next, std::move(question));
       },
-      [=](TakeBlockWork& question) {
+      [=](GetBlockOps& question) {
         return ++log->num_questions, self->delegate(next, std::move(question));
       },
       [=](ReadBlockTable& question) {

@@ -23,9 +23,9 @@ class LocalKVCache final : public KVCachePort {
     ++num_round_trips;
     return manager_.admit(question);
   }
-  Reply<BlockWork> take_block_work(TakeBlockWork question) override {
+  Reply<BlockOps> get_block_ops(GetBlockOps question) override {
     ++num_round_trips;
-    return manager_.take_block_work(question);
+    return manager_.get_block_ops(question);
   }
   Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
     ++num_round_trips;

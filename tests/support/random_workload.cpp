@@ -37,7 +37,7 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
   if (connector_) enough *= 2;
   settings.num_blocks = config_.num_blocks = 1 + enough + pick(0, 2 * enough);
   config_.states = settings.state_positions();
-  config_.has_block_work =
+  config_.has_block_ops =
       std::any_of(settings.groups.begin(), settings.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
   manager_.emplace(settings);
@@ -115,7 +115,7 @@ void RandomWorkload::choose_drafter(KVCacheSettings& settings) {
 void RandomWorkload::run(int num_operations) {
   for (int i = 0; i < num_operations; ++i) {
     const int operation = pick(0, 9);
-    if (operation <= 3) waits_for_news_ = false;
+    if (operation <= 3) is_blocked_ = false;
     switch (operation) {
       case 0:
       case 1:
@@ -188,7 +188,7 @@ void RandomWorkload::step() {
   if (!without_grammar_.empty() && pick(0, 2) == 0) {
     const RequestId id = *without_grammar_.begin();
     without_grammar_.erase(id);
-    waits_for_news_ = false;
+    is_blocked_ = false;
     if (pick(0, 4) == 0)
       scheduler_->set_grammar(id, invalid_argument("no such grammar"));
     else
@@ -208,14 +208,14 @@ void RandomWorkload::step() {
     coverage_.preemptions += planned.preempted_ids.size();
     for (const NewRequestData& data : planned.new_requests)
       coverage_.hits += data.num_computed_tokens > 0;
-    if (waits_for_news_) BOOST_TEST(planned.scheduled_ids.empty());
+    if (is_blocked_) BOOST_TEST(planned.scheduled_ids.empty());
     may_wait = planned.scheduled_ids.empty() && planned.preempted_ids.empty() && !defer_prefills;
   }
   const std::size_t depth = config_.async_scheduling && scheduler_->has_requests() ? 1 : 0;
   while (open_.size() > depth) finish_step();
   // (A KV connector may have news at any time.)
-  if (may_wait && open_.empty() && !connector_) waits_for_news_ = scheduler_->waits_for_news();
-  coverage_.waits += waits_for_news_;
+  if (may_wait && open_.empty() && !connector_) is_blocked_ = scheduler_->is_blocked();
+  coverage_.waits += is_blocked_;
 }
 
 void RandomWorkload::fail_open_steps() {

@@ -67,7 +67,7 @@ class RandomWorkload {
   std::set<RequestId> without_grammar_;  ///< structured ones, until theirs is compiled
   std::map<RequestId, std::int32_t> num_prompt_tokens_;
   std::uint64_t last_id_ = 0;
-  bool waits_for_news_ = false;  ///< the Scheduler says so, and nothing has arrived since
+  bool is_blocked_ = false;  ///< the Scheduler says so, and nothing has arrived since
   Coverage coverage_;
 };
 

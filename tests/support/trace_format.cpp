@@ -184,7 +184,7 @@ SchedulerConfig scheduler_config_from_json(const json& cfg, const json& derived)
   if (has(cfg, "lora")) config.max_loras = cfg["lora"]["max_loras"];
   if (has(cfg, "mm")) config.max_encoder_embeds = cfg["mm"]["compute_budget"];
   config.include_finished_requests = cfg.value("include_finished_set", false);
-  config.has_block_work = derived["needs_zeroing"];
+  config.has_block_ops = derived["needs_zeroing"];
   if (has(cfg, "connector")) {
     const std::string role = cfg["connector"]["role"];
     config.kv_transfer = {

@@ -95,8 +95,8 @@ class SlowPort final : public KVCachePort {
   Reply<RequestAdmitted> admit(AdmitRequest question) override {
     return later(manager_.admit(question));
   }
-  Reply<BlockWork> take_block_work(TakeBlockWork question) override {
-    return later(manager_.take_block_work(question));
+  Reply<BlockOps> get_block_ops(GetBlockOps question) override {
+    return later(manager_.get_block_ops(question));
   }
   Reply<BlockTableRead> read_block_table(ReadBlockTable question) override {
     return later(manager_.read_block_table(question));
