@@ -1,425 +1,420 @@
-// The Supervisor: brings up the groups of the engine and the Frontend in the nodes of the topology,
-// watches them, starts anew what ends, stops them in reverse order.
+// The Supervisor: carries out what runtime/supervision decides. It starts the processes of its
+// host, asks nodes and actors, and tells what has come of it.
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <memory>
 #include <utility>
 
+#include "actors/deadlines.hpp"
 #include "actors/engine_settings.hpp"
 #include "actors/exceptions.hpp"
+#include "actors/module.hpp"
+#include "actors/network.hpp"
 #include "actors/spawn.hpp"
-#include "actors/supervisor_state.hpp"
+#include "runtime/base/child_process.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
+#include "runtime/config/node_secrets.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/http/openai_request.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/supervision/supervision.hpp"
+#include "runtime/transport/local_secret.hpp"
+#include "runtime/worker/worker_group.hpp"
 
 namespace troupe {
-namespace supervision {
 namespace {
 
 using namespace std::chrono_literals;
+using namespace supervision;
 
+constexpr auto kCheckInterval = 500ms;
 constexpr auto kConfirmDelay = 200ms;
-/// RequestRouter and Frontend that end so often in a row before they are up are given up.
-constexpr int kMaxFrontLosses = 8;
-/// Processes that were asked to leave are killed after so long.
-constexpr double kLeaveTimeout_s = 5;
+constexpr auto kLoadDeadline = 1h;
 
-/// Of one group.
-std::vector<InputProcessorActor> input_processors(const GroupSlot& group) {
-  std::vector<InputProcessorActor> pool;
-  for (const caf::strong_actor_ptr& handle : group.actors_of(Role::kInputProcessor))
-    pool.push_back(caf::actor_cast<InputProcessorActor>(handle));
-  return pool;
-}
-
-// ---- RequestRouter and Frontend
-// ------------------------------------------------------------------------------
-
-/// The first one that serves; null: none does.
-const GroupSlot* find_serving(const SupervisorState& supervisor) {
-  const auto found =
-      std::find_if(supervisor.groups.begin(), supervisor.groups.end(),
-                   [](const GroupSlot& group) { return group.state == GroupState::kServing; });
-  return found == supervisor.groups.end() ? nullptr : &*found;
-}
-
-/// At the start all groups are waited for but the optional ones, later any of them will do.
-bool has_enough_groups(const SupervisorState& supervisor) {
-  if (!supervisor.started.pending()) return find_serving(supervisor) != nullptr;
-  return std::none_of(supervisor.groups.begin(), supervisor.groups.end(),
-                      [](const GroupSlot& g) { return g.state == GroupState::kStarting; });
-}
-
-void report_started(Self self) {
-  SupervisorState& supervisor = state(self);
-  const GroupSlot& group = *find_serving(supervisor);
-  const ModelLoaded& model = group.model;
-  std::int32_t num_blocks = 0;
-  for (const GroupSlot& each : supervisor.groups) {
-    if (each.state == GroupState::kServing) num_blocks += each.cache.num_blocks;
+/// The actors that the Supervisor's core knows by number.
+class Handles {
+ public:
+  /// One that has a number keeps it.
+  ActorId add(const caf::strong_actor_ptr& actor) {
+    if (const ActorId known = find(caf::actor_cast<caf::actor_addr>(actor)); known != kNobody)
+      return known;
+    actors_.emplace(++last_, actor);
+    return last_;
   }
-  log_info("engine ready", kv("architecture", model.architecture), kv("dtype", model.dtype),
-           kv("cpu_isa", model.cpu_isa), kv("max_model_len", model.max_model_len),
-           kv("canonical_shards", model.canonical_shards), kv("groups", supervisor.groups.size()),
-           kv("workers", group.workers.size()), kv("weight_mib", model.weight_bytes >> 20),
-           kv("kv_blocks", group.cache.num_blocks - 1), kv("kv_groups", group.cache.groups.size()));
-  EngineHandles& handles = *supervisor.handles;
-  handles.request_defaults =
-      request_defaults(supervisor.start.options, supervisor.sampling_defaults, model);
-  handles.router = supervisor.router;
-  supervisor.started.deliver(
-      Started{.model = model, .num_blocks = num_blocks, .port = supervisor.http_port});
-}
-
-/// The RequestRouter gives the group its requests from now on.
-void hand_over(Self self, std::size_t group) {
-  SupervisorState& supervisor = state(self);
-  GroupSlot& slot = supervisor.groups[group];
-  send(self, supervisor.router, EngineReady{static_cast<std::uint32_t>(group)},
-       input_processors(slot), slot.first_of<OutputProcessorActor>(Role::kOutputProcessor),
-       slot.first_of<SchedulerActor>(Role::kScheduler));
-}
-
-/// It serves, for clients too.
-void report_group(Self self, std::size_t group) {
-  GroupSlot& slot = state(self).groups[group];
-  slot.num_recoveries = state(self).num_front_losses = 0;
-  log_info("engine restarted", kv("group", group), kv("incarnation", slot.incarnation));
-}
-
-/// What did not come up is to be tried again.
-void fail_front(Self self, Role role, const Error& error) {
-  SupervisorState& supervisor = state(self);
-  if (role == Role::kFrontend) {
-    if (supervisor.frontend)  // this one will never have a port
-      end_quietly(supervisor, caf::actor_cast<caf::strong_actor_ptr>(supervisor.frontend));
-    lose_frontend(supervisor);
-  } else {
-    lose_router(supervisor);
+  std::vector<ActorId> add_all(const ActorHandles& handles) {
+    std::vector<ActorId> ids;
+    for (const caf::strong_actor_ptr& handle : handles) ids.push_back(add(handle));
+    return ids;
   }
-  if (supervisor.started.pending()) return refuse_start(self, error);
-  recover_front(self, error.message, LossCause::kOutside);
-}
-
-/// Asks on behalf of a RequestRouter or a Frontend that there is, or is to be.
-template <class Handle, class OnAnswer, class... Question>
-void ask_for_front(Self self, Role role, const Handle& to, const char* what, OnAnswer on_answer,
-                   Question&&... question) {
-  const auto life_of = [role](const SupervisorState& supervisor) {
-    return role == Role::kFrontend ? supervisor.frontend_life : supervisor.router_life;
-  };
-  const std::uint64_t life = life_of(state(self));
-  ask(self, to, kControlDeadline, std::forward<Question>(question)...)
-      .then(on_answer, [=](const caf::error& error) {
-        if (life_of(state(self)) != life || state(self).stopping) return;
-        fail_front(
-            self, role,
-            {ErrorCode::kInternal, std::string(what) + ": " + to_text(error, self->system())});
-      });
-}
-
-/// Whoever has requests can reach the RequestRouter. Pre: there is one.
-bool reaches_clients(const SupervisorState& supervisor) {
-  return supervisor.start.serve_http ? supervisor.listening : !supervisor.started.pending();
-}
-
-void report_groups(Self self) {
-  for (std::size_t group = 0; group < state(self).groups.size(); ++group) {
-    if (state(self).groups[group].state == GroupState::kServing) report_group(self, group);
+  [[nodiscard]] ActorId find(const caf::actor_addr& address) const {
+    const auto found = std::find_if(actors_.begin(), actors_.end(), [&](const auto& entry) {
+      return caf::actor_cast<caf::actor_addr>(entry.second) == address;
+    });
+    return found == actors_.end() ? kNobody : found->first;
   }
-}
-
-void on_listening(Self self, const Listening& listening) {
-  SupervisorState& supervisor = state(self);
-  if (listening.error) return fail_front(self, Role::kFrontend, *listening.error);
-  supervisor.http_port = listening.port;
-  supervisor.listening = true;
-  if (supervisor.started.pending()) return report_started(self);
-  report_groups(self);
-}
-
-void open_port(Self self) {
-  const std::uint64_t life = state(self).frontend_life;
-  ask_for_front(
-      self, Role::kFrontend, state(self).frontend, "the frontend did not open the port",
-      [=](const Listening& listening) {
-        if (state(self).frontend_life == life) on_listening(self, listening);
-      },
-      Listen{});
-}
-
-void spawn_frontend(Self self) {
-  SupervisorState& supervisor = state(self);
-  const GroupSlot& group = *find_serving(supervisor);
-  const std::size_t index = supervisor.node_of(Role::kFrontend);
-  const std::uint64_t life = supervisor.frontend_life;
-  supervisor.frontend_spawning = true;
-  ask_for_front(
-      self, Role::kFrontend, supervisor.nodes[index].node, "the frontend did not start",
-      [=](const Status& status, const ActorHandles& handles) {
-        SupervisorState& supervisor = state(self);
-        if (supervisor.frontend_life != life) return;
-        if (const auto error = refusal(status, handles))
-          return fail_front(self, Role::kFrontend, *error);
-        supervisor.frontend_spawning = false;
-        supervisor.frontend = caf::actor_cast<FrontendActor>(handles.at(0));
-        watch(self, "frontend", handles[0], index);
-        open_port(self);
-      },
-      SpawnRole{.role = Role::kFrontend,
-                .model = group.model,
-                .cache = group.cache,
-                .port = supervisor.http_port,
-                .peers = {Peer::kRequestRouter}},
-      ActorHandles{caf::actor_cast<caf::strong_actor_ptr>(supervisor.router)});
-}
-
-void on_router_spawned(Self self, const caf::strong_actor_ptr& router) {
-  SupervisorState& supervisor = state(self);
-  supervisor.router_spawning = false;
-  supervisor.router = caf::actor_cast<RequestRouterActor>(router);
-  watch(self, "request router", router, supervisor.node_of(Role::kRequestRouter));
-  for (std::size_t group = 0; group < supervisor.groups.size(); ++group) {
-    if (supervisor.groups[group].state == GroupState::kServing) hand_over(self, group);
+  /// Null: it is not known any more.
+  template <class Handle = caf::strong_actor_ptr>
+  [[nodiscard]] Handle get(ActorId id) const {
+    const auto found = actors_.find(id);
+    return found == actors_.end() ? Handle{} : caf::actor_cast<Handle>(found->second);
   }
-  if (supervisor.frontend) {
-    send(self, supervisor.nodes[supervisor.node_of(Role::kFrontend)].node, RouterReady{},
-         ActorHandles{router});
+  template <class Handle = caf::strong_actor_ptr>
+  [[nodiscard]] std::vector<Handle> get_all(const std::vector<ActorId>& ids) const {
+    std::vector<Handle> handles;
+    for (const ActorId id : ids) handles.push_back(get<Handle>(id));
+    return handles;
   }
-  if (reaches_clients(supervisor)) report_groups(self);
-  if (!supervisor.started.pending() && supervisor.start.on_router)
-    supervisor.start.on_router(supervisor.router);
-  advance_front(self);
-}
-
-void spawn_router(Self self) {
-  SupervisorState& supervisor = state(self);
-  const std::uint64_t life = ++supervisor.router_life;
-  supervisor.router_spawning = true;
-  ask_for_front(
-      self, Role::kRequestRouter, supervisor.nodes[supervisor.node_of(Role::kRequestRouter)].node,
-      "the request router did not start",
-      [=](const Status& status, const ActorHandles& handles) {
-        if (state(self).router_life != life) return;
-        if (const auto error = refusal(status, handles))
-          return fail_front(self, Role::kRequestRouter, *error);
-        on_router_spawned(self, handles.at(0));
-      },
-      SpawnRole{.role = Role::kRequestRouter, .life = life}, ActorHandles{});
-}
-
-}  // namespace
-
-std::optional<Error> refusal(const Status& status, const ActorHandles& handles) {
-  if (status.error) return status.error;
-  if (!handles.empty() && std::find(handles.begin(), handles.end(), nullptr) == handles.end())
-    return std::nullopt;
-  return Error{ErrorCode::kInternal, "a node has started no actor", ""};
-}
-
-void lose_frontend(SupervisorState& supervisor) {
-  supervisor.frontend = nullptr;
-  supervisor.frontend_spawning = supervisor.listening = false;
-  ++supervisor.frontend_life;
-}
-
-void lose_router(SupervisorState& supervisor) {
-  supervisor.router = nullptr;
-  supervisor.router_spawning = false;
-  ++supervisor.router_life;
-}
-
-void advance_front(Self self) {
-  SupervisorState& supervisor = state(self);
-  if (supervisor.stopping || supervisor.given_up || supervisor.front_waits) return;
-  if (!supervisor.router) {
-    const NodeSlot& node = supervisor.nodes[supervisor.node_of(Role::kRequestRouter)];
-    if (!supervisor.router_spawning && node.connected) spawn_router(self);
-    return;
+  /// Keeps those that commands may still name.
+  void forget_others(const Supervision& core) {
+    std::erase_if(actors_, [&](const auto& entry) { return !core.knows(entry.first); });
   }
-  if (supervisor.frontend || supervisor.frontend_spawning || !has_enough_groups(supervisor)) return;
-  if (!supervisor.start.serve_http) {
-    if (supervisor.started.pending()) report_started(self);
-    return;
+
+ private:
+  std::map<ActorId, caf::strong_actor_ptr> actors_;
+  ActorId last_ = kNobody;
+};
+
+struct SupervisorState {
+  SupervisorState() = default;
+  static inline const char* name = "supervisor";
+
+  StartOptions start;
+  std::shared_ptr<EngineHandles> engine;
+  SamplingDefaults sampling_defaults;
+  std::unique_ptr<Supervision> core;  ///< null before Start
+  Handles handles;
+
+  std::unique_ptr<Network> network;  ///< null: all is in one process
+  std::optional<LocalSecret> local_secret;
+  NodeSecrets secrets;     ///< of the processes that are started here
+  std::uint16_t port = 0;  ///< where nodes join
+  std::map<std::size_t, std::unique_ptr<ChildProcess>> processes;  ///< by node
+
+  caf::typed_response_promise<Started> started;
+  caf::typed_response_promise<Stopped> stopped;
+};
+
+using Self = SupervisorActor::stateful_pointer<SupervisorState>;
+
+void carry_out(Self self);
+
+// ---- What is asked, and what comes of it -------------------------------------------------------
+
+/// Asks; the answer, or one that says what failed, goes to the core by `tell`, and what follows is
+/// carried out.
+template <class Answer, class Handle, class Tell, class Question>
+void ask_for(Self self, const Handle& to, std::chrono::nanoseconds deadline,
+             const std::string& what, Tell tell, Question&& question) {
+  ask(self, to, deadline, std::forward<Question>(question))
+      .then(
+          [self, tell](Answer& answer) {
+            tell(answer);
+            carry_out(self);
+          },
+          [self, tell, what](const caf::error& error) {
+            Answer answer;
+            answer.error =
+                Error{ErrorCode::kInternal, what + ": " + to_text(error, self->system())};
+            tell(answer);
+            carry_out(self);
+          });
+}
+
+/// Asks a node for actors.
+template <class OnSpawned, class... Question>
+void ask_node(Self self, ActorId node, const std::string& who, OnSpawned on_spawned,
+              Question&&... question) {
+  ask(self, state(self).handles.get<NodeActor>(node), kControlDeadline,
+      std::forward<Question>(question)...)
+      .then(
+          [self, on_spawned](const Status& status, const ActorHandles& handles) {
+            SpawnedActors spawned{.error = status.error, .actors = {}};
+            const bool all_there = !handles.empty() && std::find(handles.begin(), handles.end(),
+                                                                 nullptr) == handles.end();
+            if (!spawned.error && !all_there)
+              spawned.error = Error{ErrorCode::kInternal, "a node has started no actor", ""};
+            if (!spawned.error) spawned.actors = state(self).handles.add_all(handles);
+            on_spawned(spawned);
+            carry_out(self);
+          },
+          [self, on_spawned, who](const caf::error& error) {
+            on_spawned(SpawnedActors{
+                .error = Error{ErrorCode::kInternal,
+                               who + " did not start: " + to_text(error, self->system())},
+                .actors = {}});
+            carry_out(self);
+          });
+}
+
+LossCause cause_of(ProcessEnd::Kind kind) {
+  if (kind == ProcessEnd::Kind::kEnded) return LossCause::kOutside;
+  return kind == ProcessEnd::Kind::kCrashed ? LossCause::kCrashed : LossCause::kKilled;
+}
+
+/// Carries out one command.
+struct CommandRunner {
+  Self self;
+  SupervisorState& supervisor;
+
+  template <class Handle>
+  [[nodiscard]] Handle get(ActorId id) const {
+    return supervisor.handles.get<Handle>(id);
   }
-  const std::size_t index = supervisor.node_of(Role::kFrontend);
-  if (!supervisor.nodes[index].connected) return;
-  if (!supervisor.nodes[index].prepared) return prepare_node(self, index);
-  spawn_frontend(self);
-}
 
-void on_group_up(Self self, std::size_t group) {
-  SupervisorState& supervisor = state(self);
-  if (supervisor.router) hand_over(self, group);
-  if (supervisor.router && reaches_clients(supervisor)) report_group(self, group);
-  advance_front(self);
-}
-
-void recover_front(Self self, const std::string& reason, LossCause cause) {
-  SupervisorState& supervisor = state(self);
-  if (supervisor.stopping || supervisor.given_up) return;
-  if (supervisor.started.pending()) return refuse_start(self, {ErrorCode::kInternal, reason});
-  if (++supervisor.num_front_losses > kMaxFrontLosses) return give_up(self, reason);
-  // What fails again at once may lack a node that we have not heard to be gone.
-  supervisor.front_waits = supervisor.num_front_losses > 1;
-  if (supervisor.router) {
-    log_error("incident", kv("cause", reason), kv("role", "frontend"),
-              kv("recovery", supervisor.num_front_losses));
-  } else {
-    recover_all(self, reason, cause);
-  }
-  advance_front(self);
-}
-
-// ---- Watching, and the end ---------------------------------------------------------------------
-
-void watch(Self self, std::string name, const caf::strong_actor_ptr& actor, std::size_t node,
-           std::optional<std::size_t> group) {
-  const auto handle = caf::actor_cast<caf::actor>(actor);
-  self->monitor(handle);
-  if (state(self).start.on_spawned) state(self).start.on_spawned(name, handle);
-  state(self).watched.push_back({std::move(name), handle, node, group});
-}
-
-void end_quietly(SupervisorState& supervisor, const caf::strong_actor_ptr& actor) {
-  const auto handle = caf::actor_cast<caf::actor>(actor);
-  std::erase_if(supervisor.watched, [&](const Watched& w) { return w.actor == handle; });
-  caf::anon_send_exit(handle, caf::exit_reason::kill);
-}
-
-void end_children(Self self) {
-  SupervisorState& supervisor = state(self);
-  if (!supervisor.stopping) {
-    supervisor.stopping = true;
-    supervisor.killed_at = now_seconds() + kLeaveTimeout_s;
-  }
-  if (!supervisor.watched.empty()) {
-    // Its DOWN message goes on from here.
-    caf::anon_send_exit(supervisor.watched.back().actor, caf::exit_reason::user_shutdown);
-    return;
-  }
-  for (const NodeSlot& slot : supervisor.nodes) {
-    if (slot.node) send(self, slot.node, LeaveNode{});
-  }
-  const bool running = std::any_of(supervisor.nodes.begin(), supervisor.nodes.end(),
-                                   [](const NodeSlot& slot) { return slot.process != nullptr; });
-  if (running) return;  // their NodeExited goes on from here
-  if (supervisor.stopped.pending()) supervisor.stopped.deliver(Stopped{!supervisor.given_up});
-  self->quit();
-}
-
-void refuse_start(Self self, Error error) {
-  if (!state(self).started.pending()) return;  // refused before
-  state(self).started.deliver(Started{.error = std::move(error)});
-  end_children(self);
-}
-
-void give_up(Self self, const std::string& reason) {
-  SupervisorState& supervisor = state(self);
-  log_error("the engine is given up", kv("reason", reason));
-  supervisor.given_up = true;
-  if (supervisor.router) send(self, supervisor.router, EngineHealth{false, reason});
-  if (supervisor.start.on_failure) supervisor.start.on_failure(reason);
-}
-
-namespace {
-
-void on_down(Self self, const caf::down_msg& down) {
-  SupervisorState& supervisor = state(self);
-  const auto found =
-      std::find_if(supervisor.watched.begin(), supervisor.watched.end(),
-                   [&](const Watched& w) { return w.actor.address() == down.source; });
-  if (found == supervisor.watched.end()) return;
-  const Watched gone = *found;
-  supervisor.watched.erase(found);
-  if (supervisor.stopping) return end_children(self);
-  const std::string reason = gone.name + " ended: " + to_text(down.reason, self->system());
-  if (gone.name == kRemoteWorkers) {
-    // Most likely a worker's process is gone: that one says how it ended, a moment later.
+  void operator()(const StartProcess& what) const {
+    const std::string& name = supervisor.core->node(what.node).name;
+    std::vector<std::string> arguments = {supervisor.start.node_program, "node", name};
+    const auto& own = supervisor.start.node_arguments;
+    const auto end_of_options = std::find(own.begin(), own.end(), "--");
+    arguments.insert(arguments.end(), own.begin(), end_of_options);
+    arguments.insert(arguments.end(), {"--supervisor-port", std::to_string(supervisor.port)});
+    arguments.insert(arguments.end(), end_of_options, own.end());
+    arguments.emplace_back(kReadSecretsOption);
     const SupervisorActor me = self;
-    return send_after(self, kConfirmDelay, me,
-                      ConfirmLoss{static_cast<std::uint32_t>(*gone.group),
-                                  supervisor.groups[*gone.group].incarnation, reason});
+    const NodeExited exited{.node = static_cast<std::uint32_t>(what.node), .life = what.life};
+    auto process = ChildProcess::start(
+        arguments,
+        [me, exited](ProcessEnd end) {
+          NodeExited message = exited;
+          message.how = std::move(end.text);
+          message.cause = cause_of(end.kind);
+          post(me, std::move(message));
+        },
+        supervisor.secrets.encode());
+    if (!process.ok())
+      return supervisor.core->process_failed(now_seconds(), what.node, what.life, process.error());
+    supervisor.core->process_started(what.node, what.life, (*process)->pid());
+    supervisor.processes[what.node] = std::move(process).value();
   }
-  NodeSlot& slot = supervisor.nodes[gone.node];
-  const bool node_gone = down.reason == caf::exit_reason::remote_link_unreachable ||
-                         (slot.node && slot.node.address() == down.source);
-  if (node_gone) {
-    // A process of ours that has crashed says so itself, with how; that is a moment away.
-    if (slot.process) return;
-    lose_node(self, gone.node);
-    return recover_node(self, gone.node, reason, LossCause::kKilled);
+  void operator()(const KillProcess& what) const {
+    const auto process = supervisor.processes.find(what.node);
+    if (process != supervisor.processes.end()) process->second->kill();
   }
-  if (!gone.group) {
-    const bool is_router = supervisor.router && supervisor.router.address() == down.source;
-    is_router ? lose_router(supervisor) : lose_frontend(supervisor);
-    return recover_front(self, reason, LossCause::kCrashed);
+  void operator()(const BeatHeart& what) const {
+    send(self, get<HeartActor>(what.heart), Heartbeat{});
   }
-  for (WorkerSlot& worker : supervisor.groups[*gone.group].workers) {
-    if (worker.worker && worker.worker.address() == down.source) worker = {.node = gone.node};
+  void operator()(const SendLeave& what) const {
+    send(self, get<NodeActor>(what.node), what.message);
   }
-  recover_group(self, *gone.group, reason, LossCause::kCrashed);
+  void operator()(const AskPrepare& what) const {
+    ask_for<Status>(
+        self, get<NodeActor>(what.actor), kControlDeadline,
+        "node " + supervisor.core->node(what.node).name + " is not ready",
+        [self = self, what](const Status& status) {
+          state(self).core->node_prepared(now_seconds(), what.node, what.visit, status);
+        },
+        what.question);
+  }
+  void operator()(const AskWorker& what) const {
+    ask_node(
+        self, what.node, "worker " + std::to_string(what.question.rank),
+        [self = self, what](const SpawnedActors& spawned) {
+          state(self).core->worker_spawned(now_seconds(), what.incarnation, what.question, spawned);
+        },
+        what.question);
+  }
+  void operator()(const AskLoad& what) const {
+    ask_for<ModelLoaded>(
+        self, get<WorkerActor>(what.worker), kLoadDeadline,
+        "worker " + std::to_string(what.parallel.rank) + " did not load",
+        [self = self, group = what.group, rank = what.parallel.rank,
+         incarnation = static_cast<std::uint32_t>(what.parallel.incarnation)](ModelLoaded& model) {
+          state(self).core->model_loaded(now_seconds(), group, incarnation, rank, std::move(model));
+        },
+        LoadModel{worker_options(supervisor.start.options, what.parallel)});
+  }
+  void operator()(const AskCache& what) const {
+    ask_for<Status>(
+        self, get<WorkerActor>(what.worker), kControlDeadline, "the worker took no KV cache",
+        [self = self, group = what.group,
+         incarnation = what.question.incarnation](const Status& status) {
+          state(self).core->cache_taken(now_seconds(), group, incarnation, status);
+        },
+        what.question);
+  }
+  void operator()(const AskRole& what) const {
+    ask_node(
+        self, what.node, "the " + std::string(spec_of(what.question.role).name),
+        [self = self, question = what.question](const SpawnedActors& spawned) {
+          state(self).core->role_spawned(now_seconds(), question, spawned);
+        },
+        what.question, supervisor.handles.get_all(what.peers));
+  }
+  void operator()(const AskListen& what) const {
+    ask_for<Listening>(
+        self, get<FrontendActor>(what.frontend), kControlDeadline,
+        "the frontend did not open the port",
+        [self = self, life = what.life](const Listening& listening) {
+          state(self).core->port_opened(now_seconds(), life, listening);
+        },
+        Listen{});
+  }
+  void operator()(const SendEngine& what) const {
+    send(self, get<RequestRouterActor>(what.router), what.message,
+         supervisor.handles.get_all<InputProcessorActor>(what.input_processors),
+         get<OutputProcessorActor>(what.output_processor), get<SchedulerActor>(what.scheduler));
+  }
+  void operator()(const SendLoss& what) const {
+    send(self, get<RequestRouterActor>(what.router), what.message);
+  }
+  void operator()(const SendHealth& what) const {
+    send(self, get<RequestRouterActor>(what.router), what.message);
+  }
+  void operator()(const SendRouter& what) const {
+    send(self, get<NodeActor>(what.node), RouterReady{},
+         ActorHandles{supervisor.handles.get(what.router)});
+  }
+  void operator()(const WatchActor& what) const {
+    const auto actor = get<caf::actor>(what.actor);
+    self->monitor(actor);
+    if (supervisor.start.on_spawned) supervisor.start.on_spawned(what.name, actor);
+  }
+  void operator()(const EndActor& what) const {
+    caf::anon_send_exit(get<caf::actor>(what.actor),
+                        what.at_once ? caf::exit_reason::kill : caf::exit_reason::user_shutdown);
+  }
+  void operator()(const ConfirmLater& what) const {
+    const SupervisorActor me = self;
+    send_after(self, kConfirmDelay, me, what.loss);
+  }
+  void operator()(const AnswerStart& what) const {
+    if (!what.started.error) {
+      EngineHandles& engine = *supervisor.engine;
+      engine.request_defaults = request_defaults(supervisor.start.options,
+                                                 supervisor.sampling_defaults, what.started.model);
+      engine.router = get<RequestRouterActor>(what.router);
+    }
+    if (supervisor.started.pending()) supervisor.started.deliver(what.started);
+  }
+  void operator()(const AnnounceRouter& what) const {
+    if (supervisor.start.on_router)
+      supervisor.start.on_router(get<RequestRouterActor>(what.router));
+  }
+  void operator()(const AnnounceFailure& what) const {
+    if (supervisor.start.on_failure) supervisor.start.on_failure(what.reason);
+  }
+  void operator()(const Quit& what) const {
+    if (supervisor.stopped.pending()) supervisor.stopped.deliver(Stopped{what.clean});
+    self->quit();
+  }
+};
+
+/// Some commands have an outcome at once, with commands of its own.
+void carry_out(Self self) {
+  SupervisorState& supervisor = state(self);
+  for (auto commands = supervisor.core->take_commands(); !commands.empty();
+       commands = supervisor.core->take_commands()) {
+    for (const Command& command : commands) std::visit(CommandRunner{self, supervisor}, command);
+  }
 }
 
-// ---- From outside ------------------------------------------------------------------------------
+// ---- The beginning -----------------------------------------------------------------------------
 
-/// In shared memory, where no two engines of a host meet under one name, or with workers on several
-/// hosts at that of rank 0, on a port behind the Supervisor's.
-std::string rendezvous_name(const SupervisorState& supervisor, std::size_t group) {
-  const TopologyOptions& topology = supervisor.start.options.topology;
-  const std::vector<WorkerSlot>& workers = supervisor.groups[group].workers;
-  const auto host = [&](const WorkerSlot& slot) {
-    const std::string& own = supervisor.nodes[slot.node].config.host;
-    return own.empty() ? topology.supervisor_host : own;
-  };
-  const std::string first = host(workers.front());
-  const bool on_one_host = std::all_of(workers.begin(), workers.end(),
-                                       [&](const WorkerSlot& slot) { return host(slot) == first; });
-  if (!on_one_host) {
-    const auto port = topology.supervisor_port + 1 + static_cast<std::int64_t>(group);
-    return "tcp:" + first + ":" + std::to_string(port);
+/// Opens the port for nodes.
+Result<void> open_network(Self self, const Topology& topology) {
+  SupervisorState& supervisor = state(self);
+  if (!self->system().has_middleman())
+    return invalid_argument("several nodes need CAF's middleman: load it into the configuration");
+  const auto here = std::find_if(topology.nodes.begin(), topology.nodes.end(),
+                                 [](const NodeConfig& node) { return node.host.empty(); });
+  if (here != topology.nodes.end() && supervisor.start.node_program.empty()) {
+    return invalid_argument("node-program is not set: node '" + here->name +
+                                "' is a process of this host, which runs the program troupe",
+                            "node-program");
   }
-  return "shm:troupe-" + std::to_string(getpid()) + "-" + random_secret();
+  const TopologyOptions& options = supervisor.start.options.topology;
+  // Nodes of other hosts know no secret of this process; where they need none, nobody does.
+  if (!topology.spans_hosts()) supervisor.secrets.cluster_secret = random_secret();
+  supervisor.secrets.arguments = take_secret_options(supervisor.start.node_arguments);
+  ASSIGN_OR_RETURN(auto credentials, load_credentials(options, supervisor.secrets.cluster_secret));
+  supervisor.network =
+      std::make_unique<Network>(self->system(), std::move(credentials), Network::Side::kSupervisor);
+  ASSIGN_OR_RETURN(supervisor.port, supervisor.network->publish(
+                                        self, options.supervisor_host,
+                                        static_cast<std::uint16_t>(options.supervisor_port)));
+  if (const std::string& secret = supervisor.secrets.cluster_secret; !secret.empty()) {
+    auto published = LocalSecret::publish(supervisor.port, secret);
+    if (published.ok()) {
+      supervisor.local_secret.emplace(std::move(published).value());
+    } else {
+      log_warning("nodes that are started by hand will not be let in",
+                  kv("reason", published.error().message));
+    }
+  }
+  if (options.insecure) {
+    log_warning("nodes of other hosts come without TLS: whoever can connect can do anything",
+                kv("host", options.supervisor_host), kv("port", supervisor.port));
+  }
+  log_info("waiting for nodes", kv("host", options.supervisor_host), kv("port", supervisor.port),
+           kv("nodes", topology.nodes.size()), kv("tls", !options.tls_certificate.empty()));
+  return {};
+}
+
+Result<SettledModel> settle_model(const Options& options, std::span<const ModelLoaded> loaded,
+                                  const KVCacheConfig& before) {
+  SettledModel settled{.model = {}, .cache = before};
+  ASSIGN_OR_RETURN(settled.model, join_loaded(loaded));
+  if (settled.cache.groups.empty()) {
+    ASSIGN_OR_RETURN(settled.cache, kv_cache_config(options, settled.model));
+  }
+  ASSIGN_OR_RETURN(settled.model.max_model_len,
+                   max_model_len(options, settled.model, settled.cache));
+  return settled;
 }
 
 /// Options and generation config first, as they are quick to be wrong.
-Result<void> start(Self self) {
+Result<void> begin(Self self) {
   SupervisorState& supervisor = state(self);
   const Options& options = supervisor.start.options;
   ASSIGN_OR_RETURN(const GenerationConfig generation, load_generation_config(options.model.model));
   ASSIGN_OR_RETURN(supervisor.sampling_defaults, sampling_defaults(generation, options.model));
   ASSIGN_OR_RETURN(Topology topology, options_topology(options));
-  supervisor.groups.resize(static_cast<std::size_t>(topology.size.num_groups));
-  for (GroupSlot& group : supervisor.groups)
-    group.workers.resize(static_cast<std::size_t>(topology.size.num_workers));
-  for (std::size_t index = 0; index < topology.nodes.size(); ++index) {
-    NodeConfig& node = topology.nodes[index];
-    for (const std::int32_t number : node.groups) {
-      if (node.serves_all_groups()) break;
-      GroupSlot& group = supervisor.groups[static_cast<std::size_t>(number)];
-      if (node.optional) group.state = GroupState::kAbsent;
-      for (const std::int32_t rank : node.workers)
-        group.workers[static_cast<std::size_t>(rank)].node = index;
-    }
-    supervisor.nodes.push_back({.config = std::move(node)});
+  const bool single_process = topology.nodes.size() == 1 && topology.nodes.front().name.empty();
+  if (!single_process) RETURN_IF_ERROR(open_network(self, topology));
+  const NodeConfig first = topology.nodes.front();
+  supervisor.core = std::make_unique<Supervision>(SupervisionConfig{
+      .topology = std::move(topology),
+      .serve_http = supervisor.start.serve_http,
+      .parallel = parallel_config(options.engine),
+      .supervisor_host = options.topology.supervisor_host,
+      .supervisor_port = static_cast<std::uint16_t>(options.topology.supervisor_port),
+      .node_timeout_s = options.topology.node_timeout_s,
+      .step_timeout_s = options.topology.step_timeout_s,
+      .name = "troupe-" + std::to_string(getpid()) + "-" + random_secret(),
+      .secret = random_secret(),
+      .settle = [self](std::span<const ModelLoaded> loaded, const KVCacheConfig& before) {
+        return settle_model(state(self).start.options, loaded, before);
+      }});
+  if (single_process) {
+    const NodeHandles node = spawn_node(self->system(), options, first);
+    supervisor.core->add_own_node(
+        supervisor.handles.add(caf::actor_cast<caf::strong_actor_ptr>(node.node)),
+        supervisor.handles.add(caf::actor_cast<caf::strong_actor_ptr>(node.heart)));
   }
-  if (topology.size.num_workers > 1) {
-    for (std::size_t group = 0; group < supervisor.groups.size(); ++group)
-      supervisor.groups[group].rendezvous = rendezvous_name(supervisor, group);
-  }
-  return start_nodes(self);
+  supervisor.core->start(now_seconds());
+  return {};
 }
 
-void begin(Self self) {
-  check_nodes_later(self);
-  if (auto begun = start(self); !begun.ok()) return refuse_start(self, begun.error());
-  advance_front(self);
-  for (std::size_t group = 0; group < state(self).groups.size(); ++group)
-    advance_group(self, group);
+void check_later(Self self) {
+  const SupervisorActor me = self;
+  send_after(self, kCheckInterval, me, CheckNodes{});
 }
+
+void start(Self self) {
+  if (auto begun = begin(self); !begun.ok()) {
+    state(self).started.deliver(Started{.error = begun.error()});
+    return self->quit();
+  }
+  check_later(self);
+  carry_out(self);
+}
+
+// ---- The end -----------------------------------------------------------------------------------
 
 /// Asks who has requests to let them end; then calls `next`.
 template <class Handle, class Next>
@@ -440,52 +435,65 @@ void drain(Self self, const Handle& who, const char* name, double timeout_s, Nex
 
 /// The HTTP server's clients first, then those that have none in between.
 void stop(Self self, double drain_timeout_s) {
-  drain(self, state(self).frontend, "frontend", drain_timeout_s, [=] {
-    drain(self, state(self).router, "request router", drain_timeout_s,
-          [self] { end_children(self); });
+  const SupervisorState& supervisor = state(self);
+  const auto frontend = supervisor.handles.get<FrontendActor>(supervisor.core->frontend());
+  drain(self, frontend, "frontend", drain_timeout_s, [=] {
+    const SupervisorState& supervisor = state(self);
+    const auto router = supervisor.handles.get<RequestRouterActor>(supervisor.core->router());
+    drain(self, router, "request router", drain_timeout_s, [self] {
+      state(self).core->stop(now_seconds());
+      carry_out(self);
+    });
   });
 }
+
+// ---- What is told ------------------------------------------------------------------------------
 
 /// The share that all workers have loaded. Comes from one of them.
 void on_progress(Self self, LoadProgress progress) {
   SupervisorState& supervisor = state(self);
-  if (!supervisor.start.on_progress || !supervisor.started.pending()) return;
-  const double own = progress.fraction >= 0 ? std::min(progress.fraction, 1.0) : 0;  // not NaN
-  progress.fraction = 1;
-  for (GroupSlot& group : supervisor.groups) {
-    if (group.state == GroupState::kAbsent) continue;
-    for (WorkerSlot& worker : group.workers) {
-      if (worker.worker && worker.worker.address() == self->current_sender()) worker.fraction = own;
-      progress.fraction = std::min(progress.fraction, worker.fraction);
-    }
-  }
+  if (!supervisor.start.on_progress || !supervisor.core->is_starting()) return;
+  const auto sender = caf::actor_cast<caf::actor_addr>(self->current_sender());
+  progress.fraction =
+      supervisor.core->load_progress(supervisor.handles.find(sender), progress.fraction);
   supervisor.start.on_progress(progress);
 }
 
-TopologyStatus topology_status(const SupervisorState& supervisor) {
-  TopologyStatus status;
-  for (const GroupSlot& group : supervisor.groups)
-    status.groups.push_back({group.state, group.incarnation});
-  for (const NodeSlot& node : supervisor.nodes) {
-    NodeStatus& listed = status.nodes.emplace_back();
-    listed = {.name = node.config.name, .host = node.address.host, .joined = node.connected};
-    if (!node.config.serves_all_groups()) listed.groups = node.config.groups;
-  }
-  return status;
+NodeAccepted on_join(Self self, const JoinNode& join, const ActorHandles& handles) {
+  SupervisorState& supervisor = state(self);
+  const caf::node_id home = self->current_sender() ? self->current_sender()->node() : self->node();
+  const bool is_elsewhere =
+      handles.size() == 2 &&
+      std::all_of(handles.begin(), handles.end(), [&](const caf::strong_actor_ptr& handle) {
+        return handle && handle->node() == home && home != self->node();
+      });
+  const ActorId node = is_elsewhere ? supervisor.handles.add(handles[0]) : kNobody;
+  const ActorId heart = is_elsewhere ? supervisor.handles.add(handles[1]) : kNobody;
+  return supervisor.core->join(now_seconds(), join, node, heart, is_elsewhere);
+}
+
+ActorId sender_of(Self self) {
+  return state(self).handles.find(caf::actor_cast<caf::actor_addr>(self->current_sender()));
 }
 
 SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions& options,
                                                    const std::shared_ptr<EngineHandles>& handles) {
   state(self).start = options;
-  state(self).handles = handles;
-  self->set_down_handler([self](const caf::down_msg& down) { on_down(self, down); });
+  state(self).engine = handles;
+  self->set_down_handler([self](const caf::down_msg& down) {
+    state(self).core->actor_down(now_seconds(), state(self).handles.find(down.source),
+                                 to_text(down.reason, self->system()),
+                                 down.reason == caf::exit_reason::remote_link_unreachable);
+    carry_out(self);
+  });
   self->set_exception_handler([self](std::exception_ptr& exception) -> caf::error {
     const std::string reason = "the supervisor ends: " + describe(exception);
     log_error("the supervisor ends", kv("reason", reason));
     if (state(self).started.pending()) {
       state(self).started.deliver(Started{.error = Error{ErrorCode::kInternal, reason}});
     } else {
-      give_up(self, reason);
+      state(self).core->give_up(reason);
+      carry_out(self);
     }
     return exit_reason_of(reason);
   });
@@ -493,7 +501,7 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const Start&) -> caf::result<Started> {
         state(self).started = self->make_response_promise<Started>();
         auto promise = state(self).started;
-        begin(self);
+        start(self);
         return promise;
       },
       [self](const Stop& message) -> caf::result<Stopped> {
@@ -504,27 +512,47 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       },
       [self](const LoadProgress& progress) { on_progress(self, progress); },
       [self](const JoinNode& join, const ActorHandles& handles) {
-        return on_join(self, join, handles);
+        NodeAccepted accepted = on_join(self, join, handles);
+        carry_out(self);
+        return accepted;
       },
-      [self](const NodeConnected& connected) { on_connected(self, connected); },
-      [self](const HeartbeatReply& reply) { on_heartbeat(self, reply); },
+      [self](const NodeConnected& connected) {
+        state(self).core->node_connected(now_seconds(), sender_of(self), connected);
+        carry_out(self);
+      },
+      [self](const HeartbeatReply& reply) {
+        state(self).core->heart_beat(now_seconds(), sender_of(self), reply);
+        carry_out(self);
+      },
       [self](const EndGroup& end) {
-        const auto ended = end_group(self, end.group, "drained");
+        const auto ended = state(self).core->end_group(now_seconds(), end.group);
+        carry_out(self);
         return Status{ended.ok() ? std::nullopt : std::optional(ended.error())};
       },
-      [self](const AskTopology&) { return topology_status(state(self)); },
-      [self](const NodeExited& exited) { on_node_exited(self, exited); },
-      [self](const CheckNodes&) { check_nodes(self); },
-      [self](const ConfirmLoss& loss) { on_confirm_loss(self, loss); },
+      [self](const AskTopology&) { return state(self).core->status(); },
+      [self](const NodeExited& exited) {
+        state(self).processes.erase(exited.node);
+        state(self).core->process_exited(now_seconds(), exited);
+        carry_out(self);
+      },
+      [self](const CheckNodes&) {
+        state(self).core->check(now_seconds());
+        carry_out(self);
+        state(self).handles.forget_others(*state(self).core);
+        check_later(self);
+      },
+      [self](const ConfirmLoss& loss) {
+        state(self).core->confirm_loss(now_seconds(), loss);
+        carry_out(self);
+      },
   };
 }
 
 }  // namespace
-}  // namespace supervision
 
 SupervisorActor spawn_supervisor(caf::actor_system& system, const StartOptions& options,
                                  std::shared_ptr<EngineHandles> handles) {
-  return system.spawn<caf::detached>(supervision::supervisor_behavior, options, std::move(handles));
+  return system.spawn<caf::detached>(supervisor_behavior, options, std::move(handles));
 }
 
 }  // namespace troupe

@@ -1,0 +1,131 @@
+#pragma once
+// What the Supervisor's decisions come to. Actors have numbers here: whoever carries the commands
+// out gives a number to each actor that it hears of, and keeps the handles.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "messages/cache.hpp"
+#include "messages/control.hpp"
+#include "messages/node.hpp"
+#include "messages/worker.hpp"
+
+namespace troupe::supervision {
+
+using ActorId = std::uint64_t;
+inline constexpr ActorId kNobody = 0;
+
+/// Run the process of this node. Answered with process_started or process_failed.
+struct StartProcess {
+  std::size_t node = 0;
+  std::uint64_t life = 0;
+};
+/// At once, also if it is stopped. Its end is told as usual.
+struct KillProcess {
+  std::size_t node = 0;
+};
+struct BeatHeart {
+  ActorId heart = kNobody;
+};
+struct SendLeave {
+  ActorId node = kNobody;
+  LeaveNode message;
+};
+/// Answered with node_prepared, as everything that is asked: an error that says what failed, if
+/// there is no answer.
+struct AskPrepare {
+  ActorId actor = kNobody;
+  std::size_t node = 0;
+  std::uint64_t visit = 0;
+  PrepareNode question;
+};
+/// Answered with worker_spawned.
+struct AskWorker {
+  ActorId node = kNobody;
+  std::uint32_t incarnation = 0;
+  SpawnWorker question;
+};
+/// Answered with model_loaded.
+struct AskLoad {
+  ActorId worker = kNobody;
+  std::uint32_t group = 0;
+  ParallelConfig parallel;
+};
+/// Answered with cache_taken.
+struct AskCache {
+  ActorId worker = kNobody;
+  std::uint32_t group = 0;
+  InitializeKVCache question;
+};
+/// Answered with role_spawned.
+struct AskRole {
+  ActorId node = kNobody;
+  SpawnRole question;
+  std::vector<ActorId> peers;
+};
+/// Answered with port_opened.
+struct AskListen {
+  ActorId frontend = kNobody;
+  std::uint64_t life = 0;
+};
+/// The RequestRouter gives the group its requests from now on.
+struct SendEngine {
+  ActorId router = kNobody;
+  EngineReady message;
+  std::vector<ActorId> input_processors;
+  ActorId output_processor = kNobody;
+  ActorId scheduler = kNobody;
+};
+struct SendLoss {
+  ActorId router = kNobody;
+  EngineLost message;
+};
+struct SendHealth {
+  ActorId router = kNobody;
+  EngineHealth message;
+};
+/// To the Frontend's node: there is another RequestRouter.
+struct SendRouter {
+  ActorId node = kNobody;
+  ActorId router = kNobody;
+};
+/// Its end is to be told (actor_down).
+struct WatchActor {
+  ActorId actor = kNobody;
+  std::string name;
+};
+struct EndActor {
+  ActorId actor = kNobody;
+  bool at_once = true;  ///< else it is asked to, and watched until it has ended
+};
+/// Bring this back a moment later (confirm_loss).
+struct ConfirmLater {
+  ConfirmLoss loss;
+};
+/// Answer Start: requests can come, or nothing runs.
+struct AnswerStart {
+  Started started;
+  ActorId router = kNobody;
+};
+/// Another RequestRouter than that of the start.
+struct AnnounceRouter {
+  ActorId router = kNobody;
+};
+/// There will be no engine any more.
+struct AnnounceFailure {
+  std::string reason;
+};
+/// Everything has ended: so does the Supervisor.
+struct Quit {
+  bool clean = true;
+};
+
+using Command = std::variant<StartProcess, KillProcess, BeatHeart, SendLeave, AskPrepare, AskWorker,
+                             AskLoad, AskCache, AskRole, AskListen, SendEngine, SendLoss,
+                             SendHealth, SendRouter, WatchActor, EndActor, ConfirmLater,
+                             AnswerStart, AnnounceRouter, AnnounceFailure, Quit>;
+
+}  // namespace troupe::supervision

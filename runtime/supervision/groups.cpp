@@ -1,0 +1,341 @@
+// The groups: the actors of each engine are brought up in the nodes of the topology, and anew when
+// one of them has ended.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/log.hpp"
+#include "runtime/supervision/supervision.hpp"
+
+namespace troupe::supervision {
+namespace {
+
+/// A group that fails so often in a row to come up is given up.
+constexpr int kMaxRecoveries = 8;
+
+bool is_in(const NodeConfig& node, std::size_t group) {
+  return node.is_in(static_cast<std::int32_t>(group)) && !node.serves_all_groups();
+}
+
+}  // namespace
+
+std::size_t Supervision::node_index(std::size_t group, Role role) const {
+  std::size_t index = 0;
+  while (!is_in(nodes_[index].config, group) || !nodes_[index].config.has(role)) ++index;
+  return index;
+}
+
+/// The nodes of the group all are as the flag says.
+bool Supervision::all_nodes(std::size_t group, bool NodeSlot::*flag) const {
+  return std::all_of(nodes_.begin(), nodes_.end(), [&](const NodeSlot& node) {
+    return !is_in(node.config, group) || node.*flag;
+  });
+}
+
+/// Something did not come up. The first time that refuses the start; later it is tried again.
+void Supervision::fail_group(double now, std::size_t group, Error error) {
+  if (starting_) return refuse_start(now, std::move(error));
+  recover_group(now, group, error.message, LossCause::kOutside);
+}
+
+void Supervision::prepare_nodes(std::size_t group) {
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    if (is_in(nodes_[index].config, group)) prepare_node(index);
+  }
+}
+
+/// Says which of the workers on its host this one is, those of all groups in order, and how many
+/// they are.
+void Supervision::count_workers_beside(const WorkerSlot& worker, ParallelConfig& parallel) const {
+  parallel.ranks_on_host = 0;
+  for (const GroupSlot& group : groups_) {
+    for (const WorkerSlot& other : group.workers) {
+      if (&other == &worker) parallel.rank_on_host = parallel.ranks_on_host;
+      if (nodes_[other.node].config.host == nodes_[worker.node].config.host)
+        ++parallel.ranks_on_host;
+    }
+  }
+}
+
+void Supervision::load_model(std::size_t group, std::size_t rank) {
+  const GroupSlot& slot = groups_[group];
+  ParallelConfig parallel = config_.parallel;
+  parallel.rank = static_cast<std::int32_t>(rank);
+  count_workers_beside(slot.workers[rank], parallel);
+  parallel.rendezvous = slot.rendezvous;
+  parallel.secret = slot.secret;
+  parallel.incarnation = slot.incarnation;
+  command(
+      AskLoad{slot.workers[rank].worker, static_cast<std::uint32_t>(group), std::move(parallel)});
+}
+
+void Supervision::spawn_workers(std::size_t group) {
+  GroupSlot& slot = groups_[group];
+  for (std::size_t rank = 0; rank < slot.workers.size(); ++rank) {
+    WorkerSlot& worker = slot.workers[rank];
+    if (worker.worker != kNobody || worker.spawning) continue;
+    worker.spawning = true;
+    command(AskWorker{.node = nodes_[worker.node].node,
+                      .incarnation = slot.incarnation,
+                      .question = SpawnWorker{static_cast<std::uint32_t>(group),
+                                              static_cast<std::int32_t>(rank)}});
+  }
+}
+
+void Supervision::worker_spawned(double now, std::uint32_t incarnation, const SpawnWorker& what,
+                                 const SpawnedActors& spawned) {
+  GroupSlot& slot = groups_[what.group];
+  if (slot.incarnation != incarnation || stopping_) return;
+  if (spawned.error) return fail_group(now, what.group, *spawned.error);
+  WorkerSlot& worker = slot.workers[static_cast<std::size_t>(what.rank)];
+  worker.spawning = false;
+  worker.worker = spawned.actors.front();
+  watch("worker", worker.worker, worker.node, what.group);
+  load_model(what.group, static_cast<std::size_t>(what.rank));
+}
+
+void Supervision::model_loaded(double now, std::uint32_t group, std::uint32_t incarnation,
+                               std::int32_t rank, ModelLoaded model) {
+  GroupSlot& slot = groups_[group];
+  if (slot.incarnation != incarnation || stopping_) return;
+  if (model.error) return fail_group(now, group, *model.error);
+  slot.workers[static_cast<std::size_t>(rank)].loaded = std::move(model);
+  advance_group(now, group);
+}
+
+/// All workers agree on what they have loaded; the first time that settles the cache.
+Result<void> Supervision::settle_model(GroupSlot& group) const {
+  std::vector<ModelLoaded> loaded;
+  for (const WorkerSlot& worker : group.workers) loaded.push_back(*worker.loaded);
+  ASSIGN_OR_RETURN(SettledModel settled, config_.settle(loaded, group.cache));
+  group.model = std::move(settled.model);
+  group.cache = std::move(settled.cache);
+  return {};
+}
+
+void Supervision::initialize_caches(double now, std::size_t group) {
+  GroupSlot& slot = groups_[group];
+  slot.caches_asked = true;
+  if (auto settled = settle_model(slot); !settled.ok())
+    return fail_group(now, group, settled.error());
+  for (const WorkerSlot& worker : slot.workers) {
+    command(AskCache{worker.worker, static_cast<std::uint32_t>(group),
+                     InitializeKVCache{slot.cache, slot.incarnation}});
+  }
+}
+
+void Supervision::cache_taken(double now, std::uint32_t group, std::uint32_t incarnation,
+                              const Status& status) {
+  GroupSlot& slot = groups_[group];
+  if (slot.incarnation != incarnation || stopping_) return;
+  if (status.error) return fail_group(now, group, *status.error);
+  ++slot.num_caches;
+  advance_group(now, group);
+}
+
+/// The workers that share a host with the Executor, but not its process.
+std::vector<std::int32_t> Supervision::ring_ranks(std::size_t group) const {
+  const std::size_t executor = node_index(group, Role::kExecutor);
+  const std::vector<WorkerSlot>& workers = groups_[group].workers;
+  std::vector<std::int32_t> ranks;
+  for (std::size_t rank = 0; rank < workers.size(); ++rank) {
+    const std::size_t node = workers[rank].node;
+    if (node != executor && nodes_[node].config.host == nodes_[executor].config.host)
+      ranks.push_back(static_cast<std::int32_t>(rank));
+  }
+  return ranks;
+}
+
+std::vector<ActorId> Supervision::find_peers(std::size_t group, Peer peer) const {
+  const GroupSlot& slot = groups_[group];
+  std::vector<ActorId> found;
+  switch (peer) {
+    case Peer::kWorkers:
+      for (const WorkerSlot& worker : slot.workers) found.push_back(worker.worker);
+      return found;
+    case Peer::kRingNodes:
+      for (const std::int32_t rank : ring_ranks(group))
+        found.push_back(nodes_[slot.workers[static_cast<std::size_t>(rank)].node].node);
+      return found;
+    case Peer::kExecutor:
+      return {slot.first_of(Role::kExecutor)};
+    case Peer::kKVCacheManager:
+      return {slot.first_of(Role::kKVCacheManager)};
+    case Peer::kEncoderCacheManager:
+      return {slot.first_of(Role::kEncoderCacheManager)};
+    case Peer::kScheduler:
+      return {slot.first_of(Role::kScheduler)};
+    case Peer::kOutputProcessor:
+      return {slot.first_of(Role::kOutputProcessor)};
+    case Peer::kRequestRouter:
+      return {router_};
+    case Peer::kRouterNode:
+      return {nodes_[node_of(Role::kRequestRouter)].node};
+  }
+  return found;
+}
+
+void Supervision::spawn_role(std::size_t group, Role role) {
+  GroupSlot& slot = groups_[group];
+  slot.role_asked = true;
+  AskRole ask{.node = nodes_[node_index(group, role)].node,
+              .question = SpawnRole{.role = role,
+                                    .group = static_cast<std::uint32_t>(group),
+                                    .incarnation = slot.incarnation,
+                                    .model = slot.model,
+                                    .cache = slot.cache,
+                                    .ring_ranks = ring_ranks(group)},
+              .peers = {}};
+  for (const Peer peer : spec_of(role).peers()) {
+    for (const ActorId actor : find_peers(group, peer)) {
+      ask.question.peers.push_back(peer);
+      ask.peers.push_back(actor);
+    }
+  }
+  command(std::move(ask));
+}
+
+void Supervision::role_spawned(double now, const SpawnRole& what, const SpawnedActors& spawned) {
+  if (spec_of(what.role).is_shared) return front_spawned(now, what, spawned);
+  GroupSlot& slot = groups_[what.group];
+  if (slot.incarnation != what.incarnation || stopping_) return;
+  if (spawned.error) return fail_group(now, what.group, *spawned.error);
+  for (const ActorId actor : spawned.actors) {
+    const bool rings = what.role == Role::kExecutor && actor != spawned.actors.front();
+    watch(std::string(rings ? kRemoteWorkers : spec_of(what.role).name), actor,
+          node_index(what.group, what.role), what.group);
+  }
+  slot.role_asked = false;
+  slot.actors[static_cast<std::size_t>(what.role)] = spawned.actors;
+  ++slot.num_spawned;
+  advance_group(now, what.group);
+}
+
+void Supervision::end_workers(GroupSlot& slot) {
+  for (WorkerSlot& worker : slot.workers) {
+    if (worker.worker != kNobody) end_quietly(worker.worker);
+    worker = {.node = worker.node};
+  }
+}
+
+/// Ends all actors but the workers; answers to them mean nothing any more.
+void Supervision::end_actors(GroupSlot& slot) {
+  ++slot.incarnation;
+  slot.caches_asked = false;
+  slot.num_caches = slot.num_spawned = 0;
+  slot.role_asked = false;
+  for (std::vector<ActorId>& actors : slot.actors) {
+    for (const ActorId actor : actors) end_quietly(actor);
+    actors.clear();
+  }
+}
+
+/// The others go on.
+void Supervision::leave_out(double now, std::size_t group, const std::string& reason,
+                            LossCause cause) {
+  GroupSlot& slot = groups_[group];
+  if (router_ != kNobody) {
+    command(SendLoss{router_, EngineLost{static_cast<std::uint32_t>(group), reason, cause,
+                                         /*returns=*/false}});
+  }
+  end_actors(slot);
+  end_workers(slot);
+  slot.state = GroupState::kAbsent;
+  release_nodes(now, group);
+}
+
+bool Supervision::is_last(std::size_t group) const {
+  for (std::size_t other = 0; other < groups_.size(); ++other) {
+    if (other != group && groups_[other].state != GroupState::kAbsent) return false;
+  }
+  return true;
+}
+
+void Supervision::advance_group(double now, std::size_t group) {
+  GroupSlot& slot = groups_[group];
+  if (stopping_ || slot.state != GroupState::kStarting || slot.waits) return;
+  if (!all_nodes(group, &NodeSlot::connected)) return;
+  if (!all_nodes(group, &NodeSlot::prepared)) return prepare_nodes(group);
+  spawn_workers(group);  // they load while the tokenizer is read
+  prepare_nodes(group);
+  if (!all_nodes(group, &NodeSlot::has_tokenizer) ||
+      !std::all_of(slot.workers.begin(), slot.workers.end(),
+                   [](const WorkerSlot& worker) { return worker.loaded.has_value(); }))
+    return;
+  if (!slot.caches_asked) return initialize_caches(now, group);
+  if (slot.num_caches < slot.workers.size()) return;
+  if (slot.role_asked) return;
+  if (slot.num_spawned < kSpawnOrder.size()) {
+    const Role next = kSpawnOrder[slot.num_spawned];
+    // Its node is to see when the RequestRouter's cannot be reached.
+    if (next == Role::kInputProcessor && !nodes_[node_of(Role::kRequestRouter)].connected) return;
+    return spawn_role(group, next);
+  }
+  slot.state = GroupState::kServing;
+  on_group_up(group);
+}
+
+void Supervision::recover_group(double now, std::size_t group, const std::string& reason,
+                                LossCause cause) {
+  GroupSlot& slot = groups_[group];
+  if (stopping_ || given_up_ || slot.state == GroupState::kAbsent) return;
+  if (starting_) return refuse_start(now, {ErrorCode::kInternal, reason});
+  log_error("incident", kv("cause", reason), kv("group", group),
+            kv("incarnation", slot.incarnation), kv("recovery", slot.num_recoveries + 1));
+  if (++slot.num_recoveries > kMaxRecoveries) {
+    if (is_last(group)) return give_up(reason);
+    log_error("group given up", kv("group", group), kv("reason", reason));
+    return leave_out(now, group, reason, cause);
+  }
+  if (router_ != kNobody)
+    command(SendLoss{router_, EngineLost{static_cast<std::uint32_t>(group), reason, cause}});
+  slot.state = GroupState::kStarting;
+  // What fails again at once may lack a node that we have not heard to be gone: all tries would be
+  // over before we do.
+  slot.waits = slot.num_recoveries > 1;
+  end_actors(slot);
+  const bool worker_lost = std::any_of(
+      slot.workers.begin(), slot.workers.end(),
+      [](const WorkerSlot& worker) { return worker.worker == kNobody || !worker.loaded; });
+  if (worker_lost) end_workers(slot);
+  advance_group(now, group);
+}
+
+void Supervision::recover_node(double now, std::size_t index, const std::string& reason,
+                               LossCause cause) {
+  const NodeConfig& config = nodes_[index].config;
+  const bool has_router = config.has(Role::kRequestRouter);
+  if (!config.serves_all_groups() && !has_router) {
+    for (const std::int32_t group : config.groups)
+      recover_group(now, static_cast<std::size_t>(group), reason, cause);
+  }
+  if (has_router || config.has(Role::kFrontend)) recover_front(now, reason, cause);
+}
+
+Result<void> Supervision::end_group(double now, std::size_t group) {
+  const std::string name = "group " + std::to_string(group);
+  if (group >= groups_.size()) {
+    return invalid_argument(name + ": the groups are 0 to " + std::to_string(groups_.size() - 1),
+                            "group");
+  }
+  if (groups_[group].state == GroupState::kAbsent)
+    return invalid_argument(name + " is not there", "group");
+  if (is_last(group)) return invalid_argument(name + " is the only one that there is", "group");
+  log_info("group ends", kv("group", group), kv("reason", "drained"));
+  leave_out(now, group, "drained", LossCause::kOutside);
+  return {};
+}
+
+void Supervision::admit_group(std::size_t group) {
+  GroupSlot& slot = groups_[group];
+  if (slot.state != GroupState::kAbsent || !all_nodes(group, &NodeSlot::connected)) return;
+  log_info("group begins", kv("group", group));
+  slot.state = GroupState::kStarting;
+  slot.num_recoveries = 0;
+}
+
+void Supervision::confirm_loss(double now, const ConfirmLoss& loss) {
+  if (loss.incarnation == groups_.at(loss.group).incarnation)
+    recover_group(now, loss.group, loss.reason, LossCause::kOutside);
+}
+
+}  // namespace troupe::supervision

@@ -1,0 +1,267 @@
+// The nodes: processes of the Supervisor's host are started and started anew, those of others join;
+// who is silent is gone.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/log.hpp"
+#include "runtime/supervision/supervision.hpp"
+
+namespace troupe::supervision {
+namespace {
+
+/// A process that dies so soon after its start is started again after that time only.
+constexpr double kRestartInterval_s = 0.2;
+/// A process that was asked to leave is killed after so long.
+constexpr double kReleaseTimeout_s = 5;
+/// To begin, to join and to reach the other nodes a process may take so many times node-timeout-s.
+constexpr double kJoinFactor = 5;
+
+std::string milliseconds(double seconds) {
+  return std::to_string(static_cast<int>(seconds * 1000)) + " ms";
+}
+
+}  // namespace
+
+/// Something runs in it, or is to.
+bool Supervision::is_needed(const NodeSlot& slot) const {
+  if (slot.config.has(Role::kFrontend) || slot.config.has(Role::kRequestRouter)) return true;
+  const auto& groups = slot.config.groups;
+  return std::any_of(groups.begin(), groups.end(), [&](std::int32_t group) {
+    return groups_[static_cast<std::size_t>(group)].state != GroupState::kAbsent;
+  });
+}
+
+/// A process that the Supervisor should have, and has not.
+bool Supervision::is_missing(const NodeSlot& slot) const {
+  return !is_single_process() && slot.config.host.empty() && !slot.has_process &&
+         slot.node == kNobody && is_needed(slot);
+}
+
+double Supervision::join_timeout_s() const { return kJoinFactor * config_.node_timeout_s; }
+
+void Supervision::start_process(double now, std::size_t index) {
+  NodeSlot& slot = nodes_[index];
+  slot.started_at = now;
+  slot.lost_at = now + join_timeout_s();
+  slot.has_process = true;
+  command(StartProcess{index, ++slot.life});
+}
+
+void Supervision::process_started(std::size_t node, std::uint64_t life, std::int64_t pid) {
+  if (nodes_[node].life == life) nodes_[node].pid = pid;
+}
+
+void Supervision::process_failed(double now, std::size_t node, std::uint64_t life,
+                                 const Error& error) {
+  NodeSlot& slot = nodes_[node];
+  if (slot.life != life) return;
+  slot.has_process = false;
+  if (starting_) return refuse_start(now, error);
+  if (stopping_) return end_children(now);
+  // The next look at the nodes tries again.
+  log_error("no process for a node", kv("node", slot.config.name), kv("error", error.message));
+}
+
+/// It is not there any more, whatever its process does.
+void Supervision::forget_node(std::size_t index) {
+  NodeSlot& slot = nodes_[index];
+  std::erase_if(watched_, [&](const Watched& w) { return w.node == index; });
+  for (GroupSlot& group : groups_) {
+    for (WorkerSlot& worker : group.workers) {
+      if (worker.node == index) worker = {.node = index};
+    }
+  }
+  if (slot.config.has(Role::kFrontend)) lose_frontend();
+  if (slot.config.has(Role::kRequestRouter)) lose_router();
+  slot.node = slot.heart = kNobody;
+  slot.lost_at = 0;
+  slot.connected = slot.preparing = slot.prepared = slot.has_tokenizer = false;
+}
+
+void Supervision::lose_node(std::size_t index) {
+  forget_node(index);
+  if (nodes_[index].has_process) command(KillProcess{index});
+}
+
+void Supervision::prepare_node(std::size_t index) {
+  NodeSlot& slot = nodes_[index];
+  if (slot.has_tokenizer || slot.preparing) return;
+  slot.preparing = true;
+  command(AskPrepare{.actor = slot.node,
+                     .node = index,
+                     .visit = slot.visit,
+                     .question = PrepareNode{.read_tokenizer = slot.prepared}});
+}
+
+void Supervision::node_prepared(double now, std::size_t node, std::uint64_t visit,
+                                const Status& status) {
+  NodeSlot& slot = nodes_[node];
+  if (slot.node == kNobody || slot.visit != visit || stopping_) return;
+  slot.preparing = false;
+  if (status.error && starting_) return refuse_start(now, *status.error);
+  if (status.error) return recover_node(now, node, status.error->message, LossCause::kOutside);
+  (slot.prepared ? slot.has_tokenizer : slot.prepared) = true;
+  for (const std::int32_t group : slot.config.groups)
+    advance_group(now, static_cast<std::size_t>(group));
+  advance_front();
+}
+
+void Supervision::release_nodes(double now, std::size_t group) {
+  if (is_single_process()) return;
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    NodeSlot& slot = nodes_[index];
+    if (!slot.config.is_in(static_cast<std::int32_t>(group)) || is_needed(slot)) continue;
+    if (slot.has_process) slot.killed_at = now + kReleaseTimeout_s;
+    if (slot.node == kNobody) continue;
+    log_info("node released", kv("node", slot.config.name));
+    command(SendLeave{slot.node, LeaveNode{.for_good = true}});
+    forget_node(index);
+  }
+}
+
+void Supervision::process_exited(double now, const NodeExited& exited) {
+  NodeSlot& slot = nodes_[exited.node];
+  if (slot.life != exited.life) return;
+  const bool was_there = slot.node != kNobody;
+  slot.has_process = false;
+  slot.killed_at = slot.lost_at = 0;
+  if (stopping_) {
+    forget_node(exited.node);
+    return end_children(now);
+  }
+  const std::string what = "node " + slot.config.name + " ended: " + exited.how;
+  if (starting_) return refuse_start(now, {ErrorCode::kUnavailable, what});
+  forget_node(exited.node);
+  if (was_there) {
+    recover_node(now, exited.node, what, exited.cause);
+  } else {
+    log_warning("node process ended", kv("node", slot.config.name), kv("how", exited.how));
+  }
+  if (is_missing(slot) && now - slot.started_at >= kRestartInterval_s)
+    start_process(now, exited.node);
+  // Else the next look at the nodes does it.
+}
+
+NodeAccepted Supervision::join(double now, const JoinNode& join, ActorId node, ActorId heart,
+                               bool is_elsewhere) {
+  const auto refuse = [](std::string reason) {
+    log_warning("node refused", kv("reason", reason));
+    return NodeAccepted{.error = Error{ErrorCode::kInvalidArgument, std::move(reason)}};
+  };
+  if (join.protocol != kProtocolVersion || join.version != TROUPE_VERSION) {
+    return refuse("node '" + join.name + "' is troupe " + join.version + " (protocol " +
+                  std::to_string(join.protocol) +
+                  "), the supervisor is troupe " TROUPE_VERSION " (protocol " +
+                  std::to_string(kProtocolVersion) + ")");
+  }
+  std::size_t index = 0;
+  while (index < nodes_.size() && nodes_[index].config.name != join.name) ++index;
+  if (index == nodes_.size()) return refuse("the topology has no node '" + join.name + "'");
+  if (!is_elsewhere) return refuse("node '" + join.name + "' has no actors");
+  NodeSlot& slot = nodes_[index];
+  if (slot.has_process && slot.pid != join.pid) {
+    return refuse("node '" + join.name + "' is process " + std::to_string(slot.pid) + ", not " +
+                  std::to_string(join.pid));
+  }
+  if (slot.killed_at > 0) return refuse("node '" + join.name + "' is to leave");
+  if (stopping_) return refuse("the system is shutting down");
+  if (slot.node != kNobody) {
+    lose_node(index);
+    recover_node(now, index, "node " + join.name + " has come anew", LossCause::kOutside);
+  }
+  slot.node = node;
+  slot.heart = heart;
+  slot.heard_at = now;
+  slot.lost_at = now + join_timeout_s();
+  ++slot.visit;
+  const std::string& host = slot.config.host;
+  slot.address = {host.empty() ? config_.supervisor_host : host, join.port};
+  watch("node " + join.name, node, index);
+  NodeAccepted accepted;
+  for (const NodeSlot& other : nodes_) {
+    if (&other != &slot && other.node != kNobody) accepted.peers.push_back(other.address);
+  }
+  return accepted;
+}
+
+void Supervision::node_connected(double now, ActorId node, const NodeConnected& connected) {
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    NodeSlot& slot = nodes_[index];
+    if (slot.node == kNobody || slot.node != node) continue;
+    if (connected.error) {
+      const Error error = {connected.error->code, "node " + slot.config.name + " cannot reach " +
+                                                      connected.error->message};
+      lose_node(index);
+      if (starting_) return refuse_start(now, error);
+      return recover_node(now, index, error.message, LossCause::kOutside);
+    }
+    slot.connected = true;
+    slot.lost_at = 0;
+    log_info("node joined", kv("node", slot.config.name), kv("host", slot.address.host));
+    for (const std::int32_t group : slot.config.groups)
+      admit_group(static_cast<std::size_t>(group));
+    for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(now, group);
+    return advance_front();
+  }
+}
+
+void Supervision::heart_beat(double now, ActorId heart, const HeartbeatReply& reply) {
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    NodeSlot& slot = nodes_[index];
+    if (slot.heart == kNobody || slot.heart != heart) continue;
+    slot.heard_at = now;
+    const auto& groups = slot.config.groups;
+    const bool serves = std::any_of(groups.begin(), groups.end(), [&](std::int32_t group) {
+      return groups_[static_cast<std::size_t>(group)].state == GroupState::kServing;
+    });
+    if (!serves || reply.busy_s < config_.step_timeout_s) return;
+    const std::string what = "a worker of node " + slot.config.name + " has been at a step for " +
+                             std::to_string(static_cast<int>(reply.busy_s)) + " s";
+    if (slot.has_process) {
+      lose_node(index);
+      return recover_node(now, index, what, LossCause::kOutside);
+    }
+    // What else runs in this process goes on.
+    for (const std::int32_t group : groups)
+      recover_group(now, static_cast<std::size_t>(group), what, LossCause::kOutside);
+    return;
+  }
+}
+
+void Supervision::check(double now) {
+  if (stopping_) {
+    if (now < killed_at_) return;
+    for (std::size_t index = 0; index < nodes_.size(); ++index) {
+      if (nodes_[index].has_process) command(KillProcess{index});
+    }
+    watched_.clear();  // who has not ended by now is on a node that is gone
+    return end_children(now);
+  }
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    NodeSlot& slot = nodes_[index];
+    if (slot.heart != kNobody) command(BeatHeart{slot.heart});
+    const double silent_s = now - slot.heard_at;
+    if (slot.node != kNobody && !is_single_process() && silent_s > config_.node_timeout_s) {
+      lose_node(index);
+      recover_node(now, index,
+                   "node " + slot.config.name + " has been silent for " + milliseconds(silent_s),
+                   LossCause::kOutside);
+    }
+    if (slot.lost_at > 0 && now >= slot.lost_at) {
+      lose_node(index);
+      recover_node(
+          now, index,
+          "node " + slot.config.name + " has not come within " + milliseconds(join_timeout_s()),
+          LossCause::kOutside);
+    }
+    if (slot.has_process && slot.killed_at > 0 && now >= slot.killed_at)
+      command(KillProcess{index});
+    if (is_missing(slot) && now - slot.started_at >= kRestartInterval_s) start_process(now, index);
+  }
+  for (std::size_t group = 0; group < groups_.size(); ++group) {
+    if (std::exchange(groups_[group].waits, false)) advance_group(now, group);
+  }
+  if (std::exchange(front_waits_, false)) advance_front();
+}
+
+}  // namespace troupe::supervision

@@ -1,0 +1,529 @@
+// The Supervisor's decisions in a world of processes and actors that end, fall silent, are cut off
+// and come late, all at random: it always ends in a running engine or a failure that has a name.
+//
+// TROUPE_PROPERTY_EVENTS: how many events in all, 50,000 if it is not set; a thorough run takes
+// 1,000,000. TROUPE_PROPERTY_SEED: the first seed, for running one again.
+#include "runtime/supervision/supervision.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "runtime/base/log.hpp"
+
+namespace troupe::supervision {
+namespace {
+
+constexpr double kNodeTimeout_s = 5;
+constexpr double kAskDeadline_s = 60;
+
+Topology make_topology(std::initializer_list<NodeConfig> nodes, TopologySize size) {
+  return {.nodes = nodes, .size = size};
+}
+
+std::vector<Role> roles_of_engine() { return {kSpawnOrder.begin(), kSpawnOrder.end()}; }
+
+/// One of what configs/ has, by number.
+Topology topology_number(std::uint64_t number) {
+  const std::vector<Role> front = {Role::kFrontend, Role::kRequestRouter};
+  switch (number % 5) {
+    case 0:
+      return single_process_topology({.num_workers = 2, .num_groups = 1});
+    case 1:  // a process for the front, the engine and each worker
+      return make_topology({{.name = "front", .roles = front},
+                            {.name = "core", .roles = roles_of_engine()},
+                            {.name = "worker-0", .workers = {0}},
+                            {.name = "worker-1", .workers = {1}}},
+                           {.num_workers = 2, .num_groups = 1});
+    case 2: {  // one for each role
+      Topology topology{.size = {.num_workers = 1, .num_groups = 1}};
+      for (const RoleSpec& spec : kRoles)
+        topology.nodes.push_back({.name = std::string(spec.name), .roles = {spec.role}});
+      topology.nodes.push_back({.name = "worker-0", .workers = {0}});
+      return topology;
+    }
+    case 3:  // groups, one of which begins later
+      return make_topology({{.name = "front", .roles = front},
+                            {.name = "group-0", .roles = roles_of_engine(), .workers = {0}},
+                            {.name = "group-1",
+                             .roles = roles_of_engine(),
+                             .workers = {0},
+                             .groups = {1},
+                             .optional = true}},
+                           {.num_workers = 1, .num_groups = 2});
+    default:  // two hosts
+      return make_topology({{.name = "front", .roles = front},
+                            {.name = "core", .roles = roles_of_engine(), .workers = {0}},
+                            {.name = "worker-1", .host = "10.0.0.2", .workers = {1}}},
+                           {.num_workers = 2, .num_groups = 1});
+  }
+}
+
+/// Processes, actors, a network and a clock.
+class World {
+ public:
+  explicit World(std::uint64_t seed) : random_(seed), topology_(topology_number(seed)) {
+    processes_.resize(topology_.nodes.size());
+    core_ = make_core();
+    if (core_->is_single_process()) {
+      processes_[0].running = true;
+      begin_node(0);
+      core_->add_own_node(processes_[0].node, processes_[0].heart);
+    }
+    tell([&] { core_->start(now_); });
+    for (std::size_t node = 0; node < processes_.size(); ++node) {
+      if (is_remote(node) || topology_.nodes[node].optional) start_by_hand(node);
+    }
+    check_later();
+  }
+
+  /// Disturbs it until there were so many events.
+  void run(std::uint64_t num_events) {
+    disturb_later();
+    while (num_events_ < num_events && !over()) step();
+  }
+  /// Nothing is disturbed any more: it must come to an end of one of the two kinds.
+  void settle() {
+    calm_ = true;
+    const double deadline = now_ + 3600;
+    while (!over() && now_ < deadline && !is_serving()) step();
+    BOOST_TEST((over() || is_serving()),
+               "after an hour of peace there is neither an engine nor "
+               "a failure");
+    if (over()) BOOST_TEST(!failure_.empty());
+  }
+  /// What runs can be ended.
+  void stop() {
+    if (!quit_) tell([&] { core_->stop(now_); });
+    const double deadline = now_ + 60;
+    while (!quit_ && now_ < deadline) step();
+    BOOST_TEST(quit_, "the Supervisor has not ended within a minute");
+    for (std::size_t node = 0; node < processes_.size(); ++node) {
+      if (!is_remote(node) && !topology_.nodes[node].optional && !core_->is_single_process())
+        BOOST_TEST(!processes_[node].running, "process " << topology_.nodes[node].name);
+    }
+  }
+
+  [[nodiscard]] std::uint64_t num_events() const noexcept { return num_events_; }
+  [[nodiscard]] bool is_serving() const {
+    return core_->is_up() && std::all_of(watched_.begin(), watched_.end(), [&](ActorId actor) {
+             return !is_known(actor) || actors_.at(actor).alive;
+           });
+  }
+  [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
+
+ private:
+  struct Process {
+    bool running = false;
+    bool silent = false;     ///< stopped, or cut off
+    bool is_child = false;   ///< of the Supervisor
+    std::uint64_t run = 0;   ///< counts its starts
+    std::uint64_t life = 0;  ///< as the Supervisor counts them
+    std::int64_t pid = 0;
+    ActorId node = kNobody;
+    ActorId heart = kNobody;
+    double heard_at = 0;
+    double busy_s = 0;
+  };
+  struct Actor {
+    std::size_t node = 0;
+    bool alive = true;
+  };
+
+  std::unique_ptr<Supervision> make_core() {
+    return std::make_unique<Supervision>(
+        SupervisionConfig{.topology = topology_,
+                          .parallel = {.tensor_parallel_size = topology_.size.num_workers},
+                          .supervisor_host = "127.0.0.1",
+                          .node_timeout_s = kNodeTimeout_s,
+                          .step_timeout_s = 300,
+                          .name = "test",
+                          .secret = "secret",
+                          .settle = [this](std::span<const ModelLoaded> loaded,
+                                           const KVCacheConfig& before) -> Result<SettledModel> {
+                            BOOST_TEST(std::ssize(loaded) == topology_.size.num_workers);
+                            if (one_in(500)) return invalid_argument("the ranks do not agree");
+                            SettledModel settled{.model = loaded.front(), .cache = before};
+                            settled.cache.num_blocks = 10;
+                            return settled;
+                          }});
+  }
+
+  // ---- Time and chance
+
+  bool one_in(std::uint32_t n) { return !calm_ && random_() % n == 0; }
+  double delay(double most) { return most * static_cast<double>(random_() % 1000) / 1000; }
+  void later(double delay_s, std::function<void()> what) {
+    queue_.emplace(now_ + delay_s, std::move(what));
+  }
+  void step() {
+    auto next = queue_.extract(queue_.begin());
+    now_ = std::max(now_, next.key());
+    next.mapped()();
+  }
+  bool over() const { return quit_ || !failure_.empty(); }
+
+  /// An event, and what the core does about it.
+  template <class Event>
+  void tell(Event event) {
+    if (quit_) return;
+    ++num_events_;
+    event();
+    for (auto commands = core_->take_commands(); !commands.empty();
+         commands = core_->take_commands()) {
+      for (const Command& command : commands) {
+        BOOST_REQUIRE_MESSAGE(!quit_, "there is a command behind the last one");
+        std::visit([this](const auto& what) { carry_out(what); }, command);
+      }
+    }
+  }
+  void check_later() {
+    later(0.5, [this] {
+      --num_events_;  // counts for nothing
+      tell([&] { core_->check(now_); });
+      for (std::size_t node = 0; node < processes_.size(); ++node) {
+        const Process& process = processes_[node];
+        if (process.running && process.node != kNobody && !core_->is_single_process() &&
+            now_ - process.heard_at > 2 * kNodeTimeout_s)
+          end_process(node, "it has heard nothing", LossCause::kOutside);
+      }
+      check_later();
+    });
+  }
+
+  // ---- What there is
+
+  bool is_remote(std::size_t node) const { return !topology_.nodes[node].host.empty(); }
+  bool is_known(ActorId actor) const { return core_->knows(actor); }
+  ActorId add_actor(std::size_t node) {
+    actors_.emplace(++last_actor_, Actor{node});
+    return last_actor_;
+  }
+  /// Nobody hears of an actor that ends where nobody is heard.
+  void end_actor(ActorId id, bool unreachable) {
+    Actor& actor = actors_.at(id);
+    if (!std::exchange(actor.alive, false) || !watched_.contains(id)) return;
+    later(delay(0.2),
+          [=, this] { tell([&] { core_->actor_down(now_, id, "down", unreachable); }); });
+  }
+  void begin_node(std::size_t node) {
+    processes_[node].node = add_actor(node);
+    processes_[node].heart = add_actor(node);
+    processes_[node].heard_at = now_;
+  }
+  void end_process(std::size_t node, const std::string& how, LossCause cause) {
+    Process& process = processes_[node];
+    if (!std::exchange(process.running, false)) return;
+    process.node = process.heart = kNobody;
+    process.silent = false;
+    for (auto& [id, actor] : actors_) {
+      if (actor.node == node && actor.alive) end_actor(id, true);
+    }
+    if (process.is_child) {
+      const NodeExited exited{static_cast<std::uint32_t>(node), process.life, how, cause};
+      later(delay(0.3), [=, this] { tell([&] { core_->process_exited(now_, exited); }); });
+    } else if (is_remote(node)) {
+      later(1 + delay(10), [=, this] { start_by_hand(node); });
+    }
+  }
+  void start_by_hand(std::size_t node) {
+    Process& process = processes_[node];
+    if (process.running) return;
+    process = {.running = true, .run = process.run + 1, .pid = ++last_pid_};
+    join_later(node);
+  }
+  void join_later(std::size_t node) {
+    later(delay(2), [=, this, run = processes_[node].run] {
+      Process& process = processes_[node];
+      if (!process.running || process.run != run || process.silent) return;
+      if (process.node == kNobody) begin_node(node);
+      NodeAccepted accepted;
+      const JoinNode join{.version = TROUPE_VERSION,
+                          .name = topology_.nodes[node].name,
+                          .pid = process.pid,
+                          .port = 1};
+      tell([&] { accepted = core_->join(now_, join, process.node, process.heart, true); });
+      if (accepted.error) return end_process(node, accepted.error->message, LossCause::kOutside);
+      later(delay(1), [=, this, actor = process.node] {
+        if (!is_heard(actor)) return;
+        NodeConnected connected;
+        if (one_in(100)) connected.error = Error{ErrorCode::kUnavailable, "10.0.0.3"};
+        tell([&] { core_->node_connected(now_, actor, connected); });
+      });
+    });
+  }
+  bool is_heard(ActorId actor) const {
+    const Actor& found = actors_.at(actor);
+    return found.alive && !processes_[found.node].silent;
+  }
+
+  // ---- What the core wants
+
+  /// `answer` is called with an error or none, now or when the deadline has passed.
+  void ask(ActorId whom, const std::function<void(std::optional<Error>)>& answer) {
+    BOOST_REQUIRE(actors_.contains(whom));
+    later(delay(1), [=, this] {
+      if (is_heard(whom)) {
+        const bool fails = one_in(200);
+        return tell([&] {
+          answer(fails ? std::optional(Error{ErrorCode::kInternal, "it does not work"})
+                       : std::nullopt);
+        });
+      }
+      later(kAskDeadline_s, [=, this] {
+        tell([&] { answer(Error{ErrorCode::kUnavailable, "no answer"}); });
+      });
+    });
+  }
+  /// The same for actors, that many.
+  void ask_for_actors(ActorId node, std::size_t count,
+                      const std::function<void(const SpawnedActors&)>& answer) {
+    ask(node, [=, this](const std::optional<Error>& error) {
+      SpawnedActors spawned{.error = error, .actors = {}};
+      for (std::size_t i = 0; i < count && !error; ++i)
+        spawned.actors.push_back(add_actor(actors_.at(node).node));
+      answer(spawned);
+    });
+  }
+
+  void carry_out(const StartProcess& what) {
+    Process& process = processes_[what.node];
+    BOOST_TEST(!topology_.nodes[what.node].name.empty());
+    if (one_in(100)) {
+      return core_->process_failed(now_, what.node, what.life,
+                                   {ErrorCode::kIo, "there is no such program"});
+    }
+    if (process.running) {  // of somebody who was faster by hand: this one will be refused
+      BOOST_TEST(!process.is_child, "a second process for node " << what.node);
+    }
+    process = {.running = true,
+               .silent = one_in(30),
+               .is_child = true,
+               .run = process.run + 1,
+               .life = what.life,
+               .pid = ++last_pid_};
+    core_->process_started(what.node, what.life, process.pid);
+    join_later(what.node);
+  }
+  void carry_out(const KillProcess& what) {
+    BOOST_TEST(!is_remote(what.node));
+    end_process(what.node, "killed", LossCause::kKilled);
+  }
+  void carry_out(const BeatHeart& what) {
+    if (!is_heard(what.heart)) return;
+    Process& process = processes_[actors_.at(what.heart).node];
+    process.heard_at = now_;
+    later(delay(0.1), [=, this] {
+      if (!is_heard(what.heart)) return;
+      --num_events_;  // counts for nothing
+      const double busy_s = processes_[actors_.at(what.heart).node].busy_s;
+      tell([&] { core_->heart_beat(now_, what.heart, {busy_s}); });
+    });
+  }
+  void carry_out(const SendLeave& what) {
+    if (is_heard(what.node))
+      end_process(actors_.at(what.node).node, "it was asked to", LossCause::kOutside);
+  }
+  void carry_out(const AskPrepare& what) {
+    ask(what.actor, [=, this](const std::optional<Error>& error) {
+      core_->node_prepared(now_, what.node, what.visit, Status{error});
+    });
+  }
+  void carry_out(const AskWorker& what) {
+    ask_for_actors(what.node, 1, [=, this](const SpawnedActors& spawned) {
+      core_->worker_spawned(now_, what.incarnation, what.question, spawned);
+    });
+  }
+  void carry_out(const AskLoad& what) {
+    BOOST_TEST(what.parallel.rank < what.parallel.world_size());
+    ask(what.worker, [=, this](const std::optional<Error>& error) {
+      core_->model_loaded(now_, what.group, static_cast<std::uint32_t>(what.parallel.incarnation),
+                          what.parallel.rank, ModelLoaded{.error = error});
+    });
+  }
+  void carry_out(const AskCache& what) {
+    ask(what.worker, [=, this](const std::optional<Error>& error) {
+      core_->cache_taken(now_, what.group, what.question.incarnation, Status{error});
+    });
+  }
+  void carry_out(const AskRole& what) {
+    const SpawnRole& question = what.question;
+    BOOST_TEST(question.peers.size() == what.peers.size());
+    for (const ActorId peer : what.peers) BOOST_TEST(actors_.contains(peer));
+    for (const Peer peer : spec_of(question.role).peers()) {
+      BOOST_TEST((peer == Peer::kRingNodes ||
+                  std::count(question.peers.begin(), question.peers.end(), peer) > 0));
+    }
+    const std::size_t count =
+        question.role == Role::kExecutor && !question.ring_ranks.empty() ? 2 : 1;
+    ask_for_actors(what.node, count, [=, this](const SpawnedActors& spawned) {
+      core_->role_spawned(now_, question, spawned);
+    });
+  }
+  void carry_out(const AskListen& what) {
+    ask(what.frontend, [=, this](const std::optional<Error>& error) {
+      core_->port_opened(now_, what.life, {.port = 80, .error = error});
+    });
+  }
+  void carry_out(const SendEngine& what) {
+    BOOST_TEST(actors_.contains(what.router));
+    for (const ActorId actor : what.input_processors) BOOST_TEST(actors_.contains(actor));
+    BOOST_TEST(actors_.contains(what.output_processor));
+    BOOST_TEST(actors_.contains(what.scheduler));
+  }
+  void carry_out(const SendLoss& what) { BOOST_TEST(!what.message.reason.empty()); }
+  void carry_out(const SendHealth&) {}
+  void carry_out(const SendRouter& what) {
+    BOOST_TEST(actors_.contains(what.node));
+    BOOST_TEST(actors_.contains(what.router));
+  }
+  void carry_out(const WatchActor& what) {
+    BOOST_TEST(is_known(what.actor));
+    watched_.insert(what.actor);
+    Actor& actor = actors_.at(what.actor);
+    if (actor.alive) return;
+    actor.alive = true;  // its end is told again
+    end_actor(what.actor, !processes_[actor.node].running);
+  }
+  void carry_out(const EndActor& what) {
+    if (!actors_.at(what.actor).alive) {
+      watched_.insert(what.actor);
+      actors_.at(what.actor).alive = true;
+    }
+    end_actor(what.actor, false);
+  }
+  void carry_out(const ConfirmLater& what) {
+    later(0.2, [=, this] { tell([&] { core_->confirm_loss(now_, what.loss); }); });
+  }
+  void carry_out(const AnswerStart& what) {
+    BOOST_TEST(!std::exchange(answered_, true));
+    if (what.started.error) {
+      failure_ = what.started.error->message;
+    } else {
+      BOOST_TEST(actors_.contains(what.router));
+    }
+  }
+  void carry_out(const AnnounceRouter& what) { BOOST_TEST(actors_.contains(what.router)); }
+  void carry_out(const AnnounceFailure& what) { failure_ = what.reason; }
+  void carry_out(const Quit&) { quit_ = true; }
+
+  // ---- What happens to it
+
+  void disturb_later() {
+    // Sometimes many at once, sometimes long peace.
+    const double pause = random_() % 4 == 0 ? delay(2) : 10 + delay(120);
+    later(pause, [this] {
+      if (calm_) return;
+      if (answered_ || one_in(20)) disturb();
+      disturb_later();
+    });
+  }
+  void disturb() {
+    const std::size_t node = random_() % processes_.size();
+    Process& process = processes_[node];
+    switch (random_() % 8) {
+      case 0:
+      case 1:
+        if (!core_->is_single_process())
+          end_process(node, "killed by signal 9", LossCause::kKilled);
+        return;
+      case 2: {  // any actor but a node's
+        std::vector<ActorId> alive;
+        for (const auto& [id, actor] : actors_) {
+          const Process& home = processes_[actor.node];
+          if (actor.alive && watched_.contains(id) && id != home.node) alive.push_back(id);
+        }
+        if (!alive.empty()) end_actor(alive[random_() % alive.size()], false);
+        return;
+      }
+      case 3:  // stopped for good, or cut off for a while
+        if (!process.running || core_->is_single_process()) return;
+        process.silent = true;
+        if (random_() % 2 == 0) {
+          later(delay(4 * kNodeTimeout_s), [=, this, run = process.run] {
+            if (processes_[node].run == run) processes_[node].silent = false;
+          });
+        }
+        return;
+      case 4:
+        if (!process.running) return;
+        process.busy_s = 400;
+        later(1, [=, this] { processes_[node].busy_s = 0; });
+        return;
+      case 5: {
+        const auto group = random_() % groups_();
+        tell([&] { static_cast<void>(core_->end_group(now_, group)); });
+        return;
+      }
+      case 6:  // a node comes that was drained, or is there already
+        if (!process.running) {
+          if (is_remote(node) || topology_.nodes[node].optional) start_by_hand(node);
+        } else if (is_remote(node)) {
+          process.node = process.heart = kNobody;
+          ++process.run;
+          join_later(node);
+        }
+        return;
+      default:  // a stranger
+        tell([&] {
+          const JoinNode join{.version = TROUPE_VERSION, .name = "nobody"};
+          BOOST_TEST(core_->join(now_, join, kNobody, kNobody, true).error.has_value());
+        });
+    }
+  }
+  std::size_t groups_() const { return static_cast<std::size_t>(topology_.size.num_groups) + 1; }
+
+  std::mt19937_64 random_;
+  Topology topology_;
+  double now_ = 1;
+  std::multimap<double, std::function<void()>> queue_;
+  std::unique_ptr<Supervision> core_;
+  std::vector<Process> processes_;  ///< by node
+  std::map<ActorId, Actor> actors_;
+  std::set<ActorId> watched_;
+  ActorId last_actor_ = kNobody;
+  std::int64_t last_pid_ = 100;
+  std::uint64_t num_events_ = 0;
+  bool calm_ = false;
+  bool answered_ = false;
+  bool quit_ = false;
+  std::string failure_;
+};
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+BOOST_AUTO_TEST_CASE(whatever_ends_there_is_an_engine_again_or_a_failure_with_a_name) {
+  constexpr std::uint64_t kEventsPerWorld = 500;
+  set_log_level("off");
+  const std::uint64_t num_events = from_environment("TROUPE_PROPERTY_EVENTS", 50000);
+  const std::uint64_t first_seed = from_environment("TROUPE_PROPERTY_SEED", std::random_device{}());
+  BOOST_TEST_MESSAGE("first seed " << first_seed);
+  std::uint64_t seed = first_seed, events = 0;
+  std::map<std::string, int> ends;
+  for (; events < num_events; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      World world(seed);
+      world.run(kEventsPerWorld);
+      world.settle();
+      ++ends[world.is_serving() ? "serving" : "failed"];
+      world.stop();
+      events += world.num_events();
+    }
+  }
+  BOOST_TEST_MESSAGE(events << " events, " << ends["serving"] << " engines, " << ends["failed"]
+                            << " failures");
+  set_log_level("info");
+  if (num_events < 50000) return;
+  BOOST_TEST(ends["serving"] > ends["failed"]);
+  BOOST_TEST(ends["failed"] > 0);
+}
+
+}  // namespace
+}  // namespace troupe::supervision
