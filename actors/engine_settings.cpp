@@ -49,7 +49,7 @@ std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) 
   const double share =
       static_cast<double>(model.available_bytes * num_stages) * engine.gpu_memory_utilization;
   std::int64_t enough = kUsualCpuCacheBytes / engine.tensor_parallel_size;
-  if (const auto groups = group_layers(model.kv_cache_specs, /*hybrid_groups=*/true)) {
+  if (const auto groups = group_layers(model.layer_specs(), /*hybrid_groups=*/true)) {
     enough = std::max(
         enough, bytes_per_block(*groups) +
                     max_request_bytes(*groups, model.max_model_len,
@@ -183,7 +183,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
 }
 
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
-  return make_kv_cache_config(model.kv_cache_specs, kv_cache_limits(options, model));
+  return make_kv_cache_config(model.layer_specs(), kv_cache_limits(options, model));
 }
 
 Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
@@ -238,7 +238,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.states = kv_cache_settings(engine, model, cache).state_positions();
   config.has_block_ops =
       std::any_of(cache.groups.begin(), cache.groups.end(),
-                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+                  [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;

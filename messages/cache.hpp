@@ -6,7 +6,9 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "messages/ids.hpp"
@@ -15,18 +17,6 @@
 #include "messages/shared_vector.hpp"
 
 namespace troupe {
-
-enum class KVCacheKind : std::uint8_t {
-  kFullAttention,
-  kSlidingWindow,
-  kChunkedLocal,
-  kMamba,
-  kCrossAttention,
-  kMla,
-  kSinkFullAttention,
-  kSlidingWindowMla,
-  kEncoderOnlyAttention,  ///< looks at the tokens of its own step only: no cache
-};
 
 enum class DType : std::uint8_t { kF32, kBF16, kF16, kI8, kI32, kU8, kF8E4M3 };
 
@@ -47,52 +37,219 @@ enum class DType : std::uint8_t { kF32, kBF16, kF16, kI8, kI32, kU8, kF8E4M3 };
 /// that later requests can start from.
 enum class MambaMode : std::uint8_t { kNone, kAlign };
 
-/// What one layer needs of the cache. Two layers with equal specs may share a group.
-struct KVCacheSpec {
-  KVCacheKind kind = KVCacheKind::kFullAttention;
-  std::int32_t block_size = 16;  ///< tokens in a block
+/// What attention keeps of a token, for each KV head.
+struct TokenShape {
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
   DType dtype = DType::kF32;
-  std::int32_t sliding_window = 0;         ///< kSlidingWindow: tokens a query sees, itself included
-  std::int32_t attention_chunk_size = 0;   ///< kChunkedLocal
-  std::int32_t extra_retained_tokens = 0;  ///< kSlidingWindow: kept below the window
-  MambaMode mamba_mode = MambaMode::kNone;
-  std::int32_t num_speculative_blocks = 0;         ///< kMamba
-  std::int32_t num_prefill_checkpoint_blocks = 0;  ///< kMamba: 0 or 1
-  std::int32_t prefill_checkpoint_alignment = 0;   ///< kMamba: tokens; 0: no checkpoints
-  std::int64_t padded_page_bytes = 0;              ///< a page takes this much; 0: page_bytes
-  std::int64_t state_bytes = 0;                    ///< kMamba: of one state
-  std::int32_t head_dim_v = 0;        ///< of the values; 0: head_dim. MLA has no values of its own
+  std::int32_t head_dim_v = 0;        ///< of the values; 0: head_dim
   std::int32_t tokens_per_state = 1;  ///< attention over compressed tokens keeps one per so many
   std::int32_t scale_bytes = 0;       ///< beside each token's key, and its value, of each KV head
 
-  /// A latent vector per token serves as key and as value.
-  [[nodiscard]] constexpr bool is_mla() const noexcept {
-    return kind == KVCacheKind::kMla || kind == KVCacheKind::kSlidingWindowMla;
+  /// Of `block_size` tokens' keys and values.
+  [[nodiscard]] constexpr std::int64_t bytes(std::int32_t block_size) const noexcept {
+    return bytes(block_size, head_dim_v != 0 ? head_dim_v : head_dim, 2);
   }
-  /// Bytes of one block of one layer, keys and values (or the latent, or the state) together.
-  [[nodiscard]] std::int64_t page_bytes() const noexcept {
-    if (padded_page_bytes != 0) return padded_page_bytes;
-    if (kind == KVCacheKind::kMamba) return state_bytes;
-    if (kind == KVCacheKind::kEncoderOnlyAttention) return 0;
-    const std::int64_t value_dim = is_mla() ? 0 : head_dim_v != 0 ? head_dim_v : head_dim;
-    const std::int64_t num_scales = value_dim != 0 ? 2 : 1;
+  /// Of latent vectors, each of which is a key and a value (MLA).
+  [[nodiscard]] constexpr std::int64_t latent_bytes(std::int32_t block_size) const noexcept {
+    return bytes(block_size, 0, 1);
+  }
+  bool operator==(const TokenShape&) const = default;
+
+ private:
+  [[nodiscard]] constexpr std::int64_t bytes(std::int32_t block_size, std::int64_t value_dim,
+                                             std::int64_t num_scales) const noexcept {
     const std::int64_t token_bytes =
         (head_dim + value_dim) * dtype_bytes(dtype) + num_scales * scale_bytes;
     return num_kv_heads * token_bytes * (block_size / tokens_per_state);
   }
-  bool operator==(const KVCacheSpec&) const = default;
 };
-TROUPE_MESSAGE(KVCacheSpec, kind, block_size, num_kv_heads, head_dim, dtype, sliding_window,
-               attention_chunk_size, extra_retained_tokens, mamba_mode, num_speculative_blocks,
-               num_prefill_checkpoint_blocks, prefill_checkpoint_alignment, padded_page_bytes,
-               state_bytes, head_dim_v, tokens_per_state, scale_bytes)
+TROUPE_MESSAGE(TokenShape, num_kv_heads, head_dim, dtype, head_dim_v, tokens_per_state, scale_bytes)
+
+// The kinds of layers, by what each needs. kName is vLLM's name in events, page_bytes what a block
+// of one layer takes.
+
+/// A token looks at all tokens before it.
+struct FullAttentionSpec {
+  TokenShape token;
+
+  static constexpr const char* kName = "full_attention";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t block_size) const noexcept {
+    return token.bytes(block_size);
+  }
+  bool operator==(const FullAttentionSpec&) const = default;
+};
+TROUPE_MESSAGE(FullAttentionSpec, token)
+
+/// Multi-head latent attention (arXiv 2405.04434): a vector per token, for all heads.
+struct MlaSpec {
+  TokenShape token;
+
+  static constexpr const char* kName = "mla_attention";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t block_size) const noexcept {
+    return token.latent_bytes(block_size);
+  }
+  bool operator==(const MlaSpec&) const = default;
+};
+TROUPE_MESSAGE(MlaSpec, token)
+
+/// Full attention with tokens of its own that every token sees.
+struct SinkFullAttentionSpec {
+  TokenShape token;
+
+  static constexpr const char* kName = "sink_full_attention";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t block_size) const noexcept {
+    return token.bytes(block_size);
+  }
+  bool operator==(const SinkFullAttentionSpec&) const = default;
+};
+TROUPE_MESSAGE(SinkFullAttentionSpec, token)
+
+/// How far back a token looks.
+struct AttentionWindow {
+  std::int32_t num_tokens = 0;             ///< itself included
+  std::int32_t extra_retained_tokens = 0;  ///< kept before these
+  bool operator==(const AttentionWindow&) const = default;
+};
+TROUPE_MESSAGE(AttentionWindow, num_tokens, extra_retained_tokens)
+
+struct SlidingWindowSpec {
+  TokenShape token;
+  AttentionWindow window;
+
+  static constexpr const char* kName = "sliding_window";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t block_size) const noexcept {
+    return token.bytes(block_size);
+  }
+  bool operator==(const SlidingWindowSpec&) const = default;
+};
+TROUPE_MESSAGE(SlidingWindowSpec, token, window)
+
+struct SlidingWindowMlaSpec {
+  TokenShape token;
+  AttentionWindow window;
+
+  static constexpr const char* kName = "sliding_window_mla";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t block_size) const noexcept {
+    return token.latent_bytes(block_size);
+  }
+  bool operator==(const SlidingWindowMlaSpec&) const = default;
+};
+TROUPE_MESSAGE(SlidingWindowMlaSpec, token, window)
+
+/// A token looks back to the beginning of its chunk.
+struct ChunkedLocalAttentionSpec {
+  TokenShape token;
+  std::int32_t chunk_size = 0;  ///< tokens
+
+  static constexpr const char* kName = "chunked_local_attention";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t block_size) const noexcept {
+    return token.bytes(block_size);
+  }
+  bool operator==(const ChunkedLocalAttentionSpec&) const = default;
+};
+TROUPE_MESSAGE(ChunkedLocalAttentionSpec, token, chunk_size)
+
+/// A token looks at the encoder's output.
+struct CrossAttentionSpec {
+  TokenShape token;
+
+  static constexpr const char* kName = "cross_attention";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t block_size) const noexcept {
+    return token.bytes(block_size);
+  }
+  bool operator==(const CrossAttentionSpec&) const = default;
+};
+TROUPE_MESSAGE(CrossAttentionSpec, token)
+
+/// Looks at the tokens of its own step only: no cache.
+struct EncoderOnlyAttentionSpec {
+  static constexpr const char* kName = "encoder_only_attention";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t) const noexcept { return 0; }
+  bool operator==(const EncoderOnlyAttentionSpec&) const = default;
+};
+TROUPE_MESSAGE(EncoderOnlyAttentionSpec)
+
+/// A block holds the state after some token, which stands for all tokens before it (state space
+/// models, arXiv 2312.00752).
+struct MambaSpec {
+  std::int64_t state_bytes = 0;
+  MambaMode mode = MambaMode::kNone;
+  std::int32_t num_speculative_blocks = 0;
+  std::int32_t num_prefill_checkpoint_blocks = 0;  ///< 0 or 1
+  std::int32_t prefill_checkpoint_alignment = 0;   ///< tokens; 0: no checkpoints
+
+  static constexpr const char* kName = "mamba";
+  [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t) const noexcept {
+    return state_bytes;
+  }
+  bool operator==(const MambaSpec&) const = default;
+};
+TROUPE_MESSAGE(MambaSpec, state_bytes, mode, num_speculative_blocks, num_prefill_checkpoint_blocks,
+               prefill_checkpoint_alignment)
+
+/// What one layer needs of the cache. Two layers with equal specs may share a group.
+struct KVCacheSpec {
+  std::variant<FullAttentionSpec, SlidingWindowSpec, ChunkedLocalAttentionSpec, MambaSpec,
+               CrossAttentionSpec, MlaSpec, SinkFullAttentionSpec, SlidingWindowMlaSpec,
+               EncoderOnlyAttentionSpec>
+      kind;
+  std::int32_t block_size = 16;        ///< tokens in a block
+  std::int64_t padded_page_bytes = 0;  ///< a page takes this much; 0: what its content does
+
+  template <class Kind>
+  [[nodiscard]] constexpr bool is() const noexcept {
+    return std::holds_alternative<Kind>(kind);
+  }
+  /// What it keeps of a token; null: it keeps none of them.
+  [[nodiscard]] const TokenShape* token() const noexcept {
+    return std::visit([](const auto& spec) { return token_of(spec); }, kind);
+  }
+  [[nodiscard]] TokenShape* token() noexcept {
+    return std::visit([](auto& spec) { return token_of(spec); }, kind);
+  }
+  /// How far back a token looks; null: not limited by a window.
+  [[nodiscard]] const AttentionWindow* window() const noexcept {
+    return std::visit(
+        [](const auto& spec) -> const AttentionWindow* {
+          if constexpr (requires { spec.window; }) return &spec.window;
+          return nullptr;
+        },
+        kind);
+  }
+  /// vLLM's name of the kind.
+  [[nodiscard]] const char* kind_name() const noexcept {
+    return std::visit([](const auto& spec) { return spec.kName; }, kind);
+  }
+  /// Bytes of one block of one layer, keys and values (or the latent, or the state) together.
+  [[nodiscard]] std::int64_t page_bytes() const noexcept {
+    if (padded_page_bytes != 0) return padded_page_bytes;
+    return std::visit([&](const auto& spec) { return spec.page_bytes(block_size); }, kind);
+  }
+  bool operator==(const KVCacheSpec&) const = default;
+
+ private:
+  template <class Spec>
+  [[nodiscard]] static auto token_of(Spec& spec) noexcept
+      -> std::conditional_t<std::is_const_v<Spec>, const TokenShape*, TokenShape*> {
+    if constexpr (requires { spec.token; }) return &spec.token;
+    return nullptr;
+  }
+};
+TROUPE_MESSAGE(KVCacheSpec, kind, block_size, padded_page_bytes)
+
+/// What a layer of the model asks for. Layers with a cache are numbered over all stages.
+struct LayerCacheSpec {
+  std::int32_t layer = 0;
+  KVCacheSpec spec;
+  bool operator==(const LayerCacheSpec&) const = default;
+};
+TROUPE_MESSAGE(LayerCacheSpec, layer, spec)
 
 /// Layers that share one block table. Layer `layers[i]` keeps its pages in tensor i of the pool.
 struct KVCacheGroup {
   KVCacheSpec spec;
-  std::vector<std::int32_t> layers;  ///< indices of the model's attention layers
+  std::vector<std::int32_t> layers;  ///< LayerCacheSpec::layer
   bool eagle = false;                ///< holds layers of an EAGLE-like drafter
   /// Parallel to `layers`, where they differ in what a token takes: all look at the same tokens, as
   /// `spec` says. Else empty, and `spec` is that of each.

@@ -36,7 +36,7 @@ struct BlocksStored {
   std::optional<LoraRequest> lora;
   std::vector<std::vector<ExtraKey>> extra_keys;  ///< parallel to hashes
   std::int32_t group = 0;
-  KVCacheKind kind{};
+  std::string kind;                 ///< KVCacheSpec::kind_name of the group
   std::int32_t sliding_window = 0;  ///< tokens, 0: none
   std::string session_id;
   /// Parallel to hashes: the place of each in the row, and the block before it in the request.

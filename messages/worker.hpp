@@ -109,10 +109,17 @@ struct ModelLoaded {
   /// Parts in which row-parallel layers are reduced (WeightSpec::k_shards): the most workers that
   /// may share a layer and still compute the same bits as one.
   std::int32_t canonical_shards = 0;
-  std::vector<KVCacheSpec> kv_cache_specs;  ///< one per attention layer of all stages
+  std::vector<LayerCacheSpec> kv_cache_specs;  ///< of this rank's layers; joined: of all, in order
   std::int64_t weight_bytes = 0;
   std::int64_t available_bytes = 0;  ///< of the device, for the KV cache
   std::optional<Error> error;
+
+  /// Pre: joined, so that layer i is the i-th.
+  [[nodiscard]] std::vector<KVCacheSpec> layer_specs() const {
+    std::vector<KVCacheSpec> specs;
+    for (const LayerCacheSpec& layer : kv_cache_specs) specs.push_back(layer.spec);
+    return specs;
+  }
   bool operator==(const ModelLoaded&) const = default;
 };
 TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, cpu_isa, max_model_len, vocab_size,

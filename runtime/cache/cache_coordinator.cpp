@@ -8,15 +8,9 @@
 namespace troupe {
 namespace {
 
-bool looks_at_everything(const KVCacheSpec& spec) {
-  return spec.kind == KVCacheKind::kFullAttention || spec.kind == KVCacheKind::kMla;
-}
-
 /// A drafter needs the last block's hidden states, so the block is computed again. The state of a
 /// Mamba layer cannot be wound back: there the cap on the hit's length does the same.
-bool drops_last(const GroupManager& manager) {
-  return manager.eagle() && manager.spec().kind != KVCacheKind::kMamba;
-}
+bool drops_last(const GroupManager& manager) { return manager.eagle() && !manager.holds_states(); }
 
 }  // namespace
 
@@ -32,12 +26,15 @@ CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& p
   // Old content of an attention page could reach a state through the tokens that pad a batch.
   const bool has_states =
       std::any_of(settings.groups.begin(), settings.groups.end(),
-                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+                  [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   for (std::size_t id = 0; id < settings.groups.size(); ++id) {
     const KVCacheGroup& group = settings.groups[id];
     const bool eagle = settings.is_eagle_group(group);
-    context_.zero_new_blocks = has_states && group.spec.kind != KVCacheKind::kMamba;
-    managers_.push_back(make_group_manager(context_, group, static_cast<std::int32_t>(id), eagle));
+    context_.zero_new_blocks = has_states && !group.spec.is<MambaSpec>();
+    managers_.push_back(make_group_manager({.context = context_,
+                                            .spec = group.spec,
+                                            .id = static_cast<std::int32_t>(id),
+                                            .eagle = eagle}));
     GroupManager* manager = managers_.back().get();
     const auto same =
         std::find_if(lookup_order_.begin(), lookup_order_.end(), [&](const SpecGroups& other) {
@@ -48,9 +45,8 @@ CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& p
     else
       lookup_order_.push_back({manager, {manager->group()}});
   }
-  std::stable_partition(lookup_order_.begin(), lookup_order_.end(), [](const SpecGroups& groups) {
-    return looks_at_everything(groups.manager->spec());
-  });
+  std::stable_partition(lookup_order_.begin(), lookup_order_.end(),
+                        [](const SpecGroups& groups) { return groups.manager->sees_all_tokens(); });
 }
 
 CacheHit CacheCoordinator::find_longest_hit(const CachedRequest& request,
@@ -70,8 +66,7 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
   hit.blocks.resize(managers_.size());
   std::vector<std::vector<BlockId>> found;
   std::vector<bool> drop_done(lookup_order_.size(), false);
-  const bool one_pass =
-      lookup_order_.size() == 2 && looks_at_everything(lookup_order_[0].manager->spec());
+  const bool one_pass = lookup_order_.size() == 2 && lookup_order_[0].manager->sees_all_tokens();
   // A drafter's block that is dropped may end with the request.
   const std::int32_t num_hashed =
       static_cast<std::int32_t>(request.hashes.size()) * context_.hash_unit;
@@ -84,7 +79,7 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
       const SpecGroups& groups = lookup_order_[i];
       const std::int32_t unit =
           context_.partial_hits ? context_.hash_unit : groups.manager->block_size();
-      const bool full = looks_at_everything(groups.manager->spec());
+      const bool full = groups.manager->sees_all_tokens();
       if (full && full_is_known) {
         // A prefix of a hit of full attention is a hit.
         length = round_down(length, unit);
@@ -110,7 +105,7 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
     if (settled || one_pass) break;
   }
   for (const SpecGroups& groups : lookup_order_) {
-    if (!looks_at_everything(groups.manager->spec())) continue;
+    if (!groups.manager->sees_all_tokens()) continue;
     const auto size = static_cast<std::size_t>(ceil_div(candidate, groups.manager->block_size()));
     for (const std::int32_t id : groups.ids) hit.blocks[static_cast<std::size_t>(id)].resize(size);
   }

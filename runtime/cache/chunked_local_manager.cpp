@@ -9,14 +9,15 @@ namespace {
 
 class ChunkedLocalManager final : public GroupManager {
  public:
-  using GroupManager::GroupManager;
+  ChunkedLocalManager(const ChunkedLocalAttentionSpec& kind, const Group& group)
+      : GroupManager(group), chunk_size_(kind.chunk_size) {}
 
   std::int32_t num_skipped_tokens(std::int32_t num_computed) const override {
-    return round_down(num_computed, spec_.attention_chunk_size);
+    return round_down(num_computed, chunk_size_);
   }
 
   std::int32_t max_admission_blocks() const override {
-    const std::int32_t tokens = spec_.attention_chunk_size + context_.settings.max_in_flight_tokens;
+    const std::int32_t tokens = chunk_size_ + context_.settings.max_in_flight_tokens;
     return ceil_div(std::min(tokens, context_.settings.max_model_len), block_size());
   }
 
@@ -24,20 +25,22 @@ class ChunkedLocalManager final : public GroupManager {
   std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
                         std::span<const std::int32_t> groups, bool /*drop_last*/,
                         std::vector<std::vector<BlockId>>& hit) const override {
-    const std::int32_t first = round_down(max_tokens, spec_.attention_chunk_size) / block_size();
+    const std::int32_t first = round_down(max_tokens, chunk_size_) / block_size();
     for (auto& blocks : hit) blocks.assign(static_cast<std::size_t>(first), kNullBlock);
     const std::int32_t max_blocks = max_tokens / block_size();
     for (std::int32_t i = first; i < max_blocks && append_cached(hashes, i, groups, hit);) ++i;
     return static_cast<std::int32_t>(hit[0].size()) * block_size();
   }
+
+ private:
+  std::int32_t chunk_size_;
 };
 
 }  // namespace
 
-std::unique_ptr<GroupManager> make_chunked_local_manager(const CacheContext& context,
-                                                         const KVCacheSpec& spec, std::int32_t id,
-                                                         bool eagle) {
-  return std::make_unique<ChunkedLocalManager>(context, spec, id, eagle);
+std::unique_ptr<GroupManager> make_manager(const ChunkedLocalAttentionSpec& kind,
+                                           const GroupManager::Group& group) {
+  return std::make_unique<ChunkedLocalManager>(kind, group);
 }
 
 }  // namespace troupe

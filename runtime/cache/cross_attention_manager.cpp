@@ -11,10 +11,8 @@ namespace {
 /// not in the prefix cache: what they hold is no prefix of the decoder's tokens.
 class CrossAttentionManager final : public GroupManager {
  public:
-  CrossAttentionManager(const CacheContext& context, const KVCacheSpec& spec, std::int32_t group,
-                        bool eagle)
-      : GroupManager(context, spec, group, eagle) {
-    CHECK(!context.settings.prefix_caching, group);
+  explicit CrossAttentionManager(const Group& group) : GroupManager(group) {
+    CHECK(!group.context.settings.prefix_caching, group.id);
   }
 
   std::int32_t num_blocks_needed(CachedRequest& request, const BlockDemand& demand) const override {
@@ -47,10 +45,9 @@ class CrossAttentionManager final : public GroupManager {
 
 }  // namespace
 
-std::unique_ptr<GroupManager> make_cross_attention_manager(const CacheContext& context,
-                                                           const KVCacheSpec& spec, std::int32_t id,
-                                                           bool eagle) {
-  return std::make_unique<CrossAttentionManager>(context, spec, id, eagle);
+std::unique_ptr<GroupManager> make_manager(const CrossAttentionSpec&,
+                                           const GroupManager::Group& group) {
+  return std::make_unique<CrossAttentionManager>(group);
 }
 
 }  // namespace troupe

@@ -11,6 +11,8 @@ class FullAttentionManager final : public GroupManager {
  public:
   using GroupManager::GroupManager;
 
+  bool sees_all_tokens() const override { return true; }
+
   std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
                         std::span<const std::int32_t> groups, bool drop_last,
                         std::vector<std::vector<BlockId>>& hit) const override {
@@ -53,10 +55,18 @@ class FullAttentionManager final : public GroupManager {
 
 }  // namespace
 
-std::unique_ptr<GroupManager> make_full_attention_manager(const CacheContext& context,
-                                                          const KVCacheSpec& spec, std::int32_t id,
-                                                          bool eagle) {
-  return std::make_unique<FullAttentionManager>(context, spec, id, eagle);
+std::unique_ptr<GroupManager> make_manager(const FullAttentionSpec&,
+                                           const GroupManager::Group& group) {
+  return std::make_unique<FullAttentionManager>(group);
+}
+
+std::unique_ptr<GroupManager> make_manager(const MlaSpec&, const GroupManager::Group& group) {
+  return std::make_unique<FullAttentionManager>(group);
+}
+
+std::unique_ptr<GroupManager> make_manager(const SinkFullAttentionSpec&,
+                                           const GroupManager::Group& group) {
+  return std::make_unique<FullAttentionManager>(group);
 }
 
 }  // namespace troupe

@@ -221,8 +221,8 @@ void GroupManager::record_stored(const CachedRequest& request, std::int32_t begi
   event.block_size = stored_block_size;
   event.lora = request.info.lora;
   event.group = group_;
-  event.kind = spec_.kind;
-  event.sliding_window = spec_.sliding_window;
+  event.kind = spec_.kind_name();
+  if (const AttentionWindow* window = spec_.window()) event.sliding_window = window->num_tokens;
   event.session_id = request.info.session_id;
   event.again = again;
   for (const std::int32_t end : stored_ends) {
@@ -244,22 +244,10 @@ void GroupManager::report_hit(const CachedRequest& request, std::int32_t num_tok
                 /*again=*/true);
 }
 
-std::unique_ptr<GroupManager> make_group_manager(const CacheContext& context,
-                                                 const KVCacheGroup& group, std::int32_t id,
-                                                 bool eagle) {
-  switch (group.spec.kind) {
-    case KVCacheKind::kSlidingWindow:
-    case KVCacheKind::kSlidingWindowMla:
-      return make_sliding_window_manager(context, group.spec, id, eagle);
-    case KVCacheKind::kChunkedLocal:
-      return make_chunked_local_manager(context, group.spec, id, eagle);
-    case KVCacheKind::kMamba:
-      return make_mamba_manager(context, group.spec, id, eagle);
-    case KVCacheKind::kCrossAttention:
-      return make_cross_attention_manager(context, group.spec, id, eagle);
-    default:
-      return make_full_attention_manager(context, group.spec, id, eagle);
-  }
+std::unique_ptr<GroupManager> make_manager(const EncoderOnlyAttentionSpec&,
+                                           const GroupManager::Group& group) {
+  CHECK(false, "a group of layers without a cache", group.id);
+  return nullptr;
 }
 
 }  // namespace troupe

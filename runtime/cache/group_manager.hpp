@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "runtime/cache/block_pool.hpp"
@@ -39,8 +40,15 @@ struct CacheContext {
 /// Holds no state of requests: what a request has of the group is request.groups[group()].
 class GroupManager {
  public:
-  GroupManager(const CacheContext& context, const KVCacheSpec& spec, std::int32_t group, bool eagle)
-      : context_(context), spec_(spec), group_(group), eagle_(eagle) {}
+  /// What every group has, whatever its kind.
+  struct Group {
+    const CacheContext& context;
+    const KVCacheSpec& spec;
+    std::int32_t id = 0;
+    bool eagle = false;
+  };
+  explicit GroupManager(const Group& group)
+      : context_(group.context), spec_(group.spec), group_(group.id), eagle_(group.eagle) {}
   virtual ~GroupManager() = default;
   GroupManager(const GroupManager&) = delete;
   GroupManager& operator=(const GroupManager&) = delete;
@@ -50,6 +58,10 @@ class GroupManager {
   [[nodiscard]] const KVCacheSpec& spec() const noexcept { return spec_; }
   [[nodiscard]] std::int32_t block_size() const noexcept { return spec_.block_size; }
 
+  /// A token looks at all tokens before it, so that a prefix of a hit is a hit.
+  [[nodiscard]] virtual bool sees_all_tokens() const { return false; }
+  /// Blocks hold states, each of which stands for all tokens before it.
+  [[nodiscard]] virtual bool holds_states() const { return false; }
   /// Of num_computed tokens, how many the next one no longer looks at.
   [[nodiscard]] virtual std::int32_t num_skipped_tokens(std::int32_t num_computed) const;
   /// The most blocks a request ever holds here.
@@ -153,29 +165,30 @@ class GroupManager {
   bool eagle_;
 };
 
-[[nodiscard]] std::unique_ptr<GroupManager> make_group_manager(const CacheContext& context,
-                                                               const KVCacheGroup& group,
-                                                               std::int32_t id, bool eagle);
+// One file for each manager, with the kinds of layers that it is for.
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const FullAttentionSpec&,
+                                                         const GroupManager::Group&);
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const MlaSpec&,
+                                                         const GroupManager::Group&);
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const SinkFullAttentionSpec&,
+                                                         const GroupManager::Group&);
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const SlidingWindowSpec&,
+                                                         const GroupManager::Group&);
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const SlidingWindowMlaSpec&,
+                                                         const GroupManager::Group&);
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const ChunkedLocalAttentionSpec&,
+                                                         const GroupManager::Group&);
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const CrossAttentionSpec&,
+                                                         const GroupManager::Group&);
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const MambaSpec&,
+                                                         const GroupManager::Group&);
+/// Not to be called: layers without a cache are in no group.
+[[nodiscard]] std::unique_ptr<GroupManager> make_manager(const EncoderOnlyAttentionSpec&,
+                                                         const GroupManager::Group&);
 
-// One file per attention kind.
-[[nodiscard]] std::unique_ptr<GroupManager> make_full_attention_manager(const CacheContext&,
-                                                                        const KVCacheSpec&,
-                                                                        std::int32_t id,
-                                                                        bool eagle);
-[[nodiscard]] std::unique_ptr<GroupManager> make_sliding_window_manager(const CacheContext&,
-                                                                        const KVCacheSpec&,
-                                                                        std::int32_t id,
-                                                                        bool eagle);
-[[nodiscard]] std::unique_ptr<GroupManager> make_chunked_local_manager(const CacheContext&,
-                                                                       const KVCacheSpec&,
-                                                                       std::int32_t id, bool eagle);
-
-[[nodiscard]] std::unique_ptr<GroupManager> make_cross_attention_manager(const CacheContext&,
-                                                                         const KVCacheSpec&,
-                                                                         std::int32_t id,
-                                                                         bool eagle);
-[[nodiscard]] std::unique_ptr<GroupManager> make_mamba_manager(const CacheContext&,
-                                                               const KVCacheSpec&, std::int32_t id,
-                                                               bool eagle);
+[[nodiscard]] inline std::unique_ptr<GroupManager> make_group_manager(
+    const GroupManager::Group& group) {
+  return std::visit([&](const auto& kind) { return make_manager(kind, group); }, group.spec.kind);
+}
 
 }  // namespace troupe

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 #include <string>
+#include <variant>
 
 #include "runtime/cache/group_manager.hpp"
 
@@ -18,48 +19,48 @@ bool all_equal(const Specs& specs) {
                      [&](const KVCacheSpec& spec) { return spec == specs.front(); });
 }
 
-/// Kinds whose layers hold blocks for the same tokens if their parameters agree.
-KVCacheKind family(KVCacheKind kind) {
-  switch (kind) {
-    case KVCacheKind::kMla:
-      return KVCacheKind::kFullAttention;
-    case KVCacheKind::kSlidingWindowMla:
-      return KVCacheKind::kSlidingWindow;
-    default:
-      return kind;
-  }
+/// Which tokens' blocks layers of a kind hold: what decides that, and nothing of what a token
+/// takes. Layers where it is equal can share a table.
+template <class Kind>
+Kind held_tokens(const Kind&) {
+  return {};
+}
+FullAttentionSpec held_tokens(const MlaSpec&) { return {}; }
+SlidingWindowSpec held_tokens(const SlidingWindowSpec& kind) { return {.window = kind.window}; }
+SlidingWindowSpec held_tokens(const SlidingWindowMlaSpec& kind) { return {.window = kind.window}; }
+ChunkedLocalAttentionSpec held_tokens(const ChunkedLocalAttentionSpec& kind) {
+  return {.chunk_size = kind.chunk_size};
+}
+MambaSpec held_tokens(MambaSpec kind) {
+  kind.state_bytes = 0;
+  return kind;
 }
 
 /// The layers hold blocks for the same tokens: one table serves all, whatever a token takes in
 /// each.
 bool hold_the_same_tokens(const Specs& specs) {
-  return std::all_of(specs.begin(), specs.end(), [&](KVCacheSpec spec) {
-    // What decides the size of a page, but not which tokens it is for.
-    const KVCacheSpec& first = specs.front();
-    if (family(spec.kind) != family(first.kind)) return false;
-    spec.kind = first.kind;
-    spec.num_kv_heads = first.num_kv_heads;
-    spec.head_dim = first.head_dim;
-    spec.head_dim_v = first.head_dim_v;
-    spec.dtype = first.dtype;
-    spec.scale_bytes = first.scale_bytes;
-    spec.state_bytes = first.state_bytes;
-    spec.padded_page_bytes = first.padded_page_bytes;
-    spec.tokens_per_state = first.tokens_per_state;
-    return spec == first;
+  const auto table_of = [](const KVCacheSpec& spec) {
+    KVCacheSpec table{.block_size = spec.block_size};
+    std::visit([&](const auto& kind) { table.kind = held_tokens(kind); }, spec.kind);
+    return table;
+  };
+  return std::all_of(specs.begin(), specs.end(), [&](const KVCacheSpec& spec) {
+    return table_of(spec) == table_of(specs.front());
   });
 }
 
 /// Every layer keeps all its tokens.
+template <class Kind>
+const Kind& keeping_all_tokens(const Kind& kind) {
+  return kind;
+}
+FullAttentionSpec keeping_all_tokens(const SlidingWindowSpec& kind) { return {kind.token}; }
+FullAttentionSpec keeping_all_tokens(const ChunkedLocalAttentionSpec& kind) { return {kind.token}; }
+MlaSpec keeping_all_tokens(const SlidingWindowMlaSpec& kind) { return {kind.token}; }
 void as_full_attention(Specs& specs) {
   for (KVCacheSpec& spec : specs) {
-    if (spec.kind == KVCacheKind::kSlidingWindowMla)
-      spec.kind = KVCacheKind::kMla;
-    else if (spec.kind == KVCacheKind::kSlidingWindow || spec.kind == KVCacheKind::kChunkedLocal)
-      spec.kind = KVCacheKind::kFullAttention;
-    else
-      continue;
-    spec.sliding_window = spec.attention_chunk_size = spec.extra_retained_tokens = 0;
+    const auto kind = spec.kind;
+    std::visit([&](const auto& of) { spec.kind = keeping_all_tokens(of); }, kind);
   }
 }
 
@@ -69,9 +70,9 @@ Result<void> unify_page_sizes(Specs& specs) {
   for (KVCacheSpec& spec : specs) {
     const std::int64_t page = spec.page_bytes();
     if (page == largest) continue;
-    if (spec.kind != KVCacheKind::kMamba && page > 0 && largest % page == 0) {
+    if (!spec.is<MambaSpec>() && page > 0 && largest % page == 0) {
       spec.block_size *= static_cast<std::int32_t>(largest / page);
-    } else if (!spec.is_mla()) {
+    } else if (!spec.is<MlaSpec>() && !spec.is<SlidingWindowMlaSpec>()) {
       spec.padded_page_bytes = largest;
     } else {
       return Error{ErrorCode::kUnsupported,
@@ -83,28 +84,48 @@ Result<void> unify_page_sizes(Specs& specs) {
   return {};
 }
 
+/// The most tokens, or states, that a request holds in blocks of the kind's layers.
+struct HeldBlocks {
+  std::int32_t block_size;
+  std::int32_t num_tokens;
+  const KVCacheLimits& limits;
+
+  std::int32_t of_all_tokens() const { return ceil_div(num_tokens, block_size); }
+  std::int32_t of_window(const AttentionWindow& window) const {
+    const std::int32_t held =
+        window.num_tokens - 1 + window.extra_retained_tokens + limits.max_in_flight_tokens;
+    // One more: the window need not begin at a block boundary.
+    return ceil_div(std::min(held, num_tokens), block_size) + 1;
+  }
+
+  std::int32_t operator()(const FullAttentionSpec&) const { return of_all_tokens(); }
+  std::int32_t operator()(const MlaSpec&) const { return of_all_tokens(); }
+  std::int32_t operator()(const SinkFullAttentionSpec&) const { return of_all_tokens(); }
+  std::int32_t operator()(const SlidingWindowSpec& kind) const { return of_window(kind.window); }
+  std::int32_t operator()(const SlidingWindowMlaSpec& kind) const { return of_window(kind.window); }
+  std::int32_t operator()(const ChunkedLocalAttentionSpec& kind) const {
+    return ceil_div(std::min(kind.chunk_size + limits.max_in_flight_tokens, num_tokens),
+                    block_size);
+  }
+  std::int32_t operator()(const MambaSpec& kind) const {
+    return kind.mode == MambaMode::kAlign
+               ? 2 + kind.num_speculative_blocks + kind.num_prefill_checkpoint_blocks
+               : 1 + kind.num_speculative_blocks;
+  }
+  std::int32_t operator()(const CrossAttentionSpec&) const {
+    return ceil_div(limits.max_encoder_tokens, block_size);
+  }
+  std::int32_t operator()(const EncoderOnlyAttentionSpec&) const { return 0; }
+};
+
 std::int32_t max_blocks_of_group(const KVCacheSpec& spec, std::int32_t num_tokens,
                                  const KVCacheLimits& limits) {
-  const std::int32_t in_flight = limits.max_in_flight_tokens;
-  switch (spec.kind) {
-    case KVCacheKind::kSlidingWindow:
-    case KVCacheKind::kSlidingWindowMla: {
-      const std::int32_t held = spec.sliding_window - 1 + spec.extra_retained_tokens + in_flight;
-      return ceil_div(std::min(held, num_tokens), spec.block_size) + 1;
-    }
-    case KVCacheKind::kChunkedLocal:
-      return ceil_div(std::min(spec.attention_chunk_size + in_flight, num_tokens), spec.block_size);
-    case KVCacheKind::kMamba:
-      return spec.mamba_mode == MambaMode::kAlign
-                 ? 2 + spec.num_speculative_blocks + spec.num_prefill_checkpoint_blocks
-                 : 1 + spec.num_speculative_blocks;
-    case KVCacheKind::kCrossAttention:
-      return ceil_div(limits.max_encoder_tokens, spec.block_size);
-    case KVCacheKind::kEncoderOnlyAttention:
-      return 0;
-    default:
-      return ceil_div(num_tokens, spec.block_size);
-  }
+  return std::visit(HeldBlocks{spec.block_size, num_tokens, limits}, spec.kind);
+}
+
+/// Tokens that share a state of the layer.
+std::int32_t tokens_per_state(const KVCacheSpec& spec) {
+  return spec.token() == nullptr ? 1 : spec.token()->tokens_per_state;
 }
 
 /// Of one block, over the tensors that the group uses.
@@ -134,13 +155,13 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
   Specs specs;
   std::vector<std::int32_t> ids;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    if (layers[layer].kind == KVCacheKind::kEncoderOnlyAttention) continue;
+    if (layers[layer].is<EncoderOnlyAttentionSpec>()) continue;
     RETURN_IF_ERROR(check_kind(layers[layer]));
     const KVCacheSpec& spec = layers[layer];
-    if (spec.block_size < 1 || spec.tokens_per_state < 1 || spec.page_bytes() < 1) {
+    if (spec.block_size < 1 || tokens_per_state(spec) < 1 || spec.page_bytes() < 1) {
       return invalid_argument("layer " + std::to_string(layer) + " has no KV cache: blocks of " +
                               std::to_string(spec.block_size) + " tokens, a state for " +
-                              std::to_string(spec.tokens_per_state));
+                              std::to_string(tokens_per_state(spec)));
     }
     specs.push_back(layers[layer]);
     ids.push_back(static_cast<std::int32_t>(layer));

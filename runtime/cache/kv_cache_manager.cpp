@@ -164,7 +164,7 @@ BlockTable KVCacheManager::clipped_block_table(const CachedRequest& request,
   for (std::size_t g = 0; g < request.groups.size(); ++g) {
     std::vector<BlockId>& blocks = table.emplace_back(request.groups[g].blocks);
     const GroupManager& manager = *coordinator_.groups()[g];
-    if (manager.spec().kind == KVCacheKind::kMamba) continue;
+    if (manager.holds_states()) continue;
     const auto size = static_cast<std::size_t>(ceil_div(num_tokens, manager.block_size()));
     blocks.resize(std::min(blocks.size(), size));
   }
@@ -294,7 +294,7 @@ std::int32_t KVCacheManager::num_reserved_blocks(const AdmitRequest& question) {
                 .whole_sequence = true});
   }
   for (const auto& group : coordinator_.groups())
-    if (group->spec().kind != KVCacheKind::kMamba)
+    if (!group->holds_states())
       num_reserved += ceil_div(question.num_reserved_tokens, group->block_size());
   return num_reserved;
 }

@@ -6,7 +6,7 @@
 namespace troupe {
 
 Result<void> check_kind(const KVCacheSpec& spec) {
-  if (spec.kind != KVCacheKind::kSinkFullAttention) return {};
+  if (!spec.is<SinkFullAttentionSpec>()) return {};
   return Error{ErrorCode::kUnsupported,
                "sink_full_attention layers are not supported: the blocks of their sink tokens are "
                "not reserved",
@@ -18,9 +18,7 @@ Result<void> KVCacheSettings::check() const {
   const std::int32_t block = scheduler_block_size();
   if (retention_interval && *retention_interval > 0) {
     const bool of_use = std::any_of(groups.begin(), groups.end(), [](const KVCacheGroup& group) {
-      return group.spec.kind == KVCacheKind::kSlidingWindow ||
-             group.spec.kind == KVCacheKind::kSlidingWindowMla ||
-             group.spec.kind == KVCacheKind::kMamba;
+      return group.spec.window() != nullptr || group.spec.is<MambaSpec>();
     });
     const std::string text =
         "prefix-cache-retention-interval is " + std::to_string(*retention_interval);
@@ -51,7 +49,8 @@ std::int32_t KVCacheSettings::scheduler_block_size() const {
 std::int32_t KVCacheSettings::hash_block_size() const {
   if (groups.size() == 1) return groups[0].spec.block_size;
   const bool unaligned_mamba = std::any_of(groups.begin(), groups.end(), [](const auto& group) {
-    return group.spec.kind == KVCacheKind::kMamba && group.spec.mamba_mode == MambaMode::kNone;
+    const auto* mamba = std::get_if<MambaSpec>(&group.spec.kind);
+    return mamba != nullptr && mamba->mode == MambaMode::kNone;
   });
   if (!keeps_hashes() || unaligned_mamba) return scheduler_block_size();
   if (prefix_match_unit) return *prefix_match_unit;
@@ -78,12 +77,13 @@ StatePositions KVCacheSettings::state_positions() const {
                                ? spec.block_size
                                : std::min(positions.block_size, spec.block_size);
     has_eagle_group |= group.eagle;
-    if (spec.kind != KVCacheKind::kMamba) continue;
-    keeps_states |= spec.mamba_mode == MambaMode::kAlign;
+    const auto* mamba = std::get_if<MambaSpec>(&spec.kind);
+    if (mamba == nullptr) continue;
+    keeps_states |= mamba->mode == MambaMode::kAlign;
     all_checkpoint &=
-        spec.num_prefill_checkpoint_blocks > 0 && spec.prefill_checkpoint_alignment > 0;
+        mamba->num_prefill_checkpoint_blocks > 0 && mamba->prefill_checkpoint_alignment > 0;
     positions.checkpoint_alignment =
-        std::lcm(std::max(positions.checkpoint_alignment, 1), spec.prefill_checkpoint_alignment);
+        std::lcm(std::max(positions.checkpoint_alignment, 1), mamba->prefill_checkpoint_alignment);
   }
   if (!keeps_states) positions.block_size = 0;
   if (!all_checkpoint) positions.checkpoint_alignment = 0;
@@ -98,10 +98,9 @@ bool KVCacheSettings::partial_hash_hits() const {
   bool mamba_ends_inside = false;
   for (const KVCacheGroup& group : groups) {
     const KVCacheSpec& spec = group.spec;
-    if (spec.kind == KVCacheKind::kMamba) {
-      mamba_ends_inside |= spec.mamba_mode == MambaMode::kAlign && spec.block_size > unit;
-    } else if (spec.kind != KVCacheKind::kFullAttention && spec.kind != KVCacheKind::kMla &&
-               spec.block_size != unit) {
+    if (const auto* mamba = std::get_if<MambaSpec>(&spec.kind)) {
+      mamba_ends_inside |= mamba->mode == MambaMode::kAlign && spec.block_size > unit;
+    } else if (!spec.is<FullAttentionSpec>() && !spec.is<MlaSpec>() && spec.block_size != unit) {
       return false;
     }
   }

@@ -9,15 +9,24 @@
 namespace troupe {
 namespace {
 
-/// Mode `none`: one running state per request, further blocks for those of speculative tokens.
-/// States are not cached, so there are no hits.
-class RunningStateManager final : public GroupManager {
+class StateManager : public GroupManager {
  public:
-  using GroupManager::GroupManager;
+  StateManager(const MambaSpec& kind, const Group& group) : GroupManager(group), kind_(kind) {}
 
+  bool holds_states() const override { return true; }
   std::int32_t num_skipped_tokens(std::int32_t num_computed) const override {
     return num_computed - 1;
   }
+
+ protected:
+  MambaSpec kind_;
+};
+
+/// Mode `none`: one running state per request, further blocks for those of speculative tokens.
+/// States are not cached, so there are no hits.
+class RunningStateManager final : public StateManager {
+ public:
+  using StateManager::StateManager;
 
   std::int32_t num_blocks_needed(CachedRequest& request, const BlockDemand& demand) const override {
     BlockDemand with_drafts = demand;
@@ -38,7 +47,7 @@ class RunningStateManager final : public GroupManager {
 
  private:
   std::int32_t with_speculative_blocks(std::int32_t num_tokens) const {
-    return num_tokens + spec_.num_speculative_blocks * block_size();
+    return num_tokens + kind_.num_speculative_blocks * block_size();
   }
 };
 
@@ -46,13 +55,9 @@ class RunningStateManager final : public GroupManager {
 /// requests. In a table, entry i stands for the state after token (i + 1) * block_size - 1; only
 /// the running state, the speculative ones behind it, and a checkpoint before it are real blocks,
 /// and the state that a step started from stays until the step is done.
-class AlignedStateManager final : public GroupManager {
+class AlignedStateManager final : public StateManager {
  public:
-  using GroupManager::GroupManager;
-
-  std::int32_t num_skipped_tokens(std::int32_t num_computed) const override {
-    return num_computed - 1;
-  }
+  using StateManager::StateManager;
 
   void new_step_starts() override { keys_of_this_step_.clear(); }
 
@@ -68,12 +73,12 @@ class AlignedStateManager final : public GroupManager {
     const auto have = static_cast<std::int32_t>(own.blocks.size());
     const std::int32_t num_copies =
         ends_inside(demand.hit, demand.num_hit_tokens) || own.cached_tail ? 1 : 0;
-    std::int32_t num_new = ceil_div(num_tokens, block_size()) + spec_.num_speculative_blocks -
+    std::int32_t num_new = ceil_div(num_tokens, block_size()) + kind_.num_speculative_blocks -
                            static_cast<std::int32_t>(demand.hit.size()) - have;
     num_new = std::max(num_new, 0) + num_copies;
     // All but these are null blocks, or blocks of speculative states that are used again.
     const std::int32_t most = 1 + num_copies + (checkpoint ? 1 : 0) +
-                              (own.has_running_state ? 0 : spec_.num_speculative_blocks);
+                              (own.has_running_state ? 0 : kind_.num_speculative_blocks);
     return std::min(num_new, most) + num_unreferenced(demand.hit);
   }
 
@@ -83,7 +88,7 @@ class AlignedStateManager final : public GroupManager {
     move_cached_tail(own);
     std::vector<BlockId>& blocks = own.blocks;
     const auto had = static_cast<std::int32_t>(blocks.size());
-    const std::int32_t num_speculative = spec_.num_speculative_blocks;
+    const std::int32_t num_speculative = kind_.num_speculative_blocks;
     const std::int32_t last = ceil_div(room.num_main_tokens, block_size()) - 1;
     if (last + 1 + num_speculative <= had && !own.checkpoint) return;
     const std::int32_t first_real = last - (own.checkpoint ? 1 : 0);
@@ -160,7 +165,7 @@ class AlignedStateManager final : public GroupManager {
   std::optional<GroupBlocks::Checkpoint> find_checkpoint(const CachedRequest& request,
                                                          std::int32_t num_computed,
                                                          std::int32_t num_tokens) const {
-    if (spec_.num_prefill_checkpoint_blocks == 0) return std::nullopt;
+    if (kind_.num_prefill_checkpoint_blocks == 0) return std::nullopt;
     const std::int32_t prefill_end =
         std::max(request.info.num_prompt_tokens, request.num_tokens() - 1);
     const bool only_at_end = context_.settings.retention_interval == 0;
@@ -169,11 +174,11 @@ class AlignedStateManager final : public GroupManager {
     const std::int32_t index = ceil_div(num_tokens, block_size()) - 2;
     if (index < 0 ||
         !context_.positions.can_checkpoint(num_computed, num_tokens, position, block_size(),
-                                           spec_.prefill_checkpoint_alignment))
+                                           kind_.prefill_checkpoint_alignment))
       return std::nullopt;
     const GroupBlocks& own = blocks_of(request);
     const auto have = static_cast<std::int32_t>(own.blocks.size());
-    const bool speculative = own.has_running_state && index >= have - spec_.num_speculative_blocks;
+    const bool speculative = own.has_running_state && index >= have - kind_.num_speculative_blocks;
     if (index < have && !speculative && own.blocks[static_cast<std::size_t>(index)] != kNullBlock)
       return std::nullopt;
     return GroupBlocks::Checkpoint{index, position};
@@ -256,12 +261,10 @@ class AlignedStateManager final : public GroupManager {
 
 }  // namespace
 
-std::unique_ptr<GroupManager> make_mamba_manager(const CacheContext& context,
-                                                 const KVCacheSpec& spec, std::int32_t id,
-                                                 bool eagle) {
-  if (spec.mamba_mode == MambaMode::kNone)
-    return std::make_unique<RunningStateManager>(context, spec, id, eagle);
-  return std::make_unique<AlignedStateManager>(context, spec, id, eagle);
+std::unique_ptr<GroupManager> make_manager(const MambaSpec& kind,
+                                           const GroupManager::Group& group) {
+  if (kind.mode == MambaMode::kNone) return std::make_unique<RunningStateManager>(kind, group);
+  return std::make_unique<AlignedStateManager>(kind, group);
 }
 
 }  // namespace troupe

@@ -9,17 +9,18 @@ namespace {
 
 class SlidingWindowManager final : public GroupManager {
  public:
-  SlidingWindowManager(const CacheContext& context, const KVCacheSpec& spec, std::int32_t group,
-                       bool eagle)
-      : GroupManager(context, spec, group, eagle),
-        num_window_blocks_(ceil_div(spec.sliding_window - 1, spec.block_size) + (eagle ? 1 : 0)) {}
+  SlidingWindowManager(const AttentionWindow& window, const Group& group)
+      : GroupManager(group),
+        window_(window),
+        num_window_blocks_(ceil_div(window.num_tokens - 1, group.spec.block_size) +
+                           (group.eagle ? 1 : 0)) {}
 
   std::int32_t num_skipped_tokens(std::int32_t num_computed) const override {
-    return std::max(0, num_computed - spec_.sliding_window + 1 - spec_.extra_retained_tokens);
+    return std::max(0, num_computed - window_.num_tokens + 1 - window_.extra_retained_tokens);
   }
 
   std::int32_t max_admission_blocks() const override {
-    const std::int32_t tokens = spec_.sliding_window - 1 + spec_.extra_retained_tokens +
+    const std::int32_t tokens = window_.num_tokens - 1 + window_.extra_retained_tokens +
                                 context_.settings.max_in_flight_tokens;
     // One more: the window need not begin at a block boundary.
     return ceil_div(std::min(tokens, context_.settings.max_model_len), block_size()) + 1;
@@ -91,15 +92,20 @@ class SlidingWindowManager final : public GroupManager {
     return request.shared_prefix_boundary > 0 && is_tail_of(request.shared_prefix_boundary, index);
   }
 
+  AttentionWindow window_;
   std::int32_t num_window_blocks_;  ///< in a row that a hit needs
 };
 
 }  // namespace
 
-std::unique_ptr<GroupManager> make_sliding_window_manager(const CacheContext& context,
-                                                          const KVCacheSpec& spec, std::int32_t id,
-                                                          bool eagle) {
-  return std::make_unique<SlidingWindowManager>(context, spec, id, eagle);
+std::unique_ptr<GroupManager> make_manager(const SlidingWindowSpec& kind,
+                                           const GroupManager::Group& group) {
+  return std::make_unique<SlidingWindowManager>(kind.window, group);
+}
+
+std::unique_ptr<GroupManager> make_manager(const SlidingWindowMlaSpec& kind,
+                                           const GroupManager::Group& group) {
+  return std::make_unique<SlidingWindowManager>(kind.window, group);
 }
 
 }  // namespace troupe

@@ -6,29 +6,6 @@ namespace troupe {
 namespace {
 
 constexpr const char* kMedium = "GPU";  // the device's cache, whatever the device
-const char* kind_name(KVCacheKind kind) {
-  switch (kind) {
-    case KVCacheKind::kFullAttention:
-      return "full_attention";
-    case KVCacheKind::kSlidingWindow:
-      return "sliding_window";
-    case KVCacheKind::kChunkedLocal:
-      return "chunked_local_attention";
-    case KVCacheKind::kMamba:
-      return "mamba";
-    case KVCacheKind::kCrossAttention:
-      return "cross_attention";
-    case KVCacheKind::kMla:
-      return "mla_attention";
-    case KVCacheKind::kSinkFullAttention:
-      return "sink_full_attention";
-    case KVCacheKind::kSlidingWindowMla:
-      return "sliding_window_mla";
-    case KVCacheKind::kEncoderOnlyAttention:
-      return "encoder_only_attention";
-  }
-  return "";
-}
 
 msgspec::Bytes bytes_of(const BlockHash& hash, std::size_t count) {
   return {std::string(hash.bytes.begin(), hash.bytes.begin() + static_cast<std::ptrdiff_t>(count))};
@@ -73,7 +50,7 @@ kv_wire::Event wire_event(const BlocksStored& event, const KVEventForm& form) {
       stored.extra_keys->push_back(keys_form(keys));
   }
   stored.group_idx = event.group;
-  stored.kv_cache_spec_kind = kind_name(event.kind);
+  stored.kv_cache_spec_kind = event.kind;
   if (event.sliding_window > 0) stored.kv_cache_spec_sliding_window = event.sliding_window;
   if (!event.session_id.empty()) stored.session_id = event.session_id;
   return stored;

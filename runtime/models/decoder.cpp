@@ -120,6 +120,12 @@ MixerMemory DecoderLayer::memory(Device& device, const MixerLimits& limits) cons
   return most;
 }
 
+void DecoderLayer::add_cache_specs(std::int32_t block_size, DType dtype,
+                                   std::vector<LayerCacheSpec>& specs) const {
+  for (const NormedMixer& part : mixers_)
+    if (auto spec = part.mixer->cache_spec(block_size, dtype)) specs.push_back(*std::move(spec));
+}
+
 DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
                            std::vector<DecoderLayer> layers, DecoderOptions options)
     : config_(config),
@@ -133,11 +139,10 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
       head_(load_head(config, loader)),
       weight_bytes_(loader.num_packed_bytes()) {}
 
-std::vector<KVCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size, DType dtype) const {
-  std::vector<KVCacheSpec> specs;
-  for (std::size_t layer = 0; layer < config_.sliding_windows.size(); ++layer)
-    specs.push_back(
-        attention_options(config_, layer, nullptr).cache_spec(parallel_, block_size, dtype));
+std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size,
+                                                         DType dtype) const {
+  std::vector<LayerCacheSpec> specs;
+  for (const DecoderLayer& layer : layers_) layer.add_cache_specs(block_size, dtype, specs);
   return specs;
 }
 

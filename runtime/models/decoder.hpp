@@ -35,6 +35,9 @@ class DecoderLayer {
   void forward(const LayerStep& step, Matrix residual, Matrix x, Matrix normed) const;
   /// The most that any of its mixers takes.
   [[nodiscard]] MixerMemory memory(Device& device, const MixerLimits& limits) const noexcept;
+  /// Appends what its mixers need of the KV cache.
+  void add_cache_specs(std::int32_t block_size, DType dtype,
+                       std::vector<LayerCacheSpec>& specs) const;
 
  private:
   std::vector<NormedMixer> mixers_;
@@ -75,8 +78,8 @@ class DecoderModel final : public Model {
   [[nodiscard]] std::int32_t canonical_shards() const noexcept override {
     return config_.canonical_shards();
   }
-  [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
-                                                        DType dtype) const override;
+  [[nodiscard]] std::vector<LayerCacheSpec> kv_cache_specs(std::int32_t block_size,
+                                                           DType dtype) const override;
   Result<std::int64_t> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;

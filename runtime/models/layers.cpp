@@ -109,16 +109,6 @@ AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig&
 
 }  // namespace
 
-KVCacheSpec AttentionOptions::cache_spec(const ParallelConfig& parallel, std::int32_t block_size,
-                                         DType dtype) const noexcept {
-  return {.kind = sliding_window > 0 ? KVCacheKind::kSlidingWindow : KVCacheKind::kFullAttention,
-          .block_size = block_size,
-          .num_kv_heads = static_cast<std::int32_t>(kv_heads_of_rank(num_kv_heads, parallel).count),
-          .head_dim = static_cast<std::int32_t>(head_dim),
-          .dtype = dtype,
-          .sliding_window = sliding_window};
-}
-
 Attention::Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options)
     : options_(options_of_rank(options, loader.parallel())),
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
@@ -137,6 +127,8 @@ std::int64_t Attention::kv_size() const noexcept {
 void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
   const ForwardBatch& batch = step.batch;
   const LayerKvCache& cache = step.caches[options_.layer];
+  const auto* pages = std::get_if<KvCacheView>(&cache.pages);
+  CHECK(pages != nullptr, options_.layer);
   const ForwardBatch::Group& group = batch.groups[cache.group];
   const std::int64_t num_tokens = batch.num_tokens();
   Scratch scratch = step.scratch;
@@ -162,12 +154,12 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                               .cos = options_.rope->cos().data(),
                               .sin = options_.rope->sin().data(),
                               .slots = group.slots,
-                              .cache = cache.pages});
+                              .cache = *pages});
   if (step.num_queries() == 0) return;
   q.num_tokens = keep_queries(step, {qkv.data, num_tokens, q_size(), row_size}).num_rows;
   const Matrix attended = scratch.take_spread(q.num_tokens, q_size());
   step.ops.attention(step.context, {.q = q,
-                                    .cache = cache.pages,
+                                    .cache = *pages,
                                     .query_start_loc = step.query_start_loc.data(),
                                     .seq_lens = batch.seq_lens.data(),
                                     .block_tables = group.block_tables,
@@ -180,6 +172,17 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                                     .out = Heads(attended.data, q.num_tokens, options_.num_heads,
                                                  options_.head_dim, attended.row_stride)});
   o_proj_.apply(step, attended, out);
+}
+
+std::optional<LayerCacheSpec> Attention::cache_spec(std::int32_t block_size, DType dtype) const {
+  const TokenShape token{.num_kv_heads = static_cast<std::int32_t>(options_.num_kv_heads),
+                         .head_dim = static_cast<std::int32_t>(options_.head_dim),
+                         .dtype = dtype};
+  LayerCacheSpec layer{.layer = static_cast<std::int32_t>(options_.layer),
+                       .spec = {.kind = FullAttentionSpec{token}, .block_size = block_size}};
+  if (options_.sliding_window > 0)
+    layer.spec.kind = SlidingWindowSpec{token, {.num_tokens = options_.sliding_window}};
+  return layer;
 }
 
 MixerMemory Attention::memory(Device& device, const MixerLimits& limits) const noexcept {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -174,10 +175,17 @@ class Mixer {
   virtual void forward(const LayerStep& step, ConstMatrix x, Matrix out) const = 0;
   [[nodiscard]] virtual MixerMemory memory(Device& device,
                                            const MixerLimits& limits) const noexcept = 0;
+  /// What it needs of the KV cache on this rank, with blocks of so many tokens in that type. Most
+  /// need nothing.
+  [[nodiscard]] virtual std::optional<LayerCacheSpec> cache_spec(std::int32_t block_size,
+                                                                 DType dtype) const {
+    static_cast<void>(block_size), static_cast<void>(dtype);
+    return std::nullopt;
+  }
 };
 
 struct AttentionOptions {
-  std::size_t layer = 0;  ///< index among the attention layers
+  std::size_t layer = 0;  ///< LayerCacheSpec::layer
   std::int64_t hidden_size = 0;
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
@@ -191,10 +199,6 @@ struct AttentionOptions {
   std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
   std::shared_ptr<const RotaryEmbedding> rope;
-
-  /// What the layer needs of the KV cache on a rank.
-  [[nodiscard]] KVCacheSpec cache_spec(const ParallelConfig& parallel, std::int32_t block_size,
-                                       DType dtype) const noexcept;
 };
 
 /// Causal self-attention with grouped queries (arXiv 2305.13245) over the paged KV cache, for the
@@ -208,6 +212,8 @@ class Attention final : public Mixer {
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
   [[nodiscard]] MixerMemory memory(Device& device,
                                    const MixerLimits& limits) const noexcept override;
+  [[nodiscard]] std::optional<LayerCacheSpec> cache_spec(std::int32_t block_size,
+                                                         DType dtype) const override;
 
  private:
   [[nodiscard]] std::int64_t q_size() const noexcept;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "kernels/tensor.hpp"
@@ -39,9 +40,34 @@ struct ForwardBatch {
   [[nodiscard]] std::int64_t num_outputs() const noexcept { return output_start_loc.back(); }
 };
 
-/// The pages of one attention layer, and the group whose block tables lead to them.
+/// The latent vectors of one layer with MLA: num_blocks pages of block_bytes() each, one vector per
+/// token and KV head. How a page is laid out inside belongs to the layer.
+struct LatentCacheView {
+  void* data = nullptr;
+  ElementType type = ElementType::kF32;
+  std::int64_t num_blocks = 0;
+  std::int64_t block_size = 0;
+  std::int64_t num_kv_heads = 0;
+  std::int64_t dim = 0;
+
+  [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept {
+    return num_kv_heads * block_size * (dim * element_bytes(type) + scale_bytes(type));
+  }
+};
+
+/// The states of one layer: that of block b in state_bytes bytes at data + b * page_bytes. What a
+/// state holds belongs to the layer.
+struct StateCacheView {
+  std::byte* data = nullptr;
+  std::int64_t num_blocks = 0;
+  std::int64_t state_bytes = 0;
+  std::int64_t page_bytes = 0;
+};
+
+/// What one layer has of the cache, by its KVCacheSpec's kind, and the group whose block tables
+/// lead to it. Nothing: the layer has no cache, or is another stage's.
 struct LayerKvCache {
-  KvCacheView pages;
+  std::variant<std::monostate, KvCacheView, LatentCacheView, StateCacheView> pages;
   std::size_t group = 0;
 };
 
@@ -63,9 +89,10 @@ class Model {
   [[nodiscard]] virtual std::int64_t weight_bytes() const noexcept = 0;
   /// Parts in which every row-parallel layer is reduced; see WeightSpec::k_shards.
   [[nodiscard]] virtual std::int32_t canonical_shards() const noexcept = 0;
-  /// One per attention layer of all stages, in order; of each the heads of this rank.
-  [[nodiscard]] virtual std::vector<KVCacheSpec> kv_cache_specs(std::int32_t block_size,
-                                                                DType dtype) const = 0;
+  /// Of the layers of this rank's stage that have a cache, in order; of each the heads of this
+  /// rank.
+  [[nodiscard]] virtual std::vector<LayerCacheSpec> kv_cache_specs(std::int32_t block_size,
+                                                                   DType dtype) const = 0;
 
   /// Takes the activation memory for such batches. Returns its bytes. Errors: kIo.
   virtual Result<std::int64_t> reserve(const BatchLimits& limits) = 0;

@@ -8,6 +8,7 @@
 #include "runtime/models/parallel.hpp"
 #include "runtime/worker/communicators/create.hpp"
 #include "runtime/worker/host_memory.hpp"
+#include "runtime/worker/layer_caches.hpp"
 #include "runtime/worker/logits_processors/token_bitmask.hpp"
 #include "runtime/worker/numa.hpp"
 
@@ -17,21 +18,6 @@ namespace {
 /// Logits are computed for so many rows at a time, which bounds their memory.
 constexpr std::int64_t kMaxLogitRows = 64;
 
-ElementType cache_element_type(DType dtype) {
-  switch (dtype) {
-    case DType::kBF16:
-      return ElementType::kBF16;
-    case DType::kF16:
-      return ElementType::kF16;
-    case DType::kI8:
-      return ElementType::kI8;
-    case DType::kF8E4M3:
-      return ElementType::kF8E4M3;
-    default:
-      return ElementType::kF32;
-  }
-}
-
 Result<DType> parse_kv_cache_dtype(const std::string& name, DType model_dtype) {
   if (name == "auto") return model_dtype;
   if (name == "int8") return DType::kI8;
@@ -40,12 +26,13 @@ Result<DType> parse_kv_cache_dtype(const std::string& name, DType model_dtype) {
 }
 
 /// What the layers of a model of that type ask for. Pre: the option's name is a type's.
-std::vector<KVCacheSpec> cache_specs(const Model& model, DType model_dtype,
-                                     const WorkerOptions& options) {
+std::vector<LayerCacheSpec> cache_specs(const Model& model, DType model_dtype,
+                                        const WorkerOptions& options) {
   const DType dtype = parse_kv_cache_dtype(options.kv_cache_dtype, model_dtype).value();
-  std::vector<KVCacheSpec> specs = model.kv_cache_specs(options.block_size, dtype);
-  for (KVCacheSpec& spec : specs)
-    spec.scale_bytes = static_cast<std::int32_t>(scale_bytes(cache_element_type(dtype)));
+  std::vector<LayerCacheSpec> specs = model.kv_cache_specs(options.block_size, dtype);
+  for (LayerCacheSpec& layer : specs)
+    if (TokenShape* token = layer.spec.token())
+      token->scale_bytes = static_cast<std::int32_t>(scale_bytes(cache_element_type(token->dtype)));
   return specs;
 }
 
@@ -138,11 +125,16 @@ Result<void> ModelRunner::reserve_memory() {
   return {};
 }
 
-std::vector<KVCacheSpec> ModelRunner::kv_cache_specs() const {
-  std::vector<KVCacheSpec> specs = cache_specs(*loaded_.model, loaded_.dtype, options_);
+std::vector<LayerCacheSpec> ModelRunner::kv_cache_specs() const {
+  std::vector<LayerCacheSpec> specs = cache_specs(*loaded_.model, loaded_.dtype, options_);
   if (draft_model_ == nullptr) return specs;
-  const auto more = cache_specs(draft_model_->model(), draft_model_->dtype(), options_);
-  specs.insert(specs.end(), more.begin(), more.end());
+  // With a draft model there is one stage.
+  const auto num_own = static_cast<std::int32_t>(specs.size());
+  for (LayerCacheSpec& layer :
+       cache_specs(draft_model_->model(), draft_model_->dtype(), options_)) {
+    layer.layer += num_own;
+    specs.push_back(std::move(layer));
+  }
   return specs;
 }
 
@@ -175,13 +167,14 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   peers_.reset();
   num_samples_taken_ += awaited_samples_.size();
   awaited_samples_.clear();
-  const std::size_t num_layers = kv_cache_specs().size();
+  const std::vector<LayerCacheSpec> specs = kv_cache_specs();
+  const std::size_t num_layers =
+      specs.empty() ? 0 : static_cast<std::size_t>(specs.back().layer) + 1;
   std::vector<LayerKvCache> caches(num_layers);
   std::vector<std::int32_t> block_sizes;
   // A stage keeps those of the pool's tensors that its layers use.
-  const Slice layers_here = stage_layers(std::ssize(caches), options_.parallel);
   const auto is_here = [&](std::int32_t layer) {
-    return layer >= layers_here.begin && layer < layers_here.end();
+    return std::ranges::find(specs, layer, &LayerCacheSpec::layer) != specs.end();
   };
   const std::size_t num_tensors = config.page_bytes.size();
   std::vector<bool> is_used(num_tensors);
@@ -204,26 +197,20 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
     block_sizes.push_back(group.spec.block_size);
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
       if (!is_here(group.layers[i])) continue;
-      const KVCacheSpec& spec = group.layer_spec(i);
       LayerKvCache& cache = caches.at(static_cast<std::size_t>(group.layers[i]));
-      CHECK(cache.pages.data == nullptr, group.layers[i]);
-      cache = {.pages = {.data = memory.data() + tensors[i].offset,
-                         .type = cache_element_type(spec.dtype),
-                         .num_blocks = config.num_blocks,
-                         .block_size = spec.block_size,
-                         .num_kv_heads = spec.num_kv_heads,
-                         .head_dim = spec.head_dim},
-               .group = g};
-      if (cache.pages.block_bytes() != config.page_bytes[i])
-        return Error{ErrorCode::kUnsupported,
-                     "a page of layer " + std::to_string(group.layers[i]) + " takes " +
-                         std::to_string(cache.pages.block_bytes()) + " bytes, the pool's pages " +
-                         std::to_string(config.page_bytes[i])};
+      CHECK(std::holds_alternative<std::monostate>(cache.pages), group.layers[i]);
+      auto pages = layer_cache(group.layer_spec(i), g, memory.data() + tensors[i].offset,
+                               config.num_blocks, config.page_bytes[i]);
+      if (!pages.ok())
+        return Error{pages.error().code,
+                     "layer " + std::to_string(group.layers[i]) + ": " + pages.error().message};
+      cache = std::move(pages).value();
     }
   }
-  for (std::size_t layer = 0; layer < num_layers; ++layer)
-    CHECK((caches[layer].pages.data != nullptr) == is_here(static_cast<std::int32_t>(layer)),
-          layer);
+  for (const LayerCacheSpec& layer : specs)
+    CHECK(layer.spec.page_bytes() == 0 || !std::holds_alternative<std::monostate>(
+                                              caches[static_cast<std::size_t>(layer.layer)].pages),
+          layer.layer);
   cache_config_ = config;
   cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);

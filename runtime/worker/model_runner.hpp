@@ -102,7 +102,7 @@ class ModelRunner {
   ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded);
   Result<void> reserve_memory();
   /// One per layer: the model's, then those of a draft model.
-  [[nodiscard]] std::vector<KVCacheSpec> kv_cache_specs() const;
+  [[nodiscard]] std::vector<LayerCacheSpec> kv_cache_specs() const;
   void move_blocks(const SchedulerOutput& step);
   void score_and_sample(std::span<const InputBatch::Row> rows, const GrammarOutput& grammar,
                         ModelRunnerOutput& output);

@@ -30,11 +30,24 @@ Result<ModelLoaded> join_loaded(std::span<const ModelLoaded> loaded) {
       return differ_in_number("vocab_size", group.vocab_size, other.vocab_size);
     if (other.canonical_shards != group.canonical_shards)
       return differ_in_number("canonical_shards", group.canonical_shards, other.canonical_shards);
-    if (other.kv_cache_specs != group.kv_cache_specs)
-      return differ("the KV cache of the layers", std::string("one"), std::string("another"));
+    for (const LayerCacheSpec& layer : other.kv_cache_specs) {
+      const auto known =
+          std::ranges::find(group.kv_cache_specs, layer.layer, &LayerCacheSpec::layer);
+      if (known == group.kv_cache_specs.end())
+        group.kv_cache_specs.push_back(layer);
+      else if (known->spec != layer.spec)
+        return differ(("the KV cache of layer " + std::to_string(layer.layer)).c_str(),
+                      std::string("one"), std::string("another"));
+    }
     group.weight_bytes += other.weight_bytes;
     group.available_bytes = std::min(group.available_bytes, other.available_bytes);
   }
+  std::ranges::sort(group.kv_cache_specs, {}, &LayerCacheSpec::layer);
+  for (std::size_t i = 0; i < group.kv_cache_specs.size(); ++i)
+    if (std::cmp_not_equal(group.kv_cache_specs[i].layer, i))
+      return invalid_argument("the workers do not fit together: none of them has layer " +
+                              std::to_string(i) + " of the KV cache, there is a layer " +
+                              std::to_string(group.kv_cache_specs[i].layer));
   return group;
 }
 

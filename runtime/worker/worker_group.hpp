@@ -12,8 +12,9 @@
 
 namespace troupe {
 
-/// What the group has loaded: weights in sum, memory of the rank that has least. Pre: not empty, in
-/// the order of ranks, without errors. Errors: kInvalidArgument naming what two ranks differ in.
+/// What the group has loaded: the layers of all, weights in sum, memory of the rank that has least.
+/// Pre: not empty, in the order of ranks, without errors. Errors: kInvalidArgument naming what two
+/// ranks differ in, or a layer that none of them has.
 Result<ModelLoaded> join_loaded(std::span<const ModelLoaded> loaded);
 
 /// Joins the answers of several ranks to one per step. The Executor owns it: every step is begun,

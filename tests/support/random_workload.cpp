@@ -4,6 +4,14 @@
 #include <boost/test/unit_test.hpp>
 
 namespace troupe {
+namespace {
+
+std::int32_t num_speculative_blocks(const KVCacheSpec& spec) {
+  const auto* states = std::get_if<MambaSpec>(&spec.kind);
+  return states == nullptr ? 0 : states->num_speculative_blocks;
+}
+
+}  // namespace
 
 RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
   KVCacheSettings settings;
@@ -31,7 +39,7 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
   std::int32_t enough = 4;
   for (const KVCacheGroup& group : settings.groups)
     enough += ceil_div(config_.max_model_len + 8, group.spec.block_size) +
-              group.spec.num_speculative_blocks + 4;
+              num_speculative_blocks(group.spec) + 4;
   choose_connector(settings);
   // A load that is tried again reserves its blocks twice.
   if (connector_) enough *= 2;
@@ -39,7 +47,7 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
   config_.states = settings.state_positions();
   config_.has_block_ops =
       std::any_of(settings.groups.begin(), settings.groups.end(),
-                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+                  [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   manager_.emplace(settings);
   port_.emplace(*manager_);
   scheduler_.emplace(config_, *port_, nullptr, connector_ ? &*connector_ : nullptr);
@@ -48,7 +56,7 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
 void RandomWorkload::choose_connector(KVCacheSettings& settings) {
   const bool states =
       std::any_of(settings.groups.begin(), settings.groups.end(),
-                  [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kMamba; });
+                  [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   if (states || pick(0, 1) == 1) return;
   settings.kv_connector = true;
   const bool producer = pick(0, 1) == 1;
@@ -72,24 +80,21 @@ void RandomWorkload::choose_groups(KVCacheSettings& settings) {
                      : g == 0        ? pick(0, 1)
                      : with_states   ? 4
                                      : pick(1, 2);
-    constexpr KVCacheKind kKinds[] = {KVCacheKind::kFullAttention, KVCacheKind::kMla,
-                                      KVCacheKind::kSlidingWindow, KVCacheKind::kChunkedLocal,
-                                      KVCacheKind::kMamba};
-    spec.kind = kKinds[kind];
-    if (spec.kind == KVCacheKind::kSlidingWindow) {
-      spec.sliding_window = pick(2, 40);
-      if (pick(0, 3) == 0) spec.kind = KVCacheKind::kSlidingWindowMla;
+    if (kind == 1) spec.kind = MlaSpec{};
+    if (kind == 2) {
+      const AttentionWindow window{.num_tokens = pick(2, 40)};
+      spec.kind = SlidingWindowSpec{.window = window};
+      if (pick(0, 3) == 0) spec.kind = SlidingWindowMlaSpec{.window = window};
       if (!with_states && pick(0, 2) == 0) spec.block_size = 16;
     }
-    if (spec.kind == KVCacheKind::kChunkedLocal) spec.attention_chunk_size = 32;
-    if (spec.kind == KVCacheKind::kMamba) {
-      spec.mamba_mode = mode;
-      spec.num_speculative_blocks = pick(0, 3);
-      spec.num_prefill_checkpoint_blocks = mode == MambaMode::kAlign ? pick(0, 1) : 0;
-      if (spec.num_prefill_checkpoint_blocks > 0) spec.prefill_checkpoint_alignment = 8;
+    if (kind == 3) spec.kind = ChunkedLocalAttentionSpec{.chunk_size = 32};
+    if (kind == 4) {
+      MambaSpec states{.mode = mode, .num_speculative_blocks = pick(0, 3)};
+      states.num_prefill_checkpoint_blocks = mode == MambaMode::kAlign ? pick(0, 1) : 0;
+      if (states.num_prefill_checkpoint_blocks > 0) states.prefill_checkpoint_alignment = 8;
+      spec.kind = states;
     }
-    kinds_ +=
-        std::to_string(static_cast<int>(spec.kind)) + "/" + std::to_string(spec.block_size) + " ";
+    kinds_ += std::string(spec.kind_name()) + "/" + std::to_string(spec.block_size) + " ";
     settings.groups.push_back({.spec = spec});
   }
   if (partial && mode == MambaMode::kAlign) settings.prefix_match_unit = 8;
@@ -98,7 +103,7 @@ void RandomWorkload::choose_groups(KVCacheSettings& settings) {
 void RandomWorkload::choose_drafter(KVCacheSettings& settings) {
   const bool chunked = std::any_of(
       settings.groups.begin(), settings.groups.end(),
-      [](const KVCacheGroup& group) { return group.spec.kind == KVCacheKind::kChunkedLocal; });
+      [](const KVCacheGroup& group) { return group.spec.is<ChunkedLocalAttentionSpec>(); });
   if (pick(0, 2) > 0) return;
   const bool eagle = !chunked && pick(0, 1) == 1;
   SpeculativeConfig& speculative = config_.speculative;

@@ -117,9 +117,9 @@ class ReplaceableEngine {
     model_ = answer_of<ModelLoaded>(worker_, LoadModel{worker_options});
     BOOST_REQUIRE(!model_.error.has_value());
     cache_ =
-        make_kv_cache_config(model_.kv_cache_specs, {.available_bytes = 64 << 20,
-                                                     .max_model_len = model_.max_model_len,
-                                                     .max_in_flight_tokens = 2 * kMaxBatchedTokens})
+        make_kv_cache_config(model_.layer_specs(), {.available_bytes = 64 << 20,
+                                                    .max_model_len = model_.max_model_len,
+                                                    .max_in_flight_tokens = 2 * kMaxBatchedTokens})
             .value();
     tokenizer_ = Tokenizer::load(folder).value();
     InputProcessorOptions options;

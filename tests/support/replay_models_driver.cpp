@@ -309,7 +309,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   DrivenRunner driven{.runner = std::move(runner).value(),
                       .cache = {},
                       .num_draft_tokens = options.speculative.num_draft_tokens};
-  driven.cache = plan_cache(driven.runner->describe().kv_cache_specs, options.num_blocks);
+  driven.cache = plan_cache(driven.runner->describe().layer_specs(), options.num_blocks);
   const Result<void> initialized = driven.runner->initialize_kv_cache(driven.cache);
   if (!initialized.ok()) throw std::runtime_error(initialized.error().message);
   return driven;

@@ -97,20 +97,20 @@ std::vector<KVCacheGroup> groups_from_json(const json& groups) {
     const std::string kind = group["kind"];
     spec.block_size = group["block_size"];
     if (kind == "sliding_window") {
-      spec.kind = KVCacheKind::kSlidingWindow;
-      spec.sliding_window = group["sliding_window"];
-      spec.extra_retained_tokens = group.value("extra_retained_tokens", 0);
+      spec.kind = SlidingWindowSpec{
+          .window = {.num_tokens = group["sliding_window"],
+                     .extra_retained_tokens = group.value("extra_retained_tokens", 0)}};
     } else if (kind == "chunked_local") {
-      spec.kind = KVCacheKind::kChunkedLocal;
-      spec.attention_chunk_size = group["attention_chunk_size"];
+      spec.kind = ChunkedLocalAttentionSpec{.chunk_size = group["attention_chunk_size"]};
     } else if (kind == "mamba") {
-      spec.kind = KVCacheKind::kMamba;
-      spec.mamba_mode = group["mode"] == "align" ? MambaMode::kAlign : MambaMode::kNone;
-      spec.num_speculative_blocks = group.value("num_speculative_blocks", 0);
-      spec.num_prefill_checkpoint_blocks = group.value("num_prefill_checkpoint_blocks", 0);
+      MambaSpec states{
+          .mode = group["mode"] == "align" ? MambaMode::kAlign : MambaMode::kNone,
+          .num_speculative_blocks = group.value("num_speculative_blocks", 0),
+          .num_prefill_checkpoint_blocks = group.value("num_prefill_checkpoint_blocks", 0)};
       if (group.contains("prefill_checkpoint_alignment") &&
           !group["prefill_checkpoint_alignment"].is_null())
-        spec.prefill_checkpoint_alignment = group["prefill_checkpoint_alignment"];
+        states.prefill_checkpoint_alignment = group["prefill_checkpoint_alignment"];
+      spec.kind = states;
     } else {
       CHECK(kind == "full", kind);
     }
@@ -241,16 +241,13 @@ json event_json(const KVCacheEvent& event, const std::string& event_hashes) {
             {"group", removed->group}};
   if (std::holds_alternative<AllBlocksCleared>(event)) return {{"ev", "cleared"}};
   const auto& stored = std::get<BlocksStored>(event);
-  constexpr std::array kKinds = {
-      "full_attention",  "sliding_window", "chunked_local_attention", "mamba",
-      "cross_attention", "mla_attention",  "sink_full_attention",     "sliding_window_mla"};
   json result = {{"ev", "stored"},
                  {"hashes", json::array()},
                  {"tokens", stored.token_ids},
                  {"block_size", stored.block_size},
                  {"medium", "GPU"},
                  {"group", stored.group},
-                 {"kind", kKinds.at(static_cast<std::size_t>(stored.kind))}};
+                 {"kind", stored.kind}};
   if (stored.parent) result["parent"] = event_hash(*stored.parent, event_hashes);
   if (stored.lora) {
     result["lora_id"] = stored.lora->int_id;

@@ -13,19 +13,13 @@ namespace {
 
 using nlohmann::json;
 
-KVCacheSpec full_spec() {
-  KVCacheSpec spec;
-  spec.num_kv_heads = 2;
-  spec.head_dim = 64;
-  spec.dtype = DType::kBF16;
-  return spec;
-}
+constexpr TokenShape kToken = {.num_kv_heads = 2, .head_dim = 64, .dtype = DType::kBF16};
+constexpr TokenShape kLatent = {.num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
 
+KVCacheSpec full_spec() { return {.kind = FullAttentionSpec{kToken}}; }
+KVCacheSpec latent_spec() { return {.kind = MlaSpec{kLatent}}; }
 KVCacheSpec sliding_spec(std::int32_t window) {
-  KVCacheSpec spec = full_spec();
-  spec.kind = KVCacheKind::kSlidingWindow;
-  spec.sliding_window = window;
-  return spec;
+  return {.kind = SlidingWindowSpec{kToken, {.num_tokens = window}}};
 }
 
 /// The layers of a golden case, rebuilt from its groups. With hybrid groups off the golden shows
@@ -78,7 +72,7 @@ BOOST_AUTO_TEST_CASE(layers_are_grouped_and_blocks_counted_as_the_reference_does
       BOOST_REQUIRE(config->groups.size() == grouping["groups"].size());
       for (std::size_t g = 0; g < config->groups.size(); ++g) {
         BOOST_TEST(config->groups[g].layers.size() == grouping["groups"][g]["layers"].size());
-        BOOST_TEST((config->groups[g].spec.kind == KVCacheKind::kSlidingWindow) ==
+        BOOST_TEST(config->groups[g].spec.is<SlidingWindowSpec>() ==
                    !grouping["groups"][g]["window"].is_null());
       }
     }
@@ -104,21 +98,18 @@ BOOST_AUTO_TEST_CASE(too_little_memory_names_the_longest_request_that_would_fit)
 BOOST_AUTO_TEST_CASE(pages_are_as_large_as_what_a_layer_keeps) {
   KVCacheSpec spec = full_spec();  // 2 heads of 64, 16 tokens, bf16
   BOOST_TEST(spec.page_bytes() == 2 * (64 + 64) * 16 * 2);
-  spec.head_dim_v = 32;
+  spec.token()->head_dim_v = 32;
   BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 16 * 2);
-  spec.tokens_per_state = 4;
+  spec.token()->tokens_per_state = 4;
   BOOST_TEST(spec.page_bytes() == 2 * (64 + 32) * 4 * 2);
-  const KVCacheSpec latent{
-      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
-  BOOST_TEST(latent.page_bytes() == 576 * 16 * 2);
-  KVCacheSpec mamba{.kind = KVCacheKind::kMamba, .block_size = 1024};
-  mamba.state_bytes = 5000;
+  BOOST_TEST(latent_spec().page_bytes() == 576 * 16 * 2);
+  KVCacheSpec mamba{.kind = MambaSpec{.state_bytes = 5000}, .block_size = 1024};
   BOOST_TEST(mamba.page_bytes() == 5000);
   mamba.padded_page_bytes = 8192;
   BOOST_TEST(mamba.page_bytes() == 8192);
   KVCacheSpec scaled = full_spec();
-  scaled.dtype = DType::kI8;
-  scaled.scale_bytes = 4;
+  scaled.token()->dtype = DType::kI8;
+  scaled.token()->scale_bytes = 4;
   BOOST_TEST(scaled.page_bytes() == 2 * (64 + 4 + 64 + 4) * 16);
 }
 
@@ -128,50 +119,39 @@ BOOST_AUTO_TEST_CASE(each_kind_holds_what_it_can_look_at) {
     const std::vector<KVCacheGroup> groups = {{.spec = spec, .layers = {0}}};
     return max_request_blocks(groups, num_tokens, limits);
   };
-  KVCacheSpec spec = full_spec();
-  for (const KVCacheKind kind : {KVCacheKind::kFullAttention, KVCacheKind::kMla}) {
-    spec.kind = kind;
-    BOOST_TEST(blocks(spec, 1001) == 63);
-  }
-  spec.sliding_window = 33;
-  for (const KVCacheKind kind : {KVCacheKind::kSlidingWindow, KVCacheKind::kSlidingWindowMla}) {
-    spec.kind = kind;
+  for (const KVCacheSpec& spec : {full_spec(), latent_spec()}) BOOST_TEST(blocks(spec, 1001) == 63);
+  AttentionWindow window{.num_tokens = 33};
+  for (const KVCacheSpec& spec :
+       {sliding_spec(33), KVCacheSpec{.kind = SlidingWindowMlaSpec{kLatent, window}}}) {
     BOOST_TEST(blocks(spec, 1001) == (32 + 64) / 16 + 1);
     BOOST_TEST(blocks(spec, 17) == 2 + 1);
   }
-  spec.extra_retained_tokens = 16;
-  BOOST_TEST(blocks(spec, 1001) == (32 + 16 + 64) / 16 + 1);
-  spec = full_spec();
-  spec.kind = KVCacheKind::kChunkedLocal;
-  spec.attention_chunk_size = 128;
-  BOOST_TEST(blocks(spec, 1001) == (128 + 64) / 16);
-  spec.kind = KVCacheKind::kCrossAttention;
-  BOOST_TEST(blocks(spec, 1001) == 94);
-  spec.kind = KVCacheKind::kMamba;
-  spec.num_speculative_blocks = 3;
-  BOOST_TEST(blocks(spec, 1001) == 1 + 3);
-  spec.mamba_mode = MambaMode::kAlign;
-  BOOST_TEST(blocks(spec, 1001) == 2 + 3);
-  spec.num_prefill_checkpoint_blocks = 1;
-  BOOST_TEST(blocks(spec, 1001) == 2 + 3 + 1);
+  window.extra_retained_tokens = 16;
+  BOOST_TEST(blocks({.kind = SlidingWindowSpec{kToken, window}}, 1001) == (32 + 16 + 64) / 16 + 1);
+  BOOST_TEST(blocks({.kind = ChunkedLocalAttentionSpec{kToken, 128}}, 1001) == (128 + 64) / 16);
+  BOOST_TEST(blocks({.kind = CrossAttentionSpec{kToken}}, 1001) == 94);
+  MambaSpec states{.num_speculative_blocks = 3};
+  BOOST_TEST(blocks({.kind = states}, 1001) == 1 + 3);
+  states.mode = MambaMode::kAlign;
+  BOOST_TEST(blocks({.kind = states}, 1001) == 2 + 3);
+  states.num_prefill_checkpoint_blocks = 1;
+  BOOST_TEST(blocks({.kind = states}, 1001) == 2 + 3 + 1);
 }
 
 BOOST_AUTO_TEST_CASE(pages_that_do_not_divide_the_largest_are_padded_but_not_latent_ones) {
-  KVCacheSpec state{.kind = KVCacheKind::kMamba, .block_size = 512};
-  state.state_bytes = 10000;
+  KVCacheSpec state{.kind = MambaSpec{.state_bytes = 10000}, .block_size = 512};
   KVCacheSpec small = sliding_spec(64);
-  small.num_kv_heads = 1;
+  small.token()->num_kv_heads = 1;
   const auto groups = group_layers(std::vector<KVCacheSpec>{state, full_spec(), small}, true);
   BOOST_REQUIRE(groups.ok());
   BOOST_REQUIRE(groups->size() == 3u);
   for (const KVCacheGroup& group : *groups) BOOST_TEST(group.spec.page_bytes() == 10000);
   BOOST_TEST((*groups)[1].spec.block_size == 16);
-  const KVCacheSpec latent{
-      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
+  const KVCacheSpec latent = latent_spec();
   const auto mixed = group_layers(std::vector<KVCacheSpec>{latent, state, latent}, true);
   BOOST_REQUIRE(mixed.ok());  // the state is smaller, and padded
   BOOST_TEST((*mixed)[1].spec.page_bytes() == latent.page_bytes());
-  state.state_bytes = 20000;
+  state.kind = MambaSpec{.state_bytes = 20000};
   const auto refused = group_layers(std::vector<KVCacheSpec>{latent, state}, true);
   BOOST_REQUIRE(!refused.ok());
   BOOST_TEST(refused.error().message.find("18432") != std::string::npos);
@@ -180,9 +160,8 @@ BOOST_AUTO_TEST_CASE(pages_that_do_not_divide_the_largest_are_padded_but_not_lat
 
 BOOST_AUTO_TEST_CASE(layers_that_hold_the_same_tokens_are_one_group_whatever_a_token_takes) {
   KVCacheSpec small = full_spec();
-  small.num_kv_heads = 1;
-  KVCacheSpec latent{
-      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
+  small.token()->num_kv_heads = 1;
+  const KVCacheSpec latent = latent_spec();
   const std::vector<KVCacheSpec> layers = {full_spec(), small, latent, full_spec()};
   const std::int64_t block_bytes =
       2 * full_spec().page_bytes() + small.page_bytes() + latent.page_bytes();
@@ -199,7 +178,7 @@ BOOST_AUTO_TEST_CASE(layers_that_hold_the_same_tokens_are_one_group_whatever_a_t
                                                 latent.page_bytes(), full_spec().page_bytes()}));
 
   KVCacheSpec small_window = sliding_spec(64);
-  small_window.num_kv_heads = 1;
+  small_window.token()->num_kv_heads = 1;
   const auto groups_of = [](std::vector<KVCacheSpec> specs) {
     const auto groups = group_layers(specs, true);
     BOOST_REQUIRE(groups.ok());
@@ -216,25 +195,23 @@ BOOST_AUTO_TEST_CASE(layers_that_hold_the_same_tokens_are_one_group_whatever_a_t
 }
 
 BOOST_AUTO_TEST_CASE(windows_beside_latent_layers_hold_all_tokens_if_pages_cannot_be_made_equal) {
-  const KVCacheSpec latent{
-      .kind = KVCacheKind::kMla, .num_kv_heads = 1, .head_dim = 576, .dtype = DType::kBF16};
+  const KVCacheSpec latent = latent_spec();
   KVCacheSpec window = sliding_spec(64);
-  window.num_kv_heads = 5;  // 20480 bytes, and latent pages of 18432 are not padded
+  window.token()->num_kv_heads = 5;  // 20480 bytes, and latent pages of 18432 are not padded
   const auto groups = group_layers(std::vector<KVCacheSpec>{latent, window, latent}, true);
   BOOST_REQUIRE(groups.ok());
   BOOST_REQUIRE(groups->size() == 1u);
   const KVCacheGroup& group = (*groups)[0];
   BOOST_TEST((group.spec == latent));
   BOOST_REQUIRE(group.layer_specs.size() == 3u);
-  BOOST_TEST((group.layer_specs[1].kind == KVCacheKind::kFullAttention));
-  BOOST_TEST(group.layer_specs[1].sliding_window == 0);
+  BOOST_TEST(group.layer_specs[1].is<FullAttentionSpec>());
   BOOST_TEST(group.layer_specs[1].page_bytes() == window.page_bytes());
   // Latent pages that are the larger ones: the window's are padded, and it stays a window.
-  window.num_kv_heads = 3;
+  window.token()->num_kv_heads = 3;
   const auto padded = group_layers(std::vector<KVCacheSpec>{latent, window, latent}, true);
   BOOST_REQUIRE(padded.ok());
   BOOST_REQUIRE(padded->size() == 3u);
-  BOOST_TEST(((*padded)[2].spec.kind == KVCacheKind::kSlidingWindow));
+  BOOST_TEST((*padded)[2].spec.is<SlidingWindowSpec>());
   BOOST_TEST((*padded)[2].spec.page_bytes() == latent.page_bytes());
 }
 
@@ -252,8 +229,7 @@ BOOST_AUTO_TEST_CASE(the_length_of_requests_can_follow_from_the_memory) {
 }
 
 BOOST_AUTO_TEST_CASE(encoder_only_layers_need_no_cache) {
-  KVCacheSpec encoder = full_spec();
-  encoder.kind = KVCacheKind::kEncoderOnlyAttention;
+  const KVCacheSpec encoder{.kind = EncoderOnlyAttentionSpec{}};
   const auto none = make_kv_cache_config(std::vector<KVCacheSpec>(3, encoder),
                                          {.available_bytes = 1 << 20, .max_model_len = 512});
   BOOST_REQUIRE(none.ok());
@@ -280,8 +256,7 @@ BOOST_AUTO_TEST_CASE(concurrency_and_the_longest_request_follow_from_the_blocks)
 }
 
 BOOST_AUTO_TEST_CASE(sink_attention_is_refused_by_name) {
-  KVCacheSpec sink = full_spec();
-  sink.kind = KVCacheKind::kSinkFullAttention;
+  const KVCacheSpec sink{.kind = SinkFullAttentionSpec{kToken}};
   KVCacheSettings settings;
   settings.groups = {{.spec = full_spec()}, {.spec = sink}};
   const std::vector<KVCacheSpec> layers = {full_spec(), sink};
@@ -311,7 +286,7 @@ BOOST_AUTO_TEST_CASE(the_retention_interval_must_go_with_the_groups) {
 
 BOOST_AUTO_TEST_CASE(smaller_pages_become_equal_through_larger_blocks) {
   KVCacheSpec half = sliding_spec(64);
-  half.num_kv_heads = 1;
+  half.token()->num_kv_heads = 1;
   const std::vector<KVCacheSpec> layers = {full_spec(), half};
   const auto groups = group_layers(layers, true);
   BOOST_REQUIRE(groups.ok());

@@ -5,12 +5,12 @@
 namespace troupe {
 namespace {
 
-KVCacheSpec spec_of(KVCacheKind kind, std::int32_t block_size) {
-  KVCacheSpec spec{.kind = kind, .block_size = block_size};
-  if (kind == KVCacheKind::kMamba) spec.mamba_mode = MambaMode::kAlign;
-  if (kind == KVCacheKind::kSlidingWindow || kind == KVCacheKind::kSlidingWindowMla)
-    spec.sliding_window = 17;
-  return spec;
+constexpr AttentionWindow kWindow = {.num_tokens = 17};
+constexpr MambaSpec kAligned = {.mode = MambaMode::kAlign};
+
+template <class Kind>
+KVCacheSpec spec_of(const Kind& kind, std::int32_t block_size) {
+  return {.kind = kind, .block_size = block_size};
 }
 
 KVCacheSettings settings_of(const std::vector<KVCacheSpec>& specs) {
@@ -45,8 +45,8 @@ bool compute(KVCacheManager& manager, CachedRequest& request, std::int32_t compu
 }
 
 BOOST_AUTO_TEST_CASE(latent_attention_hits_as_full_attention_does) {
-  for (const KVCacheKind kind : {KVCacheKind::kFullAttention, KVCacheKind::kMla}) {
-    KVCacheManager manager(settings_of({spec_of(kind, 8)}));
+  for (const KVCacheSpec& spec : {spec_of(FullAttentionSpec{}, 8), spec_of(MlaSpec{}, 8)}) {
+    KVCacheManager manager(settings_of({spec}));
     BOOST_TEST(compute(manager, add(manager, 1, 40), 0, 40));
     CachedRequest& second = add(manager, 2, 40);
     CacheHit hit = manager.get_computed_blocks(second);
@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(latent_attention_hits_as_full_attention_does) {
 }
 
 BOOST_AUTO_TEST_CASE(a_latent_window_slides_as_any_other) {
-  KVCacheManager manager(settings_of({spec_of(KVCacheKind::kSlidingWindowMla, 8)}));
+  KVCacheManager manager(settings_of({spec_of(SlidingWindowMlaSpec{.window = kWindow}, 8)}));
   CachedRequest& first = add(manager, 1, 64);
   BOOST_TEST(compute(manager, first, 0, 64));
   manager.remove_skipped_blocks(first, 64);
@@ -67,8 +67,8 @@ BOOST_AUTO_TEST_CASE(a_latent_window_slides_as_any_other) {
 }
 
 BOOST_AUTO_TEST_CASE(cross_attention_takes_its_blocks_once_and_gives_all_back) {
-  KVCacheSettings settings = settings_of(
-      {spec_of(KVCacheKind::kFullAttention, 16), spec_of(KVCacheKind::kCrossAttention, 16)});
+  KVCacheSettings settings =
+      settings_of({spec_of(FullAttentionSpec{}, 16), spec_of(CrossAttentionSpec{}, 16)});
   settings.prefix_caching = false;
   settings.num_blocks = 1 + 6;
   KVCacheManager manager(settings);
@@ -93,8 +93,7 @@ BOOST_AUTO_TEST_CASE(cross_attention_takes_its_blocks_once_and_gives_all_back) {
 
 /// Full attention and states in blocks of 16 tokens, hashes for every 8.
 KVCacheSettings partial_settings() {
-  KVCacheSettings settings =
-      settings_of({spec_of(KVCacheKind::kFullAttention, 16), spec_of(KVCacheKind::kMamba, 16)});
+  KVCacheSettings settings = settings_of({spec_of(FullAttentionSpec{}, 16), spec_of(kAligned, 16)});
   settings.prefix_match_unit = 8;
   return settings;
 }
@@ -138,8 +137,7 @@ BOOST_AUTO_TEST_CASE(a_hit_that_ends_inside_a_block_gets_a_copy_of_it) {
 }
 
 BOOST_AUTO_TEST_CASE(a_state_is_not_hit_in_the_step_that_writes_it) {
-  KVCacheManager manager(
-      settings_of({spec_of(KVCacheKind::kFullAttention, 8), spec_of(KVCacheKind::kMamba, 8)}));
+  KVCacheManager manager(settings_of({spec_of(FullAttentionSpec{}, 8), spec_of(kAligned, 8)}));
   CachedRequest& first = add(manager, 1, 40);
   BOOST_TEST(compute(manager, first, 0, 32));
   CachedRequest& second = add(manager, 2, 40);
@@ -152,10 +150,10 @@ BOOST_AUTO_TEST_CASE(a_state_is_not_hit_in_the_step_that_writes_it) {
 }
 
 BOOST_AUTO_TEST_CASE(a_checkpoint_keeps_a_state_from_inside_a_step) {
-  KVCacheSpec state = spec_of(KVCacheKind::kMamba, 8);
-  state.num_prefill_checkpoint_blocks = 1;
-  state.prefill_checkpoint_alignment = 8;
-  KVCacheManager manager(settings_of({spec_of(KVCacheKind::kFullAttention, 8), state}));
+  MambaSpec states = kAligned;
+  states.num_prefill_checkpoint_blocks = 1;
+  states.prefill_checkpoint_alignment = 8;
+  KVCacheManager manager(settings_of({spec_of(FullAttentionSpec{}, 8), spec_of(states, 8)}));
   CachedRequest& first = add(manager, 1, 45);
   BOOST_TEST(compute(manager, first, 0, 45));  // in one step
   BOOST_TEST((first.groups[1].blocks == std::vector<BlockId>{0, 0, 0, 0, 7, 8}));

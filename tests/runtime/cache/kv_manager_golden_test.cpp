@@ -47,10 +47,8 @@ struct Replay {
     KVCacheSettings settings;
     for (const json& group : trace["groups"]) {
       KVCacheSpec spec{.block_size = trace["block_size"]};
-      if (group[0] == "sliding_window") {
-        spec.kind = KVCacheKind::kSlidingWindow;
-        spec.sliding_window = group[1];
-      }
+      if (group[0] == "sliding_window")
+        spec.kind = SlidingWindowSpec{.window = {.num_tokens = group[1]}};
       settings.groups.push_back({.spec = spec});
     }
     settings.num_blocks = trace["num_blocks"];

@@ -118,6 +118,7 @@ BlocksStored row(std::vector<BlockHash> hashes, std::vector<TokenId> token_ids) 
   event.hashes = std::move(hashes);
   event.token_ids = std::move(token_ids);
   event.block_size = 16;
+  event.kind = FullAttentionSpec::kName;
   return event;
 }
 
@@ -165,7 +166,7 @@ BOOST_AUTO_TEST_CASE(recorded_events_are_encoded_as_the_reference_publishes_them
 
   BlocksStored window = row({kA}, count_up(16));
   window.group = 1;
-  window.kind = KVCacheKind::kSlidingWindow;
+  window.kind = "sliding_window";
   window.sliding_window = 1024;
   window.session_id = "sess-1";
   BOOST_TEST(encode(window) == golden_hex("stored-swa-session"));

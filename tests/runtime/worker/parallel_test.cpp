@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/worker/model_runner.hpp"
+#include "runtime/worker/worker_group.hpp"
 #include "tests/support/quantized_writer.hpp"
 #include "tests/support/replay_models_driver.hpp"
 
@@ -46,8 +47,8 @@ class Ranks {
                                       {});
       BOOST_REQUIRE_MESSAGE(runner.ok(), (runner.ok() ? "" : runner.error().message));
       runners_.push_back(std::move(runner).value());
-      BOOST_REQUIRE(initialize(runners_.size() - 1).ok());
     }
+    for (std::size_t rank = 0; rank < size(); ++rank) BOOST_REQUIRE(initialize(rank).ok());
     meet(0);
   }
 
@@ -57,7 +58,9 @@ class Ranks {
 
   /// More bytes than a page takes are refused.
   Result<void> initialize(std::size_t rank, std::int64_t extra_page_bytes = 0) {
-    KVCacheConfig config = plan_cache(runners_[rank]->describe().kv_cache_specs, 96);
+    std::vector<ModelLoaded> loaded;
+    for (const auto& runner : runners_) loaded.push_back(runner->describe());
+    KVCacheConfig config = plan_cache(join_loaded(loaded).value().layer_specs(), 96);
     num_groups_ = config.groups.size();
     for (std::int64_t& bytes : config.page_bytes) bytes += extra_page_bytes;
     return runners_[rank]->initialize_kv_cache(config);

@@ -366,7 +366,8 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_made_for_an_fp8_cache_has_one_unless_the_optio
     options.speculative = {.num_draft_tokens = 2, .draft_model = kModel.string()};
     const auto runner = ModelRunner::load(options, {}).value();
     std::set<DType> types;
-    for (const KVCacheSpec& spec : runner->describe().kv_cache_specs) types.insert(spec.dtype);
+    for (const LayerCacheSpec& layer : runner->describe().kv_cache_specs)
+      types.insert(layer.spec.token()->dtype);
     return types;
   };
   const std::string scheme = R"({"num_bits":8,"type":"float","strategy":"tensor"})";

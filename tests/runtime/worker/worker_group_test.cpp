@@ -81,5 +81,30 @@ BOOST_AUTO_TEST_CASE(workers_that_do_not_fit_together_are_told_in_what) {
              "the workers do not fit together: cpu_isa is avx512 on rank 0, avx2 on rank 1");
 }
 
+BOOST_AUTO_TEST_CASE(the_layers_of_all_stages_are_joined_in_order) {
+  const auto layer = [](std::int32_t number, std::int32_t head_dim) {
+    return LayerCacheSpec{number, {.kind = FullAttentionSpec{{.head_dim = head_dim}}}};
+  };
+  const auto joined = [](const std::vector<std::vector<LayerCacheSpec>>& of_ranks) {
+    std::vector<ModelLoaded> loaded;
+    for (const auto& layers : of_ranks)
+      loaded.push_back(
+          {.rank = static_cast<std::int32_t>(loaded.size()), .kv_cache_specs = layers});
+    return join_loaded(loaded);
+  };
+  // Two stages of two ranks each.
+  const std::vector<LayerCacheSpec> first = {layer(0, 8), layer(1, 16)};
+  const std::vector<LayerCacheSpec> second = {layer(2, 32)};
+  const auto all = joined({first, first, second, second});
+  BOOST_REQUIRE(all.ok());
+  BOOST_TEST((all->layer_specs() == std::vector{first[0].spec, first[1].spec, second[0].spec}));
+  BOOST_TEST(joined({first, {layer(0, 8), layer(1, 8)}}).error().message ==
+             "the workers do not fit together: the KV cache of layer 1 is one on rank 0, another "
+             "on rank 1");
+  BOOST_TEST(joined({first, {layer(3, 8)}}).error().message ==
+             "the workers do not fit together: none of them has layer 2 of the KV cache, there is "
+             "a layer 3");
+}
+
 }  // namespace
 }  // namespace troupe
