@@ -127,6 +127,14 @@ struct GatherRowsArgs {
   Matrix out;
 };
 
+/// out[rows[i]] = x[i]; the other rows stay as they are. rows: [x.num_rows], each in
+/// [0, out.num_rows), none twice.
+struct ScatterRowsArgs {
+  ConstMatrix x;
+  const std::int32_t* rows = nullptr;
+  Matrix out;
+};
+
 /// out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) per row (RMSNorm, arXiv 1910.07467).
 /// weight: [C]. In place allowed. Gemma stores weight - 1: offset 1.
 struct RmsNormArgs {
@@ -176,12 +184,22 @@ struct RopeAndWriteKvArgs {
   KvCacheView cache;
 };
 
+/// Positions [begin, end) of a sequence whose tokens see each other, also those behind them: the
+/// tokens of one picture.
+struct TwoWaySpan {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  bool operator==(const TwoWaySpan&) const = default;
+};
+
 /// out[t] = softmax(q[t] k^T * scale) v over the pages of t's sequence (PagedAttention, arXiv
-/// 2309.06180, section 4.1), causal, for a batch that mixes prefill and decode.
+/// 2309.06180, section 4.1), causal but for two-way spans, for a batch that mixes prefill and
+/// decode.
 /// The queries of sequence s are rows query_start_loc[s] .. query_start_loc[s + 1] - 1 of q and are
 /// its last tokens: the last one is at position seq_lens[s] - 1; there may be none. KV head h
 /// serves the query heads h * G .. h * G + G - 1, G = num_heads / num_kv_heads.
-/// Pre: this step's K and V are written; head_dim <= kMaxHeadDim.
+/// Pre: this step's K and V are written; head_dim <= kMaxHeadDim; a span that holds a query's
+/// position ends with the sequence's last token or before it.
 struct AttentionArgs {
   ConstHeads q;  ///< [num_queries, num_heads, head_dim]
   KvCacheView cache;
@@ -195,8 +213,33 @@ struct AttentionArgs {
   float scale = 1.0f;
   std::int32_t sliding_window = 0;  ///< w > 0: a token sees itself and the w - 1 before it
   float logit_softcap = 0.0f;       ///< c > 0: scores become c tanh(score / c)
-  Heads out;                        ///< [num_queries, num_heads, head_dim]
+  /// Of sequence s the spans span_start_loc[s] .. span_start_loc[s + 1] - 1, in order, none
+  /// overlapping. A token in one sees all of it, beside what it sees anyway: a window does not cut
+  /// a span. Null: there are none.
+  const TwoWaySpan* two_way_spans = nullptr;
+  const std::int32_t* span_start_loc = nullptr;  ///< [num_seqs + 1], from 0
+  Heads out;                                     ///< [num_queries, num_heads, head_dim]
 };
+
+/// The positions that a query sees, [first, last].
+struct VisibleRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+TROUPE_INLINE VisibleRange visible_range(const AttentionArgs& args, std::int64_t seq,
+                                         std::int64_t position) {
+  VisibleRange range{0, position};
+  if (args.sliding_window > 0 && position >= args.sliding_window)
+    range.first = position - args.sliding_window + 1;
+  if (args.two_way_spans == nullptr) return range;
+  for (std::int32_t i = args.span_start_loc[seq]; i < args.span_start_loc[seq + 1]; ++i) {
+    const TwoWaySpan& span = args.two_way_spans[i];
+    if (position < span.begin || position >= span.end) continue;
+    if (span.begin < range.first) range.first = span.begin;
+    range.last = span.end - 1;
+  }
+  return range;
+}
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
 /// What a workspace for attention depends on.
@@ -231,6 +274,7 @@ struct AttentionShape {
   X(void, gated_mlp, (const OpContext& context, const GatedMlpArgs& args))                         \
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
   X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
+  X(void, scatter_rows, (const OpContext& context, const ScatterRowsArgs& args))                   \
   X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
   X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \

@@ -39,9 +39,9 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv
     const std::int64_t position = args.seq_lens[seq] - num_queries + query;
     tile.q[i] = args.q.row(first_token + query, head);
     tile.out[i] = args.out.row(first_token + query, head);
-    tile.last_visible[i] = position;
-    tile.first_visible[i] =
-        args.sliding_window > 0 ? max_of(0, position - args.sliding_window + 1) : 0;
+    const VisibleRange visible = visible_range(args, seq, position);
+    tile.first_visible[i] = visible.first;
+    tile.last_visible[i] = visible.last;
   }
   return tile;
 }

@@ -28,8 +28,9 @@ struct QueryTile {
   int num_rows = 0;
   const float* q[kQueryTileRows];
   float* out[kQueryTileRows];
-  std::int64_t first_visible[kQueryTileRows];  ///< position of the first key that the row sees
-  std::int64_t last_visible[kQueryTileRows];   ///< its own position
+  // Positions of the first and the last key that each row sees.
+  std::int64_t first_visible[kQueryTileRows];
+  std::int64_t last_visible[kQueryTileRows];
   bool is_whole = false;  ///< its chunks are attended one after the other by one thread
 };
 
@@ -45,7 +46,7 @@ struct ChunkRange {
   std::int64_t end;
 };
 TROUPE_INLINE ChunkRange visible_chunks(const QueryTile& tile) {
-  // Rows are in order of their positions.
+  // Rows are in order of their positions, and what they see begins and ends in that order.
   return {tile.first_visible[0] / kChunkTokens,
           tile.last_visible[tile.num_rows - 1] / kChunkTokens + 1};
 }

@@ -34,4 +34,12 @@ void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept 
   });
 }
 
+void scatter_rows(const OpContext& context, const ScatterRowsArgs& args) noexcept {
+  const std::int64_t num_cols = args.x.num_cols;
+  for_each_row(context, args.x.num_rows, num_cols, [&](std::int64_t i) {
+    memcpy(args.out.row(args.rows[i]), args.x.row(i),
+           static_cast<std::size_t>(num_cols) * sizeof(float));
+  });
+}
+
 }  // namespace troupe::TROUPE_ISA

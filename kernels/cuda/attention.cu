@@ -24,8 +24,7 @@ struct Query {
   const float* q;
   const std::int32_t* block_table;
   std::int64_t kv_head;
-  std::int64_t first_visible;  ///< position of the first key
-  std::int64_t last_visible;   ///< its own position
+  VisibleRange visible;
 };
 
 /// The sequence that a row of q belongs to: the last one that starts at or before it, since
@@ -48,11 +47,7 @@ __device__ Query make_query(const AttentionArgs& args, std::int64_t token, std::
   query.block_table =
       args.block_tables + args.block_table_rows[seq] * args.block_table_stride;
   query.kv_head = head / (args.q.num_heads / args.cache.num_kv_heads);
-  query.last_visible = args.seq_lens[seq] - 1 - tokens_after;
-  query.first_visible = 0;
-  if (args.sliding_window > 0 && query.last_visible >= args.sliding_window) {
-    query.first_visible = query.last_visible - args.sliding_window + 1;
-  }
+  query.visible = visible_range(args, seq, args.seq_lens[seq] - 1 - tokens_after);
   return query;
 }
 
@@ -131,10 +126,10 @@ __device__ void attend(const AttentionArgs& args, std::int64_t token, std::int64
   for_each_of_block(head_dim, [&](std::int64_t d) { q[d] = query.q[d]; });
   __syncthreads();
   SoftmaxState total;
-  const std::int64_t first_chunk_start = query.first_visible / kChunkTokens * kChunkTokens;
-  for (std::int64_t start = first_chunk_start; start <= query.last_visible; start += kChunkTokens) {
-    const std::int64_t first = max(query.first_visible, start);
-    const std::int64_t last = min(query.last_visible, start + kChunkTokens - 1);
+  const std::int64_t first_chunk_start = query.visible.first / kChunkTokens * kChunkTokens;
+  for (std::int64_t start = first_chunk_start; start <= query.visible.last; start += kChunkTokens) {
+    const std::int64_t first = max(query.visible.first, start);
+    const std::int64_t last = min(query.visible.last, start + kChunkTokens - 1);
     merge(attend_chunk<T>(args, query, q, start, first, last), total);
   }
   float* out = args.out.row(token, head);

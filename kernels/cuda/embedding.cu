@@ -34,4 +34,13 @@ void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept 
   });
 }
 
+void scatter_rows(const OpContext& context, const ScatterRowsArgs& args) noexcept {
+  const std::int64_t num_cols = args.x.num_cols;
+  for_each_element(context, args.x.num_rows * num_cols, [=] __device__(std::int64_t i) {
+    const std::int64_t row = i / num_cols;
+    const std::int64_t col = i % num_cols;
+    args.out.row(args.rows[row])[col] = args.x.row(row)[col];
+  });
+}
+
 }  // namespace troupe::TROUPE_DEVICE

@@ -27,6 +27,19 @@ struct Sequence {
         v(random_floats(length * shape.num_kv_heads * shape.head_dim, seed + 2, 2.0f)) {}
   std::int64_t length;
   Floats q, k, v;
+  std::vector<TwoWaySpan> spans;
+
+  /// The positions that the token at `t` sees, [first, second).
+  [[nodiscard]] std::pair<std::int64_t, std::int64_t> seen_by(std::int64_t t,
+                                                              std::int32_t window) const {
+    std::pair<std::int64_t, std::int64_t> seen = {
+        window > 0 ? std::max<std::int64_t>(0, t - window + 1) : 0, t + 1};
+    for (const TwoWaySpan& span : spans) {
+      if (t >= span.begin && t < span.end)
+        seen = {std::min<std::int64_t>(seen.first, span.begin), span.end};
+    }
+    return seen;
+  }
 };
 
 /// Whether queries and the softmax's weights are rounded to bf16.
@@ -71,7 +84,8 @@ std::vector<double> as_stored(const Floats& values, std::int64_t dim, ElementTyp
   return stored;
 }
 
-/// Causal attention in double precision, with k and v as the cache stores them, q rounded if said.
+/// Attention in double precision, causal but for the sequence's spans, with k and v as the cache
+/// stores them, q rounded if said.
 std::vector<double> reference_attention(const Shape& shape, const Sequence& seq, ElementType type,
                                         bool round_q = false) {
   const std::int64_t group = shape.num_heads / shape.num_kv_heads;
@@ -82,10 +96,9 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
   for (std::int64_t t = 0; t < seq.length; ++t) {
     for (std::int64_t h = 0; h < shape.num_heads; ++h) {
       const float* q = seq.q.data() + (t * shape.num_heads + h) * dim;
-      const std::int64_t first =
-          shape.window > 0 ? std::max<std::int64_t>(0, t - shape.window + 1) : 0;
+      const auto [first, end] = seq.seen_by(t, shape.window);
       std::vector<double> weights;
-      for (std::int64_t j = first; j <= t; ++j) {
+      for (std::int64_t j = first; j < end; ++j) {
         const double* k = keys.data() + (j * shape.num_kv_heads + h / group) * dim;
         double score = 0.0;
         for (std::int64_t d = 0; d < dim; ++d) {
@@ -101,7 +114,7 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
       const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
       for (std::int64_t d = 0; d < dim; ++d) {
         double value = 0.0;
-        for (std::int64_t j = first; j <= t; ++j) {
+        for (std::int64_t j = first; j < end; ++j) {
           const double* v = values.data() + (j * shape.num_kv_heads + h / group) * dim;
           value += weights[static_cast<std::size_t>(j - first)] / sum * v[d];
         }
@@ -165,8 +178,12 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
   std::vector<std::int32_t> starts = {0};
   std::vector<std::int32_t> lens;
   std::vector<std::int32_t> rows;
+  std::vector<TwoWaySpan> spans;
+  std::vector<std::int32_t> span_starts = {0};
   for (std::size_t s = 0; s < seqs.size(); ++s) {
     const auto [begin, end, num_queries] = pieces[s];
+    spans.insert(spans.end(), seqs[s].spans.begin(), seqs[s].spans.end());
+    span_starts.push_back(static_cast<std::int32_t>(spans.size()));
     const auto append = [end = end](Floats& to, const Floats& from, std::int64_t first,
                                     std::int64_t size) {
       to.insert(to.end(), from.begin() + first * size, from.begin() + end * size);
@@ -204,6 +221,8 @@ void run_step(const OpTable& ops, const Shape& shape, const std::vector<Sequence
                  .scale = shape.scale,
                  .sliding_window = shape.window,
                  .logit_softcap = shape.softcap,
+                 .two_way_spans = spans.empty() ? nullptr : spans.data(),
+                 .span_start_loc = span_starts.data(),
                  .out = heads(out, num_queries, shape.num_heads, shape.head_dim)});
   for (std::size_t s = 0; s < seqs.size(); ++s) {
     outs[s].resize(seqs[s].q.size());
@@ -436,6 +455,76 @@ BOOST_AUTO_TEST_CASE(a_broken_token_reaches_only_the_tokens_that_see_it) {
           BOOST_TEST(same == !sees_it, ops->name << " type " << int(type) << " token " << t
                                                  << " block size " << block_size);
         }
+      }
+    }
+  }
+}
+
+/// Two pictures in a row, one longer than a window, one over the end of a chunk.
+const std::vector<TwoWaySpan> kSpans = {{3, 9}, {9, 40}, {60, 61}, {250, 270}};
+
+BOOST_AUTO_TEST_CASE(tokens_of_a_span_see_all_of_it_and_the_others_what_they_always_see) {
+  constexpr std::int64_t kLength = 290;
+  for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kI8}) {
+    for (const Shape& shape : {kShapes[0], kShapes[3], kShapes[4]}) {
+      const Sequence causal(shape, kLength, 1);
+      Sequence seq = causal;
+      seq.spans = kSpans;
+      for (const OpTable* ops : all_tables()) {
+        const bool rounds = attends_in_bf16(*ops, shape, type);
+        const Floats got = run_in_pieces(*ops, shape, seq, type, 16, kLength, 3);
+        const double error = worst_error(got, reference_attention(shape, seq, type, rounds));
+        const double bound = !rounds ? 1e-5 : scale_bytes(type) == 0 ? 4e-3 : 6e-3;
+        BOOST_TEST(error < bound, ops->name << " type " << int(type) << " dim " << shape.head_dim
+                                            << " error " << error);
+        const Floats without = run_in_pieces(*ops, shape, causal, type, 16, kLength, 3);
+        const std::int64_t row = shape.num_heads * shape.head_dim;
+        std::int64_t num_wrong = 0;
+        for (std::int64_t t = 0; t < kLength; ++t) {
+          const bool same = same_bits(got.data() + t * row, without.data() + t * row, row);
+          if (same != (seq.seen_by(t, shape.window) == causal.seen_by(t, shape.window)))
+            ++num_wrong;
+        }
+        BOOST_TEST(num_wrong == 0, ops->name << " type " << int(type) << " dim " << shape.head_dim);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(spans_have_the_same_bits_in_chunks_in_batches_and_in_every_block_size) {
+  constexpr std::int64_t kLength = 290;
+  for (const OpTable* ops : all_tables()) {
+    for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kI8}) {
+      for (const Shape& shape : kShapes) {
+        const std::int64_t row = shape.num_heads * shape.head_dim;
+        Sequence seq(shape, kLength, 4);
+        const Floats text = run_in_pieces(*ops, shape, seq, type, 16, kLength, 1, 1);
+        std::vector<Sequence> seqs(3, seq);
+        seqs[0].spans = kSpans;
+        seqs[2].spans = kSpans;
+        const Floats whole = run_in_pieces(*ops, shape, seqs[0], type, 16, kLength, 1, 1);
+        const std::int64_t workspace = ops->attention_workspace_bytes(
+            {shape.num_heads, shape.num_kv_heads, shape.head_dim, kLength}, 4);
+        TestCache cache(shape, type, 8, 3, kLength, 2);
+        std::vector<Floats> outs(3);
+        // No span is cut; of the last one in the third sequence only the last tokens attend.
+        for (const std::vector<Piece>& pieces :
+             {std::vector<Piece>{{0, 9}, {0, 100}, {0, 61}},
+              std::vector<Piece>{{9, 40}, {100, 101}, {61, 270, 5}},
+              std::vector<Piece>{{40, kLength}, {101, kLength}, {270, 271}}}) {
+          run_step(*ops, shape, seqs, pieces, cache, outs, 4, workspace);
+        }
+        const auto check = [&](const Floats& want, std::size_t s, std::int64_t begin,
+                               std::int64_t end) {
+          BOOST_TEST(
+              same_bits(want.data() + begin * row, outs[s].data() + begin * row,
+                        (end - begin) * row),
+              ops->name << " type " << int(type) << " dim " << shape.head_dim << " sequence " << s);
+        };
+        check(whole, 0, 0, kLength);
+        check(text, 1, 0, kLength);
+        check(whole, 2, 0, 61);
+        check(whole, 2, 265, 271);
       }
     }
   }

@@ -385,5 +385,22 @@ BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_scattered_and_the_others_stay) {
+  constexpr std::int64_t kDim = 37;
+  const Floats x = random_floats(3 * kDim, 1);
+  const Floats before = random_floats(6 * kDim, 2);
+  const std::vector<std::int32_t> rows = {4, 0, 5};
+  for (const OpTable* ops : all_wide_tables()) {
+    Floats out = before;
+    ops->scatter_rows(TestContext(),
+                      {.x = matrix(x, 3, kDim), .rows = rows.data(), .out = matrix(out, 6, kDim)});
+    Floats want = before;
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(i) * kDim, kDim,
+                  want.begin() + rows[i] * kDim);
+    BOOST_TEST(same_bits(out.data(), want.data(), 6 * kDim), ops->name);
+  }
+}
+
 }  // namespace
 }  // namespace troupe

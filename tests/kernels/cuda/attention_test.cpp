@@ -16,6 +16,7 @@ struct Shape {
   ElementType type = ElementType::kF32;
   std::int32_t window = 0;
   float softcap = 0.0f;
+  bool has_spans = false;  ///< of each sequence, two
 
   [[nodiscard]] std::int64_t q_size() const { return num_heads * head_dim; }
   [[nodiscard]] std::int64_t kv_size() const { return num_kv_heads * head_dim; }
@@ -54,6 +55,8 @@ class Workload {
     std::vector<std::int32_t> starts = {0};
     std::vector<std::int32_t> lens;
     std::vector<std::int32_t> rows;  // of tables_
+    std::vector<TwoWaySpan> spans;
+    std::vector<std::int32_t> span_starts = {0};
   };
 
   [[nodiscard]] KvCacheView view(void* data) const {
@@ -85,6 +88,9 @@ class Workload {
       }
       batch.starts.push_back(batch.starts.back() + static_cast<std::int32_t>(piece.num_queries));
       batch.lens.push_back(static_cast<std::int32_t>(piece.end));
+      // Before what is computed step by step, and over the end of a chunk.
+      if (shape_.has_spans) batch.spans.insert(batch.spans.end(), {{2, 17}, {250, 260}});
+      batch.span_starts.push_back(static_cast<std::int32_t>(batch.spans.size()));
     }
     batch.out.assign(batch.q.size(), -1.0f);
     return batch;
@@ -98,7 +104,8 @@ class Workload {
     return [=, this](const OpTable& ops, const OpContext& context, float* out, const float* q,
                      const float* k, const float* v, const std::int64_t* slots,
                      const std::int32_t* starts, const std::int32_t* lens,
-                     const std::int32_t* tables, const std::int32_t* rows) {
+                     const std::int32_t* tables, const std::int32_t* rows, const TwoWaySpan* spans,
+                     const std::int32_t* span_starts) {
       const Shape& s = shape_;
       // No queries: theirs are constant, and would stay as they are.
       ops.rope_and_write_kv(context, {.q = {nullptr, num_tokens, 0, s.head_dim, 0},
@@ -117,6 +124,8 @@ class Workload {
                               .scale = 0.3f,
                               .sliding_window = s.window,
                               .logit_softcap = s.softcap,
+                              .two_way_spans = s.has_spans ? spans : nullptr,
+                              .span_start_loc = span_starts,
                               .out = {out, num_queries, s.num_heads, s.head_dim, s.q_size()}});
     };
   }
@@ -136,7 +145,7 @@ class Workload {
       const Batch batch = make_batch(pieces);
       outs.push_back(run_on_device(batch.out, operation(batch, cache.data()), batch.q, batch.k,
                                    batch.v, batch.slots, batch.starts, batch.lens, tables_,
-                                   batch.rows));
+                                   batch.rows, batch.spans, batch.span_starts));
     }
     return outs;
   }
@@ -147,7 +156,7 @@ class Workload {
       const Batch batch = make_batch(pieces);
       outs.push_back(run_on_host(batch.out, operation(batch, cache.data()), batch.q, batch.k,
                                  batch.v, batch.slots, batch.starts, batch.lens, tables_,
-                                 batch.rows));
+                                 batch.rows, batch.spans, batch.span_starts));
     }
     return outs;
   }
@@ -192,6 +201,11 @@ BOOST_AUTO_TEST_CASE(windows_and_soft_caps_are_those_of_the_reference) {
   check_against_reference({.window = 1});
   check_against_reference({.window = 100});
   check_against_reference({.window = 256, .softcap = 3.0f});
+}
+
+BOOST_AUTO_TEST_CASE(spans_that_see_both_ways_are_those_of_the_reference) {
+  check_against_reference({.has_spans = true});
+  check_against_reference({.type = ElementType::kBF16, .window = 6, .has_spans = true});
 }
 
 BOOST_AUTO_TEST_CASE(a_token_has_the_same_bits_alone_in_chunks_and_among_others) {

@@ -45,6 +45,17 @@ BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
               run_on_host(unwritten(99), gather, x, rows));
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_scattered_and_the_others_stay) {
+  const std::vector<std::int32_t> rows = {3, 0};
+  const Floats x = random_floats(2 * 40, 1);
+  const auto scatter = [](const OpTable& ops, const OpContext& context, float* out,
+                          const float* from, const std::int32_t* which) {
+    ops.scatter_rows(context, {.x = {from, 2, 33, 40}, .rows = which, .out = {out, 4, 33}});
+  };
+  BOOST_CHECK(run_on_device(unwritten(132), scatter, x, rows) ==
+              run_on_host(unwritten(132), scatter, x, rows));
+}
+
 BOOST_AUTO_TEST_CASE(norms_are_those_of_the_reference) {
   for (const std::int64_t n : kSizes) {
     const Floats x = random_floats(kRows * n, 1, 3.0f);
