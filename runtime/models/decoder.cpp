@@ -171,7 +171,15 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
   return num_bytes + workspace_bytes;
 }
 
-void DecoderModel::embed(std::span<const TokenId> ids, Matrix out) {
+void DecoderModel::embed(const ForwardBatch& batch, Matrix out) {
+  embed_tokens(batch.token_ids, out);
+  const ForwardBatch::InputEmbeddings& given = batch.input_embeddings;
+  if (given.tokens.empty()) return;
+  device_.ops().scatter_rows(device_.context(),
+                             {.x = given.rows, .rows = given.tokens.data(), .out = out});
+}
+
+void DecoderModel::embed_tokens(std::span<const TokenId> ids, Matrix out) {
   if (!is_block_type(embedding_->type)) {
     device_.ops().embedding(device_.context(),
                             {.table = {embedding_->bytes.data(), wide_type(embedding_->type),
@@ -200,7 +208,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
     std::fill_n(residual.data, residual.num_rows * residual.num_cols, 0.0f);
-    embed(batch.token_ids, x);
+    embed(batch, x);
   } else {
     const std::int32_t previous = parallel_.rank - parallel_.tensor_parallel_size;
     peers->recv(writable_bytes_of(residual), previous);

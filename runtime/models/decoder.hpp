@@ -60,6 +60,7 @@ class DecoderLayer {
 struct DecoderOptions {
   NormStyle norm;
   float embedding_scale = 1;
+  bool two_way_items = false;  ///< Model::sees_items_both_ways
 };
 
 class DecoderModel final : public Model {
@@ -80,14 +81,18 @@ class DecoderModel final : public Model {
   }
   [[nodiscard]] std::vector<LayerCacheSpec> kv_cache_specs(std::int32_t block_size,
                                                            DType dtype) const override;
+  [[nodiscard]] bool sees_items_both_ways() const noexcept override {
+    return options_.two_way_items;
+  }
   Result<std::int64_t> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
-  /// out[t] = the embedding of ids[t], scaled.
-  void embed(std::span<const TokenId> ids, Matrix out);
+  /// out[t] = the embedding of the t-th token, scaled, or the row given in its place.
+  void embed(const ForwardBatch& batch, Matrix out);
+  void embed_tokens(std::span<const TokenId> ids, Matrix out);
   ModelConfig config_;
   Device& device_;
   ParallelConfig parallel_;

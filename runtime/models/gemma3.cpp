@@ -98,7 +98,8 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
   return std::make_unique<DecoderModel>(
       config, device, loader, std::move(layers),
       DecoderOptions{.norm = norm,
-                     .embedding_scale = std::sqrt(static_cast<float>(config.hidden_size))});
+                     .embedding_scale = std::sqrt(static_cast<float>(config.hidden_size)),
+                     .two_way_items = true});
 }
 
 void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& config) {

@@ -158,19 +158,23 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   if (step.num_queries() == 0) return;
   q.num_tokens = keep_queries(step, {qkv.data, num_tokens, q_size(), row_size}).num_rows;
   const Matrix attended = scratch.take_spread(q.num_tokens, q_size());
-  step.ops.attention(step.context, {.q = q,
-                                    .cache = *pages,
-                                    .query_start_loc = step.query_start_loc.data(),
-                                    .seq_lens = batch.seq_lens.data(),
-                                    .block_tables = group.block_tables,
-                                    .block_table_stride = group.block_table_stride,
-                                    .block_table_rows = batch.block_table_rows.data(),
-                                    .num_seqs = static_cast<std::int64_t>(batch.seq_lens.size()),
-                                    .scale = options_.scale,
-                                    .sliding_window = options_.sliding_window,
-                                    .logit_softcap = options_.logit_softcap,
-                                    .out = Heads(attended.data, q.num_tokens, options_.num_heads,
-                                                 options_.head_dim, attended.row_stride)});
+  step.ops.attention(
+      step.context,
+      {.q = q,
+       .cache = *pages,
+       .query_start_loc = step.query_start_loc.data(),
+       .seq_lens = batch.seq_lens.data(),
+       .block_tables = group.block_tables,
+       .block_table_stride = group.block_table_stride,
+       .block_table_rows = batch.block_table_rows.data(),
+       .num_seqs = static_cast<std::int64_t>(batch.seq_lens.size()),
+       .scale = options_.scale,
+       .sliding_window = options_.sliding_window,
+       .logit_softcap = options_.logit_softcap,
+       .two_way_spans = batch.two_way_spans.empty() ? nullptr : batch.two_way_spans.data(),
+       .span_start_loc = batch.span_start_loc.data(),
+       .out = Heads(attended.data, q.num_tokens, options_.num_heads, options_.head_dim,
+                    attended.row_stride)});
   o_proj_.apply(step, attended, out);
 }
 

@@ -201,8 +201,8 @@ struct AttentionOptions {
   std::shared_ptr<const RotaryEmbedding> rope;
 };
 
-/// Causal self-attention with grouped queries (arXiv 2305.13245) over the paged KV cache, for the
-/// heads of this rank.
+/// Self-attention, causal but for the batch's spans, with grouped queries (arXiv 2305.13245) over
+/// the paged KV cache, for the heads of this rank.
 class Attention final : public Mixer {
  public:
   /// The options are those of the whole layer.

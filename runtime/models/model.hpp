@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <variant>
 #include <vector>
 
+#include "kernels/ops.hpp"
 #include "kernels/tensor.hpp"
 #include "messages/cache.hpp"
 #include "messages/ids.hpp"
@@ -22,6 +24,15 @@ struct ForwardBatch {
     const std::int64_t* slots = nullptr;         ///< [num_tokens]: where K and V go
     const std::int32_t* block_tables = nullptr;  ///< [rows, block_table_stride]
     std::int64_t block_table_stride = 0;
+    /// Of layers that keep states, [num_seqs]: the block with the state that a sequence goes on
+    /// from (the null block: it begins), and the one for the state after its last token.
+    const BlockId* states_before = nullptr;
+    const BlockId* states_after = nullptr;
+  };
+  /// Rows that stand in place of tokens' embeddings, as they are: what an encoder made of pictures.
+  struct InputEmbeddings {
+    std::span<const std::int32_t> tokens;  ///< whose: indices in the batch, ascending
+    ConstMatrix rows;                      ///< [tokens.size(), hidden_size]
   };
 
   std::span<const TokenId> token_ids;             ///< [num_tokens]
@@ -33,6 +44,12 @@ struct ForwardBatch {
   std::span<const std::int32_t> output_start_loc;
   std::span<const std::int32_t> block_table_rows;  ///< [num_seqs]: the same in all groups
   std::span<const Group> groups;
+  InputEmbeddings input_embeddings;
+  /// As AttentionArgs has them; empty: all is causal. A span is never cut: what of it the batch
+  /// computes includes its end.
+  std::span<const TwoWaySpan> two_way_spans;
+  std::span<const std::int32_t> span_start_loc;  ///< [num_seqs + 1], unless there are none
+  std::span<const std::int32_t> adapter_ids;     ///< [num_seqs]: of each its adapter; 0: none
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {
     return static_cast<std::int64_t>(token_ids.size());
@@ -71,6 +88,15 @@ struct LayerKvCache {
   std::size_t group = 0;
 };
 
+/// One item for a model's encoder, as its processor left it: the pixels of a picture, the features
+/// of a sound.
+struct EncoderItem {
+  std::string_view modality;            ///< MultiModalFeature::modality
+  std::span<const float> values;        ///< row major
+  std::span<const std::int64_t> shape;  ///< of values
+  std::int64_t num_rows = 0;            ///< placeholder tokens that it is for
+};
+
 /// The largest batch that a model must be ready for.
 struct BatchLimits {
   std::int64_t max_num_tokens = 0;
@@ -94,6 +120,9 @@ class Model {
   [[nodiscard]] virtual std::vector<LayerCacheSpec> kv_cache_specs(std::int32_t block_size,
                                                                    DType dtype) const = 0;
 
+  /// The tokens of a picture see each other, also those behind them (ForwardBatch::two_way_spans).
+  [[nodiscard]] virtual bool sees_items_both_ways() const noexcept { return false; }
+
   /// Takes the activation memory for such batches. Returns its bytes. Errors: kIo.
   virtual Result<std::int64_t> reserve(const BatchLimits& limits) = 0;
 
@@ -105,6 +134,16 @@ class Model {
   /// filled on the last stage, and nothing counts if `peers` has failed.
   virtual void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
                        Communicator* peers, Matrix hidden) = 0;
+  /// out: the rows that stand in place of the items' placeholder tokens (InputEmbeddings), one item
+  /// behind the other, [sum of EncoderItem::num_rows, hidden_size]. The same on all ranks of the
+  /// first stage. Errors: kUnsupported, the model has no encoder for an item's modality.
+  [[nodiscard]] virtual Result<void> encode(std::span<const EncoderItem> items, Communicator* peers,
+                                            Matrix out);
+  /// out: one vector per sequence, [num_seqs, hidden_size], made of the hidden states of its
+  /// tokens, rows seq_start_loc[s] .. seq_start_loc[s + 1] - 1 of `hidden`. Errors: kUnsupported,
+  /// the model has no pooler.
+  [[nodiscard]] virtual Result<void> pool(ConstMatrix hidden,
+                                          std::span<const std::int32_t> seq_start_loc, Matrix out);
   /// out = hidden W^T of the head: [num_rows, vocab_size]. By all ranks of the last stage; the
   /// first of them gets all columns, on the others `out` is not used.
   virtual void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) = 0;

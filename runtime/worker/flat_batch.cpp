@@ -1,11 +1,13 @@
 #include "runtime/worker/flat_batch.hpp"
 
+#include <utility>
+
 #include "runtime/base/check.hpp"
 
 namespace troupe {
 
 FlatBatch::FlatBatch(const BlockTables& tables)
-    : tables_(&tables), slots_(tables.num_groups()), groups_(tables.num_groups()) {}
+    : tables_(&tables), arrays_(tables.num_groups()), groups_(tables.num_groups()) {}
 
 void FlatBatch::clear() {
   token_ids_.clear();
@@ -14,36 +16,67 @@ void FlatBatch::clear() {
   seq_lens_.clear();
   output_start_loc_.assign(1, 0);
   table_rows_.clear();
-  for (std::vector<std::int64_t>& slots : slots_) slots.clear();
+  adapter_ids_.clear();
+  spans_.clear();
+  span_start_loc_.assign(1, 0);
+  embedded_tokens_.clear();
+  embeddings_.clear();
+  for (GroupArrays& arrays : arrays_) {
+    arrays.slots.clear();
+    arrays.states_before.clear();
+    arrays.states_after.clear();
+  }
 }
 
 void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, std::int32_t table_row,
-                    std::int32_t num_outputs) {
+                    std::int32_t num_outputs, const Extras& extras) {
   const auto end = begin + static_cast<std::int32_t>(tokens.size());
   const std::int64_t num_slots = tables_->num_slots(table_row);
   CHECK(begin < end && end <= num_slots, begin, end, num_slots);
   CHECK(num_outputs >= 0 && num_outputs <= end - begin, num_outputs, begin, end);
+  for (const TwoWaySpan& span : extras.spans)
+    CHECK(span.begin < span.end && span.end <= end, span.begin, span.end, end);
+  CHECK(std::cmp_equal(extras.embedded_tokens.size(), extras.embeddings.num_rows),
+        extras.embedded_tokens.size(), extras.embeddings.num_rows);
+  for (std::size_t i = 0; i < extras.embedded_tokens.size(); ++i) {
+    embedded_tokens_.push_back(query_start_loc_.back() + extras.embedded_tokens[i]);
+    const float* row = extras.embeddings.row(static_cast<std::int64_t>(i));
+    embeddings_.insert(embeddings_.end(), row, row + extras.embeddings.num_cols);
+  }
+  spans_.insert(spans_.end(), extras.spans.begin(), extras.spans.end());
+  span_start_loc_.push_back(static_cast<std::int32_t>(spans_.size()));
+  adapter_ids_.push_back(extras.adapter_id);
   token_ids_.insert(token_ids_.end(), tokens.begin(), tokens.end());
   for (std::int32_t position = begin; position < end; ++position) positions_.push_back(position);
   query_start_loc_.push_back(query_start_loc_.back() + end - begin);
   seq_lens_.push_back(end);
   output_start_loc_.push_back(output_start_loc_.back() + num_outputs);
   table_rows_.push_back(table_row);
-  for (std::size_t g = 0; g < slots_.size(); ++g) {
+  for (std::size_t g = 0; g < arrays_.size(); ++g) {
     const std::span<const BlockId> blocks = tables_->blocks(table_row, g);
     const std::int32_t block_size = tables_->block_size(g);
     for (std::int32_t position = begin; position < end; ++position) {
       const std::int64_t block = blocks[static_cast<std::size_t>(position / block_size)];
-      slots_[g].push_back(block * block_size + position % block_size);
+      arrays_[g].slots.push_back(block * block_size + position % block_size);
     }
+    const auto block_of = [&](std::int32_t position) {
+      return blocks[static_cast<std::size_t>(position / block_size)];
+    };
+    arrays_[g].states_before.push_back(begin == 0 ? kNullBlock : block_of(begin - 1));
+    arrays_[g].states_after.push_back(block_of(end - 1));
   }
 }
 
 ForwardBatch FlatBatch::view() {
+  const auto num_embedded = static_cast<std::int64_t>(embedded_tokens_.size());
+  const std::int64_t hidden_size =
+      num_embedded == 0 ? 0 : static_cast<std::int64_t>(embeddings_.size()) / num_embedded;
   for (std::size_t g = 0; g < groups_.size(); ++g) {
-    groups_[g] = {.slots = slots_[g].data(),
+    groups_[g] = {.slots = arrays_[g].slots.data(),
                   .block_tables = tables_->data(g),
-                  .block_table_stride = tables_->stride(g)};
+                  .block_table_stride = tables_->stride(g),
+                  .states_before = arrays_[g].states_before.data(),
+                  .states_after = arrays_[g].states_after.data()};
   }
   return {.token_ids = token_ids_,
           .positions = positions_,
@@ -51,7 +84,12 @@ ForwardBatch FlatBatch::view() {
           .seq_lens = seq_lens_,
           .output_start_loc = output_start_loc_,
           .block_table_rows = table_rows_,
-          .groups = groups_};
+          .groups = groups_,
+          .input_embeddings = {.tokens = embedded_tokens_,
+                               .rows = {embeddings_.data(), num_embedded, hidden_size}},
+          .two_way_spans = spans_,
+          .span_start_loc = span_start_loc_,
+          .adapter_ids = adapter_ids_};
 }
 
 }  // namespace troupe

@@ -17,12 +17,24 @@ class FlatBatch {
   /// The tables outlive the batch.
   explicit FlatBatch(const BlockTables& tables);
 
+  /// What a sequence may have beside its tokens.
+  struct Extras {
+    std::span<const TwoWaySpan> spans;              ///< those that hold one of the tokens, in order
+    std::span<const std::int32_t> embedded_tokens;  ///< indices among the tokens, ascending
+    ConstMatrix embeddings;                         ///< a row for each of these
+    std::int32_t adapter_id = 0;
+  };
+
   void clear();
   /// Appends a sequence's tokens from position `begin` on; the hidden states of the last
   /// num_outputs of them are asked for. Pre: at least one token; the blocks of `table_row` cover
-  /// them.
+  /// them; a span ends with the last token or before it.
   void add(std::span<const TokenId> tokens, std::int32_t begin, std::int32_t table_row,
-           std::int32_t num_outputs);
+           std::int32_t num_outputs, const Extras& extras);
+  void add(std::span<const TokenId> tokens, std::int32_t begin, std::int32_t table_row,
+           std::int32_t num_outputs) {
+    add(tokens, begin, table_row, num_outputs, Extras{});
+  }
   /// The sequences since clear(), valid until the next change, also of the tables.
   [[nodiscard]] ForwardBatch view();
 
@@ -37,7 +49,17 @@ class FlatBatch {
   std::vector<std::int32_t> seq_lens_;
   std::vector<std::int32_t> output_start_loc_ = {0};
   std::vector<std::int32_t> table_rows_;
-  std::vector<std::vector<std::int64_t>> slots_;  // per group
+  std::vector<std::int32_t> adapter_ids_;
+  std::vector<TwoWaySpan> spans_;
+  std::vector<std::int32_t> span_start_loc_ = {0};
+  std::vector<std::int32_t> embedded_tokens_;
+  std::vector<float> embeddings_;
+  struct GroupArrays {
+    std::vector<std::int64_t> slots;
+    std::vector<BlockId> states_before;
+    std::vector<BlockId> states_after;
+  };
+  std::vector<GroupArrays> arrays_;  // per group
   std::vector<ForwardBatch::Group> groups_;
 };
 

@@ -17,6 +17,25 @@ std::int32_t num_scoring_tokens(const WorkerRequest& request, std::int32_t num_t
   return std::clamp(request.num_prompt_tokens - 1 - request.num_computed_tokens, 0, num_tokens);
 }
 
+/// The runs of tokens that stand for an item's embeddings, of all items.
+std::vector<TwoWaySpan> spans_of(std::span<const MultiModalFeature> items) {
+  std::vector<TwoWaySpan> spans;
+  for (const MultiModalFeature& item : items) {
+    bool goes_on = false;
+    for (std::int32_t i = 0; i < item.length; ++i) {
+      const bool is_embed =
+          item.is_embed.empty() || item.is_embed[static_cast<std::size_t>(i)] != 0;
+      const std::int32_t position = item.offset + i;
+      if (is_embed && goes_on)
+        spans.back().end = position + 1;
+      else if (is_embed)
+        spans.push_back({position, position + 1});
+      goes_on = is_embed;
+    }
+  }
+  return spans;
+}
+
 }  // namespace
 
 void InputBatch::update(const SchedulerOutput& step, std::int64_t vocab_size) {
@@ -44,7 +63,9 @@ void InputBatch::admit(const NewRequestData& data) {
                         .num_prompt_tokens = data.num_prompt_tokens,
                         .num_computed_tokens = data.num_computed_tokens,
                         .table_row = tables_.add(data.block_ids),
+                        .adapter_id = data.lora ? data.lora->int_id : 0,
                         .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
+  if (two_way_items_) request.two_way_spans = spans_of(data.mm_features);
   if (data.params.prompt_logprobs)
     request.prompt_logprobs = {
         .id = data.id, .first_position = data.num_computed_tokens + 1, .rows = {}};
@@ -136,7 +157,14 @@ void InputBatch::build_arrays(std::int64_t vocab_size) {
       CHECK(token >= 0 && token < vocab_size, value(row.request->id), token, vocab_size);
       row_token_ids_.push_back(token);
     }
-    flat_.add(row_token_ids_, begin, row.request->table_row, row.num_outputs);
+    const auto& spans = row.request->two_way_spans;
+    const auto first =
+        std::ranges::find_if(spans, [&](const TwoWaySpan& span) { return span.end > begin; });
+    const auto end = std::find_if(first, spans.end(), [&](const TwoWaySpan& span) {
+      return span.begin >= begin + row.num_tokens;
+    });
+    flat_.add(row_token_ids_, begin, row.request->table_row, row.num_outputs,
+              {.spans = {first, end}, .adapter_id = row.request->adapter_id});
   }
 }
 

@@ -22,6 +22,9 @@ struct WorkerRequest {
   std::int32_t num_prompt_tokens = 0;
   std::int32_t num_computed_tokens = 0;  ///< before the current step
   std::int32_t table_row = 0;            ///< its blocks: a row of InputBatch::tables()
+  std::int32_t adapter_id = 0;           ///< 0: none
+  /// The tokens of each picture, where the model lets them see each other; in order.
+  std::vector<TwoWaySpan> two_way_spans;
   SamplingState sampling;
   /// What is scored of its prompt; none if nobody asked, or when it has been handed over.
   std::optional<PromptLogprobs> prompt_logprobs;
@@ -62,9 +65,9 @@ class InputBatch {
     std::span<const TokenId> drafts;
   };
 
-  /// block_sizes: per KV-cache group.
-  explicit InputBatch(const std::vector<std::int32_t>& block_sizes)
-      : tables_(block_sizes), flat_(tables_) {}
+  /// block_sizes: per KV-cache group. two_way_items: Model::sees_items_both_ways.
+  explicit InputBatch(const std::vector<std::int32_t>& block_sizes, bool two_way_items = false)
+      : two_way_items_(two_way_items), tables_(block_sizes), flat_(tables_) {}
   InputBatch(const InputBatch&) = delete;  // flat_ refers to tables_
   InputBatch& operator=(const InputBatch&) = delete;
 
@@ -92,6 +95,7 @@ class InputBatch {
   [[nodiscard]] static TokenId token_at(const Row& row, std::int32_t position);
   void build_arrays(std::int64_t vocab_size);
 
+  bool two_way_items_;
   std::unordered_map<std::uint64_t, WorkerRequest> requests_;  // by id
   std::vector<Row> rows_;
   std::vector<TokenId> draft_token_ids_;

@@ -214,7 +214,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_config_ = config;
   cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);
-  batch_.emplace(block_sizes);
+  batch_.emplace(block_sizes, loaded_.model->sees_items_both_ways());
   if (draft_model_ != nullptr) {
     const std::size_t num_own =
         loaded_.model->kv_cache_specs(options_.block_size, loaded_.dtype).size();

@@ -187,5 +187,50 @@ BOOST_AUTO_TEST_CASE(
   computes(7, {30, 0, 0, 0});
 }
 
+BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_sequences) {
+  NewRequestData first = request(1, 40, 0);
+  first.block_ids = {{5, 6, 7}};
+  first.lora = LoraRequest{.name = "poet", .int_id = 3};
+  // A picture whose tokens stand in two rows, and one that is a row of its own beside it.
+  first.mm_features = {{.modality = "image", .offset = 2, .length = 5, .is_embed = {0, 1, 1, 0, 1}},
+                       {.modality = "image", .offset = 7, .length = 10}};
+  NewRequestData second = request(2, 40, 33);
+  second.block_ids = {{8, 9, 10}};
+  SchedulerOutput step;
+  step.new_requests = {first, second};
+  step.scheduled_ids = {RequestId{1}, RequestId{2}};
+  step.num_scheduled_tokens = {17, 1};
+  InputBatch batch({16}, /*two_way_items=*/true);
+  batch.update(step, kVocabSize);
+  ForwardBatch arrays = batch.forward_batch();
+  const std::vector<TwoWaySpan> spans = {{3, 5}, {6, 7}, {7, 17}};
+  BOOST_TEST(std::ranges::equal(arrays.two_way_spans, spans));
+  BOOST_TEST(arrays.span_start_loc == (std::vector<std::int32_t>{0, 3, 3}),
+             boost::test_tools::per_element());
+  BOOST_TEST(arrays.adapter_ids == (std::vector<std::int32_t>{3, 0}),
+             boost::test_tools::per_element());
+  BOOST_TEST(arrays.groups[0].states_before[0] == kNullBlock);
+  BOOST_TEST(arrays.groups[0].states_after[0] == 6);
+  BOOST_TEST(arrays.groups[0].states_before[1] == 10);
+  BOOST_TEST(arrays.groups[0].states_after[1] == 10);
+
+  // Pictures that are behind the step's tokens are none of its business.
+  SchedulerOutput next;
+  next.scheduled_ids = next.cached_requests.ids = {RequestId{1}};
+  next.num_scheduled_tokens = {16};
+  next.cached_requests.num_computed_tokens = {17};
+  next.cached_requests.num_output_tokens = {0};
+  batch.update(next, kVocabSize);
+  arrays = batch.forward_batch();
+  BOOST_TEST(arrays.two_way_spans.empty());
+  BOOST_TEST(arrays.groups[0].states_before[0] == 6);
+  BOOST_TEST(arrays.groups[0].states_after[0] == 7);
+
+  // Where the model attends causally there are none.
+  InputBatch causal({16});
+  causal.update(step, kVocabSize);
+  BOOST_TEST(causal.forward_batch().two_way_spans.empty());
+}
+
 }  // namespace
 }  // namespace troupe
