@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Writes tests/golden/configs: variants of config.json, and what transformers 5 computes with each of them.
 
-  make_config_goldens.py        needs numpy, safetensors, torch and transformers 5, which no test does
+  make_config_goldens.py [FAMILY...]    needs numpy, safetensors, torch and transformers 5, which no test does
+
+With families, only their cases are made anew, by the same version of transformers.
 
 weights/FAMILY.safetensors are tiny random weights, shared by all variants of a family. They hold more than most of them
 use (biases, a second head), as published checkpoints do. cases.json is the list: the family, the whole config.json,
@@ -16,6 +18,7 @@ A case of the last kind must be refused or give some result; it is there to show
 import json
 import pathlib
 import shutil
+import sys
 import tempfile
 import warnings
 
@@ -27,6 +30,7 @@ from safetensors.torch import save_file as save_torch
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "golden" / "configs"
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY, POSITIONS = 4, 32, 48, 4, 2, 96, 4096
+NUM_EXPERTS, EXPERT_INNER = 4, 24
 PROMPT = [int(x) for x in numpy.random.default_rng(3).integers(0, VOCABULARY, 48)]
 ABSENT = "(absent)"
 
@@ -42,7 +46,15 @@ BASES = {
     "gemma3": dict(COMMON, architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", head_dim=8,
                    hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=8,
                    sliding_window_pattern=2, tie_word_embeddings=False, pad_token_id=0),
+    "mixtral": dict(COMMON, architectures=["MixtralForCausalLM"], model_type="mixtral", hidden_act="silu",
+                    num_local_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": dict(COMMON, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_act="silu",
+                      head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=EXPERT_INNER,
+                      norm_topk_prob=True),
 }
+# What they call the mixture in a layer, the matrices of an expert, and its size.
+EXPERTS = {"mixtral": ("block_sparse_moe", ("w1", "w3", "w2"), INNER),
+           "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER)}
 
 
 def weights(family):
@@ -74,6 +86,12 @@ def weights(family):
             tensors[prefix + name + ".weight"] = normal((HIDDEN,), 0.2, norm_mean)
         for name in ("q_norm", "k_norm"):
             tensors[prefix + f"self_attn.{name}.weight"] = normal((head_dim,), 0.2, norm_mean)
+        if family in EXPERTS:
+            mixture, (gate, up, down), inner = EXPERTS[family]
+            tensors[prefix + f"{mixture}.gate.weight"] = normal((NUM_EXPERTS, HIDDEN), 0.5)
+            for expert in range(NUM_EXPERTS):
+                for name, shape in ((gate, (inner, HIDDEN)), (up, (inner, HIDDEN)), (down, (HIDDEN, inner))):
+                    tensors[prefix + f"{mixture}.experts.{expert}.{name}.weight"] = normal(shape, shape[1] ** -0.5)
     return tensors
 
 
@@ -312,6 +330,60 @@ def other_cases():
          clip_qkv=1.0, alibi=True, parallel_attn=True, no_rope_layers=[1, 0, 1, 0], pretraining_tp=2, scale_emb=3)
 
 
+def experts_cases():
+    both = "mixtral qwen3_moe"
+    case(both, "as it is", "config.json")
+    case(both, "a base", "rope_theta", rope_theta=100.0)
+    case(both, "the newer layout", "rope_parameters", rope_parameters=dict(rope_type="default", rope_theta=100.0))
+    case(both, "linear", "rope_scaling", rope_scaling=LINEAR)
+    case(both, "yarn", "rope_parameters", rope_parameters=YARN)
+    case(both, "another epsilon", "rms_norm_eps", rms_norm_eps=0.5)
+    case(both, "the epsilon of its class", "rms_norm_eps", rms_norm_eps=ABSENT)
+    case(both, "a null number of KV heads", "num_key_value_heads", num_key_value_heads=None)
+    case(both, "attention_bias", "attention_bias", attention_bias=True)
+    case(both, "mlp_bias", "mlp_bias", mlp_bias=True)
+    case(both, "partial_rotary_factor", "partial_rotary_factor", partial_rotary_factor=0.5)
+    case(both, "is_causal false", "is_causal", refused=True, is_causal=False)
+    case(both, "gelu", "gelu", refused=True, hidden_act="gelu")
+    case(both, "tied, another head is stored", "tie_word_embeddings", tie_word_embeddings=True)
+    case(both, "tied, no head is stored", "tie_word_embeddings", tie_word_embeddings=True, drop=["lm_head.weight"])
+    # The router.
+    for chosen in (1, 3, 4):
+        case(both, f"{chosen} of 4 experts", "num_experts_per_tok", num_experts_per_tok=chosen)
+    case(both, "more experts chosen than there are", "num_experts_per_tok", num_experts_per_tok=5)
+    case("mixtral", "as many chosen as in its class", "num_experts_per_tok", num_experts_per_tok=ABSENT)
+    case("qwen3_moe", "as many chosen as in its class", "num_experts_per_tok", num_experts_per_tok=ABSENT)
+    case("mixtral", "the other name of the number of experts", "num_experts", num_local_experts=ABSENT, num_experts=4)
+    case("qwen3_moe", "the other name of the number of experts", "num_local_experts", num_experts=ABSENT,
+         num_local_experts=4)
+    case("mixtral", "two numbers of experts", "num_experts", refused=True, num_experts=3)
+    case("qwen3_moe", "two numbers of experts", "num_local_experts", refused=True, num_local_experts=3)
+    case("qwen3_moe", "weights of all experts", "norm_topk_prob", norm_topk_prob=False)
+    case("qwen3_moe", "the weights of its class", "norm_topk_prob", norm_topk_prob=ABSENT)
+    case("mixtral", "norm_topk_prob", "norm_topk_prob", norm_topk_prob=False)
+    case(both, "what training uses", "router_aux_loss_coef", router_aux_loss_coef=0.5, router_jitter_noise=0.3,
+         output_router_logits=False)
+    # Which layers have experts.
+    case("qwen3_moe", "dense layers by number", "mlp_only_layers", mlp_only_layers=[0, 2])
+    case("qwen3_moe", "a dense layer that is not there", "mlp_only_layers", mlp_only_layers=[7])
+    case("qwen3_moe", "null mlp_only_layers", "mlp_only_layers", mlp_only_layers=None)
+    case("qwen3_moe", "every second layer", "decoder_sparse_step", decoder_sparse_step=2)
+    case("qwen3_moe", "every third layer, and one of them dense", "mlp_only_layers", decoder_sparse_step=3,
+         mlp_only_layers=[2])
+    case("qwen3_moe", "shared experts of another family", "shared_expert_intermediate_size",
+         shared_expert_intermediate_size=48)
+    case("qwen3_moe", "the size of its class", "moe_intermediate_size", moe_intermediate_size=ABSENT)
+    # Windows.
+    case("mixtral", "a window", "sliding_window", sliding_window=8)
+    case("mixtral", "a null window", "sliding_window", sliding_window=None)
+    case("qwen3_moe", "a window that is not used", "sliding_window", sliding_window=8)
+    case("qwen3_moe", "a window", "use_sliding_window", sliding_window=8, use_sliding_window=True)
+    case("qwen3_moe", "a window and max_window_layers", "max_window_layers", sliding_window=8,
+         use_sliding_window=True, max_window_layers=2)
+    case("qwen3_moe", "model_type qwen3", "model_type", model_type="qwen3")
+    case("mixtral", "model_type mistral", "model_type", model_type="mistral")
+
+
 def reference(folder):
     """The log-probabilities of the prompt, or why there are none."""
     torch.set_num_threads(1)
@@ -339,7 +411,10 @@ def main():
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     (FOLDER / "weights").mkdir(parents=True, exist_ok=True)
-    for family in BASES:
+    families = sys.argv[1:] or list(BASES)
+    stored = json.loads((FOLDER / "cases.json").read_text()) if sys.argv[1:] else None
+    assert stored is None or stored["transformers"] == transformers.__version__, stored["transformers"]
+    for family in families:
         path = FOLDER / "weights" / f"{family}.safetensors"
         save_torch(weights(family), path, metadata={"format": "pt"})
         path.chmod(0o644)
@@ -347,9 +422,13 @@ def main():
     gemma_rope_cases()
     attention_cases()
     other_cases()
+    experts_cases()
     assert len({entry["name"] for entry in CASES}) == len(CASES)
     plain = {}
-    for entry in CASES:
+    for i, entry in enumerate(CASES):
+        if entry["family"] not in families:
+            CASES[i] = next(known for known in stored["cases"] if known["name"] == entry["name"])
+            continue
         folder = pathlib.Path(tempfile.mkdtemp())
         (folder / "config.json").write_text(json.dumps(entry["config"]))
         tensors = load_file(FOLDER / "weights" / f"{entry['family']}.safetensors")

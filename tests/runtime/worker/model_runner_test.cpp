@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "runtime/base/file.hpp"
@@ -240,6 +241,29 @@ BOOST_AUTO_TEST_CASE(instruction_sets_agree_on_the_greedy_tokens_of_exact_arithm
     const std::vector<TokenId> tokens = drive(runner, std::span(&job, 1), {}).front().tokens;
     if (expected.empty()) expected = tokens;
     BOOST_TEST(tokens == expected, isa);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(instruction_sets_choose_the_experts_of_the_reference) {
+  for (const std::string name : {"mixtral", "qwen3_moe"}) {
+    const nlohmann::json golden = nlohmann::json::parse(
+        read_file((kGolden / "goldens" / name / "golden.json").string()).value());
+    std::vector<DriverJob> jobs;
+    std::vector<std::vector<TokenId>> expected;
+    for (std::size_t i = 0; i < 5; ++i) {
+      DriverJob& job = jobs.emplace_back();
+      job.prompt = golden["prompts"][i].get<std::vector<TokenId>>();
+      job.params.temperature = 0;
+      job.num_outputs = 24;
+      expected.push_back(golden["greedy"][i].get<std::vector<TokenId>>());
+      expected.back().resize(24);
+    }
+    for (const std::string& isa : available_isas()) {
+      DrivenRunner runner = load_driven_runner({.folder = model_folder(name), .isa = isa});
+      const std::vector<DriverResult> found = drive(runner, jobs, {});
+      for (std::size_t i = 0; i < jobs.size(); ++i)
+        BOOST_TEST((found[i].tokens == expected[i]), name << ", " << isa << ", prompt " << i);
+    }
   }
 }
 

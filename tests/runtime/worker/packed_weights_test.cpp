@@ -24,9 +24,9 @@ struct Folders {
   fs::path model = root / "model";
   fs::path packed = root / "packed";
 
-  Folders() {
+  explicit Folders(const std::string& name = "llama") {
     fs::create_directory(root);
-    fs::copy(fs::path(TROUPE_GOLDEN_DIR) / "models/models/llama", model,
+    fs::copy(fs::path(TROUPE_GOLDEN_DIR) / "models/models" / name, model,
              fs::copy_options::recursive);
   }
   ~Folders() { fs::remove_all(root); }
@@ -99,6 +99,24 @@ BOOST_AUTO_TEST_CASE(mapped_weights_compute_the_same_bits) {
       BOOST_CHECK(folders.only_file() == file);
       BOOST_CHECK(fs::last_write_time(file) == written);
     }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(mapped_experts_compute_the_same_bits_and_each_rank_has_its_own) {
+  for (const std::string name : {"mixtral", "qwen3_moe"}) {
+    for (const std::string quantization : {"auto", "int8", "int4"}) {
+      const Folders folders(name);
+      const auto expected = results(folders, "auto", quantization, {});
+      for (int load = 0; load < 2; ++load)
+        BOOST_TEST((results(folders, "auto", quantization, folders.packed) == expected),
+                   name << " in " << quantization << ", load " << load);
+      BOOST_TEST(folders.files().size() == 1u);
+    }
+    const Folders folders(name);
+    for (const From from : {From::kCheckpoint, From::kFile})
+      for (const std::int32_t rank : {0, 1})
+        BOOST_CHECK(load(folders, {.parallel = {.tensor_parallel_size = 2, .rank = rank}}) == from);
+    BOOST_TEST(folders.files().size() == 2u);
   }
 }
 
