@@ -11,7 +11,7 @@ namespace {
 /// in other processes. A step goes to all of them, also while they compute the
 /// one before; its result is that of the output rank, once all have answered, and the first failure
 /// is the step's. Which steps are open is the Scheduler's to know: it drops what answers none of
-/// them.
+/// them. So do the workers with a GrammarOutput for a step that they do not have open.
 struct ExecutorState {
   ExecutorState() = default;
   static inline const char* name = "executor";
@@ -23,6 +23,13 @@ struct ExecutorState {
 };
 
 using Self = ExecutorActor::stateful_pointer<ExecutorState>;
+
+/// One message for all of them.
+template <class Message>
+void send_to_workers(Self self, Message&& message) {
+  const caf::message shared = caf::make_message(std::forward<Message>(message));
+  for (const StepRunnerActor& worker : state(self).workers) send_shared(self, worker, shared);
+}
 
 void join_group(Self self) {
   ExecutorState& executor = state(self);
@@ -45,9 +52,9 @@ ExecutorActor::behavior_type executor_behavior(Self self,
         ExecutorState& executor = state(self);
         executor.scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
         if (executor.answers) executor.answers->begin(output.step);
-        const caf::message shared = caf::make_message(std::move(output));
-        for (const StepRunnerActor& worker : executor.workers) send_shared(self, worker, shared);
+        send_to_workers(self, std::move(output));
       },
+      [self](GrammarOutput& grammar) { send_to_workers(self, std::move(grammar)); },
       [self](ModelRunnerOutput& output) {
         ExecutorState& executor = state(self);
         if (!executor.answers) return send(self, executor.scheduler, std::move(output));

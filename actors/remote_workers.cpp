@@ -102,6 +102,7 @@ StepRunnerActor::behavior_type remote_workers_behavior(Self self,
         if (recent.size() > kMaxRecentSteps) recent.pop_front();
         send_to_all(self, step);
       },
+      [self](const GrammarOutput& grammar) { send_to_all(self, grammar); },
   };
 }
 

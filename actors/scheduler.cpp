@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <iterator>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 
@@ -84,6 +85,13 @@ class EncoderCacheActorPort final : public EncoderCachePort {
   EncoderCacheManagerActor to_;
 };
 
+/// A grammar that is being made. `grammar` is the compiler's to fill until GrammarCompiled has
+/// come.
+struct PendingGrammar {
+  std::uint64_t sequence = 0;  ///< of its request
+  std::shared_ptr<std::optional<Result<std::unique_ptr<Grammar>>>> grammar;
+};
+
 struct PendingReset {
   ResetCaches what;
   caf::typed_response_promise<CachesReset> promise;
@@ -114,13 +122,16 @@ struct SchedulerState {
   Task<bool> recovering;                   ///< from a failed step, or a reset of the caches
   std::deque<SchedulerOutput> open_steps;  ///< with the workers, no result yet; oldest first
   std::size_t max_open_steps = 1;
+  /// The youngest open step waits for its GrammarOutput, which needs the results of all others.
+  bool owes_grammar = false;
   std::uint32_t incarnation = 0;  ///< of the engine
+  std::unordered_map<RequestId, PendingGrammar> grammars;
   /// What the last plan did not look at may make another one worth while: the loop sleeps only
   /// without. Cleared when a plan begins, never by the result of a step: what arrived while that
   /// step was open has not been looked at by any plan.
   bool has_news = false;
-  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, WakeUp,
-                          PendingReset, PendingPause, PendingResume>>
+  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
+                          GrammarCompiled, WakeUp, PendingReset, PendingPause, PendingResume>>
       inbox;
   std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
   double poll_at = kNever;            ///< when the KV connector is to be asked for news
@@ -143,14 +154,60 @@ void report_error(StatefulSelf self, RequestId id, Error error) {
   send(self, state(self).peers.output_processor, std::move(outputs));
 }
 
+/// Of a request that waits for one; other requests run meanwhile.
+void compile_grammar(StatefulSelf self, const RequestState& request) {
+  SchedulerState& scheduler = state(self);
+  if (scheduler.peers.grammar_compiler == nullptr) {
+    const Error error{ErrorCode::kUnsupported, "structured output is not offered",
+                      "structured_outputs"};
+    return scheduler.core->set_grammar(request.id, error);
+  }
+  PendingGrammar& pending = scheduler.grammars[request.id];
+  if (pending.grammar && pending.sequence == request.sequence) return;  // its session's next chunk
+  pending = {request.sequence, std::make_shared<std::optional<Result<std::unique_ptr<Grammar>>>>()};
+  scheduler.peers.grammar_compiler->compile(
+      *request.params.structured_outputs,
+      [me = SchedulerActor(self), compiled = GrammarCompiled{request.id, request.sequence},
+       place = pending.grammar](Result<std::unique_ptr<Grammar>> grammar) {
+        *place = std::move(grammar);
+        post(me, compiled);
+      });
+}
+
 void take(StatefulSelf self, EngineCoreRequest& request) {
   const RequestId id = request.id;
-  auto added = state(self).core->add_request(std::move(request), now_seconds());
-  if (!added.ok()) report_error(self, id, added.error());
+  Scheduler& core = *state(self).core;
+  auto added = core.add_request(std::move(request), now_seconds());
+  if (!added.ok()) return report_error(self, id, added.error());
+  const RequestState* const known = core.request(id);
+  if (known != nullptr && known->status == RequestStatus::kWaitingForGrammar)
+    compile_grammar(self, *known);
+}
+
+/// The request may have ended, and another one may have its id.
+void take(StatefulSelf self, GrammarCompiled& compiled) {
+  SchedulerState& scheduler = state(self);
+  const auto pending = scheduler.grammars.find(compiled.id);
+  if (pending == scheduler.grammars.end() || pending->second.sequence != compiled.sequence) return;
+  const auto grammar = std::move(pending->second.grammar);
+  scheduler.grammars.erase(pending);
+  const RequestState* const request = scheduler.core->request(compiled.id);
+  if (request != nullptr && request->sequence == compiled.sequence)
+    scheduler.core->set_grammar(compiled.id, std::move(grammar->value()));
 }
 
 void take(StatefulSelf self, AbortRequests& abort) {
   static_cast<void>(state(self).core->finish_requests(abort.ids, RequestStatus::kFinishedAborted));
+}
+
+/// What the grammars allow in an open step. The workers wait for it, also if its structured
+/// requests have ended and it says nothing.
+void send_grammar(StatefulSelf self, const SchedulerOutput& step) {
+  SchedulerState& scheduler = state(self);
+  GrammarOutput grammar =
+      scheduler.core->grammar_bitmask(step).value_or(GrammarOutput{.step = step.step});
+  grammar.incarnation = scheduler.incarnation;
+  send(self, scheduler.peers.executor, std::move(grammar));
 }
 
 /// Results come in the order of the steps; those of steps that were given up are dropped.
@@ -164,6 +221,12 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
                               scheduler.open_steps.empty() && result.kv_connector.empty();
   auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
     SchedulerState& scheduler = state(self);
+    if (scheduler.owes_grammar && scheduler.open_steps.size() == 1) {
+      SchedulerOutput& next = scheduler.open_steps.front();
+      scheduler.core->update_draft_token_ids_in_output(next, drafts);
+      send_grammar(self, next);
+      scheduler.owes_grammar = false;
+    }
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
@@ -190,6 +253,11 @@ void take(StatefulSelf self, StepFailed& failure) {
   if (!blamed.outputs.empty()) send(self, scheduler.peers.output_processor, std::move(blamed));
   const std::vector<SchedulerOutput> steps(std::move_iterator(scheduler.open_steps.begin()),
                                            std::move_iterator(scheduler.open_steps.end()));
+  if (std::exchange(scheduler.owes_grammar, false)) {
+    // The workers are not left with a step that is not sampled: the next one would fail by it.
+    send(self, scheduler.peers.executor,
+         GrammarOutput{.step = steps.back().step, .incarnation = scheduler.incarnation});
+  }
   scheduler.open_steps.clear();
   scheduler.recovering = scheduler.core->recover_from_failed_steps(steps, now_seconds());
   scheduler.recovering.start([self] {
@@ -298,7 +366,12 @@ void on_planned(StatefulSelf self) {
   // With no step open, the empty one's result is what makes the loop go on.
   if (!is_empty(step) || scheduler.open_steps.empty()) {
     send(self, scheduler.peers.executor, step);
-    scheduler.open_steps.push_back(std::move(step));
+    const SchedulerOutput& sent = scheduler.open_steps.emplace_back(std::move(step));
+    if (sent.has_structured_output_requests) {
+      scheduler.owes_grammar =
+          sent.pending_structured_output_tokens && scheduler.open_steps.size() > 1;
+      if (!scheduler.owes_grammar) send_grammar(self, sent);
+    }
   }
   advance(self);
 }
@@ -324,6 +397,8 @@ void advance(StatefulSelf self) {
       continue;
     }
     if (!scheduler.has_news || scheduler.open_steps.size() >= scheduler.max_open_steps) return;
+    // The workers could not begin with another one.
+    if (scheduler.owes_grammar) return;
     scheduler.has_news = false;
     scheduler.planning = scheduler.core->schedule(now_seconds());
     scheduler.planning.start([self] { on_planned(self); });
@@ -356,6 +431,7 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
       [self](AbortRequests& abort) { receive(self, abort); },
       [self](ModelRunnerOutput& result) { receive(self, result); },
       [self](StepFailed& failure) { receive(self, failure); },
+      [self](GrammarCompiled& compiled) { receive(self, compiled); },
       [self](WakeUp& wake_up) { receive(self, wake_up); },
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
         auto promise = self->make_response_promise<CachesReset>();

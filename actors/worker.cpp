@@ -44,8 +44,30 @@ void crash_on(const SchedulerOutput& step, CrashToken crash) {
   }
 }
 
-WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerState> self,
-                                           std::int32_t rank,
+using Self = WorkerActor::stateful_pointer<WorkerState>;
+
+/// One of the two phases of a step, or both: the sender gets what came of it. None: the step is
+/// still to be sampled.
+template <class Phase>
+void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint64_t step,
+               Phase&& phase) {
+  const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+  if (progress != nullptr) progress->busy_since_ns = steady_ns();
+  Result<std::optional<ModelRunnerOutput>> result = guarded(phase);
+  if (progress != nullptr) progress->busy_since_ns = 0;
+  if (result.ok()) {
+    if (result->has_value()) send(self, executor, std::move(**result));
+    return;
+  }
+  state(self).runner->fail_group(result.error());
+  send(self, executor, StepFailed{step, result.error(), rank});
+  // Weights that are gone do not come back. The Supervisor starts another one, which loads what is
+  // there then.
+  const auto files = state(self).runner->check_files();
+  if (!files.ok()) self->quit(exit_reason_of(files.error().message));
+}
+
+WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
                                            const std::shared_ptr<WorkerProgress>& progress,
                                            CrashToken crash) {
   return {
@@ -76,20 +98,27 @@ WorkerActor::behavior_type worker_behavior(WorkerActor::stateful_pointer<WorkerS
       [self, rank, progress, crash](const SchedulerOutput& step) {
         if (step.incarnation != state(self).incarnation) return;  // of an engine that has ended
         crash_on(step, crash);
-        const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
-        if (progress) progress->busy_since_ns = steady_ns();
-        auto result = guarded([&] { return state(self).runner->execute(step); });
-        if (progress) progress->busy_since_ns = 0;
-        if (result.ok()) {
-          send(self, executor, std::move(result).value());
-        } else {
-          state(self).runner->fail_group(result.error());
-          send(self, executor, StepFailed{step.step, result.error(), rank});
-          // Weights that are gone do not come back. The Supervisor starts another one, which loads
-          // what is there then.
-          const auto files = state(self).runner->check_files();
-          if (!files.ok()) self->quit(exit_reason_of(files.error().message));
-        }
+        using Output = Result<std::optional<ModelRunnerOutput>>;
+        run_phase(self, rank, progress.get(), step.step, [&]() -> Output {
+          ModelRunner& runner = *state(self).runner;
+          if (step.has_structured_output_requests) {
+            RETURN_IF_ERROR(runner.execute_model(step));
+            return std::optional<ModelRunnerOutput>();
+          }
+          ASSIGN_OR_RETURN(ModelRunnerOutput output, runner.execute(step));
+          return std::optional(std::move(output));
+        });
+      },
+      [self, rank, progress](const GrammarOutput& grammar) {
+        // Of an engine that has ended, or of a step that has failed or been sampled.
+        if (grammar.incarnation != state(self).incarnation ||
+            grammar.step != state(self).runner->open_step())
+          return;
+        using Output = Result<std::optional<ModelRunnerOutput>>;
+        run_phase(self, rank, progress.get(), grammar.step, [&]() -> Output {
+          ASSIGN_OR_RETURN(ModelRunnerOutput output, state(self).runner->sample_tokens(grammar));
+          return std::optional(std::move(output));
+        });
       },
   };
 }

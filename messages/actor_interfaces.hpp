@@ -11,12 +11,14 @@ using WorkerActor = ActorOf<
     ModelLoaded(LoadModel),            // Load the weights; LoadProgress goes to the asker meanwhile.
     Status(InitializeKVCache),         // Take the memory of the KV cache.
     void(JoinGroup),                   // Meet the other ranks.
-    void(SchedulerOutput)>;            // Run a step; ModelRunnerOutput or StepFailed goes to the sender.
+    void(SchedulerOutput),             // Run a step; ModelRunnerOutput or StepFailed goes to the sender.
+    void(GrammarOutput)>;              // Sample a structured step; the answer goes to the sender.
 
 /// What an Executor needs of its workers: a Worker, or those of a host behind their rings.
 using StepRunnerActor = ActorOf<
     void(JoinGroup),                   // Meet the other ranks.
-    void(SchedulerOutput)>;            // Run a step; every rank answers the sender.
+    void(SchedulerOutput),             // Run a step; every rank answers the sender.
+    void(GrammarOutput)>;              // Sample a structured step; every rank answers the sender.
 
 /// Whom a Worker answers: its Executor, or the end of the rings that lead there.
 using StepSinkActor = ActorOf<
@@ -26,6 +28,7 @@ using StepSinkActor = ActorOf<
 /// The group of workers of one engine.
 using ExecutorActor = ActorOf<
     void(SchedulerOutput),             // Run a step on every worker; the result goes to the sender.
+    void(GrammarOutput),               // What every worker needs to sample a structured step.
     void(ModelRunnerOutput),           // A worker's result.
     void(StepFailed)>;                 // A worker's failure.
 
@@ -39,6 +42,7 @@ using SchedulerActor = ActorOf<
     PauseStatus(AskPaused),            // Is it paused, or about to be?
     void(ModelRunnerOutput),           // The result of the step in flight.
     void(StepFailed),                  // The step in flight gave no result.
+    void(GrammarCompiled),             // To itself: the grammar of a structured request is there.
     void(WakeUp)>;                     // To itself: look again, without news from others.
 
 /// Which blocks of the KV cache each request holds, and which hold what another is about to compute.

@@ -97,6 +97,15 @@ struct WakeUp {
 };
 TROUPE_MESSAGE(WakeUp)
 
+/// Scheduler to itself, from a thread of the grammar compiler: a structured request's grammar is
+/// there, or why there is none.
+struct GrammarCompiled {
+  RequestId id{};
+  std::uint64_t sequence = 0;  ///< of the request: ids may come again
+  bool operator==(const GrammarCompiled&) const = default;
+};
+TROUPE_MESSAGE(GrammarCompiled, id, sequence)
+
 /// A client -> RequestRouter -> Schedulers: forget cached content. Answered with CachesReset.
 struct ResetCaches {
   bool prefix_cache = false;

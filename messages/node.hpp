@@ -15,7 +15,7 @@ namespace troupe {
 
 /// Rises when a message changes in a way that an older build misreads. Nodes of different versions
 /// refuse each other.
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 
 /// What a node can be asked to run, but Workers, which have ranks.
 enum class Role : std::uint8_t {

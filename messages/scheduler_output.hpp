@@ -84,10 +84,13 @@ TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_i
                has_structured_output_requests, pending_structured_output_tokens,
                num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation)
 
-/// Scheduler -> Executor -> Workers: which tokens the grammars allow in a step, for its sampler.
+/// Scheduler -> Executor -> Workers, behind each step with has_structured_output_requests: which
+/// tokens the grammars allow in it. The workers compute the step meanwhile and sample when this is
+/// there. It may have no ids: the requests have ended.
 struct GrammarOutput {
   std::uint64_t step = 0;
-  std::vector<RequestId> ids;  ///< scheduled, structured, beyond their prefill; in batch order
+  std::uint32_t incarnation = 0;  ///< as SchedulerOutput::incarnation
+  std::vector<RequestId> ids;     ///< scheduled, structured, beyond their prefill; in batch order
   std::vector<std::int32_t> num_rows;  ///< per id: its drafts and one more
   /// Drafts before the first placeholder, per id.
   std::vector<std::int32_t> num_acceptable_drafts;
@@ -95,6 +98,7 @@ struct GrammarOutput {
   std::vector<std::int32_t> bitmask;  ///< rows in the order of ids; bit t of a row allows token t
   bool operator==(const GrammarOutput&) const = default;
 };
-TROUPE_MESSAGE(GrammarOutput, step, ids, num_rows, num_acceptable_drafts, words_per_row, bitmask)
+TROUPE_MESSAGE(GrammarOutput, step, incarnation, ids, num_rows, num_acceptable_drafts,
+               words_per_row, bitmask)
 
 }  // namespace troupe

@@ -1,14 +1,20 @@
 #pragma once
-// What the Scheduler needs of a structured request's grammar.
+// What the Scheduler needs of structured output: somebody who makes grammars, and what a grammar
+// says of a request's next token.
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 
 #include "messages/ids.hpp"
+#include "messages/sampling_params.hpp"
+#include "runtime/base/result.hpp"
 
 namespace troupe {
 
-/// One request's grammar and how far its output has come in it. Used by the Scheduler only.
+/// One request's grammar and how far its output has come in it. Used by the Scheduler only: it
+/// fills the rows of a step while the workers compute it.
 class Grammar {
  public:
   virtual ~Grammar() = default;
@@ -21,6 +27,20 @@ class Grammar {
   /// Bit t % 32 of row[t / 32] says whether token t may come next. Pre: row.size() ==
   /// words_per_row().
   virtual void fill_bitmask(std::span<std::int32_t> row) const = 0;
+};
+
+/// Makes the grammars of structured requests. The Scheduler's, which calls compile() on its own
+/// thread: what takes time is done on others, and other requests run meanwhile.
+class GrammarCompiler {
+ public:
+  /// The grammar at its beginning, not null, or why there is none, which ends the request.
+  using Done = std::function<void(Result<std::unique_ptr<Grammar>>)>;
+
+  virtual ~GrammarCompiler() = default;
+  /// Calls `done` once, now or later, on any thread, unless it is destroyed before. Does not block.
+  /// The same text gives the same grammar: an engine that takes a request over makes it anew, and
+  /// gives it the tokens that the request has.
+  virtual void compile(const StructuredOutputsParams& what, Done done) = 0;
 };
 
 }  // namespace troupe

@@ -115,6 +115,9 @@ Result<void> StepRings::send(const JoinGroup& join, Deadline deadline) {
 Result<void> StepRings::send(const SchedulerOutput& step, Deadline deadline) {
   return send_to_all(step, deadline);
 }
+Result<void> StepRings::send(const GrammarOutput& grammar, Deadline deadline) {
+  return send_to_all(grammar, deadline);
+}
 
 Result<std::optional<WorkerAnswer>> StepRings::receive(std::size_t i, Deadline deadline) {
   auto answer = receive_as<WorkerAnswer>(*readers_[i], incarnation_, deadline);

@@ -23,7 +23,7 @@
 
 namespace troupe {
 
-using WorkerCall = std::variant<JoinGroup, SchedulerOutput>;
+using WorkerCall = std::variant<JoinGroup, SchedulerOutput, GrammarOutput>;
 using WorkerAnswer = std::variant<ModelRunnerOutput, StepFailed>;
 
 struct StepRingsOptions {
@@ -51,6 +51,7 @@ class StepRings {
   /// To all workers. Errors: those of RingWriter::commit, with the ranks.
   [[nodiscard]] Result<void> send(const JoinGroup& join, Deadline deadline);
   [[nodiscard]] Result<void> send(const SchedulerOutput& step, Deadline deadline);
+  [[nodiscard]] Result<void> send(const GrammarOutput& grammar, Deadline deadline);
   /// The next answer of worker i, with its rank; nothing if none came until the deadline. Errors:
   /// kAborted (closed, from either end), kUnavailable (its process has ended), kCorrupt; each names
   /// the rank.

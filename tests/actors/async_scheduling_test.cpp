@@ -4,6 +4,7 @@
 #include <random>
 
 #include "tests/support/deterministic_engine.hpp"
+#include "tests/support/fake_grammar.hpp"
 
 namespace troupe::testing {
 namespace {
@@ -215,7 +216,9 @@ BOOST_AUTO_TEST_CASE(no_order_of_events_changes_a_token) {
                                 .max_num_batched_tokens = seed % 3 == 0 ? 16 : 2048,
                                 .max_num_seqs = 8,
                                 .async_scheduling = seed % 5 != 0,
-                                .speculative = seed % 4 < 2 ? kDraftModel : SpeculativeConfig{}});
+                                .speculative = seed % 4 < 2 ? kDraftModel : SpeculativeConfig{},
+                                .grammar_compiler = std::make_shared<FakeGrammarCompiler>()});
+      const auto is_structured = [](std::uint64_t id) { return id % 3 == 0; };
       auto& jobs = test.coordinator.jobs;
       std::vector<bool> aborted(13);
       std::uint64_t next_id = 1;
@@ -223,7 +226,10 @@ BOOST_AUTO_TEST_CASE(no_order_of_events_changes_a_token) {
       for (std::uint64_t i = 0; next_id <= 12 || !jobs.empty(); ++i) {
         BOOST_REQUIRE(i < 200000u);
         if (next_id <= 12 && (jobs.empty() || pick(40) == 0)) {
-          test.engine->add(RequestId{next_id}, test.prompt(5 + 3 * next_id), 40);
+          const auto prompt_size = static_cast<std::int32_t>(5 + 3 * next_id);
+          test.engine->add(RequestId{next_id}, test.prompt(5 + 3 * next_id), 40,
+                           is_structured(next_id) ? structured(RequestId{next_id}, prompt_size)
+                                                  : SamplingParams{});
           ++next_id;
         }
         // Three in a row would end requests.
@@ -244,8 +250,11 @@ BOOST_AUTO_TEST_CASE(no_order_of_events_changes_a_token) {
         BOOST_TEST(test.frontend().num_finished[request] == 1);
         const auto& tokens = test.frontend().token_ids[request];
         if (!aborted[id]) BOOST_TEST(tokens.size() == 40u);
-        for (std::size_t n = 0; n < tokens.size(); ++n)
-          BOOST_TEST(tokens[n] == fake_token(request, static_cast<std::int32_t>(5 + 3 * id + n)));
+        for (std::size_t n = 0; n < tokens.size(); ++n) {
+          const auto position = static_cast<std::int32_t>(5 + 3 * id + n);
+          BOOST_TEST(tokens[n] == (is_structured(id) ? grammar_token(request, position)
+                                                     : fake_token(request, position)));
+        }
       }
       BOOST_TEST(test.frontend().errors.empty());
       BOOST_TEST(test.frontend().stats.kv_cache_usage == 0);

@@ -7,6 +7,7 @@ namespace {
 
 struct RankLog {
   std::vector<std::uint64_t> steps;
+  std::vector<std::uint64_t> grammars;  ///< their steps
   std::vector<std::uint32_t> generations;
 };
 
@@ -22,6 +23,7 @@ WorkerActor::behavior_type quiet_rank(WorkerActor::stateful_pointer<RankState>,
       [](const InitializeKVCache&) { return Status{}; },
       [log](const JoinGroup& join) { log->generations.push_back(join.generation); },
       [log](const SchedulerOutput& step) { log->steps.push_back(step.step); },
+      [log](const GrammarOutput& grammar) { log->grammars.push_back(grammar.step); },
   };
 }
 
@@ -95,6 +97,20 @@ BOOST_FIXTURE_TEST_CASE(a_step_has_the_output_ranks_result_when_all_have_answere
   BOOST_TEST(received().empty());
   answer(1, 3);
   BOOST_TEST(received() == (std::vector<std::int64_t>{12}));
+}
+
+BOOST_FIXTURE_TEST_CASE(every_rank_gets_what_the_grammars_allow_behind_its_step, Fixture) {
+  run_step(1);
+  self->send(executor, GrammarOutput{.step = 1});
+  coordinator.run();
+  for (const auto& log : logs) BOOST_TEST(log->grammars == (std::vector<std::uint64_t>{1}));
+  // One rank has failed in its forward: the others never sample the step, and no one waits.
+  run_step(2);
+  fail(2, 3);
+  self->send(executor, GrammarOutput{.step = 2});
+  coordinator.run();
+  BOOST_TEST(received() == (std::vector<std::int64_t>{-2}));
+  for (const auto& log : logs) BOOST_TEST(log->generations.size() == 2u);
 }
 
 BOOST_FIXTURE_TEST_CASE(a_failure_on_any_rank_fails_the_step_at_once_and_the_workers_meet_anew,

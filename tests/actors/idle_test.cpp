@@ -1,5 +1,6 @@
 // Requests that wait for something from outside: nobody asks again and again whether it has come.
 #include "tests/support/deterministic_engine.hpp"
+#include "tests/support/fake_grammar.hpp"
 
 namespace troupe::testing {
 namespace {
@@ -17,10 +18,10 @@ class LoadingConnector final : public KVConnector {
 };
 
 BOOST_AUTO_TEST_CASE(while_all_requests_wait_for_their_grammars_no_step_runs) {
-  with_and_without_overlap({}, [](DeterministicEngine& test) {
-    SamplingParams structured;
-    structured.structured_outputs.emplace();
-    test.engine->add(RequestId{1}, test.prompt(20), 12, structured);
+  const auto compiler = std::make_shared<FakeGrammarCompiler>();
+  compiler->hold = true;
+  with_and_without_overlap({.grammar_compiler = compiler}, [](DeterministicEngine& test) {
+    test.engine->add(RequestId{1}, test.prompt(20), 12, structured(RequestId{1}, 20));
     test.coordinator.run();  // it comes back: nobody keeps asking
     BOOST_TEST(test.worker().num_steps <= 1u);
     BOOST_TEST(test.frontend().stats.num_deferred_reqs == 1);

@@ -36,6 +36,12 @@ SchedulerOutput step_of(std::uint64_t number) {
   return step;
 }
 
+SchedulerOutput structured_step_of(std::uint64_t number) {
+  SchedulerOutput step = step_of(number);
+  step.has_structured_output_requests = true;
+  return step;
+}
+
 ParallelConfig ranks(std::int32_t count) { return {.tensor_parallel_size = count}; }
 
 /// The Scheduler's side: asks an Executor for steps, takes what comes.
@@ -54,12 +60,31 @@ struct Asker {
   }
   void check_step(std::uint64_t number) {
     self->send(executor, step_of(number));
+    check_answer(number, fake_token(RequestId{number}, 3));
+  }
+  /// A structured one, whose mask leaves one token.
+  void check_structured_step(std::uint64_t number) {
+    const auto wanted = static_cast<TokenId>(number % 32);
+    self->send(executor, structured_step_of(number));
+    self->send(executor, GrammarOutput{.step = number,
+                                       .ids = {RequestId{number}},
+                                       .num_rows = {1},
+                                       .words_per_row = 42,
+                                       .bitmask = [&] {
+                                         std::vector<std::int32_t> row(42);
+                                         row[0] =
+                                             static_cast<std::int32_t>(std::uint32_t{1} << wanted);
+                                         return row;
+                                       }()});
+    check_answer(number, wanted);
+  }
+  void check_answer(std::uint64_t number, TokenId token) {
     const Answer answer = next();
     BOOST_REQUIRE(std::holds_alternative<ModelRunnerOutput>(answer));
     const auto& output = std::get<ModelRunnerOutput>(answer);
     BOOST_TEST(output.step == number);
     BOOST_REQUIRE_EQUAL(output.sampled_token_ids.size(), 1u);
-    BOOST_TEST(output.sampled_token_ids[0] == fake_token(RequestId{number}, 3));
+    BOOST_TEST(output.sampled_token_ids[0] == token);
   }
   /// The reason of the end of what is monitored; steps may fail before.
   std::string wait_for_end(caf::actor_system& system, int& num_failed_steps) {
@@ -213,6 +238,7 @@ void serve_steps(const WorkerRings& names) {
   for (;;) ::pause();
 }
 
+/// The step that is open then may wait for its mask.
 BOOST_AUTO_TEST_CASE(a_killed_worker_process_ends_the_group_with_its_rank_and_a_new_one_goes_on) {
   for (std::uint64_t incarnation = 1; incarnation <= 3; ++incarnation) {
     const std::shared_ptr<StepRings> rings =
@@ -224,9 +250,10 @@ BOOST_AUTO_TEST_CASE(a_killed_worker_process_ends_the_group_with_its_rank_and_a_
     const StepRunnerActor workers = spawn_remote_workers(system, rings);
     Asker asker{caf::scoped_actor{system}, spawn_executor(system, {workers}, ranks(2))};
     asker.self->monitor(workers);
-    for (std::uint64_t n = 1; n <= 50; ++n) asker.check_step(n);
+    for (std::uint64_t n = 1; n <= 50; ++n)
+      asker.check_step(n), asker.check_structured_step(50 + n);
+    asker.self->send(asker.executor, structured_step_of(101));
     second.kill();
-    asker.self->send(asker.executor, step_of(51));
     // The step fails, unless the group had ended before it came: then the Supervisor tells.
     int num_failed_steps = 0;
     const std::string reason = asker.wait_for_end(system, num_failed_steps);

@@ -35,7 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       read_as<troupe::GenerateRequest>,   read_as<troupe::EngineCoreRequest>,
       read_as<troupe::SchedulerOutput>,   read_as<troupe::ModelRunnerOutput>,
       read_as<troupe::EngineCoreOutputs>, read_as<troupe::RequestOutputs>,
-      read_as<troupe::AllocateSlots>,     read_as<troupe::KVCacheConfig>};
+      read_as<troupe::AllocateSlots>,     read_as<troupe::KVCacheConfig>,
+      read_as<troupe::GrammarOutput>};
   kReaders[data[0] % std::size(kReaders)](bytes, size - 1);
   return 0;
 }

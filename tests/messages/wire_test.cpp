@@ -40,6 +40,14 @@ BOOST_AUTO_TEST_CASE(a_message_survives_the_wire_in_every_field) {
       {.id = RequestId{1}, .token_ids = {1, 2}, .block_ids = {{1, 2}, {3}}});
   step.block_copies = {{4, 5}};
   BOOST_TEST((round_trip(step) == step));
+  const GrammarOutput grammar{.step = 3,
+                              .incarnation = 2,
+                              .ids = {RequestId{1}},
+                              .num_rows = {2},
+                              .num_acceptable_drafts = {1},
+                              .words_per_row = 1,
+                              .bitmask = {-1, 0x7f}};
+  BOOST_TEST((round_trip(grammar) == grammar));
 }
 
 BOOST_AUTO_TEST_CASE(what_requests_share_travels_once_and_is_shared_behind_the_wire) {

@@ -143,6 +143,7 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
   output_processor = keep(spawn_output_processor(system, std::move(tokenizer)));
   peers.output_processor = output_processor;
   peers.kv_connector = options.kv_connector;
+  peers.grammar_compiler = options.grammar_compiler;
   scheduler = keep(spawn_scheduler(system, config, peers));
   client = keep(system.spawn(fake_client, frontend_log,
                              options.through_router ? OutputProcessorActor{} : output_processor));

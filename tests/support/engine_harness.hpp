@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/spawn.hpp"
+#include "runtime/scheduler/grammar.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -50,7 +51,8 @@ struct HarnessOptions {
   SpeculativeConfig speculative;            ///< the worker makes its drafts
   bool through_rings = false;               ///< the worker sits behind rings, as in another process
   bool through_router = false;  ///< the client's requests pass a RequestRouter, and so do outputs
-  std::shared_ptr<KVConnector> kv_connector;  ///< null: KV stays here
+  std::shared_ptr<KVConnector> kv_connector;          ///< null: KV stays here
+  std::shared_ptr<GrammarCompiler> grammar_compiler;  ///< null: no structured requests
 };
 
 struct EngineHarness {

@@ -1,10 +1,41 @@
 #include "tests/support/fake_worker.hpp"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <unordered_map>
 
 namespace troupe::testing {
 namespace {
+
+/// What the grammars allow in each place of a step.
+class Masks {
+ public:
+  explicit Masks(const GrammarOutput& grammar) : grammar_(grammar) {}
+  /// The token, or the first one that is allowed if it is not. `row`: how many drafts are before
+  /// it.
+  [[nodiscard]] TokenId choose(RequestId id, std::size_t row, TokenId token) const {
+    std::size_t first = 0;
+    const auto width = static_cast<std::size_t>(grammar_.words_per_row);
+    for (std::size_t i = 0; i < grammar_.ids.size(); ++i) {
+      if (grammar_.ids[i] == id) {
+        const auto words = std::span(grammar_.bitmask).subspan((first + row) * width, width);
+        const auto allows = [&](TokenId one) {
+          const auto bit = static_cast<std::size_t>(one);
+          return (static_cast<std::uint32_t>(words[bit / 32]) >> (bit % 32) & 1) != 0;
+        };
+        if (allows(token)) return token;
+        for (TokenId other = 0; other < grammar_.words_per_row * 32; ++other)
+          if (allows(other)) return other;
+      }
+      first += static_cast<std::size_t>(grammar_.num_rows[i]);
+    }
+    return token;
+  }
+
+ private:
+  const GrammarOutput& grammar_;
+};
 
 struct FakeWorkerState {
   FakeWorkerState() = default;
@@ -14,10 +45,12 @@ struct FakeWorkerState {
     std::vector<TokenId> drafts;  ///< behind them
   };
   std::unordered_map<RequestId, Known> requests;
+  std::optional<SchedulerOutput> unsampled;  ///< waits for its GrammarOutput
 
   /// As the real one: a step that builds on one that failed fails as well.
-  [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, KVConnectorOutput& kv_report,
-                                   std::int32_t num_drafts_to_make) {
+  [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, const GrammarOutput& grammar,
+                                   KVConnectorOutput& kv_report, std::int32_t num_drafts_to_make) {
+    const Masks masks(grammar);
     ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
     result.kv_connector = std::exchange(kv_report, {});
     for (const RequestId id : step.preempted_ids) requests.erase(id);
@@ -53,11 +86,11 @@ struct FakeWorkerState {
       }
       // Its own token behind the last draft that is right.
       const std::int32_t first = known;
-      result.sampled_token_ids.push_back(fake_token(id, known));
+      result.sampled_token_ids.push_back(masks.choose(id, 0, fake_token(id, known)));
       for (std::size_t n = 0; draft != drafts_end; ++draft, ++n) {
         const TokenId guess = *draft < 0 && n < own_drafts.size() ? own_drafts[n] : *draft;
-        if (guess != fake_token(id, known)) break;
-        result.sampled_token_ids.push_back(fake_token(id, ++known));
+        if (guess != result.sampled_token_ids.back()) break;
+        result.sampled_token_ids.push_back(masks.choose(id, n + 1, fake_token(id, ++known)));
       }
       draft = drafts_end;
       result.num_sampled.push_back(++known - first);
@@ -76,27 +109,45 @@ struct FakeWorkerState {
 
 WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerState> self,
                                        const std::shared_ptr<FakeWorkerLog>& log) {
+  const auto answer = [self, log](StepAnswer result) {
+    const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+    if (log->hold)
+      log->held.push_back(std::move(result));
+    else
+      std::visit([&](auto& message) { send(self, executor, std::move(message)); }, result);
+  };
+  const auto sample = [self, log, answer](const SchedulerOutput& step,
+                                          const GrammarOutput& grammar) {
+    answer(state(self).execute(step, grammar, log->kv_report, log->num_drafts));
+  };
   return {
       [](const LoadModel&) { return ModelLoaded{}; },
       [](const InitializeKVCache&) { return Status{}; },
       [](const JoinGroup&) {},
-      [self, log](const SchedulerOutput& step) {
-        const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+      [self, log, answer, sample](const SchedulerOutput& step) {
         ++log->num_steps;
         ++log->num_taken, log->num_taken.notify_all();
         log->batch_sizes.push_back(step.scheduled_ids.size());
         log->finished_ids.insert(log->finished_ids.end(), step.finished_ids.begin(),
                                  step.finished_ids.end());
         if (log->keep_quiet) return;
-        StepAnswer answer = StepFailed{step.step, {ErrorCode::kInternal, "made to fail"}};
-        if (log->num_steps_to_fail > 0)
-          --log->num_steps_to_fail;
-        else if (!log->fails || !log->fails(step))
-          answer = state(self).execute(step, log->kv_report, log->num_drafts);
-        if (log->hold)
-          log->held.push_back(std::move(answer));
+        const auto fail = [&](const char* why) {
+          answer(StepFailed{step.step, {ErrorCode::kInternal, why}});
+        };
+        if (std::exchange(state(self).unsampled, std::nullopt))
+          return fail("the step before was not sampled");
+        if (log->num_steps_to_fail > 0) return --log->num_steps_to_fail, fail("made to fail");
+        if (log->fails && log->fails(step)) return fail("made to fail");
+        if (step.has_structured_output_requests)
+          state(self).unsampled = step;
         else
-          std::visit([&](auto& message) { send(self, executor, std::move(message)); }, answer);
+          sample(step, {});
+      },
+      [self, log, sample](const GrammarOutput& grammar) {
+        log->grammars.push_back(grammar);
+        const std::optional<SchedulerOutput>& unsampled = state(self).unsampled;
+        if (!unsampled || unsampled->step != grammar.step) return;
+        sample(*std::exchange(state(self).unsampled, std::nullopt), grammar);
       },
   };
 }

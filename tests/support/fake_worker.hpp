@@ -20,6 +20,7 @@ using StepAnswer = std::variant<ModelRunnerOutput, StepFailed>;
 struct FakeWorkerLog {
   std::atomic<std::uint64_t> num_taken{0};  ///< steps; notified
   std::uint64_t num_steps = 0;
+  std::vector<GrammarOutput> grammars;                ///< in the order of arrival
   std::uint64_t num_steps_to_fail = 0;                ///< the next ones
   std::function<bool(const SchedulerOutput&)> fails;  ///< steps that do; may be empty
   bool keep_quiet = false;                            ///< take steps, give no result

@@ -91,6 +91,9 @@ inline ExecutorActor::behavior_type breaking_executor(
         if (poisoned) executor.plan.silent = true;
         if (passes(poisoned || breaks)) send(self, next, std::move(step));
       },
+      [=](GrammarOutput& grammar) {
+        if (passes(false)) send(self, next, std::move(grammar));
+      },
       [=](ModelRunnerOutput& output) {
         if (passes(output.step > state(self).plan.num_steps))
           send(self, state(self).scheduler, std::move(output));

@@ -73,6 +73,19 @@ BOOST_FIXTURE_TEST_CASE(a_step_longer_than_a_chunk_arrives_whole, Fixture) {
   BOOST_TEST((taken<SchedulerOutput>(second->receive(patient())) == step));
 }
 
+BOOST_FIXTURE_TEST_CASE(what_the_grammars_allow_arrives_behind_its_step_at_every_worker, Fixture) {
+  for (std::uint64_t n = 1; n <= 5; ++n) {
+    GrammarOutput grammar{.step = n, .ids = {RequestId{n}}, .num_rows = {1}, .words_per_row = 2500};
+    grammar.bitmask.assign(2500, 0x5555);  // as many as a row of a large vocabulary: 3 chunks
+    BOOST_REQUIRE(engine->send(step_of(n), patient()).ok());
+    BOOST_REQUIRE(engine->send(grammar, patient()).ok());
+    for (const auto& worker : {first.get(), second.get()}) {
+      BOOST_TEST((taken<SchedulerOutput>(worker->receive(patient())) == step_of(n)));
+      BOOST_TEST((taken<GrammarOutput>(worker->receive(patient())) == grammar));
+    }
+  }
+}
+
 BOOST_FIXTURE_TEST_CASE(steps_wait_for_a_worker_that_opens_its_end_late, Fixture) {
   auto other = StepRings::create({.ranks = {0}}).value();
   BOOST_REQUIRE(other->send(step_of(1), patient()).ok());

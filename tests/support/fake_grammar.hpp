@@ -1,0 +1,74 @@
+#pragma once
+// Grammars for the fake worker: one token in each place. Three of four are those that the worker
+// would have taken anyway, so that drafts come true too.
+
+#include <algorithm>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "runtime/scheduler/grammar.hpp"
+#include "tests/support/fake_worker.hpp"
+
+namespace troupe::testing {
+
+/// What the grammar of a request wants at a position of it.
+[[nodiscard]] inline TokenId grammar_token(RequestId id, std::int32_t position) {
+  const TokenId free = fake_token(id, position);
+  return position % 4 == 3 ? 300 + (free - 300 + 500) % 1000 : free;
+}
+
+class FakeGrammar final : public Grammar {
+ public:
+  FakeGrammar(RequestId id, std::int32_t prompt_size) : id_(id), position_(prompt_size) {}
+  bool accept(TokenId token) override {
+    if (token != grammar_token(id_, position_)) return false;
+    ++position_;
+    return true;
+  }
+  void rollback(std::size_t num_tokens) override {
+    position_ -= static_cast<std::int32_t>(num_tokens);
+  }
+  [[nodiscard]] std::size_t words_per_row() const override { return 42; }  // 1344 tokens
+  void fill_bitmask(std::span<std::int32_t> row) const override {
+    std::fill(row.begin(), row.end(), 0);
+    const auto token = static_cast<std::size_t>(grammar_token(id_, position_));
+    row[token / 32] = static_cast<std::int32_t>(std::uint32_t{1} << (token % 32));
+  }
+
+ private:
+  RequestId id_;
+  std::int32_t position_;
+};
+
+/// Sampling parameters of a request with such a grammar.
+[[nodiscard]] inline SamplingParams structured(RequestId id, std::int32_t prompt_size) {
+  SamplingParams params;
+  params.structured_outputs.emplace().text = to_string(id) + " " + std::to_string(prompt_size);
+  return params;
+}
+
+/// Compiles at once, or when the test says so.
+class FakeGrammarCompiler final : public GrammarCompiler {
+ public:
+  bool hold = false;
+  void compile(const StructuredOutputsParams& what, Done done) override {
+    held_.emplace_back(what.text, std::move(done));
+    if (!hold) release();
+  }
+  [[nodiscard]] std::size_t num_held() const { return held_.size(); }
+  /// The oldest.
+  void release() {
+    const auto [text, done] = std::move(held_.front());
+    held_.pop_front();
+    const std::size_t blank = text.find(' ');
+    if (blank == std::string::npos) return done(invalid_argument("not a grammar: " + text));
+    done(std::make_unique<FakeGrammar>(RequestId{std::stoull(text)},
+                                       std::stoi(text.substr(blank + 1))));
+  }
+
+ private:
+  std::deque<std::pair<std::string, Done>> held_;
+};
+
+}  // namespace troupe::testing
