@@ -47,6 +47,13 @@ constexpr Isa kAllIsas[] = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAmx};
 
 #if defined(TROUPE_X86_KERNELS)
 
+/// Whether this build has avx2_vnni and amx; with a sanitizer it has not (kernels/CMakeLists.txt).
+#if defined(TROUPE_SANITIZED_KERNELS)
+constexpr bool kHasAllTables = false;
+#else
+constexpr bool kHasAllTables = true;
+#endif
+
 struct Registers {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
 };
@@ -109,6 +116,7 @@ std::string why_unavailable_here(Isa isa) {
     return "the operating system does not save AVX-512 registers";
   }
   if (isa == Isa::kAvx512) return {};
+  if (!kHasAllTables) return "builds with a sanitizer have no AMX kernels";
   if (!has_avx512_bf16()) return "the CPU has no AVX512_BF16";
   if (!has_bit(leaf7.edx, 24)) return "the CPU has no AMX_TILE";
   if (!has_bit(leaf7.edx, 22)) return "the CPU has no AMX_BF16";
@@ -168,12 +176,16 @@ const OpTable* cpu_ops(Isa isa) noexcept {
 #if defined(TROUPE_X86_KERNELS)
   switch (isa) {
     case Isa::kAmx:
-      return &amx::op_table();
+      if constexpr (kHasAllTables) return &amx::op_table();
+      break;
     case Isa::kAvx512:
       return has_avx512_bf16() && is_avx512_bf16_fast() ? &avx512_bf16::op_table()
                                                         : &avx512::op_table();
     case Isa::kAvx2:
-      return has_avx_vnni() ? &avx2_vnni::op_table() : &avx2::op_table();
+      if constexpr (kHasAllTables) {
+        if (has_avx_vnni()) return &avx2_vnni::op_table();
+      }
+      return &avx2::op_table();
     case Isa::kScalar:
       break;
   }
