@@ -1,12 +1,12 @@
 #pragma once
-// How long an actor waits for the answer of another, but for what computes tokens.
+// Deadlines of requests between actors, except for those on the token path.
 
 #include <chrono>
 
 namespace troupe {
 
-/// What is asked of an actor that has nothing to wait for itself has an answer by then.
+/// For requests that the receiver can answer without waiting.
 inline constexpr std::chrono::minutes kControlDeadline{1};
-inline constexpr std::chrono::minutes kPauseDeadline{10};  ///< requests may run to their end before
+inline constexpr std::chrono::minutes kPauseDeadline{10};  ///< requests may run to their end first
 
 }  // namespace troupe

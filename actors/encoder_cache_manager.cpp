@@ -1,4 +1,4 @@
-// The EncoderCacheManager: carries each question to the core and its answer back.
+// The EncoderCacheManager: forwards each request to the core and replies with the result.
 #include "runtime/cache/encoder_cache_manager.hpp"
 
 #include "actors/spawn.hpp"

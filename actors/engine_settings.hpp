@@ -1,6 +1,6 @@
 #pragma once
-// What the actors of an engine are configured with: the options, and what has become known of the
-// model and its cache. Every node works it out for itself from the same options.
+// The settings of an engine's actors: the options, and what is known of the model and its cache.
+// Every node derives them from the same options.
 
 #include <cstdint>
 #include <memory>
@@ -19,16 +19,16 @@
 
 namespace troupe {
 
-/// How many workers share the model, and how; who they are and where they meet is the Supervisor's.
+/// How many workers share the model, and how; the Supervisor adds ranks and rendezvous.
 [[nodiscard]] ParallelConfig parallel_config(const EngineOptions& engine);
 [[nodiscard]] WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel);
 
-/// How the memory of the workers is divided into blocks. Errors: too little for one request of
+/// The division of the workers' memory into blocks. Errors: too little for one request of
 /// max_model_len.
 [[nodiscard]] Result<KVCacheConfig> kv_cache_config(const Options& options,
                                                     const ModelLoaded& model);
-/// Of one request: what the workers have loaded the model for or, if the length is to follow from
-/// the memory, as much of that as the cache has room for. Errors: those of check_prompts_fit.
+/// The length that the workers have loaded the model for or, if it is to follow from the memory, as
+/// much of it as fits in the cache. Errors: those of check_prompts_fit.
 [[nodiscard]] Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
                                                  const KVCacheConfig& cache);
 
@@ -40,24 +40,24 @@ namespace troupe {
                                                const ModelLoaded& model,
                                                const KVCacheConfig& cache);
 
-/// The model's generation config as far as the options take it, and theirs over it.
+/// The model's generation config, if enabled, overridden by the options.
 [[nodiscard]] Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
                                                          const ModelOptions& options);
-/// What bodies of requests are completed with and checked against.
+/// Defaults and limits of request bodies.
 [[nodiscard]] ServerDefaults request_defaults(const Options& options,
                                               const SamplingDefaults& sampling,
                                               const ModelLoaded& model);
-/// Errors: of the chat template's file, or of what stands in it.
+/// Errors: of the chat template's file or its content.
 [[nodiscard]] Result<ServerConfig> server_config(const Options& options,
                                                  const SamplingDefaults& sampling,
                                                  const ModelLoaded& model,
                                                  const KVCacheConfig& cache);
-/// Reads the chat template. Errors: of its file, or of what stands in it.
+/// Reads the chat template. Errors: of its file or its content.
 [[nodiscard]] Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
     std::shared_ptr<const Tokenizer> tokenizer);
 
-/// The first key of the draws of requests that bring no seed.
+/// The first key for sampling requests without a seed.
 [[nodiscard]] std::uint64_t first_seed(const ModelOptions& model);
 
 }  // namespace troupe

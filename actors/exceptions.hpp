@@ -1,6 +1,6 @@
 #pragma once
-// What is thrown through an actor ends it. Why is said in a sentence: "std::bad_alloc" tells nobody
-// what to do.
+// An uncaught exception ends its actor. The reason is reported in a sentence, since
+// "std::bad_alloc" does not help the user.
 
 #include <exception>
 #include <string>
@@ -10,12 +10,12 @@
 
 namespace troupe {
 
-/// In words.
+/// The exception as text.
 [[nodiscard]] inline std::string describe(const std::exception_ptr& exception) {
   try {
     std::rethrow_exception(exception);
   } catch (const std::system_error& error) {
-    // Hardly anything but the start of a thread ends here: it needs memory for its stack.
+    // Almost always the start of a thread, which needs memory for its stack.
     if (error.code() == std::errc::resource_unavailable_try_again) {
       return std::string(
                  "no thread can be started (limits of memory or of threads: ulimit -v, "

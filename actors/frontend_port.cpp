@@ -8,7 +8,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A prompt may have to wait for others; its own time has a limit of its own.
+/// A prompt may have to wait for others; the time of its own processing is limited separately.
 constexpr auto kRenderDeadline = 600s;
 
 }  // namespace
@@ -23,7 +23,7 @@ void FrontendPort::ask_frontend(std::chrono::nanoseconds deadline, Question ques
               [reply, self](const caf::error& error) {
                 const bool late = error == caf::sec::request_timeout;
                 reply(Error{late ? ErrorCode::kTimeout : ErrorCode::kUnavailable,
-                            "the engine gave no answer: " + to_text(error, self->system())});
+                            "no reply from the engine: " + to_text(error, self->system())});
               });
   });
 }

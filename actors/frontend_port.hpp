@@ -1,5 +1,5 @@
 #pragma once
-// What the HTTP server's threads call, as messages to the Frontend.
+// The interface of the HTTP server's threads, implemented by messages to the Frontend.
 
 #include <atomic>
 #include <chrono>
@@ -13,11 +13,12 @@
 
 namespace troupe {
 
-/// Thread-safe: counters, a flag, and messages. Ids are the Frontend's own.
+/// Thread-safe: counters, a flag, and messages. The Frontend allocates the ids.
 class FrontendPort final : public EnginePort {
  public:
   explicit FrontendPort(caf::actor_system& system) : system_(system) {}
-  /// Both before the server starts. Later keys change nothing: the first row goes on.
+  /// Both are called before the server starts. Later calls have no effect: the first key stream
+  /// continues.
   void set_keys(const KeyStream& keys) {
     if (!keys_) keys_.emplace(keys);
   }

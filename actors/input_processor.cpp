@@ -1,5 +1,5 @@
-// The InputProcessor: shares requests out to its workers, which prepare them, and tells the
-// OutputProcessor of each before the Scheduler.
+// The InputProcessor: distributes requests to its workers, which prepare them, and registers each
+// with the OutputProcessor before it is sent to the Scheduler.
 #include "runtime/processors/input_processor.hpp"
 
 #include <unordered_map>
@@ -17,54 +17,54 @@
 namespace troupe {
 namespace {
 
-/// What a worker is at. The InputProcessor's while the worker is idle, the worker's from
-/// PrepareInput to its answer: messages keep them apart.
-struct Desk {
+/// The input and output of a worker. Owned by the InputProcessor while the worker is idle, and by
+/// the worker from PrepareInput to its reply: the messages synchronise access.
+struct InputSlot {
   std::variant<std::monostate, GenerateRequest, RenderRequest> request;
   std::shared_ptr<const std::atomic<bool>> cancelled;
   std::optional<Result<ProcessedRequest>> processed;  ///< of a GenerateRequest
   RenderReply rendered;                               ///< of a RenderRequest
 };
 
-/// What the template and the tokenizer made of a prompt has gone.
+/// Memory used by template and tokenizer for a prompt has been freed.
 void note_processed(std::size_t num_prompt_bytes) {
   constexpr std::size_t kFactor = 8;
   note_freed_memory(kFactor * num_prompt_bytes);
 }
 
-void prepare(const InputProcessor& core, Desk& desk) {
+void prepare(const InputProcessor& core, InputSlot& slot) {
   const InputContext context{
       .clock = ChatClock::now(),
-      .limits = core.limits_of_work(desk.cancelled, std::chrono::steady_clock::now())};
+      .limits = core.limits_of_work(slot.cancelled, std::chrono::steady_clock::now())};
   std::size_t num_prompt_bytes = 0;
-  if (auto* const generate = std::get_if<GenerateRequest>(&desk.request)) {
+  if (auto* const generate = std::get_if<GenerateRequest>(&slot.request)) {
     num_prompt_bytes = text_bytes(generate->prompt);
-    auto thrown = guard([&] { desk.processed = core.process(std::move(*generate), context); });
-    if (thrown) desk.processed = *std::move(thrown);
+    auto thrown = guard([&] { slot.processed = core.process(std::move(*generate), context); });
+    if (thrown) slot.processed = *std::move(thrown);
   } else {
-    const auto& render = std::get<RenderRequest>(desk.request);
+    const auto& render = std::get<RenderRequest>(slot.request);
     num_prompt_bytes = text_bytes(render.prompt);
-    auto thrown = guard([&] { desk.rendered = core.render(render, context); });
-    if (thrown) desk.rendered = {.error = std::move(thrown)};
+    auto thrown = guard([&] { slot.rendered = core.render(render, context); });
+    if (thrown) slot.rendered = {.error = std::move(thrown)};
   }
-  desk.request = {};
+  slot.request = {};
   note_processed(num_prompt_bytes);
 }
 
 InputWorkerActor::behavior_type input_worker_behavior(
-    const std::shared_ptr<const InputProcessor>& core, const std::shared_ptr<Desk>& desk) {
+    const std::shared_ptr<const InputProcessor>& core, const std::shared_ptr<InputSlot>& slot) {
   return {[=](const PrepareInput&) {
-    prepare(*core, *desk);
+    prepare(*core, *slot);
     return Status{};
   }};
 }
 
 struct InputWorker {
   InputWorkerActor actor;
-  std::shared_ptr<Desk> desk;
+  std::shared_ptr<InputSlot> slot;
 };
 
-/// Something that waits for a worker, or is at one.
+/// A job that waits for a worker, or is being processed by one.
 struct InputJob {
   RequestId id{};
   std::variant<std::monostate, GenerateRequest, RenderRequest> request;  ///< while it waits
@@ -88,9 +88,9 @@ struct InputProcessorState {
   std::vector<InputWorker> workers;
   std::optional<WorkQueue> queue;
   std::uint64_t num_jobs = 0;
-  std::unordered_map<std::uint64_t, InputJob> jobs;  ///< not those that have been aborted
+  std::unordered_map<std::uint64_t, InputJob> jobs;  ///< without aborted ones
   std::unordered_map<RequestId, std::uint64_t> numbers;
-  /// Prepared, not yet known to the OutputProcessor. An abort takes a request out.
+  /// Prepared, but not yet registered with the OutputProcessor. An abort removes a request.
   std::unordered_map<RequestId, EngineCoreRequests> registering;
 };
 
@@ -117,9 +117,9 @@ void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
             send(self, state(self).scheduler, std::move(ready.mapped()));
           },
           [=](const caf::error& error) {
-            // The engine ends with it; the RequestRouter gives the request to the next one.
+            // The engine ends with it; the RequestRouter resubmits the request.
             state(self).registering.erase(id);
-            log_warning("the output processor is gone", kv("id", value(id)),
+            log_warning("the output processor has ended", kv("id", value(id)),
                         kv("error", to_text(error, self->system())));
           });
 }
@@ -135,9 +135,9 @@ void give_work(Self self);
 
 void take_work(Self self, std::size_t worker) {
   InputProcessorState& processor = state(self);
-  Desk& desk = *processor.workers[worker].desk;
-  auto processed = std::exchange(desk.processed, std::nullopt);
-  RenderReply rendered = std::exchange(desk.rendered, {});
+  InputSlot& slot = *processor.workers[worker].slot;
+  auto processed = std::exchange(slot.processed, std::nullopt);
+  RenderReply rendered = std::exchange(slot.rendered, {});
   auto job = take_job(processor, processor.queue->finish(worker, now_seconds()));
   if (!job) {
     // aborted meanwhile
@@ -154,8 +154,8 @@ void give_work(Self self) {
   while (const auto next = processor.queue->start_next(now_seconds())) {
     const InputWorker& worker = processor.workers[next->worker];
     InputJob& job = processor.jobs.at(next->number);
-    worker.desk->request = std::exchange(job.request, {});
-    worker.desk->cancelled = job.cancelled;
+    worker.slot->request = std::exchange(job.request, {});
+    worker.slot->cancelled = job.cancelled;
     ask(self, worker.actor, PrepareInput{})
         .then([self, place = next->worker](const Status&) { take_work(self, place); },
               [self](const caf::error& error) { self->quit(error); });
@@ -174,7 +174,7 @@ InputJob& add_job(InputProcessorState& processor, Request& request) {
   return job;
 }
 
-/// False: it is not here any more. What a worker is at, it leaves soon.
+/// False: it is unknown here. A worker that processes it stops soon.
 bool abort_job(Self self, RequestId id) {
   InputProcessorState& processor = state(self);
   const auto found = processor.numbers.find(id);
@@ -200,9 +200,9 @@ InputProcessorActor::behavior_type input_processor_behavior(
   processor.scheduler = scheduler;
   processor.queue.emplace(num_workers);
   for (std::size_t i = 0; i < num_workers; ++i) {
-    const auto desk = std::make_shared<Desk>();
+    const auto slot = std::make_shared<InputSlot>();
     processor.workers.push_back(
-        {self->system().spawn<caf::detached>(input_worker_behavior, core, desk), desk});
+        {self->system().spawn<caf::detached>(input_worker_behavior, core, slot), slot});
   }
   return {
       [self](GenerateRequest& request) {

@@ -1,5 +1,5 @@
-// The KVCacheManager: carries each question to the core and its answer back, and what became of the
-// prefix cache to the publisher of its events.
+// The KVCacheManager: forwards each request to the core and replies with the result; sends the
+// prefix cache's events to the publisher.
 #include "runtime/cache/kv_cache_manager.hpp"
 
 #include "actors/spawn.hpp"
@@ -12,7 +12,7 @@ struct KVCacheManagerState {
   KVCacheManagerState() = default;
   static inline const char* name = "kv_cache_manager";
   std::unique_ptr<KVCacheManager> core;
-  KVEventPublisherActor publisher;  ///< null: nobody follows the cache
+  KVEventPublisherActor publisher;  ///< null: events are disabled
 };
 
 using Self = KVCacheManagerActor::stateful_pointer<KVCacheManagerState>;
@@ -26,14 +26,14 @@ void publish_events(Self self) {
   }
 }
 
-/// Without metrics, nobody looks at the clock.
+/// The clock is read only with metrics.
 void tell_time(Self self) {
   BlockMetrics* metrics = state(self).core->metrics();
   if (metrics != nullptr) metrics->set_time(now_seconds());
 }
 
-/// News of requests come when the result of a step is in: what the cache has recorded until then is
-/// that step's batch, and its blocks are computed.
+/// Updates of requests arrive after the result of a step: the events recorded until then are that
+/// step's batch, and its blocks are computed.
 void publish_step(Self self, const KVCacheUpdates& updates) {
   if (!updates.empty()) publish_events(self);
 }

@@ -1,4 +1,4 @@
-// The publisher of KV events: hands each batch to the core, whose thread tells the subscribers.
+// The publisher of KV events: passes each batch to the core, whose thread sends it to subscribers.
 #include "runtime/kv_events/publisher.hpp"
 
 #include "actors/spawn.hpp"

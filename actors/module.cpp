@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kSection = "troupe";
 constexpr std::string_view kNodeProgram = "node-program";
 
-/// As a command line has it; none: CAF's value is of another type.
+/// The value as a command-line argument; nullopt: unsupported type.
 std::optional<std::string> to_argument(const caf::config_value& value) {
   if (const auto text = caf::get_if<std::string>(&value)) return *text;
   if (const auto flag = caf::get_if<bool>(&value)) return *flag ? "true" : "false";
@@ -28,7 +28,7 @@ std::optional<std::string> to_argument(const caf::config_value& value) {
   return std::nullopt;
 }
 
-/// The section as a command line, program name included.
+/// The section as a command line, including the program name.
 Result<std::vector<std::string>> to_arguments(const caf::settings& section) {
   std::vector<std::string> arguments(1);
   for (const auto& [name, value] : section) {
@@ -37,7 +37,7 @@ Result<std::vector<std::string>> to_arguments(const caf::settings& section) {
       const auto text = to_argument(element);
       if (!text) {
         return invalid_argument(std::string(kSection) + "." + name +
-                                    " is neither a text, a number, a flag nor a list of those: " +
+                                    " is neither a string, a number, a flag nor a list of those: " +
                                     caf::to_string(value),
                                 name);
       }
@@ -74,7 +74,7 @@ Result<StartOptions> start_options(const caf::actor_system_config& config) {
     environment.emplace_back(*variable);
   OptionSet set;
   bind_options(set, start.options);
-  // What Troupe's own file says to CAF holds for its nodes; this system has its own configuration.
+  // CAF settings in Troupe's own file apply to its nodes; this system has its own configuration.
   std::vector<ConfigEntry> for_caf;
   RETURN_IF_ERROR(load_options(set, start.options, start.node_arguments, environment, for_caf));
   for (const std::string& note : set.notes()) log_warning(note);

@@ -26,7 +26,7 @@ namespace {
 using namespace std::chrono_literals;
 namespace net = caf::io::network;
 
-/// What CAF says of one end of a connection; empty if that is gone.
+/// CAF's value for one end of a connection; empty if it was closed.
 template <class T>
 T value_or_empty(const caf::expected<T>& value) {
   return value ? *value : T{};
@@ -36,17 +36,17 @@ constexpr auto kProbeTimeout = 2000ms;
 constexpr auto kConnectTimeout = 5s;
 constexpr auto kHandshakeTimeout = 5000ms;
 constexpr std::size_t kMaxHandshakes = 128;
-/// The same refusal again is logged after so long.
+/// An identical rejection is logged again after this time.
 constexpr double kRefusalInterval_s = 60;
 
-// ---- What is said ------------------------------------------------------------------------------
+// ---- Protocol ----------------------------------------------------------------------------------
 
 #if TROUPE_CAF_TYPE_IDS
 
 using Bytes = caf::byte_buffer;
 const std::string kBroker = "BASP";
 
-/// None: what frames say has another format since CAF 0.18, which that checks by itself.
+/// Null: the serialisation in frames differs since CAF 0.18, which validates it itself.
 std::shared_ptr<const FrameVocabulary> make_vocabulary(caf::actor_system&, Network::Side) {
   return nullptr;
 }
@@ -109,9 +109,9 @@ std::shared_ptr<const FrameVocabulary> make_vocabulary(caf::actor_system& system
 
 #endif
 
-// ---- The way into CAF --------------------------------------------------------------------------
+// ---- Connection to CAF -------------------------------------------------------------------------
 
-/// Tells of whom was refused and why, once; a stranger does not fill the log.
+/// Logs each rejected peer with its reason once, so that a stranger cannot fill the log.
 class RefusalLog {
  public:
   void add(const std::string& address, const std::string& reason) {
@@ -128,8 +128,8 @@ class RefusalLog {
   std::map<std::string, double> logged_at_;
 };
 
-/// What all connections of a process share. But for the handshakes it is used in CAF's one network
-/// thread.
+/// Shared by all connections of a process. Except for the handshakes it is used in CAF's single
+/// network thread.
 struct Gatekeeper {
   std::shared_ptr<const Credentials> credentials;
   std::shared_ptr<const FrameVocabulary> vocabulary;
@@ -137,7 +137,7 @@ struct Gatekeeper {
   Handshakes handshakes{kMaxHandshakes, kHandshakeTimeout};
 };
 
-/// The other side of the gate: what CAF's stream reads from and writes to.
+/// The inner side of the gate, which CAF's stream reads from and writes to.
 class GatePolicy {
  public:
   explicit GatePolicy(FrameGate gate) : gate_(std::move(gate)) {}
@@ -148,7 +148,7 @@ class GatePolicy {
   net::rw_state write_some(std::size_t& count, int, const void* data, std::size_t size) {
     return result(count, gate_.write({static_cast<const char*>(data), size}));
   }
-  /// What is in the gate makes no socket ready.
+  /// Data buffered in the gate does not make the socket ready.
   bool must_read_more(int, std::size_t) const { return gate_.num_ready() > 0; }
   [[nodiscard]] const FrameGate& gate() const { return gate_; }
 
@@ -185,11 +185,11 @@ class GateStream : public net::stream {
   std::shared_ptr<Gatekeeper> keeper_;
   std::shared_ptr<Session> session_;
   GatePolicy policy_;
-  std::string address_;  ///< asked now, as nobody is there any more when it is needed
+  std::string address_;  ///< queried early, since it is unknown after the peer has disconnected
   bool told_ = false;
 };
 
-/// A connection as the broker sees it.
+/// A connection as seen by the broker.
 class GateScribe : public caf::io::scribe {
  public:
   GateScribe(net::default_multiplexer& multiplexer, int socket,
@@ -200,7 +200,7 @@ class GateScribe : public caf::io::scribe {
     stream_.configure_read(config);
     if (std::exchange(launched_, true)) return;
     stream_.start(this);
-    // Also who has nothing to say yet begins the handshake.
+    // Starts the handshake even if there is nothing to send yet.
     stream_.force_empty_write(this);
   }
   void ack_writes(bool enable) override { stream_.ack_writes(enable); }
@@ -367,7 +367,7 @@ Result<SupervisorActor> Network::find_supervisor(const std::string& host, std::u
   ASSIGN_OR_RETURN(const Found found, connect_there(system_, middleman_, host, port));
   const auto& [node, actor, interface] = found;
   if (!actor || !system_.assignable(interface, system_.message_types<SupervisorActor>()))
-    return Error{ErrorCode::kUnsupported, where(host, port) + " is no supervisor of this build"};
+    return Error{ErrorCode::kUnsupported, where(host, port) + " is not a supervisor of this build"};
   return caf::actor_cast<SupervisorActor>(actor);
 }
 

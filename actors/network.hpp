@@ -1,13 +1,12 @@
 #pragma once
-// How nodes reach each other: CAF's network layer behind a gate of our own.
+// Connections between nodes: CAF's network layer behind a gate that authenticates and validates.
 //
-// CAF lets in whoever can connect, believes what their frames say, and who is in can do anything.
-// So both ends of a connection first show each other a certificate (TLS) or that they know the
-// cluster's secret, and of what comes then CAF sees the frames that are as they should be. CAF's
-// own TLS module is not used: a handshake that it refuses leaves errors in OpenSSL's queue that end
-// healthy connections, a peer that connects and says nothing makes it spin, a missing file aborts
-// the process at the first connection, and it says nothing about whom it refused and why (0.17.6).
-// What is here takes the same way into CAF as that module: a middleman actor that makes the
+// CAF accepts anyone who can connect, trusts the content of frames, and gives peers full control.
+// So both ends of a connection first authenticate by a certificate (TLS) or by the cluster's
+// secret, and then only valid frames are passed to CAF. CAF's own TLS module is not used: a failed
+// handshake leaves errors in OpenSSL's queue that end healthy connections, an idle peer makes it
+// spin, a missing file aborts the process at the first connection, and rejections are not logged
+// (0.17.6). Like that module, this uses a middleman actor that creates the connections.
 // connections.
 
 #include <caf/io/middleman_actor.hpp>
@@ -20,33 +19,33 @@
 
 namespace troupe {
 
-/// What the options name: certificates, or the secret in their file; else `secret`, which may be
-/// empty: everybody knows it then. Errors: of TlsSource::open and Credentials::read_secret.
+/// The credentials in the options: certificates, or the file with the secret; otherwise `secret`,
+/// which may be empty: no authentication. Errors: of TlsSource::open and Credentials::read_secret.
 [[nodiscard]] Result<std::shared_ptr<const Credentials>> load_credentials(
     const TopologyOptions& options, std::string secret);
 
-/// Of one actor system, which must outlive it and have CAF's middleman. Its operations block; not
-/// for the actors of the pool.
+/// The network of one actor system, which must outlive it and have CAF's middleman. Blocking: not
+/// for actors of the thread pool.
 class Network {
  public:
   enum class Side : std::uint8_t {
-    kSupervisor,  ///< no other node ends its actors
-    kNode         ///< the Supervisor ends its actors
+    kSupervisor,  ///< other nodes cannot end its actors
+    kNode         ///< the Supervisor can end its actors
   };
   Network(caf::actor_system& system, std::shared_ptr<const Credentials> credentials, Side side);
   ~Network();
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// Opens a port where nodes find the Supervisor; 0: any. Errors: kIo.
+  /// Opens a port on which nodes connect to the Supervisor; 0: any. Errors: kIo.
   [[nodiscard]] Result<std::uint16_t> publish(const SupervisorActor& supervisor,
                                               const std::string& host, std::uint16_t port);
   /// Opens a port for other nodes to connect to.
   [[nodiscard]] Result<std::uint16_t> open(const std::string& host);
-  /// The Supervisor at that address. Errors say who does not let whom in, and why.
+  /// The Supervisor at that address. Errors state which side rejected the other, and why.
   [[nodiscard]] Result<SupervisorActor> find_supervisor(const std::string& host,
                                                         std::uint16_t port);
-  /// Connects this process with the one there.
+  /// Connects this process to the node at that address.
   [[nodiscard]] Result<void> connect(const std::string& host, std::uint16_t port);
 
  private:

@@ -1,4 +1,4 @@
-// The OutputProcessor: tokens in, text out, one message per step each way.
+// The OutputProcessor: tokens in, text out, one message per step in each direction.
 #include "runtime/processors/output_processor.hpp"
 
 #include "actors/spawn.hpp"
@@ -10,7 +10,7 @@ struct OutputProcessorState {
   OutputProcessorState() = default;
   static inline const char* name = "output_processor";
   std::unique_ptr<OutputProcessor> core;
-  RequestClientActor router;  ///< who subscribed last
+  RequestClientActor router;  ///< the latest subscriber
 };
 
 using Self = OutputProcessorActor::stateful_pointer<OutputProcessorState>;
@@ -40,7 +40,7 @@ OutputProcessorActor::behavior_type output_processor_behavior(
         hand_out(self, std::move(processed.to_frontend));
       },
       [self](const AbortRequests& abort) {
-        // The Scheduler hears of it from the InputProcessor, behind the requests themselves.
+        // The InputProcessor notifies the Scheduler, after the requests themselves.
         hand_out(self, state(self).core->abort(abort.ids).to_frontend);
       },
   };

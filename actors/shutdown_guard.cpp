@@ -22,10 +22,10 @@ void ShutdownGuard::arm(int exit_code) {
     waiter_ = std::thread([this, leave] {
       std::unique_lock lock(mutex_);
       if (changed_.wait_for(lock, kGrace, [this] { return ended_; })) return;
-      log_warning("the actor system does not end; the process does");
+      log_warning("the actor system does not shut down, ending the process");
       leave();
     });
-  } catch (const std::system_error&) {  // no memory for a thread: nobody would see it hang
+  } catch (const std::system_error&) {  // no memory for a thread: a hang would go unnoticed
     leave();
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// A process that has done its work ends.
+// Ensures that a process ends after its work is done.
 
 #include <condition_variable>
 #include <mutex>
@@ -7,10 +7,10 @@
 
 namespace troupe {
 
-/// CAF 0.17 may wait for ever in the destructor of its actor system for a thread that has nothing
-/// left to do (its issues 1196 and 1266), in an embedding application too. Declared before the
+/// CAF 0.17 may wait forever in the destructor of its actor system for a thread that has nothing
+/// left to do (its issues 1196 and 1266), also in an embedding application. Declared before the
 /// actor system and armed when all actors have ended, this ends the process if the actor system is
-/// not gone within three seconds.
+/// not destroyed within three seconds.
 class ShutdownGuard {
  public:
   ShutdownGuard() = default;

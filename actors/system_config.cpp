@@ -17,7 +17,7 @@ Result<void> SystemConfig::apply(std::span<const ConfigEntry> entries) {
         "--" + std::string(kCafOptionPrefix) + entry.section + "." + entry.key + "=" + entry.value;
     std::istringstream no_file;
     if (parse(std::vector<std::string>{argument}, no_file) || has_remainder(*this)) {
-      return invalid_argument("line " + std::to_string(entry.line) + ": CAF takes no '" +
+      return invalid_argument("line " + std::to_string(entry.line) + ": CAF does not accept '" +
                                   entry.section + "." + entry.key + "' with value '" + entry.value +
                                   "'",
                               entry.key);

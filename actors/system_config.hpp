@@ -1,6 +1,6 @@
 #pragma once
-// The configuration of the binary's own actor system: Troupe's module, and what Troupe's
-// configuration file says to CAF itself.
+// The configuration of the binary's own actor system: Troupe's module, and the CAF settings in
+// Troupe's configuration file.
 
 #include <caf/actor_system_config.hpp>
 #include <span>
@@ -10,14 +10,13 @@
 
 namespace troupe {
 
-/// Loads CAF's network layer, which a topology of several processes needs.
+/// Loads CAF's network layer, which multi-process topologies need.
 void load_network(caf::actor_system_config& config);
 
 class SystemConfig : public caf::actor_system_config {
  public:
   SystemConfig();
-  /// Hands entries such as scheduler.max-threads=4 on to CAF. Errors: a key that CAF does not know,
-  /// a wrong type.
+  /// Passes entries such as scheduler.max-threads=4 to CAF. Errors: an unknown key, a wrong type.
   [[nodiscard]] Result<void> apply(std::span<const ConfigEntry> entries);
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# multi-node.conf as a Slurm job: the clients' side and the engine's decisions on the first host of the allocation, the
-# worker on the second. Troupe, the model and this folder lie on a file system that all hosts see.
+# multi-node.conf as a Slurm job: Frontend and Scheduler on the first host of the allocation, the worker on the second.
+# Troupe, the model and this folder are on a file system that all hosts share.
 #   sbatch configs/slurm.sh path/to/model
 #SBATCH --job-name=troupe
 #SBATCH --nodes=2
@@ -9,7 +9,7 @@
 #SBATCH --time=1-00:00:00
 set -euo pipefail
 model=${1:?path to the model}
-cd "${SLURM_SUBMIT_DIR:?is to be run by sbatch, in the folder of the sources}"
+cd "${SLURM_SUBMIT_DIR:?run this with sbatch in the source folder}"
 troupe=$PWD/build/release/troupe
 work=$PWD/slurm-$SLURM_JOB_ID
 
@@ -18,9 +18,9 @@ address() { getent ahostsv4 "$1" | awk '{ print $1; exit }'; }
 first=$(address "${hosts[0]}")
 second=$(address "${hosts[1]}")
 
-# An authority and certificates for this job alone; nobody but the user can read them.
+# A certificate authority and certificates for this job only, readable by the user only.
 tools/make_certificates.sh "$work" "${hosts[@]}"
-# The example, with this job's hosts in the place of its own. Clients of other hosts reach the first one.
+# The example with this job's hosts. Clients on other hosts connect to the first one.
 sed -e "s/10\.77\.0\.1/$first/" -e "s/10\.77\.0\.2/$second/" -e '/^tls-/d' -e 's/^host="127\.0\.0\.1"/host="0.0.0.0"/' \
   configs/multi-node.conf > "$work/troupe.conf"
 
@@ -28,7 +28,7 @@ options=(--config-file "$work/troupe.conf" --tls-ca "$work/ca.pem")
 of() { echo --tls-certificate "$work/$1.pem" --tls-key "$work/$1.key"; }
 "$troupe" topology "${options[@]}" $(of "${hosts[0]}")
 
-# A node that ends is started again; the supervisor waits for it, and requests with it.
+# A node that ends is restarted; the supervisor and the requests wait for it.
 srun --nodes=1 --ntasks=1 --nodelist="${hosts[1]}" --kill-on-bad-exit=0 \
   bash -c 'until "$@"; do sleep 1; done' node "$troupe" node worker-0 "$model" "${options[@]}" $(of "${hosts[1]}") &
 srun --nodes=1 --ntasks=1 --nodelist="${hosts[0]}" "$troupe" serve "$model" "${options[@]}" $(of "${hosts[0]}")

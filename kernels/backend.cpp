@@ -81,15 +81,16 @@ bool has_bit(unsigned bits, int index) { return ((bits >> index) & 1u) != 0; }
 bool has_avx_vnni() { return has_bit(cpuid(7, 1).eax, 4); }
 bool has_avx512_bf16() { return has_bit(cpuid(7, 1).eax, 5); }
 
-/// Whether AVX512_BF16 multiplies faster than f32 does: on AMD's CPUs at twice its rate, on Intel's
-/// (which have tiles for it, if the machine shows them) at half of it.
+/// Whether AVX512_BF16 is faster than f32: on AMD's CPUs it has twice the rate, on Intel's (which
+/// have tiles for it, if the machine exposes them) half of it.
 bool is_avx512_bf16_fast() {
   const Registers vendor = cpuid(0, 0);
   constexpr Registers kAmd = {.ebx = 0x68747541, .ecx = 0x444d4163, .edx = 0x69746e65};
   return vendor.ebx == kAmd.ebx && vendor.ecx == kAmd.ecx && vendor.edx == kAmd.edx;
 }
 
-/// Tile data is off for a process until it asks (Linux, since the state is large).
+/// Tile data is disabled for a process until it requests it (Linux, because of the size of the
+/// state).
 bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM
   constexpr long kTileData = 18;

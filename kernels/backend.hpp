@@ -1,5 +1,5 @@
 #pragma once
-// Which operations to run: the CPU's instruction sets, and what a model holds to call kernels.
+// Selection of kernels: the CPU's instruction sets, and what a model needs to call kernels.
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// Instruction sets with kernels of their own, each a superset of those before it.
+/// Instruction sets with their own kernels, each a superset of the previous ones.
 enum class Isa : std::uint8_t {
   kScalar,  ///< plain C++: the reference
   kAvx2,    ///< AVX2, FMA, F16C
@@ -20,18 +20,18 @@ enum class Isa : std::uint8_t {
 /// "scalar", "avx2", "avx512", "amx".
 [[nodiscard]] std::string_view to_string(Isa isa) noexcept;
 
-/// The largest set that this CPU has and the operating system lets us use.
+/// The largest set that the CPU and the operating system support.
 [[nodiscard]] Isa detect_isa() noexcept;
 
-/// Why the set cannot be used here ("the CPU has no AVX512_VNNI"); empty when it can.
+/// Why the set cannot be used here ("the CPU has no AVX512_VNNI"); empty if it can.
 [[nodiscard]] std::string why_unavailable(Isa isa);
 
 struct IsaChoice {
   Isa isa = Isa::kScalar;
-  std::string error;  ///< not empty: the name is unknown or the set cannot be used, and why
+  std::string error;  ///< not empty: why the name is invalid or the set cannot be used
 };
 
-/// The set of that name; "" and "auto" mean detect_isa().
+/// The set of that name; "" and "auto" are detect_isa().
 [[nodiscard]] IsaChoice choose_isa(std::string_view name);
 
 /// The kernels for an instruction set. Pre: why_unavailable(isa) is empty.

@@ -1,12 +1,12 @@
 #pragma once
-// OpTable: what a device must be able to do to run our models. Porting to a new device means
-// filling one of these.
+// OpTable: the operations that a device must implement to run the models. Porting to a new device
+// means implementing one.
 //
-// Rules that every backend keeps:
-// - Batch invariance. A row of a result depends on that row's inputs only, bit for bit: not on how
-//   many rows are computed with it, on where it stands among them, or on the number of threads.
-// - Nothing is allocated. Scratch memory comes from OpContext::workspace.
-// - Outputs do not overlap inputs unless "in place" is said.
+// Rules for every backend:
+// - Batch invariance. A row of a result depends on that row's inputs only, bit for bit: not on the
+//   number of rows computed with it, on its position among them, or on the number of threads.
+// - No allocations. Scratch memory comes from OpContext::workspace.
+// - Outputs do not overlap inputs unless "in place" is stated.
 // - Arguments are trusted: shapes were checked when the model was loaded and the batch was built.
 
 #include <cstddef>
@@ -19,12 +19,13 @@ namespace troupe {
 
 class ThreadPool;
 
-/// What an operation runs with. The workspace is scratch: it is aligned to 64 bytes, holds nothing
-/// between operations, and has at least the bytes that the operation's *_workspace_bytes names.
+/// The environment of an operation. The workspace is scratch memory: it is aligned to 64 bytes, has
+/// no state between operations, and at least the size returned by the operation's
+/// *_workspace_bytes.
 struct OpContext {
   ThreadPool* pool = nullptr;
   std::span<std::byte> workspace;
-  void* stream = nullptr;  ///< a cudaStream_t: where the operations of a GPU are launched in order
+  void* stream = nullptr;  ///< a cudaStream_t on which GPU operations are launched in order
 };
 
 enum class ComputeMode : std::uint8_t {
@@ -41,35 +42,35 @@ enum class QuantizedType : std::uint8_t {
   kInt4,  ///< q in [-8, 7]
 };
 
-/// Shape and numbers of a weight matrix in the backend's own layout.
+/// Shape and format of a weight matrix in the backend's own layout.
 struct WeightSpec {
   std::int64_t num_rows = 0;             ///< outputs (N)
   std::int64_t num_cols = 0;             ///< inputs (K)
-  ElementType type = ElementType::kF32;  ///< as kept in memory; the checkpoint's may differ
+  ElementType type = ElementType::kF32;  ///< in memory; the checkpoint's may differ
   ComputeMode mode = ComputeMode::kF32;
-  /// 1, 2 or 4, divides num_cols. The inputs are cut into so many equal parts, each is reduced
-  /// alone, and the partial sums are added as a tree: ((s0 + s1) + (s2 + s3)). Row-parallel layers
-  /// use 4, so that 1, 2 and 4 tensor-parallel workers add the same numbers in the same order: a
-  /// worker that holds 4 / T of the parts computes one subtree.
+  /// 1, 2 or 4, divides num_cols. The inputs are split into this many equal parts, each is reduced
+  /// separately, and the partial sums are added as a tree: ((s0 + s1) + (s2 + s3)). Row-parallel
+  /// layers use 4, so that 1, 2 and 4 tensor-parallel workers add the same numbers in the same
+  /// order: a worker that holds 4 / T of the parts computes one subtree.
   std::int32_t k_shards = 1;
-  /// Not kNone: `type` and `mode` do not count. The activations are quantised too, each group of a
-  /// row alone, symmetric to 8 bits; sums within a group are exact, and groups are added in order,
-  /// so that all instruction sets compute the same bits.
+  /// If not kNone, `type` and `mode` are ignored. Activations are quantised, too, separately for
+  /// each group of a row, symmetric to 8 bits; sums within a group are exact, and groups are added
+  /// in order, so that all instruction sets compute the same bits.
   QuantizedType quantized = QuantizedType::kNone;
   std::int32_t group_size = 0;  ///< kInt8: a multiple of 16 up to 16384; kInt4: of 32
   bool has_minimums = false;
   /// For gated_mlp: the first half of the rows is the gate, the other half `up`.
   bool is_gated = false;
-  /// Kept in fewer bits, exactly: what OpTable::compact made of a packed matrix.
+  /// Losslessly compressed: the result of OpTable::compact for a packed matrix.
   bool is_compact = false;
 
-  /// Groups of one of the k_shards parts.
+  /// Number of groups in one of the k_shards parts.
   [[nodiscard]] TROUPE_INLINE std::int64_t groups_per_shard() const noexcept {
     return (num_cols / k_shards + group_size - 1) / group_size;
   }
 };
 
-/// Rows of a quantised matrix, as pack_quantized_rows takes them.
+/// Rows of a quantised matrix, the input of pack_quantized_rows.
 struct QuantizedRows {
   const std::int8_t* values = nullptr;  ///< [num_rows, num_cols]
   const float* scales = nullptr;        ///< [num_rows, k_shards * groups_per_shard], kept as f16
@@ -90,7 +91,7 @@ struct MatmulArgs {
   const float* bias = nullptr;  ///< [N], or none
   Matrix out;                   ///< [M, N]
   /// Only these parts of K: the partial sum of a subtree. num_shards 0 means all; otherwise 1, 2 or
-  /// 4, and first_shard is a multiple of it. x then has the columns of these parts only.
+  /// 4, and first_shard is a multiple of it. x has the columns of these parts only.
   std::int32_t first_shard = 0;
   std::int32_t num_shards = 0;
 };
@@ -160,13 +161,14 @@ enum class RopeStyle : std::uint8_t {
   kInterleaved,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
 };
 
-/// Makes a step's queries, keys and values ready for attention, each head of each token alone:
-/// - q and k: RMSNorm where a weight is given (qk-norm), as RmsNormArgs says;
+/// Prepares a step's queries, keys and values for attention, separately for each head of each
+/// token:
+/// - q and k: RMSNorm if a weight is given (qk-norm), as in RmsNormArgs;
 /// - then RoPE (arXiv 2104.09864): each pair (a, b) of the first rotary_dim elements is rotated by
 ///   its position's angle to (a cos - b sin, b cos + a sin);
-/// - k[t] and v[t] go into slot slots[t] = block * block_size + offset in block. A token whose slot
-///   is negative leaves the cache alone; its q is made ready all the same.
-/// q is changed in place, k and v stay as they are. Pre: head_dim <= kMaxHeadDim.
+/// - k[t] and v[t] are written to slot slots[t] = block * block_size + offset in block. A negative
+///   slot means that the token is not written; its q is prepared nevertheless.
+/// q is changed in place, k and v are not modified. Pre: head_dim <= kMaxHeadDim.
 struct RopeAndWriteKvArgs {
   Heads q;                               ///< [num_tokens, num_heads, head_dim]
   ConstHeads k;                          ///< [num_tokens, num_kv_heads, head_dim]
@@ -175,7 +177,7 @@ struct RopeAndWriteKvArgs {
   const float* k_norm_weight = nullptr;  ///< [head_dim], or none
   float norm_weight_offset = 0.0f;
   float norm_eps = 1e-6f;
-  std::int64_t rotary_dim = 0;  ///< even, at most head_dim; 0: the next four are not read
+  std::int64_t rotary_dim = 0;  ///< even, at most head_dim; 0: the next four are ignored
   RopeStyle style = RopeStyle::kNeox;
   const std::int32_t* positions = nullptr;  ///< [num_tokens], each in [0, max_position)
   const float* cos = nullptr;               ///< [max_position, rotary_dim / 2]
@@ -204,14 +206,14 @@ struct AttentionArgs {
   ConstHeads q;  ///< [num_queries, num_heads, head_dim]
   KvCacheView cache;
   const std::int32_t* query_start_loc = nullptr;  ///< [num_seqs + 1], from 0
-  const std::int32_t* seq_lens = nullptr;         ///< [num_seqs], this step's tokens included
+  const std::int32_t* seq_lens = nullptr;         ///< [num_seqs], including this step's tokens
   const std::int32_t* block_tables = nullptr;     ///< [rows, stride]: block of each block_size
                                                   ///< tokens; not read before the window
   std::int64_t block_table_stride = 0;
   const std::int32_t* block_table_rows = nullptr;  ///< [num_seqs]: rows of block_tables
   std::int64_t num_seqs = 0;
   float scale = 1.0f;
-  std::int32_t sliding_window = 0;  ///< w > 0: a token sees itself and the w - 1 before it
+  std::int32_t sliding_window = 0;  ///< w > 0: a token attends to itself and the w - 1 before it
   float logit_softcap = 0.0f;       ///< c > 0: scores become c tanh(score / c)
   /// Of sequence s the spans span_start_loc[s] .. span_start_loc[s + 1] - 1, in order, none
   /// overlapping. A token in one sees all of it, beside what it sees anyway: a window does not cut
@@ -242,7 +244,7 @@ TROUPE_INLINE VisibleRange visible_range(const AttentionArgs& args, std::int64_t
 }
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
-/// What a workspace for attention depends on.
+/// The properties that determine the workspace of attention.
 struct AttentionShape {
   std::int64_t num_heads = 0;
   std::int64_t num_kv_heads = 0;
@@ -251,18 +253,18 @@ struct AttentionShape {
 };
 
 // The operations of a backend, one entry (result, name, parameters) each. The tables, and the
-// declarations of what fills them (kernels/cpu/cpu_ops.hpp, kernels/cuda/cuda_ops.hpp), are made
-// from this list.
+// declarations of the implementations (kernels/cpu/cpu_ops.hpp, kernels/cuda/cuda_ops.hpp), are
+// generated from this list.
 //
 // packed_bytes: bytes of a matrix in this backend's layout, a multiple of 64.
-// pack_rows: puts the rows of `part` at rows first_row, first_row + 1, ... of the packed matrix,
-//   converting to spec.type (round to nearest even). Several checkpoint tensors (q, k, v) become
-//   one matrix by packing each at its offset; disjoint rows may be packed at the same time.
-//   Pre: part.num_cols == spec.num_cols; `packed` was zero filled.
-// matmul_workspace_bytes, gated_mlp_workspace_bytes: workspace with at most max_rows rows of x.
-// attention_workspace_bytes: workspace with which attention can spread long sequences over
-//   num_threads threads.
-// All others: as the comment of their arguments says.
+// pack_rows: packs the rows of `part` to rows first_row, first_row + 1, ... of the packed matrix,
+//   converting to spec.type (round to nearest even). Several checkpoint tensors (q, k, v) are
+//   combined into one matrix by packing each at its offset; disjoint rows may be packed at the
+//   same time.
+//   Pre: part.num_cols == spec.num_cols; `packed` was zero-filled.
+// matmul_workspace_bytes, gated_mlp_workspace_bytes: workspace for at most max_rows rows of x.
+// attention_workspace_bytes: workspace for distributing long sequences over num_threads threads.
+// All others: see the comments of their arguments.
 #define TROUPE_OPERATIONS(X)                                                                       \
   X(std::int64_t, packed_bytes, (const WeightSpec& spec))                                          \
   X(void, pack_rows,                                                                               \
@@ -281,12 +283,12 @@ struct AttentionShape {
   X(std::int64_t, attention_workspace_bytes, (const AttentionShape& shape, int num_threads))       \
   X(void, attention, (const OpContext& context, const AttentionArgs& args))
 
-// Those that a backend may lack; null then.
+// Optional operations, which may be null.
 //
 // pack_quantized_rows: pack_rows for a quantised matrix.
-// compact_bytes: bytes of a packed matrix in fewer bits, with the same numbers: a multiple of 64.
-//   0: it is better left as it is.
-// compact: a packed matrix in so many bytes; the spec with is_compact is that of `out`.
+// compact_bytes: size of a packed matrix after lossless compression, a multiple of 64. 0: not worth
+//   compressing.
+// compact: compresses a packed matrix; the spec with is_compact is that of `out`.
 //   Pre: compact_bytes was not 0; both are aligned to 64.
 #define TROUPE_OPTIONAL_OPERATIONS(X)                                            \
   X(void, pack_quantized_rows,                                                   \

@@ -15,8 +15,8 @@
 
 namespace troupe {
 
-/// How numbers are stored. Those of 8 bits are for the KV cache only, where each token's key and
-/// value of each head has a scale of its own.
+/// The number format in memory. 8-bit types are for the KV cache only, with a scale for each token
+/// and head of keys and of values.
 enum class ElementType : std::uint8_t {
   kF32,
   kBF16,
@@ -30,7 +30,7 @@ enum class ElementType : std::uint8_t {
          : type == ElementType::kBF16 || type == ElementType::kF16 ? 2
                                                                    : 1;
 }
-/// Of a token's scale, an f32; wide types have none.
+/// Size of a token's scale, an f32; wide types have none.
 [[nodiscard]] constexpr std::int64_t scale_bytes(ElementType type) noexcept {
   return element_bytes(type) == 1 ? 4 : 0;
 }
@@ -60,8 +60,8 @@ struct MatrixView {
 using Matrix = MatrixView<float>;
 using ConstMatrix = MatrixView<const float>;
 
-/// [num_tokens, num_heads, head_dim] of T; the heads of a token lie side by side, tokens are
-/// token_stride elements apart. So q, k and v are views into one [num_tokens, q + k + v] buffer.
+/// [num_tokens, num_heads, head_dim] of T; the heads of a token are adjacent, tokens are
+/// token_stride elements apart. So q, k and v can be views of one [num_tokens, q + k + v] buffer.
 template <class T>
 struct HeadsView {
   T* data = nullptr;
@@ -85,7 +85,7 @@ struct HeadsView {
 using Heads = HeadsView<float>;
 using ConstHeads = HeadsView<const float>;
 
-/// A weight as a checkpoint stores it: [num_rows, num_cols] = [outputs, inputs], dense, row major.
+/// A weight as stored in a checkpoint: [num_rows, num_cols] = [outputs, inputs], dense, row-major.
 /// The memory may be a mapped file and needs no alignment beyond that of its elements.
 struct StoredMatrix {
   const void* data = nullptr;
@@ -94,10 +94,10 @@ struct StoredMatrix {
   std::int64_t num_cols = 0;
 };
 
-/// The KV pages of one layer: num_blocks pages of block_bytes() each, page b at
-/// data + b * block_bytes(). A page holds keys and values of block_size tokens for all KV heads;
-/// how it is laid out inside belongs to rope_and_write_kv and attention. Copying a page as bytes
-/// copies its tokens. Pages need no initial value: attention reads only slots that were written.
+/// The KV pages of one layer: num_blocks pages of block_bytes() each, page b at data + b *
+/// block_bytes(). A page holds keys and values of block_size tokens for all KV heads; its layout is
+/// private to rope_and_write_kv and attention. Copying a page's bytes copies its tokens. Pages need
+/// no initialisation: attention reads only slots that were written.
 struct KvCacheView {
   void* data = nullptr;
   ElementType type = ElementType::kF32;

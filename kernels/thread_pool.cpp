@@ -8,8 +8,8 @@
 namespace troupe {
 namespace {
 
-// Long enough to bridge the gap between two operations of a forward pass, short enough to leave the
-// core to others soon after the last one.
+// Long enough to bridge the gap between two operations of a forward pass, short enough to release
+// the core soon after the last one.
 constexpr auto kSpinTime = std::chrono::microseconds(50);
 
 void pause_briefly() {
@@ -18,7 +18,7 @@ void pause_briefly() {
 #endif
 }
 
-/// Waits until done() or the spin time is over; returns the last done().
+/// Waits until done() or the end of the spin time; returns the last done().
 template <class Done>
 bool spin_until(const Done& done) {
   const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
@@ -38,7 +38,7 @@ std::uint32_t num_free_of(std::uint64_t ticket) { return static_cast<std::uint32
 
 int ThreadPool::num_usable_cores() {
   cpu_set_t usable;
-  // The main thread's: another one may be bound to some of them.
+  // Of the main thread, since another one may be bound to some of them.
   if (sched_getaffinity(getpid(), sizeof usable, &usable) == 0) return CPU_COUNT(&usable);
   return static_cast<int>(std::thread::hardware_concurrency());
 }
@@ -84,14 +84,14 @@ void ThreadPool::parallel_for(std::int64_t num_chunks, ChunkFunction function) {
   wait_for_chunks();
 }
 
-/// Takes the next chunk of the running job and runs it; false if there is none left.
+/// Takes and runs the next chunk of the current job; false if there is none left.
 bool ThreadPool::run_one_chunk() {
   std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
   while (num_free_of(ticket) > 0) {
     const ChunkFunction* function = function_.load(std::memory_order_relaxed);
     const std::uint32_t chunk = num_chunks_.load(std::memory_order_relaxed) - num_free_of(ticket);
-    // If this succeeds, what was read was of this job: it had a free chunk until now, so its caller
-    // had not returned and had not begun another.
+    // On success, the fields read belonged to this job: it had a free chunk until now, so its
+    // caller had not returned and had not started another.
     if (ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
                                       std::memory_order_acquire)) {
       (*function)(chunk);

@@ -1,5 +1,5 @@
 #pragma once
-// The threads that kernels run on.
+// The compute threads of kernels.
 
 #include <atomic>
 #include <condition_variable>
@@ -28,18 +28,18 @@ class ChunkFunction {
   void (*call_)(const void*, std::int64_t) = nullptr;
 };
 
-/// Owns num_threads - 1 threads; the thread that calls parallel_for is the last one, so that no
-/// more threads compute than were asked for.
+/// Owns num_threads - 1 threads; the caller of parallel_for is the last one, so that no more
+/// threads than requested compute.
 ///
-/// Chunks are handed out one at a time from a shared counter, and a call ends when every chunk is
-/// done, not when every thread has woken: a thread that the system keeps off its core delays at
-/// most the one chunk it holds. Idle threads spin for a short time (the next operation of a forward
-/// pass is microseconds away), then sleep.
+/// Chunks are taken one at a time from a shared counter, and a call ends when every chunk is done,
+/// not when every thread has woken: a thread that is not scheduled delays at most the one chunk it
+/// has taken. Idle threads spin for a short time (the next operation of a forward pass is
+/// microseconds away), then sleep.
 ///
-/// One thread at a time may call parallel_for; the function must not call it again.
+/// One thread at a time may call parallel_for; the function must not call it recursively.
 class ThreadPool {
  public:
-  /// Cores that this process may run on.
+  /// Cores in the affinity mask of this process.
   [[nodiscard]] static int num_usable_cores();
 
   /// num_threads 0: one per usable core.
@@ -48,7 +48,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  /// Threads that compute, the caller's included.
+  /// Compute threads, including the caller's.
   [[nodiscard]] int num_threads() const noexcept { return static_cast<int>(threads_.size()) + 1; }
 
   /// Calls function(i) once for every i in [0, num_chunks), in any order and on any of the threads,
@@ -63,10 +63,10 @@ class ThreadPool {
   void wait_for_chunks();
 
   // Job number in the high half, number of free chunks in the low half. A chunk is taken by a
-  // compare-and-swap of both, so a thread that comes late to a finished job takes nothing.
+  // compare-and-swap of both, so a thread that is late for a finished job takes nothing.
   alignas(64) std::atomic<std::uint64_t> ticket_{0};
   alignas(64) std::atomic<std::int64_t> num_unfinished_{0};
-  // The running job. Written before its number appears in ticket_; a thread that read a mixture of
+  // The current job. Written before its number appears in ticket_; a thread that read a mixture of
   // two jobs fails to take a chunk.
   alignas(64) std::atomic<const ChunkFunction*> function_{nullptr};
   std::atomic<std::uint32_t> num_chunks_{0};

@@ -1,5 +1,5 @@
 #pragma once
-// Every actor's interface, one sentence per message. The README draws a request's way through them.
+// Every actor's interface, one sentence per message. The README draws the path of a request.
 
 #include "messages/type_ids.hpp"
 
@@ -8,19 +8,20 @@ namespace troupe {
 
 /// One per device: holds the weights and the KV cache, runs the model.
 using WorkerActor = ActorOf<
-    ModelLoaded(LoadModel),            // Load the weights; LoadProgress goes to the asker meanwhile.
-    Status(InitializeKVCache),         // Take the memory of the KV cache.
-    void(JoinGroup),                   // Meet the other ranks.
+    ModelLoaded(LoadModel),            // Load the weights; LoadProgress is sent to the requester meanwhile.
+    Status(InitializeKVCache),         // Allocate the KV cache.
+    void(JoinGroup),                   // Join the communication group of the ranks.
     void(SchedulerOutput),             // Run a step; ModelRunnerOutput or StepFailed goes to the sender.
-    void(GrammarOutput)>;              // Sample a structured step; the answer goes to the sender.
+    void(GrammarOutput)>;              // Sample a structured step; ModelRunnerOutput or StepFailed goes to the sender.
 
-/// What an Executor needs of its workers: a Worker, or those of a host behind their rings.
+/// The part of a Worker that an Executor uses: a Worker itself, or a proxy for those of a host
+/// behind their rings.
 using StepRunnerActor = ActorOf<
-    void(JoinGroup),                   // Meet the other ranks.
+    void(JoinGroup),                   // Join the communication group of the ranks.
     void(SchedulerOutput),             // Run a step; every rank answers the sender.
     void(GrammarOutput)>;              // Sample a structured step; every rank answers the sender.
 
-/// Whom a Worker answers: its Executor, or the end of the rings that lead there.
+/// The recipient of a Worker's results: its Executor, or the proxy at the end of the rings.
 using StepSinkActor = ActorOf<
     void(ModelRunnerOutput),           // A worker's result.
     void(StepFailed)>;                 // A worker's failure.
@@ -32,56 +33,56 @@ using ExecutorActor = ActorOf<
     void(ModelRunnerOutput),           // A worker's result.
     void(StepFailed)>;                 // A worker's failure.
 
-/// Decides what runs: schedule, execute, update, and again.
+/// Runs the engine's loop: schedule, execute, update.
 using SchedulerActor = ActorOf<
     void(EngineCoreRequests),          // Queue the samples of a request.
-    void(AbortRequests),               // End these wherever they are.
-    CachesReset(ResetCaches),          // Forget what is cached, between two steps.
-    PauseStatus(PauseScheduler),       // Compute nothing more; answered when nothing runs.
-    PauseStatus(ResumeScheduler),      // Go on.
-    PauseStatus(AskPaused),            // Is it paused, or about to be?
+    void(AbortRequests),               // Abort these requests, whatever their state.
+    CachesReset(ResetCaches),          // Clear the caches between two steps.
+    PauseStatus(PauseScheduler),       // Pause; the reply is sent when nothing runs.
+    PauseStatus(ResumeScheduler),      // Resume scheduling.
+    PauseStatus(AskPaused),            // Whether it is paused or pausing.
     void(ModelRunnerOutput),           // The result of the step in flight.
-    void(StepFailed),                  // The step in flight gave no result.
-    void(GrammarCompiled),             // To itself: the grammar of a structured request is there.
-    void(WakeUp)>;                     // To itself: look again, without news from others.
+    void(StepFailed),                  // The step in flight failed.
+    void(GrammarCompiled),             // To itself: the grammar of a structured request is compiled.
+    void(WakeUp)>;                     // To itself: run the loop without a new message.
 
-/// Which blocks of the KV cache each request holds, and which hold what another is about to compute.
+/// Owns the block tables of the requests, the block pool and the prefix cache.
 using KVCacheManagerActor = ActorOf<
-    void(KVCacheUpdates),              // What happened to requests.
-    SlotsAllocated(AllocateSlots),     // Blocks for running requests, in order, until one does not fit.
-    PrefixHit(LookupPrefix),           // How much of a waiting request is cached?
-    RequestAdmitted(AdmitRequest),     // Take a waiting request in.
-    BlockOps(GetBlockOps),          // What must be done to blocks before the step computes?
-    BlockTableRead(ReadBlockTable),    // Which blocks does an ended request hold?
-    InvalidBlocksFound(FindInvalidBlocks),  // How far are these requests valid without these blocks?
-    PrefixCacheReset(ResetPrefixCache)>;  // Forget what is cached.
+    void(KVCacheUpdates),              // State changes of requests.
+    SlotsAllocated(AllocateSlots),     // Allocate blocks for running requests, in order, until one does not fit.
+    PrefixHit(LookupPrefix),           // Find the cached prefix of a waiting request.
+    RequestAdmitted(AdmitRequest),     // Admit a waiting request.
+    BlockOps(GetBlockOps),             // Copies and zeroing of blocks before the step runs.
+    BlockTableRead(ReadBlockTable),    // The block table of a finished request.
+    InvalidBlocksFound(FindInvalidBlocks),  // Valid prefix of these requests without the given blocks.
+    PrefixCacheReset(ResetPrefixCache)>;  // Clear the prefix cache.
 
-/// Tells those outside what the prefix cache holds.
+/// Publishes KV cache events.
 using KVEventPublisherActor = ActorOf<
-    void(KVEventBatch)>;               // What became of the cache in a step.
+    void(KVEventBatch)>;               // The events of one step.
 
-/// Which outputs of the multimodal encoder are kept, and for whom.
+/// Owns the cache of multimodal encoder outputs and the references to them.
 using EncoderCacheManagerActor = ActorOf<
-    void(EncoderCacheUpdates),         // What happened to requests.
-    EncoderInputsPlanned(PlanEncoderInputs),        // Which items does this piece of a prompt need encoded?
-    FreedEncoderOutputs(TakeFreedEncoderOutputs)>;  // Which outputs may the workers forget?
+    void(EncoderCacheUpdates),         // State changes of requests.
+    EncoderInputsPlanned(PlanEncoderInputs),        // Find the items that a range of a prompt needs encoded.
+    FreedEncoderOutputs(TakeFreedEncoderOutputs)>;  // Evicted outputs that the workers can free.
 
-/// Tokens to text; joins the samples of a request.
+/// Detokenizes; merges the samples of a request.
 using OutputProcessorActor = ActorOf<
     Status(Subscribe),                 // Send the RequestOutputs of every step to the sender.
-    Status(OutputRequest),             // Expect outputs of this request; answered before the Scheduler hears of it.
-    void(EngineCoreOutputs),           // What a step produced; the sender is told of requests that a stop string ended.
-    void(AbortRequests)>;              // The client is gone: finish these without it.
+    Status(OutputRequest),             // Register a request; answered before the Scheduler receives it.
+    void(EngineCoreOutputs),           // Output of a step; requests that end by a stop string are reported to the sender.
+    void(AbortRequests)>;              // The client has disconnected: finish these without it.
 
-/// Text to tokens; checks what a client asks for. Its workers do so, several at a time.
+/// Validates and tokenizes requests, on several worker threads.
 using InputProcessorActor = ActorOf<
-    void(GenerateRequest),             // Prepare a request and start it; an error goes to the sender as RequestOutputs.
-    void(AbortRequests),               // The client is gone: end these here and in every actor behind.
-    RenderReply(RenderRequest)>;       // What would this prompt become?
+    void(GenerateRequest),             // Prepare and start a request; an error goes to the sender as RequestOutputs.
+    void(AbortRequests),               // The client has disconnected: abort these here and in all later actors.
+    RenderReply(RenderRequest)>;       // Render or tokenize a prompt without running it.
 
-/// One of the threads of an InputProcessor.
+/// One of the worker threads of an InputProcessor.
 using InputWorkerActor = ActorOf<
-    Status(PrepareInput)>;             // Prepare what lies on the desk.
+    Status(PrepareInput)>;             // Prepare the request in the shared slot.
 
 }  // namespace troupe
 
@@ -95,38 +96,39 @@ CAF_END_TYPE_ID_BLOCK(troupe_handles)
 
 namespace troupe {
 
-/// Whom the RequestRouter gives what comes of requests: any actor that submits some.
+/// A client of the RequestRouter: any actor that submits requests.
 using RequestClientActor = ActorOf<
     void(RequestOutputs)>;             // What a step produced of the client's requests, as text.
 
-/// The way into the engine: keeps requests until they have ended, and shares them out to the groups.
+/// The engine's entry point: journals requests until they finish and distributes them over the
+/// engine groups.
 using RequestRouterActor = ActorOf<
-    FrontendConnected(ConnectFrontend),  // An HTTP server begins.
-    void(SubmitRequest),               // A client's request; what comes of it goes to the sender.
-    void(AbortRequests),               // The sender wants these no more.
-    RenderReply(RenderRequest),        // What would this prompt become? Handed on to an InputProcessor.
-    CachesReset(ResetCaches),          // Handed on to the Scheduler of each group.
-    PauseStatus(PauseScheduler),       // Handed on to each Scheduler, also to those that come later.
-    PauseStatus(ResumeScheduler),      // Handed on to each Scheduler.
-    PauseStatus(AskPaused),            // Is it paused, or about to be?
+    FrontendConnected(ConnectFrontend),  // An HTTP server connects.
+    void(SubmitRequest),               // A client's request; its output goes to the sender.
+    void(AbortRequests),               // Abort requests of the sender.
+    RenderReply(RenderRequest),        // Render or tokenize a prompt; forwarded to an InputProcessor.
+    CachesReset(ResetCaches),          // Forwarded to the Scheduler of each group.
+    PauseStatus(PauseScheduler),       // Forwarded to each Scheduler, including those that start later.
+    PauseStatus(ResumeScheduler),      // Forwarded to each Scheduler.
+    PauseStatus(AskPaused),            // Whether it is paused or pausing.
     void(RequestOutputs),              // What a step produced, as text.
-    void(EngineLost),                  // A group's engine ends: its requests go on in another one.
+    void(EngineLost),                  // The engine of a group has ended: its requests are resubmitted.
     void(EngineReady, std::vector<InputProcessorActor>, OutputProcessorActor, SchedulerActor),
-                                       // A group has an engine: give it requests.
-    Status(DrainGroup),                // Give it no more requests, wait for those that run, end it.
-    void(GroupDrainTimeout),           // To itself: what still runs in it goes on elsewhere.
-    TopologyStatus(AskTopology),       // Handed on to the Supervisor.
-    void(EngineHealth),                // Whether there is, or will be, an engine.
-    Drained(Drain),                    // Refuse new requests, wait for those that run.
-    void(DrainProgress),               // To itself: out of time.
-    void(WakeUp)>;                     // To itself: the time of a request that waits may be up.
+                                       // The engine of a group is ready for requests.
+    Status(DrainGroup),                // Send it no more requests, wait for running ones, then end it.
+    void(GroupDrainTimeout),           // To itself: resubmit what still runs in the group.
+    TopologyStatus(AskTopology),       // Forwarded to the Supervisor.
+    void(EngineHealth),                // Whether an engine is running or being started.
+    Drained(Drain),                    // Reject new requests, wait for running ones.
+    void(DrainProgress),               // To itself: the drain timeout has passed.
+    void(WakeUp)>;                     // To itself: check the deadlines of waiting requests.
 
-/// The HTTP server. Its threads ask through it, it asks the RequestRouter.
+/// The HTTP server. Messages of its threads pass through it to the RequestRouter.
 using FrontendActor = ActorOf<
     Listening(Listen),                 // Open the port.
     void(SubmitRequest),               // From the server's threads: a client's request.
-    void(AbortRequests),               // From the server's threads: clients that are gone.
-    RenderReply(RenderRequest),        // This and the six that follow are handed on.
+    void(AbortRequests),               // From the server's threads: disconnected clients.
+    RenderReply(RenderRequest),        // This and the next six are forwarded.
     CachesReset(ResetCaches),
     PauseStatus(PauseScheduler),
     PauseStatus(ResumeScheduler),
@@ -134,40 +136,41 @@ using FrontendActor = ActorOf<
     Status(DrainGroup),
     TopologyStatus(AskTopology),
     void(RequestOutputs),              // What a step produced, as text.
-    void(RouterReport),                // What has happened to the groups.
-    void(RouterReady, ActorHandles),   // There is another RequestRouter: requests go on there.
-    Drained(Drain),                    // Refuse new requests, wait for those that run.
-    void(DrainProgress),               // To itself: idle, or out of time.
-    void(WakeUp),                      // To itself: the time of a request that waits may be up.
-    void(LogStats)>;                   // To itself: a line of statistics is due.
+    void(RouterReport),                // State changes of the groups.
+    void(RouterReady, ActorHandles),   // A new RequestRouter: requests go there.
+    Drained(Drain),                    // Reject new requests, wait for running ones.
+    void(DrainProgress),               // To itself: idle, or the timeout has passed.
+    void(WakeUp),                      // To itself: check the deadlines of waiting requests.
+    void(LogStats)>;                   // To itself: log the periodic statistics.
 
-/// A process in which actors are placed: starts what it is asked to.
+/// A process in which actors are placed: starts actors on the Supervisor's behalf.
 using NodeActor = ActorOf<
-    Status(PrepareNode),               // Read what the node's roles need.
+    Status(PrepareNode),               // Load what the node's roles need.
     Replies<Status, ActorHandles>(SpawnWorker),              // Start a Worker.
-    Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actors of a role; beside it those they speak with.
-    void(OpenRings),                   // From the Executor's node: where the steps of a Worker come from.
-    void(RouterReady, ActorHandles),   // For the node's Frontend: there is another RequestRouter.
-    void(CheckNodes),                  // To itself: are the Supervisor and the other nodes still there?
+    Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actor of a role; with it, the handles of its peers.
+    void(OpenRings),                   // From the Executor's node: connect a Worker's step rings.
+    void(RouterReady, ActorHandles),   // For the node's Frontend: a new RequestRouter.
+    void(CheckNodes),                  // To itself: check that the Supervisor and the other nodes are alive.
     void(LeaveNode)>;                  // End every actor of the node.
 
-/// Shows that the actors of a node get to run.
+/// Shows that the actors of a node are being scheduled.
 using HeartActor = ActorOf<
     void(Heartbeat)>;                  // HeartbeatReply goes to the sender.
 
-/// The root: spawns all of them in order, watches them, starts anew what ends, stops them in reverse order.
+/// The root: spawns all actors in order, monitors them, restarts what fails, stops them in reverse
+/// order.
 using SupervisorActor = ActorOf<
     Started(Start),                    // Load the model and start the engine.
     Stopped(Stop),                     // Drain, then end every actor.
     void(LoadProgress),                // A worker is still loading.
-    NodeAccepted(JoinNode, ActorHandles),  // A node offers itself; beside it its NodeActor and its HeartActor.
-    void(NodeConnected),               // The sender, a node, can reach the others.
-    void(HeartbeatReply),              // The sender, a node's heart, beats.
-    Status(EndGroup),                  // Its requests are elsewhere: end a group.
-    TopologyStatus(AskTopology),       // What runs where?
-    void(NodeExited),                  // To itself: a process that it had started is gone.
-    void(CheckNodes),                  // To itself: who has been silent for too long?
-    void(ConfirmLoss)>;                // To itself: is what was lost still lost?
+    NodeAccepted(JoinNode, ActorHandles),  // A node joins; with it, its NodeActor and its HeartActor.
+    void(NodeConnected),               // The sender, a node, is connected to its peers.
+    void(HeartbeatReply),              // The heartbeat of the sender, a node's HeartActor.
+    Status(EndGroup),                  // End a group whose requests are elsewhere.
+    TopologyStatus(AskTopology),       // State of nodes and groups.
+    void(NodeExited),                  // To itself: a child process has exited.
+    void(CheckNodes),                  // To itself: check for silent nodes.
+    void(ConfirmLoss)>;                // To itself: act on a loss unless it has been handled.
 
 }  // namespace troupe
 // clang-format on

@@ -1,6 +1,6 @@
 #pragma once
-// The KV cache: what each layer needs, how layers share blocks, and what Scheduler and
-// KVCacheManager say to each other in a step.
+// The KV cache: what each layer needs, how layers share blocks, and the messages between Scheduler
+// and KVCacheManager in a step.
 
 #include <cstdint>
 #include <memory>
@@ -33,24 +33,24 @@ enum class DType : std::uint8_t { kF32, kBF16, kF16, kI8, kI32, kU8, kF8E4M3 };
   }
 }
 
-/// How a Mamba group keeps its states: one running state per request, or states at block boundaries
-/// that later requests can start from.
+/// How a Mamba group keeps its states: one running state per request, or also states at block
+/// boundaries that later requests can start from.
 enum class MambaMode : std::uint8_t { kNone, kAlign };
 
-/// What attention keeps of a token, for each KV head.
+/// The cache entry of a token in attention layers, per KV head.
 struct TokenShape {
   std::int32_t num_kv_heads = 0;
   std::int32_t head_dim = 0;
   DType dtype = DType::kF32;
   std::int32_t head_dim_v = 0;        ///< of the values; 0: head_dim
-  std::int32_t tokens_per_state = 1;  ///< attention over compressed tokens keeps one per so many
-  std::int32_t scale_bytes = 0;       ///< beside each token's key, and its value, of each KV head
+  std::int32_t tokens_per_state = 1;  ///< compressed attention: tokens per cache entry
+  std::int32_t scale_bytes = 0;       ///< per token and KV head, of the key and of the value
 
-  /// Of `block_size` tokens' keys and values.
+  /// For the keys and values of `block_size` tokens.
   [[nodiscard]] constexpr std::int64_t bytes(std::int32_t block_size) const noexcept {
     return bytes(block_size, head_dim_v != 0 ? head_dim_v : head_dim, 2);
   }
-  /// Of latent vectors, each of which is a key and a value (MLA).
+  /// For latent vectors, each of which is both key and value (MLA).
   [[nodiscard]] constexpr std::int64_t latent_bytes(std::int32_t block_size) const noexcept {
     return bytes(block_size, 0, 1);
   }
@@ -66,10 +66,10 @@ struct TokenShape {
 };
 TROUPE_MESSAGE(TokenShape, num_kv_heads, head_dim, dtype, head_dim_v, tokens_per_state, scale_bytes)
 
-// The kinds of layers, by what each needs. kName is vLLM's name in events, page_bytes what a block
-// of one layer takes.
+// The kinds of layers, by their cache needs. kName is vLLM's name in events, page_bytes the size of
+// a block of one layer.
 
-/// A token looks at all tokens before it.
+/// A token attends to all tokens before it.
 struct FullAttentionSpec {
   TokenShape token;
 
@@ -93,7 +93,7 @@ struct MlaSpec {
 };
 TROUPE_MESSAGE(MlaSpec, token)
 
-/// Full attention with tokens of its own that every token sees.
+/// Full attention with additional sink tokens that every token attends to.
 struct SinkFullAttentionSpec {
   TokenShape token;
 
@@ -105,10 +105,10 @@ struct SinkFullAttentionSpec {
 };
 TROUPE_MESSAGE(SinkFullAttentionSpec, token)
 
-/// How far back a token looks.
+/// How far back a token attends.
 struct AttentionWindow {
-  std::int32_t num_tokens = 0;             ///< itself included
-  std::int32_t extra_retained_tokens = 0;  ///< kept before these
+  std::int32_t num_tokens = 0;             ///< including itself
+  std::int32_t extra_retained_tokens = 0;  ///< kept in front of the window
   bool operator==(const AttentionWindow&) const = default;
 };
 TROUPE_MESSAGE(AttentionWindow, num_tokens, extra_retained_tokens)
@@ -137,7 +137,7 @@ struct SlidingWindowMlaSpec {
 };
 TROUPE_MESSAGE(SlidingWindowMlaSpec, token, window)
 
-/// A token looks back to the beginning of its chunk.
+/// A token attends to its chunk, up to itself.
 struct ChunkedLocalAttentionSpec {
   TokenShape token;
   std::int32_t chunk_size = 0;  ///< tokens
@@ -150,7 +150,7 @@ struct ChunkedLocalAttentionSpec {
 };
 TROUPE_MESSAGE(ChunkedLocalAttentionSpec, token, chunk_size)
 
-/// A token looks at the encoder's output.
+/// A token attends to the encoder's output.
 struct CrossAttentionSpec {
   TokenShape token;
 
@@ -162,7 +162,7 @@ struct CrossAttentionSpec {
 };
 TROUPE_MESSAGE(CrossAttentionSpec, token)
 
-/// Looks at the tokens of its own step only: no cache.
+/// Attends within the current step only: no cache.
 struct EncoderOnlyAttentionSpec {
   static constexpr const char* kName = "encoder_only_attention";
   [[nodiscard]] constexpr std::int64_t page_bytes(std::int32_t) const noexcept { return 0; }
@@ -170,7 +170,7 @@ struct EncoderOnlyAttentionSpec {
 };
 TROUPE_MESSAGE(EncoderOnlyAttentionSpec)
 
-/// A block holds the state after some token, which stands for all tokens before it (state space
+/// A block holds the state after some token, which summarises all tokens up to it (state space
 /// models, arXiv 2312.00752).
 struct MambaSpec {
   std::int64_t state_bytes = 0;
@@ -195,20 +195,20 @@ struct KVCacheSpec {
                EncoderOnlyAttentionSpec>
       kind;
   std::int32_t block_size = 16;        ///< tokens in a block
-  std::int64_t padded_page_bytes = 0;  ///< a page takes this much; 0: what its content does
+  std::int64_t padded_page_bytes = 0;  ///< allocated page size; 0: the size of its content
 
   template <class Kind>
   [[nodiscard]] constexpr bool is() const noexcept {
     return std::holds_alternative<Kind>(kind);
   }
-  /// What it keeps of a token; null: it keeps none of them.
+  /// The cache entry of a token; null: there is none.
   [[nodiscard]] const TokenShape* token() const noexcept {
     return std::visit([](const auto& spec) { return token_of(spec); }, kind);
   }
   [[nodiscard]] TokenShape* token() noexcept {
     return std::visit([](auto& spec) { return token_of(spec); }, kind);
   }
-  /// How far back a token looks; null: not limited by a window.
+  /// The attention window; null: none.
   [[nodiscard]] const AttentionWindow* window() const noexcept {
     return std::visit(
         [](const auto& spec) -> const AttentionWindow* {
@@ -238,7 +238,7 @@ struct KVCacheSpec {
 };
 TROUPE_MESSAGE(KVCacheSpec, kind, block_size, padded_page_bytes)
 
-/// What a layer of the model asks for. Layers with a cache are numbered over all stages.
+/// The cache spec of a layer of the model. Layers with a cache are numbered over all stages.
 struct LayerCacheSpec {
   std::int32_t layer = 0;
   KVCacheSpec spec;
@@ -251,8 +251,8 @@ struct KVCacheGroup {
   KVCacheSpec spec;
   std::vector<std::int32_t> layers;  ///< LayerCacheSpec::layer
   bool eagle = false;                ///< holds layers of an EAGLE-like drafter
-  /// Parallel to `layers`, where they differ in what a token takes: all look at the same tokens, as
-  /// `spec` says. Else empty, and `spec` is that of each.
+  /// Parallel to `layers` where their page layouts differ; all attend to the same tokens, as `spec`
+  /// says. Empty: `spec` holds for each.
   std::vector<KVCacheSpec> layer_specs;
 
   [[nodiscard]] const KVCacheSpec& layer_spec(std::size_t i) const {
@@ -273,8 +273,7 @@ struct KVCacheConfig {
 };
 TROUPE_MESSAGE(KVCacheConfig, num_blocks, page_bytes, groups)
 
-/// The time that a block spent with one content, seconds: from being given out to being given out
-/// again.
+/// The lifetime of one content in a block, seconds: from its allocation to its next allocation.
 struct BlockResidency {
   double lifetime_s = 0;
   double idle_s = 0;                 ///< since the last hit; without one, all of it
@@ -283,10 +282,9 @@ struct BlockResidency {
 };
 TROUPE_MESSAGE(BlockResidency, lifetime_s, idle_s, reuse_gaps_s)
 
-// ---- Scheduler -> KVCacheManager, one-way
-// --------------------------------------------------------
+// ---- Scheduler -> KVCacheManager, one-way ----
 
-/// What the KVCacheManager must know of a request to name its blocks: all that enters their hashes.
+/// What the KVCacheManager needs to know of a request to hash its blocks.
 struct KVCacheRequest {
   RequestId id{};
   SharedVector<TokenId> token_ids;  ///< the prompt, and outputs generated before
@@ -296,7 +294,7 @@ struct KVCacheRequest {
   std::string cache_salt;
   bool skip_reading_prefix_cache = false;
   bool report_all_hits = false;  ///< a hit is reported as stored blocks again
-  std::string session_id;        ///< only copied into events
+  std::string session_id;        ///< only copied into KV events
   /// A prompt given as embeddings: its rows, little-endian, one per token; null: none.
   std::shared_ptr<const std::vector<char>> prompt_embeds;
   std::int32_t prompt_embed_row_bytes = 0;
@@ -307,15 +305,15 @@ TROUPE_MESSAGE(KVCacheRequest, id, token_ids, num_prompt_tokens, mm_features, lo
                prompt_embed_row_bytes)
 
 enum class KVCacheCommandKind : std::uint8_t {
-  kAppendTokens,   ///< `count` tokens, the next ones of KVCacheUpdates::token_ids
-  kCacheBlocks,    ///< put the full blocks of the first `count` tokens into the prefix cache
-  kFreeBlocks,     ///< give all blocks back; the request stays known
-  kForgetRequest,  ///< give all blocks back and forget the request
-  kTruncate,       ///< keep `count` tokens; these are the prompt now
-  kExtendPrompt,   ///< as kAppendTokens, but they belong to the prompt
-  kNewStep,    ///< a step begins (no request): only Mamba groups with cached states want to know
-  kDeferFree,  ///< take all blocks away, but give them back only with kReleaseDeferred
-  kReleaseDeferred,  ///< give back what the `count` oldest kDeferFree took (no request)
+  kAppendTokens,     ///< `count` tokens, the next ones of KVCacheUpdates::token_ids
+  kCacheBlocks,      ///< add the full blocks of the first `count` tokens to the prefix cache
+  kFreeBlocks,       ///< free all blocks; the request stays known
+  kForgetRequest,    ///< free all blocks and forget the request
+  kTruncate,         ///< keep `count` tokens, which become the prompt
+  kExtendPrompt,     ///< as kAppendTokens, but they belong to the prompt
+  kNewStep,          ///< a step begins (no request): needed only by Mamba groups with cached states
+  kDeferFree,        ///< detach all blocks, to be freed by kReleaseDeferred
+  kReleaseDeferred,  ///< free the blocks of the `count` oldest kDeferFree (no request)
 };
 
 struct KVCacheCommand {
@@ -327,7 +325,7 @@ struct KVCacheCommand {
 TROUPE_MESSAGE(KVCacheCommand, kind, id, count)
 
 /// What happened since the previous message: first the new requests, then the commands in order.
-/// Rides along with the next question of a step, so that a plain decode step is one round trip.
+/// Sent with the next query of a step, so that a plain decode step is one round trip.
 struct KVCacheUpdates {
   std::vector<KVCacheRequest> new_requests;
   std::vector<KVCacheCommand> commands;
@@ -343,8 +341,7 @@ struct KVCacheUpdates {
 };
 TROUPE_MESSAGE(KVCacheUpdates, new_requests, commands, token_ids, new_mm_features)
 
-// ---- Scheduler asks, KVCacheManager answers
-// ------------------------------------------------------
+// ---- Scheduler -> KVCacheManager, request and reply ----
 
 /// One running request that wants to compute num_new_tokens more.
 struct SlotDemand {
@@ -366,21 +363,21 @@ struct AllocateSlots {
 TROUPE_MESSAGE(AllocateSlots, updates, num_lookahead_tokens, demands)
 
 struct SlotsAllocated {
-  std::int32_t num_allocated = 0;  ///< demands that fit; fewer than asked: the next one does not
+  std::int32_t num_allocated = 0;  ///< demands that fit; if not all, the next one does not fit
   /// New blocks, flat: demand i, group g got block_counts[i * num_groups + g] of them.
   std::vector<BlockId> block_ids;
   std::vector<std::int32_t> block_counts;  ///< empty if no demand got a block
-  /// Per demand: tokens of the longest prefix of the request that is in the prefix cache; -1 if the
-  /// result of the step that ends its prompt is known. Empty if all are -1.
+  /// Per demand: length of the request's longest prefix in the prefix cache; -1 if the result of
+  /// the step that ends its prompt is known. Empty if all are -1.
   std::vector<std::int32_t> num_cached_tokens;
   std::int32_t num_free_blocks = 0;
-  std::vector<BlockResidency> evicted;  ///< since the last answer, as far as they were observed
+  std::vector<BlockResidency> evicted;  ///< since the last reply, sampled
   bool operator==(const SlotsAllocated&) const = default;
 };
 TROUPE_MESSAGE(SlotsAllocated, num_allocated, block_ids, block_counts, num_cached_tokens,
                num_free_blocks, evicted)
 
-/// How much of this request is cached? The hit is remembered until the next question.
+/// Finds the cached prefix of a request. The hit is kept until the next lookup.
 struct LookupPrefix {
   KVCacheUpdates updates;
   RequestId id{};
@@ -390,15 +387,15 @@ TROUPE_MESSAGE(LookupPrefix, updates, id)
 
 struct PrefixHit {
   std::int32_t num_tokens = 0;
-  /// Where the request leaves what others have computed, if some attention kinds no longer hold it.
+  /// Where the request diverges from what others have computed, if some attention kinds no longer
+  /// hold it.
   std::int32_t shared_prefix_boundary = 0;
   std::int32_t num_free_blocks = 0;
   bool operator==(const PrefixHit&) const = default;
 };
 TROUPE_MESSAGE(PrefixHit, num_tokens, shared_prefix_boundary, num_free_blocks)
 
-/// A request that will still take blocks for certain: its prefill, or the load of its KV, is under
-/// way.
+/// A request that is certain to need more blocks: its prefill, or the load of its KV, is under way.
 struct UnfinishedPrefill {
   RequestId id{};
   std::int32_t num_computed_tokens = 0;
@@ -406,13 +403,13 @@ struct UnfinishedPrefill {
 };
 TROUPE_MESSAGE(UnfinishedPrefill, id, num_computed_tokens)
 
-/// Take a waiting request in: adopt the hit of the last LookupPrefix and allocate the rest.
+/// Admits a waiting request: takes the hit of the last LookupPrefix and allocates the rest.
 struct AdmitRequest {
   KVCacheUpdates updates;
   RequestId id{};
   std::int32_t num_computed_tokens = 0;  ///< before the hit
   std::int32_t num_in_flight_tokens = 0;
-  std::int32_t num_hit_tokens = 0;  ///< of the hit; fewer than it has: without its last blocks
+  std::int32_t num_hit_tokens = 0;  ///< tokens of the hit to use, all or without its last blocks
   bool use_hit = false;
   std::int32_t num_external_tokens = 0;
   std::int32_t num_new_tokens = 0;
@@ -421,8 +418,8 @@ struct AdmitRequest {
   bool delay_caching = false;           ///< the external tokens arrive later
   bool full_sequence_must_fit = false;
   bool keep_watermark = false;  ///< leave the watermark's blocks free
-  /// Leave the blocks free that these lack for all their tokens and num_reserved_tokens more, and
-  /// once more those for num_reserved_tokens of one request.
+  /// Reserve the blocks that these still need for all their tokens and num_reserved_tokens more,
+  /// plus num_reserved_tokens of one further request.
   std::vector<UnfinishedPrefill> reserve_for;
   std::int32_t num_reserved_tokens = 0;
   bool operator==(const AdmitRequest&) const = default;
@@ -444,8 +441,8 @@ struct RequestAdmitted {
 TROUPE_MESSAGE(RequestAdmitted, fits, block_ids, block_counts, num_cached_tokens, num_free_blocks,
                evicted)
 
-/// What the workers must do to the blocks before they compute; asked once per step, only when there
-/// are Mamba groups.
+/// Block operations that the workers must perform before the step; requested once per step, only
+/// with Mamba groups.
 struct GetBlockOps {
   KVCacheUpdates updates;
   bool operator==(const GetBlockOps&) const = default;
@@ -460,8 +457,8 @@ struct BlockOps {
 };
 TROUPE_MESSAGE(BlockOps, blocks_to_zero, block_copies, num_free_blocks)
 
-/// The blocks of a request that has ended, for the KV connector. Those out of the window are given
-/// back first.
+/// The blocks of a finished request, for the KV connector. Those outside the window are freed
+/// first.
 struct ReadBlockTable {
   KVCacheUpdates updates;
   RequestId id{};
@@ -478,7 +475,7 @@ struct BlockTableRead {
 };
 TROUPE_MESSAGE(BlockTableRead, block_ids, num_free_blocks)
 
-/// The KV connector could not fill these blocks. Only with one KV-cache group.
+/// The KV connector could not load these blocks. Only with one KV-cache group.
 struct FindInvalidBlocks {
   struct Loaded {
     RequestId id{};
@@ -489,15 +486,15 @@ struct FindInvalidBlocks {
   std::vector<BlockId> block_ids;
   std::vector<Loaded> loading;  ///< in the background
   std::vector<Loaded> running;
-  /// The blocks of the running ones leave the prefix cache, from the first invalid one on.
+  /// Remove the running requests' blocks from the prefix cache, from the first invalid one on.
   bool drop_content = false;
   bool operator==(const FindInvalidBlocks&) const = default;
 };
 TROUPE_MESSAGE(FindInvalidBlocks::Loaded, id, num_tokens)
 TROUPE_MESSAGE(FindInvalidBlocks, updates, block_ids, loading, running, drop_content)
 
-/// Parallel to the requests asked about: tokens before the first invalid block that no earlier
-/// request will compute anew (all of num_tokens if there is none); -1: no invalid block at all.
+/// Parallel to the requests: tokens before the first invalid block that no earlier request will
+/// recompute (num_tokens if there is none); -1: no invalid block at all.
 struct InvalidBlocksFound {
   std::vector<std::int32_t> loading;
   std::vector<std::int32_t> running;
@@ -513,7 +510,7 @@ struct ResetPrefixCache {
 TROUPE_MESSAGE(ResetPrefixCache, updates)
 
 struct PrefixCacheReset {
-  bool ok = false;  ///< false: blocks are in use, nothing was done
+  bool ok = false;  ///< false: blocks are in use, nothing was changed
   std::int32_t num_free_blocks = 0;
   bool operator==(const PrefixCacheReset&) const = default;
 };

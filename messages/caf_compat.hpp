@@ -1,14 +1,13 @@
 #pragma once
-// The one place that knows which generation of CAF we compile against: 0.17 (Debian's) or 0.18 and
-// later (an embedding application's own). What differs between them is wrapped here; no other file
-// asks for the version.
+// All differences between CAF versions: 0.17 (Debian's package), and 0.18 and later (an embedding
+// application's). No other file checks the version.
 
 #include <caf/all.hpp>
 #include <caf/config.hpp>
 #include <chrono>
 #include <utility>
 
-// CAF 1.1 ships a CAF_VERSION that reads 0100; the major number is right.
+// CAF 1.1 ships a CAF_VERSION of 0100; the major number is correct.
 #if defined(CAF_VERSION_MAJOR) || CAF_VERSION >= 1800
 #define TROUPE_CAF_TYPE_IDS 1
 #else
@@ -22,7 +21,7 @@
 
 namespace troupe {
 
-/// An answer of several values: ActorOf<Replies<A, B>(Ask)>.
+/// A reply of several values: ActorOf<Replies<A, B>(Request)>.
 template <class... Results>
 struct Replies {};
 
@@ -51,7 +50,7 @@ struct ActorSignature<Result(Arguments...)> {
 template <class... Signatures>
 using ActorOf = caf::typed_actor<typename internal::ActorSignature<Signatures>::type...>;
 
-/// One-way, from an actor. `arguments` are for handles, which no plain struct can hold.
+/// Sends one-way, from an actor. `arguments` are actor handles, which plain structs cannot hold.
 template <class Self, class Handle, class Message, class... Arguments>
 void send(Self* self, const Handle& to, Message&& message, Arguments&&... arguments) {
 #if TROUPE_CAF_MAIL
@@ -61,11 +60,11 @@ void send(Self* self, const Handle& to, Message&& message, Arguments&&... argume
 #endif
 }
 
-/// One message to several actors without a copy for each. Pre: the actor takes such a message.
+/// Sends one message to several actors without copying it. Pre: the actors accept such a message.
 template <class Self, class Handle>
 void send_shared(Self* self, const Handle& to, const caf::message& message) {
 #if TROUPE_CAF_MAIL
-  // A typed actor may mail only what the compiler can check.
+  // A typed actor accepts only what the compiler can check.
   caf::actor_cast<caf::abstract_actor*>(to)->enqueue(
       caf::make_mailbox_element(caf::strong_actor_ptr{self->ctrl()}, caf::make_message_id(),
                                 message),
@@ -75,7 +74,7 @@ void send_shared(Self* self, const Handle& to, const caf::message& message) {
 #endif
 }
 
-/// One-way, from any thread.
+/// Sends one-way, from any thread.
 template <class Handle, class Message, class... Arguments>
 void post(const Handle& to, Message&& message, Arguments&&... arguments) {
 #if TROUPE_CAF_MAIL
@@ -85,7 +84,7 @@ void post(const Handle& to, Message&& message, Arguments&&... arguments) {
 #endif
 }
 
-/// One-way, from any thread, in the name of `from`, who gets the answer.
+/// Sends one-way, from any thread, on behalf of `from`, which gets the reply.
 template <class From, class Handle, class Message>
 void post_as(const From& from, const Handle& to, Message&& message) {
 #if TROUPE_CAF_MAIL
@@ -107,8 +106,8 @@ void send_after(Self* self, std::chrono::nanoseconds delay, const Handle& to, Me
 #endif
 }
 
-/// Ask with a deadline; an answer that does not come is a request_timeout error. Not for the token
-/// path: each deadline costs a timer that the answer does not cancel.
+/// Sends a request with a deadline; without a reply it fails with request_timeout. Not for the
+/// token path: each deadline costs a timer that the reply does not cancel.
 template <class Self, class Handle, class Message, class... More>
 auto ask(Self* self, const Handle& to, std::chrono::nanoseconds deadline, Message&& message,
          More&&... more) {
@@ -120,8 +119,8 @@ auto ask(Self* self, const Handle& to, std::chrono::nanoseconds deadline, Messag
 #endif
 }
 
-/// Ask an actor that `self` also watches, on the token path: no timer, its DOWN message is the
-/// error.
+/// Sends a request to an actor that `self` monitors, on the token path: without a timer, its DOWN
+/// message is the error.
 template <class Self, class Handle, class Message>
 auto ask(Self* self, const Handle& to, Message&& message) {
 #if TROUPE_CAF_MAIL
@@ -131,7 +130,7 @@ auto ask(Self* self, const Handle& to, Message&& message) {
 #endif
 }
 
-/// Another actor answers the message that is being handled.
+/// Delegates the current message to another actor.
 template <class Self, class Handle, class Message>
 auto delegate(Self* self, const Handle& to, Message&& message) {
 #if TROUPE_CAF_MAIL
@@ -170,18 +169,18 @@ void add_message_types(caf::actor_system_config& config) {
 #endif
 }
 
-/// Why an actor ends that cannot go on; to_text gives the text back, and more.
+/// The exit reason of an actor that fails; to_text returns the text with CAF's additions.
 [[nodiscard]] inline caf::error exit_reason_of(std::string text) {
   return caf::make_error(caf::sec::runtime_error, std::move(text));
 }
 
-/// Ends an actor for a reason of its own, from any thread.
+/// Makes an actor exit with a reason of its own, from any thread.
 template <class Handle>
 void post_exit(const Handle& to, caf::error reason) {
   post(caf::actor_cast<caf::actor>(to), caf::exit_msg{to->address(), std::move(reason)});
 }
 
-/// A type of CAF's own that travels between processes: 0.17 has a number for it, and no name.
+/// The type ID of a CAF type that travels between processes: 0.17 has a number for it, and no name.
 template <class T>
 void add_caf_type(caf::actor_system_config& config, const char* name) {
 #if TROUPE_CAF_TYPE_IDS
@@ -192,9 +191,8 @@ void add_caf_type(caf::actor_system_config& config, const char* name) {
 #endif
 }
 
-/// The settings that CAF needs to serve tokens, where the configuration does not say otherwise: no
-/// work stealing (its workers sleep between polls), no extra threads between the network and the
-/// actors.
+/// Settings that CAF needs for low latency, unless the configuration sets them: no work stealing
+/// (its workers sleep between polls), no extra threads between the network and the actors.
 inline void tune(caf::actor_system_config& config) {
   const auto set_missing = [&config](const char* name, auto value) {
     if (caf::get_if(&caf::content(config), name) == nullptr) config.set(name, std::move(value));
@@ -208,7 +206,7 @@ inline void tune(caf::actor_system_config& config) {
 #endif
 }
 
-/// A module of CAF's own.
+/// One of CAF's own modules.
 template <class Module>
 void load_module(caf::actor_system_config& config) {
 #if TROUPE_CAF_TYPE_IDS
@@ -217,14 +215,14 @@ void load_module(caf::actor_system_config& config) {
   config.load<Module>();
 }
 
-/// In front of the names of CAF's own options.
+/// The prefix of CAF's own option names.
 #if TROUPE_CAF_TYPE_IDS
 inline constexpr const char* kCafOptionPrefix = "caf.";
 #else
 inline constexpr const char* kCafOptionPrefix = "";
 #endif
 
-/// Arguments of a command line that are no options of CAF's.
+/// Whether a command line has arguments that are not CAF options.
 inline bool has_remainder(const caf::actor_system_config& config) {
 #if TROUPE_CAF_MAIL
   return !config.remainder().empty();
@@ -240,8 +238,8 @@ using CafModule = caf::actor_system::module;
 #endif
 
 /// A module for caf::actor_system_config::load that has nothing to start or to stop:
-/// `configure(config)` is called before anything of the actor system is made. CAF has a fixed
-/// number of slots for modules, and names them after its own; this one takes `slot`.
+/// `configure(config)` is called before the actor system is set up. CAF has a fixed number of slots
+/// for modules, named after its own; this one takes `slot`.
 template <void (*configure)(caf::actor_system_config&), CafModule::id_t slot>
 class ConfiguringModule : public CafModule {
  public:
@@ -254,7 +252,7 @@ class ConfiguringModule : public CafModule {
   static CafModule* make(caf::actor_system&) { return new ConfiguringModule; }
 #else
   static CafModule* make(caf::actor_system& system, caf::detail::type_list<>) {
-    // `init` has the configuration without const, but comes when the scheduler has been made.
+    // `init` gets the configuration non-const, but runs after the scheduler has been set up.
     configure(const_cast<caf::actor_system_config&>(system.config()));
     return new ConfiguringModule;
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The Supervisor's vocabulary: start, watch, drain, stop.
+// The messages of start-up, monitoring, draining and shutdown.
 
 #include <cstdint>
 #include <optional>
@@ -12,14 +12,14 @@
 
 namespace troupe {
 
-/// RequestRouter -> OutputProcessor: the outputs are for the sender. Answered before the first one.
+/// RequestRouter -> OutputProcessor: send outputs to the sender. Answered before the first output.
 struct Subscribe {
   std::uint32_t client_index = 0;
   bool operator==(const Subscribe&) const = default;
 };
 TROUPE_MESSAGE(Subscribe, client_index)
 
-/// -> Supervisor: bring the system up. Answered with Started once requests can come.
+/// -> Supervisor: start the system. Answered with Started when requests are accepted.
 struct Start {
   bool operator==(const Start&) const = default;
 };
@@ -34,8 +34,8 @@ struct Started {
 };
 TROUPE_MESSAGE(Started, model, num_blocks, port, error)
 
-/// -> Supervisor: refuse new requests, give running ones this long, abort the rest, then end every
-/// actor, last spawned first.
+/// -> Supervisor: reject new requests, let running ones finish within the timeout, abort the rest,
+/// then end all actors, last spawned first.
 struct Stop {
   double drain_timeout_s = 0;
   bool operator==(const Stop&) const = default;
@@ -43,7 +43,7 @@ struct Stop {
 TROUPE_MESSAGE(Stop, drain_timeout_s)
 
 struct Stopped {
-  bool clean = true;  ///< false: the engine had been given up before
+  bool clean = true;  ///< false: the engine had already failed
   bool operator==(const Stopped&) const = default;
 };
 TROUPE_MESSAGE(Stopped, clean)
@@ -61,8 +61,8 @@ struct Listening {
 };
 TROUPE_MESSAGE(Listening, port, error)
 
-/// Supervisor -> Frontend, RequestRouter: refuse new requests; answered with Drained when none is
-/// left. Those that run longer than the timeout are aborted.
+/// Supervisor -> Frontend, RequestRouter: reject new requests; answered with Drained when none is
+/// left. Requests that run longer than the timeout are aborted.
 struct Drain {
   double timeout_s = 0;
   bool operator==(const Drain&) const = default;
@@ -75,8 +75,8 @@ struct Drained {
 };
 TROUPE_MESSAGE(Drained, num_aborted)
 
-/// Frontend and RequestRouter to themselves while they drain: the last request has been answered,
-/// or the time is up.
+/// Frontend and RequestRouter to themselves during a drain: the last request has finished, or the
+/// timeout has passed.
 enum class DrainEvent : std::uint8_t { kIdle, kTimeout };
 struct DrainProgress {
   DrainEvent event{};
@@ -84,21 +84,21 @@ struct DrainProgress {
 };
 TROUPE_MESSAGE(DrainProgress, event)
 
-/// The Frontend to itself: the time of the next line of statistics has come.
+/// The Frontend to itself: log the periodic statistics.
 struct LogStats {
   bool operator==(const LogStats&) const = default;
 };
 TROUPE_MESSAGE(LogStats)
 
-/// Scheduler, RequestRouter and Frontend to themselves: look again; the time of some request may be
-/// up, or the KV connector may have news.
+/// Scheduler, RequestRouter and Frontend to themselves: check deadlines, and news of the KV
+/// connector.
 struct WakeUp {
   bool operator==(const WakeUp&) const = default;
 };
 TROUPE_MESSAGE(WakeUp)
 
 /// Scheduler to itself, from a thread of the grammar compiler: a structured request's grammar is
-/// there, or why there is none.
+/// compiled, or has failed to compile.
 struct GrammarCompiled {
   RequestId id{};
   std::uint64_t sequence = 0;  ///< of the request: ids may come again
@@ -106,12 +106,12 @@ struct GrammarCompiled {
 };
 TROUPE_MESSAGE(GrammarCompiled, id, sequence)
 
-/// A client -> RequestRouter -> Schedulers: forget cached content. Answered with CachesReset.
+/// A client -> RequestRouter -> Schedulers: clear caches. Answered with CachesReset.
 struct ResetCaches {
   bool prefix_cache = false;
   bool encoder_cache = false;
-  /// Running requests give their blocks back first and are computed anew; else the prefix cache
-  /// stays as it is while one of its blocks is in use.
+  /// Preempt running requests first, so that they are recomputed; otherwise the prefix cache is not
+  /// cleared while one of its blocks is in use.
   bool preempt_running = false;
   bool operator==(const ResetCaches&) const = default;
 };
@@ -123,29 +123,29 @@ struct CachesReset {
 };
 TROUPE_MESSAGE(CachesReset, ok)
 
-/// What a pause does with the requests in the engine. New ones wait in any case.
+/// What a pause does with the requests in the engine. New requests always wait.
 enum class PauseMode : std::uint8_t {
-  kAbort,  ///< they end, with what they have
-  kWait,   ///< they run to their end
-  kKeep    ///< they stay as they are, and go on later
+  kAbort,  ///< finish them with the output so far
+  kWait,   ///< let them finish
+  kKeep    ///< suspend them until the engine resumes
 };
 
-/// A client -> RequestRouter -> Schedulers: compute nothing more. Answered with PauseStatus when
-/// nothing runs.
+/// A client -> RequestRouter -> Schedulers: pause the engine. Answered with PauseStatus when no
+/// request runs.
 struct PauseScheduler {
   PauseMode mode{};
-  bool clear_caches = false;  ///< then; not with kKeep
+  bool clear_caches = false;  ///< after the pause; not with kKeep
   bool operator==(const PauseScheduler&) const = default;
 };
 TROUPE_MESSAGE(PauseScheduler, mode, clear_caches)
 
-/// A client -> RequestRouter -> Schedulers: go on. Answered with PauseStatus.
+/// A client -> RequestRouter -> Schedulers: resume. Answered with PauseStatus.
 struct ResumeScheduler {
   bool operator==(const ResumeScheduler&) const = default;
 };
 TROUPE_MESSAGE(ResumeScheduler)
 
-/// A client -> RequestRouter -> Schedulers: is it paused, or about to be? Answered with
+/// A client -> RequestRouter -> Schedulers: whether the engine is paused or pausing. Answered with
 /// PauseStatus.
 struct AskPaused {
   bool operator==(const AskPaused&) const = default;
@@ -158,41 +158,41 @@ struct PauseStatus {
 };
 TROUPE_MESSAGE(PauseStatus, paused)
 
-/// Why something that requests ran in has ended.
+/// Why an actor or process that requests ran in has ended.
 enum class LossCause : std::uint8_t {
-  kOutside,  ///< it was asked to end, could not be reached, or depended on what did
-  kKilled,   ///< its process died, nobody here knows why: killed by hand, or for lack of memory
-  kCrashed,  ///< it fell by itself (SIGSEGV, SIGABRT, a failed CHECK)
+  kOutside,  ///< stopped on request, unreachable, or dependent on what failed
+  kKilled,   ///< its process died for a reason unknown here: killed by hand or by the OOM killer
+  kCrashed,  ///< crashed by itself (SIGSEGV, SIGABRT, a failed CHECK)
 };
 
-/// Supervisor -> RequestRouter: the engine of this group ends, and its workers remember nothing.
-/// Its requests go on in another group, or wait for the next EngineReady.
+/// Supervisor -> RequestRouter: the engine of this group has ended with all state of its workers.
+/// Its requests are resubmitted to another group, or wait for the next EngineReady.
 struct EngineLost {
   std::uint32_t group = 0;
   std::string reason;
-  LossCause cause = LossCause::kOutside;  ///< one of its requests may be to blame
-  bool returns = true;                    ///< another one is being started
+  LossCause cause = LossCause::kOutside;  ///< one of its requests may be the cause
+  bool returns = true;                    ///< a replacement is being started
   bool operator==(const EngineLost&) const = default;
 };
 TROUPE_MESSAGE(EngineLost, group, reason, cause, returns)
 
-/// Supervisor -> RequestRouter, together with the handles of its actors: this group has an engine.
+/// Supervisor -> RequestRouter, with the handles of its actors: this group has an engine.
 struct EngineReady {
   std::uint32_t group = 0;
   bool operator==(const EngineReady&) const = default;
 };
 TROUPE_MESSAGE(EngineReady, group)
 
-/// Which group a client wants for a request, if it does.
+/// The group that a client prefers for a request.
 struct Placement {
   std::optional<std::int32_t> data_parallel_rank;
-  std::string session_id;  ///< the requests of a session go to one group; empty: of none
+  std::string session_id;  ///< requests of a session go to the same group; empty: no session
   bool operator==(const Placement&) const = default;
 };
 TROUPE_MESSAGE(Placement, data_parallel_rank, session_id)
 
-/// A client -> RequestRouter: a request; its RequestOutputs go to the sender. Its id is the
-/// client's own choice, and no other live request's of this client.
+/// A client -> RequestRouter: a request; its RequestOutputs go to the sender. The client chooses
+/// the id, which must differ from those of its other live requests.
 struct SubmitRequest {
   GenerateRequest request;
   Placement placement;
@@ -200,8 +200,8 @@ struct SubmitRequest {
 };
 TROUPE_MESSAGE(SubmitRequest, request, placement)
 
-/// A client -> RequestRouter: this group gets no new requests; those that it has may run on for so
-/// long, then they go on in other groups, and the group ends. Answered with Status.
+/// A client -> RequestRouter: send no new requests to this group; running ones may finish within
+/// the timeout, then they are resubmitted to other groups and the group ends. Answered with Status.
 struct DrainGroup {
   std::uint32_t group = 0;
   double timeout_s = 0;
@@ -209,7 +209,7 @@ struct DrainGroup {
 };
 TROUPE_MESSAGE(DrainGroup, group, timeout_s)
 
-/// The RequestRouter to itself: the time of a group that drains is up.
+/// The RequestRouter to itself: the drain timeout of a group has passed.
 struct GroupDrainTimeout {
   std::uint32_t group = 0;
   std::uint64_t drain = 0;  ///< which one it was
@@ -225,8 +225,8 @@ struct EndGroup {
 TROUPE_MESSAGE(EndGroup, group)
 
 enum class GroupState : std::uint8_t {
-  kAbsent,    ///< drained, given up, or optional and not there yet: it begins when its nodes join
-  kStarting,  ///< for the first time or again
+  kAbsent,    ///< drained, given up, or optional and not yet joined by its nodes
+  kStarting,  ///< also after a failure
   kServing
 };
 
@@ -246,7 +246,8 @@ struct NodeStatus {
 };
 TROUPE_MESSAGE(NodeStatus, name, host, groups, joined)
 
-/// A client -> RequestRouter -> Supervisor: what runs where? Answered with TopologyStatus.
+/// A client -> RequestRouter -> Supervisor: state of nodes and groups. Answered with
+/// TopologyStatus.
 struct AskTopology {
   bool operator==(const AskTopology&) const = default;
 };
@@ -259,9 +260,9 @@ struct TopologyStatus {
 };
 TROUPE_MESSAGE(TopologyStatus, groups, nodes)
 
-/// Frontend -> RequestRouter: an HTTP server sends requests from now on, and wants to be told of
-/// the engine: RouterReport, and the RequestOutputs of every step for their statistics. Answered
-/// with FrontendConnected.
+/// Frontend -> RequestRouter: an HTTP server registers as a client that also needs the engine's
+/// state: RouterReport, and the RequestOutputs of every step for their statistics. Answered with
+/// FrontendConnected.
 struct ConnectFrontend {
   bool operator==(const ConnectFrontend&) const = default;
 };
@@ -275,24 +276,23 @@ struct FrontendConnected {
 };
 TROUPE_MESSAGE(FrontendConnected, keys_seed, key_stream, healthy)
 
-/// RequestRouter -> Frontend: what has happened to the groups.
+/// RequestRouter -> Frontend: state changes of the groups.
 struct RouterReport {
   bool healthy = true;                      ///< some group serves
-  std::optional<std::uint32_t> lost_group;  ///< its engine has ended
-  std::uint64_t num_resubmitted = 0;        ///< requests that were given to another engine
+  std::optional<std::uint32_t> lost_group;  ///< whose engine has ended
+  std::uint64_t num_resubmitted = 0;        ///< requests that were moved to another engine
   bool operator==(const RouterReport&) const = default;
 };
 TROUPE_MESSAGE(RouterReport, healthy, lost_group, num_resubmitted)
 
-/// Supervisor -> the Frontend's node -> Frontend, together with its handle: there is another
-/// RequestRouter.
+/// Supervisor -> the Frontend's node -> Frontend, with its handle: a new RequestRouter.
 struct RouterReady {
   bool operator==(const RouterReady&) const = default;
 };
 TROUPE_MESSAGE(RouterReady)
 
-/// Supervisor -> RequestRouter: whether there is an engine, and if not, why. Not healthy: there
-/// will be no other one, and whoever waits for it fails.
+/// Supervisor -> RequestRouter: whether there is an engine, and if not, why. Not healthy: no engine
+/// will follow, and waiting requests fail.
 struct EngineHealth {
   bool healthy = true;
   std::string reason;

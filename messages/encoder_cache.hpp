@@ -1,6 +1,5 @@
 #pragma once
-// The cache of encoder outputs (pictures): what Scheduler and EncoderCacheManager say to each
-// other.
+// The cache of encoder outputs (images): the messages between Scheduler and EncoderCacheManager.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +13,8 @@
 namespace troupe {
 
 enum class EncoderCacheCommandKind : std::uint8_t {
-  kAllocate,  ///< item `value` is encoded in this step (or was already): the request refers to it
+  kAllocate,  ///< item `value` is encoded in this step (or already cached): the request references
+              ///< it
   kFreeComputed,  ///< drop the references to items that end at or before token `value`
   kFreeAll,       ///< drop all references; the request stays known
   kForget,        ///< drop all references and forget the request
@@ -37,7 +37,7 @@ struct EncoderCacheRequest {
 };
 TROUPE_MESSAGE(EncoderCacheRequest, id, items)
 
-/// One-way; rides along with the next question.
+/// One-way; sent with the next query.
 struct EncoderCacheUpdates {
   std::vector<EncoderCacheRequest> requests;
   std::vector<EncoderCacheCommand> commands;
@@ -46,8 +46,8 @@ struct EncoderCacheUpdates {
 };
 TROUPE_MESSAGE(EncoderCacheUpdates, requests, commands)
 
-/// Which items must be encoded so that tokens [num_computed_tokens, + num_new_tokens + shift) can
-/// be computed?
+/// Finds the items to encode so that tokens [num_computed_tokens, + num_new_tokens + shift) can be
+/// computed.
 struct PlanEncoderInputs {
   EncoderCacheUpdates updates;
   RequestId id{};
@@ -60,16 +60,16 @@ struct PlanEncoderInputs {
 TROUPE_MESSAGE(PlanEncoderInputs, updates, id, num_computed_tokens, num_new_tokens, shift, budget)
 
 struct EncoderInputsPlanned {
-  std::int32_t num_new_tokens = 0;       ///< fewer than asked where an item does not fit
+  std::int32_t num_new_tokens = 0;       ///< fewer than requested where an item does not fit
   std::vector<std::int32_t> items;       ///< to encode
   std::vector<std::int32_t> duplicates;  ///< same content as one of `items`
   std::int32_t num_embeds = 0;           ///< of `items`
-  bool mismatch = false;                 ///< an identifier stands for items of different sizes
+  bool mismatch = false;                 ///< an identifier occurs with items of different sizes
   bool operator==(const EncoderInputsPlanned&) const = default;
 };
 TROUPE_MESSAGE(EncoderInputsPlanned, num_new_tokens, items, duplicates, num_embeds, mismatch)
 
-/// Which outputs have been evicted since the last such question (and are not cached again)?
+/// Finds the outputs evicted since the last query (and not cached again).
 struct TakeFreedEncoderOutputs {
   EncoderCacheUpdates updates;
   bool operator==(const TakeFreedEncoderOutputs&) const = default;

@@ -1,6 +1,6 @@
 #pragma once
-// A request on its way out: from the Scheduler to the OutputProcessor (tokens), and from there to
-// the Frontend (text).
+// A request's output: from the Scheduler to the OutputProcessor (tokens), and from there to the
+// Frontend (text).
 
 #include <cstdint>
 #include <optional>
@@ -22,7 +22,7 @@ enum class FinishReason : std::uint8_t {
   kAbort = 2,
   kError = 3,
   kRepetition = 4,
-  kTimeout = 5  ///< a limit of RequestLimits has passed; not one of vLLM's
+  kTimeout = 5  ///< a limit of RequestLimits has passed; not in vLLM
 };
 [[nodiscard]] constexpr const char* to_string(FinishReason reason) noexcept {
   constexpr const char* kNames[] = {"stop", "length", "abort", "error", "repetition", "timeout"};
@@ -57,7 +57,7 @@ TROUPE_MESSAGE(PrefillStats, num_prompt_tokens, num_computed_tokens, num_cached_
 struct EngineCoreOutput {
   RequestId id{};
   std::vector<TokenId> new_token_ids;
-  LogprobRows new_logprobs;  ///< a row per new token, if asked for
+  LogprobRows new_logprobs;  ///< a row per new token, if requested
   std::optional<PromptLogprobs> new_prompt_logprobs;
   std::optional<FinishReason> finish_reason;
   StopReason stop_reason;
@@ -99,19 +99,19 @@ TROUPE_MESSAGE(SpecDecodingStats, num_requests, num_draft_tokens, num_accepted_t
 
 struct SchedulerStats {
   std::int32_t num_running_reqs = 0;
-  std::int32_t num_waiting_reqs = 0;  ///< without the deferred ones
+  std::int32_t num_waiting_reqs = 0;  ///< without deferred requests
   std::int32_t num_deferred_reqs = 0;
   double kv_cache_usage = 0;  ///< 0..1
   std::int32_t num_free_blocks = 0;
-  std::int32_t num_scheduled_tokens = 0;  ///< of the step that this report ends
+  std::int32_t num_scheduled_tokens = 0;  ///< of the step that this report belongs to
   PrefixCacheStats prefix_cache;
   SpecDecodingStats spec_decoding;
   PrefixCacheStats connector_prefix_cache;  ///< queries: tokens beyond the local hit
-  /// Requests whose KV is to be loaded in the background: not started, under way, done and waiting.
+  /// Requests whose KV is loaded asynchronously: not started, in progress, done and waiting.
   std::int32_t num_kv_loads_to_start = 0;
   std::int32_t num_kv_loads_in_progress = 0;
   std::int32_t num_kv_loads_waiting = 0;
-  std::vector<BlockResidency> evicted_blocks;  ///< a sample of them, if it is wanted
+  std::vector<BlockResidency> evicted_blocks;  ///< a sample of them, if enabled
   bool operator==(const SchedulerStats&) const = default;
 };
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
@@ -119,13 +119,13 @@ TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_
                connector_prefix_cache, num_kv_loads_to_start, num_kv_loads_in_progress,
                num_kv_loads_waiting, evicted_blocks)
 
-/// Scheduler -> OutputProcessor, one per step, and one for what ends without a step.
+/// Scheduler -> OutputProcessor, one per step, and one for requests that end without a step.
 struct EngineCoreOutputs {
   std::uint32_t engine_index = 0;
   double time = 0;  ///< engine clock at creation
   std::vector<EngineCoreOutput> outputs;
-  std::optional<SchedulerStats> stats;  ///< none: this says nothing of the load
-  /// Client and request, if the Scheduler is told to list them: ended since the last message.
+  std::optional<SchedulerStats> stats;  ///< none: no load report
+  /// Client and request, if the Scheduler tracks them: finished since the last message.
   std::vector<std::pair<std::uint32_t, RequestId>> finished_requests;
   bool operator==(const EngineCoreOutputs&) const = default;
 };
@@ -135,8 +135,7 @@ struct Logprob {
   TokenId token_id = 0;
   float logprob = 0;
   std::int32_t rank = 0;
-  std::string
-      token;  ///< decoded; bytes that are not yet a character are left out (see OutputProcessor)
+  std::string token;  ///< decoded; incomplete UTF-8 sequences are left out (see OutputProcessor)
   bool operator==(const Logprob&) const = default;
 };
 TROUPE_MESSAGE(Logprob, token_id, logprob, rank, token)
@@ -144,7 +143,7 @@ TROUPE_MESSAGE(Logprob, token_id, logprob, rank, token)
 /// The position's own token first, then the best ones by rank.
 using PositionLogprobs = std::vector<Logprob>;
 
-/// What is new (or all, by OutputKind) of one sample.
+/// The delta (or all, by OutputKind) of one sample.
 struct CompletionOutput {
   std::int32_t index = 0;
   std::string text;
@@ -166,7 +165,7 @@ struct RequestTimes {
   double last_token = 0;
   std::int32_t num_generation_tokens = 0;
   std::int32_t num_preemptions = 0;
-  std::int32_t num_earlier_tokens = 0;  ///< of those, from before the request was resubmitted
+  std::int32_t num_earlier_tokens = 0;  ///< of those, generated before the request was resubmitted
   bool operator==(const RequestTimes&) const = default;
 };
 TROUPE_MESSAGE(RequestTimes, queued, scheduled, first_token, last_token, num_generation_tokens,
@@ -177,7 +176,7 @@ TROUPE_MESSAGE(RequestTimes, queued, scheduled, first_token, last_token, num_gen
 struct RequestOutput {
   RequestId id{};                                 ///< of the GenerateRequest
   std::vector<TokenId> prompt_token_ids;          ///< with the first output only
-  std::string prompt_text;                        ///< with the first output only, if asked for
+  std::string prompt_text;                        ///< with the first output only, if requested
   std::vector<PositionLogprobs> prompt_logprobs;  ///< with the first output only; entry 0 is empty
   std::vector<CompletionOutput> outputs;
   bool finished = false;
@@ -191,7 +190,7 @@ struct RequestOutput {
 TROUPE_MESSAGE(RequestOutput, id, prompt_token_ids, prompt_text, prompt_logprobs, outputs, finished,
                num_cached_tokens, prefill_stats, finished_times, error, first_token_text)
 
-/// What the metrics of one step need beside the outputs.
+/// What the metrics of one step need besides the outputs.
 struct IterationStats {
   std::uint32_t engine_index = 0;
   double time = 0;  ///< engine clock
@@ -199,7 +198,7 @@ struct IterationStats {
   std::int32_t num_prompt_tokens = 0;  ///< of requests whose prefill ended in this step
   std::int32_t num_preemptions = 0;
   std::vector<double> inter_token_latencies;  ///< seconds, engine clock
-  /// None for what ended without the Scheduler: an abort, a refusal.
+  /// None for requests that end without the Scheduler: aborts, rejections.
   std::optional<SchedulerStats> scheduler;
   bool operator==(const IterationStats&) const = default;
 };

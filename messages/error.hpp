@@ -1,6 +1,6 @@
 #pragma once
-// The one catalogue of errors. A code says whose fault it is and what a client may do; the text
-// names value and limit.
+// The error catalogue. A code says whether the client or the server is at fault and whether to
+// retry; the text names value and limit.
 
 #include <cstdint>
 #include <string>
@@ -20,16 +20,16 @@ enum class ErrorCode : std::uint8_t {
   kUnavailable,      ///< a component is down or not ready: 503
   kTimeout,          ///< a deadline has passed: 504
   kAborted,          ///< ended by the client or by shutdown
-  kUnsupported,      ///< valid, but not offered here: 400
+  kUnsupported,      ///< valid, but not supported: 400
   kCorrupt,          ///< a file or a message is malformed
-  kIo,               ///< the operating system said no
-  kInternal,         ///< we are wrong: 500
+  kIo,               ///< the operating system reported an error
+  kInternal,         ///< a bug in this program: 500
 };
 
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;
-  std::string param;  ///< the request's field at fault, empty if none
+  std::string param;  ///< the invalid field of the request, empty if none
   bool operator==(const Error&) const = default;
 };
 TROUPE_MESSAGE(Error, code, message, param)

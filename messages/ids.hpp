@@ -1,5 +1,5 @@
 #pragma once
-// The identifiers that every message speaks in.
+// Identifiers used in all messages.
 
 #include <cstdint>
 #include <string>
@@ -7,15 +7,14 @@
 
 namespace troupe {
 
-/// A request inside the engine. The Frontend hands them out, never twice; the client's own id
-/// (`external_id`) travels beside it where people read it: responses and logs. A number, so that
-/// the token path copies no strings.
+/// A request inside the engine. The Frontend assigns each once; the client's own id (`external_id`)
+/// is used in responses and logs. A number, so that the token path copies no strings.
 enum class RequestId : std::uint64_t {};
 
 using TokenId = std::int32_t;
 
-/// A block of the KV cache. Block 0 is the null block: never allocated, it fills places of a block
-/// table that hold nothing.
+/// A block of the KV cache. Block 0 is the null block: never allocated, it fills unused entries of
+/// a block table.
 using BlockId = std::int32_t;
 inline constexpr BlockId kNullBlock = 0;
 

@@ -1,6 +1,6 @@
 #pragma once
-// What becomes of the prefix cache, for those outside who follow it (routers, indexers): the
-// KVCacheManager records it, the publisher tells it.
+// Changes of the prefix cache, for external subscribers (routers, indexers): the KVCacheManager
+// records them, the publisher sends them.
 
 #include <array>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace troupe {
 
-/// The name of a block's content. 32 bytes for the SHA-256 algorithms; 16 bytes, then zeros, for
+/// The hash of a block's content. 32 bytes for the SHA-256 algorithms; 16 bytes, then zeros, for
 /// the XXH3 ones.
 struct BlockHash {
   std::array<std::uint8_t, 32> bytes{};
@@ -22,12 +22,12 @@ struct BlockHash {
 };
 TROUPE_MESSAGE(BlockHash, bytes)
 
-/// A key that entered a block's hash beside parent and tokens: LoRA name or salt, an item's
+/// A key that is part of a block's hash besides parent and tokens: LoRA name or salt, an item's
 /// identifier and its offset from the block's first token, or the digest of prompt embeddings.
 using ExtraKey = std::variant<std::string, std::pair<std::string, std::int32_t>, BlockHash>;
 
-/// Blocks of one request and one KV group that the cache now holds. `token_ids` covers a row of
-/// blocks, of which those that are not kept have no hash.
+/// Blocks of one request and one KV group that were added to the cache. `token_ids` covers
+/// consecutive blocks, of which those that are not cached have no hash.
 struct BlocksStored {
   std::vector<BlockHash> hashes;
   std::optional<BlockHash> parent;  ///< of the block before the first token; it may be unknown
@@ -39,16 +39,17 @@ struct BlocksStored {
   std::string kind;                 ///< KVCacheSpec::kind_name of the group
   std::int32_t sliding_window = 0;  ///< tokens, 0: none
   std::string session_id;
-  /// Parallel to hashes: the place of each in the row, and the block before it in the request.
+  /// Parallel to hashes: the index of each within `token_ids`, and the block before it in the
+  /// request.
   std::vector<std::int32_t> block_indices;
   std::vector<std::optional<BlockHash>> predecessors;
-  bool again = false;  ///< a hit is reported: no block was added
+  bool again = false;  ///< reports a hit: no block was added
   bool operator==(const BlocksStored&) const = default;
 };
 TROUPE_MESSAGE(BlocksStored, hashes, parent, token_ids, block_size, lora, extra_keys, group, kind,
                sliding_window, session_id, block_indices, predecessors, again)
 
-/// One block that held this content holds it no longer; another one still may.
+/// One block that held this content no longer holds it; another one still may.
 struct BlockRemoved {
   BlockHash hash;
   std::int32_t group = 0;
@@ -63,7 +64,7 @@ TROUPE_MESSAGE(AllBlocksCleared)
 
 using KVCacheEvent = std::variant<BlocksStored, BlockRemoved, AllBlocksCleared>;
 
-/// KVCacheManager -> publisher: what happened in a step, in order.
+/// KVCacheManager -> publisher: the events of a step, in order.
 struct KVEventBatch {
   double time = 0;  ///< wall clock, seconds since 1970
   std::vector<KVCacheEvent> events;

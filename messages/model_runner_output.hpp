@@ -1,5 +1,5 @@
 #pragma once
-// Worker -> Executor -> Scheduler: what one step produced.
+// Worker -> Executor -> Scheduler: the result of one step.
 
 #include <cstdint>
 #include <optional>
@@ -11,13 +11,13 @@
 
 namespace troupe {
 
-/// Log-probabilities of some rows (positions). Row r has its own number of entries: the token of
-/// the position first, then the best ones by rank. Flat, in row order.
+/// Log-probabilities of some rows (positions). Rows have different numbers of entries: the token of
+/// the position first, then the top ones by rank. Flat, in row order.
 struct LogprobRows {
   std::vector<std::int32_t> row_sizes;
   std::vector<TokenId> token_ids;
   std::vector<float> logprobs;
-  std::vector<std::int32_t> ranks;  ///< 1 = most likely; ties count as before it
+  std::vector<std::int32_t> ranks;  ///< 1 = most likely; number of logprobs >= its own
   bool operator==(const LogprobRows&) const = default;
 };
 TROUPE_MESSAGE(LogprobRows, row_sizes, token_ids, logprobs, ranks)
@@ -35,9 +35,9 @@ TROUPE_MESSAGE(PromptLogprobs, id, first_position, rows)
 /// What the KV connector's worker side has done since the last step.
 struct KVConnectorOutput {
   std::vector<RequestId> finished_sending;
-  std::vector<RequestId> finished_recving;  ///< failed ones as well
-  std::vector<RequestId> failed_recving;    ///< whose loads failed as a whole
-  std::vector<BlockId> invalid_block_ids;   ///< that could not be filled
+  std::vector<RequestId> finished_recving;  ///< including failed ones
+  std::vector<RequestId> failed_recving;    ///< whose loads failed entirely
+  std::vector<BlockId> invalid_block_ids;   ///< that could not be loaded
   [[nodiscard]] bool empty() const noexcept {
     return finished_sending.empty() && finished_recving.empty() && failed_recving.empty() &&
            invalid_block_ids.empty();
@@ -47,18 +47,18 @@ struct KVConnectorOutput {
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
                invalid_block_ids)
 
-/// Of several ranks the output rank gives all of it, the others step and rank.
+/// With several ranks, the output rank fills all fields, the others only step and rank.
 struct ModelRunnerOutput {
   std::uint64_t step = 0;
   std::vector<RequestId> ids;  ///< the step's batch
-  /// Flat; request i sampled num_sampled[i] tokens (0: its prefill goes on).
+  /// Flat; request i sampled num_sampled[i] tokens (0: its prefill is not finished).
   std::vector<TokenId> sampled_token_ids;
   std::vector<std::int32_t> num_sampled;
-  LogprobRows logprobs;  ///< rows of the requests that asked, in batch order, one row per token
-  std::vector<std::int32_t> num_logprob_rows;  ///< parallel to ids; empty if nobody asked
+  LogprobRows logprobs;  ///< rows of the requests that want them, in batch order, one row per token
+  std::vector<std::int32_t> num_logprob_rows;  ///< parallel to ids; empty if no request wants them
   std::vector<PromptLogprobs> prompt_logprobs;
   std::vector<std::pair<RequestId, std::vector<TokenId>>> draft_token_ids;  ///< for the next step
-  /// Requests whose step failed through their own fault; the others are not affected.
+  /// Requests that failed in this step by themselves; the others are not affected.
   std::vector<std::pair<RequestId, Error>> request_errors;
   std::vector<std::pair<RequestId, std::vector<float>>> pooling_outputs;
   KVConnectorOutput kv_connector;

@@ -1,7 +1,7 @@
 #pragma once
-// Messages as msgpack, in the shapes of Python's msgspec, which vLLM and the programs around it
-// speak: structs are arrays of their fields, tagged structs are maps. Written against the same
-// reflection as the other codecs (reflect.hpp).
+// Messages as msgpack, in the layout of Python's msgspec, which vLLM and its tools use: structs are
+// arrays of their fields, tagged structs are maps. Uses the same reflection as the other codecs
+// (reflect.hpp).
 
 #include <bit>
 #include <concepts>
@@ -19,14 +19,14 @@
 
 namespace troupe::msgspec {
 
-/// Bytes that are no text: msgpack's bin.
+/// Binary data: msgpack's bin.
 struct Bytes {
   std::string data;
   bool operator==(const Bytes&) const = default;
 };
 
-/// A field of a tagged struct that is left out, key and all, when it has no value. A plain
-/// std::optional is nil then.
+/// A field of a tagged struct that is omitted, key included, when it has no value. A plain
+/// std::optional is encoded as nil.
 template <class T>
 struct Omittable : std::optional<T> {
   using std::optional<T>::optional;
@@ -51,7 +51,7 @@ class Writer {
   void put(T x) {
     packer_.pack(x);
   }
-  /// Not by the library, which makes integers of floats without a fraction.
+  /// Not the library's function, which encodes floats without a fraction as integers.
   void put(double x) {
     const auto bits = std::bit_cast<std::uint64_t>(x);
     sink_.out += '\xcb';
@@ -85,7 +85,7 @@ class Writer {
     packer_.pack_array(2);
     put(x.first), put(x.second);
   }
-  /// Untagged: the alternative alone.
+  /// Untagged: the alternative only.
   template <class... Ts>
   void put(const std::variant<Ts...>& x) {
     std::visit([&](const auto& alternative) { put(alternative); }, x);

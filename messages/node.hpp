@@ -1,5 +1,5 @@
 #pragma once
-// The Supervisor's vocabulary with the nodes: the processes in which actors are placed.
+// Messages between the Supervisor and the nodes: the processes in which actors are placed.
 
 #include <cstdint>
 #include <optional>
@@ -13,11 +13,11 @@
 
 namespace troupe {
 
-/// Rises when a message changes in a way that an older build misreads. Nodes of different versions
-/// refuse each other.
+/// Incremented when a message changes in a way that an older build misreads. Nodes of different
+/// versions reject each other.
 inline constexpr std::uint32_t kProtocolVersion = 6;
 
-/// What a node can be asked to run, but Workers, which have ranks.
+/// The roles of a node other than Worker, which has ranks.
 enum class Role : std::uint8_t {
   kFrontend,
   kRequestRouter,
@@ -30,7 +30,7 @@ enum class Role : std::uint8_t {
 };
 inline constexpr std::size_t kNumRoles = 8;
 
-/// What somebody whom an actor sends to is to it.
+/// The role of a peer, seen from the actor that sends to it.
 enum class Peer : std::uint8_t {
   kWorkers,    ///< of its group, by rank
   kRingNodes,  ///< the nodes of SpawnRole::ring_ranks
@@ -40,10 +40,10 @@ enum class Peer : std::uint8_t {
   kScheduler,
   kOutputProcessor,
   kRequestRouter,
-  kRouterNode,  ///< the RequestRouter's, to see when it cannot be reached
+  kRouterNode,  ///< the RequestRouter's, monitored for reachability
 };
 
-/// A node -> Supervisor: here I am. Answered with NodeAccepted.
+/// A node -> Supervisor: join the cluster. Answered with NodeAccepted.
 struct JoinNode {
   std::uint32_t protocol = kProtocolVersion;
   std::string version;  ///< of the build
@@ -64,7 +64,7 @@ TROUPE_MESSAGE(NodeAddress, host, port)
 /// The nodes that joined before: the new one connects to each, then sends NodeConnected.
 struct NodeAccepted {
   std::vector<NodeAddress> peers;
-  std::optional<Error> error;  ///< refused
+  std::optional<Error> error;  ///< rejected
   bool operator==(const NodeAccepted&) const = default;
 };
 TROUPE_MESSAGE(NodeAccepted, peers, error)
@@ -76,8 +76,8 @@ struct NodeConnected {
 };
 TROUPE_MESSAGE(NodeConnected, error)
 
-/// Supervisor -> node: get ready for your roles. First what is quick, and quick to be wrong; then,
-/// while workers load, the tokenizer. Answered with Status.
+/// Supervisor -> node: prepare for your roles. First fast checks of the configuration; then, while
+/// workers load, the tokenizer. Answered with Status.
 struct PrepareNode {
   bool read_tokenizer = false;
   bool operator==(const PrepareNode&) const = default;
@@ -93,18 +93,18 @@ struct SpawnWorker {
 TROUPE_MESSAGE(SpawnWorker, group, rank)
 
 /// Supervisor -> node: start the actor or, for InputProcessors, the actors of this role. Answered
-/// with their handles. Whom the actor sends to comes beside it (runtime/config/roles.hpp). The
+/// with their handles. The handles of its peers are passed with it (runtime/config/roles.hpp). The
 /// RequestRouter learns of the groups by EngineReady.
 struct SpawnRole {
   Role role{};
   std::uint32_t group = 0;
-  std::uint32_t incarnation = 0;  ///< of the group: rises with each restart
+  std::uint32_t incarnation = 0;  ///< of the group: incremented by each restart
   ModelLoaded model;
   KVCacheConfig cache;
-  std::uint16_t port = 0;  ///< of the Frontend, if it had one before; 0: as the options say
-  /// Workers on the Executor's host in other processes: it reaches them through rings.
+  std::uint16_t port = 0;  ///< of the Frontend, if it ran before; 0: as the options say
+  /// Workers on the Executor's host in other processes, reached through rings.
   std::vector<std::int32_t> ring_ranks;
-  std::vector<Peer> peers;  ///< what each of the handles beside it is
+  std::vector<Peer> peers;  ///< the role of each handle passed with it
   std::uint64_t life = 0;   ///< of the RequestRouter: counts its starts
   bool operator==(const SpawnRole&) const = default;
 };
@@ -118,36 +118,36 @@ struct OpenRings {
 };
 TROUPE_MESSAGE(OpenRings, group, rings)
 
-/// Supervisor -> a node's heart: answered at once with HeartbeatReply as long as the node's actors
-/// get to run.
+/// Supervisor -> a node's HeartActor: answered at once with HeartbeatReply while the node's actors
+/// are being scheduled.
 struct Heartbeat {
   bool operator==(const Heartbeat&) const = default;
 };
 TROUPE_MESSAGE(Heartbeat)
 
 struct HeartbeatReply {
-  double busy_s = 0;  ///< how long the slowest of the node's Workers has been at its step; 0: idle
+  double busy_s = 0;  ///< how long the slowest of the node's Workers has been in its step; 0: idle
   bool operator==(const HeartbeatReply&) const = default;
 };
 TROUPE_MESSAGE(HeartbeatReply, busy_s)
 
-/// The Supervisor to itself: a process that it had started is gone.
+/// The Supervisor to itself: a child process has exited.
 struct NodeExited {
   std::uint32_t node = 0;  ///< index in the topology
-  std::uint64_t life = 0;  ///< which of its processes it was
+  std::uint64_t life = 0;  ///< counts the processes started for this node
   std::string how;         ///< "exit code 1"
   LossCause cause = LossCause::kOutside;
   bool operator==(const NodeExited&) const = default;
 };
 TROUPE_MESSAGE(NodeExited, node, life, how, cause)
 
-/// The Supervisor and each node to itself: it is time to see whether the others are still there.
+/// The Supervisor and each node to itself: check that the others are alive.
 struct CheckNodes {
   bool operator==(const CheckNodes&) const = default;
 };
 TROUPE_MESSAGE(CheckNodes)
 
-/// The Supervisor to itself: this was lost; if nothing has been done about it, do it now.
+/// The Supervisor to itself: act on this loss unless it has been handled.
 struct ConfirmLoss {
   std::uint32_t group = 0;
   std::uint32_t incarnation = 0;
@@ -158,7 +158,7 @@ TROUPE_MESSAGE(ConfirmLoss, group, incarnation, reason)
 
 /// Supervisor -> node: end all actors, then the process.
 struct LeaveNode {
-  bool for_good = false;  ///< nobody waits for its return: its groups were drained
+  bool for_good = false;  ///< it will not be restarted: its groups were drained
   bool operator==(const LeaveNode&) const = default;
 };
 TROUPE_MESSAGE(LeaveNode, for_good)

@@ -1,15 +1,15 @@
 #pragma once
-// One reflection for every message: a visit of a struct's fields by name. The codecs (wire.hpp,
-// msgpack.hpp), the schema (schema.hpp) and CAF's `inspect` (type_ids.hpp) are all written against
-// it, so a field is listed once.
+// Reflection for all messages: visits a struct's fields by name. The codecs (wire.hpp,
+// msgpack.hpp), the schema (schema.hpp) and CAF's `inspect` (type_ids.hpp) are written against it,
+// so a field is listed once.
 
 #include <type_traits>
 
 namespace troupe {
 
 /// Every message type provides `is_message(const T*)` and `visit_fields(const T*, object, f)`,
-/// found by argument-dependent lookup. The visit is a row of plain calls: a tuple of the fields
-/// would cost each file that sees the messages seconds to compile.
+/// found by argument-dependent lookup. The visit is a sequence of plain calls: a tuple of the
+/// fields would cost seconds of compile time in each file that includes messages.
 template <class T>
 concept Reflected = requires {
   is_message(static_cast<const T*>(nullptr));
@@ -24,8 +24,8 @@ constexpr void for_each_field(T& value, Function&& f) {
 
 }  // namespace troupe
 
-// The preprocessor's recursion: each pass of EXPAND rescans its argument, 4^3 = 64 passes in all,
-// and 64 fields is the most that a message may have.
+// Recursion in the preprocessor: each pass of EXPAND rescans its argument, 4^3 = 64 passes in all,
+// so a message has at most 64 fields.
 #define TROUPE_PARENS ()
 #define TROUPE_EXPAND(...) \
   TROUPE_EXPAND2(TROUPE_EXPAND2(TROUPE_EXPAND2(TROUPE_EXPAND2(__VA_ARGS__))))
@@ -40,8 +40,8 @@ constexpr void for_each_field(T& value, Function&& f) {
   __VA_OPT__(TROUPE_VISIT_AGAIN TROUPE_PARENS(__VA_ARGS__))
 #define TROUPE_VISIT_AGAIN() TROUPE_VISIT_STEP
 
-/// TROUPE_MESSAGE(Type, field...): stands behind the struct, in its namespace. The order is the
-/// order on the wire; new fields go to the end, so that an older reader keeps its defaults.
+/// TROUPE_MESSAGE(Type, field...): placed after the struct, in its namespace. The order is the
+/// order on the wire; new fields are appended, so that an older reader keeps its defaults.
 #define TROUPE_MESSAGE(type, ...)                                                           \
   [[maybe_unused]] constexpr void is_message(const type*) {}                                \
   template <class Object, class Function>                                                   \

@@ -1,5 +1,5 @@
 #pragma once
-// A request on its way in: from the Frontend to the InputProcessor, and from there to Scheduler and
+// A request's input: from the Frontend to the InputProcessor, and from there to Scheduler and
 // OutputProcessor.
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace troupe {
 
-/// Text to be tokenised.
+/// Text to tokenize.
 struct TextPrompt {
   std::string text;
   bool add_special_tokens = true;
@@ -23,15 +23,15 @@ struct TextPrompt {
 };
 TROUPE_MESSAGE(TextPrompt, text, add_special_tokens)
 
-/// Token ids, taken as they are.
+/// Token ids, used as they are.
 struct TokensPrompt {
   std::vector<TokenId> token_ids;
   bool operator==(const TokensPrompt&) const = default;
 };
 TROUPE_MESSAGE(TokensPrompt, token_ids)
 
-/// A conversation to be rendered by the chat template. JSON texts are as the client sent them,
-/// already checked for form.
+/// A conversation to render with the chat template. JSON texts are as the client sent them, already
+/// validated.
 struct ChatPrompt {
   std::string messages_json;         ///< array of messages
   std::string tools_json;            ///< array, or empty
@@ -48,20 +48,20 @@ TROUPE_MESSAGE(ChatPrompt, messages_json, tools_json, documents_json, template_k
 
 using Prompt = std::variant<TextPrompt, TokensPrompt, ChatPrompt>;
 
-/// How long a request may take, in seconds from its arrival at the Frontend; 0: no limit. What has
-/// been generated when the time is up is kept.
+/// Time limits of a request, in seconds from its arrival at the Frontend; 0: no limit. Tokens
+/// generated before a limit passes are kept.
 struct RequestLimits {
   double max_queue_time_s = 0;    ///< until it is scheduled for the first time
-  double max_request_time_s = 0;  ///< until it ends
+  double max_request_time_s = 0;  ///< until it finishes
   bool operator==(const RequestLimits&) const = default;
 };
 TROUPE_MESSAGE(RequestLimits, max_queue_time_s, max_request_time_s)
 
-/// What the client of a resubmitted request has been given of one sample: it goes on behind it.
+/// What the client of a resubmitted request has received of one sample, which continues after it.
 struct EmittedSample {
   std::vector<TokenId> token_ids;
   double cumulative_logprob = 0;
-  bool finished = false;  ///< it has ended, and does not run again
+  bool finished = false;  ///< it has finished, and is not run again
   bool operator==(const EmittedSample&) const = default;
 };
 TROUPE_MESSAGE(EmittedSample, token_ids, cumulative_logprob, finished)
@@ -77,15 +77,14 @@ struct GenerateRequest {
       truncate_prompt_tokens;  ///< keep the last n tokens; -1: as many as fit
   std::string cache_salt;
   std::int32_t priority = 0;
-  double arrival_time = 0;  ///< seconds, wall clock
-  bool return_prompt_text =
-      false;  ///< the rendered or given prompt comes back with the first output
-  /// A resubmitted request whose client has been given something already: by sample.
+  double arrival_time = 0;          ///< seconds, wall clock
+  bool return_prompt_text = false;  ///< return the rendered or given prompt with the first output
+  /// For a resubmitted request whose client has received output: per sample.
   std::vector<EmittedSample> emitted;
   RequestLimits limits;
-  std::uint32_t tenant = 0;  ///< whose share of the engine it uses: a number for the API key
-  double age_s = 0;          ///< since its arrival, by the Frontend's clock alone
-  std::uint32_t client = 0;  ///< who of the tenant sends it: a number for the address
+  std::uint32_t tenant = 0;  ///< for fair scheduling: a number for the API key
+  double age_s = 0;          ///< since its arrival, by the Frontend's clock
+  std::uint32_t client = 0;  ///< within the tenant: a number for the address
   bool operator==(const GenerateRequest&) const = default;
 };
 TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, truncate_prompt_tokens, cache_salt,
@@ -99,7 +98,7 @@ struct LoraRequest {
 };
 TROUPE_MESSAGE(LoraRequest, name, int_id, path)
 
-/// One picture (or other item) of a prompt: where its embeddings go, and the key of its encoder
+/// One image (or other item) of a prompt: where its embeddings go, and the key of its encoder
 /// output.
 struct MultiModalFeature {
   std::string modality;
@@ -131,7 +130,7 @@ struct EngineCoreRequest {
   bool report_all_cache_hits = false;  ///< KV events: reused blocks are reported as stored again
   std::string session_id;              ///< only copied into KV events
   RequestLimits limits;
-  double age_s = 0;  ///< as in the GenerateRequest: the hosts' clocks need not agree
+  double age_s = 0;  ///< as in GenerateRequest: independent of the hosts' clocks
   std::uint32_t tenant = 0;
   std::string kv_transfer_params;  ///< for the KV connector: a JSON object, or empty
   bool operator==(const EngineCoreRequest&) const = default;
@@ -141,30 +140,30 @@ TROUPE_MESSAGE(EngineCoreRequest, id, external_id, client_index, prompt_token_id
                output_token_ids, report_all_cache_hits, session_id, limits, age_s, tenant,
                kv_transfer_params)
 
-/// InputProcessor -> Scheduler: all samples of a request in one message, so that what they share
-/// travels once.
+/// InputProcessor -> Scheduler: all samples of a request in one message, so that shared data is
+/// sent once.
 struct EngineCoreRequests {
   std::vector<EngineCoreRequest> samples;
   bool operator==(const EngineCoreRequests&) const = default;
 };
 TROUPE_MESSAGE(EngineCoreRequests, samples)
 
-/// InputProcessor -> OutputProcessor, before the Scheduler hears of the request: all samples of one
+/// InputProcessor -> OutputProcessor, before the Scheduler receives the request: all samples of one
 /// GenerateRequest.
 struct OutputRequest {
   RequestId id{};  ///< of sample 0; sample i has id + i
   std::string external_id;
   SharedVector<TokenId> prompt_token_ids;
-  std::string prompt_text;  ///< only if asked for
+  std::string prompt_text;  ///< only if requested
   SamplingParams params;
   double arrival_time = 0;
-  std::vector<EmittedSample> emitted;  ///< as in the GenerateRequest
+  std::vector<EmittedSample> emitted;  ///< as in GenerateRequest
   bool operator==(const OutputRequest&) const = default;
 };
 TROUPE_MESSAGE(OutputRequest, id, external_id, prompt_token_ids, prompt_text, params, arrival_time,
                emitted)
 
-/// What the InputProcessor makes of a GenerateRequest.
+/// The InputProcessor's result for a GenerateRequest.
 struct ProcessedRequest {
   OutputRequest output;
   std::vector<EngineCoreRequest> samples;
@@ -172,8 +171,8 @@ struct ProcessedRequest {
 };
 TROUPE_MESSAGE(ProcessedRequest, output, samples)
 
-/// InputProcessor -> one of its workers, in the same process: prepare what lies on the desk that
-/// both know. Answered with Status.
+/// InputProcessor -> one of its workers, in the same process: prepare the request in the shared
+/// slot. Answered with Status.
 struct PrepareInput {
   bool operator==(const PrepareInput&) const = default;
 };
@@ -185,12 +184,13 @@ struct AbortRequests {
 };
 TROUPE_MESSAGE(AbortRequests, ids)
 
-/// Frontend -> InputProcessor: what would a prompt become? (/tokenize, /detokenize)
+/// Frontend -> InputProcessor: renders or tokenizes a prompt without running it (/tokenize,
+/// /detokenize).
 struct RenderRequest {
   Prompt prompt;
   bool return_token_strings = false;
   RequestId id{};            ///< for AbortRequests; 0: it cannot be aborted
-  std::uint32_t tenant = 0;  ///< as in the GenerateRequest, both
+  std::uint32_t tenant = 0;  ///< as in GenerateRequest, both
   std::uint32_t client = 0;
   bool operator==(const RenderRequest&) const = default;
 };

@@ -1,6 +1,5 @@
 #pragma once
-// What a client may ask of the sampler and of the text that comes back. Names, defaults and ranges
-// are vLLM's.
+// The parameters of sampling and of the returned text. Names, defaults and ranges are vLLM's.
 
 #include <cstdint>
 #include <optional>
@@ -15,9 +14,8 @@
 namespace troupe {
 
 inline constexpr float kGreedyTemperature = 1e-5f;  ///< below it: greedy
-inline constexpr float kMinTemperature =
-    0.01f;  ///< smaller ones that are not greedy are raised to it
-/// A logit times or by a repetition penalty within these stays a number.
+inline constexpr float kMinTemperature = 0.01f;     ///< smaller non-greedy ones are raised to it
+/// Repetition penalties within these keep a multiplied or divided logit finite.
 inline constexpr float kMinRepetitionPenalty = 0.01f;
 inline constexpr float kMaxRepetitionPenalty = 100;
 inline constexpr std::int32_t kAllLogprobs = -1;  ///< logprobs of the whole vocabulary
@@ -32,7 +30,7 @@ struct RepetitionDetection {
 };
 TROUPE_MESSAGE(RepetitionDetection, max_pattern_size, min_pattern_size, min_count)
 
-/// What the output must be: only tokens that its grammar accepts are sampled.
+/// The structure of the output: only tokens that its grammar accepts are sampled.
 enum class StructuredOutputKind : std::uint8_t {
   kJsonSchema,
   kJsonObject,
@@ -49,7 +47,7 @@ struct StructuredOutputsParams {
 };
 TROUPE_MESSAGE(StructuredOutputsParams, kind, text)
 
-/// A copy for each sample costs little: what has no fixed size is shared.
+/// Cheap to copy for each sample: variable-size members are shared.
 struct SamplingParams {
   std::int32_t n = 1;
   float presence_penalty = 0;
@@ -64,7 +62,7 @@ struct SamplingParams {
   SharedVector<TokenId> stop_token_ids;
   bool ignore_eos = false;
   std::optional<std::int32_t> max_tokens =
-      16;  ///< none: as many as fit; always set behind the InputProcessor
+      16;  ///< none: as many as fit; always set after the InputProcessor
   std::int32_t min_tokens = 0;
   std::optional<std::int32_t> logprobs;
   std::optional<std::int32_t> prompt_logprobs;
@@ -85,8 +83,8 @@ struct SamplingParams {
   std::optional<TokenId> eos_token_id;       ///< none if ignore_eos
   SharedVector<TokenId> all_stop_token_ids;  ///< stop ids and every eos id: what min_tokens masks
   SharedVector<std::vector<TokenId>> bad_words_token_ids;
-  std::uint64_t philox_key =
-      0;  ///< the seed of the draws: `seed`, or one that the Frontend drew once for the request
+  std::uint64_t philox_key = 0;  ///< the seed of the sampler: `seed`, or a random one that the
+                                 ///< Frontend chose for the request
 
   [[nodiscard]] bool greedy() const noexcept { return temperature < kGreedyTemperature; }
   bool operator==(const SamplingParams&) const = default;

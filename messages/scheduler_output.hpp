@@ -1,6 +1,6 @@
 #pragma once
-// Scheduler -> Executor -> Workers: what to compute in one step. New requests travel in full, known
-// ones as differences, as a struct of arrays.
+// Scheduler -> Executor -> Workers: what to compute in one step. New requests are sent in full,
+// known ones as differences, as a struct of arrays.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,7 @@ namespace troupe {
 /// One list of block ids per KV-cache group.
 using BlockTable = std::vector<std::vector<BlockId>>;
 
-/// A request that the workers do not know (or have forgotten): everything they need.
+/// A request that the workers do not know (or have forgotten), in full.
 struct NewRequestData {
   RequestId id{};
   std::vector<TokenId>
@@ -57,23 +57,24 @@ struct SchedulerOutput {
   /// are none.
   std::vector<TokenId> draft_token_ids;
   std::vector<std::int32_t> num_draft_tokens;
-  std::vector<RequestId> finished_ids;   ///< ended since the previous step: forget them
-  std::vector<RequestId> preempted_ids;  ///< lost their blocks: forget them, they come back as new
+  std::vector<RequestId> finished_ids;  ///< since the previous step: forget them
+  std::vector<RequestId>
+      preempted_ids;  ///< their blocks are freed: forget them, they come back as new
   std::vector<std::pair<RequestId, std::int32_t>> scheduled_encoder_inputs;  ///< request, item
   std::vector<std::string> free_encoder_identifiers;
   std::vector<std::pair<BlockId, BlockId>> block_copies;  ///< source, destination
   std::vector<BlockId> blocks_to_zero;
   std::int32_t num_resumed_requests = 0;  ///< of new_requests, the last ones: they ran before
   std::int32_t num_drafts_to_make = 0;    ///< per request, after this step
-  /// A structured request takes part beyond its prefill: sampling needs the GrammarOutput.
+  /// A structured request is past its prefill: sampling needs the GrammarOutput.
   bool has_structured_output_requests = false;
-  /// Async scheduling: the GrammarOutput can be made only after the previous step's result.
+  /// Async scheduling: the GrammarOutput can be computed only after the previous step's result.
   bool pending_structured_output_tokens = false;
-  /// Drafts that a grammar refused (they are -1 now), per request.
+  /// Drafts that a grammar rejected (they are -1 now), per request.
   std::vector<std::pair<RequestId, std::int32_t>> num_invalid_draft_tokens;
-  std::string kv_connector_metadata;  ///< for the worker side of the KV connector; its own format
+  std::string kv_connector_metadata;  ///< for the worker side of the KV connector; opaque
   bool has_sync_kv_loads = false;     ///< the connector loads before the model runs
-  /// Of the engine: workers drop what an older one had sent before it ended.
+  /// Of the engine: workers drop messages of older incarnations.
   std::uint32_t incarnation = 0;
   bool operator==(const SchedulerOutput&) const = default;
 };
@@ -84,13 +85,13 @@ TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_i
                has_structured_output_requests, pending_structured_output_tokens,
                num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation)
 
-/// Scheduler -> Executor -> Workers, behind each step with has_structured_output_requests: which
-/// tokens the grammars allow in it. The workers compute the step meanwhile and sample when this is
-/// there. It may have no ids: the requests have ended.
+/// Scheduler -> Executor -> Workers, after each step with has_structured_output_requests: the
+/// tokens that the grammars allow. The workers run the model meanwhile and sample when this
+/// arrives. It has no ids if the requests have ended.
 struct GrammarOutput {
   std::uint64_t step = 0;
   std::uint32_t incarnation = 0;  ///< as SchedulerOutput::incarnation
-  std::vector<RequestId> ids;     ///< scheduled, structured, beyond their prefill; in batch order
+  std::vector<RequestId> ids;     ///< scheduled, structured, past their prefill; in batch order
   std::vector<std::int32_t> num_rows;  ///< per id: its drafts and one more
   /// Drafts before the first placeholder, per id.
   std::vector<std::int32_t> num_acceptable_drafts;

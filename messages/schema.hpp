@@ -1,5 +1,5 @@
 #pragma once
-// What messages look like, as a text: two builds whose texts are equal read each other's messages.
+// The message types as a text: builds with equal texts can read each other's messages.
 
 #include <array>
 #include <map>
@@ -92,7 +92,7 @@ template <Reflected T>
 struct SchemaOf<T> {
   static void append(std::string& out) {
     out += '{';
-    T object{};  // its types are asked for, not its values
+    T object{};  // only its types are used, not its values
     for_each_field(object, [&out]<class Member>(const char* name, Member&) {
       out.append(name).append(1, ':');
       SchemaOf<Member>::append(out);
@@ -103,7 +103,7 @@ struct SchemaOf<T> {
 
 }  // namespace internal
 
-/// Of these types in this order, with all that they hold.
+/// The schema of these types in this order, with all nested types.
 template <class... Ts>
 [[nodiscard]] std::string schema_text() {
   std::string text;

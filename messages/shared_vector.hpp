@@ -1,5 +1,5 @@
 #pragma once
-// What the samples of a request have in common is kept once, however many of them there are.
+// Stores what the samples of a request have in common once.
 
 #include <cstddef>
 #include <initializer_list>
@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// A vector whose copies share its elements; they are read from any thread. Without elements it
-/// takes no memory. On the wire the elements travel once per message (wire.hpp).
+/// A vector whose copies share its elements, which may be read from any thread. An empty one
+/// allocates nothing. The elements are sent once per message (wire.hpp).
 template <class T>
 class SharedVector {
  public:
@@ -30,7 +30,7 @@ class SharedVector {
     return elements_ ? *elements_ : kNone;
   }
   operator const std::vector<T>&() const noexcept { return get(); }  // NOLINT: as above
-  /// The elements, to be changed: of this object alone.
+  /// The elements for modification, copied if shared.
   [[nodiscard]] std::vector<T>& edit() {
     if (elements_.use_count() != 1) elements_ = std::make_shared<std::vector<T>>(get());
     return *elements_;
@@ -45,11 +45,11 @@ class SharedVector {
   [[nodiscard]] const T& front() const noexcept { return get().front(); }
   [[nodiscard]] const T& back() const noexcept { return get().back(); }
 
-  /// Whose elements they are, whatever they are.
+  /// The identity of the elements, independent of their type.
   [[nodiscard]] std::shared_ptr<const std::vector<T>> share() const noexcept { return elements_; }
   [[nodiscard]] static SharedVector sharing(std::shared_ptr<const std::vector<T>> elements) {
     SharedVector shared;
-    // Nobody edits them in place: another owner has them, too, until this one is the last.
+    // Elements are never modified in place while shared.
     shared.elements_ = std::const_pointer_cast<std::vector<T>>(std::move(elements));
     return shared;
   }

@@ -1,7 +1,7 @@
 #pragma once
-// Every type that travels between actors, in CAF's type-id blocks, and the one `inspect` that
-// serialises them: CAF sees a message as one string of bytes in our wire format, because its own
-// format distorts floats and copies arrays element by element.
+// Every type that travels between actors, in CAF's type-id blocks, and the `inspect` that
+// serialises them: CAF sees a message as one byte string in our wire format, because its own format
+// distorts floats and copies arrays element by element.
 
 #include <caf/all.hpp>
 #include <vector>
@@ -22,7 +22,7 @@
 
 namespace troupe {
 
-/// Actors that travel beside a message, which states their order: plain structs know no actors.
+/// Actor handles sent with a message, which states their order: plain structs cannot hold them.
 using ActorHandles = std::vector<caf::strong_actor_ptr>;
 
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{1} << 30;
@@ -68,7 +68,7 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
       return caf::error{};
     }
   } else {
-    std::size_t size = sizeof(T);  // CAF's printer, for its own diagnostics
+    std::size_t size = sizeof(T);  // for CAF's diagnostic printer
     return f(size);
   }
 }
@@ -153,7 +153,7 @@ CAF_ADD_TYPE_ID(troupe, (troupe::HeartbeatReply))
 CAF_ADD_TYPE_ID(troupe, (troupe::LeaveNode))
 CAF_END_TYPE_ID_BLOCK(troupe)
 
-// What an actor says to itself, or to another of its own process: it comes from no other node.
+// Messages that an actor sends to itself, or within its process: rejected from other nodes.
 CAF_BEGIN_TYPE_ID_BLOCK(troupe_local, caf::id_block::troupe::end)
 CAF_ADD_TYPE_ID(troupe_local, (troupe::Start))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::Started))

@@ -1,6 +1,6 @@
 #pragma once
 // The binary form of messages between actors: little-endian, lengths as LEB128, floats bit for bit
-// (infinities and NaN survive), arrays of numbers as one copy. A reader never allocates more than
+// (infinities and NaN included), arrays of numbers as one copy. A reader never allocates more than
 // its input could hold, and fields that an older writer did not send keep their defaults.
 
 #include <algorithm>
@@ -26,18 +26,18 @@ namespace troupe::wire {
 
 static_assert(std::endian::native == std::endian::little);
 
-/// Elements that travel as one block of memory.
+/// Element types that are copied as one block of memory.
 template <class T>
 concept Plain = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&!std::is_same_v<T, bool>;
 
-/// Where a Writer puts its bytes, each piece once.
+/// The output of a Writer, which writes each piece once.
 template <class T>
 concept Sink = requires(T& sink, const void* data, std::size_t size) {
   sink.append(data, size);
 };
 
-/// A SharedVector of a message is one byte: it is empty, its elements follow, or it shares those of
-/// an earlier one, which is as many places back as the byte says beyond kSharedHere.
+/// A SharedVector in a message starts with one byte: it is empty, its elements follow, or it shares
+/// those of an earlier one, whose distance is the byte minus kSharedHere.
 inline constexpr std::uint8_t kSharedEmpty = 0;
 inline constexpr std::uint8_t kSharedHere = 1;
 inline constexpr std::size_t kMaxSharedDistance = 64;
@@ -141,11 +141,11 @@ class Writer {
     for (const auto& [key, value] : x) put(key), put(value);
   }
   Out& out_;
-  std::vector<const void*> shared_;  // the elements that have been written
+  std::vector<const void*> shared_;  // elements written so far
 };
 
-/// After a malformed input ok() is false for good, every further get leaves its argument as it is,
-/// and nothing throws.
+/// After malformed input ok() stays false, every further get leaves its argument unchanged, and
+/// nothing throws.
 class Reader {
  public:
   Reader(const char* data, std::size_t size) : next_(data), end_(data + size) {}
@@ -161,8 +161,8 @@ class Reader {
     if (size != 0) std::memcpy(data, next_, size);
     next_ += size;
   }
-  /// A count of elements that take at least min_bytes each: more than the rest of the input could
-  /// hold is malformed.
+  /// A count of elements of at least min_bytes each; a count that exceeds the rest of the input is
+  /// malformed.
   std::size_t length(std::size_t min_bytes) {
     std::uint64_t n = 0;
     for (unsigned shift = 0; ok_; shift += 7) {
@@ -178,7 +178,7 @@ class Reader {
     return ok_ ? static_cast<std::size_t>(n) : 0;
   }
 
-  /// The fewest bytes in which a T travels.
+  /// The minimal encoded size of a T.
   template <class T>
   static std::size_t least_bytes() {
     if constexpr (Plain<T>) {
@@ -323,7 +323,7 @@ class Reader {
       get(x.template emplace<i>());
     }
   }
-  /// The elements that have been read, and of which type they are.
+  /// The elements read so far, with their types.
   struct Shared {
     const char* type;
     std::shared_ptr<const void> elements;
@@ -344,8 +344,8 @@ void encode(const T& message, std::vector<char>& out) {
   Writer(sink).put(message);
 }
 
-/// False if the bytes are not a T, or are more than there is memory for; message is then in some
-/// valid state.
+/// False if the bytes are not a T or need more memory than available; message is then in some valid
+/// state.
 template <Reflected T>
 [[nodiscard]] bool decode(const char* data, std::size_t size, T& message) {
   Reader reader(data, size);

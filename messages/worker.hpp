@@ -1,5 +1,5 @@
 #pragma once
-// Supervisor and Executor to Worker: its life outside the steps.
+// Messages of Supervisor and Executor to a Worker, other than steps.
 
 #include <cstdint>
 #include <optional>
@@ -11,18 +11,18 @@
 
 namespace troupe {
 
-/// How the workers of one engine share a model: the layers are cut into stages, the matrices of
-/// each stage into tensor-parallel slices. One rank per worker.
+/// How the workers of one engine share a model: the layers are split into stages, the matrices of
+/// each stage into tensor-parallel shards. One rank per worker.
 struct ParallelConfig {
   std::int32_t tensor_parallel_size = 1;
   std::int32_t pipeline_parallel_size = 1;
   std::int32_t rank = 0;  ///< stage * tensor_parallel_size + rank in the stage
   std::int32_t rank_on_host = 0;
-  std::int32_t ranks_on_host = 1;  ///< of all engines there; they share its cores and its memory
+  std::int32_t ranks_on_host = 1;  ///< of all engines there; they share cores and memory
   /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
-  /// with one rank. Every incarnation of the workers meets under its own number.
+  /// with one rank. Each incarnation of the workers uses its own number.
   std::string rendezvous;
-  /// Of this engine: ranks that meet over TCP show each other that they know it.
+  /// Of this engine: ranks authenticate each other with it over TCP.
   std::string secret;
   std::uint64_t incarnation = 0;
   double timeout_s = 60;  ///< how long a rank waits for another one
@@ -37,7 +37,7 @@ struct ParallelConfig {
     return stage() == pipeline_parallel_size - 1;
   }
   [[nodiscard]] std::int32_t tensor_rank() const noexcept { return rank % tensor_parallel_size; }
-  /// The rank that samples, and whose results count: the first one of the last stage.
+  /// The rank that samples and whose results are used: the first one of the last stage.
   [[nodiscard]] std::int32_t output_rank() const noexcept {
     return world_size() - tensor_parallel_size;
   }
@@ -45,15 +45,16 @@ struct ParallelConfig {
 TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, rank_on_host,
                ranks_on_host, rendezvous, secret, incarnation, timeout_s)
 
-/// Several tokens per step where they can be guessed: drafts are taken from the request's own
-/// tokens, and those that the model would have said count.
+/// Speculative decoding: draft tokens are proposed by prompt lookup or a draft model and verified
+/// in one step.
 struct SpeculativeDecoding {
   std::int32_t num_draft_tokens = 0;  ///< most per request and step; 0: none
-  /// Folder or GGUF file of a smaller model that drafts; empty: drafts are looked up.
+  /// Folder or GGUF file of the draft model; empty: prompt lookup.
   std::string draft_model;
   std::string draft_quantization = "auto";  ///< as WorkerOptions::quantization, of that model
   std::int32_t draft_max_model_len = 0;     ///< 0: no limit of its own
-  /// How many of its last tokens must occur earlier in a request: the drafts are what came then.
+  /// Prompt lookup: the last tokens, this many, must occur earlier in the request; the tokens that
+  /// followed them there are the drafts.
   std::int32_t prompt_lookup_min = 0;
   std::int32_t prompt_lookup_max = 0;
   bool operator==(const SpeculativeDecoding&) const = default;
@@ -61,16 +62,16 @@ struct SpeculativeDecoding {
 TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantization,
                draft_max_model_len, prompt_lookup_min, prompt_lookup_max)
 
-/// What a worker loads, and how.
+/// What a worker loads, and with which options.
 struct WorkerOptions {
   std::string model;                    ///< folder, or GGUF file
   std::string dtype = "auto";           ///< auto, bfloat16, float32
   std::string quantization = "auto";    ///< auto, int8, int4, or a checkpoint's method
-  std::string packed_weights_dir;       ///< where weights are kept as packed; empty: nowhere
+  std::string packed_weights_dir;       ///< cache of packed weights; empty: none
   std::string kv_cache_dtype = "auto";  ///< auto, bfloat16, float32, fp8, fp8_e4m3, int8
   std::string cpu_isa = "auto";
-  std::int32_t threads = 0;  ///< 0: the cores, shared out among the ranks on this host
-  bool numa_bind = true;  ///< each rank to the cores and the memory of its share of the NUMA nodes
+  std::int32_t threads = 0;  ///< 0: the cores divided among the ranks on this host
+  bool numa_bind = true;     ///< bind each rank to the cores and memory of its NUMA nodes
   std::int32_t block_size = 16;
   std::int32_t max_model_len = 0;  ///< 0: the model's own
   std::int32_t max_num_seqs = 0;
@@ -98,7 +99,7 @@ struct LoadProgress {
 };
 TROUPE_MESSAGE(LoadProgress, rank, fraction, what)
 
-/// The answer to LoadModel.
+/// The reply to LoadModel.
 struct ModelLoaded {
   std::int32_t rank = 0;
   std::string architecture;
@@ -106,15 +107,15 @@ struct ModelLoaded {
   std::string cpu_isa;
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;
-  /// Parts in which row-parallel layers are reduced (WeightSpec::k_shards): the most workers that
-  /// may share a layer and still compute the same bits as one.
+  /// Number of parts in which row-parallel layers are reduced (WeightSpec::k_shards): the maximum
+  /// number of workers that can share a layer and compute the same bits as one.
   std::int32_t canonical_shards = 0;
-  std::vector<LayerCacheSpec> kv_cache_specs;  ///< of this rank's layers; joined: of all, in order
+  std::vector<LayerCacheSpec> kv_cache_specs;  ///< of this rank's layers; merged: of all, in order
   std::int64_t weight_bytes = 0;
   std::int64_t available_bytes = 0;  ///< of the device, for the KV cache
   std::optional<Error> error;
 
-  /// Pre: joined, so that layer i is the i-th.
+  /// Pre: merged, so that layer i is the i-th.
   [[nodiscard]] std::vector<KVCacheSpec> layer_specs() const {
     std::vector<KVCacheSpec> specs;
     for (const LayerCacheSpec& layer : kv_cache_specs) specs.push_back(layer.spec);
@@ -125,8 +126,8 @@ struct ModelLoaded {
 TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, cpu_isa, max_model_len, vocab_size,
                canonical_shards, kv_cache_specs, weight_bytes, available_bytes, error)
 
-/// Supervisor -> Worker: take the memory, and serve this incarnation of the engine: whatever an
-/// earlier one had left is forgotten. Answered with Status.
+/// Supervisor -> Worker: allocate the KV cache and serve this incarnation of the engine; state of
+/// earlier ones is discarded. Answered with Status.
 struct InitializeKVCache {
   KVCacheConfig config;
   std::uint32_t incarnation = 0;
@@ -134,24 +135,24 @@ struct InitializeKVCache {
 };
 TROUPE_MESSAGE(InitializeKVCache, config, incarnation)
 
-/// Done, or why not.
+/// Success, or the error.
 struct Status {
   std::optional<Error> error;
   bool operator==(const Status&) const = default;
 };
 TROUPE_MESSAGE(Status, error)
 
-/// Executor -> Worker, only with several ranks: meet the others. First before the first step, then
-/// after each failed one, as the group does not outlive a failure. `generation` counts these within
-/// an incarnation.
+/// Executor -> Worker, only with several ranks: join the group of ranks. Sent before the first step
+/// and after each failed one, since a failure ends the group. `generation` counts these within an
+/// incarnation.
 struct JoinGroup {
   std::uint32_t generation = 0;
   bool operator==(const JoinGroup&) const = default;
 };
 TROUPE_MESSAGE(JoinGroup, generation)
 
-/// To the process of a worker, from the engine's on the same host: where its steps come from, and
-/// where its answers go (runtime/transport/step_rings.hpp). Every incarnation has rings of its own.
+/// From the engine's process to that of a worker on the same host: the ring of its steps and the
+/// ring of its replies (runtime/transport/step_rings.hpp). Each incarnation has its own rings.
 struct WorkerRings {
   std::string calls;  ///< name of the ring that all workers of the host read
   std::uint32_t reader = 0;
@@ -162,7 +163,7 @@ struct WorkerRings {
 };
 TROUPE_MESSAGE(WorkerRings, calls, reader, answers, rank, incarnation)
 
-/// Worker -> Executor -> Scheduler: the step gave no result; nothing of it counts.
+/// Worker -> Executor -> Scheduler: the step failed; none of its results count.
 struct StepFailed {
   std::uint64_t step = 0;
   Error error;

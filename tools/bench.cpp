@@ -1,4 +1,4 @@
-// troupe bench: finds the benchmark; what they share.
+// troupe bench: dispatches to the benchmarks, and shared code.
 #include "tools/bench.hpp"
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: troupe bench latency|throughput|serve [options]\n\n"
-    "  latency      seconds for one batch of requests, from its start to its end\n"
-    "  throughput   requests and tokens a second, with all requests at once\n"
+    "  latency      latency of one batch of requests\n"
+    "  throughput   requests and tokens per second, with all requests submitted at once\n"
     "  serve        a running server under load: TTFT, TPOT, ITL, throughput\n\n"
-    "Figures are defined as by `vllm bench`. `troupe bench latency --help` tells the options.\n";
+    "Metrics are defined as in `vllm bench`. See `troupe bench latency --help` for the options.\n";
 
 }  // namespace
 
@@ -48,7 +48,7 @@ Result<std::vector<BenchPrompt>> read_dataset(const std::string& file,
   if (!stream) return Error{ErrorCode::kNotFound, "cannot read '" + file + "'"};
   auto prompts = read_prompts(stream, default_output_len);
   if (!prompts.ok()) return Error{prompts.error().code, file + ": " + prompts.error().message};
-  if (prompts->empty()) return Error{ErrorCode::kCorrupt, file + ": no prompts in it"};
+  if (prompts->empty()) return Error{ErrorCode::kCorrupt, file + ": no prompts in the file"};
   return prompts;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The benchmarks behind `troupe bench`, and what they share.
+// The benchmarks of `troupe bench`, and shared code.
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ int bench_latency(Arguments arguments);
 int bench_throughput(Arguments arguments);
 int bench_serve(Arguments arguments);
 
-/// Writes `text` to `file`; nothing if there is no name. Errors: kIo.
+/// Writes `text` to `file`; does nothing if the name is empty. Errors: kIo.
 [[nodiscard]] Result<void> write_result(const std::string& file, const std::string& text);
 
 /// Errors: kNotFound; those of read_prompts.
@@ -26,16 +26,16 @@ struct OfflineRun {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_output_tokens = 0;
 };
-/// Gives all prompts to the engine at once and waits for the last answer: sampled at that
-/// temperature, each as long as asked for. `on_progress` is called with the number of answers.
-/// Errors: the first one that a request ends with.
+/// Submits all prompts at once and waits for the last response: sampled at that temperature, each
+/// with the full output length. `on_progress` is called with the number of responses. Error: the
+/// first one of a request.
 [[nodiscard]] Result<OfflineRun> run_offline(OfflineEngine& engine,
                                              const std::vector<BenchPrompt>& prompts,
                                              const std::function<void(std::size_t)>& on_progress,
                                              double temperature = 1);
 
-/// Ids for random prompts: those of the vocabulary but for the first ones, where models keep their
-/// control tokens.
+/// Ids for random prompts: those of the vocabulary except for the first ones, where models have
+/// their control tokens.
 [[nodiscard]] std::vector<TokenId> ordinary_tokens(std::int32_t vocab_size);
 
 }  // namespace troupe::tools

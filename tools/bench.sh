@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Measures what the project promises, and prints goal and measured side by side. The output of every part stays in
-# build/bench. Figures mean something on a quiet machine only.
+# Measures the project's performance goals, and prints goal and result side by side. The output of every part is kept in
+# build/bench. Results are meaningful on an idle machine only.
 # Usage: tools/bench.sh   (after `make build` and the benchmarks of build/release; `make bench` does all of it)
 # Variables, also as in `make bench ROUNDS=1`:
-#   VLLM_PYTHON   Python of an environment that has vLLM: the same work on it, and its scheduler beside this one
-#   LLAMA_BIN     folder with llama.cpp's llama-server, and with it GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0: files of the model's weights
-#   MODEL         Hugging Face folder; without it, random weights in the shape SHAPE [qwen3-0.6b], llama-1b or gemma3-1b
-#   ROUNDS        how often each work is done on each engine [3]
-# tools/bench_peers.py --help says how the engines are compared.
+#   VLLM_PYTHON   Python of an environment with vLLM: compares the same workloads, and its scheduler
+#   LLAMA_BIN     folder with llama.cpp's llama-server; also set GGUF_BF16, GGUF_Q8_0, GGUF_Q4_0: the model's weights
+#   MODEL         Hugging Face folder; default: random weights in the shape SHAPE [qwen3-0.6b], llama-1b or gemma3-1b
+#   ROUNDS        repetitions of each workload on each engine [3]
+# tools/bench_peers.py --help explains the comparison of engines.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 release=build/release
@@ -18,25 +18,25 @@ python=build/venv-bench/bin/python
 mkdir -p "$out"
 
 heading() { printf '\n== %s\n' "$1"; }
-# Shows a command's output and keeps it: record NAME COMMAND...
+# Prints and keeps a command's output: record NAME COMMAND...
 record() {
   local name=$1
   shift
   "$@" 2>&1 | tee "$out/$name.txt"
 }
-# Rows of the table at the end, which is printed with all of them: row WHAT GOAL MEASURED
+# Adds a row to the table that is printed at the end: row WHAT GOAL MEASURED
 row() { printf '%-52s %14s %16s\n' "$1" "$2" "$3" >> "$out/table.txt"; }
 : > "$out/table.txt"
 
 read -r load _ < /proc/loadavg
 if awk -v load="$load" 'BEGIN { exit !(load > 0.5) }'; then
-  echo "The machine is not quiet (load $load): figures will be worse than they could be."
+  echo "The machine is not idle (load $load): results will be worse."
 fi
 if [[ ! -x $python ]] || ! "$python" -c 'import numpy, tokenizers' 2> /dev/null; then
   echo "Installing numpy and tokenizers into build/venv-bench"
   if ! { python3 -m venv build/venv-bench &&
     build/venv-bench/bin/pip install --quiet --disable-pip-version-check numpy tokenizers; }; then
-    echo "They cannot be installed: no comparison of tokenizers, no random model." >&2
+    echo "Installation failed: no comparison of tokenizers, no random model." >&2
     python=
   fi
 fi
@@ -54,13 +54,13 @@ heading 'Shared-memory rings between processes'
 record ring "$release/tests/bench_ring"
 row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ { print $(NF - 1) }' "$out/ring.txt")"
 
-heading 'Topologies: what a process of its own costs, and how long a stream pauses when one is killed'
+heading 'Topologies: overhead of separate processes, and pause of a stream when one is killed'
 record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5
 record topologies-free env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5 --threads 1
 record streams env TROUPE_BINARY="$release/troupe" python3 tests/system/bench_streams.py 1000 32
 over_single() { awk '/^multi-process/ { print $4 }' "$out/$1.txt"; }
 row 'multi-process over single process, per token: us' '< 40' "$(over_single topologies)"
-row '  with one thread that computes: us' '< 40' "$(over_single topologies-free)"
+row '  with one compute thread: us' '< 40' "$(over_single topologies-free)"
 row 'worker killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $6 }' "$out/topologies.txt")"
 row 'scheduler killed, pause of a stream: ms' '< 1000' "$(awk '/^multi-process/ { print $8 }' "$out/topologies.txt")"
 row 'all processes while idle: % of a core' '< 1' "$(awk '/^multi-process/ { print $10 }' "$out/topologies.txt")"
@@ -75,14 +75,14 @@ heading 'The scheduler with its KV cache'
 record scheduler "$release/tests/bench_scheduler" --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 row 'scheduler, 256 running: us per step' '< 150' "$(awk '/^schedule_and_update\/256_median/ { print $2 }' "$out/scheduler.txt")"
 
-heading 'What a step takes of the host besides the model'
+heading 'Host time of a step besides the model'
 record step "$release/tests/bench_step" --benchmark_repetitions=3 --benchmark_report_aggregates_only=true
 step_us() { awk -v name="^decode_step/$1/.*_median" '$1 ~ name { print $2 }' "$out/step.txt"; }
 row 'a step, 256 running, at 32k over 1k tokens: times' '< 1.5' \
   "$(awk -v long="$(step_us 256/32768)" -v short="$(step_us 256/1024)" 'BEGIN { printf "%.2f", long / short }')"
 
 if [[ ${VLLM_PYTHON:-} ]]; then
-  heading "This scheduler and vLLM's own, in turns"
+  heading "This scheduler and vLLM's own, interleaved"
   record schedulers python3 tests/support/bench_schedulers.py "$VLLM_PYTHON" "$release/tests/bench_scheduler"
   for running in 1 64 256 1024; do
     row "scheduler, $running running: times faster than vLLM's" '> 20' \
@@ -90,7 +90,7 @@ if [[ ${VLLM_PYTHON:-} ]]; then
   done
 fi
 
-heading 'Tokenizers on one thread: this repository and texts of many languages'
+heading 'Tokenizers on one thread: this repository and multilingual text'
 text=$out/text.txt
 git ls-files -z -- '*.md' '*.hpp' '*.cpp' '*.py' | xargs -0 cat > "$text"
 PYTHONUTF8=1 python3 -c '
@@ -113,14 +113,14 @@ heading 'From the start of troupe serve to the first token of the demo model'
 record first_token env TROUPE_BINARY="$release/troupe" python3 tests/system/bench_first_token.py 9
 row 'start to first token, demo model: s' '< 1' "$(sed -n 's/^median: first token after \([0-9.]*\) s/\1/p' "$out/first_token.txt")"
 
-heading 'Kernels, as fractions of what this machine reads and multiplies at most'
+heading 'Kernels, as fractions of the peak bandwidth and arithmetic of this machine'
 record kernels "$release/tests/bench_kernels" --benchmark_min_time=0.1
 
 heading 'The demo model: one batch, then a queue of requests'
 record demo-latency "$release/troupe" bench latency --batch-size 8 --input-len 32 --output-len 128 --num-iters-warmup 1 --num-iters 5
 record demo-throughput "$release/troupe" bench throughput --num-prompts 200 --input-len 128 --output-len 128
 
-heading 'The work of people who use CPUs, on this engine and on its peers'
+heading 'Typical CPU workloads, on this engine and on its peers'
 model=${MODEL:-}
 if [[ ! $model && $python ]]; then
   model=build/models/$shape

@@ -1,4 +1,4 @@
-// troupe bench latency: how long one batch takes, over and over.
+// troupe bench latency: latency of one batch, measured repeatedly.
 #include <cstdio>
 
 #include "tools/bench.hpp"
@@ -10,9 +10,9 @@ namespace {
 
 constexpr std::string_view kUsage =
     "bench latency [MODEL] [options]\n\n"
-    "Runs one batch of random prompts to its end, several times, and prints the seconds it takes.\n"
-    "Prefix caching is off unless --enable-prefix-caching asks for it. For speculative decoding\n"
-    "there are repetitive prompts (--repeat-len), and answers without chance (--temperature 0).";
+    "Runs one batch of random prompts several times and prints its latency. Prefix caching is off\n"
+    "unless --enable-prefix-caching is given. For speculative decoding use repetitive prompts\n"
+    "(--repeat-len) and greedy decoding (--temperature 0).";
 
 struct LatencyOptions {
   std::int64_t input_len = 32;
@@ -27,15 +27,14 @@ struct LatencyOptions {
 
 void bind(OptionSet& set, LatencyOptions& options) {
   set.section("bench")
-      .add("input-len", options.input_len, "tokens of each prompt", 1, 1 << 20)
-      .add("output-len", options.output_len, "tokens of each answer", 1, 1 << 20)
+      .add("input-len", options.input_len, "tokens per prompt", 1, 1 << 20)
+      .add("output-len", options.output_len, "output tokens per prompt", 1, 1 << 20)
       .add("repeat-len", options.repeat_len,
-           "a prompt says its first so many tokens over and over; 0: it does not", 0, 1 << 20)
-      .add("temperature", options.temperature, "of the answers", 0, 100)
-      .add("batch-size", options.batch_size, "prompts that run together", 1, 1 << 16)
-      .add("num-iters-warmup", options.num_iters_warmup, "iterations that are not measured", 0,
-           1 << 20)
-      .add("num-iters", options.num_iters, "iterations that are measured", 1, 1 << 20)
+           "prompts repeat their first tokens, this many; 0: no repetition", 0, 1 << 20)
+      .add("temperature", options.temperature, "sampling temperature", 0, 100)
+      .add("batch-size", options.batch_size, "number of prompts in the batch", 1, 1 << 16)
+      .add("num-iters-warmup", options.num_iters_warmup, "number of warm-up iterations", 0, 1 << 20)
+      .add("num-iters", options.num_iters, "number of measured iterations", 1, 1 << 20)
       .add("output-json", options.output_json, "file for the result as JSON");
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Runs the same work on Troupe and on the engines that people use on CPUs, in turns, and prints each figure with its goal, the
-best peer's figure and its fraction of the machine's limit, which is sampled in the same round. Builds and installs nothing: a peer
-that is not named is left out, and without any there are our own figures and the limits. The table goes to OUT/peers.txt, a
-chart to OUT/peers.svg, all samples to OUT/peers.json.
+"""Runs the same workloads on Troupe and on other CPU engines, interleaved, and prints each figure with its goal, the best peer's
+figure and its fraction of the machine's limit, which is sampled in the same round. Builds and installs nothing: peers are
+optional, and without any it prints our own figures and the limits. The table is written to OUT/peers.txt, a chart to
+OUT/peers.svg, all samples to OUT/peers.json.
 
-All engines are asked over HTTP by the same client. Those of a width run side by side, and all but the one that works are stopped
-(SIGSTOP), so that they are compared within minutes: memory for all of them is needed (up to 20 GiB for Qwen3-0.6B with both peers).
+All engines get requests over HTTP from the same client. Those of a width run at the same time, and all but the active one are
+stopped (SIGSTOP), so that they are compared within minutes: memory for all of them is needed (up to 20 GiB for Qwen3-0.6B with
+both peers).
 
 Peers: llama.cpp (folder with llama-server) with GGUF files of the same weights; vLLM (the Python of an environment that has it,
 and metadata under the name vllm, version X+cpu). Model: a Hugging Face folder with weights in bfloat16. Example:
@@ -31,8 +32,8 @@ import urllib.error
 import urllib.request
 
 WIDTHS = ("bfloat16", "int8", "int4")
-BITS = {"bfloat16": 16, "int8": 8 + 16 / 64, "int4": 4 + 16 / 32}  # with a scale for each group
-GOALS = {  # figure -> ratio to the best peer; of the one that is named where they differ
+BITS = {"bfloat16": 16, "int8": 8 + 16 / 64, "int4": 4 + 16 / 32}  # including a scale per group
+GOALS = {  # figure -> ratio to the best peer, or to a named one
     "prefill 512": {"vllm": 1.3, "llama.cpp": 8}, "prefill 2048": {"vllm": 1.3, "llama.cpp": 8},
     **{f"decode {context} {width}": 1.1 for width in WIDTHS for context in (128, 2048)},
     "batch 8": 1.5, "batch 32": 1.5, "clients 16, tokens/s": 1.5, "clients 16, TTFT p99": 1.0, "clients 16, ITL p99": 1.0,
@@ -43,11 +44,11 @@ SMALLER_IS_BETTER = ("TTFT", "ITL", "start", "memory", "divergence")
 LIMIT_GOALS = {"prefill": 0.5, "decode": 0.85}
 WORKS = ("prefill", "decode", "batch", "clients", "prefix", "neighbour", "ngram", "accuracy", "start")
 OF_WIDTHS = ("decode", "accuracy")  # the others are measured in bfloat16
-DECODED = 32  # tokens that a decode's speed is taken from
+DECODED = 32  # tokens per decode measurement
 REPEATED = "the cat sat on the mat and looked at the moon, and then "
-NUM_ROWS, ROW_PROMPT = 8, 64  # distributions that accuracy is taken from, and the tokens before each
+NUM_ROWS, ROW_PROMPT = 8, 64  # distributions for accuracy, and the prompt tokens of each
 CLIENT_SLOTS, SLOT_TOKENS = 16, 2176  # llama.cpp's KV cache
-KV_CACHE_GIB = 2  # the others'; memory counts what of it has been written
+KV_CACHE_GIB = 2  # of the other engines; resident memory counts the written part
 START_S, WORK_S = 900, 1800
 THREADS = len(os.sched_getaffinity(0))
 
@@ -78,7 +79,7 @@ def post(url, fields):
 
 @contextlib.contextmanager
 def busy_neighbour():
-    """A process that never sleeps, on the last core."""
+    """A busy loop on the last core."""
     core = max(os.sched_getaffinity(0))
     child = subprocess.Popen([sys.executable, "-c", f"import os\nos.sched_setaffinity(0, {{{core}}})\nwhile True: pass"])
     try:
@@ -89,7 +90,7 @@ def busy_neighbour():
 
 
 def openai_logprobs(url, model, prompt, vocab_size):
-    """Log-probabilities of the whole vocabulary behind a prompt, by token id."""
+    """Log-probabilities of the whole vocabulary after a prompt, by token id."""
     answer = post(url + "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0,
                                             "logprobs": vocab_size, "return_tokens_as_token_ids": True})
     top = answer["choices"][0]["logprobs"]["top_logprobs"][0]
@@ -111,7 +112,7 @@ class Troupe:
 
 
 class LlamaCpp:
-    """As many slots as there are clients, each with its share of the KV cache: half of `batch 32` waits for one."""
+    """One slot per client, each with its share of the KV cache: half of `batch 32` waits for a slot."""
     name = "llama.cpp"
 
     def __init__(self, folder, gguf):
@@ -139,7 +140,7 @@ class Vllm:
     def command(self, _, port):
         env = {"VLLM_CPU_KVCACHE_SPACE": str(KV_CACHE_GIB), "VLLM_CPU_OMP_THREADS_BIND": f"0-{THREADS - 1}",
                "OMP_NUM_THREADS": str(THREADS), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-        # What its documentation asks for, if it is there.
+        # As recommended by its documentation, if installed.
         preload = [self.python.parent.parent / "lib" / "libiomp5.so", ctypes.util.find_library("tcmalloc_minimal")]
         env["LD_PRELOAD"] = " ".join(str(library) for library in preload if library and (
             not isinstance(library, pathlib.Path) or library.exists()))
@@ -148,7 +149,7 @@ class Vllm:
 
 
 def resident_mib(pid):
-    """Of a process and its children; what they share counts once."""
+    """Of a process and its children; shared memory counts once."""
     total, pids = 0, [pid]
     while pids:
         pid = pids.pop()
@@ -160,7 +161,7 @@ def resident_mib(pid):
 
 
 class Server:
-    """An engine's server with its process group; it stands still except within `with server.working()`."""
+    """An engine's server with its process group, which is stopped except within `with server.working()`."""
 
     def __init__(self, engine, width):
         self.engine, self.width = engine, width
@@ -214,7 +215,7 @@ class Server:
 
 
 class Client:
-    """The works, each on one server: they return {figure: value}."""
+    """The workloads, each on one server: they return {figure: value}."""
 
     def __init__(self, options, reference):
         self.options, self.reference, self.seed = options, reference, 0
@@ -226,12 +227,12 @@ class Client:
             return json.load(result)
 
     def _random(self, server, prompts, clients, input_len, output_len, prefix_len=0):
-        # A first request, equal to the first of these, goes ahead of them and is not counted.
+        # A warm-up request, equal to the first one, precedes them and is not counted.
         return self._load(server, "--num-prompts", prompts, "--max-concurrency", clients, "--random-input-len", input_len,
                           "--random-output-len", output_len, "--random-prefix-len", prefix_len)
 
     def prefill(self, server):
-        # The first of three finds its prompt in the cache: the median is the better of the other two.
+        # The first of three hits the prefix cache: the median is the better of the other two.
         return {f"prefill {length}": 1000 * length / self._random(server, 3, 1, length, 1)["median_ttft_ms"]
                 for length in (512, 2048)}
 
@@ -274,26 +275,26 @@ class Client:
 
 
 def distributions(server, vocab_size):
-    """Log-probabilities behind some random prompts, the same for all servers."""
+    """Log-probabilities after some random prompts, the same for all servers."""
     source = random.Random(1)
     prompts = [[source.randrange(256, vocab_size - 256) for _ in range(ROW_PROMPT)] for _ in range(NUM_ROWS)]
     return [server.engine.logprobs(server.url, server.model, prompt, vocab_size) for prompt in prompts]
 
 
 def divergence(exact, found):
-    least = min(found.values())  # of what an engine leaves out
+    least = min(found.values())  # for tokens that an engine omits
     return sum(math.exp(logprob) * (logprob - found.get(token, least)) for token, logprob in exact.items())
 
 
 def limits_of(options):
-    """Stream bandwidth in GB/s and products of the bf16 unit in GFLOP/s, as the kernels' benchmark samples them; 0: not measured."""
+    """Memory bandwidth in GB/s and throughput of the bf16 unit in GFLOP/s, measured by the kernel benchmark; 0: not measured."""
     text = output_of([options.kernels, "--benchmark_filter=rms_norm/1/", "--benchmark_min_time=0.01"])
     found = re.search(r"stream read ([\d.]+) GB/s.*bf16 unit ([\d.]+) GFLOP/s", text)
     return {"stream": float(found[1]), "bf16": float(found[2])}
 
 
 def weights_of(model):
-    """Numbers of weights: of the layers' matrices, and of the head."""
+    """Number of weights of the layers' matrices, and of the head."""
     layers = head = embedding = 0
     for file in model.glob("*.safetensors"):
         with open(file, "rb") as data:
@@ -372,7 +373,7 @@ def table_text(rows, limits):
 
 
 def draw(rows, path):
-    """Bars of the ratios; a line where the goal is."""
+    """Bars of the ratios, with a line at each goal."""
     shown = [(row[0], row[4], row[5]) for row in rows if row[4]]
     if not shown:
         return
@@ -400,7 +401,7 @@ def parse_arguments():
     parser.add_argument("--gguf", action="append", default=[], metavar="WIDTH=FILE",
                         help="the same weights for llama.cpp; WIDTH bfloat16, int8 (Q8_0) or int4 (Q4_0); may be repeated")
     parser.add_argument("--llama", type=pathlib.Path, help="folder with llama-server")
-    parser.add_argument("--vllm", type=pathlib.Path, help="Python of an environment that has vLLM")
+    parser.add_argument("--vllm", type=pathlib.Path, help="Python of an environment with vLLM")
     parser.add_argument("--works", default=",".join(WORKS), help=f"of {','.join(WORKS)} [all]")
     parser.add_argument("--widths", default=",".join(WIDTHS), help=f"of {','.join(WIDTHS)} [all]")
     parser.add_argument("--rounds", type=int, default=3, help="each runs every work on every engine once [3]")
@@ -420,11 +421,11 @@ def parse_arguments():
     if unknown := set(options.gguf) - set(WIDTHS):
         parser.error(f"unknown width {', '.join(sorted(unknown))}; known are {', '.join(WIDTHS)}")
     if bool(options.llama) != bool(options.gguf):
-        parser.error("--llama and --gguf belong together")
+        parser.error("--llama and --gguf must be given together")
     peers = [options.vllm] * bool(options.vllm) + [options.llama and options.llama / "llama-server"] * bool(options.llama)
     for path in [options.troupe, options.kernels, options.model / "config.json", *options.gguf.values(), *peers]:
         if not path.exists():
-            parser.error(f"there is no {path}")
+            parser.error(f"no such path: {path}")
     options.shape = json.loads((options.model / "config.json").read_text())
     return options
 
@@ -457,7 +458,7 @@ class Measurement:
         except (RuntimeError, OSError) as error:
             if engine.name == "troupe":
                 raise
-            print(f"  {engine.name} is left out: {error}", file=sys.stderr)
+            print(f"  {engine.name} is skipped: {error}", file=sys.stderr)
             return None
         stack.callback(server.stop)
         return server
@@ -490,7 +491,7 @@ class Measurement:
                     self.limits[name].append(value)
                 print(f"{width}, round {turn + 1} of {self.options.rounds}: stream read {sampled['stream']:.1f} GB/s, bf16 unit "
                       f"{sampled['bf16']:.0f} GFLOP/s", flush=True)
-                self.client.seed += 1  # no prompt comes twice
+                self.client.seed += 1  # prompts are never repeated
                 for work in works:
                     if work == "ngram":  # its peer is the same engine without
                         self._run(speculating, work, "troupe")

@@ -20,10 +20,10 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kUsage =
     "usage: troupe bench serve [options]\n\n"
     "Sends streaming requests to an OpenAI server and prints TTFT, TPOT, ITL and throughput.\n"
-    "Prompts are those of a dataset, a file of lines {\"prompt\": \"text\", \"output_tokens\": "
+    "Prompts are read from a dataset, a file of lines {\"prompt\": \"text\", \"output_tokens\": "
     "64}, or\n"
-    "random: token ids if --tokenizer names the model's folder, else words, about one token each.\n"
-    "The environment's OPENAI_API_KEY is sent if there is no --api-key.\n";
+    "random: token ids if --tokenizer names the model's folder, else words of about one token.\n"
+    "Without --api-key, the key is read from OPENAI_API_KEY.\n";
 
 constexpr std::string_view kCompletionsPath = "/v1/completions";
 constexpr std::string_view kChatPath = "/v1/chat/completions";
@@ -48,41 +48,44 @@ struct ServeOptions {
 void bind(OptionSet& set, ServeOptions& options) {
   RandomPromptOptions& random = options.random;
   set.section("server")
-      .add("base-url", options.base_url, "http://host:port/path; none: from host and port")
-      .add("host", options.host, "name or address")
+      .add("base-url", options.base_url, "http://host:port/path; default: from host and port")
+      .add("host", options.host, "host name or address of the server")
       .add("port", options.port, "port", 1, 65535)
-      .add("endpoint", options.endpoint, "what is called",
+      .add("endpoint", options.endpoint, "path of the API",
            {std::string(kCompletionsPath), std::string(kChatPath)})
-      .add("model", options.model, "name in the API; none: the first that the server lists")
-      .add("api-key", options.api_key, "sent as a bearer token");
+      .add("model", options.model,
+           "model name in the API; default: the first that the server lists")
+      .add("api-key", options.api_key, "API key, sent as a bearer token");
   set.section("load")
-      .add("num-prompts", random.num_prompts, "requests; of a dataset, its first prompts", 1,
-           1 << 24)
-      .add("request-rate", options.request_rate, "requests a second; inf: all at once")
-      .add("burstiness", options.burstiness, "shape of the gaps: 1 Poisson, smaller in bursts",
-           1e-3, 1e6)
-      .add("max-concurrency", options.max_concurrency, "most requests at once; 0: no limit", 0,
-           1 << 20)
-      .add("dataset", options.dataset, "file of JSON lines with prompts; none: random ones")
-      .add("tokenizer", options.tokenizer, "the model's folder: random prompts of exact length")
+      .add("num-prompts", random.num_prompts,
+           "number of requests; with a dataset, its first prompts", 1, 1 << 24)
+      .add("request-rate", options.request_rate, "requests per second; inf: all at once")
+      .add("burstiness", options.burstiness,
+           "shape of the inter-arrival times; 1: Poisson, smaller: bursts", 1e-3, 1e6)
+      .add("max-concurrency", options.max_concurrency,
+           "maximum number of concurrent requests; 0: no limit", 0, 1 << 20)
+      .add("dataset", options.dataset, "JSON lines file with prompts; default: random prompts")
+      .add("tokenizer", options.tokenizer, "the model's folder, for random prompts of exact length")
       .add("random-input-len", random.input_len, "tokens of a random prompt", 1, 1 << 20)
-      .add("random-output-len", random.output_len, "most tokens of an answer", 1, 1 << 20)
-      .add("random-prefix-len", random.prefix_len, "further tokens that all prompts begin with", 0,
-           1 << 20)
-      .add("random-range-ratio", random.range_ratio,
-           "random lengths vary by this share of themselves", 0, 0.999)
-      .add("ignore-eos", options.ignore_eos, "answers are as long as asked for (vLLM, Troupe)")
-      .add("temperature", options.temperature, "of the answers", 0, 100)
-      .add("seed", options.seed, "of prompts and arrival times", 0);
+      .add("random-output-len", random.output_len, "maximum tokens of a response", 1, 1 << 20)
+      .add("random-prefix-len", random.prefix_len,
+           "length of a common prefix of all prompts, in addition", 0, 1 << 20)
+      .add("random-range-ratio", random.range_ratio, "relative variation of random lengths", 0,
+           0.999)
+      .add("ignore-eos", options.ignore_eos, "generate the full output length (vLLM, Troupe)")
+      .add("temperature", options.temperature, "sampling temperature", 0, 100)
+      .add("seed", options.seed, "seed of prompts and arrival times", 0);
   set.section("report")
-      .add("percentile-metrics", options.percentile_metrics, "of ttft, tpot, itl, e2el")
-      .add("metric-percentiles", options.metric_percentiles, "as in 50,90,99")
-      .add("goodput", options.goodput, "bound in ms that a good request keeps: ttft:200, tpot:50")
+      .add("percentile-metrics", options.percentile_metrics,
+           "metrics to report: ttft, tpot, itl, e2el")
+      .add("metric-percentiles", options.metric_percentiles,
+           "percentiles to report, as in 50,90,99")
+      .add("goodput", options.goodput, "service level in ms for goodput: ttft:200, tpot:50")
       .add("output-json", options.output_json, "file for the result as JSON");
 }
 
-/// Reads the command line into `options`, which are bound; the words behind `--goodput ttft:200`
-/// are further bounds.
+/// Reads the command line into `options`, which are bound; words after `--goodput ttft:200` are
+/// further service levels.
 Result<void> read_options(OptionSet& set, ServeOptions& options, Arguments arguments) {
   ASSIGN_OR_RETURN(const OptionSet::CommandLineArguments given, set.parse_command_line(arguments));
   RETURN_IF_ERROR(set.apply(given.assignments));
@@ -125,7 +128,7 @@ ClientHeaders make_headers(const ServeOptions& options) {
   return {{"Authorization", "Bearer " + options.api_key}};
 }
 
-/// The name to put into requests.
+/// The model name for requests.
 Result<std::string> find_model(const ServeOptions& options, const ServerAddress& server) {
   if (!options.model.empty()) return options.model;
   ASSIGN_OR_RETURN(const std::string body,
@@ -133,12 +136,12 @@ Result<std::string> find_model(const ServeOptions& options, const ServerAddress&
   const Json models = Json::parse(body, nullptr, false);
   const Json id = models.is_object() ? models.value("/data/0/id"_json_pointer, Json()) : Json();
   if (!id.is_string()) {
-    return Error{ErrorCode::kCorrupt, "/v1/models lists no model; name one with --model"};
+    return Error{ErrorCode::kCorrupt, "/v1/models lists no model; set --model"};
   }
   return id.get<std::string>();
 }
 
-/// The tokens that stand for text: random prompts shall not hold control tokens.
+/// The tokens of ordinary text, since random prompts must not contain control tokens.
 std::vector<TokenId> text_tokens(const Tokenizer& tokenizer) {
   std::vector<TokenId> ids;
   for (TokenId id = 0; id < static_cast<TokenId>(tokenizer.id_limit()); ++id) {
@@ -157,7 +160,7 @@ Result<std::vector<BenchPrompt>> make_prompts(const ServeOptions& options) {
   if (options.tokenizer.empty()) return random_word_prompts(options.random);
   ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::load(options.tokenizer));
   const std::vector<TokenId> vocabulary = text_tokens(*tokenizer);
-  if (vocabulary.empty()) return Error{ErrorCode::kCorrupt, "the tokenizer has no tokens of text"};
+  if (vocabulary.empty()) return Error{ErrorCode::kCorrupt, "the tokenizer has no text tokens"};
   std::vector<BenchPrompt> prompts = random_token_prompts(options.random, vocabulary);
   if (options.endpoint == kCompletionsPath) return prompts;
   for (BenchPrompt& prompt : prompts) {
@@ -186,7 +189,7 @@ std::string make_body(const ServeOptions& options, const std::string& model,
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// The load, its model found and its prompts made.
+/// Finds the model and creates the prompts.
 Result<Load> make_load(const ServeOptions& options, const ServingSetup& setup) {
   Load load;
   const std::string host =
@@ -208,22 +211,21 @@ Result<Load> make_load(const ServeOptions& options, const ServingSetup& setup) {
   return load;
 }
 
-/// One request ahead of the others: a server that cannot answer it is not worth the load.
+/// Sends one request first, to fail early if the server does not work.
 Result<void> try_one(const Load& load) {
   Load single = load;
   single.bodies.resize(1);
   single.send_times = {0};
   const LoadResult result = run_load(single);
   if (result.records[0].success) return {};
-  return Error{ErrorCode::kUnavailable,
-               "the server does not answer a first request: " + result.records[0].error};
+  return Error{ErrorCode::kUnavailable, "the first request failed: " + result.records[0].error};
 }
 
 void print_errors(std::span<const RequestRecord> records) {
   const auto failed = std::find_if(records.begin(), records.end(),
                                    [](const RequestRecord& record) { return !record.success; });
   if (failed == records.end()) return;
-  std::fprintf(stderr, "troupe: the first error: %s\n", failed->error.c_str());
+  std::fprintf(stderr, "troupe: first error: %s\n", failed->error.c_str());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// troupe bench throughput: all requests at once, until the last one ends.
+// troupe bench throughput: submits all requests at once and waits for the last one.
 #include <algorithm>
 #include <cstdio>
 
@@ -11,8 +11,9 @@ namespace {
 
 constexpr std::string_view kUsage =
     "bench throughput [MODEL] [options]\n\n"
-    "Gives all prompts to the engine at once and prints requests and tokens a second. Prompts are\n"
-    "random, or those of a file of lines {\"prompt\": \"text\", \"output_tokens\": 64}.";
+    "Submits all prompts at once and prints requests and tokens per second. Prompts are random, "
+    "or\n"
+    "read from a file of lines {\"prompt\": \"text\", \"output_tokens\": 64}.";
 
 struct ThroughputOptions {
   RandomPromptOptions random;
@@ -23,14 +24,15 @@ struct ThroughputOptions {
 void bind(OptionSet& set, ThroughputOptions& options) {
   RandomPromptOptions& random = options.random;
   set.section("bench")
-      .add("num-prompts", random.num_prompts, "prompts; of a dataset, its first ones", 1, 1 << 24)
+      .add("num-prompts", random.num_prompts, "number of prompts; with a dataset, its first ones",
+           1, 1 << 24)
       .add("input-len", random.input_len, "tokens of a random prompt", 1, 1 << 20)
-      .add("output-len", random.output_len, "tokens of an answer", 1, 1 << 20)
-      .add("random-prefix-len", random.prefix_len, "further tokens that all prompts begin with", 0,
-           1 << 20)
-      .add("random-range-ratio", random.range_ratio,
-           "random lengths vary by this share of themselves", 0, 0.999)
-      .add("dataset", options.dataset, "file of JSON lines with prompts; none: random ones")
+      .add("output-len", random.output_len, "output tokens per prompt", 1, 1 << 20)
+      .add("random-prefix-len", random.prefix_len,
+           "length of a common prefix of all prompts, in addition", 0, 1 << 20)
+      .add("random-range-ratio", random.range_ratio, "relative variation of random lengths", 0,
+           0.999)
+      .add("dataset", options.dataset, "JSON lines file with prompts; default: random prompts")
       .add("output-json", options.output_json, "file for the result as JSON");
 }
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Builds Troupe against a CAF from its source tree (0.18 and later have one for CMake) instead of the system's, and runs
-# the tests of the actors and of the binary that do not stand on CAF 0.17's own test coordinator.
+# Builds Troupe against a CAF source tree (0.18 and later have one for CMake) instead of the system's, and runs the
+# tests of actors and binary that do not depend on CAF 0.17's test coordinator.
 #
-# Usage: tools/build_with_caf.sh FOLDER [JOBS]. What it makes lies in build/caf and build/with-caf.
+# Usage: tools/build_with_caf.sh FOLDER [JOBS]. Builds in build/caf and build/with-caf.
 set -e
 caf=$(cd "$1" && pwd)
 jobs=${2:-$(nproc)}

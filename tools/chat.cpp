@@ -1,4 +1,4 @@
-// troupe chat: a conversation in the terminal, or with a pipe, one message a line.
+// troupe chat: chat in the terminal, or through a pipe, one message per line.
 #include <unistd.h>
 
 #include <chrono>
@@ -22,24 +22,22 @@ using Clock = std::chrono::steady_clock;
 constexpr std::string_view kUsage =
     "chat [MODEL] [options]\n"
     "       troupe chat [MODEL] --url http://HOST:PORT [--api-key KEY] [options]\n\n"
-    "Each message is answered by a model that this command loads, or with --url by a server that\n"
-    "runs (OpenAI's API; MODEL is then its name there, by default the server's first). From a "
-    "pipe\n"
-    "each line of standard input is a message. In a terminal there are line editing, a history "
-    "(up\n"
-    "and down, Ctrl-R searches), and a paste of several lines is one message.\n"
+    "Chats with a model that this command loads, or with --url through a running server with\n"
+    "OpenAI's API (MODEL is then its name there, by default the server's first). Terminals have\n"
+    "line editing and a history (up and down, Ctrl-R searches), and several pasted lines are one\n"
+    "message. From a pipe, each line of standard input is a message.\n"
     "/help lists the commands.";
 
 constexpr const char* kHelp =
-    "  /clear    forget the conversation (/reset)\n"
-    "  /exit     end it (/quit, Ctrl-D)\n"
-    "  /help     this\n"
-    "  Ctrl-C stops an answer, up and down go through what was said, Ctrl-R searches it.\n"
-    "  A message that begins with / and is no command: put a space before it.\n";
+    "  /clear    start a new conversation (/reset)\n"
+    "  /exit     exit (/quit, Ctrl-D)\n"
+    "  /help     this help\n"
+    "  Ctrl-C stops an answer, up and down browse the history, Ctrl-R searches it.\n"
+    "  Put a space before a message that begins with /.\n";
 
-constexpr double kLookS = 0.05;  ///< between two looks at Ctrl-C while nothing comes
+constexpr double kLookS = 0.05;  ///< polling interval for Ctrl-C
 
-/// The answers of an engine in this process.
+/// Answers from an engine in this process.
 class EngineChat final : public AnswerSource {
  public:
   EngineChat(OfflineEngine& engine, std::string name) : engine_(engine), name_(std::move(name)) {}
@@ -91,24 +89,24 @@ class EngineChat final : public AnswerSource {
   std::string name_;
 };
 
-/// What the terminal shows below an answer.
+/// Prints token counts and speed below an answer.
 void print_figures(const Conversation::Said& said) {
   const Answer& answer = said.answer;
-  // The first token comes with the prompt's computation; the others show the speed.
+  // The first token includes the prefill; the decoding speed is that of the others.
   const double seconds = answer.total_s - answer.first_token_s;
   const std::int64_t num_tokens = answer.num_tokens;
   std::fprintf(stderr, "[%lld tokens", static_cast<long long>(num_tokens));
   if (num_tokens > 1 && seconds > 0)
     std::fprintf(stderr, ", %.1f tokens/s", static_cast<double>(num_tokens - 1) / seconds);
-  std::fprintf(stderr, ", the first after %.2f s", answer.first_token_s);
+  std::fprintf(stderr, ", first after %.2f s", answer.first_token_s);
   if (answer.num_prompt_tokens > 0)
-    std::fprintf(stderr, "; the conversation has %lld",
+    std::fprintf(stderr, "; %lld in the conversation",
                  static_cast<long long>(answer.num_prompt_tokens + num_tokens));
   std::fputs("]\n", stderr);
   if (answer.finish_reason == "length")
     std::fputs(
-        "[the answer ended at its longest: --max-tokens, or the context is full; /clear "
-        "begins anew]\n",
+        "[the answer was truncated: --max-tokens reached, or the context is full; /clear "
+        "starts a new conversation]\n",
         stderr);
   if (answer.finish_reason.empty()) std::fputs("[stopped]\n", stderr);
 }
@@ -116,12 +114,12 @@ void print_figures(const Conversation::Said& said) {
 void print_forgotten(std::size_t num_forgotten) {
   if (num_forgotten == 0) return;
   std::fprintf(stderr,
-               "[the context is full: the oldest %zu message%s and their answers were forgotten; "
-               "/clear forgets all]\n",
+               "[the context is full: the oldest %zu message%s and their answers were dropped; "
+               "/clear starts a new conversation]\n",
                num_forgotten, num_forgotten == 1 ? "" : "s");
 }
 
-/// Messages from a terminal, or lines of anything else.
+/// Reads messages from a terminal, or lines of other input.
 class MessageReader {
  public:
   MessageReader(bool terminal, Interrupt& interrupt)
@@ -168,7 +166,7 @@ int converse(AnswerSource& source, const ChatOptions& options, bool terminal,
   MessageReader reader(terminal, interrupt);
   Conversation conversation(source, options);
   if (terminal)
-    std::fprintf(stderr, "%s. /help lists commands, /exit ends.\n", source.name().c_str());
+    std::fprintf(stderr, "%s. /help lists commands, /exit exits.\n", source.name().c_str());
   int code = kExitOk;
   const auto show = [](const std::string& piece) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
@@ -179,7 +177,7 @@ int converse(AnswerSource& source, const ChatOptions& options, bool terminal,
     if (effect == CommandEffect::kExit) break;
     if (effect == CommandEffect::kDone || text.find_first_not_of(" \t\n") == std::string::npos)
       continue;
-    static_cast<void>(interrupt.take());  // one that came too late for the answer before
+    static_cast<void>(interrupt.take());  // one that arrived too late for the previous answer
     const auto said = conversation.say(text, show, interrupt);
     if (said.ok()) {
       show("\n");
@@ -188,7 +186,7 @@ int converse(AnswerSource& source, const ChatOptions& options, bool terminal,
     } else {
       fail(said.error());
       if (is_too_long(said.error()))
-        std::fputs("troupe: the message alone is too long for the model\n", stderr);
+        std::fputs("troupe: the message is too long for the model\n", stderr);
       code = kExitFailure;
     }
     if (terminal) std::fputc('\n', stderr);
@@ -196,7 +194,7 @@ int converse(AnswerSource& source, const ChatOptions& options, bool terminal,
   return terminal ? kExitOk : code;
 }
 
-/// The key for a server: the option's, or what OpenAI's own clients read.
+/// The API key: from the option, or from the variable that OpenAI's own clients read.
 std::string server_key(const Options& options) {
   if (!options.server.api_key.empty()) return options.server.api_key.front();
   const char* key = std::getenv("OPENAI_API_KEY");
@@ -211,11 +209,12 @@ int chat(Arguments arguments) {
   std::string url;
   line.options.log.log_level = "warning";
   line.set.section("chat")
-      .add("url", url, "talk to this server instead of loading a model: http://HOST:PORT")
-      .add("system", options.system, "the system message")
-      .add("temperature", options.temperature, "of the answers, 0 to 2; -1: the model's own",
-           ChatOptions::kOwnTemperature, 2)
-      .add("max-tokens", options.max_tokens, "longest answer; 0: the model's own", 0, 1 << 30);
+      .add("url", url, "use this server instead of loading a model: http://HOST:PORT")
+      .add("system", options.system, "system message")
+      .add("temperature", options.temperature,
+           "sampling temperature, 0 to 2; -1: the model's default", ChatOptions::kOwnTemperature, 2)
+      .add("max-tokens", options.max_tokens, "maximum tokens of an answer; 0: the model's default",
+           0, 1 << 30);
   if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
   if (options.temperature < 0 && options.temperature != ChatOptions::kOwnTemperature) {
     return fail(invalid_argument("temperature is " + std::to_string(options.temperature) +

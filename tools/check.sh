@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Format, includes and clang-tidy over our own code.
-# Usage: tools/check.sh [--fix] [FILE.cpp...]   --fix writes the format; with files, clang-tidy looks at these only
+# Usage: tools/check.sh [--fix] [FILE.cpp...]   --fix applies the format; with files, clang-tidy checks only these
 set -euo pipefail
 cd "$(dirname "$0")/.."
 fix=

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks who includes whom (the map is in the README), that a name means one type in all of the program (the linker
-takes any one of two classes' destructors of the same name), and that what is committed names no path of one machine.
+"""Checks the allowed includes (see the README), that type names are unique in the program (the linker merges classes of
+the same name), and that committed files contain no path of one machine.
 
 Usage: tools/check_includes.py [ROOT]. Prints each violation as file:line; exits 1 if there is any.
 """
@@ -46,7 +46,7 @@ def check(root):
             for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
                 where = f"{name}:{number}"
                 if name != "tools/check_includes.py" and MACHINE_PATH.search(line):
-                    problems.append(f"{where}: names a path of one machine")
+                    problems.append(f"{where}: contains a path of one machine")
                 match = INCLUDE.match(line)
                 if not match:
                     continue
@@ -57,13 +57,13 @@ def check(root):
                     if target.startswith("kernels/") and rule.startswith("runtime") and not within(name, KERNEL_USERS):
                         problems.append(f"{where}: only {' and '.join(KERNEL_USERS)} may include kernels")
                     if target in CAF_MESSAGES and not within(name, CAF_USERS):
-                        problems.append(f"{where}: {target} brings CAF where it does not belong")
+                        problems.append(f"{where}: {target} includes CAF, which is not allowed here")
                     if name.startswith("actors/") and target.endswith(".cpp"):
                         problems.append(f"{where}: includes another actor's source")
                 elif target.startswith("caf/") and not within(name, CAF_USERS):
-                    problems.append(f"{where}: CAF does not belong here")
+                    problems.append(f"{where}: CAF is not allowed here")
                 elif HEAVY.match(target) and path.suffix == ".hpp" and not within(name, ["tests"]):
-                    problems.append(f"{where}: {target} does not belong in a header")
+                    problems.append(f"{where}: {target} must not be included in headers")
     return problems
 
 

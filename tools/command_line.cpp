@@ -1,4 +1,4 @@
-// What the subcommands share: reading options, finding the model, reporting errors.
+// Shared by the subcommands: options, model lookup, error reporting.
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,9 +41,9 @@ std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std
     std::printf("usage: troupe %s\n%s\n", std::string(usage).c_str(), line.set.help(all).c_str());
     std::printf(
         "%sOptions without INT, FLOAT or TEXT are flags: --NAME, or --no-NAME for false.\n"
-        "Every option may also be given as an environment variable: TROUPE_MAX_MODEL_LEN for "
+        "Options can also be set by environment variables: TROUPE_MAX_MODEL_LEN for "
         "--max-model-len.\n",
-        all ? "" : "These are the usual ones; --help=all shows every option.\n");
+        all ? "" : "These are the common options; --help=all shows all of them.\n");
     return kExitOk;
   }
   auto rest = load_options(line.set, line.options, arguments, environment(), line.caf_entries);
@@ -72,7 +72,7 @@ std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std
 
 namespace {
 
-/// OWNER/NAME as Hugging Face has them; empty: `model` is of another form.
+/// OWNER/NAME on the Hugging Face Hub; empty: `model` has another form.
 std::string hub_name(std::string model) {
   for (const std::string_view prefix : {"https://huggingface.co/", "https://hf.co/", "hf://"})
     if (model.starts_with(prefix)) model.erase(0, prefix.size());
@@ -93,13 +93,13 @@ std::string hub_name(std::string model) {
 Result<void> check_model_exists(const std::string& model) {
   std::error_code ignored;
   if (std::filesystem::exists(model, ignored)) return {};
-  std::string text = "there is no folder or GGUF file '" + model + "' here";
+  std::string text = "no folder or GGUF file '" + model + "'";
   if (const std::string hub = hub_name(model); !hub.empty()) {
     const std::string folder = hub.substr(hub.find('/') + 1);
     text +=
-        "; Troupe downloads nothing. If it is a model of Hugging Face's, get it with\n"
+        "; Troupe downloads nothing. Models of the Hugging Face Hub can be downloaded with\n"
         "  pip install huggingface_hub && hf download " +
-        hub + " --local-dir " + folder + "\nand name the folder: " + folder;
+        hub + " --local-dir " + folder + "\nand loaded as " + folder;
   }
   return Error{ErrorCode::kNotFound, text, "model"};
 }
@@ -119,7 +119,7 @@ Result<std::string> model_folder(const Options& options) {
     if (fs::exists(place / "config.json")) return fs::weakly_canonical(place).string();
   }
   return Error{ErrorCode::kNotFound,
-               "no model was named, and the demo model is not beside the binary, in '" +
+               "no model was given, and the demo model is not next to the binary, in '" +
                    (binary / "demo_model").string() + "'"};
 }
 

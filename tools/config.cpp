@@ -1,4 +1,4 @@
-// troupe config: every option with its value and where it came from.
+// troupe config: prints every option with its value and its source.
 #include <cstdio>
 
 #include "tools/commands.hpp"

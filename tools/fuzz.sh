@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every fuzz target under libFuzzer with address and undefined-behaviour sanitizers, one after the other.
-# Usage: tools/fuzz.sh [seconds for each, default 600]. A finding is kept in build/fuzz/findings and fails the run.
+# Usage: tools/fuzz.sh [seconds per target, default 600]. Findings are kept in build/fuzz/findings and fail the run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-600}

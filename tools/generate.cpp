@@ -1,4 +1,4 @@
-// troupe generate: requests in, answers out, as JSON lines; many of them run at once.
+// troupe generate: batch inference, requests in and completions out, as JSON lines.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,27 +17,25 @@ namespace {
 
 constexpr std::string_view kUsage =
     "generate [MODEL] [options] < requests.jsonl > answers.jsonl\n\n"
-    "Each line is the body of a request to /v1/completions, or to /v1/chat/completions if it has\n"
-    "\"messages\". Its answer is a line {\"index\", \"choices\": [{\"index\", \"text\", "
-    "\"token_ids\",\n"
-    "\"finish_reason\", \"stop_reason\", \"logprobs\"}], \"prompt_token_ids\", \"usage\"}, or "
-    "{\"index\",\n"
-    "\"error\"}; the index is the number of the line, from 0. Answers come in the order of the "
-    "lines.\n"
-    "The exit code is 1 if a line failed.";
+    "Batch inference. Each input line is the body of a request to /v1/completions, or to\n"
+    "/v1/chat/completions if it has \"messages\". Each output line is {\"index\", \"choices\":\n"
+    "[{\"index\", \"text\", \"token_ids\", \"finish_reason\", \"stop_reason\", \"logprobs\"}],\n"
+    "\"prompt_token_ids\", \"usage\"} or {\"index\", \"error\"}, where index is the number of the "
+    "input\n"
+    "line, from 0. Outputs are in the order of the inputs. The exit code is 1 if a line failed.";
 
-/// Answered lines wait for slower ones before them: at most so many times the requests in flight.
+/// Limit of finished lines that wait for slower ones before them, relative to requests in flight.
 constexpr std::size_t kMaxHeldFactor = 4;
 
-/// A line between its reading and the writing of its answer.
+/// A line from reading it to writing its answer.
 struct BatchLine {
   std::size_t index = 0;
-  std::optional<BatchRequest> request;  ///< until it is answered
+  std::optional<BatchRequest> request;  ///< until it is finished
   std::vector<RequestId> ids;           ///< by prompt
-  std::string answer;                   ///< empty: not yet
+  std::string answer;                   ///< empty: not finished
 };
 
-/// Owns the lines that are being worked on, in order; each prompt that runs knows its line.
+/// Owns the lines in progress, in order, and maps running prompts to their lines.
 class Batch {
  public:
   Batch(OfflineEngine& engine, std::size_t max_in_flight)
@@ -80,7 +78,7 @@ class Batch {
     }
   }
 
-  /// Writes the answers that have no unanswered line before them. False if that fails.
+  /// Writes the answers up to the first unfinished line. False if writing fails.
   [[nodiscard]] bool write_answers() {
     bool good = true;
     while (!lines_.empty() && !lines_.front().answer.empty()) {
@@ -104,13 +102,13 @@ class Batch {
 
   OfflineEngine& engine_;
   const std::size_t max_in_flight_;
-  std::deque<BatchLine> lines_;  // only taken from its ends: pointers to lines stay good
+  std::deque<BatchLine> lines_;  // changed at its ends only, so pointers to lines stay valid
   std::unordered_map<RequestId, Running> running_;
   std::size_t num_answered_ = 0;
   std::size_t num_failed_ = 0;
 };
 
-/// Bytes of standard input if it is a file, else 0.
+/// Size of standard input if it is a file, else 0.
 std::uint64_t input_size() {
   struct stat status {};
   if (fstat(STDIN_FILENO, &status) != 0 || !S_ISREG(status.st_mode)) return 0;
@@ -135,10 +133,10 @@ int generate(Arguments arguments) {
   CommandLine line;
   std::int64_t max_in_flight = 256;
   line.options.log.log_level = "warning";
-  // The requests come to the engine in the order of their lines; several would mix it up.
+  // Keeps the requests in the order of their lines.
   line.options.engine.num_input_processors = 1;
   line.set.section("generate")
-      .add("max-in-flight", max_in_flight, "requests given to the engine at once", 1, 1 << 16);
+      .add("max-in-flight", max_in_flight, "maximum number of requests in the engine", 1, 1 << 16);
   if (const auto done = read_command_line(line, arguments, kUsage)) return *done;
   auto engine = OfflineEngine::start(line);
   if (!engine.ok()) return fail(engine.error());
@@ -160,7 +158,7 @@ int generate(Arguments arguments) {
       if (text.find_first_not_of(" \t") == std::string::npos) continue;
       ++num_read;
       batch.submit(index, text);
-      if (batch.idle()) break;  // a bad line: its answer need not wait for the next one
+      if (batch.idle()) break;  // an invalid line: write its answer before the next line arrives
     }
     if (!batch.idle()) batch.wait();
     if (!batch.write_answers()) {

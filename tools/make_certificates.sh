@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# Makes what nodes on several hosts need for TLS: an authority for this system alone, and for each name a certificate and
-# its key. Run again with further names, it goes on with the authority that lies there.
+# Creates the TLS files for nodes on several hosts: a certificate authority for this system, and for each name a
+# certificate and its key. When it is run again with further names, it uses the existing authority.
 #   tools/make_certificates.sh FOLDER NAME...
-# Give each host its own NAME.pem and NAME.key, and ca.pem; ca.key stays where it was made. DAYS (3650) sets how long they
-# are valid.
+# Copy to each host its own NAME.pem and NAME.key, and ca.pem; keep ca.key here. DAYS (3650) sets the validity.
 set -euo pipefail
 [[ $# -ge 2 ]] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 folder=$1

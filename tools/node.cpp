@@ -1,4 +1,4 @@
-// troupe node: one process of a topology. The Supervisor of `troupe serve` says what runs in it.
+// troupe node: one process of a topology, controlled by the Supervisor of `troupe serve`.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -27,15 +27,14 @@ using namespace std::chrono_literals;
 
 constexpr std::string_view kUsage =
     "node NAME [MODEL] --config-file FILE [options]\n\n"
-    "Runs what the topology of FILE places in the node NAME. `troupe serve` starts the nodes of "
-    "its\n"
-    "own host by itself; on another host, start this with the same file and options. It waits for\n"
-    "the supervisor, and joins again whenever that comes back.";
+    "Runs the node NAME of the topology in FILE. `troupe serve` starts the nodes of its own host;\n"
+    "on other hosts, run this with the same file and options. It waits for the supervisor, and\n"
+    "rejoins after the supervisor has restarted.";
 
 constexpr auto kRetryInterval = 500ms;
 constexpr auto kProbeTimeout = 2000ms;
 
-/// Standard input, which is empty from then on.
+/// Reads and closes standard input.
 NodeSecrets read_secrets() {
   std::string text;
   std::array<char, 4096> piece;
@@ -58,8 +57,8 @@ std::vector<std::string> own_arguments() {
   return arguments;
 }
 
-/// Ends the process, or begins it anew to wait for the next Supervisor: CAF 0.17's own shutdown may
-/// wait for ever (its issues 1196 and 1266), and nothing is left to be saved.
+/// Ends the process, or re-executes it to wait for the next Supervisor: CAF 0.17's own shutdown may
+/// wait forever (its issues 1196 and 1266), and there is no state left to save.
 [[noreturn]] void leave(const NodeConfig& config, bool for_good) {
   std::fflush(stdout);
   if (!config.host.empty() && !for_good) {
@@ -67,7 +66,7 @@ std::vector<std::string> own_arguments() {
     std::vector<char*> pointers;
     pointers.reserve(arguments.size() + 1);
     for (const std::string& argument : arguments)
-      pointers.push_back(const_cast<char*>(argument.c_str()));  // as execv wants it
+      pointers.push_back(const_cast<char*>(argument.c_str()));  // execv's signature predates const
     pointers.push_back(nullptr);
     execv("/proc/self/exe", pointers.data());
   }
@@ -105,14 +104,14 @@ int node(Arguments given) {
   if (!arguments.empty() && arguments.back() == kReadSecretsOption) {
     arguments.pop_back();
     secrets = read_secrets();
-    // In front, as they are options, and "--" may end those of the command line.
+    // At the front, since "--" may end the options of the command line.
     arguments.insert(arguments.begin(), secrets.arguments.begin(), secrets.arguments.end());
   }
   CommandLine line;
-  line.tells_notes = false;  // `troupe serve` has the same arguments, and tells
+  line.tells_notes = false;  // `troupe serve` has the same arguments, and logs them
   if (const auto done = read_command_line(line, arguments, kUsage, false)) return *done;
   if (line.positionals.empty() || line.positionals.size() > 2)
-    return fail(invalid_argument("expected the node's name, and perhaps a model"));
+    return fail(invalid_argument("expected a node name, and optionally a model"));
   if (line.positionals.size() == 2) line.options.model.model = line.positionals[1];
   if (auto resolved = resolve_model(line.options); !resolved.ok()) return fail(resolved.error());
   const auto topology = options_topology(line.options);
@@ -121,14 +120,14 @@ int node(Arguments given) {
   if (config == nullptr || config->name.empty())
     return fail(invalid_argument("the topology has no node '" + line.positionals[0] + "'"));
   if (line.options.topology.supervisor_port == 0) {
-    return fail(invalid_argument("supervisor-port is 0: a node must know where its supervisor is",
+    return fail(invalid_argument("supervisor-port is 0: a node needs the supervisor's port",
                                  "supervisor-port"));
   }
   const ReloadSignal reload_signal(line.options);
   std::signal(SIGPIPE, SIG_IGN);
   for (std::string told;; std::this_thread::sleep_for(kRetryInterval)) {
     const Error error = serve_supervisor(line, *config, secrets.cluster_secret);
-    // What the Supervisor's own host runs is started by it, and started again.
+    // Nodes of the Supervisor's own host are restarted by it.
     if (config->host.empty() || error.code == ErrorCode::kInvalidArgument) return fail(error);
     if (told != error.message) log_info("waiting for the supervisor", kv("reason", error.message));
     told = error.message;

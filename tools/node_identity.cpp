@@ -1,6 +1,6 @@
-// CAF 0.17 names a process by the host's MAC addresses, its root file system and the process
-// number: two containers with process 1 each get the same name, and cannot talk. This definition
-// stands before the library's and draws the name at random.
+// CAF 0.17 derives a process's id from the host's MAC addresses, its root file system and the
+// process id: two containers with process id 1 each get the same one, and cannot connect. This
+// definition overrides the library's and uses a random id.
 #include <sys/random.h>
 #include <unistd.h>
 

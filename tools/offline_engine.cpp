@@ -23,7 +23,7 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
        .on_failure =
            [](const std::string& reason) {
              std::fprintf(stderr, "troupe: the engine failed: %s\n", reason.c_str());
-             std::_Exit(kExitFailure);  // the main thread waits for outputs that will not come
+             std::_Exit(kExitFailure);  // the main thread waits for outputs that will not arrive
            }});
   if (!engine.ok()) {
     progress.finish();

@@ -1,6 +1,6 @@
 #pragma once
-// An engine inside the command itself, without HTTP: for generate, chat, and the benchmarks of
-// latency and throughput.
+// An engine inside of the command, without HTTP: for generate, chat, and the latency and throughput
+// benchmarks.
 
 #include <functional>
 #include <memory>
@@ -23,9 +23,9 @@ class OfflineEngine {
   /// Sets `id` and `arrival_time`; returns the id.
   RequestId submit(GenerateRequest request);
   void abort(RequestId id);
-  /// Waits for what the next step produced.
+  /// Waits for the outputs of the next step.
   [[nodiscard]] RequestOutputs next();
-  /// The same, or nothing if that takes longer than `seconds`.
+  /// As above, or nullopt after `seconds`.
   [[nodiscard]] std::optional<RequestOutputs> next_within(double seconds);
   /// Pre: the engine has no requests. Runs `request` to its end.
   [[nodiscard]] RequestOutput run(GenerateRequest request);
@@ -33,12 +33,12 @@ class OfflineEngine {
   [[nodiscard]] RenderReply render(RenderRequest request);
 
   [[nodiscard]] const ModelLoaded& model() const { return engine_.started.model; }
-  /// What bodies of requests are completed with.
+  /// Defaults for request bodies.
   [[nodiscard]] const ServerDefaults& request_defaults() const {
     return engine_.handles.request_defaults;
   }
 
-  /// Returns the code, with which the process ends also if CAF does not.
+  /// Returns the code, and makes it the process's exit code even if CAF's shutdown fails.
   int exit_with(int code) { return exit_code_ = code; }
 
  private:

@@ -1,5 +1,5 @@
-// What operator new throws says how much was asked for: "std::bad_alloc" tells nobody what to do.
-// An exception that nobody catches is said in a sentence, too, before the process ends.
+// operator new throws an exception that contains the size, since "std::bad_alloc" does not help the
+// user. Uncaught exceptions are reported in a sentence, too, before the process ends.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -19,10 +19,11 @@ namespace {
 class OutOfMemory : public std::bad_alloc {
  public:
   explicit OutOfMemory(std::size_t size) noexcept {
-    std::snprintf(text_, sizeof text_,
-                  "out of memory: %zu bytes were asked for and are not to be had (memory of the "
-                  "host, cgroup limit, ulimit -v)",
-                  size);
+    std::snprintf(
+        text_, sizeof text_,
+        "out of memory: %zu bytes could not be allocated (memory of the host, cgroup limit, "
+        "ulimit -v)",
+        size);
   }
   [[nodiscard]] const char* what() const noexcept override { return text_; }
 
@@ -30,7 +31,7 @@ class OutOfMemory : public std::bad_alloc {
   char text_[160];
 };
 
-/// Bytes of address space that the process may have; 0: without a limit.
+/// Address space limit of the process in bytes; 0: no limit.
 std::size_t address_space_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return 0;
@@ -50,17 +51,17 @@ bool is_lack_of_resources(const std::exception_ptr& exception) {
 }
 
 [[noreturn]] void say_and_end() {
-  char text[512] = "troupe: ended by an error that nobody expected";
+  char text[512] = "troupe: terminated by an unexpected error";
   bool is_bug = true;
   if (const auto unhandled = std::current_exception()) {
     std::snprintf(text, sizeof text, "troupe: %s", describe(unhandled).c_str());
     is_bug = !is_lack_of_resources(unhandled);
   } else if (const std::size_t limit = address_space_limit(); limit != 0) {
-    // A thread of CAF that cannot be started: the exception destroys threads that run, which ends
-    // the process before anyone can catch it.
+    // CAF could not start a thread: the exception destroys running threads, which terminates the
+    // process before it can be caught.
     std::snprintf(text, sizeof text,
-                  "troupe: no thread can be started or out of memory: %zu bytes of address space "
-                  "are allowed (ulimit -v)",
+                  "troupe: cannot start a thread, or out of memory: %zu bytes of address space are "
+                  "allowed (ulimit -v)",
                   limit);
     is_bug = false;
   }
@@ -76,7 +77,7 @@ void explain_fatal_errors() { std::set_terminate(say_and_end); }
 
 }  // namespace troupe::tools
 
-// A sanitizer has its own.
+// Sanitizers have their own.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 void* operator new(std::size_t size) {

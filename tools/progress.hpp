@@ -1,6 +1,6 @@
 #pragma once
-// A progress bar on standard error: redrawn in place on a terminal, a line now and then where there
-// is none.
+// A progress bar on standard error: redrawn in place on a terminal, otherwise printed as occasional
+// lines.
 
 #include <mutex>
 #include <string>
@@ -13,11 +13,11 @@ class ProgressBar {
   explicit ProgressBar(std::string title);
   /// fraction in [0, 1]. Any thread.
   void show(double fraction, std::string_view what);
-  /// For work whose end is not known: on a terminal only. Any thread.
+  /// For work of unknown length: on a terminal only. Any thread.
   void show_count(std::string_view what);
   /// Fills the bar and ends the line: the work is done.
   void complete(std::string_view what);
-  /// Ends the line where it stands.
+  /// Ends the line.
   void finish();
 
  private:

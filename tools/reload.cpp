@@ -10,9 +10,10 @@ void reload(const Options& options) {
   const auto read = options.read_again();
   if (read.ok()) {
     set_log_level(read->log.log_level);
-    log_info("settings read again", kv("log_level", read->log.log_level));
+    log_info("settings reloaded", kv("log_level", read->log.log_level));
   } else {
-    log_warning("settings are still the old ones", kv("reason", read.error().message));
+    log_warning("settings not reloaded, the old ones stay in effect",
+                kv("reason", read.error().message));
   }
   ++reload_count;
   ChildProcess::signal_all(SIGHUP);

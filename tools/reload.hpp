@@ -1,5 +1,5 @@
 #pragma once
-// SIGHUP: settings that can change while the process runs are read again.
+// SIGHUP: reloads settings that can change at run time.
 
 #include <atomic>
 #include <csignal>
@@ -9,12 +9,12 @@
 
 namespace troupe::tools {
 
-/// Reads options again, and takes the log level from them; has API keys read again. (Certificates
-/// are, whenever their files are new.) Errors are logged, and change nothing. The processes that
-/// this one has started do the same. Pre: the options came from a command line.
+/// Reloads the options, applies the log level, and triggers a reload of API keys. (Certificates are
+/// reloaded whenever their files change.) Errors are logged and change nothing. Child processes do
+/// the same. Pre: the options came from a command line.
 void reload(const Options& options);
 
-/// Takes SIGHUP for a process that takes no other signal. Made before there is another thread; the
+/// Handles SIGHUP in a process that handles no other signal. Created before other threads; the
 /// options outlive it.
 class ReloadSignal {
  public:

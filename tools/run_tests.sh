@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Runs the tests of one build folder and prints which took longest: tools/run_tests.sh FOLDER JOBS
+# Runs the tests of one build folder and prints the slowest: tools/run_tests.sh FOLDER JOBS
 set -euo pipefail
 folder=$1
 jobs=$2
 ctest --test-dir "$folder" --output-on-failure -LE long -j "$jobs"
 echo "The slowest in $folder, in seconds (the average of all runs here):"
-# A line per test (name, runs, seconds), then "---" and the names of what failed.
+# One line per test (name, runs, seconds), then "---" and the names of failed tests.
 sed '/^---$/,$d' "$folder/Testing/Temporary/CTestCostData.txt" | sort -k3 -g -r | head -8 |
   awk '{ printf "%8.1f  %s\n", $3, $1 }'

@@ -1,4 +1,4 @@
-// troupe serve: load a model, open the port, serve until a signal comes.
+// troupe serve: loads a model, opens the port, serves until a signal arrives.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -26,10 +26,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Signals that end the server, and SIGHUP, which does not. They are blocked in every thread and
-/// taken by one of this object. While the server starts there is nothing to be drained, and a
-/// second signal waits for nothing either: the process then ends at once, and the kernel ends the
-/// nodes that it has started.
+/// Handles termination signals and SIGHUP. They are blocked in every thread and received by one of
+/// this object. A signal during start-up, when there is nothing to drain, or a second signal ends
+/// the process at once, and the kernel ends the nodes that it has started.
 class ServerSignals {
  public:
   static constexpr int kEngineDied = SIGUSR1;
@@ -49,7 +48,7 @@ class ServerSignals {
   ServerSignals(const ServerSignals&) = delete;
   ServerSignals& operator=(const ServerSignals&) = delete;
 
-  /// From now on the first signal is for wait() to tell.
+  /// From now on wait() returns the first signal.
   void begin_serving() { serving_ = true; }
   /// Once.
   [[nodiscard]] int wait() { return first_.get_future().get(); }
@@ -66,7 +65,7 @@ class ServerSignals {
         continue;
       }
       if (signal != kEngineDied && (!serving_ || !is_first)) {
-        log_warning("ends at once, without waiting for requests",
+        log_warning("stopping at once, running requests are aborted",
                     kv("reason", is_first ? "not serving yet" : "a second signal"),
                     kv("signal", signal));
         _exit(128 + signal);
@@ -83,16 +82,16 @@ class ServerSignals {
   std::thread taker_;
 };
 
-/// The stacks and heaps of the threads reserve more than a GiB of addresses. CAF waits for ever for
-/// a thread that could not be started, or ends the process.
+/// The stacks and heaps of the threads reserve more than a GiB of address space. If a thread cannot
+/// be started, CAF waits forever or ends the process.
 Result<void> check_address_space() {
   constexpr rlim_t kMinBytes = rlim_t{2} << 30;
   rlimit limit{};
   if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= kMinBytes) return {};
   return Error{ErrorCode::kInternal, "out of memory: " + std::to_string(limit.rlim_cur) +
                                          " bytes of address space are allowed (ulimit -v), a "
-                                         "server needs " +
-                                         std::to_string(kMinBytes) + " and those of its model"};
+                                         "server needs at least " +
+                                         std::to_string(kMinBytes) + " plus the size of the model"};
 }
 
 void print_address(const Options& options, const Started& started, const std::string& model_name) {
@@ -110,8 +109,8 @@ void print_address(const Options& options, const Started& started, const std::st
   std::fflush(stdout);
 }
 
-/// Whether the port is free, where it is this host's: loading can take minutes. Processes of a
-/// server that was killed need a moment to end.
+/// Checks early whether the port of this host is free, since loading can take minutes. Processes of
+/// a killed server need a moment to end.
 Result<void> check_port(const Options& options) {
   ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
   if (!topology.node_of(Role::kFrontend).host.empty()) return {};

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building, serving and testing Troupe need, on Debian 12: Debian packages through apt, and for the tests
-# Python packages in a virtual environment under build/. Installs nothing that is there already, and then needs no network.
+# Installs the dependencies to build, serve and test Troupe on Debian 12: Debian packages through apt, and for the tests
+# Python packages in a virtual environment under build/. Installed packages are skipped, and then no network is needed.
 # Usage: tools/setup.sh [build|test]   (default: build)
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs all tests: release, then address+undefined and thread sanitizers. While the tests of one build run, which
-# wait more than they compute, the next is built at the lowest priority. Usage: tools/test_all.sh JOBS
+# Builds and runs all tests: release, then address+undefined and thread sanitizers. While the tests of one build run,
+# which mostly wait, the next is built at the lowest priority. Usage: tools/test_all.sh JOBS
 set -euo pipefail
 cd "$(dirname "$0")/.."
 jobs=$1

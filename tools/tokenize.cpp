@@ -1,5 +1,5 @@
-// troupe tokenize, troupe render: tokenize text, render a chat template. JSON lines in and out,
-// for people who debug prompts. No model is loaded, only tokenizer and chat template.
+// troupe tokenize, troupe render: tokenize text, render a chat template, JSON lines in and out, for
+// debugging prompts. Only tokenizer and chat template are loaded.
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -14,17 +14,15 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kTokenizeUsage =
     "usage: troupe tokenize FOLDER < lines.jsonl\n\n"
-    "Each line is a JSON text, or an object: {\"text\": ..., \"add_special_tokens\": true} gives "
-    "{\"tokens\", "
-    "\"token_strs\", \"offsets\"};\n{\"tokens\": [...], \"skip_special_tokens\": false} gives "
-    "{\"text\"}. A line that "
-    "cannot be read gives {\"error\"}.\n";
+    "Each input line is a JSON string or {\"text\": ..., \"add_special_tokens\": true}, and its\n"
+    "output is {\"tokens\", \"token_strs\", \"offsets\"}; or {\"tokens\": [...],\n"
+    "\"skip_special_tokens\": false}, and its output is {\"text\"}. Invalid lines give "
+    "{\"error\"}.\n";
 constexpr const char* kRenderUsage =
     "usage: troupe render FOLDER < lines.jsonl\n\n"
-    "Each line is an array of messages, or an object with messages, tools, documents, "
-    "chat_template_kwargs,\n"
-    "add_generation_prompt, continue_final_message. The answer is {\"prompt\", \"tokens\"} or "
-    "{\"error\"}.\n";
+    "Each input line is an array of messages, or an object with messages, tools, documents,\n"
+    "chat_template_kwargs, add_generation_prompt, continue_final_message. Each output line is\n"
+    "{\"prompt\", \"tokens\"} or {\"error\"}.\n";
 
 Json tokenize_line(const Tokenizer& tokenizer, const Json& line) {
   if (line.is_object() && line.contains("tokens")) {
@@ -67,8 +65,8 @@ Json render_line(const Tokenizer& tokenizer, ChatRenderer& renderer, const Json&
   return {{"prompt", rendered->text}, {"tokens", *tokens}};
 }
 
-/// Answers each line of standard input with a line; a line that fails says so and does not stop the
-/// others.
+/// Writes an output line for each line of standard input; a failed line outputs its error and does
+/// not affect the others.
 template <class Answer>
 int answer_lines(Answer&& answer) {
   int code = kExitOk;
@@ -85,7 +83,7 @@ int answer_lines(Answer&& answer) {
   return code;
 }
 
-/// The folder named on the command line, or nothing after help or an error has been printed.
+/// The folder on the command line; nullopt after help or an error has been printed.
 std::optional<std::string> folder_argument(Arguments arguments, const char* usage, int& code) {
   code = kExitOk;
   if (help_request(arguments)) {

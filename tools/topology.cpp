@@ -1,4 +1,4 @@
-// troupe topology: what a configuration file makes run where.
+// troupe topology: draws the topology of a configuration file.
 #include <cstdio>
 
 #include "runtime/config/topology.hpp"
@@ -8,10 +8,10 @@ namespace troupe::tools {
 
 int topology(Arguments arguments) {
   CommandLine line;
-  if (const auto done = read_command_line(
-          line, arguments,
-          "topology --config-file FILE [options]\n\nDraws which process runs which actors, host by "
-          "host, or says why that cannot work."))
+  if (const auto done = read_command_line(line, arguments,
+                                          "topology --config-file FILE [options]\n\nDraws which "
+                                          "process runs which actors, by host, or "
+                                          "reports why the topology is invalid."))
     return *done;
   const auto topology = options_topology(line.options);
   if (!topology.ok()) return fail(topology.error());

@@ -1,4 +1,4 @@
-// The `troupe` binary: finds the subcommand and calls it.
+// The `troupe` binary: dispatches to subcommands.
 #include <openssl/crypto.h>
 #include <sys/resource.h>
 
@@ -20,14 +20,15 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"serve", troupe::tools::serve, "serve a model over the OpenAI HTTP API"},
-    {"node", troupe::tools::node, "one process of a topology; serve starts those of its own host"},
-    {"topology", troupe::tools::topology, "draw what a configuration file makes run where"},
-    {"chat", troupe::tools::chat, "talk to a model in the terminal"},
-    {"generate", troupe::tools::generate, "requests in, completions out, as JSON lines"},
-    {"bench", troupe::tools::bench, "measure latency, throughput, or a running server"},
-    {"tokenize", troupe::tools::tokenize, "texts or token ids in, the other out, as JSON lines"},
-    {"render", troupe::tools::render, "conversations in, prompts out, as JSON lines"},
-    {"config", troupe::tools::config, "print every option with its value and where it came from"},
+    {"node", troupe::tools::node, "one process of a topology, for other hosts"},
+    {"topology", troupe::tools::topology, "draw a topology"},
+    {"chat", troupe::tools::chat, "chat in the terminal"},
+    {"generate", troupe::tools::generate,
+     "batch inference: requests in, completions out, as JSON lines"},
+    {"bench", troupe::tools::bench, "benchmark latency, throughput, or a running server"},
+    {"tokenize", troupe::tools::tokenize, "tokenize or detokenize, JSON lines in and out"},
+    {"render", troupe::tools::render, "render the chat template, JSON lines in and out"},
+    {"config", troupe::tools::config, "print every option with its value and its source"},
 };
 
 constexpr int kNoCommand = -1;
@@ -36,8 +37,8 @@ void print_help() {
   std::printf("Troupe serves large language models. Usage: troupe COMMAND [arguments]\n\n");
   for (const Command& command : kCommands) std::printf("  %-10s %s\n", command.name, command.help);
   std::printf(
-      "  %-10s this, or the help of a command\n  %-10s print the version\n\n"
-      "`troupe help COMMAND` or `troupe COMMAND --help` tells the rest.\n",
+      "  %-10s print this help, or that of a command\n  %-10s print the version\n\n"
+      "See `troupe help COMMAND` or `troupe COMMAND --help` for the options of a command.\n",
       "help", "version");
 }
 
@@ -46,7 +47,7 @@ int print_version() {
   return troupe::tools::kExitOk;
 }
 
-/// kNoCommand: there is none of that name.
+/// kNoCommand: the command does not exist.
 int run(const std::string& name, troupe::tools::Arguments arguments) {
   for (const Command& command : kCommands) {
     if (name == command.name) return command.run(arguments);
@@ -63,7 +64,7 @@ int unknown_command(const std::string& name) {
   if (!meant.empty()) {
     text += ", did you mean 'troupe " + meant + "'?";
   } else if (name.starts_with("-")) {
-    text += ": options stand behind the command, as in troupe serve " + name;
+    text += ": options follow the command, as in troupe serve " + name;
   } else if (std::filesystem::exists(name, ignored)) {
     text += ", did you mean 'troupe serve " + name + "'?";
   } else {
@@ -93,8 +94,8 @@ int dispatch(std::vector<std::string> arguments) {
   return code == kNoCommand ? unknown_command(arguments[0]) : code;
 }
 
-/// As many connections as the system lets us have: the soft limit is there for programs that use
-/// select(2), and often 1024.
+/// Raises the limit of open files to its maximum: the soft limit, often 1024, exists for programs
+/// that use select(2).
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -107,8 +108,8 @@ void raise_descriptor_limit() {
 int main(int argc, char** argv) {
   troupe::tools::explain_fatal_errors();
   raise_descriptor_limit();
-  // OpenSSL's cleanup at exit frees what threads that end at that moment free as well, and CAF's
-  // may outlive their actors.
+  // OpenSSL's cleanup at exit races with threads that end at the same time, and CAF's threads may
+  // outlive their actors.
   OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   try {
     return dispatch({argv + 1, argv + argc});

@@ -1,4 +1,4 @@
-// Attention over paged keys and values: the plan. What is computed is in
+// Attention over paged keys and values: partitioning of the work. The computation is in
 // attention_chunk.hpp and, for bf16 units, attention_bf16.hpp.
 
 #include "kernels/cpu/attention_merge.hpp"
@@ -47,7 +47,7 @@ QueryTile make_tile(const AttentionArgs& args, std::int64_t seq, std::int64_t kv
 }
 
 #if defined(TROUPE_BF16_UNIT)
-/// f(Bf16Attention) for the cache's type.
+/// Calls f(Bf16Attention) for the cache's type.
 template <class F>
 void with_bf16_attention(const AttentionArgs& args, const QueryTile* tiles, int num_tiles,
                          const F& f) {
@@ -102,7 +102,7 @@ void attend_tiles(const AttentionArgs& args, const QueryTile* tiles, int num_til
   }
 }
 
-/// Tiles that one thread attends to together: up to `at_once` of one sequence and KV head. Those of
+/// Tiles that one thread processes together: up to `at_once` of one sequence and KV head. Those of
 /// KV head 0 come first, in order of their rows.
 struct TileRun {
   std::int64_t seq;
@@ -134,8 +134,8 @@ SoftmaxState split_state(const OpContext& context, std::int64_t index, std::int6
   return {first, first + num_rows, first + 2 * num_rows};
 }
 
-/// Few tiles over long sequences, one for each sequence and KV head: the chunks of all tiles in
-/// parallel, then merged in order. The same operations on the same numbers as attend_tiles.
+/// Split-KV for few tiles over long sequences: the chunks of all tiles in parallel, then merged in
+/// order. The same operations on the same numbers as attend_tiles.
 void attend_split(const OpContext& context, const AttentionArgs& args, std::int64_t total_tiles,
                   std::int64_t max_chunks, std::int64_t max_rows) {
   const std::int64_t head_dim = args.cache.head_dim;
@@ -161,9 +161,9 @@ void attend_split(const OpContext& context, const AttentionArgs& args, std::int6
   });
 }
 
-/// Splitting pays only while there are fewer tiles than this for each thread.
+/// Splitting pays off only below this number of tiles per thread.
 constexpr std::int64_t kSplitTilesPerThread = 2;
-/// Tiles go together only while there are as many runs of them for each thread.
+/// Tiles are grouped only while there are at least this many runs per thread.
 constexpr std::int64_t kRunsPerThread = 4;
 
 }  // namespace

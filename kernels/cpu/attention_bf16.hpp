@@ -1,13 +1,13 @@
 #pragma once
-// Attention with a bf16 unit, for caches in bf16 and in 8 bits: scores are products of queries and
-// keys, outputs products of weights (of the softmax) and values, both rounded to bf16 on their way
-// in; numbers of 8 bits are exact in bf16. Values are taken 32 tokens at a time, counted from
-// position 0, whatever the block size, so that a row's sums always run in the same order.
+// Attention with a bf16 unit, for bf16 and 8-bit caches: scores are products of queries and keys,
+// outputs products of softmax weights and values, all rounded to bf16 (8-bit numbers are exact in
+// bf16). Values are processed 32 tokens at a time, counted from position 0, whatever the block
+// size, so that a row's sums are always in the same order.
 //
-// Some tiles of rows go through the chunks together, and a chunk of a tile through three stages:
-// scores, weights, values. Where the unit is one of tiles, it has the scores of the next and the
-// values of the one before while the weights of one are computed in vectors: the CPU does both at
-// once if their instructions stand near each other.
+// Several tiles of rows are processed together per chunk, and a chunk of a tile in three stages:
+// scores, weights, values. With a tile unit (AMX), the scores of the next and the values of the
+// previous item are interleaved with the vector code for the weights of the current one: the CPU
+// executes both in parallel if their instructions are close together.
 
 #include "kernels/cpu/attention_merge.hpp"
 #include "kernels/cpu/attention_staging.hpp"
@@ -24,13 +24,13 @@ namespace troupe::TROUPE_ISA {
 inline constexpr int kTilesAtOnce = 8;
 static_assert(kLanes == kGroupTokens);
 
-/// How many tiles may go together: as many as there is room for.
+/// How many tiles can be processed together, limited by the scratch memory.
 inline constexpr std::int64_t kMaxDimsAtOnce = 2 * kMaxHeadDim;
 TROUPE_INLINE std::int64_t tiles_at_once(const KvCacheView& cache) {
   return min_of(kTilesAtOnce, kMaxDimsAtOnce / cache.head_dim);
 }
 
-/// One chunk of one tile of rows, on its way through the stages.
+/// One chunk of one tile of rows in the pipeline.
 struct TileChunk {
   const QueryTile* tile = nullptr;
   const std::uint16_t* queries;  ///< [head_dim / 32, kQueryTileRows, 32] in bf16
@@ -39,7 +39,7 @@ struct TileChunk {
   float (*scores)[kChunkTokens];
   std::uint16_t* weights;  ///< [kChunkPairs, kQueryTileRows, kPairTokens] in bf16
   SoftmaxState state;
-  // The tokens of the chunk that each row sees; none: last < first.
+  // The range of tokens of the chunk that each row attends to; empty: last < first.
   std::int64_t first[kQueryTileRows];
   std::int64_t last[kQueryTileRows];
   std::int64_t tile_first;
@@ -50,7 +50,7 @@ struct TileChunk {
   [[nodiscard]] std::int64_t num_pairs() const { return end_pair() - first_pair(); }
 };
 
-/// What Bf16Attention computes with; large, so one per thread that does.
+/// Scratch memory of Bf16Attention; large, so one per thread.
 struct Bf16Scratch {
   /// Chunks that have scores or weights at a time.
   static constexpr int kNumItems = AttentionUnit::kWorksBesideVectors ? 2 : 1;
@@ -58,10 +58,11 @@ struct Bf16Scratch {
   alignas(64) std::uint16_t weights[kNumItems][kQueryTileRows * kChunkTokens];
   /// [tile, head_dim / 32, kQueryTileRows, 32] in bf16.
   alignas(64) std::uint16_t queries[kQueryTileRows * kMaxDimsAtOnce];
-  /// Of one chunk, where they cannot be read as they lie: [group, head_dim / 2, 16, 2] in bf16.
+  /// Staged keys of one chunk, where they cannot be read in place: [group, head_dim / 2, 16, 2] in
+  /// bf16.
   alignas(64) std::byte keys[kChunkTokens * kMaxHeadDim * 2];
   StagedChunk chunks[2];
-  /// Values of a pair of groups, 32 elements of each: one is written while the other is multiplied.
+  /// Values of a pair of groups, 32 elements of each: double-buffered.
   alignas(64) std::byte slices[2][2 * 1024];
   TileState parts[kNumItems];
   // Of each tile, the softmax over the chunks so far.
@@ -69,7 +70,7 @@ struct Bf16Scratch {
   alignas(64) float sum[kTilesAtOnce * kQueryTileRows];
   alignas(64) float out[kQueryTileRows * kMaxDimsAtOnce];
 };
-// It lies on the stack of a thread, which may have 2 MiB.
+// On the stack of a thread, which may have 2 MiB.
 static_assert(sizeof(Bf16Scratch) < std::size_t{5} << 18);
 
 /// Attention for up to tiles_at_once tiles of rows of one sequence and KV head, in order of their
@@ -93,7 +94,7 @@ class Bf16Attention {
   void attend() {
     ChunkRange chunks = visible_chunks(tiles_[0]);
     chunks.end = visible_chunks(tiles_[num_tiles_ - 1]).end;
-    // A place is free again when its values are added, two items later.
+    // A slot is free again when its values are added, two items later.
     TileChunk items[3];
     std::int64_t num_items = 0;
     for (std::int64_t chunk = chunks.first; chunk < chunks.end; ++chunk) {
@@ -131,20 +132,20 @@ class Bf16Attention {
   struct Nothing {
     void step() {}
   };
-  /// One stage after the other.
+  /// The stages one after the other.
   void attend(const TileChunk& item) {
     Nothing nothing;
     score(item, nothing);
     for (int row = 0; row < item.tile->num_rows; ++row) weigh(item, row);
     add_values(item, nothing);
   }
-  /// Takes the item into the total of its tile, unless it is there already.
+  /// Merges the item into the total of its tile, unless it was computed in place.
   void merge(const TileChunk& item) {
     const SoftmaxState total = total_of(item.tile - tiles_);
     if (item.state.out != total.out)
       merge_chunk(*item.tile, item.chunk, head_dim_, item.state, total);
   }
-  /// The weights of an item's rows, some at each of the steps of what runs beside.
+  /// Computes the weights of an item's rows, some at each step of the interleaved computation.
   class Weigher {
    public:
     Weigher(Bf16Attention& attention, const TileChunk* item, std::int64_t num_steps)
@@ -197,7 +198,7 @@ class Bf16Attention {
     }
   }
 
-  /// The next item, or none, enters; those on their way go one stage further.
+  /// The next item, if any, enters the pipeline; the others advance by one stage.
   void advance(const TileChunk* next) {
     if constexpr (!AttentionUnit::kWorksBesideVectors) {
       if (next == nullptr) return;
@@ -226,8 +227,8 @@ class Bf16Attention {
     }
   }
 
-  /// Asks for the values of a group, which come after all scores, and for the keys of a later one:
-  /// for a few rows, memory is what they wait for.
+  /// Prefetches the values of a group, which are needed after all scores, and the keys of a later
+  /// one: few rows are bound by memory.
   TROUPE_INLINE void prefetch(const TileChunk& item, std::int64_t group) const {
     constexpr std::int64_t kGroupsAhead = 4;
     const std::int64_t bytes = head_dim_ * kGroupTokens * element_bytes(kType);
@@ -245,7 +246,7 @@ class Bf16Attention {
     for (std::int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(keys + i, 0, 2);
   }
 
-  /// Unscaled scores of the tile's rows for its tokens of the chunk; meanwhile the chunk is staged.
+  /// Unscaled scores of the tile's rows for its tokens of the chunk; the chunk is staged meanwhile.
   template <class Beside>
   void score(const TileChunk& item, Beside& beside) {
     StagedChunk& staged = *item.staged;
@@ -263,9 +264,9 @@ class Bf16Attention {
         prefetch(item, max_of(group, first_group));
         if (group + 1 < end_group) prefetch(item, group + 1);
       }
-      // What was just stored cannot be loaded as tiles for a while.
+      // Freshly stored data cannot be loaded as tiles for a while.
       if (pair + 1 < item.end_pair()) stager_.stage_keys(staged, pair + 1);
-      // Of a group that nobody sees, the scores are not used: any keys will do.
+      // Scores of a group that no row attends to are not used: any keys will do.
       const std::byte* const keys = stager_.keys(staged, max_of(group, first_group));
       if (group + 1 < end_group)
         score_groups<2>(item, group, {keys, stager_.keys(staged, group + 1)}, stride, beside);
@@ -285,8 +286,8 @@ class Bf16Attention {
     return item.tile->num_rows <= AttentionUnit::kFewRows;
   }
   enum class Values {
-    kInPages,   ///< read where they lie
-    kInSlices,  ///< staged where they are used: nobody else will, and there they stay near
+    kInPages,   ///< read in place
+    kInSlices,  ///< staged where they are used: only this tile needs them, and they stay in cache
     kStaged,    ///< for all tiles
   };
   [[nodiscard]] Values where_values_are(const TileChunk& item) const {
@@ -294,10 +295,10 @@ class Bf16Attention {
     return has_few_rows(item) ? Values::kInSlices : Values::kStaged;
   }
 
-  /// The row's softmax, its weights in bf16; 0 for what it does not see.
+  /// The row's softmax, its weights in bf16; 0 for masked tokens.
   void weigh(const TileChunk& item, int row) const {
     std::uint16_t* const weights = item.weights + row * kPairTokens;
-    // The weights of the group that begins with token i.
+    // The weights of the group that starts with token i.
     const auto put = [weights](std::int64_t i, Vec lanes) __attribute__((always_inline)) {
       std::uint16_t* to = weights + (i & -kPairTokens) * kQueryTileRows + (i & kGroupTokens);
       _mm256_store_si256(reinterpret_cast<__m256i*>(to),
@@ -314,8 +315,8 @@ class Bf16Attention {
     for (; i < end; i += kGroupTokens) put(i, zero());
   }
 
-  /// Whether a group that some row sees only a part of has a value that is not finite; what was
-  /// never written may be such. Numbers of 8 bits are finite, whatever their bits.
+  /// Whether a group that is partly masked for some row has a non-finite value; slots that were
+  /// never written may. 8-bit numbers are always finite.
   [[nodiscard]] bool has_hidden_broken_value(const TileChunk& item) const {
     if constexpr (scale_bytes(kType) != 0) return false;
     std::int64_t common_first = 0;
@@ -324,7 +325,7 @@ class Bf16Attention {
       common_first = max_of(common_first, item.first[row]);
       common_last = min_of(common_last, item.last[row]);
     }
-    // What is staged for all tiles has whole pairs, with tokens that none of these rows sees.
+    // Staged data covers whole pairs, with tokens that none of these rows attends to.
     const StagedChunk& staged = *item.staged;
     const bool is_alone = where_values_are(item) == Values::kInSlices;
     const std::int64_t seen_first =
@@ -347,7 +348,7 @@ class Bf16Attention {
       return add_values(item, 0, tile.num_rows, item.tile_first, item.tile_last,
                         where_values_are(item), beside);
     }
-    // A weight of 0 does not keep out what is not finite: each row alone, with what it sees.
+    // A weight of 0 does not mask non-finite values: each row alone, with its visible tokens.
     Nothing nothing;
     for (int row = 0; row < tile.num_rows; ++row) {
       if (item.last[row] < item.first[row]) continue;

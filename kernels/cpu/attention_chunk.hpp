@@ -1,10 +1,10 @@
 #pragma once
 // Attention of a few query rows to one chunk of a sequence's tokens.
 //
-// The tokens of a sequence are cut in chunks of kChunkTokens counted from position 0, whatever the
-// block size and however the queries come. A chunk's result is a softmax of its own (largest score,
-// sum of exponentials, weighted values); results of chunks are merged in order. So the bits of a
-// query's output depend on its position and its keys alone.
+// The tokens of a sequence are split into chunks of kChunkTokens counted from position 0,
+// independent of the block size and of how queries are batched. The result of a chunk is an
+// online-softmax state (largest score, sum of exponentials, weighted values); results of chunks are
+// merged in order. So the bits of a query's output depend only on its position and its keys.
 
 #include "kernels/cpu/kv_layout.hpp"
 #include "kernels/cpu/math.hpp"
@@ -21,26 +21,26 @@ inline constexpr int kQueryTileRows = 32;
 inline constexpr int kQueryTileRows = 16;
 #endif
 
-/// The rows of a tile: num_rows consecutive (token, head of the group) pairs that read one KV head.
+/// The rows of a tile: num_rows consecutive (token, head of the group) pairs that use one KV head.
 struct QueryTile {
   std::int64_t kv_head = 0;
   const std::int32_t* block_table = nullptr;
   int num_rows = 0;
   const float* q[kQueryTileRows];
   float* out[kQueryTileRows];
-  // Positions of the first and the last key that each row sees.
+  // Positions of the first and the last key that each row attends to.
   std::int64_t first_visible[kQueryTileRows];
   std::int64_t last_visible[kQueryTileRows];
-  bool is_whole = false;  ///< its chunks are attended one after the other by one thread
+  bool is_whole = false;  ///< its chunks are processed in order by one thread
 };
 
-/// Whether the row sees any token of the chunk.
+/// Whether the row attends to any token of the chunk.
 TROUPE_INLINE bool sees_chunk(const QueryTile& tile, int row, std::int64_t chunk) {
   return tile.first_visible[row] < (chunk + 1) * kChunkTokens &&
          tile.last_visible[row] >= chunk * kChunkTokens;
 }
 
-/// The chunks that some row of the tile sees.
+/// The chunks that some row of the tile attends to.
 struct ChunkRange {
   std::int64_t first;
   std::int64_t end;
@@ -51,21 +51,21 @@ TROUPE_INLINE ChunkRange visible_chunks(const QueryTile& tile) {
           tile.last_visible[tile.num_rows - 1] / kChunkTokens + 1};
 }
 
-/// Softmax of a stretch of tokens: exponentials and `out` are relative to the largest score, and
-/// `out` is not yet divided by `sum`.
+/// Online-softmax state of a range of tokens: exponentials and `out` are relative to the largest
+/// score, and `out` is not yet divided by `sum`.
 struct SoftmaxState {
   float* max;  ///< [rows], largest score times log2(e)
   float* sum;  ///< [rows]
   float* out;  ///< [rows, head_dim]
 };
 
-/// Of a chunk's tokens, for types that have scales.
+/// Scales of a chunk's tokens, for types that have them.
 struct ChunkScales {
   alignas(64) float keys[kChunkTokens];
   alignas(64) float values[kChunkTokens];
 };
 
-/// What attend_chunk computes with; large, so one per running tile.
+/// Scratch memory of attend_chunk; large, so one per running tile.
 struct ChunkScratch {
   alignas(64) float scores[kQueryTileRows][kChunkTokens];
   alignas(64) std::byte staged_keys[kMaxHeadDim * kLanes * 4];
@@ -74,7 +74,7 @@ struct ChunkScratch {
 };
 
 /// scores[r][v * kLanes ...] = q[r] . keys, summed over d in order; keys[v] are kLanes tokens whose
-/// element d lies at d * key_stride numbers.
+/// element d is at d * key_stride.
 template <ElementType kType, int kRows, int kVectors>
 TROUPE_INLINE void score_keys(const float* const* q, const std::byte* const* keys,
                               std::int64_t key_stride, std::int64_t head_dim,
@@ -147,7 +147,7 @@ TROUPE_INLINE void score_chunk(const QueryTile& tile, const KvCacheView& cache,
              position % cache.block_size * kNumberBytes;
     }
     for (std::int64_t lane = 0; lane < kLanes; ++lane) {
-      // Lanes outside of the range repeat a token of it: their scores are not used.
+      // Lanes outside of the range repeat a token in it: their scores are not used.
       const std::int64_t in_chunk = max_of(first, min_of(last, group * kLanes + lane));
       const std::int64_t token = chunk_start + in_chunk;
       const std::byte* keys =
@@ -237,7 +237,7 @@ TROUPE_INLINE void softmax_scores(const AttentionArgs& args, const ChunkScales& 
     const Vec power = fma(score_at(i), broadcast(factor), broadcast(-row_max));
     Vec weight = visible(exp2(power), zero());
     sum = sum + weight;
-    // A scale that nobody should see may not be finite.
+    // The scale of a masked token may not be finite.
     if constexpr (kScaled) weight = visible(weight * load(scales.values + i), zero());
     put(i, weight);
   });
@@ -297,9 +297,8 @@ TROUPE_INLINE void weigh_values_of_rows(const float (*weights)[kChunkTokens],
   }
 }
 
-/// The softmax of each row over the chunk. Rows that do not see it are left as they are. A row
-/// touches no value outside of its own range, so what is wrong in a later token cannot reach an
-/// earlier one.
+/// The softmax of each row over the chunk. Rows that do not attend to it are unchanged. A row reads
+/// no value outside of its own range, so invalid values of later tokens cannot affect it.
 template <ElementType kType>
 void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t chunk,
                   ChunkScratch& scratch, const SoftmaxState& state) {
@@ -340,7 +339,7 @@ void attend_chunk(const AttentionArgs& args, const QueryTile& tile, std::int64_t
   }
   for_each_row_group(tile.num_rows, [&](int row, auto rows) {
     constexpr int kRows = decltype(rows)::value;
-    // Each row reads its range in order: alone, then with the others of the group, then alone.
+    // Each row reads its range in order: alone, then with the other rows of the group, then alone.
     std::int64_t common_first = 0;
     std::int64_t common_last = kChunkTokens - 1;
     for (int r = row; r < row + kRows; ++r) {

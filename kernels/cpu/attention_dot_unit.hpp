@@ -8,14 +8,14 @@ namespace troupe::TROUPE_ISA {
 
 class AttentionUnit {
  public:
-  /// It is made of the same parts of the CPU as the softmax: doing both at once gains nothing.
+  /// It shares execution ports with the softmax's vector code: interleaving gains nothing.
   static constexpr bool kWorksBesideVectors = false;
-  /// So few rows wait for memory, not for the unit.
+  /// Up to this number of rows, memory is the bottleneck, not the unit.
   static constexpr int kFewRows = 8;
-  /// Whether values are read where they lie, if pairs lie side by side there.
+  /// Whether values are read in place, if pairs are adjacent there.
   static constexpr bool kReadsPages = true;
 
-  /// How many elements of values it takes at once: of few rows many, which lie side by side.
+  /// How many elements of values are processed at once: for few rows many, which are adjacent.
   static std::int64_t value_cols(int num_rows, std::int64_t head_dim) {
     if (num_rows <= 2 && head_dim % 128 == 0) return 128;
     if (num_rows <= 4 && head_dim % 64 == 0) return 64;
@@ -57,7 +57,7 @@ class AttentionUnit {
   }
 
  private:
-  /// Of some rows and vectors, in registers.
+  /// A block of rows and vectors in registers.
   template <int kRows, int kVectors>
   struct Sums {
     __m512 sums[kRows][kVectors];
@@ -121,7 +121,7 @@ class AttentionUnit {
             const std::uint16_t* x = weights + (pair * kQueryTileRows + first) * kPairTokens;
             TROUPE_UNROLL
             for (int g = 0; g < 2; ++g, x += kGroupTokens) {
-              if (values.groups[g] == nullptr) continue;  // nobody sees it
+              if (values.groups[g] == nullptr) continue;  // masked for all rows
               const std::byte* from[kVectors];
               TROUPE_UNROLL
               for (int v = 0; v < kVectors; ++v) from[v] = values.groups[g] + v * values.col_stride;

@@ -1,11 +1,11 @@
 #pragma once
-// From the softmax over each chunk to that over all of them.
+// Merges the online-softmax states of chunks.
 
 #include "kernels/cpu/attention_chunk.hpp"
 
 namespace troupe::TROUPE_ISA {
 
-/// A SoftmaxState in memory of its own, for the rows of one tile.
+/// A SoftmaxState with its own memory, for the rows of one tile.
 struct TileState {
   alignas(64) float max[kQueryTileRows] = {};
   alignas(64) float sum[kQueryTileRows] = {};
@@ -13,7 +13,7 @@ struct TileState {
   SoftmaxState view() { return {max, sum, out}; }
 };
 
-/// Takes the rows' softmax over one more chunk into their total.
+/// Merges the rows' softmax over one more chunk into their total.
 inline void merge_chunk(const QueryTile& tile, std::int64_t chunk, std::int64_t head_dim,
                         const SoftmaxState& part, const SoftmaxState& total) {
   alignas(64) float max_of_both[kQueryTileRows];
@@ -62,7 +62,7 @@ inline void copy(const SoftmaxState& from, int num_rows, std::int64_t head_dim,
   std::memcpy(to.out, from.out, rows * static_cast<std::size_t>(head_dim) * sizeof(float));
 }
 
-/// Whether every row of the tile sees the chunk: a total may begin with it.
+/// Whether every row of the tile attends to the chunk: a total may start with it.
 inline bool all_see_chunk(const QueryTile& tile, std::int64_t chunk) {
   for (int row = 0; row < tile.num_rows; ++row) {
     if (!sees_chunk(tile, row, chunk)) return false;
@@ -91,8 +91,9 @@ inline void write_out(const AttentionArgs& args, const QueryTile& tile, const So
   if (bypasses_caches) finish_stores_around_caches();
 }
 
-/// The tile's output from the softmax over each of its chunks, in order: begin(chunk, total) puts
-/// the first into the total, if all rows see it; part(chunk) is the softmax over another.
+/// Computes the tile's output from the softmax over each of its chunks, in order: begin(chunk,
+/// total) stores the first into the total, if all rows attend to it; part(chunk) is the softmax
+/// over another.
 template <class Begin, class Part>
 void merge_all(const AttentionArgs& args, const QueryTile& tile, const Begin& begin,
                const Part& part) {

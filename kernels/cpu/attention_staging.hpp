@@ -1,6 +1,6 @@
 #pragma once
-// Keys and values of a chunk on their way into a bf16 unit: where they lie in pages, or copies of
-// them that the unit can read.
+// Prepares keys and values of a chunk for a bf16 unit: in place in their pages, or as copies in a
+// layout that the unit can read.
 
 #include "kernels/cpu/attention_chunk.hpp"
 #include "kernels/cpu/bf16.hpp"
@@ -17,8 +17,8 @@ TROUPE_INLINE __m512i load_bytes(const std::byte* from) {
   return _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
 
-/// 1/256 of 32 numbers of kF8E4M3: the bits with another exponent; those below 2^-6, which have
-/// none, are looked up.
+/// 1/256 of 32 numbers of kF8E4M3: the same bits with another exponent; subnormals (below 2^-6) are
+/// looked up.
 TROUPE_INLINE __m512i bf16_of_f8e4m3(__m512i bytes) {
   alignas(64) static constexpr std::uint16_t kSubnormal[32] = {
       0x0000, 0x3700, 0x3780, 0x37c0, 0x3800, 0x3820, 0x3840, 0x3860};  // m 2^-17
@@ -31,7 +31,7 @@ TROUPE_INLINE __m512i bf16_of_f8e4m3(__m512i bytes) {
   return _mm512_ternarylogic_epi64(halves, bytes, sign, 0xf8);  // halves | (bytes & sign)
 }
 
-/// 32 numbers in bf16, exactly; of kF8E4M3 1/256 of them.
+/// 32 numbers in bf16, exactly; for kF8E4M3 1/256 of them.
 template <ElementType kType>
 TROUPE_INLINE __m512i widen_to_bf16(const std::byte* from) {
   if constexpr (kType == ElementType::kF8E4M3) {
@@ -43,25 +43,25 @@ TROUPE_INLINE __m512i widen_to_bf16(const std::byte* from) {
   }
 }
 
-/// Values of a pair of groups as the unit reads them: of each group 8 pairs of tokens, row_stride
-/// bytes apart, in it 16 elements of both tokens; the next 16 elements lie col_stride bytes
+/// Values of a pair of groups as read by the unit: of each group 8 pairs of tokens, row_stride
+/// bytes apart, each with 16 elements of both tokens; the next 16 elements are col_stride bytes
 /// further.
 struct GroupValues {
-  const std::byte* groups[2];  ///< null: nobody sees the group
+  const std::byte* groups[2];  ///< null: masked for all rows
   std::int64_t row_stride;
   std::int64_t col_stride;
 };
 
-/// What the tiles of rows share of a chunk.
+/// The parts of a chunk shared by the tiles of rows.
 struct StagedChunk {
   std::int64_t start = -1;  ///< position of its first token
-  // Its tokens that some tile sees.
+  // Its tokens that some tile attends to.
   std::int64_t first = 0;
   std::int64_t last = -1;
   // One bit for each pair of groups that is staged.
   unsigned keys_staged = 0;
   unsigned values_staged = 0;
-  // Where the groups that some tile sees a part of lie in their pages, if these hold whole groups.
+  // Partly visible groups in their pages, if pages hold whole groups.
   const std::byte* page_keys[kChunkGroups];
   const std::byte* page_values[kChunkGroups];
   ChunkScales scales;
@@ -69,16 +69,16 @@ struct StagedChunk {
   alignas(64) std::byte values[kChunkTokens * kMaxHeadDim * 2];
 };
 
-/// Stages chunks for tiles of rows of one sequence and KV head, in order of their positions. It
-/// owns nothing.
+/// Stages chunks for tiles of rows of one sequence and KV head, in order of their positions. Owns
+/// nothing.
 template <ElementType kType>
 class ChunkStager {
  public:
   /// Of values: the pairs of a pair of groups by 16 elements.
   static constexpr std::int64_t kTileBytes = 1024;
 
-  /// staged_keys: of one chunk, where they cannot be read as they lie, [group, head_dim / 2, 16, 2]
-  /// in bf16.
+  /// staged_keys: of one chunk, where they cannot be read in place, [group, head_dim / 2, 16, 2] in
+  /// bf16.
   ChunkStager(const KvCacheView& cache, const QueryTile* tiles, int num_tiles,
               std::byte* staged_keys)
       : cache_(cache),
@@ -88,7 +88,7 @@ class ChunkStager {
         last_tile_(tiles[num_tiles - 1]),
         staged_keys_(staged_keys) {}
 
-  /// The chunk, as far as all tiles see it; nothing of it is staged yet.
+  /// Begins a chunk, as far as all tiles attend to it; nothing of it is staged yet.
   void begin(StagedChunk& staged, std::int64_t start) const {
     staged.start = start;
     staged.first = max_of(0, first_tile_.first_visible[0] - start);
@@ -109,7 +109,7 @@ class ChunkStager {
       gather_scales(first_tile_, cache_, start, staged.first, staged.last, staged.scales);
   }
 
-  /// The group's keys as tiles take them, key_stride() bytes from pair of elements to pair. Pre:
+  /// The group's keys in the unit's layout, key_stride() bytes between pairs of elements. Pre:
   /// those of its pair are staged.
   [[nodiscard]] TROUPE_INLINE const std::byte* keys(const StagedChunk& staged,
                                                     std::int64_t group) const {
@@ -120,9 +120,9 @@ class ChunkStager {
     return reads_pages() ? cache_.block_size * 4 : 64;
   }
 
-  /// Whether keys, and values in pairs of tokens, can be read where they lie.
+  /// Whether keys, and values in pairs of tokens, can be read in place.
   [[nodiscard]] TROUPE_INLINE bool reads_pages() const { return is_paired_ && !kIsScaled; }
-  /// From element d of the values of a pair of groups on, where they lie. Pre: reads_pages().
+  /// The values of a pair of groups from element d on, in place. Pre: reads_pages().
   [[nodiscard]] TROUPE_INLINE GroupValues values_in_pages(const StagedChunk& staged,
                                                           std::int64_t pair, std::int64_t d) const {
     GroupValues values{{}, head_dim_ * 4, 64};
@@ -134,17 +134,17 @@ class ChunkStager {
     }
     return values;
   }
-  /// The same of those that stage_values staged.
+  /// As above for those staged by stage_values.
   [[nodiscard]] TROUPE_INLINE GroupValues staged_values(const StagedChunk& staged,
                                                         std::int64_t pair, std::int64_t d) const {
     return in_tiles(staged.values + (pair * head_dim_ + d) * kPairTokens * 2);
   }
-  /// Of two tiles, or more.
+  /// For two or more tiles.
   [[nodiscard]] TROUPE_INLINE static GroupValues in_tiles(const std::byte* tiles) {
     return {{tiles, tiles + kTileBytes / 2}, 64, kTileBytes};
   }
 
-  /// Those of a pair of groups, if they must be and are not yet.
+  /// Stages the keys of a pair of groups, if needed and not done yet.
   void stage_keys(StagedChunk& staged, std::int64_t pair) const {
     if (reads_pages() || (staged.keys_staged >> pair & 1) != 0) return;
     staged.keys_staged |= 1u << pair;
@@ -162,8 +162,8 @@ class ChunkStager {
     }
   }
 
-  /// Elements d ... d + 31 of the values of a pair of groups, as two tiles; zero for tokens outside
-  /// of [first, last], `exactly`: also in a group that is in it partly.
+  /// Stages elements d ... d + 31 of the values of a pair of groups, as two tiles; zero for tokens
+  /// outside of [first, last], with `exactly` also in a group that is partly inside.
   void stage_slice(const StagedChunk& staged, std::int64_t pair, std::int64_t d, std::int64_t first,
                    std::int64_t last, bool exactly, std::byte* to) const {
     for (std::int64_t group = 2 * pair; group < 2 * pair + 2; ++group, to += kTileBytes / 2) {
@@ -195,7 +195,7 @@ class ChunkStager {
     }
   }
 
-  /// Whether a value of the group is not finite, of its tokens in [first, last] at least. Only for
+  /// Whether the group has a non-finite value, at least among its tokens in [first, last]. Only for
   /// kBF16.
   [[nodiscard]] bool has_broken_value(const StagedChunk& staged, std::int64_t group,
                                       std::int64_t first, std::int64_t last) const {
@@ -209,11 +209,11 @@ class ChunkStager {
   }
 
  private:
-  /// Numbers of 8 bits, which have scales, are staged in bf16 on their way into tiles.
+  /// 8-bit numbers, which have scales, are converted to bf16 when they are staged.
   static constexpr bool kIsScaled = scale_bytes(kType) != 0;
   static constexpr std::int64_t kNumberBytes = element_bytes(kType);
 
-  /// The block of keys, or of values, that has this position.
+  /// The block of keys, or of values, of this position.
   [[nodiscard]] TROUPE_INLINE const std::byte* keys_at(std::int64_t position) const {
     return key_block(cache_, first_tile_.block_table[position / cache_.block_size],
                      first_tile_.kv_head);
@@ -222,7 +222,7 @@ class ChunkStager {
     return value_block(cache_, first_tile_.block_table[position / cache_.block_size],
                        first_tile_.kv_head);
   }
-  /// The group's tokens among [first, last]: f(number in the group, position).
+  /// Calls f(index in the group, position) for the group's tokens among [first, last].
   template <class F>
   void for_each_token(std::int64_t start, std::int64_t group, std::int64_t first, std::int64_t last,
                       const F& f) const {
@@ -232,7 +232,7 @@ class ChunkStager {
     }
   }
 
-  /// A number as bf16, which it is or which holds it exactly.
+  /// A number as bf16, exactly.
   TROUPE_INLINE static void stage_number(const std::byte* numbers, std::int64_t number,
                                          std::byte* to) {
     if constexpr (kIsScaled) {
@@ -250,7 +250,7 @@ class ChunkStager {
       _mm512_store_si512(to, _mm512_loadu_si512(numbers));
   }
 
-  /// The keys of a group as a page of 16 tokens in bf16 holds them.
+  /// Stages the keys of a group in the layout of a page of 16 tokens in bf16.
   void stage_keys_of(const StagedChunk& staged, std::int64_t group) const {
     std::byte* to = staged_keys_ + group * kGroupTokens * head_dim_ * 2;
     if (is_paired_) {

@@ -7,14 +7,14 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// Holds this thread's tile configuration while it lives.
+/// Owns this thread's tile configuration during its lifetime.
 class AttentionUnit {
  public:
-  /// While it multiplies, the CPU can do other things, if their instructions stand near.
+  /// The CPU executes vector code in parallel with it, if the instructions are close together.
   static constexpr bool kWorksBesideVectors = true;
-  /// So few rows wait for memory, not for the unit.
+  /// Up to this number of rows, memory is the bottleneck, not the unit.
   static constexpr int kFewRows = 16;
-  /// Rows of values must lie side by side.
+  /// Rows of values must be adjacent.
   static constexpr bool kReadsPages = false;
 
   static std::int64_t value_cols(int, std::int64_t) { return 32; }
@@ -65,7 +65,7 @@ class AttentionUnit {
     GroupValues next = values_of(first_pair);
     for (std::int64_t pair = first_pair; pair < end_pair; ++pair) {
       const GroupValues values = next;
-      // What was just stored cannot be loaded as tiles for a while.
+      // Freshly stored data cannot be loaded as tiles for a while.
       if (pair + 1 < end_pair) next = values_of(pair + 1);
       const std::uint16_t* of_rows = weights + pair * kQueryTileRows * kPairTokens;
       TROUPE_TILE_LOAD(4, of_rows, 64);

@@ -5,8 +5,8 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// to[0, n) = x[0, n) as bf16, to nearest even; to[n, padded) = 0. Subnormal numbers become zero,
-/// as the bf16 units take them.
+/// to[0, n) = x[0, n) as bf16, round to nearest even; to[n, padded) = 0. Subnormal numbers become
+/// zero, as in the bf16 units.
 TROUPE_INLINE void round_to_bf16(const float* x, std::int64_t n, std::int64_t padded,
                                  std::uint16_t* to) {
   std::int64_t i = 0;

@@ -1,4 +1,4 @@
-// bf16 weights into 12 bits.
+// Lossless compression of bf16 weights to 12 bits.
 
 #include "kernels/cpu/compact.hpp"
 
@@ -12,12 +12,12 @@
 namespace troupe::TROUPE_ISA {
 namespace {
 
-/// The shards of a packed matrix as they are, and where they go.
+/// The shards of a packed matrix, uncompressed and compressed.
 struct Shards {
   PanelLayout from;
   PanelLayout to;
   std::int64_t count;
-  std::int64_t lines;  ///< of a shard, as it is
+  std::int64_t lines;  ///< of an uncompressed shard
 
   explicit Shards(WeightSpec spec) {
     from = panel_layout(spec);
@@ -33,7 +33,7 @@ __m512i exponents_of(__m512i line) {
   return _mm512_and_si512(_mm512_srli_epi16(line, 7), _mm512_set1_epi16(0xff));
 }
 
-/// Codes of exponents; a bit of `is_exception` for each that has none.
+/// Codes of exponents; sets a bit of `is_exception` for each exponent without a code.
 __m512i codes_of(__m512i exponents, __m512i base, __mmask32& is_exception) {
   const __m512i codes = _mm512_maskz_sub_epi16(_mm512_test_epi16_mask(exponents, exponents),
                                                exponents, base);  // exponent 0: code 0
@@ -44,14 +44,15 @@ __m512i codes_of(__m512i exponents, __m512i base, __mmask32& is_exception) {
   return codes;
 }
 
-/// The exponents that get a code, so that few weights are exceptions.
+/// The range of exponents that have codes, chosen to minimise exceptions.
 struct Window {
   std::int32_t exponent_base = 0;
   std::int64_t num_exceptions = 0;
 };
 Window choose_window(const std::byte* shard, std::int64_t num_lines) {
-  // A sample tells which are frequent; the largest would not, as a single weight may be far larger.
-  constexpr std::int64_t kSampled = 7;  // one line of so many: in turn each of a pair's
+  // Estimated from a sample; the largest exponent is no guide, since a single weight may be far
+  // larger.
+  constexpr std::int64_t kSampled = 7;  // sample one line in this many: each line of a pair in turn
   std::int64_t counts[256] = {};
   for (std::int64_t i = 0; i < num_lines; i += kSampled) {
     alignas(64) std::uint16_t exponents[32];
@@ -112,13 +113,13 @@ void encode_shard(const std::byte* shard, std::int64_t num_lines, std::int32_t e
 
 std::int64_t compact_bytes(const OpContext& context, const WeightSpec& spec,
                            const std::byte* packed) noexcept {
-  // What it saves must be worth unpacking it at every use.
+  // The saving must be worth unpacking at every use.
   constexpr std::int64_t kMostOf8Parts = 7;
   if (spec.quantized != QuantizedType::kNone || spec.type != ElementType::kBF16 ||
       spec.mode != ComputeMode::kBF16)
     return 0;
   const Shards shards(spec);
-  std::atomic<std::int64_t> num_exceptions{shards.count};  // one ends those of a shard
+  std::atomic<std::int64_t> num_exceptions{shards.count};  // each shard has a terminator
   context.pool->parallel_for(shards.count, [&](std::int64_t i) {
     const Window window = choose_window(packed + i * shards.from.shard_bytes, shards.lines);
     num_exceptions.fetch_add(window.num_exceptions, std::memory_order_relaxed);

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers of each ElementType, one at a time.
+// Conversion of single numbers of each ElementType.
 
 #include <cstdint>
 #include <cstring>
@@ -35,7 +35,7 @@ TROUPE_INLINE float from_f16(std::uint16_t half) {
   const float subnormal = static_cast<float>(fraction) * 0x1p-24f;
   return sign != 0 ? -subnormal : subnormal;
 }
-/// Round to nearest even; too large becomes infinity, NaN stays NaN.
+/// Round to nearest even; overflow becomes infinity, NaN stays NaN.
 TROUPE_INLINE std::uint16_t to_f16(float value) {
   const std::uint32_t bits = float_bits(value);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
@@ -51,12 +51,12 @@ TROUPE_INLINE std::uint16_t to_f16(float value) {
   return static_cast<std::uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
-/// 1/256 of the number, as its bits are those of an f16 with less exponent.
+/// 1/256 of the number, since its bits are those of an f16 with a shorter exponent.
 TROUPE_INLINE float from_f8e4m3(std::uint8_t byte) {
   return from_f16(static_cast<std::uint16_t>((byte & 0x80) << 8 | (byte & 0x7f) << 7));
 }
 
-/// Element i of an array of the type, widened; of kF8E4M3 1/256 of it.
+/// Element i of an array of the type, widened; for kF8E4M3 1/256 of it.
 template <ElementType kType>
 TROUPE_INLINE float load_element(const void* array, std::int64_t i) {
   if constexpr (kType == ElementType::kI8) {
@@ -73,7 +73,7 @@ TROUPE_INLINE float load_element(const void* array, std::int64_t i) {
     return kType == ElementType::kBF16 ? from_bf16(half) : from_f16(half);
   }
 }
-/// Not for types of 8 bits: see rope_and_write_kv.
+/// Not for 8-bit types: see rope_and_write_kv.
 template <ElementType kType>
 TROUPE_INLINE void store_element(void* array, std::int64_t i, float value) {
   if constexpr (kType == ElementType::kF32) {

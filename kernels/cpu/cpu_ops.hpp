@@ -1,6 +1,5 @@
 #pragma once
-// What each instruction set provides: the functions behind one OpTable. See kernels/ops.hpp for
-// what they do.
+// The functions of each instruction set's OpTable. See kernels/ops.hpp for their semantics.
 
 #include "kernels/ops.hpp"
 

@@ -1,4 +1,4 @@
-// Rows taken from tables.
+// Row lookup in tables.
 
 #include <string.h>
 

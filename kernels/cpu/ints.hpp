@@ -1,6 +1,6 @@
 #pragma once
-// One vector of 32-bit integers, and the inner products of bytes that end in them: exact, so
-// that every instruction set finds the same sums.
+// One vector of 32-bit integers, and the inner products of bytes that accumulate into it: exact, so
+// that every instruction set computes the same sums.
 
 #include <cstdint>
 #include <cstring>
@@ -9,8 +9,8 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// 4-bit numbers are stored plus 8; products with them are taken as they lie, and 8 times the sum
-/// of the other factor is taken off.
+/// 4-bit numbers are stored with this bias; products use them as stored, and 8 times the sum of the
+/// other factor is subtracted.
 inline constexpr std::int32_t kInt4Bias = 8;
 
 #if defined(__AVX512F__)
@@ -18,7 +18,7 @@ inline constexpr std::int32_t kInt4Bias = 8;
 struct Ints {
   __m512i v;
 };
-/// 8-bit weights are stored plus this: VNNI takes unsigned times signed.
+/// 8-bit weights are stored with this bias: VNNI multiplies unsigned by signed.
 inline constexpr std::int32_t kInt8Bias = 128;
 
 TROUPE_INLINE Ints broadcast_int(std::int32_t x) { return {_mm512_set1_epi32(x)}; }
@@ -63,12 +63,12 @@ TROUPE_INLINE Ints dot_int8(Ints sum, Ints weights, Ints x) {
 }
 TROUPE_INLINE Ints dot_int4(Ints sum, Ints weights, Ints x) { return dot_int8(sum, weights, x); }
 #else
-/// Pairs of products of these do not leave 16 bits: at most 2 * 15 * 127.
+/// Pairs of products do not overflow 16 bits: at most 2 * 15 * 127.
 TROUPE_INLINE Ints dot_int4(Ints sum, Ints weights, Ints x) {
   const __m256i pairs = _mm256_maddubs_epi16(weights.v, x.v);
   return {_mm256_add_epi32(sum.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 }
-/// As |w| times x with the sign of w: at most 2 * 128 * 127.
+/// Computed as |w| times x with the sign of w: at most 2 * 128 * 127.
 TROUPE_INLINE Ints dot_int8(Ints sum, Ints weights, Ints x) {
   return dot_int4(sum, {_mm256_abs_epi8(weights.v)}, {_mm256_sign_epi8(x.v, weights.v)});
 }

@@ -1,6 +1,6 @@
 #pragma once
-// exp, tanh and what is made of them, for vectors: accurate to a few units in the last place over
-// the whole range, the same in every lane.
+// exp, tanh and derived functions for vectors: accurate to a few units in the last place over the
+// whole range, the same in every lane.
 
 #include "kernels/cpu/simd.hpp"
 
@@ -26,9 +26,9 @@ TROUPE_INLINE Vec exp(Vec x) {
   return scale_by_power_of_2(y, n);
 }
 
-/// 2^x for x <= 128, half as many operations as exp: the polynomial of degree 5 with the smallest
-/// relative error (8.3e-8) that is exactly 1 at 0. Below -126 the result is that of -126, since
-/// CPUs are slow to make subnormal numbers; NaN stays NaN.
+/// 2^x for x <= 128, with half as many operations as exp: the polynomial of degree 5 with the
+/// smallest relative error (8.3e-8) that is exactly 1 at 0. Below -126 the result is that of -126,
+/// since CPUs are slow with subnormal numbers; NaN stays NaN.
 TROUPE_INLINE Vec exp2(Vec x) {
   const Split power = split(max(broadcast(-126.0f), x));
   Vec p = broadcast(1.8671312822e-3f);

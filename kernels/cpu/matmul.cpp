@@ -1,5 +1,5 @@
 // Matrix times packed weights. Every element of the product is reduced over k in one order,
-// whatever the number of rows: rows, panels and threads only decide who computes it and when.
+// whatever the number of rows: rows, panels and threads only affect who computes it and when.
 
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/matmul_f32.hpp"
@@ -30,7 +30,7 @@ bool uses_bf16_unit(const WeightSpec& spec) {
 }
 #endif
 
-/// A product in parts: the shards of a weight that are in use.
+/// A product split by the shards of a weight that are in use.
 struct Product {
   PackedWeight weight;
   PanelLayout layout;
@@ -46,7 +46,7 @@ struct Product {
   }
 };
 
-/// A shard of a panel, and where a thread goes on behind it.
+/// A shard of a panel, and where the thread continues after it.
 struct ShardInChunk {
   std::int64_t index;  ///< of the product's shards
   const std::byte* data;
@@ -55,7 +55,7 @@ struct ShardInChunk {
   const std::byte* next_chunk;
 };
 
-/// f(row, number of rows, block, number of blocks) for all of num_rows, in blocks of up to
+/// Calls f(row, number of rows, block, number of blocks) for num_rows rows in blocks of up to
 /// kMaxRows.
 template <int kMaxRows, class F>
 TROUPE_INLINE void for_each_row_block(std::int64_t num_rows, const F& f) {
@@ -66,16 +66,16 @@ TROUPE_INLINE void for_each_row_block(std::int64_t num_rows, const F& f) {
   }
 }
 
-/// Covers the product with chunks of one or more panels by up to kChunkRows rows.
-/// multiply(unit, first_row, num_rows, shard, sums) fills the sums of a chunk's rows by one shard,
-/// [num_rows, layout.cols].
+/// Covers the product with chunks of one or more panels by up to kChunkRows rows. multiply(unit,
+/// first_row, num_rows, shard, sums) computes the sums of a chunk's rows for one shard, [num_rows,
+/// layout.cols].
 template <int kMaxRows, class Store, class Multiply>
 TROUPE_INLINE void for_each_shard(const OpContext& context, const Product& product,
                                   std::int64_t num_rows, const Store& store,
                                   const Multiply& multiply) {
   constexpr std::int64_t kBlockRows = kMaxRows;
   constexpr std::int64_t kChunkRows = 8 * kBlockRows > 192 ? 8 * kBlockRows : 192;
-  // Small enough that threads end together, large enough that they seldom meet at the counter.
+  // Small enough that threads finish together, large enough for low contention on the counter.
   constexpr std::int64_t kChunksPerThread = 16;
   constexpr std::int64_t kMinChunkProducts = 64 * kKi;
   constexpr std::int64_t kMaxChunkProducts = 256 * kKi;
@@ -97,7 +97,7 @@ TROUPE_INLINE void for_each_shard(const OpContext& context, const Product& produ
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
     const std::int64_t first_row = chunk % row_chunks * kChunkRows;
     const std::int64_t end_row = min_of(num_rows, first_row + kChunkRows);
-    // Which this thread is likely to get when all have done theirs.
+    // The chunk that this thread is likely to get next.
     const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
     const std::byte* const next_chunk_panel =
         product.panel(next_chunk / row_chunks * panels_per_chunk);
@@ -157,8 +157,8 @@ void multiply_f32(const OpContext& context, const Product& product, ConstMatrix 
 #if defined(TROUPE_BF16_TILES)
 
 /// Every chunk is some panels by some rows; in it, every panel is multiplied by groups of rows
-/// whose sums stay near, and a stretch of the panel's depth at a time, which then stays near too
-/// while the rows pass. Stretches are long, since between them sums go to memory and back.
+/// whose sums stay in cache, and one stretch of the panel's depth at a time, which stays in cache
+/// while the rows are processed. Stretches are long, since sums are written to memory between them.
 template <class Store>
 void multiply_bf16(const OpContext& context, const Product& product, const RoundedRows& x,
                    const Store& store) {
@@ -189,9 +189,9 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
     const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
     const std::int64_t first_panel = chunk % panel_chunks * panels_per_chunk;
     const std::int64_t end_panel = min_of(layout.num_panels, first_panel + panels_per_chunk);
-    // Which this thread is likely to get when all have done theirs.
+    // The chunk that this thread is likely to get next.
     const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
-    // The first block asks for what it is about to use, the others for a share each of the next
+    // The first block prefetches what it is about to use, the others a share each of the next
     // panel.
     const std::int64_t shares = ceil_div(end_row - first_row, kTallRows) - 1;
     const std::int64_t share_lines = shares > 0 ? ceil_div(kStepLines, shares) : 0;
@@ -234,8 +234,8 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
 
 #elif defined(TROUPE_BF16_DOT)
 
-/// One block of rows unpacks the weights as it goes. Of several, the first unpacks a stretch of
-/// them for all, which stays near while the others pass.
+/// A single block of rows unpacks the weights on the fly. With several blocks, the first one
+/// unpacks a stretch for all of them, which stays in cache while the others use it.
 template <class Store>
 void multiply_compact(const OpContext& context, const Product& product, const RoundedRows& x,
                       const Store& store) {
@@ -296,8 +296,8 @@ void multiply_bf16(const OpContext& context, const Product& product, const Round
 
 #if defined(TROUPE_BF16_TILES)
 
-/// Every chunk is a panel by some rows; a stretch of the panel is unpacked, then all these rows are
-/// multiplied with it.
+/// Every chunk is a panel by some rows; a stretch of the panel is unpacked, then multiplied with
+/// all these rows.
 template <QuantizedType kType, bool kHasMinimums, class Store>
 void multiply_by_tiles(const OpContext& context, const Product& product, const QuantizedX& x,
                        std::int64_t num_rows, const Store& store) {
@@ -315,7 +315,7 @@ void multiply_by_tiles(const OpContext& context, const Product& product, const Q
     UnpackedStretch stretch;
     QuantizedTileUnit unit(spec.group_size);
     const std::int64_t panel = chunk % layout.num_panels;
-    // Which this thread is likely to get when all have done theirs.
+    // The chunk that this thread is likely to get next.
     const std::int64_t next_chunk = min_of(num_chunks - 1, chunk + context.pool->num_threads());
     const std::int64_t first_row = chunk / layout.num_panels * chunk_rows;
     const std::int64_t end_row = min_of(num_rows, first_row + chunk_rows);
@@ -325,7 +325,7 @@ void multiply_by_tiles(const OpContext& context, const Product& product, const Q
       for (std::int64_t g = 0; g < shard_groups; g += stretch_groups) {
         const std::int64_t num_groups = min_of(stretch_groups, shard_groups - g);
         unpack_stretch<kType>(spec, layout.group_bytes, shard, g, num_groups, stretch);
-        // The next stretch comes while this one is multiplied.
+        // The next stretch is prefetched while this one is multiplied.
         const bool is_last = s + 1 == num_shards && g + num_groups == shard_groups;
         Prefetch prefetcher{is_last ? product.panel(next_chunk % layout.num_panels)
                                     : shard + (g + num_groups) * layout.group_bytes};
@@ -390,7 +390,7 @@ void multiply(const OpContext& context, const Product& product, ConstMatrix x, c
   multiply_f32(context, product, x, store);
 }
 
-/// Whether what the gate lets through goes to the second product as its unit reads it.
+/// Whether the gated activations are stored in the input format of the second product's unit.
 bool keeps_hidden_rounded([[maybe_unused]] const WeightSpec& gate_up,
                           [[maybe_unused]] const WeightSpec& down) {
 #if defined(TROUPE_BF16_UNIT)
@@ -401,7 +401,7 @@ bool keeps_hidden_rounded([[maybe_unused]] const WeightSpec& gate_up,
 #endif
 }
 
-/// Bytes of what the gate lets through.
+/// Size of the gated activations in bytes.
 std::int64_t hidden_bytes(const WeightSpec& gate_up, const WeightSpec& down,
                           std::int64_t num_rows) {
   if (keeps_hidden_rounded(gate_up, down)) return matmul_workspace_bytes(down, num_rows);

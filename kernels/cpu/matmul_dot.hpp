@@ -9,10 +9,10 @@
 
 namespace troupe::TROUPE_ISA {
 
-// Where the lines of weights come from: those of a pair of k, pair after pair. at(pair) is what
-// passes by in memory meanwhile, kPairBytes for a pair.
+// Sources of weight lines: those of a pair of k, pair after pair. at(pair) is their address for
+// prefetching, kPairBytes for a pair.
 
-/// As they are.
+/// Uncompressed weights.
 class PlainLines {
  public:
   static constexpr bool kInRegisters = false;
@@ -30,7 +30,7 @@ class PlainLines {
   const std::byte* lines_;
 };
 
-/// Unpacked on their way, and kept for the blocks of rows that come next.
+/// Unpacks compressed weights, and keeps them for the following blocks of rows.
 class KeepingLines {
  public:
   static constexpr bool kInRegisters = true;
@@ -39,7 +39,7 @@ class KeepingLines {
   /// kept: aligned to 64.
   KeepingLines(const CompactLines& from, std::int64_t first_pair, std::byte* kept)
       : from_(from), first_pair_(first_pair), kept_(kept) {}
-  /// Behind what was loaded.
+  /// What follows the loaded lines.
   [[nodiscard]] const CompactLines& rest() const { return from_; }
   [[nodiscard]] TROUPE_INLINE const std::byte* at(std::int64_t pair) const {
     return from_.at(first_pair_ + pair);
@@ -57,7 +57,7 @@ class KeepingLines {
   std::byte* kept_;
 };
 
-/// What KeepingLines kept.
+/// The lines kept by KeepingLines.
 class KeptLines {
  public:
   static constexpr bool kInRegisters = false;
@@ -81,8 +81,8 @@ class DotUnit {
  public:
   static constexpr int kMaxRows = 6;
 
-  /// sums[r, n] = sum over num_pairs pairs of k in order, x: bf16 rows. `continues`: added to what
-  /// the sums are already.
+  /// sums[r, n] = sum over num_pairs pairs of k in order, x: bf16 rows. `continues`: adds to the
+  /// existing sums.
   template <class Lines>
   static void multiply(int num_rows, const std::uint16_t* x, std::int64_t x_stride, Lines& lines,
                        std::int64_t num_pairs, WeightPrefetcher prefetcher, bool continues,
@@ -114,7 +114,7 @@ class DotUnit {
       return reinterpret_cast<__m512bh>(_mm512_set1_epi32(bits));
     };
     for (std::int64_t pair = 0; pair < num_pairs; ++pair) {
-      // Rows or lines wait in registers for the others: there is room for one kind.
+      // Either rows or lines are kept in registers: there is room for one of them.
       if constexpr (Lines::kInRegisters) {
         __m512i w[kPairLines];
         lines.load(pair, w);

@@ -7,7 +7,7 @@
 
 namespace troupe::TROUPE_ISA {
 
-// Rows in a block: its sums, a number of each row and a vector of weights fit the registers.
+// Rows in a block: its sums, a number of each row and a vector of weights fit in the registers.
 #if defined(__AVX512F__)
 inline constexpr int kF32Rows = 6;
 #elif defined(__AVX2__)

@@ -1,5 +1,5 @@
 #pragma once
-// What becomes of a block's sums: numbers of the product, or those that a gate lets through.
+// Epilogue of a block's sums: stores the product, or the gated activations.
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// The sums of one block of rows by one panel: those of shard s begin at data + s * shard_stride,
+/// The sums of one block of rows by one panel: those of shard s start at data + s * shard_stride,
 /// those of a row at row * row_stride in them.
 struct BlockSums {
   const float* data;
@@ -16,7 +16,7 @@ struct BlockSums {
   std::int64_t row_stride;
   std::int64_t num_shards;
 
-  /// A vector of a row's sums from column `col` on: the shards added as a tree.
+  /// A vector of a row's sums from column `col` on: the shards are added as a tree.
   [[nodiscard]] TROUPE_INLINE Vec at(std::int64_t row, std::int64_t col) const {
     const float* first = data + row * row_stride + col;
     Vec sum = load(first);
@@ -37,7 +37,7 @@ TROUPE_INLINE void store_block(const Store& store, const BlockSums& sums, std::i
 /// out = sums + bias.
 class StoreProduct {
  public:
-  /// bias: or null.
+  /// bias: may be null.
   StoreProduct(Matrix out, const float* bias)
       : out_(out),
         bias_(bias),
@@ -63,7 +63,7 @@ class StoreProduct {
       store_lanes(to + i, number(i, load_lanes));
     });
   }
-  /// What this thread has stored, others see when they are told so.
+  /// Makes this thread's non-temporal stores visible to others.
   TROUPE_INLINE void finish() const {
     if (bypasses_caches_) finish_stores_around_caches();
   }
@@ -74,7 +74,7 @@ class StoreProduct {
   bool bypasses_caches_;
 };
 
-/// Where gated numbers go: f32.
+/// Output of gated activations in f32.
 struct WideRows {
   Matrix out;
 
@@ -90,7 +90,7 @@ template <class Rows>
 struct StoreGated {
   Rows out;
   Activation activation;
-  const float* bias;  ///< of all gates, then of all `up`; or none
+  const float* bias;  ///< of all gates, then of all `up`; may be null
   std::int64_t num_gates;
 
   TROUPE_INLINE void store_row(const BlockSums& sums, std::int64_t r, std::int64_t row,

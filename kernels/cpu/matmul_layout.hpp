@@ -1,19 +1,20 @@
 #pragma once
-// How a weight matrix lies in memory after packing.
+// The memory layout of a packed weight matrix.
 //
-// Output rows are cut in panels (they are the columns of the product); a panel holds its shards of
-// K one after the other, and a shard is a sequence over k of the panel's columns. For bf16 two
-// neighbouring k are interleaved, ((k, n), (k + 1, n)) in one 32-bit word: what bf16 units take,
-// and what widens to f32 with one shift or mask. So any number of activation rows reads a panel
-// once, from beginning to end. For a unit with tiles the words lie tile by tile, 16 pairs of k by
-// 16 columns each, so that a tile is one stretch of memory.
+// Output rows are divided into panels (they are the columns of the product); a panel holds its
+// shards of K one after the other, and a shard is a sequence over k of the panel's columns. For
+// bf16, two neighbouring k are interleaved, ((k, n), (k + 1, n)) in one 32-bit word: the input
+// format of bf16 units, which also widens to f32 with one shift or mask. Any number of activation
+// rows thus reads a panel once, sequentially. For a tile unit the words are stored tile by tile, 16
+// pairs of k by 16 columns each, so that a tile is contiguous.
 //
 // A quantised shard is a sequence of groups, each with its numbers, then the panel's scales, then
-// its minimums (f16). Four neighbouring k lie in one 32-bit word (what VNNI and AMX take); of 4-bit
-// numbers, the lower halves of four rows of words are k 0 to 15 of 32, the upper halves 16 to 31.
+// its minimums (f16). Four neighbouring k are in one 32-bit word (the input format of VNNI and
+// AMX); of 4-bit numbers, the lower nibbles of four rows of words are k 0 to 15 of 32, the upper
+// nibbles 16 to 31.
 //
-// Of a gated matrix the first half of a panel's columns are gates, the second half the `up` that
-// belong to them: who has the sums of a panel has both.
+// In a gated matrix the first half of a panel's columns are gates, the second half the matching
+// `up` columns, so that one panel has both sums.
 
 #include "kernels/cpu/simd.hpp"
 #include "kernels/ops.hpp"
@@ -37,7 +38,7 @@ inline constexpr std::int64_t kBf16DepthStep = 2;
 inline constexpr std::int64_t kBf16PanelCols = kPanelCols;
 #endif
 
-// Of weights in 12 bits (compact.hpp): what is in front of a shard, and a pair of k of a panel.
+// Compressed weights (compact.hpp): header of a shard, and size of a pair of k of a panel.
 inline constexpr std::int64_t kCompactHeaderBytes = 64;
 inline constexpr std::int64_t kCompactPairBytes = kBf16PanelCols * 2 * 12 / 8;
 
@@ -55,7 +56,7 @@ struct PanelLayout {
   std::int64_t group_bytes = 0;  ///< of a quantised shard
 };
 
-/// The numbers of a quantised group for all columns of a panel.
+/// Bytes of the numbers of a quantised group for all columns of a panel.
 TROUPE_INLINE std::int64_t group_value_bytes(const WeightSpec& spec) {
   return spec.group_size * kPanelCols / (spec.quantized == QuantizedType::kInt4 ? 2 : 1);
 }
@@ -83,7 +84,7 @@ TROUPE_INLINE PanelLayout panel_layout(const WeightSpec& spec) {
   return layout;
 }
 
-/// Where a row of the matrix is.
+/// The position of a row of the matrix.
 struct PanelColumn {
   std::int64_t panel;
   std::int64_t col;
@@ -97,7 +98,7 @@ TROUPE_INLINE PanelColumn panel_column(const WeightSpec& spec, const PanelLayout
   return {(row - num_gates) / half, half + (row - num_gates) % half};
 }
 
-/// Where (k, column of the panel) is in a shard, in numbers.
+/// The index of (k, column of the panel) in a shard.
 template <ElementType kType>
 TROUPE_INLINE constexpr std::int64_t position_in_shard(std::int64_t k, std::int64_t col) {
   if constexpr (kType != ElementType::kBF16) return k * kPanelCols + col;

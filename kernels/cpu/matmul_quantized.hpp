@@ -1,8 +1,8 @@
 #pragma once
-// The inner product of quantised numbers: a block of rows times one shard of a panel. Within a
-// group sums are exact integers, so units may add them in any order; then
+// The inner product of quantised numbers: a block of rows times one shard of a panel. Sums within a
+// group are exact integers, so units may add them in any order; then
 //   sums[r, n] += float(dot) * (scale[n, g] * x_scale[r, g])  [+ minimum[n, g] * x_sum[r, g]]
-// group after group, each operation rounded by itself, on every instruction set.
+// group after group, with each operation rounded separately, on every instruction set.
 
 #include "kernels/cpu/ints.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
@@ -29,8 +29,8 @@ struct QuantizedGroup {
 struct QuantizedActivations {
   const std::int8_t* values = nullptr;
   const QuantizedGroup* groups = nullptr;
-  std::int64_t value_stride = 0;  ///< from row to row
-  std::int64_t row_stride = 0;    ///< of the groups, from row to row
+  std::int64_t value_stride = 0;  ///< between rows
+  std::int64_t row_stride = 0;    ///< of the groups, between rows
   std::int64_t group_stride = 0;  ///< of the groups of a row
 
   [[nodiscard]] TROUPE_INLINE const QuantizedGroup& group(std::int64_t row, std::int64_t g) const {

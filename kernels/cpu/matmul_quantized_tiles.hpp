@@ -1,10 +1,10 @@
 #pragma once
-// multiply_quantized for many rows, with the int8 unit of AMX: the same whole sums of each group,
-// and from these the same f32 sums in the same order, so that any number of rows has the same bits.
+// multiply_quantized for many rows, with the int8 unit of AMX: the same integer sums of each group,
+// and the same f32 sums in the same order, so that any number of rows has the same bits.
 //
 // A stretch of a panel is unpacked once for all rows of a chunk: its numbers as signed bytes, tile
-// by tile, its scales as f32. What each group costs beyond its products (turning whole sums into
-// f32 ones) is most of the work where groups are short.
+// by tile, its scales as f32. For short groups, most of the time is spent on converting integer
+// sums to f32.
 
 #include "kernels/cpu/matmul_quantized.hpp"
 #include "kernels/cpu/tiles.hpp"
@@ -13,11 +13,10 @@
 namespace troupe::TROUPE_ISA {
 
 inline constexpr std::int64_t kTileRows = 16;
-/// So many k of a panel lie unpacked at a time: with the activations of some rows, in the
-/// first-level cache.
+/// Length of an unpacked stretch in k: with the activations of some rows, it fits in the L1 cache.
 inline constexpr std::int64_t kQuantizedStretch = 512;
 
-/// A stretch of one shard of a panel, unpacked.
+/// An unpacked stretch of one shard of a panel.
 struct alignas(64) UnpackedStretch {
   static constexpr std::int64_t kColTiles = kPanelCols / 16;
   std::int8_t numbers[kColTiles][kQuantizedStretch / 4][64];  ///< four k of 16 columns in a row
@@ -25,7 +24,7 @@ struct alignas(64) UnpackedStretch {
   float minimums[kQuantizedStretch / 16][kPanelCols];
 };
 
-/// Groups [first, first + count) of a shard.
+/// Unpacks groups [first, first + count) of a shard.
 template <QuantizedType kType>
 void unpack_stretch(const WeightSpec& spec, std::int64_t group_bytes, const std::byte* shard,
                     std::int64_t first, std::int64_t count, UnpackedStretch& to) {
@@ -58,22 +57,22 @@ void unpack_stretch(const WeightSpec& spec, std::int64_t group_bytes, const std:
   }
 }
 
-/// Holds this thread's tile configuration while it lives.
+/// Owns this thread's tile configuration during its lifetime.
 class QuantizedTileUnit {
  public:
-  /// Of a group that fills no whole tile, so many k are multiplied at once: 16, 32 or 64.
+  /// If a group does not fill whole tiles, this many k are multiplied at once: 16, 32 or 64.
   explicit QuantizedTileUnit(std::int64_t group_size)
       : depth_(group_size % 64 == 0   ? 64
                : group_size % 32 == 0 ? 32
                                       : 16) {}
 
-  /// In how many steps multiply asks for what is prefetcher.
+  /// The number of prefetch steps in multiply.
   static constexpr std::int64_t num_steps(std::int64_t num_groups) {
     return UnpackedStretch::kColTiles * num_groups;
   }
   /// sums[r, n] (kPanelCols apart) = (fresh ? 0 : sums[r, n]) + the groups of the stretch in order,
-  /// for up to kTileRows rows, whose activations begin at those of the stretch. `x` has the groups
-  /// of kTileRows rows, and `sums` room for as many: what is beyond num_rows means nothing.
+  /// for up to kTileRows rows, whose activations start at those of the stretch. `x` has the groups
+  /// of kTileRows rows, and `sums` room for as many; rows beyond num_rows are undefined.
   template <bool kHasMinimums>
   void multiply(std::int64_t group_size, const QuantizedActivations& x, int num_rows,
                 std::int64_t num_groups, const UnpackedStretch& stretch, const Prefetch& prefetcher,
@@ -88,7 +87,7 @@ class QuantizedTileUnit {
   }
 
  private:
-  /// Tile 0 is a group's sums, 1 activations, 2 weights.
+  /// Tile 0: a group's sums, 1: activations, 2: weights.
   [[nodiscard]] TileConfig config_of(int num_rows) const {
     TileConfig config;
     config.row_bytes[0] = config.row_bytes[2] = 64;
@@ -110,7 +109,7 @@ class QuantizedTileUnit {
       multiply_group(group_size, x, 0, stretch.numbers[tile]);
       for (std::int64_t g = 0; g < num_groups; ++g) {
         prefetcher.fetch(tile * num_groups + g);
-        // The next group's products are under way while this one's become f32.
+        // The next group's products run while this one's are converted to f32.
         if (g + 1 < num_groups) multiply_group(group_size, x, g + 1, stretch.numbers[tile]);
         const Vec scale = load(stretch.scales[g] + tile * 16);
         const QuantizedGroup* groups = x.groups + g * x.group_stride;

@@ -9,14 +9,14 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// Finishes a block while the next one is multiplied, some rows at each step: the CPU does both at
-/// once if the instructions stand near each other.
+/// Runs the epilogue of a block while the next one is multiplied, some rows at each step: the CPU
+/// executes both in parallel if the instructions are close together.
 template <class Store>
 class Finisher {
  public:
   explicit Finisher(const Store& store) : store_(store) {}
 
-  /// The next block is multiplied in so many steps.
+  /// The next block is multiplied in this many steps.
   TROUPE_INLINE void begin(std::int64_t num_steps) {
     rows_per_step_ = ceil_div(num_rows_, num_steps);
   }
@@ -25,7 +25,7 @@ class Finisher {
     for (std::int64_t r = step * rows_per_step_; r < end; ++r)
       store_.store_row(sums_, r, first_row_ + r, panel_, kBf16PanelCols);
   }
-  /// Its sums. Without rows: more is to be added to them.
+  /// Sets the sums of the block. Without rows: further sums will be added to them.
   TROUPE_INLINE void end(const BlockSums& sums, std::int64_t panel, std::int64_t first_row,
                          std::int64_t num_rows) {
     sums_ = sums;
@@ -33,7 +33,7 @@ class Finisher {
     first_row_ = first_row;
     num_rows_ = num_rows;
   }
-  /// There is no next one.
+  /// Finishes the last block.
   TROUPE_INLINE void finish() const {
     store_block(store_, sums_, first_row_, num_rows_, panel_, kBf16PanelCols);
     store_.finish();
@@ -48,12 +48,12 @@ class Finisher {
   std::int64_t rows_per_step_ = 0;
 };
 
-/// Holds this thread's tile configuration while it lives.
+/// Owns this thread's tile configuration during its lifetime.
 class TileUnit {
  public:
   /// sums[r, n] = (fresh ? 0 : sums[r, n]) + sum over steps of 32 k in order, for rows first_row
   /// ... and k = first_k ... first_k + depth; both are whole tiles. num_rows: up to 32, or
-  /// kTallRows. A row's sums do not depend on the other rows, nor on how the depth is cut in calls.
+  /// kTallRows. A row's sums depend neither on other rows nor on how the depth is split into calls.
   /// beside.step(i) is called at each step, before the sums are written.
   template <class Beside>
   void multiply(const RoundedRows& x, std::int64_t first_row, int num_rows, std::int64_t first_k,
@@ -92,8 +92,8 @@ class TileUnit {
     return square_config(num_rows == kTallRows ? 32 : num_rows);
   }
 
-  /// kTallRows rows: of what is multiplied, less comes from further away than the first-level
-  /// cache; there are the activations that each step loads a second time.
+  /// kTallRows rows: fewer bytes per product come from beyond the L1 cache, which has the
+  /// activations that each step loads a second time.
   template <class Beside>
   static void multiply_tall(const std::uint16_t* x, std::int64_t row_tile_stride,
                             const std::byte* weights, std::int64_t num_steps,
@@ -158,7 +158,7 @@ class TileUnit {
     TROUPE_TILE_STORE(1, sums + kTileCols, kSumsStride);
   }
 
-  /// 17 to 32 rows: each tile loaded is used twice.
+  /// 17 to 32 rows: each loaded tile is used twice.
   template <class Beside>
   static void multiply_square(const std::uint16_t* x, std::int64_t stride,
                               const std::uint16_t* lower, std::int64_t lower_stride,

@@ -1,6 +1,6 @@
 #pragma once
-// Sums over one row for its normalisation. Each runs over four vectors of partial sums in the order
-// of the elements, wherever the row stands.
+// Sums over one row for normalisation. Each uses four vectors of partial sums in the order of the
+// elements, whatever the row's alignment.
 
 #include "kernels/cpu/simd.hpp"
 

@@ -1,4 +1,4 @@
-// Weights into panels.
+// Packing of weights into panels.
 
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/ints.hpp"
@@ -7,7 +7,7 @@
 namespace troupe::TROUPE_ISA {
 namespace {
 
-/// pack_rows where nothing is converted: pairs of k go as they are.
+/// pack_rows without conversion: copies pairs of k.
 void copy_bf16_pairs(const WeightSpec& spec, const PanelLayout& layout, const StoredMatrix& part,
                      std::int64_t first_row, std::byte* packed) {
   const auto* from = static_cast<const std::byte*>(part.data);
@@ -23,7 +23,7 @@ void copy_bf16_pairs(const WeightSpec& spec, const PanelLayout& layout, const St
   }
 }
 
-/// One row of a quantised matrix into its panel: values [num_cols], scales and minimums [groups].
+/// Packs one row of a quantised matrix: values [num_cols], scales and minimums [groups].
 void pack_quantized_row(const WeightSpec& spec, const PanelLayout& layout, std::int64_t col,
                         const std::int8_t* values, const float* scales, const float* minimums,
                         std::byte* panel) {
@@ -34,7 +34,7 @@ void pack_quantized_row(const WeightSpec& spec, const PanelLayout& layout, std::
       std::byte* group = panel + s * layout.shard_bytes + g * layout.group_bytes;
       const std::int64_t begin = g * spec.group_size;
       const std::int64_t end = min_of(begin + spec.group_size, layout.depth);
-      // Whole words, with anything for what is beyond the end: activations are zero there.
+      // Whole words, with arbitrary content past the end: activations are zero there.
       constexpr std::int64_t kBlock = 32;
       for (std::int64_t k = 0; k < end - begin; k += kBlock) {
         std::uint32_t block[kBlock / 4] = {};
@@ -45,7 +45,7 @@ void pack_quantized_row(const WeightSpec& spec, const PanelLayout& layout, std::
           std::memcpy(group + (word * kPanelCols + col) * 4, &value, sizeof value);
         };
         if (spec.quantized == QuantizedType::kInt4) {
-          // A nibble of two's complement plus 8 is its upper bit flipped.
+          // A two's complement nibble plus 8 is the nibble with its upper bit flipped.
           static_assert(kInt4Bias == 8);
           const auto nibbles = [](std::uint32_t bytes) __attribute__((always_inline)) {
             return (bytes & 0x0f0f0f0fu) ^ 0x08080808u;

@@ -1,5 +1,5 @@
 #pragma once
-// Activations in the form quantised products read.
+// Quantised activations in the input format of quantised products.
 
 #include "kernels/cpu/matmul_layout.hpp"
 #include "kernels/cpu/matmul_quantized.hpp"
@@ -11,11 +11,11 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// How many rows of activations have their groups side by side: those of a tile where tiles
-/// multiply them, else one.
+/// How many rows of activations have interleaved groups: those of a tile for tile units, else one.
 inline std::int64_t quantized_rows_at_once(const WeightSpec& spec, std::int64_t num_rows) {
 #if defined(TROUPE_BF16_TILES)
-  // Below, unpacking the weights costs more than the unit saves; that of nibbles costs more.
+  // For fewer rows, unpacking the weights costs more than the unit saves; unpacking nibbles costs
+  // more.
   const std::int64_t min_rows = spec.quantized == QuantizedType::kInt8 ? 13 : 16;
   if (num_rows >= min_rows && spec.group_size <= kQuantizedStretch) return kTileRows;
 #endif
@@ -24,9 +24,9 @@ inline std::int64_t quantized_rows_at_once(const WeightSpec& spec, std::int64_t 
   return 1;
 }
 
-/// Where the quantised activations of all rows lie in the workspace: first their numbers,
+/// The layout of the quantised activations of all rows in the workspace: first their numbers,
 /// [num_rows, num_shards, padded_depth], then their groups, [num_shards, groups of a shard] of
-/// rows_at_once rows side by side.
+/// rows_at_once interleaved rows.
 struct QuantizedSpace {
   std::int64_t rows_at_once;
   std::int64_t value_stride;
@@ -47,7 +47,7 @@ inline QuantizedSpace quantized_space(const WeightSpec& spec, std::int64_t num_r
   return space;
 }
 
-/// All rows of x, quantised in the workspace.
+/// All rows of x, quantised, in the workspace.
 class QuantizedX {
  public:
   /// For a product with num_shards shards of such a weight.
@@ -73,7 +73,7 @@ class QuantizedX {
         }
       }
     });
-    // What tiles multiply beyond the last row counts for nothing, but must be no slow number.
+    // Products of rows past the last one are ignored, but subnormals would be slow.
     for (std::int64_t row = x.num_rows; row % space_.rows_at_once != 0; ++row) {
       for (std::int64_t g = 0; g < space_.row_groups; ++g)
         groups_[first_group(row) + g * space_.rows_at_once] = {};
@@ -81,7 +81,7 @@ class QuantizedX {
   }
 
   [[nodiscard]] TROUPE_INLINE bool is_for_tiles() const { return space_.rows_at_once > 1; }
-  /// From that row, and that group of a shard, on.
+  /// From that row and that group of a shard on.
   [[nodiscard]] TROUPE_INLINE QuantizedActivations at(std::int64_t row, std::int64_t shard,
                                                       std::int64_t group) const {
     return {values_ + row * space_.value_stride + shard * depth_ + group * group_size_,

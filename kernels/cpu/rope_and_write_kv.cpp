@@ -1,4 +1,5 @@
-// Queries normed and rotated in place; keys likewise on their way into their pages, and values.
+// Norm and rotary embedding of queries in place; of keys when they are written to their pages; and
+// writing of values.
 
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/ints.hpp"
@@ -13,7 +14,7 @@
 namespace troupe::TROUPE_ISA {
 namespace {
 
-/// out = a head of the token rotated; normed(d, load_lanes) are its elements from d on.
+/// out = a rotated head of the token; normed(d, load_lanes) returns its elements from d on.
 template <class Normed>
 TROUPE_INLINE void rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const Normed& normed,
                           float* out) {
@@ -45,7 +46,7 @@ TROUPE_INLINE void rotate(const RopeAndWriteKvArgs& args, std::int64_t token, co
   }
 }
 
-/// out = a head of the token, x, normed and rotated; out may be x.
+/// out = a head x of the token, normed and rotated; in place allowed.
 void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
                      const float* norm_weight, float* out) {
   if (norm_weight == nullptr) {
@@ -70,14 +71,15 @@ TROUPE_INLINE void convert(const float* x, std::int64_t head_dim, std::byte* num
     return round_to_bf16(x, head_dim, head_dim, reinterpret_cast<std::uint16_t*>(numbers));
   }
 #endif
-  // All of x is there: the analyser does not see that for_each_key goes twice over the same keys.
+  // All of x is initialised: the analyser does not see that both loops of for_each_key have the
+  // same keys.
   for (std::int64_t d = 0; d < head_dim; ++d)
     store_element<kType>(numbers, d, x[d]);  // NOLINT(clang-analyzer-core.CallAndMessage)
 }
 
-/// The nearest 1/256 of a number that kF8E4M3 has. Pre: |x| <= 1.75.
+/// Rounds to 1/256 of a number of kF8E4M3. Pre: |x| <= 1.75.
 TROUPE_INLINE Vec round_to_f8e4m3(Vec x) {
-  // 4 significant bits (Dekker, Numerische Mathematik 18, section 5), at least steps of 2^-17.
+  // 4 significant bits (Dekker, Numerische Mathematik 18, section 5), with a minimum step of 2^-17.
   const Vec product = x * broadcast(1048577.0f);
   const Vec rounded = product - (product - x);
   const Vec steps = (x + broadcast(96.0f)) - broadcast(96.0f);
@@ -96,12 +98,12 @@ TROUPE_INLINE float largest_size(const float* x, std::int64_t head_dim) {
   return max_of_lanes(largest) + sum_of_lanes(broken);
 }
 
-/// Returns the scale: scale * numbers[d] = x[d], as near as it gets; NaN if any x[d] is not finite.
-/// Writes whole vectors.
+/// Returns the scale: scale * numbers[d] approximates x[d]; NaN if any x[d] is not finite. Writes
+/// whole vectors.
 template <ElementType kType>
 TROUPE_INLINE float convert_scaled(const float* x, std::int64_t head_dim, std::byte* numbers) {
   constexpr float kLargest = kType == ElementType::kI8 ? 127.0f : 1.75f;  // 448 / 256
-  constexpr float kSmallest = 1e-30f;  // less counts as zero: its inverse may be too large
+  constexpr float kSmallest = 1e-30f;  // smaller ones count as zero: the inverse could overflow
   const float size = largest_size(x, head_dim);
   const Vec inverse = broadcast(size > kSmallest ? kLargest / size : 0.0f);
   const bool is_finite = size == size;
@@ -119,14 +121,14 @@ TROUPE_INLINE float convert_scaled(const float* x, std::int64_t head_dim, std::b
   return size / kLargest;
 }
 
-/// Copies `count` items of kBytes to places `stride` bytes apart.
+/// Copies `count` items of kBytes with a destination stride of `stride` bytes.
 template <std::int64_t kBytes>
 TROUPE_INLINE void spread(const std::byte* from, std::int64_t count, std::byte* to,
                           std::int64_t stride) {
   for (std::int64_t i = 0; i < count; ++i) std::memcpy(to + i * stride, from + i * kBytes, kBytes);
 }
 
-/// A value's numbers, 32 n of them, to every second place of a page of pairs.
+/// Writes a value of 32 n numbers to every second position of a page of pairs.
 template <std::int64_t kBytes>
 TROUPE_INLINE void spread_values([[maybe_unused]] const std::byte* from,
                                  [[maybe_unused]] std::int64_t count,
@@ -143,7 +145,7 @@ TROUPE_INLINE void spread_values([[maybe_unused]] const std::byte* from,
 #endif
 }
 
-/// One head of a token, which is token t of the block.
+/// Writes one head of a token, which is token t of the block.
 template <ElementType kType>
 TROUPE_INLINE void write_token(const KvCacheView& cache, std::int64_t t, const float* k,
                                const float* v, std::byte* keys, std::byte* values) {
@@ -172,13 +174,13 @@ TROUPE_INLINE void write_token(const KvCacheView& cache, std::int64_t t, const f
   }
 }
 
-/// Of the tokens [first_token, end_token) the heads [first_head, end_head) of keys and values, head
+/// Writes heads [first_head, end_head) of keys and values of tokens [first_token, end_token), head
 /// by head.
 template <ElementType kType>
 TROUPE_INLINE void write_heads(const RopeAndWriteKvArgs& args, std::int64_t first_token,
                                std::int64_t end_token, std::int64_t first_head,
                                std::int64_t end_head) {
-  // A key is long in the making: some are made side by side before the first is written.
+  // Keys have a long latency: several are computed together before the first is written.
   constexpr std::int64_t kKeysAtOnce = 8;
   alignas(64) float keys[kKeysAtOnce * kMaxHeadDim];
   const KvCacheView& cache = args.cache;
@@ -206,13 +208,13 @@ TROUPE_INLINE void write_heads(const RopeAndWriteKvArgs& args, std::int64_t firs
 }  // namespace
 
 void rope_and_write_kv(const OpContext& context, const RopeAndWriteKvArgs& args) noexcept {
-  // Neighbouring tokens lie in the same cache lines: one thread writes many of them, head by head.
+  // Neighbouring tokens share cache lines: one thread writes many of them, head by head.
   constexpr std::int64_t kTokensAtOnce = 16;
   const std::int64_t num_tokens = args.q.num_tokens;
   const std::int64_t num_heads = args.q.num_heads;
   const std::int64_t num_kv_heads = args.cache.num_kv_heads;
   const std::int64_t num_slices = ceil_div(num_tokens, kTokensAtOnce);
-  // Of few tokens the heads are shared out, in parts that are worth handing to another thread.
+  // With few tokens the heads are distributed over threads, in parts that are large enough.
   constexpr std::int64_t kPartElements = 8192;
   const std::int64_t num_elements =
       min_of(num_tokens, kTokensAtOnce) * (num_heads + 2 * num_kv_heads) * args.cache.head_dim;

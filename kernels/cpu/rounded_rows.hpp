@@ -1,5 +1,5 @@
 #pragma once
-// Activations as a bf16 unit reads them.
+// Activations in the input format of a bf16 unit.
 
 #include "kernels/cpu/bf16.hpp"
 #include "kernels/cpu/matmul_layout.hpp"
@@ -7,10 +7,10 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// [num_rows, num_shards, padded_depth], the padding zero.
+/// [num_rows, num_shards, padded_depth], padded with zeros.
 ///
-/// For tiles they lie tile by tile: 16 rows (fewer at the end), of these one step of 32 k after the
-/// other, in it row by row.
+/// For tile units they are stored tile by tile: 16 rows (fewer at the end), of these one step of 32
+/// k after the other, each row by row.
 class RoundedRows {
  public:
   RoundedRows(std::byte* data, std::int64_t num_rows, std::int64_t num_shards,
@@ -24,13 +24,13 @@ class RoundedRows {
   [[nodiscard]] TROUPE_INLINE std::int64_t num_rows() const { return num_rows_; }
   /// Numbers of a row.
   [[nodiscard]] TROUPE_INLINE std::int64_t row_depth() const { return num_shards_ * padded_depth_; }
-  /// Whether 16 columns from a multiple of 16 on lie side by side, and there is no padding.
+  /// Whether 16 columns from a multiple of 16 on are adjacent, without padding.
   [[nodiscard]] TROUPE_INLINE static bool takes_vectors(const PanelLayout& layout) {
     return layout.depth % 32 == 0;
   }
 
 #if defined(TROUPE_BF16_TILES)
-  /// The row's first step; the others follow at step_stride(row) numbers.
+  /// The row's first step; further ones follow at step_stride(row) numbers.
   [[nodiscard]] TROUPE_INLINE std::uint16_t* row(std::int64_t row) const {
     return data_ + row / 16 * 16 * row_depth() + row % 16 * kBf16DepthStep;
   }
@@ -42,8 +42,8 @@ class RoundedRows {
     return row(i) + col / kBf16DepthStep * step_stride(i) + col % kBf16DepthStep;
   }
 
-  /// Tile after tile as they lie in memory, which takes neighbouring lines much faster than those
-  /// of one row, which are a tile apart.
+  /// Tile after tile in memory order, since writing adjacent lines is much faster than writing
+  /// those of one row, which are a tile apart.
   void round(const OpContext& context, ConstMatrix x) const {
     constexpr std::int64_t kStepsAtOnce = 16;
     const std::int64_t shard_steps = padded_depth_ / kBf16DepthStep;
@@ -65,7 +65,7 @@ class RoundedRows {
     });
   }
 #else
-  /// A row's number k of a shard.
+  /// Number k of a shard of a row.
   [[nodiscard]] TROUPE_INLINE std::uint16_t* row(std::int64_t row, std::int64_t shard) const {
     return data_ + row * row_depth() + shard * padded_depth_;
   }
@@ -82,7 +82,7 @@ class RoundedRows {
   }
 #endif
 
-  /// 16 numbers from column `col` on. Pre: takes_vectors.
+  /// Stores 16 numbers from column `col` on. Pre: takes_vectors.
   template <class StoreLanes>
   TROUPE_INLINE void put(std::int64_t row, std::int64_t col, Vec x, const StoreLanes&) const {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(at(row, col)),

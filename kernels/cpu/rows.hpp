@@ -1,5 +1,5 @@
 #pragma once
-// Work that is done row by row, spread over the pool.
+// Row-wise work, distributed over the pool.
 
 #include "kernels/cpu/simd.hpp"
 #include "kernels/ops.hpp"
@@ -7,8 +7,8 @@
 
 namespace troupe::TROUPE_ISA {
 
-/// f(row) for each of num_rows rows of about row_elements elements each. Chunks are large enough to
-/// be worth handing to another thread, so small work stays on the caller's.
+/// Calls f(row) for each of num_rows rows of about row_elements elements each. Chunks are large
+/// enough to amortise the hand-over to another thread, so small work stays on the caller's.
 template <class F>
 TROUPE_INLINE void for_each_row(const OpContext& context, std::int64_t num_rows,
                                 std::int64_t row_elements, const F& f) {

@@ -1,21 +1,20 @@
 #pragma once
-// One vector of f32 in the instruction set that this translation unit is compiled for: 16 lanes
-// with AVX-512, 8 with AVX2, 1 in plain C++. Everything lives in the namespace of the set
-// (TROUPE_ISA) and nothing here comes from a std template, so that no code of one set can be linked
-// into another.
+// One vector of f32 in the instruction set of the translation unit: 16 lanes with AVX-512, 8 with
+// AVX2, 1 in plain C++. Everything is in the namespace of the set (TROUPE_ISA) and uses no std
+// templates, so that code of one set cannot be linked into another.
 
 #include <cstdint>
 
 #include "kernels/cpu/convert.hpp"
 
-// Before a loop with a constant number of rounds over vectors: they must become registers.
+// Fully unrolls a loop with a constant trip count over vectors, which must become registers.
 #if defined(__clang__)
 #define TROUPE_UNROLL _Pragma("unroll")
 #else
 #define TROUPE_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-// The bf16 unit of the set, if it has one: of tiles, or of vectors.
+// The set's bf16 unit, if it has one: with tiles, or with vectors.
 #if defined(__AMX_BF16__) || defined(TROUPE_EMULATE_TILES)
 #define TROUPE_BF16_TILES
 #elif defined(__AVX512BF16__)
@@ -42,9 +41,9 @@ TROUPE_INLINE std::int64_t round_up(std::int64_t a, std::int64_t b) { return cei
 
 inline constexpr float kInfinity = __builtin_inff();
 
-/// Whether a result of rows of whole vectors should be written with non_temporal_store: it is too
-/// large to be found in a core's cache later. Then it need not be read into it to be written, nor
-/// take the place of what is computed with. Strides in floats.
+/// Whether a result of whole vectors should be written with non_temporal_store: it is too large to
+/// be found in a core's cache later, so reading it into the cache for the write would only evict
+/// useful data. Strides in floats.
 TROUPE_INLINE bool should_bypass_caches(const float* data, std::int64_t num_rows,
                                         std::int64_t row_stride) {
   constexpr std::int64_t kCacheBytes = std::int64_t{1} << 20;
@@ -52,7 +51,7 @@ TROUPE_INLINE bool should_bypass_caches(const float* data, std::int64_t num_rows
   return is_aligned && num_rows * row_stride * 4 > kCacheBytes;
 }
 
-/// kLanes elements from element i on, widened; of kF8E4M3 1/256 of them.
+/// kLanes elements from element i on, widened; for kF8E4M3 1/256 of them.
 template <ElementType kType>
 TROUPE_INLINE Vec load_as(const void* array, std::int64_t i) {
   constexpr std::int64_t kBytes = element_bytes(kType);
@@ -89,10 +88,10 @@ TROUPE_INLINE void with_element_type(ElementType type, const F& f) {
       return f(ElementConstant<ElementType::kF16>{});
     case ElementType::kI8:
     case ElementType::kF8E4M3:
-      return;  // never those of a weight
+      return;  // not a weight type
   }
 }
-/// The same for the types of a KV cache.
+/// As above for the types of a KV cache.
 template <class F>
 TROUPE_INLINE void with_cache_type(ElementType type, const F& f) {
   if (type == ElementType::kI8) return f(ElementConstant<ElementType::kI8>{});
@@ -100,8 +99,8 @@ TROUPE_INLINE void with_cache_type(ElementType type, const F& f) {
   with_element_type(type, f);
 }
 
-/// f(offset, load, store) over [0, n) in vectors: `load(p)` and `store(p, v)` touch the lanes that
-/// exist. The last vector may be partial; its lanes compute what they would anywhere else.
+/// Calls f(offset, load, store) over [0, n) in vectors: `load(p)` and `store(p, v)` access only
+/// existing lanes. The last vector may be partial; its lanes compute the same as anywhere else.
 template <class F>
 TROUPE_INLINE void for_each_vector(std::int64_t n, const F& f) {
   std::int64_t i = 0;

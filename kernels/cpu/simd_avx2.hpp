@@ -25,7 +25,7 @@ TROUPE_INLINE Vec zero() { return {_mm256_setzero_ps()}; }
 TROUPE_INLINE Vec broadcast(float x) { return {_mm256_set1_ps(x)}; }
 TROUPE_INLINE Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
 TROUPE_INLINE void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
-/// To aligned memory that the caches need not keep. Other threads see it after
+/// Non-temporal store to aligned memory. Visible to other threads after
 /// finish_stores_around_caches.
 TROUPE_INLINE void non_temporal_store(float* p, Vec a) { _mm256_stream_ps(p, a.v); }
 TROUPE_INLINE void finish_stores_around_caches() { _mm_sfence(); }
@@ -57,7 +57,7 @@ TROUPE_INLINE Vec load_f8e4m3(const void* p) {
   return {_mm256_cvtph_ps(
       _mm_and_si128(_mm_slli_epi16(words, 7), _mm_set1_epi16(static_cast<short>(0xbfff))))};
 }
-/// Of 1/256 of numbers that the type has.
+/// Pre: 1/256 of numbers of the type.
 TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
   const __m128i halves = _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m128i size = _mm_and_si128(_mm_srli_epi16(halves, 7), _mm_set1_epi16(0x7f));
@@ -66,7 +66,7 @@ TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
   _mm_storel_epi64(static_cast<__m128i*>(p), _mm_packus_epi16(words, words));
 }
 
-/// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
+/// kLanes adjacent pairs of bf16 (even, odd).
 struct Bf16Pairs {
   __m256i v;
 };
@@ -85,16 +85,16 @@ TROUPE_INLINE Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }
 TROUPE_INLINE Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.v, b.v)}; }
 /// a * b + c, rounded once (in plain C++ twice).
 TROUPE_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
-/// If either is NaN, b.
+/// b if either is NaN.
 TROUPE_INLINE Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.v, b.v)}; }
 TROUPE_INLINE Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.v, b.v)}; }
 TROUPE_INLINE Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
-/// To the nearest integer, ties to even.
+/// Rounds to the nearest integer, ties to even.
 TROUPE_INLINE Vec round(Vec a) {
   return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-/// a * 2^n; n is an integer in [-160, 160], or NaN where a is NaN. In two steps, since 2^n
-/// itself may not be a normal number.
+/// a * 2^n; n is an integer in [-160, 160], or NaN where a is NaN. In two steps, since 2^n itself
+/// may not be a normal number.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {
   const __m256i whole = _mm256_cvtps_epi32(n.v);
   const __m256i half = _mm256_srai_epi32(whole, 1);
@@ -116,7 +116,7 @@ TROUPE_INLINE Mask operator&(Mask a, Mask b) { return {_mm256_and_ps(a.m, b.m)};
 TROUPE_INLINE Vec select(Mask mask, Vec a, Vec b) { return {_mm256_blendv_ps(b.v, a.v, mask.m)}; }
 TROUPE_INLINE Vec lane_numbers() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7)}; }
 
-/// The sum of the lanes: halves folded onto each other.
+/// The sum of the lanes: halves added recursively.
 TROUPE_INLINE float sum_of_lanes(Vec a) {
   __m128 y = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   y = _mm_add_ps(y, _mm_movehl_ps(y, y));

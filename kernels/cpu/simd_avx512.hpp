@@ -25,7 +25,7 @@ TROUPE_INLINE Vec zero() { return {_mm512_setzero_ps()}; }
 TROUPE_INLINE Vec broadcast(float x) { return {_mm512_set1_ps(x)}; }
 TROUPE_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
 TROUPE_INLINE void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
-/// To aligned memory that the caches need not keep. Other threads see it after
+/// Non-temporal store to aligned memory. Visible to other threads after
 /// finish_stores_around_caches.
 TROUPE_INLINE void non_temporal_store(float* p, Vec a) { _mm512_stream_ps(p, a.v); }
 TROUPE_INLINE void finish_stores_around_caches() { _mm_sfence(); }
@@ -56,7 +56,7 @@ TROUPE_INLINE Vec load_f8e4m3(const void* p) {
   return {_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(words, 7),
                                            _mm256_set1_epi16(static_cast<short>(0xbfff))))};
 }
-/// Of 1/256 of numbers that the type has.
+/// Pre: 1/256 of numbers of the type.
 TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
   const __m256i halves = _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256i size = _mm256_and_si256(_mm256_srli_epi16(halves, 7), _mm256_set1_epi16(0x7f));
@@ -64,7 +64,7 @@ TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
   _mm_storeu_si128(static_cast<__m128i*>(p), _mm256_cvtepi16_epi8(_mm256_or_si256(size, sign)));
 }
 
-/// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
+/// kLanes adjacent pairs of bf16 (even, odd).
 struct Bf16Pairs {
   __m512i v;
 };
@@ -81,18 +81,18 @@ TROUPE_INLINE Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 TROUPE_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 /// a * b + c, rounded once (in plain C++ twice).
 TROUPE_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-/// If either is NaN, b.
+/// b if either is NaN.
 TROUPE_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 TROUPE_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 TROUPE_INLINE Vec abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
-/// To the nearest integer, ties to even.
+/// Rounds to the nearest integer, ties to even.
 TROUPE_INLINE Vec round(Vec a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 /// a * 2^n; n is an integer in [-160, 160], or NaN where a is NaN.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
-/// x = whole + fraction with 0 <= fraction <= 1; `whole` as scale_by_power_of_2 takes it, which
-/// here rounds down by itself.
+/// x = whole + fraction with 0 <= fraction <= 1; `whole` is not rounded, since scale_by_power_of_2
+/// rounds down here.
 TROUPE_INLINE Split split(Vec x) {
   return {x, {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}};
 }
@@ -109,7 +109,7 @@ TROUPE_INLINE Vec lane_numbers() {
   return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)};
 }
 
-/// The sum of the lanes: halves folded onto each other.
+/// The sum of the lanes: halves added recursively.
 TROUPE_INLINE float sum_of_lanes(Vec a) {
   __m256 x = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
   __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));

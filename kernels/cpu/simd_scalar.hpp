@@ -1,6 +1,5 @@
 #pragma once
-// The vector of simd.hpp in plain C++: one lane. It is the reference for the others and runs
-// anywhere.
+// The vector of simd.hpp in plain C++ with one lane: the reference for the others.
 
 #include <cstdint>
 
@@ -34,14 +33,14 @@ TROUPE_INLINE Vec load_f16(const void* p) { return {load_element<ElementType::kF
 TROUPE_INLINE Vec load_i8(const void* p) { return {load_element<ElementType::kI8>(p, 0)}; }
 /// 1/256 of the numbers.
 TROUPE_INLINE Vec load_f8e4m3(const void* p) { return {load_element<ElementType::kF8E4M3>(p, 0)}; }
-/// Of 1/256 of numbers that the type has.
+/// Pre: 1/256 of numbers of the type.
 TROUPE_INLINE void store_f8e4m3(void* p, Vec a) {
   const std::uint32_t half = to_f16(a.v);
   *static_cast<std::uint8_t*>(p) =
       static_cast<std::uint8_t>(((half >> 7) & 0x7fu) | ((half >> 8) & 0x80u));
 }
 
-/// kLanes pairs of bf16 (even, odd), as they lie side by side in memory.
+/// kLanes adjacent pairs of bf16 (even, odd).
 struct Bf16Pairs {
   const char* pair;
 };
@@ -55,11 +54,11 @@ TROUPE_INLINE Vec operator*(Vec a, Vec b) { return {a.v * b.v}; }
 TROUPE_INLINE Vec operator/(Vec a, Vec b) { return {a.v / b.v}; }
 /// a * b + c, rounded twice: a fused multiply-add in software would be far slower.
 TROUPE_INLINE Vec fma(Vec a, Vec b, Vec c) { return {a.v * b.v + c.v}; }
-/// If either is NaN, b.
+/// b if either is NaN.
 TROUPE_INLINE Vec max(Vec a, Vec b) { return {a.v > b.v ? a.v : b.v}; }
 TROUPE_INLINE Vec min(Vec a, Vec b) { return {a.v < b.v ? a.v : b.v}; }
 TROUPE_INLINE Vec abs(Vec a) { return {__builtin_fabsf(a.v)}; }
-/// To the nearest integer, ties to even.
+/// Rounds to the nearest integer, ties to even.
 TROUPE_INLINE Vec round(Vec a) { return {__builtin_rintf(a.v)}; }
 /// a * 2^n; n is an integer in [-160, 160], or NaN where a is NaN.
 TROUPE_INLINE Vec scale_by_power_of_2(Vec a, Vec n) {

@@ -1,5 +1,5 @@
 #pragma once
-// The AMX tile instructions that kernels use, or, for tests on CPUs without them, the same in
+// The AMX tile instructions used by kernels or, for tests on CPUs without AMX, their emulation in
 // plain memory (TROUPE_EMULATE_TILES).
 
 #include <immintrin.h>
@@ -24,13 +24,13 @@ static_assert(sizeof(TileConfig) == 64);
 #if !defined(TROUPE_EMULATE_TILES)
 
 TROUPE_INLINE void load_tile_config(const TileConfig& config) {
-  // GCC 12 takes the intrinsic to read only the first 8 bytes of the config and may leave out the
+  // GCC 12 assumes that the intrinsic reads only the first 8 bytes of the config and may omit the
   // stores to the others.
   asm volatile("" ::"r"(&config) : "memory");
   _tile_loadconfig(&config);
 }
 TROUPE_INLINE void release_tiles() { _tile_release(); }
-// Macros, since GCC writes the number of a tile into the instruction's text.
+// Macros, since GCC writes the tile number into the instruction's text.
 #define TROUPE_TILE_ZERO(tile) _tile_zero(tile)
 #define TROUPE_TILE_LOAD(tile, base, stride_bytes) _tile_loadd(tile, base, stride_bytes)
 #define TROUPE_TILE_STORE(tile, base, stride_bytes) _tile_stored(tile, base, stride_bytes)
@@ -70,7 +70,7 @@ void store_tile(void* base, std::int64_t stride_bytes) {
                 emulated_tiles.config.row_bytes[kTile]);
   }
 }
-/// Whether the CPU would multiply such tiles, and not fault.
+/// Whether the CPU would multiply such tiles without a fault.
 template <int kSums, int kA, int kB>
 bool shapes_fit() {
   const TileConfig& config = emulated_tiles.config;
@@ -78,8 +78,8 @@ bool shapes_fit() {
          config.num_rows[kB] == config.row_bytes[kA] / 4 &&
          config.row_bytes[kB] == config.row_bytes[kSums];
 }
-/// TDPBF16PS: for each row of A and each pair of it, both products are added to the row's sums. A
-/// config whose shapes do not fit gives NaN.
+/// TDPBF16PS: for each row of A and each pair in it, both products are added to the row's sums.
+/// Mismatched shapes give NaN.
 template <int kSums, int kA, int kB>
 void dot_tiles() {
   const TileConfig& config = emulated_tiles.config;
@@ -99,8 +99,8 @@ void dot_tiles() {
     }
   }
 }
-/// TDPBSSD: for each row of A and each four of it, their products with signed bytes are added to
-/// the row's sums. A config whose shapes do not fit gives nonsense.
+/// TDPBSSD: for each row of A and each group of four in it, the products of signed bytes are added
+/// to the row's sums. Mismatched shapes give undefined values.
 template <int kSums, int kA, int kB>
 void dot_int8_tiles() {
   const TileConfig& config = emulated_tiles.config;
@@ -125,7 +125,7 @@ void dot_int8_tiles() {
 
 #endif
 
-/// This thread's tile configuration, from the first use() on and while it lives.
+/// This thread's tile configuration, from the first use() to the end of the lifetime.
 class ConfiguredTiles {
  public:
   ConfiguredTiles() = default;
@@ -135,7 +135,7 @@ class ConfiguredTiles {
   ConfiguredTiles(const ConfiguredTiles&) = delete;
   ConfiguredTiles& operator=(const ConfiguredTiles&) = delete;
 
-  /// Loads config_of(num_rows), unless that is what is loaded.
+  /// Loads config_of(num_rows), unless it is loaded already.
   template <class ConfigOf>
   TROUPE_INLINE void use(int num_rows, const ConfigOf& config_of) {
     if (num_rows == num_rows_) return;
@@ -147,8 +147,8 @@ class ConfiguredTiles {
   int num_rows_ = 0;
 };
 
-/// Up to 32 rows by two tiles: 4 and 5 are rows, 6 and 7 what they are multiplied with, 0 and 1 the
-/// sums of 4, 2 and 3 those of 5. Up to 16 rows need no 2, 3 and 5.
+/// Up to 32 rows by two tiles: tiles 4 and 5 are rows, 6 and 7 the other factor, 0 and 1 the sums
+/// of 4, 2 and 3 those of 5. Up to 16 rows need no 2, 3 and 5.
 inline TileConfig square_config(int num_rows) {
   const int upper_rows = num_rows < 16 ? num_rows : 16;
   const int lower_rows = num_rows <= 16 ? upper_rows : num_rows - 16;
@@ -162,7 +162,7 @@ inline TileConfig square_config(int num_rows) {
   return config;
 }
 
-/// Sums begin at zero, or where they stand.
+/// Sums start at zero, or at their values in memory.
 #define TROUPE_TILE_BEGIN(tile, fresh, base, stride_bytes) \
   do {                                                     \
     if (fresh)                                             \

@@ -1,5 +1,5 @@
 #pragma once
-// Software prefetch of weights while others are multiplied.
+// Software prefetch of weights.
 
 #include <cstddef>
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace troupe::TROUPE_ISA {
 /// page and cannot know where a thread continues after its chunk.
 class WeightPrefetcher {
  public:
-  /// For weights that are used once: what comes next. `end`: of the chunk; next_chunk: which the
-  /// thread is likely to get then.
+  /// For weights that are used once: prefetches ahead. `end`: of the chunk; next_chunk: the chunk
+  /// that the thread is likely to get next.
   TROUPE_INLINE WeightPrefetcher(const std::byte* end, const std::byte* next_chunk)
       : end_(end), distance_(next_chunk - end + kDistance) {}
   /// For weights that several blocks of rows use: from the second block on they are cached, and the
-  /// memory bus would idle. So the blocks take turns at prefetching what comes next, `distance`
-  /// bytes from here.
+  /// memory bus would be idle. So each block prefetches a part of what comes next, `distance` bytes
+  /// from here.
   TROUPE_INLINE WeightPrefetcher(std::int64_t distance, std::int64_t block, std::int64_t num_blocks)
       : distance_(distance), num_blocks_(num_blocks), until_turn_(block + 1) {}
 
@@ -30,7 +30,7 @@ class WeightPrefetcher {
       for (std::int64_t i = 0; i < num_bytes; i += 64) __builtin_prefetch(first + i, 0, 2);
       return;
     }
-    // Line by line, so that the memory traffic is even.
+    // Line by line, for even memory traffic.
     TROUPE_UNROLL
     for (std::int64_t i = 0; i < num_bytes; i += 64) {
       if (--until_turn_ != 0) continue;
@@ -49,12 +49,12 @@ class WeightPrefetcher {
 #endif
 
   const std::byte* end_ = nullptr;
-  std::int64_t distance_;  ///< of one block alone: near the end
+  std::int64_t distance_;  ///< of a single block: near the end
   std::int64_t num_blocks_ = 1;
   std::int64_t until_turn_ = 1;
 };
 
-/// Memory to prefetch while something else is multiplied: the lines of each step.
+/// Memory to prefetch during a computation: the lines of each step.
 struct Prefetch {
   const std::byte* first = nullptr;
   std::int64_t lines_per_step = 0;

@@ -1,9 +1,9 @@
 // Attention over paged keys and values.
 //
-// The tokens of a sequence are cut in chunks of kChunkTokens counted from position 0, whatever the
-// block size and however the queries come. A chunk's result is a softmax of its own (largest score,
-// sum of exponentials, weighted values), and the chunks are merged in order. So the bits of a
-// query's output depend on its position and its keys alone.
+// The tokens of a sequence are split into chunks of kChunkTokens counted from position 0,
+// independent of the block size and of how queries are batched. The result of a chunk is an
+// online-softmax state (largest score, sum of exponentials, weighted values), and the chunks are
+// merged in order. So the bits of a query's output depend only on its position and its keys.
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_ops.hpp"
@@ -19,7 +19,7 @@ static_assert(kChunkTokens == kBlockThreads, "a thread scores one token of a chu
 /// Elements of the output that a thread sums: threadIdx.x and every kBlockThreads further.
 constexpr int kThreadElements = static_cast<int>(kMaxHeadDim) / kBlockThreads;
 
-/// What one query head of one token sees.
+/// The visible keys of one query head of one token.
 struct Query {
   const float* q;
   const std::int32_t* block_table;
@@ -44,8 +44,7 @@ __device__ Query make_query(const AttentionArgs& args, std::int64_t token, std::
   const std::int64_t tokens_after = args.query_start_loc[seq + 1] - 1 - token;
   Query query;
   query.q = args.q.row(token, head);
-  query.block_table =
-      args.block_tables + args.block_table_rows[seq] * args.block_table_stride;
+  query.block_table = args.block_tables + args.block_table_rows[seq] * args.block_table_stride;
   query.kv_head = head / (args.q.num_heads / args.cache.num_kv_heads);
   query.visible = visible_range(args, seq, args.seq_lens[seq] - 1 - tokens_after);
   return query;
@@ -67,8 +66,8 @@ __device__ float score_key(const AttentionArgs& args, const Query& query, const 
   return args.logit_softcap > 0.0f ? args.logit_softcap * tanhf(score / args.logit_softcap) : score;
 }
 
-/// Softmax over the positions so far: `out` is not yet divided by `sum`. All threads of a block
-/// hold the same max and sum, and each its own elements of out.
+/// Online-softmax state of the positions so far: `out` is not yet divided by `sum`. All threads of
+/// a block have the same max and sum, and each its own elements of out.
 struct SoftmaxState {
   float max = -kInfinity;
   float sum = 0.0f;

@@ -1,5 +1,5 @@
 #pragma once
-// Numbers of each ElementType in device memory.
+// Conversion of numbers of each ElementType in device memory.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -26,7 +26,7 @@ __host__ __device__ inline T from_float(float value) {
   }
 }
 
-/// f(a value of the C++ type that stores `type`).
+/// Calls f(a value of the C++ type that stores `type`).
 template <class F>
 void with_element_type(ElementType type, const F& f) {
   switch (type) {
@@ -38,7 +38,7 @@ void with_element_type(ElementType type, const F& f) {
       return f(__half{});
     case ElementType::kI8:
     case ElementType::kF8E4M3:
-      return;  // 8-bit KV caches are on CPUs only
+      return;  // 8-bit KV caches are supported on CPUs only
   }
 }
 

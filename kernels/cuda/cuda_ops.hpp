@@ -1,11 +1,11 @@
 #pragma once
-// The functions behind the OpTable of NVIDIA GPUs. See kernels/ops.hpp for what they do. They are
-// compiled twice, each time in a namespace of its own (TROUPE_DEVICE): `cuda` by nvcc, and
-// `cuda_emulated` for the CPU (kernels/cuda_emulation), where all tests run them.
+// The functions of the OpTable for NVIDIA GPUs. See kernels/ops.hpp for their semantics. They are
+// compiled twice, each time in its own namespace (TROUPE_DEVICE): `cuda` by nvcc, and
+// `cuda_emulated` for the CPU (kernels/cuda_emulation), which all tests use.
 //
-// Every pointer in the arguments is device memory, index arrays and block tables too; so nothing
-// here can plan by what they hold. An operation is launched on OpContext::stream and returns before
-// it ran. OpContext::pool is not used, and of the operations only gated_mlp uses ::workspace.
+// Every pointer in the arguments is device memory, including index arrays and block tables, so host
+// code cannot read them for planning. An operation is launched on OpContext::stream and returns
+// before it has run. OpContext::pool is not used, and only gated_mlp uses ::workspace.
 
 #include "kernels/ops.hpp"
 

@@ -1,4 +1,4 @@
-// Rows taken from tables.
+// Row lookup in tables.
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_ops.hpp"

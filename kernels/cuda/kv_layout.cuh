@@ -1,7 +1,7 @@
 #pragma once
-// Inside a KV page, as on the CPU: keys [num_kv_heads, head_dim, block_size], then values
+// Layout of a KV page, as on the CPU: keys [num_kv_heads, head_dim, block_size], then values
 // [num_kv_heads, block_size, head_dim]. Neighbouring threads score neighbouring tokens and sum
-// neighbouring elements of the values, so both read consecutive addresses.
+// neighbouring elements of the values, so both accesses are coalesced.
 
 #include "kernels/tensor.hpp"
 

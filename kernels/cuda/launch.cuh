@@ -1,15 +1,15 @@
 #pragma once
-// The two ways work is spread: a thread for each element, or a block for each row. Blocks have
-// kBlockThreads threads whatever the shape, and sums over a row are taken in one order that depends
-// on its length alone; so a row's bits do not depend on the rows beside it.
+// The two ways to distribute work: a thread for each element, or a block for each row. Blocks have
+// kBlockThreads threads whatever the shape, and sums over a row are in an order that depends only
+// on its length; so a row's bits do not depend on other rows.
 
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/ops.hpp"
 
-/// A variable of the block, of any type that needs no constructor: TROUPE_SHARED(tile, float[4]).
-/// Lambdas capture it by reference only. The CPU's emulation has its own.
+/// A __shared__ variable of any type without a constructor: TROUPE_SHARED(tile, float[4]). Lambdas
+/// capture it by reference only. The emulation defines its own.
 #if !defined(TROUPE_SHARED)
 #define TROUPE_SHARED(name, ...) __shared__ std::type_identity_t<__VA_ARGS__> name
 #endif
@@ -47,10 +47,10 @@ __global__ void __launch_bounds__(kBlockThreads) element_kernel(std::int64_t num
   if (i < num_elements) f(i);
 }
 
-/// f(i) for each i in [0, num_elements), each on a thread of its own.
+/// Runs f(i) for each i in [0, num_elements), each on its own thread.
 template <class F>
 void for_each_element(const OpContext& context, std::int64_t num_elements, const F& f) {
-  if (num_elements == 0) return;  // CUDA refuses an empty grid.
+  if (num_elements == 0) return;  // CUDA rejects an empty grid.
   const auto num_blocks = static_cast<unsigned>(ceil_div(num_elements, kBlockThreads));
   launch(context, num_blocks, kBlockThreads, element_kernel<F>, num_elements, f);
 }
@@ -60,14 +60,14 @@ __global__ void __launch_bounds__(kBlockThreads) row_kernel(F f) {
   f(static_cast<std::int64_t>(blockIdx.x));
 }
 
-/// f(row) for each row, on all threads of a block of its own.
+/// Runs f(row) for each row, on all threads of its own block.
 template <class F>
 void for_each_row(const OpContext& context, std::int64_t num_rows, const F& f) {
   if (num_rows == 0) return;
   launch(context, static_cast<unsigned>(num_rows), kBlockThreads, row_kernel<F>, f);
 }
 
-/// f(i) for each i in [0, n), spread over the threads of the block.
+/// Runs f(i) for each i in [0, n), distributed over the threads of the block.
 template <class F>
 __device__ void for_each_of_block(std::int64_t n, const F& f) {
   for (std::int64_t i = threadIdx.x; i < n; i += kBlockThreads) f(i);
@@ -80,13 +80,13 @@ struct Sum {
   }
 };
 
-/// The larger one; a NaN only if both are.
+/// The larger one; NaN only if both are.
 struct Max {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-/// The threads' values as one, combined in a fixed tree; every thread of the block calls this and
-/// gets the result.
+/// Reduces the threads' values in a fixed tree; every thread of the block calls this and gets the
+/// result.
 template <class T, class Combine>
 __device__ T reduce_block(T value, const Combine& combine) {
   TROUPE_SHARED(of_warp, T[kBlockWarps]);
@@ -101,7 +101,7 @@ __device__ T reduce_block(T value, const Combine& combine) {
   return result;
 }
 
-/// The sum of term(i) for i in [0, n): each thread's own in order, then reduce_block.
+/// The sum of term(i) for i in [0, n): each thread sums its own in order, then reduce_block.
 template <class T, class Term>
 __device__ T sum_over(std::int64_t n, const Term& term) {
   T sum = 0;

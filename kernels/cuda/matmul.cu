@@ -1,7 +1,7 @@
-// Matrix times weights. A weight lies in memory as a checkpoint stores it, [N, K], dense; a gated
-// one has its gates first. Every element of the product is a sum over k in order, one fused
-// multiply-add after the other; tiles only decide which thread computes it. So results do not
-// depend on the tile's shape, and that may be chosen by the number of rows.
+// Matrix times weights. A weight is stored as in a checkpoint, [N, K], dense; a gated one has its
+// gates first. Every element of the product is a sum over k in order, one fused multiply-add after
+// the other; tiles only affect which thread computes it. So results do not depend on the tile's
+// shape, which may be chosen by the number of rows.
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_ops.hpp"
@@ -15,13 +15,12 @@ constexpr int kSide = 16;  ///< a block is kSide x kSide threads; also the depth
 constexpr int kThreadCols = 4;
 constexpr int kTileCols = kSide * kThreadCols;
 
-/// What every thread computes: rows threadIdx.y + i * kSide of the tile, columns threadIdx.x +
-/// j * kSide.
+/// The sums of a thread: rows threadIdx.y + i * kSide of the tile, columns threadIdx.x + j * kSide.
 template <int kThreadRows>
 using Sums = float[kThreadRows][kThreadCols];
 
-/// The row of the weight behind a column of this block's tile, num_rows or more if there is none.
-/// Of a gated weight, a tile has gates in its first half, then the `up` that belong to them.
+/// The row of the weight for a column of this block's tile, num_rows or more if there is none. For
+/// a gated weight, a tile has gates in its first half, then the matching `up` rows.
 __device__ std::int64_t weight_row(const WeightSpec& spec, int col) {
   if (!spec.is_gated) return blockIdx.x * std::int64_t{kTileCols} + col;
   constexpr int kHalf = kTileCols / 2;
@@ -36,7 +35,7 @@ template <class T, int kThreadRows>
 __device__ void multiply_shard(const MatmulArgs& args, std::int64_t first_k, std::int64_t weight_k,
                                std::int64_t depth, Sums<kThreadRows>& sums) {
   constexpr int kTileRows = kSide * kThreadRows;
-  // One column more than is used, so that the threads of a warp meet different memory banks.
+  // One extra column, to avoid bank conflicts.
   TROUPE_SHARED(x_tile, float[kTileRows][kSide + 1]);
   TROUPE_SHARED(weight_tile, float[kTileCols][kSide + 1]);
   const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * kTileRows;
@@ -49,7 +48,7 @@ __device__ void multiply_shard(const MatmulArgs& args, std::int64_t first_k, std
     for (int j = 0; j < kThreadCols; ++j) sums[i][j] = 0.0f;
   }
   for (std::int64_t k = 0; k < depth; k += kSide) {
-    // What lies outside of the matrices is 0, and adds nothing.
+    // Elements outside of the matrices are 0.
     const bool in_depth = k + tx < depth;
     for (int i = 0; i < kThreadRows; ++i) {
       const std::int64_t row = first_row + ty + i * kSide;
@@ -84,7 +83,7 @@ __device__ void add_sums(const Sums<kThreadRows>& a, const Sums<kThreadRows>& b,
   }
 }
 
-/// A block computes one tile of the product. Of a gated weight it stores act(gate) * up.
+/// A block computes one tile of the product. For a gated weight it stores act(gate) * up.
 template <class T, int kThreadRows>
 __global__ void __launch_bounds__(kSide* kSide)
     matmul_kernel(MatmulArgs args, int num_shards, Activation activation) {
@@ -139,7 +138,7 @@ void launch_matmul(const OpContext& context, const MatmulArgs& args, Activation 
   launch(context, grid, threads, matmul_kernel<T, kThreadRows>, args, num_shards, activation);
 }
 
-/// activation: of a gated weight.
+/// activation: for a gated weight.
 void multiply(const OpContext& context, const MatmulArgs& args, Activation activation) {
   if (args.x.num_rows == 0) return;
   with_element_type(args.weight.spec.type, [&](auto zero) {

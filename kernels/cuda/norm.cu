@@ -7,7 +7,7 @@
 namespace troupe::TROUPE_DEVICE {
 namespace {
 
-/// By all threads of a block; out may be x.
+/// Called by all threads of a block; out may be x.
 __device__ void rms_norm_row(const float* x, const float* weight, float weight_offset, float eps,
                              std::int64_t n, float* out) {
   const float factor = rms_norm_factor(x, n, eps);
@@ -28,7 +28,7 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
   for_each_row(context, args.x.num_rows, [=] __device__(std::int64_t row) {
     const float* x = args.x.row(row);
     float* residual = args.residual.row(row);
-    // Each thread goes on to read only what it wrote itself.
+    // Each thread later reads only what it wrote itself.
     for_each_of_block(args.x.num_cols, [=](std::int64_t i) { residual[i] += x[i]; });
     rms_norm_row(residual, args.weight, args.weight_offset, args.eps, args.x.num_cols,
                  args.out.row(row));

@@ -5,7 +5,7 @@
 
 namespace troupe::TROUPE_DEVICE {
 
-/// 1 / sqrt(mean(x^2) + eps); every thread of the block calls this and gets the result, when all
+/// 1 / sqrt(mean(x^2) + eps); every thread of the block calls this and gets the result, after all
 /// have read x.
 __device__ inline float rms_norm_factor(const float* x, std::int64_t n, float eps) {
   const float squares = sum_over<float>(n, [=](std::int64_t i) { return x[i] * x[i]; });

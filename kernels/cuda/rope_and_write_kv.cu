@@ -1,4 +1,5 @@
-// Queries normed and rotated in place; keys likewise on their way into their pages, and values.
+// Norm and rotary embedding of queries in place; of keys when they are written to their pages; and
+// writing of values.
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_ops.hpp"
@@ -9,8 +10,8 @@
 namespace troupe::TROUPE_DEVICE {
 namespace {
 
-/// put(d, element d of the head, normed and rotated) for each d, by all threads of a block. Each
-/// thread reads what it puts, so put may write to x.
+/// Calls put(d, element d of the head, normed and rotated) for each d, on all threads of a block.
+/// Each thread reads what it puts, so put may write to x.
 template <class Put>
 __device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t token, const float* x,
                                 const float* norm_weight, const Put& put) {
@@ -21,7 +22,7 @@ __device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t tok
                                   : x[d] * factor * (norm_weight[d] + args.norm_weight_offset);
   };
   const std::int64_t half = args.rotary_dim / 2;
-  // The pairs, then what is not rotated.
+  // The pairs, then the part that is not rotated.
   for_each_of_block(head_dim - half, [&](std::int64_t i) {
     if (i >= half) return put(half + i, normed(half + i));
     const bool neox = args.style == RopeStyle::kNeox;

@@ -25,10 +25,10 @@ constexpr std::size_t kMaxSharedBytes = 48 * 1024;
 constexpr std::size_t kGuardBytes = 64;
 constexpr std::size_t kMaxSharedVariables = 64;
 
-/// What nobody wrote: NaN, or an index far from all.
+/// Uninitialised memory: NaN, or an index far out of range.
 constexpr std::byte kUnwritten{0xff};
 
-/// Thrown through the kernel's frames to leave a thread of a launch that failed.
+/// Thrown through the kernel's frames to unwind a thread of a failed launch.
 struct Abandoned {};
 
 std::string place_name(const Place& place) {
@@ -41,7 +41,7 @@ bool is_same_place(const Place& a, const Place& b) {
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
-/// A stack, and what runs on it. The launching thread is one too, with a stack that is not ours.
+/// A stack, and what runs on it. The launching thread is one too, with its own stack.
 struct Fiber {
   boost::context::fiber context;  ///< set while it does not run
   void* fake_stack = nullptr;     ///< the address sanitizer's
@@ -67,23 +67,23 @@ struct Thread {
 /// Lanes, as bits.
 struct Warp {
   unsigned waiting = 0;
-  unsigned ended = 0;  ///< or never there
+  unsigned ended = 0;  ///< or absent
 };
 
 struct SharedVariable {
   const void* key = nullptr;
   std::size_t offset = 0;
   std::size_t num_bytes = 0;
-  std::int64_t block = -1;  ///< the block that it was made ready for
+  std::int64_t block = -1;  ///< the block that it was initialised for
   Place place;
 };
 
-/// Threads that may run, by rank: the order in which they do.
+/// Threads that may run, by rank: the order in which they run.
 class ReadySet {
  public:
   void insert(unsigned rank) noexcept { words_[rank / 64] |= std::uint64_t{1} << rank % 64; }
   void clear() noexcept { words_.fill(0); }
-  /// Takes the first one out; -1: there is none.
+  /// Removes the first one; -1: empty.
   int take_first() noexcept {
     for (std::size_t i = 0; i < words_.size(); ++i) {
       if (words_[i] == 0) continue;
@@ -98,8 +98,8 @@ class ReadySet {
   std::array<std::uint64_t, kMaxThreads / 64> words_{};
 };
 
-/// Owns the fibers of one launching thread. They are kept, and each runs one thread of a block
-/// after the other: one that ends without waiting costs no switch.
+/// Owns the fibers of one launching thread. They are reused, and each runs one thread of a block
+/// after the other: a thread that ends without waiting costs no switch.
 class Runner {
  public:
   Runner() : shared_(new std::byte[kArenaBytes]), threads_(kMaxThreads) {
@@ -162,7 +162,7 @@ class Runner {
     if (operation == WarpOperation::kShuffle && (mask >> source & 1u) == 0)
       fail(place, lane_name(lane) + " reads " + lane_name(source) + ", which is not in the mask");
     if (const unsigned others = mask & warp.waiting; others != 0) {
-      // Those that wait for each other do the same, so that one of them is enough.
+      // Threads that wait for each other execute the same operation, so checking one is enough.
       const Thread& other = threads_[first + first_bit(others)];
       if (other.operation != operation || other.mask != mask || !is_same_place(other.place, place))
         fail(place, lane_name(first_bit(others)) + " of the mask does something else at " +
@@ -210,7 +210,7 @@ class Runner {
   static constexpr std::size_t kArenaBytes =
       kMaxSharedBytes + (2 * kMaxSharedVariables + 1) * kGuardBytes;
 
-  /// What surrounds a variable: nobody may write there.
+  /// Guard zones around a variable: nobody may write there.
   struct Guards {
     std::byte* before;
     std::byte* after;
@@ -266,8 +266,8 @@ class Runner {
     if (fault_.empty()) check_guards();
   }
 
-  /// Runs what may, from this fiber on; returns when this one is resumed: the launching thread when
-  /// no thread may run.
+  /// Runs ready threads from this fiber on; returns when this one is resumed: the launching thread
+  /// when no thread is ready.
   void run_ready(Fiber& from) {
     const int rank = ready_.take_first();
     if (rank < 0) return switch_to(from, main_);
@@ -278,7 +278,7 @@ class Runner {
     switch_to(from, *next.fiber);
   }
 
-  /// Lets others run until this thread may go on.
+  /// Runs others until this thread may continue.
   void wait() {
     Fiber& fiber = *current().fiber;
     run_ready(fiber);
@@ -360,7 +360,7 @@ class Runner {
     return thread.status == Status::kEnded ? "ended" : "at " + place_name(thread.place);
   }
 
-  /// Where all threads are: stretches of those that do the same.
+  /// The positions of all threads, in ranges of those at the same one.
   std::string who_waits() const {
     std::string text;
     for (unsigned first = 0; first < num_threads_;) {
@@ -385,7 +385,7 @@ class Runner {
     return {data - kGuardBytes, data + variable.num_bytes, data + padded + kGuardBytes};
   }
 
-  /// The address sanitizer finds a write there at once.
+  /// With the address sanitizer, a write there is found at once.
   void check_guards() {
     if constexpr (kHasAddressSanitizer) return;
     for (std::size_t i = 0; i < num_variables_; ++i) {
@@ -432,7 +432,7 @@ class Runner {
     arrive(from, std::move(to.context).resume());
   }
 
-  /// On a fiber that was resumed by another one.
+  /// Runs on a fiber that was resumed by another one.
   void arrive(Fiber& fiber, boost::context::fiber&& previous) {
     const void* old_bottom = nullptr;
     std::size_t old_size = 0;

@@ -1,5 +1,5 @@
 #pragma once
-// Half precision as CUDA's header of this name has it, as far as kernels/cuda uses it.
+// The subset of CUDA's header cuda_fp16.h that kernels/cuda uses.
 
 #include <bit>
 #include <cstdint>

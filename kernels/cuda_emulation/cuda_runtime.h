@@ -1,7 +1,8 @@
 #pragma once
-// CUDA's language and runtime for a C++ compiler, as far as kernels/cuda uses them: included before
-// each .cu file that is compiled for the CPU (kernels/CMakeLists.txt). A stream has done everything
-// when the call returns; block.hpp says how kernels run, device_memory.hpp where they write.
+// The subset of CUDA's language and runtime that kernels/cuda uses, for a C++ compiler: included
+// before each .cu file that is compiled for the CPU (kernels/CMakeLists.txt). Stream operations are
+// complete when the call returns; block.hpp describes how kernels run, device_memory.hpp the
+// memory.
 
 #include <bit>
 #include <cmath>
@@ -18,8 +19,8 @@
 #define __host__
 #define __launch_bounds__(...)
 
-/// What __shared__ declares: a variable of the block, of any type that needs no constructor; and
-/// the memory whose size the launch names. Lambdas capture them by reference only.
+/// Replaces __shared__: a variable of the block, of any type without a constructor; and the dynamic
+/// shared memory. Lambdas capture them by reference only.
 #define TROUPE_SHARED(name, ...) \
   auto& name = ::troupe::cuda_emulation::shared<std::type_identity_t<__VA_ARGS__>>([] {})
 #define TROUPE_DYNAMIC_SHARED(name, type) \
@@ -30,7 +31,7 @@ namespace troupe::cuda_emulation {
 
 template <class T, class Key>
 T& shared(Key, const Place& place = Place::current()) {
-  static constexpr char kKey = 0;  // one for each place in the source, and for each instantiation
+  static constexpr char kKey = 0;  // one for each source location and instantiation
   return *static_cast<T*>(shared_variable(&kKey, sizeof(T), place));
 }
 
@@ -43,7 +44,7 @@ inline unsigned lane_of_thread() {
   return (threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
 
-/// The value of lane `source` of the thread's own group of `width` lanes; its own from outside.
+/// The value of lane `source` of the thread's own group of `width` lanes; its own value if outside.
 template <class T>
 T shuffle(unsigned mask, T value, int source, int width, const Place& place) {
   static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(std::uint64_t));
@@ -91,7 +92,7 @@ inline int __all_sync(unsigned mask, int predicate, const Place& place = Place::
   return __ballot_sync(mask, predicate, place) == mask;
 }
 
-// Threads take turns only where they wait, so that what they do between is atomic.
+// Threads switch only where they wait, so code between is atomic.
 template <class T>
 T atomicAdd(T* address, T value) {
   const T old = *address;
@@ -105,7 +106,7 @@ T atomicMax(T* address, T value) {
   return old;
 }
 
-/// Rounded twice, the first time to 53 bits: a CPU's own may be a call of a function.
+/// Rounded twice, first to 53 bits: the CPU's own fused operation may be a function call.
 inline float __fmaf_rn(float a, float b, float c) {
   return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) +
                             static_cast<double>(c));
@@ -120,7 +121,7 @@ constexpr T max(T a, T b) {
   return a < b ? b : a;
 }
 
-// ---- The runtime. ----------------------------------------------------------------------------
+// ---- Runtime ---------------------------------------------------------------------------------
 
 enum cudaError_t {
   cudaSuccess = 0,
@@ -140,9 +141,9 @@ struct cudaLaunchConfig_t {
 };
 struct cudaFuncAttributes {};
 
-/// What the calling thread has not yet been told.
+/// The calling thread's last error, which is cleared.
 cudaError_t cudaGetLastError() noexcept;
-/// Of a launch that failed: what the kernel did.
+/// For a failed launch: the kernel's error.
 const char* cudaGetErrorString(cudaError_t status) noexcept;
 
 cudaError_t cudaMalloc(void** data, std::size_t num_bytes) noexcept;
@@ -156,7 +157,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) noex
 cudaError_t cudaStreamDestroy(cudaStream_t stream) noexcept;
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) noexcept;
 
-/// Every kernel is there.
+/// Every kernel exists.
 template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) noexcept {
   return cudaSuccess;

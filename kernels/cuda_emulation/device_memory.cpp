@@ -16,8 +16,8 @@ constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kGuardBytes = kAlignment;
 constexpr std::byte kUnwritten{0xff};
 
-/// All allocations, by their first byte. Several threads may each have a device of their own; its
-/// memory is one.
+/// All allocations, by their first byte. Threads may use devices of their own, which share this
+/// memory.
 struct Allocations {
   std::mutex mutex;
   std::map<std::byte*, std::size_t> sizes;
@@ -34,7 +34,7 @@ std::size_t padded(std::size_t num_bytes) {
   return (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Writes the guards of an allocation anew when they are broken.
+/// Restores the guards of an allocation if they are overwritten.
 std::string check_guards(std::byte* data, std::size_t num_bytes) {
   if constexpr (kHasAddressSanitizer) return {};
   const auto is_written = [](std::byte value) { return value != kUnwritten; };
@@ -71,7 +71,7 @@ std::string free_device_memory(void* pointer) noexcept {
   const std::lock_guard lock(all.mutex);
   auto* const data = static_cast<std::byte*>(pointer);
   const auto found = all.sizes.find(data);
-  if (found == all.sizes.end()) return "freed what is no device memory";
+  if (found == all.sizes.end()) return "freed a pointer that is not device memory";
   const std::size_t num_bytes = found->second;
   std::string fault = check_guards(data, num_bytes);
   unpoison(data - kGuardBytes, padded(num_bytes) + 2 * kGuardBytes);

@@ -1,8 +1,8 @@
 #pragma once
-// The emulated device's memory: memory of the host that only kernels and copies may touch. It is
-// NaN until somebody writes it. Behind and before each allocation are guards: a kernel that writes
-// there is found when the stream is synchronized or the memory freed; with the address sanitizer
-// at once, and so are reads, and the host's own reads and writes of the device's memory.
+// The emulated device's memory: host memory that only kernels and copies may access. It is NaN
+// until it is written. Guard zones surround each allocation: a kernel that writes there is reported
+// when the stream is synchronized or the memory freed; with the address sanitizer at once, and so
+// are reads, and accesses of the host to device memory.
 
 #include <cstddef>
 #include <string>
@@ -11,17 +11,17 @@ namespace troupe::cuda_emulation {
 
 inline constexpr std::size_t kDeviceBytes = std::size_t{16} << 30;
 
-/// Aligned to 256 bytes; null: the device has not so much left.
+/// Aligned to 256 bytes; null: out of memory.
 void* allocate_device_memory(std::size_t num_bytes) noexcept;
-/// What a kernel did to its guards; empty: nothing. Null is freed, too.
+/// Returns the guard violation of a kernel, or an empty string. Null may be freed.
 std::string free_device_memory(void* data) noexcept;
 
-/// What a kernel did to any guards since they were last checked.
+/// Guard violations of kernels since the last check.
 std::string check_device_memory() noexcept;
 
 std::size_t free_device_bytes() noexcept;
 
-/// While one exists the device's memory may be touched.
+/// Permits access to device memory during its lifetime.
 class DeviceAccess {
  public:
   DeviceAccess() noexcept;

@@ -1,4 +1,4 @@
-// The runtime's functions over device_memory.hpp and block.hpp.
+// The runtime's functions, implemented with device_memory.hpp and block.hpp.
 
 #include <cstring>
 #include <new>
@@ -12,7 +12,7 @@ struct Stream {};
 
 namespace {
 
-/// What the calling thread's work on the device came to since it last asked.
+/// The last error of the calling thread.
 struct LastError {
   cudaError_t status = cudaSuccess;
   std::string text;

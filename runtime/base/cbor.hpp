@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// Appends to a buffer that the caller keeps.
+/// Appends to a buffer owned by the caller.
 class CborWriter {
  public:
   explicit CborWriter(std::vector<std::uint8_t>& out) : out_(out) {}

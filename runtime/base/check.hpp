@@ -1,5 +1,6 @@
 #pragma once
-// CHECK: what must hold unless we are wrong. It throws CheckFailure, which fails the step or the
+// CHECK: invariants of this program. A failure throws CheckFailure, which fails the step or the
+// actor; the supervisor recovers. Enabled in every build.
 // actor; the supervisor recovers. On in every build.
 
 #include <sstream>

@@ -20,7 +20,7 @@
 namespace troupe {
 namespace {
 
-/// Those that have not been waited for, so that no number is another process's by now.
+/// Children that have not been waited for, whose process ids therefore cannot be reused.
 struct Children {
   std::mutex mutex;
   std::set<pid_t> pids;
@@ -35,12 +35,12 @@ OomKills& oom_kills() {
   return kills;
 }
 
-/// In the child, where only async-signal-safe functions may be called. Returns only on failure.
+/// Runs in the child, where only async-signal-safe functions are allowed. Returns only on failure.
 void become(char* const* arguments, pid_t parent, int input) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(0);  // it died before it could be told
+  if (getppid() != parent) _exit(0);  // the parent died before the death signal was set
   setpgid(0, 0);
-  signal(SIGHUP, SIG_IGN);  // until it takes it
+  signal(SIGHUP, SIG_IGN);  // until the child installs a handler
   dup2(input, STDIN_FILENO);
   sigset_t none;
   sigemptyset(&none);
@@ -77,14 +77,13 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   std::vector<char*> pointers;
   pointers.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) {
-    pointers.push_back(
-        const_cast<char*>(argument.c_str()));  // execv's signature is older than const
+    pointers.push_back(const_cast<char*>(argument.c_str()));  // execv's signature predates const
   }
   pointers.push_back(nullptr);
   const FileDescriptor input_file(memfd_create("input", MFD_CLOEXEC));
   if (!input_file.valid() || !write_all(input_file.get(), std::as_bytes(std::span(input)), 0))
     return Error{ErrorCode::kIo, std::string("memfd_create: ") + std::strerror(errno)};
-  // Closed by a successful exec; a failed one writes its errno.
+  // Closed by a successful exec; a failed one writes errno to it.
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0)
     return Error{ErrorCode::kIo, std::string("pipe: ") + std::strerror(errno)};
@@ -114,7 +113,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
 
 ChildProcess::ChildProcess(pid_t pid, std::function<void(ProcessEnd)> on_exit)
     : pid_(pid), waiter_([pid, on_exit = std::move(on_exit)] {
-        // Left a zombie until the destructor, so that kill() cannot meet another process's number.
+        // Kept as a zombie until the destructor, so that kill() cannot hit a reused process id.
         siginfo_t info{};
         while (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 &&
                errno == EINTR) {

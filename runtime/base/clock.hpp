@@ -1,12 +1,12 @@
 #pragma once
-// The clocks as numbers. Logic takes the time as an argument; these are for the shells around it.
+// Clocks as numbers. Core logic takes the time as an argument; these are for its callers.
 
 #include <chrono>
 #include <cstdint>
 
 namespace troupe {
 
-/// Since some moment in the past; never steps back.
+/// Monotonic, from an arbitrary origin.
 [[nodiscard]] inline std::int64_t steady_ns() {
   return std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
 }

@@ -7,8 +7,8 @@
 namespace troupe {
 namespace {
 
-/// The bytes of the first character, if a terminal only shows it; 0 for control characters (C0,
-/// DEL, C1), what separates lines or turns the direction of text, and for a byte that is no UTF-8.
+/// The length of the first character if it is printable; 0 for control characters (C0, DEL, C1),
+/// line separators, bidirectional controls, and invalid UTF-8.
 std::size_t shown_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return byte(0) >= ' ' && byte(0) != 0x7F ? 1 : 0;

@@ -1,12 +1,12 @@
 #pragma once
-// Text from outside that a terminal or a log shows.
+// Untrusted text in terminal output and logs.
 
 #include <string>
 #include <string_view>
 
 namespace troupe {
 
-/// A byte that would do something to a terminal, or look like the end of a line, is shown as \xHH.
+/// Escapes control characters, line separators and invalid bytes as \xHH.
 [[nodiscard]] std::string without_control_characters(std::string_view text);
 
 }  // namespace troupe

@@ -11,7 +11,7 @@ namespace troupe {
 Result<std::string> read_file(const std::filesystem::path& path, std::size_t max_bytes) {
   std::error_code error;
   if (!std::filesystem::exists(path, error)) {
-    return Error{ErrorCode::kNotFound, "there is no file '" + path.string() + "'"};
+    return Error{ErrorCode::kNotFound, "no such file: '" + path.string() + "'"};
   }
   std::ifstream stream(path, std::ios::binary);
   std::string bytes;
@@ -22,7 +22,7 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
     stream.read(bytes.data() + size, kPiece);
     bytes.resize(size + static_cast<std::size_t>(stream.gcount()));
   }
-  // A folder opens, and fails at the first read.
+  // Opening a folder succeeds; reading it fails.
   if (stream.bad() || (!stream && !stream.eof())) {
     return Error{ErrorCode::kIo, "cannot read '" + path.string() + "'"};
   }
@@ -34,7 +34,7 @@ Result<std::string> read_file(const std::filesystem::path& path, std::size_t max
 }
 
 std::optional<Error> lfs_pointer_error(std::string_view bytes, std::string_view file_name) {
-  // Every version of the format begins so; what it describes never does.
+  // Every version of the format begins like this; no supported file format does.
   if (!bytes.starts_with("version https://git-lfs.github.com/spec/")) return std::nullopt;
   return Error{ErrorCode::kCorrupt, std::string(file_name) +
                                         " is a git-lfs pointer, not the file that it stands for: "

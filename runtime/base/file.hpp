@@ -1,5 +1,5 @@
 #pragma once
-// Whole files.
+// Reading and writing whole files.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,17 +14,16 @@
 
 namespace troupe {
 
-/// The file's bytes. Errors: kNotFound (there is none), kIo (it cannot be read), kTooLarge (it has
-/// more than `max_bytes`); each names the file.
+/// The file's bytes. Errors: kNotFound, kIo (not readable), kTooLarge (more than `max_bytes`); each
+/// names the file.
 Result<std::string> read_file(const std::filesystem::path& path,
                               std::size_t max_bytes = std::numeric_limits<std::size_t>::max());
 
-/// The error that these bytes are only what git leaves in place of a file that git-lfs keeps
-/// elsewhere, and what to do; nothing if they are not.
+/// The error for a git-lfs pointer file in place of the real content, with advice; nullopt for any
+/// other content.
 std::optional<Error> lfs_pointer_error(std::string_view bytes, std::string_view file_name);
 
-/// Writes all of the bytes into the open file, from `offset` on. False, and errno says why, if the
-/// system does not take them.
+/// Writes all bytes to the open file at `offset`. On failure returns false and sets errno.
 [[nodiscard]] bool write_all(int file, std::span<const std::byte> bytes, std::uint64_t offset);
 
 }  // namespace troupe

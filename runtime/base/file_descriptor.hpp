@@ -6,7 +6,7 @@
 
 namespace troupe {
 
-/// Owns a descriptor of the operating system, or none.
+/// Owns a file descriptor, or none.
 class FileDescriptor {
  public:
   explicit FileDescriptor(int descriptor = -1) noexcept : descriptor_(descriptor) {}
@@ -20,7 +20,7 @@ class FileDescriptor {
     return *this;
   }
   [[nodiscard]] int get() const noexcept { return descriptor_; }
-  /// Whoever takes it closes it.
+  /// The caller must close it.
   [[nodiscard]] int release() noexcept { return std::exchange(descriptor_, -1); }
   [[nodiscard]] bool valid() const noexcept { return descriptor_ >= 0; }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Waiting for a word of memory to change, also between processes (futex(2)).
+// Waiting for a memory word to change, also across processes (futex(2)).
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -16,7 +16,7 @@ namespace troupe {
 using FutexWord = std::atomic<std::uint32_t>;
 static_assert(FutexWord::is_always_lock_free && sizeof(FutexWord) == 4);
 
-/// Until the word is not `expected` any more, a wake-up, or the time. Spurious returns are fine.
+/// Waits until the word differs from `expected`, a wake-up, or the deadline. May return spuriously.
 inline void futex_wait(FutexWord& word, std::uint32_t expected,
                        std::chrono::steady_clock::time_point until) noexcept {
   const auto since_epoch = until.time_since_epoch();
@@ -25,7 +25,7 @@ inline void futex_wait(FutexWord& word, std::uint32_t expected,
   time.tv_sec = static_cast<time_t>(seconds.count());
   time.tv_nsec = static_cast<long>(std::chrono::nanoseconds(since_epoch - seconds).count());
   // WAIT_BITSET takes an absolute time on the clock of std::chrono::steady_clock. Without
-  // FUTEX_PRIVATE_FLAG: the word may be shared between processes.
+  // FUTEX_PRIVATE_FLAG, since the word may be shared between processes.
   ::syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, &time, nullptr, FUTEX_BITSET_MATCH_ANY);
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// What goes wrong with one request must not end who serves all of them.
+// Isolates failures: an exception in the work for one request must not end the actor that serves
+// all of them.
 
 #include <exception>
 #include <new>
@@ -13,12 +14,12 @@
 
 namespace troupe {
 
-/// Calls f(), whose work is for one request. What it throws becomes the error that fails this
-/// request, in words for its client; f leaves nothing behind that another one would stumble over.
+/// Calls f(), the work for one request. An exception becomes the error of this request, worded for
+/// its client. f must leave no partial state behind.
 template <class Function>
 [[nodiscard]] std::optional<Error> guard(Function&& f) {
   const auto no_memory = [] {
-    return Error{ErrorCode::kUnavailable, "the server has not enough memory for this request", ""};
+    return Error{ErrorCode::kUnavailable, "the server is out of memory for this request", ""};
   };
   try {
     std::forward<Function>(f)();
@@ -28,11 +29,11 @@ template <class Function>
   } catch (const std::length_error&) {
     return no_memory();
   } catch (const std::exception& failure) {
-    log_error("exception at a request", kv("what", failure.what()));
+    log_error("request failed with an exception", kv("what", failure.what()));
   } catch (...) {
-    log_error("exception at a request");
+    log_error("request failed with an exception");
   }
-  return Error{ErrorCode::kInternal, "the server failed at this request", ""};
+  return Error{ErrorCode::kInternal, "internal error while processing the request", ""};
 }
 
 }  // namespace troupe

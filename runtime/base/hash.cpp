@@ -1,5 +1,5 @@
-// The one-shot functions of OpenSSL 3 look the algorithm up at each call, which costs more than
-// hashing a block; the older streaming ones do not.
+// The one-shot functions of OpenSSL 3 look up the algorithm at each call, which costs more than
+// hashing a block; the older streaming functions do not.
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include "runtime/base/hash.hpp"
 

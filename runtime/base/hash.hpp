@@ -1,5 +1,5 @@
 #pragma once
-// Digests of bytes.
+// Hash functions.
 
 #include <array>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// SHA-256 (FIPS 180-4), with the processor's SHA instructions where it has them.
+/// SHA-256 (FIPS 180-4), with the CPU's SHA instructions where available.
 [[nodiscard]] std::array<std::uint8_t, 32> sha256(std::span<const std::uint8_t> bytes);
 
 /// XXH3, 128 bits, seed 0, in canonical (big-endian) order.

@@ -3,7 +3,7 @@
 namespace troupe {
 namespace {
 
-/// Calls f(character) for each that is not within a text, until it returns false.
+/// Calls f(character) for each character outside of strings, until it returns false.
 template <class Function>
 void for_each_outside_texts(std::string_view json, Function&& f) {
   bool in_string = false;

@@ -1,6 +1,6 @@
 #pragma once
-// The log: one line per event, an event name and key=value pairs. Lines about a request carry its
-// id; no prompt text.
+// The log: one line per event, with an event name and key=value pairs. Lines about a request have
+// its id; prompt text is never logged.
 //
 //   log_info("request finished", kv("request", external_id), kv("tokens", n));
 
@@ -13,8 +13,8 @@ namespace troupe {
 
 enum class LogLevel { kTrace, kDebug, kInfo, kWarning, kError, kOff };
 
-/// Sets the level below which lines are dropped: trace, debug, info, warning, error, off. False if
-/// it is none of these.
+/// Sets the level below which lines are dropped: trace, debug, info, warning, error, off. Returns
+/// false for other names.
 bool set_log_level(std::string_view name);
 [[nodiscard]] bool log_enabled(LogLevel level) noexcept;
 /// Writes one line to standard error. Any thread.

@@ -22,24 +22,24 @@
 
 namespace troupe {
 
-/// A node of a list that only grows: the handler walks it at any time, on any thread. A node whose
-/// mapping is gone has no bytes and is used again.
+/// A node of an append-only list: the signal handler walks it at any time, on any thread. A node
+/// whose mapping is gone has no bytes and is reused.
 struct MappedFile::Watched {
   std::atomic<std::uintptr_t> begin{0};
   std::atomic<std::uintptr_t> end{0};
   std::atomic<bool> reports_loss{false};
   std::atomic<bool> is_lost{false};
-  std::array<char, 1024> path{};  ///< its last characters, if it is longer
+  std::array<char, 1024> path{};  ///< the end of it, if it is longer
   Watched* next = nullptr;
 };
 
 namespace {
 
-std::mutex watched_mutex;             // of those who change the list
-struct sigaction previous_action {};  // for what is not ours
+std::mutex watched_mutex;             // guards changes of the list
+struct sigaction previous_action {};  // for signals that are not ours
 std::uintptr_t page_bytes = 0;
-/// Its bytes take the place of lost ones: so many of 0xff. Numbers of them are not numbers, and
-/// lists are at their end (kNoPair of compact weights), where zeros would lead beyond it.
+/// Replaces lost pages with 0xff bytes: floats read from them are NaN, and index lists end there
+/// (kNoPair of compact weights), where zeros would read out of bounds.
 int ones_file = -1;
 constexpr std::size_t kOnesBytes = 1 << 20;
 constexpr std::string_view kLoss = " was cut short while it was mapped, or its disk cannot read it";
@@ -56,7 +56,7 @@ void write_text(std::string_view text) {
 
 std::atomic<MappedFile::Watched*> MappedFile::first_watched_{nullptr};
 
-/// Only what a handler may do: no locks, no memory.
+/// Async-signal-safe: no locks, no allocation.
 void MappedFile::handle_bus_error(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<std::uintptr_t>(info->si_addr);
   for (Watched* node = first_watched_.load(); node != nullptr; node = node->next) {
@@ -86,7 +86,7 @@ void MappedFile::handle_bus_error(int signal, siginfo_t* info, void* context) {
     return previous_action.sa_sigaction(signal, info, context);
   if (previous_action.sa_handler != SIG_DFL && previous_action.sa_handler != SIG_IGN)
     return previous_action.sa_handler(signal);
-  // The instruction is tried again, and the signal then ends the process as ever.
+  // The instruction is retried, and the signal then ends the process.
   ::signal(signal, SIG_DFL);
 }
 
@@ -109,7 +109,7 @@ MappedFile::Watched* MappedFile::watch(std::span<const std::byte> bytes,
   Watched* node = first_watched_.load();
   while (node != nullptr && node->end.load() != 0) node = node->next;
   const bool is_new = node == nullptr;
-  if (is_new) node = new Watched;  // NOLINT: kept for as long as the process lives
+  if (is_new) node = new Watched;  // never freed
   const std::string text = path.string();
   const std::size_t size = std::min(text.size(), node->path.size() - 1);
   std::copy_n(text.data() + text.size() - size, size, node->path.data());
@@ -133,7 +133,7 @@ void MappedFile::report_loss() const noexcept {
     FileDescriptor file(::memfd_create("lost bytes", MFD_CLOEXEC));
     const std::vector<std::byte> ones(kOnesBytes, std::byte{0xff});
     if (!file.valid() || !write_all(file.get(), ones, 0)) return false;
-    ones_file = file.release();  // as long as the process lives
+    ones_file = file.release();  // never closed
     return true;
   }();
   if (watched_ != nullptr) watched_->reports_loss = have_ones;
@@ -170,9 +170,9 @@ Result<void> MappedFile::read_in(std::span<const std::byte> part) const {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const auto begin = static_cast<std::size_t>(part.data() - bytes_.data()) / page * page;
   const std::size_t end = static_cast<std::size_t>(part.data() - bytes_.data()) + part.size();
-  auto* address = const_cast<std::byte*>(bytes_.data()) + begin;  // only read
+  auto* address = const_cast<std::byte*>(bytes_.data()) + begin;  // is only read
   if (madvise(address, end - begin, MADV_POPULATE_READ) == 0) return {};
-  // A kernel before 5.14; then the pages come when they are used.
+  // Kernels before 5.14; pages are then read on first use.
   if (errno == EINVAL) return {};
   return Error{ErrorCode::kIo, std::string("cannot read what is mapped: ") + std::strerror(errno)};
 }
@@ -182,13 +182,13 @@ void MappedFile::drop_pages(std::span<const std::byte> part) const noexcept {
   const std::less_equal<> not_after;
   if (!not_after(bytes_.data(), part.data()) || !not_after(part.data() + part.size(), file_end))
     return;
-  // Pages count from the mapping's begin, which is one.
+  // Pages are relative to the start of the mapping, which is page-aligned.
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const auto begin = static_cast<std::size_t>(part.data() - bytes_.data());
   const std::size_t first = (begin + page - 1) / page * page;
   const std::size_t end = (begin + part.size()) / page * page;
   if (first >= end) return;
-  // Only a hint; the mapping is of a file and never written, so nothing is lost.
+  // Only a hint; the mapping is file-backed and never written, so no data is lost.
   madvise(const_cast<std::byte*>(bytes_.data()) + first, end - first, MADV_DONTNEED);
 }
 
@@ -196,7 +196,7 @@ MappedFile::~MappedFile() {
   if (bytes_.empty()) return;
   watched_->begin = 0;
   watched_->end = 0;
-  // munmap takes a plain pointer; the mapping itself is read-only.
+  // munmap takes a non-const pointer; the mapping is read-only.
   munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
 }
 

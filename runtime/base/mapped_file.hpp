@@ -1,5 +1,5 @@
 #pragma once
-// Files mapped to be read.
+// Read-only file mappings.
 
 #include <atomic>
 #include <csignal>
@@ -13,15 +13,15 @@
 
 namespace troupe {
 
-/// Exit status of a process whose mapped file was cut, or could not be read from its disk, while it
-/// was used (EX_IOERR of sysexits.h).
+/// Exit status of a process whose mapped file was truncated, or had a read error, while in use
+/// (EX_IOERR of sysexits.h).
 inline constexpr int kMappedFileLostStatus = 74;
 
 /// Owns the read-only mapping of a whole file.
 ///
-/// What is mapped is read at any later time, by any thread; if the file is cut, or its disk fails,
-/// the system has no bytes to give and sends SIGBUS. Then the process says on its standard error
-/// which file it was and ends with kMappedFileLostStatus; after report_loss() it goes on.
+/// Pages are read at any later time, by any thread; if the file is truncated or its disk fails, the
+/// kernel sends SIGBUS. The process then names the file on standard error and exits with
+/// kMappedFileLostStatus, unless report_loss() was called.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -40,20 +40,22 @@ class MappedFile {
   ~MappedFile();
 
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return bytes_; }
-  /// Reads the pages of `part`, a part of the file, so that whoever comes later does not wait.
-  /// Errors: kIo, without the file's name.
+  /// Reads the pages of `part`, a part of the file, so that later accesses do not wait for the
+  /// disk. Errors: kIo, without the file's name.
   [[nodiscard]] Result<void> read_in(std::span<const std::byte> part) const;
-  /// From now on lost bytes are read as 0xff (or zero, to the end of a page), on which nobody may
-  /// rely who has not asked check() afterwards. Without 1 MiB of memory the process ends as ever.
+  /// From now on lost pages read as 0xff (or zero, up to the end of a page) and the process
+  /// continues; results are valid only if check() succeeds afterwards. Without 1 MiB of memory for
+  /// this the process exits as before.
   void report_loss() const noexcept;
-  /// What has been read was the file's. Errors: kIo (it was cut, or its disk failed), naming it.
+  /// Verifies that all bytes read so far came from the file. Errors: kIo (truncated, or disk
+  /// failure), with its name.
   [[nodiscard]] Result<void> check() const;
-  /// Gives up the memory of the whole pages in `part`, if it is a part of the file; whoever reads
-  /// them again gets them from the system's cache or the disk.
+  /// Drops the whole pages in `part`, if it is a part of the file, from memory; later accesses read
+  /// them again from the page cache or the disk.
   void drop_pages(std::span<const std::byte> part) const noexcept;
 
  private:
-  struct Watched;  ///< what the signal's handler knows of a mapping
+  struct Watched;  ///< what the signal handler knows of a mapping
   MappedFile(FileDescriptor file, std::span<const std::byte> bytes,
              const std::filesystem::path& path);
   static Watched* watch(std::span<const std::byte> bytes, const std::filesystem::path& path);
@@ -61,7 +63,7 @@ class MappedFile {
   static void handle_bus_error(int signal, siginfo_t* info, void* context);
   static std::atomic<Watched*> first_watched_;
 
-  FileDescriptor file_;  ///< its size is compared: the rest of the last page reads as zeros
+  FileDescriptor file_;  ///< to compare its size: the rest of the last page reads as zeros
   std::span<const std::byte> bytes_;
   Watched* watched_ = nullptr;
 };

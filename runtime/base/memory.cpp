@@ -14,15 +14,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// To give it back takes some milliseconds, which hundreds of usual requests share.
+/// malloc_trim takes some milliseconds, amortised over hundreds of typical requests.
 constexpr std::size_t kWorthwhileBytes = 8 << 20;
-/// What ends an arena goes back when as much of it is free: malloc_trim leaves it in all but the
-/// first one, and the allocator's own threshold grows up to 64 MiB. Blocks as large are mapped.
+/// Trim threshold of the end of an arena: malloc_trim skips it in all but the first arena, and the
+/// allocator's dynamic threshold grows up to 64 MiB. Blocks of this size are mapped.
 constexpr int kFreeEndBytes = 4 << 20;
-/// Until everyone who had a part of a request has let go of it.
+/// Until all owners of parts of a request have released them.
 constexpr auto kDelay = 1s;
 
-/// Owns the thread that gives memory back, from the first time that it is worthwhile on.
+/// Owns the trimming thread, which is started on first use.
 class Trimmer {
  public:
   Trimmer() {
@@ -53,7 +53,7 @@ class Trimmer {
   std::atomic<std::size_t> freed_{0};
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  std::jthread thread_;  // the last member: it uses the others
+  std::jthread thread_;  // last member, since it uses the others
 };
 
 }  // namespace
@@ -62,7 +62,7 @@ void note_freed_memory(std::size_t bytes) noexcept {
   static Trimmer trimmer;
   try {
     trimmer.note(bytes);
-  } catch (const std::exception&) {  // no thread is to be had: the next note tries again
+  } catch (const std::exception&) {  // no thread could be started: the next note tries again
   }
 }
 

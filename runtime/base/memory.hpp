@@ -1,13 +1,12 @@
 #pragma once
-// Giving memory back to the system.
+// Returning freed memory to the operating system.
 
 #include <cstddef>
 
 namespace troupe {
 
-/// The caller has freed about so many bytes, or is about to. The allocator keeps what is freed;
-/// when many have come together it is made to give them back, a moment later and on another thread.
-/// Any thread.
+/// The caller has freed about `bytes`, or is about to. The allocator keeps freed memory; when
+/// enough has accumulated, it is trimmed a moment later on another thread. Any thread.
 void note_freed_memory(std::size_t bytes) noexcept;
 
 }  // namespace troupe

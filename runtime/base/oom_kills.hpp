@@ -1,5 +1,5 @@
 #pragma once
-// What the kernel ends for lack of memory.
+// Detection of kills by the kernel's OOM killer.
 
 #include <cstdint>
 #include <filesystem>
@@ -7,14 +7,13 @@
 
 namespace troupe {
 
-/// Tells a process that the kernel has killed for lack of memory from one that somebody else has:
-/// both ended by SIGKILL, but the kernel counts its own (oom_kill in /proc/vmstat, for all of the
-/// machine and its cgroups). Any thread may ask.
+/// Distinguishes the OOM killer from other senders of SIGKILL: the kernel counts its kills
+/// (oom_kill in /proc/vmstat, for the machine and all of its cgroups). Thread-safe.
 class OomKills {
  public:
-  /// Counts from now on. Without such a file, or such a line in it, there are none.
+  /// Counts from construction. Without the file or the line in it, the count is 0.
   explicit OomKills(std::filesystem::path file = "/proc/vmstat");
-  /// There was one that nobody has taken: it is the caller's.
+  /// Consumes one OOM kill, if there is one that was not taken yet.
   [[nodiscard]] bool take();
 
  private:

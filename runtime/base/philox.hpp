@@ -1,14 +1,14 @@
 #pragma once
-// Random numbers that are a function of what they are for: Philox4x32-10 (Salmon et al., "Parallel
-// random numbers: as easy as 1, 2, 3", SC 2011).
+// Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3", SC 2011).
 
 #include <array>
 #include <cstdint>
 
 namespace troupe {
 
-/// The 128 bits that belong to (counter, key). Bijective in the counter for each key, so that
-/// different counters never give the same block.
+/// The 128 bits for (counter, key). Bijective in the counter for each key, so different counters
+/// never give the same block.
 [[nodiscard]] constexpr std::array<std::uint32_t, 4> philox4x32_10(
     std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) noexcept {
   constexpr std::uint64_t kMultiplier0 = 0xD2511F53;
@@ -28,8 +28,8 @@ namespace troupe {
   return counter;
 }
 
-/// 64 random bits for draw number `draw` of the token at `position`: nothing else enters, so the
-/// same token is drawn in every batch, after every restart and on every machine.
+/// 64 random bits for draw number `draw` of the token at `position`. They depend on nothing else,
+/// so the same token is sampled in every batch, after every restart and on every machine.
 [[nodiscard]] constexpr std::uint64_t philox_bits(std::uint64_t key, std::uint64_t position,
                                                   std::uint32_t draw) noexcept {
   const auto block = philox4x32_10(

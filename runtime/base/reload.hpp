@@ -1,12 +1,12 @@
 #pragma once
-// What is read from files may be read again while the process runs: a signal (SIGHUP) says when.
+// Reloading of settings from files while the process runs, triggered by SIGHUP.
 
 #include <atomic>
 #include <cstdint>
 
 namespace troupe {
 
-/// Rises whenever settings are to be read again. Who holds some compares it with what it was then.
+/// Incremented by each reload. Owners of reloadable settings compare it with the last value seen.
 inline std::atomic<std::uint64_t> reload_count{0};
 
 }  // namespace troupe

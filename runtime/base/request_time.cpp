@@ -5,7 +5,7 @@
 namespace troupe {
 namespace {
 
-/// "0.25", "30": at most milliseconds.
+/// "0.25", "30": with millisecond resolution.
 std::string seconds_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f", seconds);
@@ -17,7 +17,7 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
-/// The engine has more to do than it can: another try later, or elsewhere, may do better.
+/// The engine is overloaded: a retry later, or elsewhere, may succeed.
 Error queue_time_error(double age_s, const RequestLimits& limits) {
   return {ErrorCode::kOverloaded,
           "the request has waited " + seconds_text(age_s) +
@@ -34,7 +34,7 @@ Error request_time_error(double age_s, const RequestLimits& limits) {
 
 Error input_time_error(double limit_s) {
   return {ErrorCode::kInvalidArgument,
-          "rendering and tokenising the prompt has taken too long, max_input_time_s is " +
+          "rendering and tokenizing the prompt took too long, max_input_time_s is " +
               seconds_text(limit_s),
           "prompt"};
 }

@@ -1,19 +1,19 @@
 #pragma once
-// What a request hears whose time is up (RequestLimits), whoever notices it.
+// The errors of requests that exceed their time limits (RequestLimits).
 
 #include "messages/error.hpp"
 #include "messages/request.hpp"
 
 namespace troupe {
 
-/// `age_s` after its arrival it has not been scheduled.
+/// Not scheduled after `age_s`.
 [[nodiscard]] Error queue_time_error(double age_s, const RequestLimits& limits);
 
-/// `age_s` after its arrival there is nothing to show for it.
+/// No output after `age_s`.
 [[nodiscard]] Error request_time_error(double age_s, const RequestLimits& limits);
 
-/// Its prompt takes longer to render and tokenise than a prompt may: it would again, so this is the
-/// client's to change.
+/// Rendering and tokenizing its prompt takes longer than the limit: a retry would fail too, so this
+/// is a client error.
 [[nodiscard]] Error input_time_error(double limit_s);
 
 }  // namespace troupe

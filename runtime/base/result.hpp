@@ -1,5 +1,5 @@
 #pragma once
-// A value, or why there is none. For what is wrong with the world; what is wrong with us is
+// A value or an error. For failures of the environment; violated invariants of this program are
 // CHECKed.
 
 #include <string>
@@ -77,13 +77,13 @@ class [[nodiscard]] Result<void> {
 #define TROUPE_CONCAT_(a, b) a##b
 #define TROUPE_CONCAT(a, b) TROUPE_CONCAT_(a, b)
 
-/// RETURN_IF_ERROR(expression): leaves the function with the Result's error, if it has one.
+/// RETURN_IF_ERROR(expression): returns the Result's error from the function, if it has one.
 #define RETURN_IF_ERROR(...)                                     \
   if (auto troupe_result_ = (__VA_ARGS__); !troupe_result_.ok()) \
   return std::move(troupe_result_).error()
 
-/// ASSIGN_OR_RETURN(auto x, expression): x is the Result's value, or the function returns its
-/// error.
+/// ASSIGN_OR_RETURN(auto x, expression): assigns the Result's value to x, or returns its error from
+/// the function.
 #define ASSIGN_OR_RETURN(declaration, ...) \
   ASSIGN_OR_RETURN_(TROUPE_CONCAT(troupe_result_, __LINE__), declaration, __VA_ARGS__)
 #define ASSIGN_OR_RETURN_(name, declaration, ...) \

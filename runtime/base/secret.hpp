@@ -1,5 +1,5 @@
 #pragma once
-// Showing that one knows a secret without saying it.
+// Secrets and proofs of knowing one.
 
 #include <array>
 #include <cstddef>
@@ -14,11 +14,11 @@ namespace troupe {
 [[nodiscard]] std::array<std::uint8_t, 32> hmac_sha256(std::string_view key,
                                                        std::span<const std::byte> message);
 
-/// In a time that does not tell where they differ. Pre: equally long.
+/// Compares in constant time. Pre: equal lengths.
 [[nodiscard]] bool same_secret(std::span<const std::uint8_t> a, std::span<const std::uint8_t> b);
 
-/// From the operating system's generator for keys. Whatever opens something (an id of a stream, a
-/// token, the name of a shared segment) is drawn here, and nowhere else.
+/// From the operating system's cryptographic generator. Every capability (a stream id, a token, the
+/// name of a shared segment) is generated here.
 void fill_random(std::span<std::uint8_t> bytes);
 [[nodiscard]] std::uint64_t random_bits();
 

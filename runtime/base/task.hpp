@@ -1,14 +1,14 @@
 #pragma once
-// Sequential code that asks other actors and goes on with the answers: Task<T> is a function that
-// may wait, Reply<T> is what it waits for. All on one thread.
+// Sequential code that sends requests to other actors and continues with their replies: Task<T> is
+// a coroutine, Reply<T> is what it awaits. All on one thread.
 //
 //   Task<int> sum(Port& port) {
 //     const int a = co_await port.ask(1);   // an answer that is there already does not suspend
 //     co_return a + 1;
 //   }
 //
-// Whoever holds a suspended Task may destroy it: the function's locals are destroyed, and an answer
-// that comes later is dropped.
+// A suspended Task may be destroyed: the coroutine's locals are destroyed, and a later reply is
+// dropped.
 
 // Clang 14 implements C++20 coroutines but does not yet announce them as libstdc++ expects.
 #if defined(__clang__) && !defined(__cpp_impl_coroutine)
@@ -37,12 +37,12 @@ struct ReplyState {
 };
 }  // namespace internal
 
-/// The other end of a Reply whose answer is not there yet. Copies share the one Reply.
+/// The producer's end of a pending Reply. Copies share the same Reply.
 template <class T>
 class ReplySetter {
  public:
-  /// Hands the answer over and runs the waiting task until it waits again or ends. The first answer
-  /// counts; without a waiter left nothing happens.
+  /// Delivers the value and runs the waiting task until it awaits again or ends. Only the first
+  /// call counts; without a waiter it does nothing.
   void set(T value) const {
     const auto state = state_;
     if (state->value) return;
@@ -56,7 +56,7 @@ class ReplySetter {
   std::shared_ptr<internal::ReplyState<T>> state_;
 };
 
-/// An answer that is there (no allocation), or will be. Awaited once.
+/// A value that is available (no allocation), or pending. Awaited once.
 template <class T>
 class [[nodiscard]] Reply {
  public:
@@ -94,7 +94,7 @@ class [[nodiscard]] Reply {
 };
 
 /// A coroutine that returns a T (not void). It starts when it is awaited or start()ed; an exception
-/// that leaves it comes out of result() or of the await.
+/// that leaves it is rethrown by result() or the await.
 template <class T>
 class [[nodiscard]] Task {
  public:
@@ -112,20 +112,20 @@ class [[nodiscard]] Task {
   }
   ~Task() { reset(); }
 
-  /// Runs until the first answer that is not there yet, or to the end. on_done is called once, at
-  /// the end (perhaps before start() returns); it may take the result and destroy the task.
+  /// Runs until the first pending reply, or to the end. on_done is called once, at the end (perhaps
+  /// before start() returns); it may take the result and destroy the task.
   void start(std::function<void()>&& on_done = {}) {
     handle_.promise().on_done = std::move(on_done);
     handle_.resume();
   }
   [[nodiscard]] bool valid() const noexcept { return handle_ != nullptr; }
   [[nodiscard]] bool done() const noexcept { return handle_ && handle_.done(); }
-  /// Pre: done(). Takes the value out, or throws what left the coroutine.
+  /// Pre: done(). Takes the value, or rethrows the coroutine's exception.
   [[nodiscard]] T result() {
     CHECK(done());
     return handle_.promise().take();
   }
-  /// Ends the function where it waits.
+  /// Destroys the coroutine at its suspension point.
   void reset() noexcept {
     if (handle_) std::exchange(handle_, nullptr).destroy();
   }
@@ -148,7 +148,7 @@ class [[nodiscard]] Task {
     struct Final {
       bool await_ready() noexcept { return false; }
       std::coroutine_handle<> await_suspend(Handle self) noexcept {
-        // on_done may destroy this coroutine: nothing of the promise is touched after the call.
+        // on_done may destroy this coroutine: the promise is not touched after the call.
         const std::coroutine_handle<> caller = self.promise().caller;
         const std::function<void()> on_done = std::move(self.promise().on_done);
         if (on_done) on_done();
@@ -170,7 +170,7 @@ class [[nodiscard]] Task {
   Handle handle_;
 };
 
-/// Runs a task whose answers are all there. Pre: it does not wait.
+/// Runs a task whose replies are all available. Pre: it does not suspend.
 template <class T>
 [[nodiscard]] T run_now(Task<T> task) {
   task.start();

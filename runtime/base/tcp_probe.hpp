@@ -1,6 +1,6 @@
 #pragma once
-// Whether somebody listens at an address, with a deadline: CAF's own connect has none, and blocks
-// every other connection of the process while it waits.
+// Checks with a deadline whether an address accepts connections: CAF's own connect has no deadline,
+// and blocks all other connections of the process while it waits.
 
 #include <chrono>
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// A connection that does not block whoever uses it. Errors: as of probe_tcp.
+/// A non-blocking connection. Errors: as of probe_tcp.
 [[nodiscard]] Result<FileDescriptor> connect_tcp(const std::string& host, std::uint16_t port,
                                                  std::chrono::milliseconds timeout);
 

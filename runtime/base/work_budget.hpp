@@ -1,6 +1,6 @@
 #pragma once
-// Long work that one request causes (rendering its template, encoding its text): counted while it
-// is done, and stopped when its client is gone, its time is up or the count runs out.
+// Bounds long work for one request (rendering its template, encoding its text): the work is
+// counted, and stopped when the client disconnects, the deadline passes or the count is exhausted.
 
 #include <atomic>
 #include <chrono>
@@ -16,14 +16,14 @@
 
 namespace troupe {
 
-/// What ends a request's work from outside. Copies share the flag.
+/// External limits of a request's work. Copies share the flag.
 struct WorkLimits {
-  std::shared_ptr<const std::atomic<bool>> cancelled;  ///< anyone sets it, once; may be null
+  std::shared_ptr<const std::atomic<bool>> cancelled;  ///< set once, by any thread; may be null
   std::optional<std::chrono::steady_clock::time_point> deadline;
 };
 
-/// Thrown by WorkBudget. It ends in the component that made the budget, which returns error() of
-/// it.
+/// Thrown by WorkBudget, and caught in the component that created the budget, which returns error()
+/// of it.
 class WorkStopped : public std::exception {
  public:
   enum class Reason { kCancelled, kDeadline, kTooMuch };
@@ -37,9 +37,8 @@ class WorkStopped : public std::exception {
   Reason reason_;
 };
 
-/// Counts the work of one thread. A unit is about one step of a loop, or 16 bytes that are read or
-/// written in bulk; flag and clock are looked at every kUnitsPerLook units, that is about each
-/// millisecond.
+/// Counts the work of one thread. A unit is about one step of a loop, or 16 bytes of bulk reading
+/// or writing; flag and clock are checked every kUnitsPerLook units, about once per millisecond.
 class WorkBudget {
  public:
   static constexpr std::uint64_t kUnlimited = ~std::uint64_t{0};
@@ -50,7 +49,7 @@ class WorkBudget {
     begin_stretch();
   }
 
-  /// Before the work is done. Throws WorkStopped.
+  /// Called before the work is done. Throws WorkStopped.
   void charge(std::uint64_t units = 1) {
     if (units <= stretch_left_) {
       stretch_left_ -= units;
@@ -58,9 +57,9 @@ class WorkBudget {
       charge_and_look(units);
     }
   }
-  /// For `bytes` that are read or written in bulk.
+  /// For `bytes` of bulk reading or writing.
   void charge_bytes(std::size_t bytes) { charge(1 + bytes / 16); }
-  /// For work whose cost only the clock can tell.
+  /// For work of unpredictable cost: checks flag and clock.
   void look();
 
   [[nodiscard]] std::uint64_t units_left() const noexcept { return left_ + stretch_left_; }
@@ -70,8 +69,8 @@ class WorkBudget {
   void begin_stretch();
 
   WorkLimits limits_;
-  std::uint64_t left_;              ///< without the present stretch
-  std::uint64_t stretch_left_ = 0;  ///< until the next look
+  std::uint64_t left_;              ///< beyond the current stretch
+  std::uint64_t stretch_left_ = 0;  ///< until the next check
 };
 
 }  // namespace troupe

@@ -11,20 +11,20 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-/// CPython's pickle, protocol 5, of what is hashed: strings, ints, None, and tuples of them. Equal
-/// strings are distinct objects, except for the tags of extra keys, which Python interns: from the
-/// second time on a tag is a reference to the memo.
+/// Produces CPython's pickle, protocol 5, of the hashed values: strings, ints, None, and tuples of
+/// them. Equal strings are distinct objects, except for the tags of extra keys, which Python
+/// interns: from the second time on a tag is a reference to the memo.
 class PickleWriter {
  public:
   explicit PickleWriter(Bytes& out) : out_(out) {
     out_.insert(out_.end(), {0x80, 0x05, 0x95, 0, 0, 0, 0, 0, 0, 0, 0});
     body_ = out_.size();
   }
-  /// The stop opcode, and the length into the frame's header.
+  /// Adds the stop opcode, and the length to the frame's header.
   void finish() {
     out_.push_back(0x2e);
     const std::uint64_t size = out_.size() - body_;
-    CHECK(size < 65536, size);  // a longer pickle would be several frames
+    CHECK(size < 65536, size);  // a longer pickle would have several frames
     for (std::size_t i = 0; i < 8; ++i)
       out_[body_ - 8 + i] = static_cast<std::uint8_t>(size >> (8 * i));
   }
@@ -94,7 +94,7 @@ class PickleWriter {
   std::vector<std::pair<std::string_view, std::int64_t>> tags_;
 };
 
-/// The same calls in CBOR, where tuples are arrays and tags plain text.
+/// The same interface for CBOR, where tuples are arrays and tags plain text.
 class CborTupleWriter : public CborWriter {
  public:
   using CborWriter::CborWriter;
@@ -112,7 +112,7 @@ void for_each_overlap(const KVCacheRequest& request, std::int32_t begin, std::in
     if (item.offset < end && begin < item.offset + item.length) f(item);
 }
 
-/// (parent, tokens, extra keys or nil): what is hashed for the unit of tokens [begin, end).
+/// (parent, tokens, extra keys or nil): the hashed value of the unit of tokens [begin, end).
 template <class Writer>
 void write_unit(Writer& out, const KVCacheRequest& request, std::int32_t begin, std::int32_t end,
                 std::span<const std::uint8_t> parent) {
@@ -214,7 +214,7 @@ void BlockHasher::extend(const KVCacheRequest& request, std::vector<BlockHash>& 
   const auto num_units = request.token_ids.size() / static_cast<std::size_t>(unit_);
   if (hashes.size() >= num_units) return;
   Bytes bytes;
-  // Exactly as many would be moved again with each further block.
+  // Grow geometrically: exact growth would copy all hashes with each further block.
   if (num_units > hashes.capacity()) hashes.reserve(std::max(num_units, 2 * hashes.capacity()));
   while (hashes.size() < num_units) {
     const auto begin = static_cast<std::int32_t>(hashes.size()) * unit_;

@@ -1,6 +1,6 @@
 #pragma once
-// The names of KV-cache blocks: a hash over everything that decides a block's content, chained over
-// the blocks before it. Byte for byte vLLM's, so that events, remote stores and routers agree.
+// Hashes of KV-cache blocks: over everything that determines a block's content, chained over the
+// previous blocks. Byte for byte equal to vLLM's, for events, remote stores and routers.
 
 #include <array>
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace troupe {
 
-/// The name of the prefix of num_tokens, a multiple of the hashes' unit: that of its last unit. A
-/// block of several units has the name of the prefix that it completes.
+/// The hash of the prefix of num_tokens, a multiple of the hash unit: that of its last unit. A
+/// block of several units has the hash of the prefix that it completes.
 [[nodiscard]] inline const BlockHash& hash_of_prefix(std::span<const BlockHash> hashes,
                                                      std::int32_t num_tokens, std::int32_t unit) {
   return hashes[static_cast<std::size_t>(num_tokens / unit) - 1];
@@ -26,7 +26,7 @@ enum class BlockHashAlgorithm : std::uint8_t { kSha256Cbor, kXxhashCbor, kSha256
 /// "sha256", "sha256_cbor", "xxhash", "xxhash_cbor".
 [[nodiscard]] Result<BlockHashAlgorithm> parse_block_hash_algorithm(std::string_view name);
 
-/// SHA-256 of the prompt's embedding rows [begin, end), as far as it has them. Pre: it has some.
+/// SHA-256 of the prompt's embedding rows [begin, end), as far as they exist. Pre: some do.
 [[nodiscard]] BlockHash embeds_digest(const KVCacheRequest& request, std::int32_t begin,
                                       std::int32_t end);
 
@@ -35,12 +35,12 @@ class BlockHasher {
  public:
   static constexpr std::string_view kDefaultSeed = "vllm-none-hash";
 
-  /// `seed` makes the parent of every first unit.
+  /// `seed` determines the parent of every first unit.
   BlockHasher(BlockHashAlgorithm algorithm, std::int32_t unit,
               std::string_view seed = kDefaultSeed);
 
-  /// Appends to `hashes` those of all full units of request.token_ids that it does not have yet:
-  /// H(parent, tokens of the unit, extra keys).
+  /// Appends to `hashes` those of all further full units of request.token_ids: H(parent, tokens of
+  /// the unit, extra keys).
   void extend(const KVCacheRequest& request, std::vector<BlockHash>& hashes) const;
 
   [[nodiscard]] const BlockHash& none_hash() const noexcept { return none_hash_; }

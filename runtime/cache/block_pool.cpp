@@ -76,7 +76,8 @@ void BlockPool::free(std::span<const BlockId> blocks) {
       without_content_.push_back(block);
   }
   const BlockId head = at(end).next;
-  // An emptied queue's head is what was just appended: in front of it is right as well.
+  // If the queue was empty, its head is the block just appended: inserting before it is correct,
+  // too.
   for (const BlockId block : without_content_) insert_before(head, block);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// The blocks of the KV cache: which are free, who holds the others, and what they contain.
+// The block pool of the KV cache: free queue, reference counts and content of blocks.
 
 #include <cstdint>
 #include <span>
@@ -13,32 +13,32 @@
 namespace troupe {
 
 /// Owns the blocks 0 .. num_blocks-1 of all groups. Block 0 is the null block: never free, never
-/// given out, its references are not counted.
+/// allocated, and its references are not counted.
 ///
 /// Invariants: a block is in the free queue exactly when it has no references; a free block keeps
-/// its content (and may be hit) until it is given out. The queue's head is given out first, so its
+/// its content (and may be hit) until it is allocated. Allocation is from the queue's head, so its
 /// order is the order of eviction.
 ///
 /// Memory per block: 12 bytes here and 80 to 96 in the prefix map, so 92 to 108 MB for a million
-/// blocks. Taking, freeing or finding one costs a few cache misses, less than 100 ns
+/// blocks. Allocating, freeing or finding one costs a few cache misses, less than 100 ns
 /// (tests/support/bench_cache.cpp).
 class BlockPool {
  public:
-  /// `metrics` hears of what happens to blocks; null: nobody does.
+  /// `metrics` is notified of allocations, hits and evictions; may be null.
   BlockPool(std::int32_t num_blocks, bool record_events, BlockMetrics* metrics = nullptr);
 
   [[nodiscard]] std::int32_t num_blocks() const noexcept { return num_blocks_; }
   [[nodiscard]] std::int32_t num_free_blocks() const noexcept { return num_free_; }
-  /// Share of the usable blocks that are held, 0..1.
+  /// Fraction of the usable blocks in use, 0..1.
   [[nodiscard]] double usage() const noexcept;
 
-  /// Takes n blocks from the head of the queue, with one reference each and without content;
+  /// Allocates n blocks from the head of the queue, with one reference each and without content;
   /// appends them to `blocks`. Pre: n <= num_free_blocks().
   void take(std::int32_t n, std::vector<BlockId>& blocks);
-  /// One more reference; a free block leaves the queue.
+  /// Adds a reference; a free block leaves the queue.
   void touch(BlockId block);
-  /// Drops one reference each. Blocks that become free go to the queue in this order: those without
-  /// content in front of it, those with content to its end. Null blocks are passed over.
+  /// Drops one reference each. Blocks that become free are queued in this order: those without
+  /// content at the front, those with content at the end. Null blocks are skipped.
   void free(std::span<const BlockId> blocks);
 
   [[nodiscard]] std::int32_t num_references(BlockId block) const { return at(block).references; }
@@ -47,16 +47,16 @@ class BlockPool {
   [[nodiscard]] BlockId find(const BlockHash& hash, std::int32_t group) const {
     return map_.find({hash, group});
   }
-  /// Hint: the content is about to be looked for, or set.
+  /// Hint: the content will be looked up, or set.
   void prefetch(const BlockKey& key) const { map_.prefetch(key); }
-  /// The block now holds the prefix of num_tokens named by `key`.
+  /// The block now holds the prefix of num_tokens with this key.
   void set_content(BlockId block, const BlockKey& key, std::int32_t num_tokens) {
     map_.insert(key, block, num_tokens);
   }
-  /// Forgets the block's content, with an event for each key.
+  /// Evicts the block's content, with an event for each key.
   void drop_content(BlockId block);
   void move_content(BlockId from, BlockId to) { map_.move_entries(from, to); }
-  /// Forgets all content. False, and nothing done, if a block is held.
+  /// Evicts all content. False, without effect, if a block is in use.
   bool reset();
 
   [[nodiscard]] bool records_events() const noexcept { return record_events_; }
@@ -85,7 +85,7 @@ class BlockPool {
   std::int32_t num_blocks_;
   std::int32_t num_free_ = 0;
   bool record_events_;
-  std::vector<Block> blocks_;  ///< one more than blocks: the queue's ring closes in the last one
+  std::vector<Block> blocks_;  ///< one more than blocks: the sentinel of the circular queue
   PrefixMap map_;
   BlockMetrics* metrics_;
   std::vector<KVCacheEvent> events_;

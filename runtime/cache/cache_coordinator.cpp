@@ -8,8 +8,8 @@
 namespace troupe {
 namespace {
 
-/// A drafter needs the last block's hidden states, so the block is computed again. The state of a
-/// Mamba layer cannot be wound back: there the cap on the hit's length does the same.
+/// A drafter needs the last block's hidden states, so the block is recomputed. Mamba states cannot
+/// be rolled back: there the cap on the hit's length has the same effect.
 bool drops_last(const GroupManager& manager) { return manager.eagle() && !manager.holds_states(); }
 
 }  // namespace
@@ -23,7 +23,7 @@ CacheCoordinator::CacheCoordinator(const KVCacheSettings& settings, BlockPool& p
                .alignment = settings.hit_alignment(),
                .all_blocks_end = settings.scheduler_block_size(),
                .partial_hits = settings.partial_hash_hits()} {
-  // Old content of an attention page could reach a state through the tokens that pad a batch.
+  // Stale content of an attention page could reach a state through the padding tokens of a batch.
   const bool has_states =
       std::any_of(settings.groups.begin(), settings.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
@@ -67,7 +67,7 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
   std::vector<std::vector<BlockId>> found;
   std::vector<bool> drop_done(lookup_order_.size(), false);
   const bool one_pass = lookup_order_.size() == 2 && lookup_order_[0].manager->sees_all_tokens();
-  // A drafter's block that is dropped may end with the request.
+  // The block dropped for a drafter may end with the request.
   const std::int32_t num_hashed =
       static_cast<std::int32_t>(request.hashes.size()) * context_.hash_unit;
   std::int32_t candidate = max_tokens;
@@ -81,7 +81,7 @@ CacheHit CacheCoordinator::find_common_hit(const CachedRequest& request,
           context_.partial_hits ? context_.hash_unit : groups.manager->block_size();
       const bool full = groups.manager->sees_all_tokens();
       if (full && full_is_known) {
-        // A prefix of a hit of full attention is a hit.
+        // A prefix of a full-attention hit is a hit.
         length = round_down(length, unit);
         continue;
       }
@@ -155,7 +155,7 @@ void CacheCoordinator::new_step_starts() {
 }
 
 void CacheCoordinator::cache(CachedRequest& request, std::int32_t num_tokens) {
-  // A drafter of several modules computes its last tokens again.
+  // A drafter with several modules recomputes its last tokens.
   const std::int32_t num_final =
       std::max(0, num_tokens - std::max(0, settings_.num_prefill_lookahead - 1));
   if (managers_.size() == 1) return managers_.front()->cache(request, num_final);
@@ -164,7 +164,7 @@ void CacheCoordinator::cache(CachedRequest& request, std::int32_t num_tokens) {
   };
   for (const auto& manager : managers_) {
     std::int32_t num_cacheable = matchable(num_tokens);
-    // The drafter's groups are asked for one block beyond a hit.
+    // The drafter's groups must hold one block beyond a hit.
     if (manager->eagle() && num_cacheable > 0)
       num_cacheable = std::min(num_final, matchable(num_final) + manager->block_size());
     manager->cache(request, num_cacheable);

@@ -1,6 +1,6 @@
 #pragma once
-// The groups of a model together: a request's blocks are taken, cached and given back in all of
-// them, and a hit must hold in all of them.
+// Combines a model's groups: a request's blocks are allocated, cached and freed in all of them, and
+// a hit must be valid in all of them.
 
 #include <cstdint>
 #include <memory>
@@ -21,11 +21,11 @@ class CacheCoordinator {
     return managers_;
   }
 
-  /// The longest prefix of at most max_tokens that every group has.
+  /// The longest prefix of at most max_tokens that all groups have.
   [[nodiscard]] CacheHit find_longest_hit(const CachedRequest& request,
                                           std::int32_t max_tokens) const;
 
-  /// Records the hit's blocks as stored once more, for consumers that may not know them.
+  /// Records the hit's blocks as stored again, for consumers that may not know them.
   void report_hit(const CachedRequest& request, const CacheHit& hit) const;
 
   struct BlockDemand {
@@ -36,7 +36,7 @@ class CacheCoordinator {
   };
   [[nodiscard]] std::int32_t num_blocks_needed(CachedRequest& request,
                                                const BlockDemand& demand) const;
-  /// Pre: the request holds nothing yet. Blocks for external tokens are taken here.
+  /// Pre: the request holds nothing yet. Blocks for external tokens are allocated here.
   void adopt(CachedRequest& request, const CacheHit* hit, std::int32_t num_computed,
              std::int32_t num_external);
   void extend(CachedRequest& request, const GroupManager::Room& room, BlockTable* taken);
@@ -45,7 +45,7 @@ class CacheCoordinator {
   void remove_skipped(CachedRequest& request, std::int32_t num_processed);
   void free(CachedRequest& request);
   [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
-  /// Blocks taken since the last call whose old content must not be seen: group after group.
+  /// Blocks allocated since the last call that must be zeroed: group after group.
   [[nodiscard]] std::vector<BlockId> take_new_blocks();
   /// Copies planned since the last call: group after group.
   [[nodiscard]] BlockCopies take_copies();

@@ -1,5 +1,5 @@
 #pragma once
-// A request as the KVCacheManager sees it.
+// The KVCacheManager's state of a request.
 
 #include <cstdint>
 #include <optional>
@@ -11,21 +11,21 @@
 
 namespace troupe {
 
-/// What a request holds of one group. Block i covers tokens [i * block_size, (i + 1) * block_size);
-/// the null block stands where nothing is held.
+/// A request's blocks in one group. Block i covers tokens [i * block_size, (i + 1) * block_size);
+/// unused entries are the null block.
 struct GroupBlocks {
   std::vector<BlockId> blocks;
-  /// Leading blocks that need no more caching; none until the request has adopted or cached some.
+  /// Leading blocks that are already cached; nullopt until the request has adopted or cached some.
   std::optional<std::int32_t> num_cached_blocks;
-  /// The block in which the adopted hit ends, others' as well: a copy takes its place before the
-  /// request writes to it.
+  /// The shared block in which the adopted hit ends: it is replaced by a copy before the request
+  /// writes to it.
   std::optional<std::int32_t> shared_tail;
 
   // ---- Mamba groups that keep states at block boundaries ----
-  /// The running state and those of speculative tokens are in the last blocks of the table.
+  /// The last blocks of the table hold the running state and those of speculative tokens.
   bool has_running_state = false;
-  /// The running state's block is also in the prefix cache, for a prefix that ends inside it: a
-  /// copy takes over its content before the state moves on.
+  /// The running state's block is also in the prefix cache, for a prefix that ends inside it: its
+  /// content is moved to a copy before the state advances.
   std::optional<std::int32_t> cached_tail;
   /// This step writes the state at num_tokens, inside the step, to block `index`.
   struct Checkpoint {
@@ -47,12 +47,12 @@ struct CachedRequest {
   }
 };
 
-/// Cached blocks that a request could start from.
+/// Cached blocks from which a request could start.
 struct CacheHit {
   BlockTable blocks;            ///< per group
-  std::int32_t num_tokens = 0;  ///< that they save
-  /// Where the request leaves a prefix that others have computed but of which some group keeps no
-  /// blocks any more; 0: nowhere.
+  std::int32_t num_tokens = 0;  ///< covered by the blocks
+  /// Where the request diverges from a prefix that others have computed but of which some group no
+  /// longer has blocks; 0: nowhere.
   std::int32_t shared_prefix_boundary = 0;
 
   [[nodiscard]] bool has_blocks() const {

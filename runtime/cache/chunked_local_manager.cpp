@@ -1,4 +1,4 @@
-// Chunked local attention: a token looks back to the beginning of its chunk.
+// Chunked local attention: a token attends to its chunk, up to itself.
 
 #include <algorithm>
 
@@ -21,7 +21,7 @@ class ChunkedLocalManager final : public GroupManager {
     return ceil_div(std::min(tokens, context_.settings.max_model_len), block_size());
   }
 
-  /// What is before the last chunk is a hit without any blocks: nobody will look at it.
+  /// Tokens before the last chunk are a hit without blocks: they are never attended to.
   std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
                         std::span<const std::int32_t> groups, bool /*drop_last*/,
                         std::vector<std::vector<BlockId>>& hit) const override {

@@ -1,5 +1,5 @@
-// Cross attention: every token of the decoder looks at the encoder's output, whose keys and values
-// are written once.
+// Cross attention: decoder tokens attend to the encoder's output, whose keys and values are written
+// once.
 
 #include "runtime/base/check.hpp"
 #include "runtime/cache/group_manager.hpp"
@@ -7,8 +7,8 @@
 namespace troupe {
 namespace {
 
-/// A request takes all its blocks with the step that encodes its input, and keeps them. They are
-/// not in the prefix cache: what they hold is no prefix of the decoder's tokens.
+/// A request gets all its blocks with the step that encodes its input, and keeps them. They are not
+/// in the prefix cache: their content does not depend on the decoder's tokens.
 class CrossAttentionManager final : public GroupManager {
  public:
   explicit CrossAttentionManager(const Group& group) : GroupManager(group) {

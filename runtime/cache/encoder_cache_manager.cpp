@@ -108,7 +108,7 @@ void EncoderCacheManager::free_input(RequestId id, std::int32_t item) {
   const auto found = cached_.find(identifier);
   if (found == cached_.end() || found->second.users.erase(id) == 0) return;
   if (found->second.users.empty()) {
-    // Under LRU it keeps the place of its last use.
+    // Under LRU it keeps the order of its last use.
     if (settings_.eviction == EncoderCacheEviction::kFifo) found->second.order = ++clock_;
     evictable_.emplace(found->second.order, identifier);
     num_freeable_ += found->second.num_embeds;
@@ -120,7 +120,8 @@ void EncoderCacheManager::free(RequestId id) {
 }
 
 std::vector<std::string> EncoderCacheManager::take_freed_identifiers() {
-  // The workers free them before they run the step: what this step encodes is for the next take.
+  // The workers free them before they run the step: outputs encoded in this step are for the next
+  // take.
   if (settings_.encoder_decoder) return std::exchange(freed_, std::exchange(encoded_, {}));
   std::vector<std::string> freed = std::exchange(freed_, {});
   std::erase_if(freed,
@@ -173,7 +174,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
   const RequestId id = question.id;
   EncoderInputsPlanned answer{.num_new_tokens = question.num_new_tokens};
   const std::int32_t begin = question.num_computed_tokens;
-  // An encoder-decoder model encodes with a request's first step, and never again.
+  // An encoder-decoder model encodes only in a request's first step.
   if (settings_.encoder_decoder && begin > 0) return answer;
   const auto& items = requests_[id].items;
   std::int32_t budget = question.budget;

@@ -1,6 +1,6 @@
 #pragma once
-// The EncoderCacheManager: which encoder outputs (of pictures) the workers keep, and who needs
-// them.
+// The EncoderCacheManager: tracks which encoder outputs (of images) the workers hold, and their
+// users.
 
 #include <cstdint>
 #include <map>
@@ -14,24 +14,24 @@
 
 namespace troupe {
 
-/// Which of the outputs without users goes first when room is needed: the one released first, or
-/// the one to which a request last took a reference longest ago.
+/// Eviction order of unreferenced outputs: by the time of release, or by the time of the last
+/// reference.
 enum class EncoderCacheEviction : std::uint8_t { kFifo, kLru };
 
 struct EncoderCacheSettings {
   std::int32_t capacity = 0;  ///< embeddings
   bool split_items = true;    ///< a step may compute a part of an item's tokens
   EncoderCacheEviction eviction = EncoderCacheEviction::kFifo;
-  /// The encoder's output goes into the cross-attention cache in the step that encodes it: it is
-  /// not shared, and is freed one step later.
+  /// The encoder's output is written to the cross-attention cache in the step that encodes it: it
+  /// is not shared, and is freed one step later.
   bool encoder_decoder = false;
 };
 
 /// Owns the accounting of the encoder cache, in embeddings. An output is shared by all items with
-/// the same identifier. One that nobody refers to stays until its room is needed.
+/// the same identifier. An unreferenced output stays until its space is needed.
 ///
-/// Invariants: free + sizes of all cached outputs = capacity; freeable = free + sizes of those
-/// without users. In an encoder-decoder model nothing is cached: free + sizes of all referenced
+/// Invariants: free + sizes of all cached outputs = capacity; freeable = free + sizes of
+/// unreferenced ones. In an encoder-decoder model nothing is cached: free + sizes of all referenced
 /// items = capacity.
 class EncoderCacheManager {
  public:
@@ -45,15 +45,16 @@ class EncoderCacheManager {
   // ---- operations ----
   void set_request(RequestId id, std::vector<MultiModalFeature> items);
   [[nodiscard]] static std::int32_t num_embeds(const MultiModalFeature& item);
-  /// Embeddings of the cached output with the item's identifier, or -1.
+  /// Size of the cached output with the item's identifier in embeddings, or -1.
   [[nodiscard]] std::int32_t cached_embeds(RequestId id, std::int32_t item) const;
-  /// Takes a reference if the output is cached.
+  /// Adds a reference if the output is cached.
   bool check_and_reference(RequestId id, std::int32_t item);
-  /// There is room beside `num_planned` embeddings, perhaps after evictions, and in the budget.
+  /// Whether the item fits besides `num_planned` embeddings, possibly after evictions, and in the
+  /// budget.
   bool can_allocate(RequestId id, std::int32_t item, std::int32_t budget, std::int32_t num_planned);
-  /// Pre: can_allocate said so.
+  /// Pre: can_allocate returned true.
   void allocate(RequestId id, std::int32_t item);
-  /// Items that the request refers to.
+  /// Items referenced by the request.
   [[nodiscard]] std::set<std::int32_t> referenced_items(RequestId id) const;
   void free_input(RequestId id, std::int32_t item);
   void free(RequestId id);
@@ -70,7 +71,7 @@ class EncoderCacheManager {
   [[nodiscard]] const std::unordered_map<std::string, Output>& cached() const noexcept {
     return cached_;
   }
-  /// Without users, the first to be evicted first.
+  /// Unreferenced outputs in the order of eviction.
   [[nodiscard]] std::vector<std::string> evictable() const;
   [[nodiscard]] const std::vector<std::string>& freed() const noexcept { return freed_; }
 

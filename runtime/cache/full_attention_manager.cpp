@@ -1,4 +1,4 @@
-// Full attention (MLA too): every token looks at all tokens before it.
+// Full attention (and MLA): every token attends to all tokens before it.
 
 #include <algorithm>
 
@@ -41,8 +41,8 @@ class FullAttentionManager final : public GroupManager {
   }
 
  private:
-  /// The prompt's last hash boundary, if it is inside a block, names that block as well: a later
-  /// request with the same prompt could start from there.
+  /// If the prompt's last hash boundary is inside a block, that prefix is a further key of the
+  /// block: a later request with the same prompt could start from there.
   void cache_prompt_tail(CachedRequest& request, std::int32_t num_tokens) {
     const std::int32_t limit = request.info.num_prompt_tokens - (eagle() ? 0 : 1);
     const std::int32_t boundary = round_down(limit, context_.hash_unit);

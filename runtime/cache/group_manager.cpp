@@ -30,7 +30,7 @@ std::int32_t GroupManager::num_blocks_needed(CachedRequest& request,
   return num_new + num_copies + num_unreferenced(used);
 }
 
-/// A hit block that nobody holds is free now and would be so no longer.
+/// A hit block without references is free now, but would not be any more.
 std::int32_t GroupManager::num_unreferenced(std::span<const BlockId> hit) const {
   return static_cast<std::int32_t>(std::count_if(hit.begin(), hit.end(), [&](BlockId block) {
     return block != kNullBlock && context_.pool.num_references(block) == 0;
@@ -71,7 +71,7 @@ void GroupManager::replace_shared_tail(CachedRequest& request) {
   std::vector<BlockId> copy;
   take(1, copy);
   context_.pool.touch(copy[0]);
-  // The reference to the source, which the request had, is the copy's now.
+  // The request's reference to the source is now the copy operation's.
   copies_.emplace_back(tail, copy[0]);
   tail = copy[0];
   own.shared_tail.reset();
@@ -141,7 +141,7 @@ void GroupManager::remove_skipped(CachedRequest& request, std::int32_t num_proce
   std::vector<BlockId> released;
   for (std::int32_t i = num_skipped - 1; i >= 0; --i) {
     BlockId& block = blocks[static_cast<std::size_t>(i)];
-    if (block == kNullBlock) break;  // what is before it has been released earlier
+    if (block == kNullBlock) break;  // earlier blocks have been released before
     released.push_back(block);
     block = kNullBlock;
   }

@@ -19,8 +19,8 @@ bool all_equal(const Specs& specs) {
                      [&](const KVCacheSpec& spec) { return spec == specs.front(); });
 }
 
-/// Which tokens' blocks layers of a kind hold: what decides that, and nothing of what a token
-/// takes. Layers where it is equal can share a table.
+/// The parameters that determine for which tokens a layer holds blocks, without those of the page
+/// size. Layers with equal ones can share a table.
 template <class Kind>
 Kind held_tokens(const Kind&) {
   return {};
@@ -36,8 +36,8 @@ MambaSpec held_tokens(MambaSpec kind) {
   return kind;
 }
 
-/// The layers hold blocks for the same tokens: one table serves all, whatever a token takes in
-/// each.
+/// Whether the layers hold blocks for the same tokens: then one table serves all, whatever their
+/// page sizes.
 bool hold_the_same_tokens(const Specs& specs) {
   const auto table_of = [](const KVCacheSpec& spec) {
     KVCacheSpec table{.block_size = spec.block_size};
@@ -84,7 +84,7 @@ Result<void> unify_page_sizes(Specs& specs) {
   return {};
 }
 
-/// The most tokens, or states, that a request holds in blocks of the kind's layers.
+/// Maximum number of tokens, or states, that a request holds in blocks of the kind's layers.
 struct HeldBlocks {
   std::int32_t block_size;
   std::int32_t num_tokens;
@@ -94,7 +94,7 @@ struct HeldBlocks {
   std::int32_t of_window(const AttentionWindow& window) const {
     const std::int32_t held =
         window.num_tokens - 1 + window.extra_retained_tokens + limits.max_in_flight_tokens;
-    // One more: the window need not begin at a block boundary.
+    // One more: the window need not start at a block boundary.
     return ceil_div(std::min(held, num_tokens), block_size) + 1;
   }
 
@@ -123,7 +123,7 @@ std::int32_t max_blocks_of_group(const KVCacheSpec& spec, std::int32_t num_token
   return std::visit(HeldBlocks{spec.block_size, num_tokens, limits}, spec.kind);
 }
 
-/// Tokens that share a state of the layer.
+/// Number of tokens that share a state of the layer.
 std::int32_t tokens_per_state(const KVCacheSpec& spec) {
   return spec.token() == nullptr ? 1 : spec.token()->tokens_per_state;
 }
@@ -135,7 +135,7 @@ std::int64_t bytes_of_group(const KVCacheGroup& group) {
   return bytes;
 }
 
-/// In the largest unit of which there is at least one, with two decimals: "1.50 GiB", "300 bytes".
+/// In the largest unit with a value of at least one, with two decimals: "1.50 GiB", "300 bytes".
 std::string size_text(std::int64_t bytes) {
   constexpr std::array<const char*, 3> kUnits = {" KiB", " MiB", " GiB"};
   if (bytes < 1024) return std::to_string(bytes) + " bytes";
@@ -151,7 +151,7 @@ std::string size_text(std::int64_t bytes) {
 
 Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> layers,
                                                bool hybrid_groups) {
-  // Without the layers that need no cache; `ids` are the others' numbers.
+  // Without the layers that need no cache; `ids` are the indices of the others.
   Specs specs;
   std::vector<std::int32_t> ids;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
@@ -176,7 +176,7 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
   if (hold_the_same_tokens(specs)) return one_group(std::move(specs));
   Specs unified = specs;
   if (const Result<void> done = unify_page_sizes(unified); !done.ok()) {
-    // Latent layers beside sliding windows: the windows are not used to save memory then.
+    // Latent layers besides sliding windows: the windows are then not used to save memory.
     as_full_attention(specs);
     if (hold_the_same_tokens(specs)) return one_group(std::move(specs));
     return done.error();
@@ -197,7 +197,7 @@ Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> laye
     smallest = std::min(smallest, bucket.layers.size());
     largest = std::max(largest, bucket.layers.size());
   }
-  // Buckets of about the same size: a little padding is better than many groups.
+  // Groups of similar size: a little padding is better than many groups.
   const std::size_t group_size = 2 * largest < 3 * smallest ? largest : smallest;
   std::vector<KVCacheGroup> groups;
   for (const KVCacheGroup& bucket : buckets) {

@@ -9,7 +9,7 @@ namespace troupe {
 
 namespace {
 
-/// Which blocks are in the sample does not matter, so that every run may have the same ones.
+/// A fixed seed, since it does not matter which blocks are sampled.
 constexpr std::uint64_t kSampleSeed = 1;
 
 std::optional<BlockMetrics> make_metrics(const KVCacheSettings& settings) {
@@ -85,7 +85,7 @@ bool KVCacheManager::allocate_slots(CachedRequest& request, const Slots& slots,
       .num_tokens = std::min(num_tokens + slots.num_lookahead_tokens, max_len),
       .num_main_tokens = num_tokens,
       .num_encoder_tokens = slots.num_encoder_tokens};
-  // Before the free blocks are counted: what is released may be all that was missing.
+  // Before the free blocks are counted: released blocks may be sufficient.
   remove_skipped_blocks(request, std::max(0, num_computed - slots.num_in_flight_tokens));
   const std::int32_t num_needed = coordinator_.num_blocks_needed(
       request, {.room = room, .hit = slots.hit, .num_computed_tokens = num_computed});
@@ -245,8 +245,8 @@ SlotsAllocated KVCacheManager::allocate(const AllocateSlots& question) {
       answer.block_ids.insert(answer.block_ids.end(), blocks.begin(), blocks.end());
       blocks.clear();
     }
-    // Until the step that ends the prompt has its result: what that reports of the prompt counts
-    // the blocks that are left then.
+    // Until the result of the step that ends the prompt is known: its prompt statistics count the
+    // blocks that are cached then.
     if (demand.num_new_tokens == 0 ||
         demand.num_computed_tokens - demand.num_in_flight_tokens < known.info.num_prompt_tokens) {
       answer.num_cached_tokens.resize(question.demands.size(), -1);
@@ -270,7 +270,7 @@ PrefixHit KVCacheManager::lookup(const LookupPrefix& question) {
   return {hit_.num_tokens, hit_.shared_prefix_boundary, pool_.num_free_blocks()};
 }
 
-/// The first num_tokens of a hit; block boundaries of all groups.
+/// The first num_tokens of a hit; a block boundary of all groups.
 CacheHit KVCacheManager::clipped_hit(CacheHit hit, std::int32_t num_tokens) const {
   hit.num_tokens = num_tokens;
   for (std::size_t g = 0; g < hit.blocks.size(); ++g) {
@@ -280,7 +280,7 @@ CacheHit KVCacheManager::clipped_hit(CacheHit hit, std::int32_t num_tokens) cons
   return hit;
 }
 
-/// Unless they stay free, requests whose prefill is under way could end up waiting for each other.
+/// These must stay free, otherwise requests in mid-prefill could deadlock waiting for each other.
 std::int32_t KVCacheManager::num_reserved_blocks(const AdmitRequest& question) {
   std::int32_t num_reserved = 0;
   for (const UnfinishedPrefill& prefill : question.reserve_for) {
@@ -352,7 +352,7 @@ InvalidBlocksFound KVCacheManager::find_invalid_blocks(const FindInvalidBlocks& 
   CHECK(coordinator_.num_groups() == 1, coordinator_.num_groups());
   const std::int32_t block_size = coordinator_.group(0).block_size();
   const std::unordered_set<BlockId> invalid(question.block_ids.begin(), question.block_ids.end());
-  std::unordered_set<BlockId> claimed;  // the first request that has a block computes it anew
+  std::unordered_set<BlockId> claimed;  // the first request that has a block recomputes it
   InvalidBlocksFound answer;
   const auto find = [&](const FindInvalidBlocks::Loaded& loaded, bool drop_content) {
     const std::vector<BlockId>& blocks = request(loaded.id).groups[0].blocks;

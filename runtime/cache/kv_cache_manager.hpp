@@ -1,6 +1,5 @@
 #pragma once
-// The KVCacheManager: which blocks each request holds, and which blocks already hold what a request
-// is about to compute.
+// The KVCacheManager: block tables of the requests, and the prefix cache.
 
 #include <cstdint>
 #include <deque>
@@ -21,8 +20,8 @@ namespace troupe {
 /// Owns the block pool, the prefix cache, and the block tables and hashes of all requests.
 ///
 /// Two layers. The messages: apply(), allocate(), lookup(), admit(), get_block_ops(), reset() and
-/// so on are what the actor (or a test's port) calls, one per message. Beneath them the operations
-/// on one request, named as in vLLM.
+/// so on are called by the actor (or a test's port), one per message. They use the operations on
+/// one request, which are named as in vLLM.
 class KVCacheManager {
  public:
   explicit KVCacheManager(const KVCacheSettings& settings);
@@ -37,8 +36,7 @@ class KVCacheManager {
   [[nodiscard]] InvalidBlocksFound find_invalid_blocks(const FindInvalidBlocks& question);
   [[nodiscard]] PrefixCacheReset reset(const ResetPrefixCache& question);
   [[nodiscard]] std::vector<KVCacheEvent> take_events();
-  /// What blocks are observed by, if they are: their metrics want to know the time before each
-  /// message. Null: they do not.
+  /// The block metrics, whose time must be set before each message. Null: disabled.
   [[nodiscard]] BlockMetrics* metrics() noexcept { return metrics_ ? &*metrics_ : nullptr; }
 
   // ---- operations on one request ----
@@ -66,9 +64,9 @@ class KVCacheManager {
   void append_tokens(CachedRequest& request, std::span<const TokenId> token_ids);
   /// The longest cached prefix, at most all tokens but the last.
   [[nodiscard]] CacheHit get_computed_blocks(const CachedRequest& request);
-  /// False: not enough free blocks; then nothing was taken (blocks out of the window have been
-  /// released all the same). Else the blocks taken for tokens to be computed are those that
-  /// `new_blocks` receives per group (null: not wanted).
+  /// False: not enough free blocks, and none was allocated (blocks outside of the window have been
+  /// released nevertheless). Otherwise `new_blocks` receives, per group, the blocks allocated for
+  /// tokens to be computed (null: not needed).
   [[nodiscard]] bool allocate_slots(CachedRequest& request, const Slots& slots,
                                     BlockTable* new_blocks);
   void cache_blocks(CachedRequest& request, std::int32_t num_tokens);
@@ -76,11 +74,11 @@ class KVCacheManager {
   void free(CachedRequest& request);
   void forget(RequestId id);
   [[nodiscard]] std::vector<BlockId> pop_blocks_for_free(RequestId id);
-  /// Takes the request's blocks away; they stay held until release_deferred().
+  /// Detaches the request's blocks; they stay in use until release_deferred().
   void defer_free(CachedRequest& request);
-  /// Gives back what the `count` oldest defer_free() took. Pre: there are as many.
+  /// Frees the blocks of the `count` oldest defer_free(). Pre: there are as many.
   void release_deferred(std::size_t count);
-  /// Oldest first; a request's groups joined.
+  /// Oldest first; a request's groups are concatenated.
   [[nodiscard]] const std::deque<std::vector<BlockId>>& deferred_frees() const noexcept {
     return deferred_frees_;
   }
@@ -88,9 +86,9 @@ class KVCacheManager {
   [[nodiscard]] std::int32_t estimate_cached_tokens(const CachedRequest& request) const;
 
   void new_step_starts() { coordinator_.new_step_starts(); }
-  /// Drops the references that sources and destinations have kept until now.
+  /// Drops the references that sources and destinations have had until now.
   [[nodiscard]] BlockCopies take_block_copies();
-  /// The blocks that hold the first num_tokens tokens.
+  /// The blocks of the first num_tokens tokens.
   [[nodiscard]] BlockTable clipped_block_table(const CachedRequest& request,
                                                std::int32_t num_tokens) const;
 

@@ -1,5 +1,5 @@
 #pragma once
-// What a block's events show beside its hash and tokens.
+// Fields of a block's events besides hash and tokens.
 
 #include <cstdint>
 #include <vector>
@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// The extra keys of tokens [begin, end), as events show them: LoRA name, items, salt, digest
-/// of prompt embeddings.
+/// The extra keys of tokens [begin, end) for events: LoRA name, items, salt, digest of prompt
+/// embeddings.
 [[nodiscard]] std::vector<ExtraKey> extra_keys(const KVCacheRequest& request, std::int32_t begin,
                                                std::int32_t end);
 

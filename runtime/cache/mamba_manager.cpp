@@ -1,4 +1,4 @@
-// Mamba layers: a block holds the state after some token, which stands for all tokens before it.
+// Mamba layers: a block holds the state after some token, which summarises all tokens up to it.
 
 #include <algorithm>
 #include <unordered_set>
@@ -22,7 +22,7 @@ class StateManager : public GroupManager {
   MambaSpec kind_;
 };
 
-/// Mode `none`: one running state per request, further blocks for those of speculative tokens.
+/// Mode `none`: one running state per request, and further blocks for those of speculative tokens.
 /// States are not cached, so there are no hits.
 class RunningStateManager final : public StateManager {
  public:
@@ -52,9 +52,9 @@ class RunningStateManager final : public StateManager {
 };
 
 /// Mode `align`: steps end at block boundaries (StatePositions), where states can be kept for later
-/// requests. In a table, entry i stands for the state after token (i + 1) * block_size - 1; only
-/// the running state, the speculative ones behind it, and a checkpoint before it are real blocks,
-/// and the state that a step started from stays until the step is done.
+/// requests. Entry i of a table is the state after token (i + 1) * block_size - 1; only the running
+/// state, the speculative ones after it, and a checkpoint before it are real blocks, and the state
+/// that a step started from stays until the step is done.
 class AlignedStateManager final : public StateManager {
  public:
   using StateManager::StateManager;
@@ -66,7 +66,7 @@ class AlignedStateManager final : public StateManager {
     if (!demand.hit.empty() && is_of_this_step(demand.hit.back()))
       return context_.pool.num_blocks() + 1;
     GroupBlocks& own = blocks_of(request);
-    // Drafters have no Mamba layers: what they run ahead needs no states.
+    // Drafters have no Mamba layers: tokens that they run ahead need no states.
     const std::int32_t num_tokens = demand.room.num_main_tokens;
     const auto checkpoint = find_checkpoint(request, demand.num_computed_tokens, num_tokens);
     if (!demand.whole_sequence) own.checkpoint = checkpoint;
@@ -76,7 +76,7 @@ class AlignedStateManager final : public StateManager {
     std::int32_t num_new = ceil_div(num_tokens, block_size()) + kind_.num_speculative_blocks -
                            static_cast<std::int32_t>(demand.hit.size()) - have;
     num_new = std::max(num_new, 0) + num_copies;
-    // All but these are null blocks, or blocks of speculative states that are used again.
+    // All others are null blocks, or reused blocks of speculative states.
     const std::int32_t most = 1 + num_copies + (checkpoint ? 1 : 0) +
                               (own.has_running_state ? 0 : kind_.num_speculative_blocks);
     return std::min(num_new, most) + num_unreferenced(demand.hit);
@@ -114,7 +114,8 @@ class AlignedStateManager final : public StateManager {
     cache_checkpoint(request, num_tokens);
   }
 
-  /// All blocks before the state that the next step starts from; nulls among them are passed over.
+  /// All blocks before the state that the next step starts from; null blocks among them are
+  /// skipped.
   void remove_skipped(CachedRequest& request, std::int32_t num_processed) override {
     if (num_processed <= 0) return;
     std::vector<BlockId>& blocks = blocks_of(request).blocks;
@@ -160,7 +161,7 @@ class AlignedStateManager final : public StateManager {
     if (block != kNullBlock && map.has_entry(block)) keys_of_this_step_.insert(map.key(block));
   }
 
-  /// The last place before num_tokens where a later request could start, if the step from
+  /// The last position before num_tokens where a later request could start, if the step from
   /// num_computed on leaves its block free.
   std::optional<GroupBlocks::Checkpoint> find_checkpoint(const CachedRequest& request,
                                                          std::int32_t num_computed,
@@ -184,7 +185,7 @@ class AlignedStateManager final : public StateManager {
     return GroupBlocks::Checkpoint{index, position};
   }
 
-  /// The running state moves on; what the cache knows its block for goes to a copy.
+  /// The running state advances; the cached content of its block is moved to a copy.
   void move_cached_tail(GroupBlocks& own) {
     if (!own.cached_tail) return;
     const BlockId source = own.blocks[static_cast<std::size_t>(*own.cached_tail)];
@@ -214,7 +215,7 @@ class AlignedStateManager final : public StateManager {
            ends_at(request.shared_prefix_boundary);
   }
 
-  /// The retention interval alone keeps the state after num_tokens.
+  /// Whether the state after num_tokens is kept only because of the retention interval.
   bool is_retained(std::int32_t num_tokens) const {
     const auto interval = context_.settings.retention_interval;
     if (!interval) return num_tokens % context_.all_blocks_end == 0;

@@ -13,7 +13,7 @@ PrefixMap::PrefixMap(std::int32_t num_blocks)
       num_blocks_(num_blocks) {}
 
 std::uint32_t PrefixMap::tag_of(const BlockHash& hash, std::int32_t group) {
-  // The digest's bytes are evenly spread: four of them serve as they are.
+  // The digest's bytes are uniformly distributed: four of them serve as the hash.
   std::uint32_t bits;
   std::memcpy(&bits, hash.bytes.data(), sizeof bits);
   return bits ^ static_cast<std::uint32_t>(group) * 0x9e3779b9u;
@@ -113,7 +113,7 @@ BlockKey PrefixMap::erase_first(BlockId block) {
     entry(block).group = kNone;
     return erased;
   }
-  // The next entry takes the primary place: its neighbours must find it there.
+  // The next entry becomes the primary one: its neighbours must find it there.
   unlink(further);
   const Entry moved = entry(further);
   entry(further).group = kNone;
@@ -132,7 +132,8 @@ void PrefixMap::move_entries(BlockId from, BlockId to) {
 }
 
 void PrefixMap::erase_slot(std::size_t slot) {
-  // Backward shift: what follows moves up unless it would leave its probe sequence.
+  // Backward-shift deletion: following entries move up unless they would leave their probe
+  // sequence.
   const std::size_t mask = slots_.size() - 1;
   std::size_t hole = slot;
   for (std::size_t i = (hole + 1) & mask; slots_[i].index != kNone; i = (i + 1) & mask) {

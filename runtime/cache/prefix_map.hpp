@@ -1,5 +1,5 @@
 #pragma once
-// From the name of a block's content to the blocks that hold it.
+// Maps the hash of a block's content to the blocks that hold it.
 
 #include <cstdint>
 #include <vector>
@@ -16,14 +16,14 @@ struct BlockKey {
   bool operator==(const BlockKey&) const = default;
 };
 
-/// An entry says that a block holds the content of a key. Several blocks may hold the same one:
-/// find() gives the one inserted first. A block has one primary entry and, rarely, further ones (a
-/// shorter prefix that ends inside it).
+/// An entry records that a block holds the content of a key. Several blocks may hold the same one:
+/// find() returns the one inserted first. A block has one primary entry and, rarely, further ones
+/// (for a shorter prefix that ends inside it).
 ///
 /// Open addressing over indices into flat entries: no allocation per insertion, 64 bytes per block
 /// for the entries and 16 to 32 for the table. Entry i < num_blocks is the primary one of block i.
-/// With a million blocks each look at an entry is a cache miss: a slot repeats 32 bits of the key,
-/// so that only the entry that is wanted is looked at.
+/// With a million blocks each access to an entry is a cache miss: a slot repeats 32 bits of the
+/// key, so that only the matching entry is accessed.
 class PrefixMap {
  public:
   explicit PrefixMap(std::int32_t num_blocks);
@@ -31,7 +31,7 @@ class PrefixMap {
   static constexpr BlockId kNotFound = -1;
   [[nodiscard]] BlockId find(const BlockKey& key) const;
 
-  // Hints: the key is about to be looked up; the block's entry is; its key is about to be erased.
+  // Hints: the key will be looked up; the block's entry will be; its key will be erased.
   void prefetch(const BlockKey& key) const { prefetch_tag(tag_of(key.hash, key.group)); }
   void prefetch_entry(BlockId block) const {
     __builtin_prefetch(&entries_[static_cast<std::size_t>(block)]);
@@ -40,14 +40,14 @@ class PrefixMap {
     if (has_entry(block)) prefetch_tag(tag_of(primary(block).hash, primary(block).group));
   }
 
-  /// The block holds `key`, a prefix of num_tokens. If it has a primary entry already, this one is
-  /// a further one.
+  /// The block holds `key`, a prefix of num_tokens. If it already has a primary entry, this is a
+  /// further one.
   void insert(const BlockKey& key, BlockId block, std::int32_t num_tokens);
   [[nodiscard]] bool has_entry(BlockId block) const { return primary(block).group >= 0; }
-  /// Of the primary entry. Pre: has_entry(block).
+  /// The primary entry's key. Pre: has_entry(block).
   [[nodiscard]] BlockKey key(BlockId block) const;
   [[nodiscard]] std::int32_t num_tokens(BlockId block) const { return primary(block).num_tokens; }
-  /// The block has this key, as its primary or as a further one.
+  /// Whether the block has this key, in its primary or a further entry.
   [[nodiscard]] bool has_key(BlockId block, const BlockKey& key) const;
 
   /// Removes all entries of the block and calls removed(key) for each, the primary one first.
@@ -55,7 +55,7 @@ class PrefixMap {
   void erase(BlockId block, Function&& removed) {
     while (has_entry(block)) removed(erase_first(block));
   }
-  /// All entries of `from` become those of `to`. Pre: `to` has none.
+  /// Moves all entries of `from` to `to`. Pre: `to` has none.
   void move_entries(BlockId from, BlockId to);
   void clear();
 
@@ -100,7 +100,7 @@ class PrefixMap {
     std::uint32_t tag = 0;
   };
   [[nodiscard]] static std::uint32_t tag_of(const BlockHash& hash, std::int32_t group);
-  /// The slot of the key, or the empty one where it would go.
+  /// The slot of the key, or the empty one where it would be inserted.
   [[nodiscard]] std::size_t slot_of(const BlockHash& hash, std::int32_t group) const;
   void erase_slot(std::size_t slot);
   void grow();

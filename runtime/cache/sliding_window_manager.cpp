@@ -1,4 +1,4 @@
-// Sliding-window attention: a token looks at the last `sliding_window` tokens, itself included.
+// Sliding-window attention: a token attends to the last `sliding_window` tokens, including itself.
 
 #include <algorithm>
 
@@ -22,11 +22,11 @@ class SlidingWindowManager final : public GroupManager {
   std::int32_t max_admission_blocks() const override {
     const std::int32_t tokens = window_.num_tokens - 1 + window_.extra_retained_tokens +
                                 context_.settings.max_in_flight_tokens;
-    // One more: the window need not begin at a block boundary.
+    // One more: the window need not start at a block boundary.
     return ceil_div(std::min(tokens, context_.settings.max_model_len), block_size()) + 1;
   }
 
-  /// From right to left, the first run of blocks that fills a window; or else the run that begins
+  /// From right to left, the first run of blocks that fills a window; otherwise the run that starts
   /// with the first token.
   std::int32_t find_hit(std::span<const BlockHash> hashes, std::int32_t max_tokens,
                         std::span<const std::int32_t> groups, bool drop_last,
@@ -42,14 +42,14 @@ class SlidingWindowManager final : public GroupManager {
       if (run == 0)
         for (auto& blocks : hit) blocks.clear();
     }
-    // The run was collected backwards; nulls stand for what is before it.
+    // The run was collected backwards; earlier blocks are null.
     if (run < window) i = 0;
     for (auto& blocks : hit) {
       std::reverse(blocks.begin(), blocks.end());
       blocks.insert(blocks.begin(), static_cast<std::size_t>(i), kNullBlock);
     }
-    // A run that fills a window ends where its last block may be dropped; the other one is a hit of
-    // its own first.
+    // A run that fills a window ends where its last block may be dropped; the other one must be
+    // aligned as a hit of its own first.
     if (run < window) align(hit);
     for (auto& blocks : hit)
       if (drop_last && !blocks.empty()) blocks.pop_back();
@@ -63,7 +63,7 @@ class SlidingWindowManager final : public GroupManager {
     return (drop_last ? end - block_size() : end) % context_.alignment == 0;
   }
 
-  /// Blocks [e - window, e) before the place where another request may want to start.
+  /// Whether the block is in [e - window, e) for a boundary e at which another request may start.
   bool is_tail_of(std::int32_t boundary, std::int32_t index) const {
     const std::int32_t end =
         round_down(boundary, context_.alignment) / block_size() + (eagle() ? 1 : 0);
@@ -93,7 +93,7 @@ class SlidingWindowManager final : public GroupManager {
   }
 
   AttentionWindow window_;
-  std::int32_t num_window_blocks_;  ///< in a row that a hit needs
+  std::int32_t num_window_blocks_;  ///< consecutive blocks that a hit needs
 };
 
 }  // namespace

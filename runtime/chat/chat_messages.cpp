@@ -11,7 +11,7 @@ namespace {
 using jinja::Dict;
 using jinja::Value;
 
-/// The text as a value; nothing if it is no JSON, or nested deeper than kMaxJsonDepth.
+/// The text as a value; nullopt if it is not JSON, or nested deeper than kMaxJsonDepth.
 std::optional<Value> parse(std::string_view json) {
   try {
     return jinja::parse_json(json, kMaxJsonDepth);
@@ -20,7 +20,7 @@ std::optional<Value> parse(std::string_view json) {
   }
 }
 
-/// One content part, understood: text, or media.
+/// One parsed content part: text, or media.
 struct Part {
   bool is_media = false;
   std::string text;
@@ -90,8 +90,8 @@ std::size_t num_occurrences(const std::string& text, const std::string& part) {
   return count;
 }
 
-/// All parts as one string: the placeholders that the text lacks, then the texts that are not
-/// empty, a line each.
+/// All parts as one string: the placeholders missing in the text, then the non-empty texts, a line
+/// each.
 std::string join_parts(const std::vector<Part>& parts, const std::string& placeholder) {
   std::string text;
   bool is_first = true;
@@ -135,14 +135,14 @@ Value typed_parts(const std::vector<Part>& parts) {
   return Value::list(std::move(list));
 }
 
-/// The object with one more field, or another value for it.
+/// The object with one field added or replaced.
 Value with_field(const Dict& object, std::string_view name, Value value) {
   Dict changed = object;
   changed.set(name, std::move(value));
   return Value::dict(std::move(changed));
 }
 
-/// A call whose function.arguments are an object.
+/// A tool call whose function.arguments are an object.
 Value with_object_arguments(const Value& call) {
   const Value* function = call.dict() ? call.dict()->find("function") : nullptr;
   if (!function || !function->dict()) return call;
@@ -157,10 +157,10 @@ Value with_object_arguments(const Value& call) {
                     with_field(*function->dict(), "arguments", std::move(object)));
 }
 
-/// The system message at the head of a conversation, while developer messages are joined to it.
+/// The system message at the head of a conversation, into which developer messages are merged.
 class LeadingSystem {
  public:
-  /// False if this message's content does not go with what there is.
+  /// False if this message's content cannot be merged with the previous content.
   bool join(const Value& content) {
     if (const std::string* text = content.string(); text && is_text_) {
       text_.append("\n\n").append(*text);
@@ -177,7 +177,7 @@ class LeadingSystem {
     return true;
   }
 
-  /// Pre: the message has a content.
+  /// Pre: the message has content.
   explicit LeadingSystem(Dict message) : message_(std::move(message)) {
     const Value& content = *message_.find("content");
     if (const std::string* text = content.string()) {
@@ -232,7 +232,7 @@ class Normalizer {
   }
 
  private:
-  /// Every message gets a content: without one, that of no parts.
+  /// Every message gets a content; missing content is treated as no parts.
   Result<Dict> normalize(const Dict& given, bool was_developer) {
     Dict message;
     const Value* content = given.find("content");

@@ -1,5 +1,5 @@
 #pragma once
-// The messages of a chat request, brought into the form that a model's template expects.
+// Normalizes the messages of a chat request to the form that a model's template expects.
 
 #include <string>
 #include <vector>
@@ -13,7 +13,7 @@ namespace troupe {
 struct MediaPart {
   std::string modality;  ///< "image", "audio", "video"
   std::string url;       ///< http(s) or data URL; input_audio becomes a data URL; may be empty
-  std::string uuid;      ///< the client's own name for the item, may be empty
+  std::string uuid;      ///< client-provided name of the item, may be empty
 };
 
 struct NormalizedMessages {
@@ -23,21 +23,19 @@ struct NormalizedMessages {
 
 struct NormalizeOptions {
   ContentFormat content_format = ContentFormat::kString;
-  bool keep_developer_role = false;  ///< the template knows it; otherwise it becomes "system"
+  bool keep_developer_role = false;  ///< the template supports it; otherwise it becomes "system"
   std::string image_placeholder;     ///< put before the text of a message in string content
 };
 
-/// - a content that is null or absent is that of no parts: "" in string content, [] in openai
-/// content;
-/// - string content: text parts that are not empty joined by newlines, placeholders of pictures in
-///   front;
-/// - openai content: a list of {"type": "text", "text"} and {"type": "image"} and the like;
+/// - null or absent content is treated as no parts: "" in string content, [] in openai content;
+/// - string content: non-empty text parts joined by newlines, after the placeholders of images;
+/// - openai content: a list of {"type": "text", "text"}, {"type": "image"} etc.;
 /// - developer messages become system messages, merged with the system messages they follow;
 /// - a tool message's list of texts is joined by newlines;
-/// - tool_calls[].function.arguments: JSON text becomes an object (one that is none, or is nested
-///   deeper than kMaxJsonDepth, {}), an empty tool_calls goes.
-/// Errors: kInvalidArgument, param "messages", for a message that is no object, has no role, or a
-/// part of unknown type.
+/// - tool_calls[].function.arguments: JSON text becomes an object (invalid JSON, or deeper than
+///   kMaxJsonDepth: {}); an empty tool_calls is removed.
+/// Errors: kInvalidArgument, param "messages", for a message that is not an object, has no role, or
+/// has a part of unknown type.
 Result<NormalizedMessages> normalize_messages(const std::string& messages_json,
                                               const NormalizeOptions& options);
 

@@ -12,14 +12,14 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// The file as an object; an empty one if there is no such file.
+/// The file as an object; an empty object if the file does not exist.
 Result<Json> read_json(const fs::path& model, std::string_view name) {
   const Result<std::string> text = read_model_text(model, name);
   if (!text.ok() && text.error().code == ErrorCode::kNotFound) return Json::object();
   if (!text.ok()) return text.error();
   Json json = parse_bounded_json<Json>(*text);
   if (!json.is_object())
-    return Error{ErrorCode::kCorrupt, (model / name).string() + " is no JSON object"};
+    return Error{ErrorCode::kCorrupt, (model / name).string() + " is not a JSON object"};
   return json;
 }
 
@@ -36,13 +36,13 @@ void add_special_tokens(const Json& config, std::map<std::string, std::string>& 
   for (const auto& [name, value] : config.items()) {
     if (name.ends_with("_token")) add_special_token(name, value, tokens);
   }
-  // Models with further roles list them here ("image_token", ...).
+  // Models with more special tokens list them here ("image_token", ...).
   const auto further = config.find("model_specific_special_tokens");
   if (further == config.end() || !further->is_object()) return;
   for (const auto& [name, value] : further->items()) add_special_token(name, value, tokens);
 }
 
-/// "chat_template": one source, or a list of {"name", "template"}.
+/// "chat_template": one template, or a list of {"name", "template"}.
 void add_templates(const Json& config, std::map<std::string, std::string>& templates) {
   const auto found = config.find("chat_template");
   if (found == config.end()) return;
@@ -68,7 +68,7 @@ Result<fs::file_type> type_of(const fs::path& path) {
   return type;
 }
 
-/// The templates that a folder holds, if it is there: NAME.jinja each.
+/// The templates in a folder, if it exists: NAME.jinja each.
 Result<void> add_template_files(const fs::path& folder,
                                 std::map<std::string, std::string>& templates) {
   ASSIGN_OR_RETURN(const fs::file_type type, type_of(folder));
@@ -94,7 +94,7 @@ Result<ChatFiles> load_chat_files(const fs::path& folder) {
   ASSIGN_OR_RETURN(const Json processor, read_json(folder, "chat_template.json"));
   add_special_tokens(special, files.special_tokens);
   add_special_tokens(config, files.special_tokens);
-  // The later of these wins: files of their own over what is inside a configuration.
+  // Later ones override earlier ones: separate files override the configuration.
   add_templates(config, files.templates);
   add_templates(processor, files.templates);
   const fs::path own = folder / "chat_template.jinja";

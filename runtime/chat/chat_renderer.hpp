@@ -1,6 +1,6 @@
 #pragma once
-// From a client's conversation to the prompt's text: choose the template, bring the messages into
-// the form that it expects, render.
+// From a conversation to the prompt text: choose the template, normalize the messages for it,
+// render.
 
 #include <filesystem>
 #include <list>
@@ -19,42 +19,41 @@
 
 namespace troupe {
 
-/// What a model folder says about chats: tokenizer_config.json, special_tokens_map.json,
+/// The chat settings of a model folder: tokenizer_config.json, special_tokens_map.json,
 /// chat_template.jinja, chat_template.json, additional_chat_templates/*.jinja.
 struct ChatFiles {
   std::map<std::string, std::string> templates;  ///< name ("default", "tool_use", ...) -> source
   std::map<std::string, std::string> special_tokens;
 };
 
-/// Errors, each naming the file: kCorrupt if one of them is malformed, kIo if it cannot be read.
-/// Files that are absent are fine.
+/// Errors, each naming the file: kCorrupt (malformed), kIo (not readable). Files may be absent.
 Result<ChatFiles> load_chat_files(const std::filesystem::path& model_folder);
 
 struct ChatRendererOptions {
-  std::string chat_template;  ///< source that replaces the model's templates; empty: the model's
-  std::optional<ContentFormat> content_format;  ///< nullopt: found out from the template
-  std::string image_placeholder;  ///< what stands for a picture in string content, e.g. "<image>"
+  std::string chat_template;  ///< replaces the model's templates; empty: the model's
+  std::optional<ContentFormat> content_format;  ///< nullopt: detected from the template
+  std::string image_placeholder;  ///< represents an image in string content, e.g. "<image>"
   ChatTemplateLimits limits;
   std::size_t max_cached_templates = 16;
 };
 
-/// A rendered conversation and the pictures it speaks of, in prompt order.
+/// A rendered conversation and its images, in prompt order.
 struct RenderedChat {
   std::string text;
   std::vector<MediaPart> media;
 };
 
-/// Owns a model's templates and the latest templates that came with requests (compiled, least
-/// recently used dropped first). Thread-safe. The InputProcessor calls it.
+/// Owns a model's templates and an LRU cache of compiled templates from requests. Thread-safe. Used
+/// by the InputProcessor.
 class ChatRenderer {
  public:
   /// Errors: those of ChatTemplate::compile, with the template's name.
   static Result<std::unique_ptr<ChatRenderer>> create(ChatFiles files,
                                                       const ChatRendererOptions& options);
 
-  /// The template is the prompt's own (source, or the name of one of the model's); else, with
-  /// tools, the model's "tool_use"; else "default". Errors: kInvalidArgument; no template at all is
-  /// one; kAborted or kTimeout where `limits` end it.
+  /// Template precedence: the prompt's (source, or the name of one of the model's); with tools, the
+  /// model's "tool_use"; "default". Errors: kInvalidArgument, also without any template; kAborted
+  /// or kTimeout by `limits`.
   Result<RenderedChat> render(const ChatPrompt& prompt, const ChatClock& clock,
                               const WorkLimits& limits = {});
 

@@ -15,8 +15,8 @@ using jinja::Dict;
 using jinja::TemplateError;
 using jinja::Value;
 
-/// Stands behind the last message while it is rendered, to find where the prompt is to end. The
-/// space at its end tells whether the template trims.
+/// Appended to the last message while it is rendered, to find the end of the prompt. The trailing
+/// space shows whether the template trims.
 constexpr std::string_view kEndMark = "CONTINUE_FINAL_MESSAGE_TAG ";
 
 /// What a template says may hold a whole conversation: an error shows so many bytes of it.
@@ -43,8 +43,8 @@ Result<Value> parse(const std::string& json, const char* param) {
   }
 }
 
-/// A message as templates see it: no keys without value, and reasoning under the names that
-/// templates read, whichever it came under.
+/// A message as seen by templates: without null fields, and with reasoning under all names that
+/// templates read.
 Value prepare_message(const Dict& message) {
   const Value* reasoning = nullptr;
   for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
@@ -63,7 +63,7 @@ Value prepare_message(const Dict& message) {
   return Value::dict(std::move(prepared));
 }
 
-/// The last message with the end mark behind its (last) text.
+/// The last message with the end mark after its (last) text.
 Result<Value> mark_end(const Value& message) {
   const Value* content = message.dict()->find("content");
   if (!content) {
@@ -149,7 +149,7 @@ Result<jinja::Variables> prepare_variables(const ChatTemplateInput& input) {
   return variables;
 }
 
-/// Byte spans as spans of code points, none behind the end of the text. Spans may nest.
+/// Byte spans as spans of code points, clamped to the end of the text. Spans may nest.
 std::vector<TextSpan> to_code_points(const jinja::Rendering& rendering) {
   std::vector<TextSpan> spans;
   std::vector<std::pair<std::size_t, std::size_t*>> places;  // byte offset, and where its code
@@ -198,7 +198,8 @@ Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::compile(
                                            " bytes, the limit is " +
                                            std::to_string(limits.max_source_bytes)};
   }
-  if (!jinja::is_valid_utf8(source)) return invalid_argument("the chat template is not UTF-8");
+  if (!jinja::is_valid_utf8(source))
+    return invalid_argument("the chat template is not valid UTF-8");
   try {
     auto compiled = std::make_shared<const jinja::Template>(source);
     return std::shared_ptr<const ChatTemplate>(

@@ -12,8 +12,8 @@ namespace {
 
 using namespace jinja;
 
-/// What values flow into what names. Names are not told apart by scope; templates do not reuse them
-/// that way. Beside variables, "name(0)" and "name(key" stand for the arguments of a macro's calls.
+/// Data flow between names. Scopes are ignored; templates do not reuse names in a way that matters.
+/// Besides variables, "name(0)" and "name(key" are the arguments of a macro's calls.
 class ContentFlow {
  public:
   void walk(const Body& body) {
@@ -57,7 +57,7 @@ class ContentFlow {
     }
   }
 
-  /// Whether a content flows into a loop.
+  /// Whether a message's content reaches a loop.
   [[nodiscard]] bool reaches_loop() const {
     std::set<std::string> reached{kContent};
     std::vector<std::string> waiting{kContent};
@@ -74,7 +74,7 @@ class ContentFlow {
 
  private:
   inline static const std::string kContent = "content";
-  inline static const std::string kLoops = "for";  // no variable can have this name
+  inline static const std::string kLoops = "for";  // cannot be the name of a variable
 
   static std::string argument(const std::string& macro, std::size_t place) {
     return macro + "(" + std::to_string(place) + ")";
@@ -106,7 +106,7 @@ class ContentFlow {
     walk(macro.body);
   }
 
-  /// The value of `expression` may come into `target`: a content, a variable's value, or either
+  /// Records that `expression` may flow into `target`: a content, a variable's value, or either
   /// through filters and slices.
   void add_flow(const Expression& expression, const std::string& target) {
     const Expression* source = &expression;

@@ -5,8 +5,8 @@
 
 namespace troupe {
 
-/// kOpenAi if some loop goes over a message's content: x.content or x["content"], a variable set
-/// from it, a macro's parameter that gets it, or a variable of the name content.
+/// kOpenAi if some loop iterates over a message's content: x.content or x["content"], a variable
+/// set from it, a macro parameter that receives it, or a variable named content.
 [[nodiscard]] ContentFormat detect_content_format(const jinja::Body& body);
 
 }  // namespace troupe

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 20;
 
-/// A cursor over the whole text; lists may span lines.
+/// A cursor over the text; lists may span lines.
 class Parser {
  public:
   Parser(std::string_view text, std::string_view file_name) : text_(text), file_name_(file_name) {}
@@ -30,15 +30,15 @@ class Parser {
         entry.key = take_name();
         if (entry.key.empty()) return failure("expected a key");
         if (section.empty())
-          return failure("key '" + entry.key + "' stands before the first [section]");
+          return failure("key '" + entry.key + "' comes before the first [section]");
         skip_blank(false);
-        if (!take('=')) return failure("expected '=' behind '" + entry.key + "'");
+        if (!take('=')) return failure("expected '=' after '" + entry.key + "'");
         skip_blank(false);
         RETURN_IF_ERROR(take_value(entry));
         entries.push_back(std::move(entry));
       }
       skip_blank(false);
-      if (!at_end() && peek() != '\n') return failure("unexpected text behind the value");
+      if (!at_end() && peek() != '\n') return failure("unexpected text after the value");
     }
     return entries;
   }
@@ -84,7 +84,7 @@ class Parser {
       const char close = open == '<' ? '>' : open;
       std::string value;
       for (++position_; !at_end() && peek() != close; ++position_) {
-        if (peek() == '\n') return failure("text is not closed on its line");
+        if (peek() == '\n') return failure("string is not closed on its line");
         if (open == '"' && peek() == '\\' && position_ + 1 < text_.size()) {
           ++position_;
           constexpr std::string_view kEscapes = "nrt", kMeanings = "\n\r\t";
@@ -94,7 +94,7 @@ class Parser {
           value.push_back(peek());
         }
       }
-      if (!take(close)) return failure("text is not closed");
+      if (!take(close)) return failure("string is not closed");
       return value;
     }
     const std::size_t start = position_;
@@ -105,7 +105,7 @@ class Parser {
         !value.empty() && (std::isdigit(static_cast<unsigned char>(value[0])) != 0 ||
                            value[0] == '-' || value[0] == '+' || value[0] == '.');
     if (!number && value != "true" && value != "false") {
-      return failure("'" + value + "' is not a value; text stands in double quotes");
+      return failure("'" + value + "' is not a value; strings need double quotes");
     }
     return value;
   }

@@ -7,7 +7,7 @@
 //   api-key=["a", "b"]
 //
 // Values are "strings", 'atoms', numbers, durations (500ms), true and false, <uris> and lists of
-// them. CAF itself drops what it does not understand; this reader reports it, with the line.
+// them. CAF silently drops what it does not understand; this parser reports it, with the line.
 
 #include <filesystem>
 #include <string_view>

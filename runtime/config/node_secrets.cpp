@@ -7,7 +7,7 @@ namespace troupe {
 
 constexpr std::array<std::string_view, 1> kSecretOptions = {"--api-key"};
 
-/// Arguments hold no zeros.
+/// Arguments contain no zero bytes, so these are the separator.
 std::string NodeSecrets::encode() const {
   std::string text = cluster_secret;
   for (const std::string& argument : arguments) text.append(1, '\0').append(argument);
@@ -31,7 +31,7 @@ std::vector<std::string> take_secret_options(std::vector<std::string>& arguments
   bool is_value = false;
   for (std::string& argument : arguments) {
     std::string name = argument.substr(0, argument.find('='));
-    std::replace(name.begin(), name.end(), '_', '-');  // as the options are read
+    std::replace(name.begin(), name.end(), '_', '-');  // as the option parser does
     const bool is_secret =
         std::find(kSecretOptions.begin(), kSecretOptions.end(), name) != kSecretOptions.end();
     const bool take = is_value || is_secret;

@@ -1,5 +1,5 @@
 #pragma once
-// What the Supervisor tells a process that it starts, but not on the command line, which every user
+// Secrets that the Supervisor passes to a child process outside its command line, which every user
 // of the host can read.
 
 #include <string>
@@ -8,18 +8,18 @@
 
 namespace troupe {
 
-/// The last argument of a process that is to read its secrets from standard input.
+/// The last argument of a process that reads its secrets from standard input.
 inline constexpr std::string_view kReadSecretsOption = "--secrets-from-stdin";
 
 struct NodeSecrets {
-  std::string cluster_secret;          ///< empty: none is needed, or the options name another
-  std::vector<std::string> arguments;  ///< belong to those of the command line
+  std::string cluster_secret;          ///< empty: none is needed, or an option sets another one
+  std::vector<std::string> arguments;  ///< to be added to the command line
 
   [[nodiscard]] std::string encode() const;
   [[nodiscard]] static NodeSecrets decode(std::string_view text);
 };
 
-/// Takes the options whose values are secrets out of a command line.
+/// Removes the options whose values are secrets from a command line, and returns them.
 [[nodiscard]] std::vector<std::string> take_secret_options(std::vector<std::string>& arguments);
 
 }  // namespace troupe

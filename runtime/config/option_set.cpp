@@ -69,7 +69,7 @@ std::string environment_name(std::string_view prefix, const std::string& option)
   return name;
 }
 
-/// Whether a name and value are of the form that Kubernetes gives every container for each Service:
+/// Whether a variable has the form that Kubernetes sets in every container for each Service:
 /// NAME_PORT=tcp://10.0.0.1:80, NAME_PORT_80_TCP..., NAME_SERVICE_HOST, NAME_SERVICE_PORT...
 bool is_service_link(std::string_view name, std::string_view value) {
   if (name.ends_with("_SERVICE_HOST") || name.find("_SERVICE_PORT") != std::string_view::npos)
@@ -82,14 +82,14 @@ bool is_service_link(std::string_view name, std::string_view value) {
   return port != std::string_view::npos && !rest.empty() && rest[0] >= '0' && rest[0] <= '9';
 }
 
-/// "-" alone is a file name by custom, and -1 a number.
+/// "-" alone means a file by convention, and -1 is a number.
 bool looks_like_option(std::string_view argument) {
   if (argument.size() < 2 || argument[0] != '-') return false;
   const char next = argument[argument[1] == '.' && argument.size() > 2 ? 2 : 1];
   return next < '0' || next > '9';
 }
 
-/// What single letters are elsewhere (llama.cpp, vLLM, most programs).
+/// Short options of other programs (llama.cpp, vLLM).
 constexpr std::pair<std::string_view, std::string_view> kLetters[] = {
     {"-m", "--model (or the model's folder alone)"},
     {"-c", "--max-model-len"},
@@ -98,11 +98,11 @@ constexpr std::pair<std::string_view, std::string_view> kLetters[] = {
     {"-q", "--quantization"},
     {"-v", "--log-level debug (the version: troupe version)"},
 };
-/// vLLM's short forms, of which only the long ones are in the list of its options.
+/// vLLM's short forms; the list of its options has only the long ones.
 constexpr std::pair<std::string_view, std::string_view> kVllmShortForms[] = {
     {"-O", "optimization-level"}, {"-cc", "compilation-config"}, {"-ac", "attention-config"}};
 
-/// Words by spaces, in lines of at most `width` columns but for longer words.
+/// Words joined by spaces, in lines of at most `width` columns except for longer words.
 std::vector<std::string> wrap(std::string_view text, std::size_t width) {
   std::vector<std::string> lines(1);
   while (!text.empty()) {
@@ -257,7 +257,7 @@ Result<void> OptionSet::read_file(std::span<const ConfigEntry> entries,
     Option* option = find(entry.key);
     if (option == nullptr || option->section != entry.section) {
       const Option* meant = option != nullptr ? option : find(closest(entry.key, names()));
-      if (meant != nullptr && meant->section.empty()) meant = nullptr;  // no file can hold it
+      if (meant != nullptr && meant->section.empty()) meant = nullptr;  // not settable in files
       return invalid_argument(
           where + ": unknown key '" + entry.section + "." + entry.key + "'" +
               (meant == nullptr ? ""
@@ -302,13 +302,13 @@ std::vector<OptionSet::Assignment> OptionSet::parse_environment(
       links.push_back(name);
     } else {
       const std::string meant = closest(name, known);
-      notes_.push_back("environment variable " + name + " names no option and is ignored" +
+      notes_.push_back("environment variable " + name + " matches no option and is ignored" +
                        (meant.empty() ? "" : ", did you mean " + meant + "?"));
     }
   }
   if (!links.empty()) {
     notes_.push_back("environment variables that Kubernetes sets for a Service are ignored: " +
-                     join(links, ", ") + " (enableServiceLinks: false keeps them away)");
+                     join(links, ", ") + " (enableServiceLinks: false disables them)");
   }
   return assignments;
 }
@@ -333,7 +333,8 @@ std::string OptionSet::meant_by(const std::string& argument) const {
   return name.empty() ? "" : ", did you mean --" + name + "?";
 }
 
-/// An option that is not ours: vLLM's, or nobody's. `at` moves over its values.
+/// Handles an option that is not ours: one of vLLM's, or an unknown one. Advances `at` over its
+/// values.
 Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std::size_t& at,
                                      const std::string& name, std::optional<std::string> text) {
   const std::string& argument = arguments[at];
@@ -348,7 +349,7 @@ Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std
       text = rest;
     }
   }
-  // Keys of an object have options of their own: --compilation-config.mode 3.
+  // Fields of an object have options of their own: --compilation-config.mode 3.
   const VllmOption* foreign = find_vllm_option(long_name.substr(0, long_name.find('.')));
   const bool negated = foreign == nullptr && long_name.starts_with("no-");
   if (negated) foreign = find_vllm_option(std::string_view(long_name).substr(3));
@@ -360,8 +361,8 @@ Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std
     return invalid_argument("unknown option '" + written + "'" + meant_by(written), name);
   const std::string reason(foreign->reason);
   if (foreign->kind == VllmOption::Kind::kRefused && !negated) {
-    return invalid_argument(
-        written + " is an option of vLLM's that Troupe does not have: " + reason, name);
+    return invalid_argument(written + " is a vLLM option that Troupe does not support: " + reason,
+                            name);
   }
   if (takes_value) {
     const auto next_is_value = [&] {
@@ -373,7 +374,7 @@ Result<void> OptionSet::take_foreign(std::span<const std::string> arguments, std
     while (takes_several && !is_one_word && next_is_value()) ++at;
     if (!text) return invalid_argument(written + " needs a value", name);
     if (!is_harmless(*foreign, *text)) {
-      return invalid_argument(written + " = '" + *text + "' is not offered: " + reason, name);
+      return invalid_argument(written + " = '" + *text + "' is not supported: " + reason, name);
     }
   }
   notes_.push_back(written + " has no effect: " + reason);

@@ -1,8 +1,7 @@
 #pragma once
-// The option table: what can be set, where each value came from, and how to read it from a
-// configuration file, the environment and the command line (the later wins over the earlier). A
-// program binds its options to plain struct members once; --help, `troupe config` and all three
-// readers come from that one list.
+// The option table: what can be set, where each value came from, and parsers for configuration
+// file, environment and command line (later ones override earlier ones). A program binds its
+// options to struct members once; --help, `troupe config` and all three parsers use that list.
 
 #include <cstdint>
 #include <functional>
@@ -24,23 +23,23 @@ struct ConfigEntry {
   std::string section;
   std::string key;
   std::string value;              ///< unquoted
-  std::vector<std::string> list;  ///< the elements, if the value is a list
+  std::vector<std::string> list;  ///< elements, if the value is a list
   bool is_list = false;
   int line = 0;
 };
 
-/// Owns nothing but the list: targets are members of structs that outlive it. Names are unique.
+/// Owns the list only: targets are members of structs that outlive it. Names are unique.
 class OptionSet {
  public:
   struct Option {
-    std::string section;  ///< of the configuration file, and the heading in --help
-    std::string name;     ///< as on the command line, without the dashes
-    std::string alias;    ///< a short form of it, with its dash; empty: none
-    std::string type;     ///< as shown: INT, FLOAT, TEXT, LIST, or empty for a flag
+    std::string section;  ///< in the configuration file, and heading in --help
+    std::string name;     ///< on the command line, without dashes
+    std::string alias;    ///< short form with its dash; empty: none
+    std::string type;     ///< for display: INT, FLOAT, TEXT, LIST; empty: a flag
     std::string help;
     std::vector<std::string> choices;  ///< empty: anything
     std::function<Result<void>(const std::string&)> set;
-    std::function<void()> clear;  ///< lists only: drop what a weaker source gave
+    std::function<void()> clear;  ///< lists only: remove the values of lower-priority sources
     std::function<std::string()> get;
     OptionSource source = OptionSource::kDefault;
     bool is_flag = false;
@@ -48,7 +47,7 @@ class OptionSet {
     bool in_short_help = true;
     std::optional<std::string> default_text;
   };
-  /// What a source says about one option, read and not yet applied.
+  /// A value from one source, parsed and not yet applied.
   struct Assignment {
     Option* option;
     std::string text;
@@ -60,13 +59,13 @@ class OptionSet {
     std::vector<std::string> positionals;
   };
 
-  /// The option added last may also be written so on the command line: "-tp".
+  /// Adds a short form to the option added last: "-tp".
   OptionSet& alias(std::string text);
-  /// Options added from here on belong to this section.
+  /// Sets the section of the options added from here on.
   OptionSet& section(std::string name);
   OptionSet& add(std::string name, bool& target, std::string help);
-  /// Integers may end in k, m, g (powers of 1000) or K, M, G (of 1024). A value outside [min, max]
-  /// is an error. `words` stand for a number each.
+  /// Integers may end in k, m, g (powers of 1000) or K, M, G (of 1024). Values outside [min, max]
+  /// are errors. `words` are names for particular values.
   OptionSet& add(std::string name, std::int64_t& target, std::string help,
                  std::int64_t min = INT64_MIN, std::int64_t max = INT64_MAX,
                  std::vector<std::pair<std::string, std::int64_t>> words = {});
@@ -74,33 +73,33 @@ class OptionSet {
                  double max = 1e300);
   OptionSet& add(std::string name, std::string& target, std::string help,
                  std::vector<std::string> choices = {});
-  /// May be given several times; in a file as a list.
+  /// May be repeated; in a file, a list.
   OptionSet& add(std::string name, std::vector<std::string>& target, std::string help);
 
-  /// Of the options so far the short help shows these alone; the long one shows all.
+  /// Limits the short help to these of the options so far; the long help shows all.
   OptionSet& short_help(std::span<const std::string_view> names);
 
-  /// An unknown section or key is an error.
+  /// Unknown sections and keys are errors.
   [[nodiscard]] Result<void> read_file(std::span<const ConfigEntry> entries,
                                        std::string_view file_name);
-  /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them). Those
-  /// that name no option are noted and ignored: whoever starts a process in a cluster does not
-  /// choose all of its variables. So are the addresses that Kubernetes sets for its Services
-  /// (`<prefix>PORT=tcp://...`), also where the name is an option's.
+  /// Takes variables `<prefix>MAX_MODEL_LEN=...` from `environment` (as environ gives them).
+  /// Unknown ones are noted and ignored, since in a cluster some variables are set by others. So
+  /// are the addresses that Kubernetes sets for its Services (`<prefix>PORT=tcp://...`), even where
+  /// the name is an option's.
   [[nodiscard]] std::vector<Assignment> parse_environment(std::span<const std::string> environment,
                                                           std::string_view prefix);
-  /// --name value, --name=value, -alias value, --flag, --no-flag. What is not an option is
-  /// positional, in order; `--` ends the options. A value that looks like an option is given with
-  /// '='. What is vLLM's and means nothing here is noted. Errors: unknown options, missing values.
+  /// Parses --name value, --name=value, -alias value, --flag, --no-flag. Other arguments are
+  /// positional, in order; `--` ends the options. A value that looks like an option needs '='. vLLM
+  /// options without meaning here are noted. Errors: unknown options, missing values.
   [[nodiscard]] Result<CommandLineArguments> parse_command_line(
       std::span<const std::string> arguments);
-  /// Errors: those of the values.
+  /// Errors: invalid values.
   [[nodiscard]] Result<void> apply(std::span<const Assignment> assignments);
 
-  /// What was read and has no effect, a sentence each.
+  /// Notes on input without effect, a sentence each.
   [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
-  /// The options by section, with types, defaults and choices; all, or those of the short help.
+  /// The options by section, with types, defaults and choices; all, or the short help.
   [[nodiscard]] std::string help(bool all = true) const;
   /// One line per option: `section.name = value  (source)`.
   [[nodiscard]] std::string dump() const;

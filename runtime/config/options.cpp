@@ -14,7 +14,7 @@ constexpr std::string_view kEnvironmentPrefix = "TROUPE_";
 constexpr std::string_view kConfigFile = "config-file";
 constexpr std::int64_t kMaxCount = std::int64_t{1} << 30;
 
-/// What most people set, of all that can be.
+/// The options of the short help.
 constexpr std::string_view kShortHelp[] = {"config-file",
                                            "served-model-name",
                                            "dtype",
@@ -43,7 +43,7 @@ constexpr std::string_view kShortHelp[] = {"config-file",
 }  // namespace
 
 void bind_options(OptionSet& set, Options& options) {
-  // In no section: a file does not name another.
+  // In no section, since a file cannot include another.
   set.section("").add(
       std::string(kConfigFile), options.config_file,
       "configuration file with the same options in sections [model], [engine], ...; configs/ "
@@ -323,7 +323,7 @@ Result<void> validate(const Options& options) {
   if (engine.data_parallel_size > 1 && options.model.max_model_len < 0) {
     return invalid_argument("max-model-len is auto, but data-parallel-size is " +
                                 std::to_string(engine.data_parallel_size) +
-                                ": groups could find different lengths",
+                                ": groups could compute different lengths",
                             "max-model-len");
   }
   if (engine.enable_priority_preemption && engine.scheduling_policy != "priority") {
@@ -338,7 +338,7 @@ Result<void> validate(const Options& options) {
     return invalid_argument(
         "speculative-config with a draft model needs pipeline-parallel-size 1, it is " +
             std::to_string(engine.pipeline_parallel_size) +
-            ": the draft model is not cut into stages",
+            ": the draft model cannot be split into stages",
         "speculative-config");
   }
   if (!speculative.draft_model.empty() && engine.max_num_batched_tokens <= kDraftModelSlots) {

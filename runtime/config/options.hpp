@@ -1,6 +1,6 @@
 #pragma once
-// Every option of the engine, by vLLM's flag names. The defaults are the members' initialisers; the
-// table in options.cpp gives each its section, range and help.
+// All options of the engine, with vLLM's flag names. The defaults are the members' initialisers;
+// the table in options.cpp adds section, range and help.
 
 #include <cstdint>
 #include <functional>
@@ -12,12 +12,12 @@
 namespace troupe {
 
 struct ModelOptions {
-  std::string model;  ///< folder; empty: the demo model
+  std::string model;  ///< folder or GGUF file; empty: the demo model
   std::vector<std::string> served_model_name;
   std::string dtype = "auto";
   std::string quantization = "auto";
   std::string packed_weights_dir;
-  std::int64_t max_model_len = 0;  ///< 0: the model's own; -1: what fits in the memory
+  std::int64_t max_model_len = 0;  ///< 0: the model's maximum; -1: as many as fit in the KV cache
   std::string chat_template;
   std::string chat_template_content_format = "auto";
   std::string generation_config = "auto";
@@ -43,13 +43,13 @@ struct EngineOptions {
   std::string preemption_victim = "last";
   bool async_scheduling = true;
   double watermark = 0;
-  std::int64_t num_gpu_blocks_override = 0;  ///< 0: from memory
-  std::int64_t kv_cache_memory_bytes = 0;    ///< 0: a share of what is free
+  std::int64_t num_gpu_blocks_override = 0;  ///< 0: derived from the memory
+  std::int64_t kv_cache_memory_bytes = 0;    ///< 0: a fraction of the free memory
   double gpu_memory_utilization = 0.5;
   std::string kv_cache_dtype = "auto";
   std::int64_t max_logprobs = 20;
   std::int64_t stream_interval = 1;
-  std::int64_t threads = 0;  ///< of each worker; 0: the cores, shared out among the workers
+  std::int64_t threads = 0;  ///< per worker; 0: the cores divided among the workers
   bool numa_bind = true;
   std::string cpu_isa = "auto";
   std::int64_t tensor_parallel_size = 1;
@@ -65,9 +65,9 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 8000;
   std::vector<std::string> api_key;
-  std::string api_key_file;  ///< more of them, a line each
+  std::string api_key_file;  ///< one key per line
   std::vector<std::string> allowed_origins;
-  std::vector<std::string> allowed_hosts;  ///< empty: by where it listens, if there is no key
+  std::vector<std::string> allowed_hosts;  ///< empty: by the listen address, if there is no key
   std::int64_t max_body_bytes = 32 << 20;
   std::int64_t max_header_bytes = 64 << 10;
   std::int64_t max_connections = 4096;
@@ -90,7 +90,7 @@ struct ServerOptions {
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
   bool resume = false;
-  std::string resume_directory;  ///< empty: in shared memory, by port
+  std::string resume_directory;  ///< empty: shared memory, by port
   std::int64_t resume_max_streams = 1024;
   std::int64_t resume_max_bytes = 64 << 20;
   double resume_ttl_s = 300;
@@ -104,17 +104,17 @@ struct LogOptions {
   double log_stats_interval_s = 10;
 };
 
-/// Where the nodes of a topology find the Supervisor.
+/// The Supervisor's address, as seen by the nodes of a topology, and their authentication.
 struct TopologyOptions {
   std::string supervisor_host = "127.0.0.1";
-  std::int64_t supervisor_port = 0;  ///< 0: any
-  double node_timeout_s = 4;         ///< a node that is silent for so long is gone
+  std::int64_t supervisor_port = 0;  ///< 0: any free port
+  double node_timeout_s = 4;         ///< a node without a heartbeat for this long is dead
   double step_timeout_s = 300;       ///< a worker that takes longer for a step is stuck
   std::string tls_certificate;       ///< of this host; empty: no TLS between nodes
   std::string tls_key;
-  std::string tls_ca;               ///< whose certificates are let in
-  std::string cluster_secret_file;  ///< instead of TLS: what nodes of other hosts have to know
-  bool insecure = false;            ///< nodes of other hosts may come without either
+  std::string tls_ca;               ///< signs the certificates of accepted peers
+  std::string cluster_secret_file;  ///< instead of TLS: shared secret of all nodes
+  bool insecure = false;            ///< accept nodes of other hosts without either
 };
 
 struct Options {
@@ -124,30 +124,30 @@ struct Options {
   LogOptions log;
   TopologyOptions topology;
   std::vector<ConfigEntry> nodes;  ///< the file's [node.NAME] sections, for parse_topology
-  std::string config_file;         ///< as named; empty: none
-  /// Reads all of them again, from where they were read; null: they came from nowhere.
+  std::string config_file;         ///< as given; empty: none
+  /// Reloads the options from their sources; null: there are none.
   std::function<Result<Options>()> read_again;
 };
 
 /// Binds every option; `options` must outlive the set.
 void bind_options(OptionSet& set, Options& options);
 
-/// Sections of a configuration file that CAF reads by itself.
+/// Sections of a configuration file that CAF reads itself.
 inline constexpr std::string_view kCafSections[] = {"scheduler", "middleman", "openssl", "logger"};
 
-/// Reads file (if any), then environment, then command line into `options`, to which `set` is
+/// Applies file (if any), then environment, then command line to `options`, to which `set` is
 /// bound. Returns the positional arguments. Errors: kInvalidArgument naming the key, kNotFound for
 /// the file.
 [[nodiscard]] Result<std::vector<std::string>> load_options(
     OptionSet& set, Options& options, std::span<const std::string> arguments,
     std::span<const std::string> environment, std::vector<ConfigEntry>& caf_entries);
-/// Only processes of this host reach it.
+/// Whether only processes of this host can reach the address.
 [[nodiscard]] bool is_loopback(std::string_view host) noexcept;
 
-/// What only makes sense together. Errors: kInvalidArgument naming the key, its value and the
+/// Checks combinations of options. Errors: kInvalidArgument naming the key, its value and the
 /// limit.
 [[nodiscard]] Result<void> validate(const Options& options);
-/// Errors: prompts are not split over steps, and one of max_model_len tokens does not fit in one.
+/// Error: chunked prefill is off, and a prompt of max_model_len tokens does not fit in one step.
 [[nodiscard]] Result<void> check_prompts_fit(const EngineOptions& engine,
                                              std::int64_t max_model_len);
 

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMaxDraftTokens = 128;
 constexpr std::uint64_t kMaxMatch = 1 << 16;
 constexpr std::uint64_t kMaxModelLen = 1 << 30;
 constexpr std::int32_t kUsualMatch = 5;
-/// How vLLM runs a draft model; no token depends on it.
+/// Options of how vLLM runs a draft model; they do not affect tokens.
 constexpr std::array<std::string_view, 3> kWithoutEffect = {
     "enforce_eager", "disable_padded_drafter_batch", "use_local_argmax_reduction"};
 
@@ -62,7 +62,7 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
     } else if (key == "prompt_lookup_max") {
       ASSIGN_OR_RETURN(max_match, read_count(key, value, kMaxMatch));
     } else if (key == "quantization") {
-      if (!value.is_string()) return wrong(key, "must be a text, it is " + value.dump());
+      if (!value.is_string()) return wrong(key, "must be a string, it is " + value.dump());
       config.draft_quantization = value.get<std::string>();
     } else if (key == "max_model_len") {
       ASSIGN_OR_RETURN(config.draft_max_model_len, read_count(key, value, kMaxModelLen));
@@ -73,25 +73,25 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
     } else if (std::ranges::find(kWithoutEffect, key) != kWithoutEffect.end()) {
       if (!value.is_boolean()) return wrong(key, "must be true or false, it is " + value.dump());
     } else {
-      return wrong(key, "is not known");
+      return wrong(key, "is unknown");
     }
   }
   if (method.empty() && config.draft_model.empty())
-    return wrong("method", "is missing; there are \"ngram\" and, with model, \"draft_model\"");
+    return wrong("method", "is missing, expected \"ngram\" or, with model, \"draft_model\"");
   if (config.num_draft_tokens == 0) return wrong("num_speculative_tokens", "is missing");
   if (method == "draft_model" && config.draft_model.empty())
-    return wrong("model", "is missing; method is \"draft_model\"");
+    return wrong("model", "is required by method \"draft_model\"");
   if (method == "ngram" && !config.draft_model.empty())
-    return wrong("model", "is not for method \"ngram\"");
+    return wrong("model", "is not valid for method \"ngram\"");
   if (!config.draft_model.empty()) {
     if (min_match || max_match)
       return wrong(min_match ? "prompt_lookup_min" : "prompt_lookup_max",
-                   "is for method \"ngram\" only");
+                   "is valid for method \"ngram\" only");
     return config;
   }
   for (const char* key : {"quantization", "max_model_len"})
     if (object.contains(key) && !object[key].is_null())
-      return wrong(key, "is for method \"draft_model\" only");
+      return wrong(key, "is valid for method \"draft_model\" only");
   config.prompt_lookup_min = min_match.value_or(max_match.value_or(kUsualMatch));
   config.prompt_lookup_max = max_match.value_or(config.prompt_lookup_min);
   if (config.prompt_lookup_min > config.prompt_lookup_max) {

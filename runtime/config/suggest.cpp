@@ -6,7 +6,7 @@
 namespace troupe {
 namespace {
 
-constexpr std::size_t kLongestWord = 64;  // what is longer is no misspelt name
+constexpr std::size_t kLongestWord = 64;  // longer words are not misspelt names
 
 std::vector<std::string_view> words_of(std::string_view name) {
   std::vector<std::string_view> words;
@@ -28,7 +28,7 @@ bool has_all(const std::vector<std::string_view>& words,
 }  // namespace
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  // Three rows of the table: swaps look two back.
+  // Three rows of the table: transpositions use the row before the previous one.
   std::vector<std::size_t> before(b.size() + 1), previous(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) previous[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {

@@ -1,5 +1,5 @@
 #pragma once
-// What somebody may have meant who wrote a name that does not exist.
+// Suggestions for misspelt names.
 
 #include <span>
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace troupe {
 
-/// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`: the optimal string
+/// Edits (insert, delete, replace, transpose neighbours) from `a` to `b`: the optimal string
 /// alignment distance.
 [[nodiscard]] std::size_t edit_distance(std::string_view a, std::string_view b);
 
-/// The candidate that `word` is most likely meant to be: one that it differs from by a third of its
-/// letters at most, or that has all of its words ("max-seqs" is "max-num-seqs"). Empty: none.
+/// The most likely correction of `word`: a candidate whose distance is at most a third of its
+/// length, or that contains all of its words ("max-seqs": "max-num-seqs"). Empty: none.
 [[nodiscard]] std::string closest(std::string_view word, std::span<const std::string> candidates);
 
 }  // namespace troupe

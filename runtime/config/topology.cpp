@@ -63,21 +63,22 @@ Result<void> take_entry(NodeConfig& node, const ConfigEntry& entry, const Topolo
       node.workers.push_back(rank);
     } else {
       ASSIGN_OR_RETURN(const std::int32_t group, parse_number("group", element, size.num_groups));
-      if (node.is_in(group)) return invalid_argument("group " + element + " is named twice");
+      if (node.is_in(group)) return invalid_argument("group " + element + " is listed twice");
       node.groups.push_back(group);
     }
   }
   return {};
 }
 
-/// What every node list is checked for: each thing to run is asked of exactly one node.
+/// Every role and rank runs on exactly one node.
 Result<void> check_places(const std::vector<NodeConfig>& nodes, const TopologySize& size) {
   const auto check = [&](const std::string& what, auto runs) -> Result<void> {
     std::string found;
     for (const NodeConfig& node : nodes) {
       for (std::ptrdiff_t times = runs(node); times > 0; --times) {
         if (!found.empty())
-          return invalid_argument(what + " is asked of '" + found + "' and of '" + node.name + "'");
+          return invalid_argument(what + " is assigned to both '" + found + "' and '" + node.name +
+                                  "'");
         found = node.name;
       }
     }
@@ -105,7 +106,7 @@ Result<void> check_places(const std::vector<NodeConfig>& nodes, const TopologySi
   return {};
 }
 
-/// All three files or none, and between hosts one or the other decision.
+/// TLS needs all three files, and nodes on several hosts need an explicit choice.
 Result<void> check_security(const TopologyOptions& options, bool spans_hosts) {
   const bool tls = !options.tls_certificate.empty();
   if (tls == options.tls_key.empty() || tls == options.tls_ca.empty()) {
@@ -118,27 +119,24 @@ Result<void> check_security(const TopologyOptions& options, bool spans_hosts) {
                             missing);
   }
   if (tls && options.insecure)
-    return invalid_argument("insecure is set, and so is tls-certificate: which is it to be?",
-                            "insecure");
+    return invalid_argument("insecure and tls-certificate exclude each other", "insecure");
   const bool secret = !options.cluster_secret_file.empty();
   if (secret && (tls || options.insecure)) {
-    return invalid_argument(std::string("cluster-secret-file is set, and so is ") +
-                                (tls ? "tls-certificate" : "insecure") + ": which is it to be?",
+    return invalid_argument(std::string("cluster-secret-file and ") +
+                                (tls ? "tls-certificate" : "insecure") + " exclude each other",
                             "cluster-secret-file");
   }
   if (spans_hosts && !tls && !secret && !options.insecure) {
     return invalid_argument(
-        "nodes are on several hosts, and whoever can connect to supervisor-port can do anything "
-        "with the engine (CAF lets in everybody, and carries all they say out): set "
-        "tls-certificate, tls-key and tls-ca, or cluster-secret-file, or insecure=true in a "
-        "network "
-        "of your own",
+        "nodes are on several hosts without authentication, so anyone who can connect to "
+        "supervisor-port controls the engine: set tls-certificate, tls-key and tls-ca, or "
+        "cluster-secret-file, or insecure=true in a trusted network",
         "tls-certificate");
   }
   return {};
 }
 
-/// Somebody must serve from the start.
+/// At least one group must run from the start.
 Result<void> check_optional(const Topology& topology) {
   bool one_is_there = false;
   for (std::int32_t group = 0; group < topology.size.num_groups; ++group) {
@@ -159,7 +157,7 @@ Result<void> check_optional(const Topology& topology) {
   return {};
 }
 
-/// A topology that does not name the RequestRouter has it where the Frontend is.
+/// Places the RequestRouter with the Frontend unless the topology names its node.
 void place_router(std::vector<NodeConfig>& nodes) {
   for (const NodeConfig& node : nodes) {
     if (node.has(Role::kRequestRouter)) return;
@@ -184,7 +182,7 @@ std::string describe_workers(const std::vector<std::int32_t>& ranks) {
   return text;
 }
 
-/// One host's box: its nodes side by side would be wide; they stand below each other.
+/// One host's box, with its nodes below each other to limit the width.
 void draw_host(std::string& text, std::string_view host, const std::vector<std::string>& lines) {
   std::size_t width = host.size() + 6;
   for (const std::string& line : lines) width = std::max(width, line.size() + 2);
@@ -268,7 +266,7 @@ Result<Topology> parse_topology(std::span<const ConfigEntry> entries, std::strin
     if (name.empty()) return where(invalid_argument("[node.] needs a name"));
     if (topology.nodes.empty() || topology.nodes.back().name != name) {
       if (topology.find(name) != nullptr)
-        return where(invalid_argument("[node." + name + "] stands in two places"));
+        return where(invalid_argument("[node." + name + "] is defined twice"));
       topology.nodes.push_back({.name = name});
     }
     if (auto taken = take_entry(topology.nodes.back(), entry, size); !taken.ok())
@@ -292,11 +290,11 @@ Result<Topology> options_topology(const Options& options) {
   const std::string& host = options.topology.supervisor_host;
   if (topology.spans_hosts() && is_loopback(host)) {
     return invalid_argument(
-        "supervisor-host is " + host + ", which the nodes of other hosts cannot reach",
+        "supervisor-host is " + host + ", which nodes on other hosts cannot reach",
         "supervisor-host");
   }
   if (topology.spans_hosts() && options.topology.supervisor_port == 0) {
-    return invalid_argument("supervisor-port is 0, which the nodes of other hosts cannot know",
+    return invalid_argument("supervisor-port is 0; with nodes on other hosts it must be fixed",
                             "supervisor-port");
   }
   RETURN_IF_ERROR(check_security(options.topology, topology.spans_hosts()));

@@ -1,5 +1,5 @@
 #pragma once
-// Which process runs which actors. A configuration file names processes ("nodes") in sections
+// Which process runs which actors. A configuration file defines processes ("nodes") in sections
 // [node.NAME]; without any, everything runs in one process.
 //
 //   [node.front]
@@ -10,13 +10,13 @@
 //   workers=[0]
 //   host="10.0.0.2"      ; none: the Supervisor's own host, and the Supervisor starts the process
 //
-// "request-router" need not be named: it is where the frontend is.
+// "request-router" may be omitted: it is then placed with the frontend.
 //
-// With data-parallel-size N there are N groups, each with all roles (but one Frontend and one
-// RequestRouter for all) and all ranks:
+// With data-parallel-size N there are N groups, each with all roles (except for the Frontend and
+// the RequestRouter, which are shared) and all ranks:
 //
-//   group=1              ; or [0, 1]: it runs its roles and workers for each of them; 0 if not said
-//   optional=true        ; the group begins when somebody starts this node, and not before
+//   group=1              ; or [0, 1]: runs its roles and workers for each of them; default 0
+//   optional=true        ; not started by the Supervisor: the group begins when the node joins
 
 #include <cstdint>
 #include <span>
@@ -37,24 +37,24 @@ struct NodeConfig {
   std::string host;  ///< empty: the Supervisor's host; the Supervisor starts and ends the process
   std::vector<Role> roles;
   std::vector<std::int32_t> workers;       ///< ranks, in each of the groups
-  std::vector<std::int32_t> groups = {0};  ///< does not matter for what all of them share
-  bool optional = false;                   ///< nobody starts it, or waits for it, at the start
+  std::vector<std::int32_t> groups = {0};  ///< ignored for shared roles
+  bool optional = false;                   ///< not started, and not waited for at start-up
   bool operator==(const NodeConfig&) const = default;
 
   [[nodiscard]] bool has(Role role) const;
   [[nodiscard]] bool is_in(std::int32_t group) const;
-  /// Runs nothing but what all groups share: it is in no group.
+  /// Whether it runs shared roles only, and so belongs to no group.
   [[nodiscard]] bool serves_all_groups() const;
 };
 
-/// Workers of each group, and groups.
+/// Workers per group, and groups.
 struct TopologySize {
   std::int32_t num_workers = 1;
   std::int32_t num_groups = 1;
 };
 
-/// Invariant of one that parse_topology has returned: each role that all groups share has one node,
-/// and in each group each other role has one, and so has each rank from 0 on.
+/// Invariant after parse_topology: each shared role has one node, and in each group each other role
+/// and each rank has one.
 struct Topology {
   std::vector<NodeConfig> nodes;  ///< in the order of the file
   TopologySize size;
@@ -62,29 +62,28 @@ struct Topology {
   [[nodiscard]] const NodeConfig* find(std::string_view name) const;
   [[nodiscard]] const NodeConfig& node_of(Role role, std::int32_t group = 0) const;
   [[nodiscard]] const NodeConfig& node_of_worker(std::int32_t rank, std::int32_t group = 0) const;
-  /// Some node is on another host: the Supervisor must be reachable from there.
+  /// Whether some node is on another host, from which the Supervisor must be reachable.
   [[nodiscard]] bool spans_hosts() const;
 };
 
-/// All roles and all ranks of all groups in one node, the Supervisor's own process.
+/// All roles and ranks of all groups in one node, the Supervisor's own process.
 [[nodiscard]] Topology single_process_topology(const TopologySize& size);
 
-/// True for the sections of a configuration file that describe nodes.
+/// Whether a section of a configuration file describes a node.
 [[nodiscard]] bool is_node_section(std::string_view section) noexcept;
 
 /// From the entries of all node sections; none: a single process. Errors name file, line and what
-/// is missing, doubled or unknown: a role without a node, a rank out of [0, num_workers), a group
-/// out of [0, num_groups).
+/// is missing, duplicated or unknown: a role without a node, a rank outside [0, num_workers), a
+/// group outside [0, num_groups).
 [[nodiscard]] Result<Topology> parse_topology(std::span<const ConfigEntry> entries,
                                               std::string_view file_name, const TopologySize& size);
 
-/// Of the file that the options were read from, for as many workers and groups as they ask for.
-/// Errors: also of nodes on other hosts that could not reach supervisor_host, as it is a loopback
-/// address, or supervisor_port, as it is 0; of files for TLS that are not named; of several hosts
-/// with neither TLS nor the word that it is not wanted.
+/// The topology of the options' file, for the workers and groups of the options. Further errors:
+/// nodes on other hosts with a loopback supervisor_host or supervisor_port 0; missing TLS files;
+/// several hosts without TLS, secret or `insecure`.
 [[nodiscard]] Result<Topology> options_topology(const Options& options);
 
-/// What runs where, drawn in boxes, host by host.
+/// Draws hosts and nodes as boxes.
 [[nodiscard]] std::string draw(const Topology& topology, std::string_view supervisor_host);
 
 }  // namespace troupe

@@ -7,28 +7,28 @@ namespace {
 
 using enum VllmOption::Kind;
 
-constexpr std::string_view kNoCode = "no code of a model is run";
-constexpr std::string_view kNoGraphs = "there are no graphs to be captured or compiled";
-constexpr std::string_view kNoDownload = "the model is a folder here, nothing is downloaded";
-constexpr std::string_view kRequestLog = "prompts and answers are never logged";
+constexpr std::string_view kNoCode = "custom code is not supported";
+constexpr std::string_view kNoGraphs = "graphs are neither captured nor compiled";
+constexpr std::string_view kNoDownload = "models are local, nothing is downloaded";
+constexpr std::string_view kRequestLog = "prompts and outputs are never logged";
 constexpr std::string_view kOneServer = "one process serves all connections";
-constexpr std::string_view kTopology = "--config-file says what runs where (troupe topology)";
-constexpr std::string_view kKernels = "the best kernels for the device are chosen at start";
-constexpr std::string_view kSteps = "steps are planned without it";
-constexpr std::string_view kNoSwap = "preempted requests are computed anew, nothing is swapped";
-constexpr std::string_view kNoMedia = "pictures and other media are not offered";
-constexpr std::string_view kNoGrammars = "structured output is not offered";
-constexpr std::string_view kNoAdapters = "adapters (LoRA) are not offered";
+constexpr std::string_view kTopology = "the topology is set in --config-file (troupe topology)";
+constexpr std::string_view kKernels = "kernels are selected for the device at start";
+constexpr std::string_view kSteps = "the scheduler does not need it";
+constexpr std::string_view kNoSwap = "preempted requests are recomputed, nothing is swapped";
+constexpr std::string_view kNoMedia = "images and other media are not supported";
+constexpr std::string_view kNoGrammars = "structured output is not supported";
+constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kNoParsers =
-    "tool calls and reasoning come back as text, there are no parsers";
-constexpr std::string_view kNoTls = "HTTPS is not offered; a proxy in front can do it";
-constexpr std::string_view kNotOffered = "it is not offered";
-constexpr std::string_view kOwnConfig = "config.json says it";
-constexpr std::string_view kGenerates = "models generate text, nothing else is offered";
+    "tool calls and reasoning are returned as text, there are no parsers";
+constexpr std::string_view kNoTls = "HTTPS is not supported, use a reverse proxy";
+constexpr std::string_view kNotOffered = "it is not supported";
+constexpr std::string_view kOwnConfig = "config.json determines it";
+constexpr std::string_view kGenerates = "only text generation is supported";
 
 constexpr VllmOption kOptions[] = {
     {"trust-remote-code", kFlag, kNoCode},
-    {"allow-deprecated-quantization", kFlag, "the checkpoint says how it is quantised"},
+    {"allow-deprecated-quantization", kFlag, "the quantization method is read from the checkpoint"},
     {"enforce-eager", kFlag, kNoGraphs},
     {"max-seq-len-to-capture", kValue, kNoGraphs},
     {"max-context-len-to-capture", kValue, kNoGraphs},
@@ -47,9 +47,9 @@ constexpr VllmOption kOptions[] = {
     {"disable-custom-all-reduce", kFlag, kKernels},
     {"disable-cascade-attn", kFlag, kKernels},
     {"disable-nccl-for-dp-synchronization", kFlag, kKernels},
-    {"calculate-kv-scales", kFlag, "keys and values in 8 bits have a scale for each token"},
+    {"calculate-kv-scales", kFlag, "8-bit keys and values have a scale per token"},
     {"device", kValue, "the device is the one that this program was built for", "auto|cpu"},
-    {"model-impl", kValue, "there is one implementation of each model", "auto|vllm"},
+    {"model-impl", kValue, "each model has one implementation", "auto|vllm"},
     {"revision", kValue, kNoDownload},
     {"code-revision", kValue, kNoDownload},
     {"tokenizer-revision", kValue, kNoDownload},
@@ -57,23 +57,24 @@ constexpr VllmOption kOptions[] = {
     {"download-dir", kValue, kNoDownload},
     {"ignore-patterns", kValues, kNoDownload},
     {"use-tqdm-on-load", kFlag, "progress is always shown"},
-    {"load-format", kValue, "the format is seen from the files",
+    {"load-format", kValue, "the format is detected from the files",
      "auto|safetensors|fastsafetensors|instanttensor|hf|gguf"},
-    {"safetensors-load-strategy", kValue, "the format is seen from the files"},
+    {"safetensors-load-strategy", kValue, "the format is detected from the files"},
     {"max-parallel-loading-workers", kValue, "weights are loaded in parallel"},
-    {"tokenizer-mode", kValue, "the tokenizer is the folder's", "auto|hf|fast|slow"},
+    {"tokenizer-mode", kValue, "the model folder determines the tokenizer", "auto|hf|fast|slow"},
     {"task", kValue, kGenerates, "auto|generate"},
     {"runner", kValue, kGenerates, "auto|generate"},
     {"convert", kValue, kGenerates, "auto|none"},
-    {"logprobs-mode", kValue, "log-probabilities are those of the model", "raw_logprobs"},
+    {"logprobs-mode", kValue, "log-probabilities are always raw_logprobs", "raw_logprobs"},
     {"disable-log-requests", kFlag, kRequestLog},
     {"enable-log-requests", kFlag, kRequestLog},
     {"enable-log-outputs", kFlag, kRequestLog},
     {"enable-log-deltas", kFlag, kRequestLog},
     {"max-log-len", kValue, kRequestLog},
-    {"disable-log-stats", kFlag, "--log-stats-interval-s 0 turns the lines of statistics off"},
-    {"uvicorn-log-level", kValue, "--log-level says what is logged"},
-    {"disable-access-log-for-endpoints", kValue, "--disable-uvicorn-access-log is for all of them"},
+    {"disable-log-stats", kFlag, "--log-stats-interval-s 0 turns statistics off"},
+    {"uvicorn-log-level", kValue, "--log-level sets the log level"},
+    {"disable-access-log-for-endpoints", kValue,
+     "--disable-uvicorn-access-log applies to all endpoints"},
     {"disable-fastapi-docs", kFlag, "there are no such pages"},
     {"enable-offline-docs", kFlag, "there are no such pages"},
     {"enable-server-load-tracking", kFlag, "/metrics shows the load"},
@@ -90,21 +91,21 @@ constexpr VllmOption kOptions[] = {
     {"decode-context-parallel-size", kValue, kNotOffered, "1"},
     {"prefill-context-parallel-size", kValue, kNotOffered, "1"},
     {"enable-dbo", kFlag, kSteps},
-    {"use-v2-block-manager", kFlag, "there is one manager of blocks"},
-    {"disable-hybrid-kv-cache-manager", kFlag, "there is one manager of blocks"},
+    {"use-v2-block-manager", kFlag, "there is one KV cache manager"},
+    {"disable-hybrid-kv-cache-manager", kFlag, "there is one KV cache manager"},
     {"num-scheduler-steps", kValue, kSteps},
-    {"multi-step-stream-outputs", kValue, "--stream-interval says it"},
+    {"multi-step-stream-outputs", kValue, "--stream-interval sets it"},
     {"scheduler-delay-factor", kValue, kSteps},
     {"max-num-partial-prefills", kValue, kSteps},
     {"max-long-partial-prefills", kValue, kSteps},
     {"disable-chunked-mm-input", kFlag, kNoMedia},
     {"disable-async-output-proc", kFlag, kSteps},
-    {"num-lookahead-slots", kValue, "--speculative-config says it"},
+    {"num-lookahead-slots", kValue, "--speculative-config sets it"},
     {"swap-space", kValue, kNoSwap},
     {"preemption-mode", kValue, kNoSwap},
-    {"cpu-offload-gb", kValue, "weights are in memory already"},
-    {"kv-offloading-size", kValue, "keys and values stay where they are"},
-    {"kv-offloading-backend", kValue, "keys and values stay where they are"},
+    {"cpu-offload-gb", kValue, "weights are in host memory already"},
+    {"kv-offloading-size", kValue, "the KV cache is not offloaded"},
+    {"kv-offloading-backend", kValue, "the KV cache is not offloaded"},
     {"limit-mm-per-prompt", kValue, kNoMedia},
     {"mm-processor-kwargs", kValue, kNoMedia},
     {"mm-processor-cache-gb", kValue, kNoMedia},
@@ -146,15 +147,15 @@ constexpr VllmOption kOptions[] = {
     {"ssl-cert-reqs", kRefused, kNoTls},
     {"ssl-ciphers", kRefused, kNoTls},
     {"enable-ssl-refresh", kRefused, kNoTls},
-    {"tokenizer", kRefused, "the tokenizer is the model's own, from its folder"},
-    {"skip-tokenizer-init", kRefused, "the tokenizer is the model's own, from its folder"},
+    {"tokenizer", kRefused, "the tokenizer is read from the model folder"},
+    {"skip-tokenizer-init", kRefused, "the tokenizer is read from the model folder"},
     {"hf-config-path", kRefused, kOwnConfig},
     {"hf-overrides", kRefused, kOwnConfig},
     {"rope-scaling", kRefused, kOwnConfig},
     {"rope-theta", kRefused, kOwnConfig},
     {"disable-sliding-window", kRefused, kOwnConfig},
     {"config-format", kRefused, kOwnConfig},
-    {"default-chat-template-kwargs", kRefused, "requests name their chat_template_kwargs"},
+    {"default-chat-template-kwargs", kRefused, "requests set chat_template_kwargs"},
     {"exclude-tools-when-tool-choice-none", kRefused, kNotOffered},
     {"logits-processors", kRefused, kNoCode},
     {"logits-processor-pattern", kRefused, kNoCode},
@@ -170,17 +171,17 @@ constexpr VllmOption kOptions[] = {
     {"enable-tokenizer-info-endpoint", kRefused, kNotOffered},
     {"enable-per-request-metrics", kRefused, kNotOffered},
     {"return-tokens-as-token-ids", kRefused, kNotOffered},
-    {"kv-transfer-config", kRefused, "keys and values are not sent to other engines"},
-    {"ec-transfer-config", kRefused, "keys and values are not sent to other engines"},
-    {"max-num-queued-tokens", kRefused, "--max-num-queued-reqs limits what waits"},
+    {"kv-transfer-config", kRefused, "KV transfer is not supported"},
+    {"ec-transfer-config", kRefused, "encoder cache transfer is not supported"},
+    {"max-num-queued-tokens", kRefused, "--max-num-queued-reqs limits the queue"},
     {"fingerprint-mode", kRefused, kNotOffered},
-    {"uds", kRefused, "it listens on a port (--port)"},
+    {"uds", kRefused, "only TCP ports are supported (--port)"},
     {"root-path", kRefused, kNotOffered},
-    {"allow-credentials", kRefused, "--allowed-origins is what CORS has here"},
-    {"allowed-methods", kRefused, "--allowed-origins is what CORS has here"},
-    {"allowed-headers", kRefused, "--allowed-origins is what CORS has here"},
-    {"otlp-traces-endpoint", kRefused, "no traces are sent"},
-    {"collect-detailed-traces", kRefused, "no traces are sent"},
+    {"allow-credentials", kRefused, "of CORS only --allowed-origins is supported"},
+    {"allowed-methods", kRefused, "of CORS only --allowed-origins is supported"},
+    {"allowed-headers", kRefused, "of CORS only --allowed-origins is supported"},
+    {"otlp-traces-endpoint", kRefused, "tracing is not supported"},
+    {"collect-detailed-traces", kRefused, "tracing is not supported"},
     {"nnodes", kRefused, kTopology},
     {"node-rank", kRefused, kTopology},
     {"master-addr", kRefused, kTopology},
@@ -193,7 +194,7 @@ constexpr VllmOption kOptions[] = {
     {"data-parallel-start-rank", kRefused, kTopology},
     {"data-parallel-hybrid-lb", kRefused, kTopology},
     {"data-parallel-external-lb", kRefused, kTopology},
-    {"config", kRefused, "--config-file takes Troupe's own form (configs/)"},
+    {"config", kRefused, "use --config-file with Troupe's format (configs/)"},
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 #pragma once
-// Options of vLLM's that are not Troupe's, so that a command line which was written for vLLM either
-// does here what it did there or says what it cannot do.
+// vLLM options that Troupe does not have: a command line written for vLLM either has the same
+// effect here or fails with the reason.
 
 #include <cstdint>
 #include <span>
@@ -10,22 +10,22 @@ namespace troupe {
 
 struct VllmOption {
   enum class Kind : std::uint8_t {
-    kFlag,     ///< takes no value; no effect here, and no answer would be another with it
-    kValue,    ///< takes one; the same
-    kValues,   ///< takes one or more, as many as stand before the next option; the same
-    kRefused,  ///< ignoring it would change answers, or what clients and other processes meet
+    kFlag,     ///< takes no value; has no effect here, and could not change results
+    kValue,    ///< as kFlag, with one value
+    kValues,   ///< as kFlag, with one or more values up to the next option
+    kRefused,  ///< ignoring it would change results or the interface
   };
   std::string_view name;
   Kind kind;
   std::string_view reason;
-  /// Values that mean nothing here, separated by "|"; any other is refused. Empty: any.
+  /// Values that are accepted without effect, separated by "|"; others are rejected. Empty: any.
   std::string_view values = {};
 };
 
 [[nodiscard]] std::span<const VllmOption> vllm_options() noexcept;
-/// nullptr: vLLM has no such option, or it is Troupe's too.
+/// nullptr: not a vLLM option, or also one of Troupe's.
 [[nodiscard]] const VllmOption* find_vllm_option(std::string_view name) noexcept;
-/// Whether `text` is a value with which `option` may be ignored.
+/// Whether `option` may be ignored with the value `text`.
 [[nodiscard]] bool is_harmless(const VllmOption& option, std::string_view text) noexcept;
 
 }  // namespace troupe

@@ -28,17 +28,17 @@ constexpr std::string_view kRead[] = {"context_length",
 
 constexpr std::string_view kReadOfExperts[] = {"expert_count", "expert_used_count"};
 
-/// Notes about the file, or what llama.cpp does not use where it generates text.
-constexpr std::string_view kHarmless[] = {"vocab_size",  // the embedding's rows say it
+/// Notes about the file, or keys that llama.cpp ignores in text generation.
+constexpr std::string_view kHarmless[] = {"vocab_size",  // the shape of the embedding has it
                                           "rope.scaling.finetuned", "tensor_data_layout",
                                           "attention.layer_norm_epsilon", "pooling_type"};
 
-/// These change nothing with the head's size, or the context's.
+/// Neutral if equal to the head size, or to the context length.
 constexpr std::string_view kHeadSizes[] = {"attention.value_length", "rope.dimension_count",
                                            "attention.key_length_swa", "attention.value_length_swa",
                                            "rope.dimension_count_swa"};
 
-/// These change nothing with 0 or false: what they set is then off.
+/// Neutral if 0 or false: the feature is then off.
 constexpr std::string_view kOffWithZero[] = {"expert_count",
                                              "expert_used_count",
                                              "expert_shared_count",
@@ -57,14 +57,14 @@ constexpr std::string_view kOffWithZero[] = {"expert_count",
                                              "use_parallel_residual",
                                              "swin_norm"};
 
-/// These multiply something: 1 changes nothing, 0 is as good as absent.
+/// Multipliers: neutral if 1, or 0 (same as absent).
 constexpr std::string_view kMultipliers[] = {"embedding_scale", "residual_scale", "logit_scale"};
 
 bool has(std::span<const std::string_view> keys, std::string_view key) {
   return std::ranges::find(keys, key) != keys.end();
 }
 
-/// Would the result be the same without this key, which is not read?
+/// Whether the result would be the same without this key, which is not read.
 bool changes_nothing(GgufMetadata& metadata, const std::string& key, std::string_view name,
                      std::int64_t head_dim) {
   if (has(kHarmless, name)) return true;

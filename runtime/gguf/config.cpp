@@ -1,5 +1,5 @@
-// config.json, generation_config.json and tokenizer_config.json from the metadata that llama.cpp's
-// converters write.
+// Derives config.json, generation_config.json and tokenizer_config.json from the metadata of
+// llama.cpp's converters.
 
 #include <algorithm>
 #include <cmath>
@@ -18,21 +18,21 @@ namespace {
 
 using nlohmann::json;
 
-/// What ends an answer in one family of models or the other (the tokens "EOG" of llama.cpp).
+/// End-of-generation tokens of the various model families (llama.cpp's "EOG" tokens).
 constexpr std::string_view kEndTexts[] = {
     "<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>", "<|end|>",
     "<|eom_id|>", "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<EOT>", "_<EOT>",
     "[EOT]", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|return|>", "<|call|>", "<|calls|>",
     "<|flush|>",
-    // Code that fills a gap ends where the next file would begin.
+    // Fill-in-the-middle code ends where the next file would begin.
     "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"};
 
-/// What each frequency of a head is divided by: one F32 for every two elements.
+/// Divisors of the rotary frequencies of a head: one F32 for every two elements.
 json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMetadata& metadata) {
   const std::size_t num_divisors = tensor.bytes.size() / sizeof(float);
   if (tensor.type != GgmlType::kF32 || std::cmp_not_equal(2 * num_divisors, head_dim)) {
     metadata.fail(ErrorCode::kUnsupported, "tensor \"" + std::string(kRopeDivisors) +
-                                               "\" is not one F32 for every two of a head's " +
+                                               "\" is not one F32 per two of a head's " +
                                                std::to_string(head_dim));
     return {};
   }
@@ -41,14 +41,14 @@ json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMet
   return divisors;
 }
 
-/// As llama.cpp reads them: a factor without a type scales linearly, "none" does not scale.
+/// As in llama.cpp: a factor without a type scales linearly, "none" does not scale.
 json rope_parameters(const GgufContents& gguf, const GgufArchitecture& architecture,
                      GgufMetadata& metadata, std::int64_t head_dim) {
   const std::string prefix = std::string(architecture.name) + ".";
   const std::string scaling = prefix + "rope.scaling.";
   json rope = {{"rope_type", "default"},
                {"rope_theta", metadata.number(prefix + "rope.freq_base", architecture.rope_theta)}};
-  // Llama 3's scaling is stored so.
+  // Llama 3's scaling is stored this way.
   if (const auto found = gguf.tensors.find(kRopeDivisors);
       found != gguf.tensors.end() && architecture.has_rope_divisors)
     rope["frequency_divisors"] = frequency_divisors(found->second, head_dim, metadata);
@@ -56,7 +56,7 @@ json rope_parameters(const GgufContents& gguf, const GgufArchitecture& architect
   if (type != "none" && type != "linear" && type != "yarn")
     metadata.fail(ErrorCode::kUnsupported,
                   scaling + "type is " + type + ", supported are none, linear, yarn");
-  // The second is the older name of the first; 0 says nothing.
+  // The second is the older name of the first; 0 means not set.
   const double given =
       metadata.number(scaling + "factor", metadata.number(prefix + "rope.scale_linear", 0));
   const double factor = given == 0 ? 1 : given;
@@ -101,7 +101,7 @@ Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& 
   check_architecture_keys(metadata, architecture, head_dim);
   const auto embedding = gguf.tensors.find("token_embd.weight");
   if (embedding == gguf.tensors.end() || embedding->second.shape.size() != 2)
-    metadata.fail(ErrorCode::kCorrupt, "tensor \"token_embd.weight\" is missing or no matrix");
+    metadata.fail(ErrorCode::kCorrupt, "tensor \"token_embd.weight\" is missing or not a matrix");
   json config = {
       {"hidden_size", hidden_size},
       {"intermediate_size", size("feed_forward_length")},
@@ -136,12 +136,12 @@ Result<std::string> gguf_generation_config_json(const GgufContents& gguf,
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"})
     if (metadata.has(key)) add(metadata.integer(key, std::nullopt));
-  // llama.cpp ends at such tokens too, whatever the keys say: many files name the wrong ones.
+  // llama.cpp also stops at these tokens, whatever the keys say: many files have wrong ones.
   const std::vector<std::string> tokens = metadata.texts("tokenizer.ggml.tokens");
   const auto find = [&](std::string_view text) { return std::ranges::find(tokens, text); };
   const auto has = [&](std::string_view text) { return find(text) != tokens.end(); };
   for (const std::string_view text : kEndTexts) {
-    // In these vocabularies each part of an answer ends so.
+    // In these vocabularies the token ends each part of a response.
     if (text == "<|end|>" && has("<|call|>") && has("<|return|>")) continue;
     if (has(text)) add(find(text) - tokens.begin());
   }

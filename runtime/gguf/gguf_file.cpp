@@ -15,11 +15,12 @@ using nlohmann::json;
 
 constexpr std::uint32_t kMagic = 0x46554747;  // "GGUF", little endian
 constexpr std::uint32_t kMaxDimensions = 4;   // the format's own limit
-constexpr std::uint64_t kAlignmentStep = 8;   // as the format says; so elements are aligned, too
+constexpr std::uint64_t kAlignmentStep = 8;   // required by the format; also aligns the elements
 constexpr std::uint64_t kMaxAlignment = 1 << 16;
 
-// What a file may make us keep. The largest vocabularies have a quarter of a million tokens, each
-// with score and type, and twice as many merges; the largest models some ten thousand tensors.
+// Limits of what a file can make us allocate. The largest vocabularies have a quarter of a million
+// tokens, each with score and type, and twice as many merges; the largest models have some ten
+// thousand tensors.
 constexpr std::uint64_t kMaxKeys = 1 << 16;
 constexpr std::uint64_t kMaxTensors = 1 << 18;
 constexpr std::uint64_t kMaxArrayEntries = 1 << 23;  // of all arrays together
@@ -28,7 +29,7 @@ constexpr std::uint64_t kMaxTextBytes = 1 << 24;
 struct TypeInfo {
   std::uint32_t type;
   std::string_view name;
-  std::uint64_t block_elements;  ///< 0: not read here
+  std::uint64_t block_elements;  ///< 0: not supported
   std::uint64_t block_bytes;
 };
 constexpr std::array kTypes = {
@@ -52,7 +53,7 @@ const TypeInfo* find_type(std::uint32_t type) {
   return found == kTypes.end() ? nullptr : found;
 }
 
-/// Reads the file from front to back. The first error sticks; later reads give zeros.
+/// Reads the file from front to back. The first error is kept; later reads return zeros.
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, std::string_view file) : bytes_(bytes), file_(file) {}
@@ -69,8 +70,8 @@ class Reader {
     const auto size = number<std::uint64_t>();
     if (!has(size)) return {};
     if (size > kMaxTextBytes) {
-      fail(ErrorCode::kTooLarge, "a text of " + std::to_string(size) + " bytes, at most " +
-                                     std::to_string(kMaxTextBytes) + " are read");
+      fail(ErrorCode::kTooLarge, "a string of " + std::to_string(size) + " bytes, at most " +
+                                     std::to_string(kMaxTextBytes) + " are supported");
       return {};
     }
     std::string value(reinterpret_cast<const char*>(bytes_.data() + position_), size);
@@ -115,16 +116,16 @@ class Reader {
     return nullptr;
   }
 
-  /// How many more entries of at least so many bytes the file can hold.
+  /// How many more entries of at least `entry_bytes` the file can hold.
   [[nodiscard]] bool can_hold(std::uint64_t count, std::uint64_t entry_bytes) const {
     return count <= (bytes_.size() - position_) / entry_bytes;
   }
   void fail(ErrorCode code, const std::string& reason) {
     if (!error_) error_ = Error{code, std::string(file_) + ": " + where_ + reason};
   }
-  /// What the next errors are about: `metadata "general.name": `.
+  /// The prefix of error messages: `metadata "general.name": `.
   void set_where(std::string where) { where_ = std::move(where); }
-  /// Whether the next arrays are kept, or only read past.
+  /// Whether the next arrays are kept or skipped.
   void set_keeps_arrays(bool keeps_arrays) { keeps_arrays_ = keeps_arrays; }
   [[nodiscard]] std::size_t position() const { return position_; }
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
@@ -134,7 +135,7 @@ class Reader {
     if (!error_ && size > bytes_.size() - position_)
       fail(ErrorCode::kCorrupt, std::to_string(size) + " bytes are missing at byte " +
                                     std::to_string(position_) + " of " +
-                                    std::to_string(bytes_.size()) + " (is it cut short?)");
+                                    std::to_string(bytes_.size()) + " (is the file truncated?)");
     return !error_;
   }
   json array() {
@@ -150,7 +151,7 @@ class Reader {
     if (count > kMaxArrayEntries - num_array_entries_) {
       fail(ErrorCode::kTooLarge,
            "an array of " + std::to_string(count) + " entries, at most " +
-               std::to_string(kMaxArrayEntries) + " are read in all arrays of a file" +
+               std::to_string(kMaxArrayEntries) + " are supported in all arrays of a file" +
                (num_array_entries_ == 0
                     ? ""
                     : ", " + std::to_string(num_array_entries_) + " are before it"));
@@ -213,7 +214,7 @@ TensorEntry read_entry(Reader& reader) {
   const std::uint64_t row =
       entry.tensor.shape.empty() ? 1 : static_cast<std::uint64_t>(entry.tensor.shape.back());
   if (row % known->block_elements != 0) {
-    reader.fail(ErrorCode::kCorrupt, "rows of " + std::to_string(row) + " elements are no whole " +
+    reader.fail(ErrorCode::kCorrupt, "rows of " + std::to_string(row) + " elements are not whole " +
                                          std::string(known->name) + " blocks of " +
                                          std::to_string(known->block_elements));
     return entry;
@@ -248,23 +249,23 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
   const auto num_keys = reader.number<std::uint64_t>();
   if (reader.error()) return *reader.error();
   if (magic != kMagic)
-    return corrupt("it does not start with GGUF; a model in other files is named by its folder");
+    return corrupt("not a GGUF file (for other formats give the model's folder)");
   if (version != 2 && version != 3)
     return Error{ErrorCode::kUnsupported, std::string(file_name) + ": GGUF version " +
                                               std::to_string(version) +
-                                              " is not supported, 2 and 3 are"};
+                                              " is not supported, only 2 and 3"};
   constexpr std::uint64_t kMinKeyBytes = 8 + 4 + 1;
   constexpr std::uint64_t kMinEntryBytes = 8 + 4 + 4 + 8;
   if (!reader.can_hold(num_keys, kMinKeyBytes) || !reader.can_hold(num_tensors, kMinEntryBytes))
-    return corrupt("the header claims " + std::to_string(num_keys) + " metadata keys and " +
+    return corrupt("the header declares " + std::to_string(num_keys) + " metadata keys and " +
                    std::to_string(num_tensors) + " tensors, more than " +
-                   std::to_string(bytes.size()) + " bytes hold");
+                   std::to_string(bytes.size()) + " bytes can hold");
   if (num_keys > kMaxKeys || num_tensors > kMaxTensors)
-    return Error{ErrorCode::kTooLarge, std::string(file_name) + ": the header claims " +
+    return Error{ErrorCode::kTooLarge, std::string(file_name) + ": the header declares " +
                                            std::to_string(num_keys) + " metadata keys and " +
                                            std::to_string(num_tensors) + " tensors, at most " +
                                            std::to_string(kMaxKeys) + " and " +
-                                           std::to_string(kMaxTensors) + " are read"};
+                                           std::to_string(kMaxTensors) + " are supported"};
 
   json metadata = json::object();
   for (std::uint64_t i = 0; i < num_keys; ++i) {
@@ -276,7 +277,7 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
     json value = reader.value(type);
     if (reader.error()) return *reader.error();
     if (!metadata.emplace(key, std::move(value)).second)
-      return corrupt("metadata \"" + key + "\" is there twice");
+      return corrupt("metadata \"" + key + "\" is defined twice");
   }
   std::vector<TensorEntry> entries;
   for (std::uint64_t i = 0; i < num_tensors; ++i) {
@@ -298,16 +299,16 @@ Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_vi
   GgufContents contents;
   for (TensorEntry& entry : entries) {
     if (entry.offset % alignment != 0)
-      return corrupt("tensor \"" + entry.name + "\": its offset " + std::to_string(entry.offset) +
+      return corrupt("tensor \"" + entry.name + "\": offset " + std::to_string(entry.offset) +
                      " is not a multiple of " + std::to_string(alignment));
     if (entry.offset > data_bytes || entry.num_bytes > data_bytes - entry.offset)
       return corrupt("tensor \"" + entry.name + "\": " + std::to_string(entry.num_bytes) +
-                     " bytes at " + std::to_string(entry.offset) + " do not lie in the file's " +
-                     std::to_string(data_bytes) + " bytes of data (is it cut short?)");
+                     " bytes at " + std::to_string(entry.offset) + " are outside of the file's " +
+                     std::to_string(data_bytes) + " bytes of data (is the file truncated?)");
     if (entry.num_bytes != 0)
       entry.tensor.bytes = bytes.subspan(data_begin + entry.offset, entry.num_bytes);
     if (!contents.tensors.emplace(entry.name, std::move(entry.tensor)).second)
-      return corrupt("tensor \"" + entry.name + "\" is there twice");
+      return corrupt("tensor \"" + entry.name + "\" is defined twice");
   }
   contents.metadata = std::make_shared<const json>(std::move(metadata));
   return contents;

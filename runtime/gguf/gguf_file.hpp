@@ -1,6 +1,6 @@
 #pragma once
-// Reading GGUF files, versions 2 and 3 (ggml/docs/gguf.md of llama.cpp): a header, typed metadata,
-// the descriptions of tensors, and their aligned bytes.
+// Parser for GGUF files, versions 2 and 3 (ggml/docs/gguf.md of llama.cpp): a header, typed
+// metadata, tensor descriptors, and aligned tensor data.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace troupe {
 
-/// The element types of ggml that files here may use, by their numbers.
+/// The supported ggml element types, by their numbers.
 enum class GgmlType : std::uint32_t {
   kF32 = 0,
   kF16 = 1,
@@ -34,31 +34,29 @@ enum class GgmlType : std::uint32_t {
   kIQ4_XS = 23,
   kBF16 = 30,
 };
-/// "Q4_K"; also of the types that are not read: "IQ2_XS", "type 99".
+/// "Q4_K"; also names unsupported types: "IQ2_XS", "type 99".
 [[nodiscard]] std::string ggml_type_name(std::uint32_t type);
 
 struct GgufTensor {
   GgmlType type = GgmlType::kF32;
-  std::vector<std::int64_t> shape;  ///< row major: the reverse of the file's
+  std::vector<std::int64_t> shape;  ///< row-major: reverse of the file's
   std::span<const std::byte> bytes;
-  std::size_t file = 0;  ///< which of a model's files holds it
+  std::size_t file = 0;  ///< index of the model's file that holds it
 };
 
-/// What a file holds. A view; the bytes must stay.
+/// The contents of a file: a view, valid as long as the bytes.
 struct GgufContents {
-  std::shared_ptr<const nlohmann::json> metadata;  ///< one object, by the file's own keys
+  std::shared_ptr<const nlohmann::json> metadata;  ///< one object, with the file's keys
   std::map<std::string, GgufTensor, std::less<>> tensors;
 };
 
-/// What of the metadata is kept. The vocabulary (lists under "tokenizer.ggml.") is nearly all of
-/// it.
+/// The metadata to keep. The vocabulary (lists under "tokenizer.ggml.") is nearly all of it.
 enum class GgufKeys : std::uint8_t { kAll, kNoVocabulary };
 
-/// `file_name` is for errors only. Checked, as a file may be damaged or hostile: that every length
-/// lies in the file, every type, that each tensor's bytes lie in the data, and that keys, tensors,
-/// texts and the entries of arrays are not more than any model has.
-/// Errors: kCorrupt, kUnsupported (version, type of a tensor), kTooLarge (what, its count and the
-/// limit), naming file and key or tensor.
+/// `file_name` is for errors only. Validates untrusted files: lengths, types, tensor data within
+/// the file, and limits on keys, tensors, strings and array entries. Errors: kCorrupt, kUnsupported
+/// (version, tensor type), kTooLarge (what, its count and the limit), naming file and key or
+/// tensor.
 Result<GgufContents> parse_gguf(std::span<const std::byte> bytes, std::string_view file_name,
                                 GgufKeys keys = GgufKeys::kAll);
 

@@ -52,7 +52,7 @@ Error corrupt(const std::string& file_name, const std::string& reason) {
   return {ErrorCode::kCorrupt, file_name + ": " + reason};
 }
 
-/// Whether the file is that part, as its name says. A model that was joined again has count 0.
+/// Whether the file is that part, by its metadata. A model that was merged again has count 0.
 Result<void> check_part(const GgufContents& part, const std::string& file_name, std::int64_t index,
                         std::int64_t count) {
   GgufMetadata metadata(*part.metadata, file_name);
@@ -61,7 +61,7 @@ Result<void> check_part(const GgufContents& part, const std::string& file_name, 
   if (metadata.error()) return *metadata.error();
   if (count == 1 && found_count <= 1) return {};
   if (found_count == count && found_index == index) return {};
-  return corrupt(file_name, "its name says part " + std::to_string(index + 1) + " of " +
+  return corrupt(file_name, "the name says part " + std::to_string(index + 1) + " of " +
                                 std::to_string(count) + ", split.no and split.count say " +
                                 std::to_string(found_index + 1) + " of " +
                                 std::to_string(found_count) +
@@ -88,7 +88,7 @@ Result<GgufModel> open_gguf_model(const fs::path& path, GgufKeys keys) {
     const std::string file_name = part_path.filename().string();
     auto file = MappedFile::open(part_path);
     if (!file.ok() && count > 1 && file.error().code == ErrorCode::kNotFound)
-      return Error{ErrorCode::kNotFound, part_path.string() + " is missing: part " +
+      return Error{ErrorCode::kNotFound, part_path.string() + " not found: part " +
                                              std::to_string(i + 1) + " of the model's " +
                                              std::to_string(count)};
     if (!file.ok()) return file.error();

@@ -60,7 +60,7 @@ std::int64_t GgufMetadata::integer(const std::string& key, std::optional<std::in
   if (value->is_array() && !value->empty()) {
     if (std::ranges::any_of(*value, [&](const json& each) { return each != value->front(); }))
       fail(ErrorCode::kUnsupported,
-           "metadata \"" + key + "\" differs from layer to layer, which is not supported");
+           "metadata \"" + key + "\" differs between layers, which is not supported");
     value = &value->front();
   }
   if (!value->is_number_integer()) wrong_type(key, "an integer");
@@ -85,7 +85,7 @@ std::string GgufMetadata::text(const std::string& key,
                                const std::optional<std::string>& otherwise) {
   const json* value = find(key, otherwise.has_value());
   if (value == nullptr) return otherwise.value_or("");
-  if (!value->is_string()) wrong_type(key, "a text");
+  if (!value->is_string()) wrong_type(key, "a string");
   return value->is_string() ? value->get<std::string>() : "";
 }
 
@@ -104,7 +104,7 @@ std::vector<std::string> GgufMetadata::texts(const std::string& key) {
   if (!value->is_array()) wrong_type(key, "a list");
   for (const json& entry : *value) {
     if (!entry.is_string()) {
-      wrong_type(key, "a list of texts");
+      wrong_type(key, "a list of strings");
       break;
     }
     texts.push_back(entry.get<std::string>());
@@ -132,7 +132,7 @@ Result<std::string> json_text(const json& value, std::string_view file_name) {
     return value.dump();
   } catch (const json::exception&) {
     return Error{ErrorCode::kCorrupt,
-                 std::string(file_name) + ": metadata holds text that is not UTF-8"};
+                 std::string(file_name) + ": metadata has a string that is not valid UTF-8"};
   }
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// The texts of a model folder, wherever they come from: the folder's own files, or what the
-// metadata of a GGUF file says in their place. So all else reads one form.
+// The text files of a model: read from its folder, or derived from the metadata of a GGUF file, so
+// that all other code handles one format.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,48 +17,48 @@
 
 namespace troupe {
 
-/// Is this path a GGUF file, not a folder?
+/// Whether this path is a GGUF file, not a folder.
 [[nodiscard]] bool is_gguf(const std::filesystem::path& model);
 
-/// `name` of a model folder; or of a GGUF file what its metadata gives for generation_config.json,
-/// tokenizer.json and tokenizer_config.json.
-/// Errors: kNotFound (there is no such text), kIo; of a GGUF file also kCorrupt and kUnsupported,
-/// naming file and key.
+/// The file `name` of a model folder; for a GGUF file, the equivalent of generation_config.json,
+/// tokenizer.json or tokenizer_config.json from its metadata. Errors: kNotFound, kIo; for a GGUF
+/// file also kCorrupt and kUnsupported, naming file and key.
 Result<std::string> read_model_text(const std::filesystem::path& model, std::string_view name);
 
-/// A tensor of llama that is a part of the configuration: Llama 3's scaling of the rotation.
+/// A tensor of llama that is part of the configuration: Llama 3's frequency scaling.
 inline constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
 
-/// A tensor of a GGUF file, or one of the matrices in it, as a Hugging Face checkpoint has it.
+/// A tensor of a GGUF file, or one of its stacked matrices, with its name in a Hugging Face
+/// checkpoint.
 struct GgufWeight {
   std::string name;
   std::vector<std::int64_t> shape;
   std::span<const std::byte> bytes;
-  /// Not 0: the halves of each so many rows are interleaved.
+  /// Not 0: the halves of each group of this many rows are interleaved.
   std::int64_t interleaved_head_dim = 0;
 };
-/// None if the tensor is no weight of the model. Errors: kCorrupt, it is no stack of matrices where
-/// the architecture has one; `file_name` is for them.
+/// nullopt if the tensor is not a weight of the model. Errors: kCorrupt if the architecture expects
+/// stacked matrices and the tensor has none; `file_name` is for errors.
 Result<std::vector<GgufWeight>> huggingface_weights(std::string_view gguf_name,
                                                     const GgufTensor& tensor,
                                                     const GgufArchitecture& architecture,
                                                     const nlohmann::json& metadata,
                                                     std::string_view file_name);
 
-// What a GGUF file says, in the form of these files. `file_name` is for errors only.
+// Metadata of a GGUF file in the format of these files. `file_name` is for errors only.
 
-/// config.json of a file of that architecture, but for the name of the model's class. Errors:
-/// kUnsupported, kCorrupt.
+/// config.json for this architecture, without the model's class name. Errors: kUnsupported,
+/// kCorrupt.
 Result<nlohmann::json> gguf_config_json(const GgufContents& gguf,
                                         const GgufArchitecture& architecture,
                                         std::string_view file_name);
-/// Vocabularies "gpt2" (byte-level BPE; tokenizer.ggml.pre says how it cuts text) and "llama"
+/// Vocabularies "gpt2" (byte-level BPE; tokenizer.ggml.pre selects the pre-tokenizer) and "llama"
 /// (SentencePiece with scores). Errors: kUnsupported, kCorrupt.
 Result<std::string> gguf_tokenizer_json(const GgufContents& gguf, std::string_view file_name);
 /// Special tokens and the chat template.
 Result<std::string> gguf_tokenizer_config_json(const GgufContents& gguf,
                                                std::string_view file_name);
-/// Where generation ends.
+/// End-of-generation tokens.
 Result<std::string> gguf_generation_config_json(const GgufContents& gguf,
                                                 std::string_view file_name);
 

@@ -1,4 +1,4 @@
-// The names of tensors: llama.cpp's (gguf-py/gguf/tensor_mapping.py) and those of transformers.
+// Tensor names: llama.cpp's (gguf-py/gguf/tensor_mapping.py) and those of transformers.
 
 #include <algorithm>
 #include <array>
@@ -36,7 +36,7 @@ std::string rename(std::string_view gguf, std::span<const GgufRenaming> renaming
   return {};
 }
 
-/// The name, with an asterisk for the index of a matrix in the tensor.
+/// The name, with an asterisk for the index of a stacked matrix.
 std::string huggingface_name(std::string_view gguf_name, const GgufArchitecture& architecture) {
   if (!gguf_name.starts_with(kLayer)) {
     std::string renamed = rename(gguf_name, kOutside);
@@ -52,7 +52,7 @@ std::string huggingface_name(std::string_view gguf_name, const GgufArchitecture&
          renamed;
 }
 
-/// Rows of a head in q and k; 0 for all other tensors.
+/// Rows per head in q and k; 0 for all other tensors.
 std::int64_t interleaved_head_dim(std::string_view name, const GgufArchitecture& architecture,
                                   const nlohmann::json& metadata,
                                   std::span<const std::int64_t> shape) {
@@ -63,7 +63,7 @@ std::int64_t interleaved_head_dim(std::string_view name, const GgufArchitecture&
   const std::string key = std::string(architecture.name) + ".attention.head_count";
   const std::int64_t num_heads = fields.integer(key, 1);
   const std::int64_t count = is_q ? num_heads : fields.integer(key + "_kv", num_heads);
-  // Where heads do not divide the rows the shape is refused as wrong later.
+  // If heads do not divide the rows, the shape is rejected later.
   return count > 0 && shape.front() % (2 * count) == 0 ? shape.front() / count : 0;
 }
 

@@ -1,4 +1,4 @@
-// tokenizer.json from the vocabulary in a GGUF file.
+// Derives tokenizer.json from the vocabulary in a GGUF file.
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::json;
 
-/// tokenizer.ggml.token_type, of those that matter here.
+/// The relevant values of tokenizer.ggml.token_type.
 constexpr double kNormal = 1;
 constexpr double kUnknown = 2;
 constexpr double kControl = 3;
@@ -24,8 +24,8 @@ constexpr double kUserDefined = 4;
 
 constexpr std::size_t kMaxTokenBytes = 4096;
 
-// Expressions that cut text, as the models' own tokenizer.json files have them: each cuts the
-// pieces that the one before left, at its matches.
+// Split expressions as in the models' own tokenizer.json files: each splits the pieces of the
+// previous one at its matches.
 constexpr std::string_view kGpt2 =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kOneDigit = R"(\p{N})";
@@ -55,7 +55,7 @@ constexpr std::array<std::string_view, 1> kTekkenSplits = {
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
     R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)"};
-// Chinese, Japanese and Korean, as far as DeepSeek's expressions go.
+// Chinese, Japanese and Korean, as in DeepSeek's expressions.
 constexpr std::string_view kDeepseekHan =
     R"([\x{4E00}-\x{9FA5}\x{0800}-\x{4E00}\x{AC00}-\x{D7FF}]+)";
 constexpr std::array<std::string_view, 5> kDeepseekCoderSplits = {
@@ -94,13 +94,13 @@ constexpr std::array<std::string_view, 3> kFalconSplits = {R"([\p{P}\$\+<=>\^~\|
 constexpr std::array<std::string_view, 4> kDefaultSplits = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2,
                                                             R"(\p{N}+)", R"([0-9][0-9][0-9])"};
 
-/// How a byte-level vocabulary cuts text: llama.cpp's tokenizer.ggml.pre.
+/// The pre-tokenizer of a byte-level vocabulary: llama.cpp's tokenizer.ggml.pre.
 struct PreTokenizer {
   std::string_view name;
   std::span<const std::string_view> splits;
-  bool composes = false;        ///< text becomes NFC first
-  bool ignores_merges = false;  ///< a word that is a token is that token
-  bool adds_bos = false;        ///< where the file does not say
+  bool composes = false;        ///< text is normalized to NFC first
+  bool ignores_merges = false;  ///< a word that is a token is not split
+  bool adds_bos = false;        ///< default, if the file does not say
 };
 constexpr PreTokenizer kPreTokenizers[] = {
     {.name = "default", .splits = kDefaultSplits},
@@ -157,8 +157,8 @@ constexpr std::string_view kDefaultPreTokenizer = "default";
 
 struct Vocabulary {
   std::vector<std::string> tokens;
-  std::vector<double> types;   ///< as many as the tokens
-  std::vector<double> scores;  ///< as many as the tokens, or none
+  std::vector<double> types;   ///< one per token
+  std::vector<double> scores;  ///< one per token, or empty
 };
 
 Vocabulary read_vocabulary(GgufMetadata& metadata) {
@@ -179,12 +179,12 @@ Vocabulary read_vocabulary(GgufMetadata& metadata) {
   check("tokenizer.ggml.token_type", vocabulary.types.size());
   if (!vocabulary.scores.empty()) check("tokenizer.ggml.scores", vocabulary.scores.size());
   if (!std::ranges::all_of(vocabulary.scores, [](double score) { return std::isfinite(score); }))
-    metadata.fail(ErrorCode::kCorrupt, "tokenizer.ggml.scores holds what is not finite");
+    metadata.fail(ErrorCode::kCorrupt, "tokenizer.ggml.scores has a value that is not finite");
   const auto longest = std::ranges::max_element(vocabulary.tokens, {}, &std::string::size);
   if (num_tokens != 0 && longest->size() > kMaxTokenBytes)
     metadata.fail(ErrorCode::kCorrupt, "tokenizer.ggml.tokens: a token has " +
                                            std::to_string(longest->size()) + " bytes, at most " +
-                                           std::to_string(kMaxTokenBytes) + " are read");
+                                           std::to_string(kMaxTokenBytes) + " are supported");
   return vocabulary;
 }
 
@@ -204,7 +204,7 @@ json added_tokens(const Vocabulary& vocabulary) {
   return added;
 }
 
-/// Token -> id; of equal tokens the first.
+/// Token -> id; the first of duplicate tokens.
 json vocabulary_json(const Vocabulary& vocabulary) {
   json ids = json::object();
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id)
@@ -212,7 +212,7 @@ json vocabulary_json(const Vocabulary& vocabulary) {
   return ids;
 }
 
-/// The tokens that begin and end every prompt.
+/// The template of tokens that begin and end every prompt.
 json template_processor(GgufMetadata& metadata, const Vocabulary& vocabulary, bool adds_bos) {
   json single = json::array();
   json special = json::object();
@@ -223,7 +223,7 @@ json template_processor(GgufMetadata& metadata, const Vocabulary& vocabulary, bo
     single.push_back({{"SpecialToken", {{"id", token}, {"type_id", 0}}}});
     special[token] = {{"id", token}, {"ids", {*id}}, {"tokens", {token}}};
   };
-  // Only a file that asks for such a token must name it.
+  // Required only if the file enables the token.
   const std::string bos = "tokenizer.ggml.bos_token_id";
   if (metadata.boolean("tokenizer.ggml.add_bos_token", adds_bos && metadata.has(bos))) add(bos);
   single.push_back({{"Sequence", {{"id", "A"}, {"type_id", 0}}}});
@@ -246,8 +246,8 @@ const PreTokenizer* find_pre_tokenizer(GgufMetadata& metadata) {
   std::string name = metadata.text("tokenizer.ggml.pre", "");
   if (name.empty()) {
     log_warning(
-        "tokenizer.ggml.pre is missing: text is cut as by \"default\", which may differ from "
-        "the model's own cuts");
+        "tokenizer.ggml.pre is missing: using the pre-tokenizer \"default\", which may differ from "
+        "the model's own");
     name = kDefaultPreTokenizer;
   }
   const auto* pre = std::ranges::find(kPreTokenizers, name, &PreTokenizer::name);
@@ -291,7 +291,8 @@ json byte_level_tokenizer(GgufMetadata& metadata, const Vocabulary& vocabulary) 
             {"merges", std::move(merges)}}}};
 }
 
-/// SentencePiece joins the neighbours whose union has the best score; as merges, in that order.
+/// SentencePiece merges the neighbours whose union has the best score; converted to merges in that
+/// order.
 json merges_by_score(const Vocabulary& vocabulary) {
   std::unordered_map<std::string_view, std::size_t> ids;
   for (std::size_t id = 0; id < vocabulary.tokens.size(); ++id)
@@ -333,7 +334,7 @@ json sentencepiece_tokenizer(GgufMetadata& metadata, const Vocabulary& vocabular
     return {};
   }
   const bool adds_space = metadata.boolean("tokenizer.ggml.add_space_prefix", true);
-  const std::string underline = "\xe2\x96\x81";  // U+2581 stands for a space
+  const std::string underline = "\xe2\x96\x81";  // U+2581 represents a space
   const json replace = {
       {"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", underline}};
   json normalizers = json::array();

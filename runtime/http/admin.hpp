@@ -1,5 +1,5 @@
 #pragma once
-// What those who run the server ask of it, and what it tells them, as JSON.
+// Administration requests and responses as JSON.
 
 #include <string>
 #include <string_view>
@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// {"group": 1, "timeout_s": 30}; without a time, what runs is moved at once. Errors: as of the
-/// bodies of the OpenAI API.
+/// {"group": 1, "timeout_s": 30}; without a timeout, running requests are moved at once. Errors: as
+/// of the OpenAI request bodies.
 [[nodiscard]] Result<DrainGroup> parse_drain_group(std::string_view body);
 
 [[nodiscard]] std::string topology_json(const TopologyStatus& status);

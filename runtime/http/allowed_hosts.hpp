@@ -1,5 +1,5 @@
 #pragma once
-// The names that a server may be called by.
+// The accepted values of the Host header.
 
 #include <string>
 #include <string_view>
@@ -9,25 +9,26 @@
 
 namespace troupe {
 
-/// Checks the Host of requests. A page of a name whose owner lets it point to this server's address
-/// (DNS rebinding) is to the browser of the same origin as the server; only its Host tells.
+/// Validates the Host header, against DNS rebinding: a name that an attacker points to this
+/// server's address makes the attacker's page same-origin with the server; only the Host header
+/// reveals it.
 class AllowedHosts {
  public:
-  /// Any.
+  /// Accepts any host.
   AllowedHosts() = default;
-  /// What --allowed-hosts says; without it and without keys, what cannot be the name of somebody
-  /// else's page: on loopback the names and addresses of this host, elsewhere all addresses, this
-  /// host's name, and names that no public DNS has.
+  /// Accepts --allowed-hosts; without it and without API keys, names that cannot be an attacker's:
+  /// on loopback the names and addresses of this host, elsewhere IP addresses, this host's name,
+  /// and names that no public DNS has.
   explicit AllowedHosts(const ServerOptions& options);
 
-  /// `host`: the field's value, "name:port". One that is empty comes from no browser.
+  /// `host`: the header's value, "name:port". An empty one does not come from a browser.
   [[nodiscard]] bool allow(std::string_view host) const;
 
  private:
   enum class Addresses : std::uint8_t { kListed, kLoopback, kAll };
 
   bool any_ = true;
-  std::vector<std::string> names_;  ///< in small letters; "*.name": all below it
+  std::vector<std::string> names_;  ///< lower case; "*.name": all subdomains
   Addresses addresses_ = Addresses::kListed;
   bool without_dot_ = false;
 };

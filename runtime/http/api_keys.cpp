@@ -25,8 +25,7 @@ Result<std::vector<std::string>> read_api_key_file(const std::string& file) {
     line.erase(line.find_last_not_of(kSpace) + 1);
     if (!line.empty() && line.front() != '#') keys.push_back(std::move(line));
   }
-  if (keys.empty())
-    return invalid_argument("api-key-file " + file + ": there is no key in it", "api-key-file");
+  if (keys.empty()) return invalid_argument("api-key-file " + file + " has no key", "api-key-file");
   return keys;
 }
 
@@ -60,14 +59,14 @@ void ApiKeys::reload() const {
   reload_count_ = reload_count;
   const auto keys = read_();
   if (!keys.ok() || (keys->empty() && restricted_)) {
-    log_warning("the API keys are still the old ones",
-                kv("reason", keys.ok() ? "there is none any more" : keys.error().message));
+    log_warning("API keys not reloaded, the old ones stay valid",
+                kv("reason", keys.ok() ? "no key left" : keys.error().message));
     return;
   }
   if (keys->empty()) return;
   accept(*keys);
   restricted_ = true;
-  log_info("API keys read again", kv("keys", keys->size()));
+  log_info("API keys reloaded", kv("keys", keys->size()));
 }
 
 std::optional<std::uint32_t> ApiKeys::find(std::string_view authorization) const {

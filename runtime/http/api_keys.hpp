@@ -1,5 +1,5 @@
 #pragma once
-// Who may use the API.
+// API keys and the tenants that they identify.
 
 #include <array>
 #include <atomic>
@@ -15,28 +15,28 @@
 
 namespace troupe {
 
-/// Reads the keys anew.
+/// Reloads the keys.
 using ReadApiKeys = std::function<Result<std::vector<std::string>>()>;
 
-/// The keys in a file, one in each line; empty lines and those that begin with # are none. Errors:
-/// of read_file; it has none.
+/// The keys in a file, one per line; empty lines and lines that begin with # are ignored. Errors:
+/// of read_file; no key in the file.
 [[nodiscard]] Result<std::vector<std::string>> read_api_key_file(const std::string& file);
 
-/// Owns digests of the accepted keys, never the keys. Thread-safe.
+/// Owns digests of the accepted keys, not the keys. Thread-safe.
 class ApiKeys {
  public:
-  /// No keys: everyone is let in. `read`, if there is one, is asked again after a reload (see
-  /// reload_count). If that fails, the keys stay what they are; so they do if none is left, which
-  /// would let everyone in.
+  /// Without keys all requests are accepted. `read`, if given, is called after a reload (see
+  /// reload_count). If it fails or returns no key, which would accept everybody, the old keys stay
+  /// valid.
   explicit ApiKeys(const std::vector<std::string>& keys, ReadApiKeys read = nullptr);
 
-  /// `authorization`: the header's value, "Bearer <key>" (the scheme in any case). Takes the same
-  /// time whichever key matches, if any.
+  /// `authorization`: the header's value, "Bearer <key>" (scheme in any case). Constant time over
+  /// all keys.
   [[nodiscard]] bool allow(std::string_view authorization) const {
     return find(authorization).has_value() || !restricted_;
   }
-  /// A number for whoever has this key: 1 and up in the order of the keys, the same for as long as
-  /// this lives, and never another key's; 0 for a key that is not known, or if there are none.
+  /// The number of the key's tenant: 1 and up in the order of the keys, stable for the lifetime of
+  /// this object and never reused; 0 for an unknown key, or if there are none.
   [[nodiscard]] std::uint32_t tenant(std::string_view authorization) const {
     return find(authorization).value_or(0);
   }
@@ -45,7 +45,7 @@ class ApiKeys {
   using Digest = std::array<unsigned char, 32>;
   struct Key {
     Digest digest;
-    bool accepted = false;  // else it was once
+    bool accepted = false;  // false: it was removed by a reload
   };
 
   static Digest digest(std::string_view key);

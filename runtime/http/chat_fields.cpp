@@ -8,7 +8,7 @@
 namespace troupe {
 namespace {
 
-/// Each takes some hundred bytes where the template reads it.
+/// Each value takes some hundred bytes in the template interpreter.
 constexpr std::size_t kMaxTemplateValues = 1 << 16;
 constexpr std::string_view kReasoningEfforts[] = {"none", "minimal", "low", "medium",
                                                   "high", "xhigh",   "max"};
@@ -50,7 +50,7 @@ void check_tools(const JsonFields& fields) {
     if (!function) return;
     function->require("name");
     function->text("name");
-    // Arguments that must fit their schema would need a grammar.
+    // Arguments that must match their schema would need a grammar.
     if (function->boolean("strict").value_or(false))
       function->fail(unsupported("tools", "strict of a tool's function"));
   });
@@ -62,14 +62,14 @@ bool check_num_values(const JsonFields& fields) {
   for (const std::string_view part : {"messages", "tools", "documents", "chat_template_kwargs"})
     num_values += fields.count_values(part);
   if (num_values <= kMaxTemplateValues) return true;
-  fields.fail(invalid_argument(
-      "messages, tools, documents and chat_template_kwargs have " + std::to_string(num_values) +
-          " values, a chat template is given at most " + std::to_string(kMaxTemplateValues),
-      "messages"));
+  fields.fail(invalid_argument("messages, tools, documents and chat_template_kwargs have " +
+                                   std::to_string(num_values) + " values, the limit is " +
+                                   std::to_string(kMaxTemplateValues),
+                               "messages"));
   return false;
 }
 
-/// chat_template_kwargs, to which reasoning_effort is added as one more variable.
+/// chat_template_kwargs, with reasoning_effort added as a variable.
 std::string read_template_kwargs(const JsonFields& fields) {
   std::string kwargs = fields.raw("chat_template_kwargs", JsonKind::kObject).value_or("");
   const auto effort = fields.text("reasoning_effort");
@@ -108,7 +108,7 @@ ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defa
   prompt.chat_template = fields.text("chat_template").value_or("");
   if (!prompt.chat_template.empty() && !defaults.trust_request_chat_template) {
     fields.fail(
-        invalid_argument("a request may bring a chat_template only if the server was "
+        invalid_argument("chat_template is accepted in requests only if the server was "
                          "started with --trust-request-chat-template",
                          "chat_template"));
   }

@@ -1,5 +1,5 @@
 #pragma once
-// The fields that describe a conversation, shared by chat and /tokenize.
+// Fields that describe a conversation, shared by chat and /tokenize.
 
 #include <string>
 
@@ -9,13 +9,13 @@
 
 namespace troupe {
 
-/// The last message, as far as answers need it.
+/// The last message, as far as responses need it.
 struct LastMessage {
   std::string role;
   std::string text;  ///< empty if the content is not a string
 };
 
-/// Reads messages, tools, documents and template settings; what is wrong is noted in `fields`.
+/// Reads messages, tools, documents and template settings; errors are recorded in `fields`.
 ChatPrompt read_chat_prompt(const JsonFields& fields, const ServerDefaults& defaults,
                             LastMessage& last);
 

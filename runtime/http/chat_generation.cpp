@@ -32,7 +32,7 @@ class ChatGeneration final : public Generation {
     }
   }
 
-  /// Every choice begins with its role, and the echo if one was asked for.
+  /// Every choice begins with its role, and the echo if requested.
   void append_first_events(std::string& out, Part& part) {
     for (std::size_t i = 0; i < part.samples.size(); ++i) {
       part.samples[i].begun = true;

@@ -6,8 +6,8 @@
 namespace troupe {
 namespace {
 
-/// The template shows the tools to the model and its answer comes back as text: a choice that would
-/// force a call is refused.
+/// Tools are shown to the model through the template, and its calls are returned as text: a choice
+/// that would force a call is rejected.
 void check_tool_choice(const JsonFields& fields) {
   const auto must_have_tools = [&] {
     if (!fields.has("tools")) {
@@ -79,7 +79,7 @@ PromptSizes sizes_of(const ChatRequest& request) {
   PromptSizes sizes{.count = 1};
   sizes.num_bytes = static_cast<std::int64_t>(request.prompt.messages_json.size());
   sizes.num_shown_bytes = static_cast<std::int64_t>(request.echo_text.size());
-  // A stream repeats the prompt at the beginning of each sample.
+  // A stream repeats the prompt at the start of each sample.
   if (request.return_prompt_text && request.stream) sizes.num_shown_bytes += sizes.num_bytes;
   if (request.return_token_ids && request.stream) sizes.num_shown_ids = 1;
   return sizes;

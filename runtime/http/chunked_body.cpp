@@ -72,7 +72,7 @@ ChunkedBody::Place ChunkedBody::after(char c) {
       num_data_bytes_ += chunk_left_;
       return chunk_left_ == 0 ? Place::kTrailer : Place::kData;
     case Place::kData:
-      break;  // feed takes it
+      break;  // consumed in feed
     case Place::kDataCr:
       return c == '\r' ? Place::kDataLf : malformed();
     case Place::kDataLf:

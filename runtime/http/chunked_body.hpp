@@ -8,15 +8,14 @@
 
 namespace troupe {
 
-/// Takes the data out of the chunks of one body. What a lenient reader might see otherwise is
+/// Decodes the chunks of one body. Anything that a lenient parser might interpret differently is
 /// malformed: lines that end with a bare LF, spaces around a size, control characters. Sizes,
-/// extensions and trailers are counted, none is kept.
+/// extensions and trailers are counted and discarded.
 class ChunkedBody {
  public:
   enum class State : std::uint8_t { kOpen, kDone, kMalformed, kTooLarge };
 
-  /// `max_body_bytes` holds for the data, and (with 4 KiB on top) once more for all that stands
-  /// around it.
+  /// `max_body_bytes` limits the data and, plus 4 KiB, separately the chunk framing.
   explicit ChunkedBody(std::uint64_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
 
   /// Appends the data to `body`; returns how many bytes belong to this body: all of them until
@@ -33,7 +32,7 @@ class ChunkedBody {
     kData,
     kDataCr,
     kDataLf,
-    kTrailer,  ///< the beginning of a line
+    kTrailer,  ///< at the start of a line
     kTrailerName,
     kTrailerValue,
     kTrailerEnd,  ///< LF
@@ -50,7 +49,7 @@ class ChunkedBody {
   std::uint64_t max_body_bytes_;
   State state_ = State::kOpen;
   Place place_ = Place::kSize;
-  std::uint64_t chunk_left_ = 0;  ///< of its data; the size while that is read
+  std::uint64_t chunk_left_ = 0;  ///< remaining data; the size while it is parsed
   int num_digits_ = 0;            ///< of the size
   std::uint64_t num_data_bytes_ = 0;
   std::uint64_t num_framing_bytes_ = 0;

@@ -64,8 +64,8 @@ class CompletionGeneration final : public Generation {
 
   [[nodiscard]] std::string_view stream_object() const override { return kCompletionObject; }
 
-  /// The output as the client sees it: numbered over all prompts, behind the echoed prompt. With
-  /// token ids the echo is in the ids alone.
+  /// The output as shown to the client: numbered over all prompts, after the echoed prompt. With
+  /// token ids only the ids contain the echo.
   CompletionChoice shown(const Part& part, CompletionOutput output, bool first) const {
     CompletionChoice choice;
     if (echo_ && first) {
@@ -86,7 +86,7 @@ class CompletionGeneration final : public Generation {
     return choice;
   }
 
-  /// The prompt's first token has no log-probabilities, which would bring its text.
+  /// The prompt's first token has no log-probabilities, which would contain its text.
   std::string first_token_text(const Part& part) const {
     if (format().tokens_as_ids && !part.prompt_token_ids.empty()) {
       return "token_id:" + std::to_string(part.prompt_token_ids.front());

@@ -8,7 +8,7 @@ namespace troupe {
 void CompletionRate::observe(std::int64_t num_samples, double now) {
   const std::lock_guard lock(mutex_);
   if (!started_) {
-    // The rate is that of what follows.
+    // The rate starts with the next sample.
     started_ = true;
     first_ = last_ = now;
     return;
@@ -19,7 +19,7 @@ void CompletionRate::observe(std::int64_t num_samples, double now) {
 
 double CompletionRate::per_second(double now) const {
   const std::lock_guard lock(mutex_);
-  // What the weight would be at one sample per second since the start.
+  // The weight at one sample per second since the start.
   const double unit = kMemorySeconds * -std::expm1((first_ - now) / kMemorySeconds);
   if (!started_ || unit <= 0) return 0;
   return weight_ * std::exp((last_ - now) / kMemorySeconds) / unit;

@@ -1,5 +1,5 @@
 #pragma once
-// How fast the engine gets done with samples, and so how long a client that is refused should wait.
+// The rate at which the engine completes samples, for Retry-After of rejected requests.
 
 #include <cstdint>
 #include <mutex>
@@ -7,22 +7,22 @@
 namespace troupe {
 
 /// An exponentially weighted rate of samples that left the engine. Shared by the services of one
-/// server; any thread may call it. Times are seconds of one monotonic clock.
+/// server; thread-safe. Times are seconds of one monotonic clock.
 class CompletionRate {
  public:
-  static constexpr double kMemorySeconds = 30;  ///< what was that long ago counts e times less
+  static constexpr double kMemorySeconds = 30;  ///< time constant of the decay
   static constexpr std::int64_t kMaxRetrySeconds = 600;
 
   void observe(std::int64_t num_samples, double now);
   /// Samples per second; 0 before the second observation.
   [[nodiscard]] double per_second(double now) const;
-  /// Seconds until `num_samples` more will have left, in [1, kMaxRetrySeconds]: a value for the
+  /// Seconds until `num_samples` more will have left, in [1, kMaxRetrySeconds]: the value of the
   /// Retry-After header. 1 if there is no rate yet.
   [[nodiscard]] std::int64_t retry_after_s(std::int64_t num_samples, double now) const;
 
  private:
   mutable std::mutex mutex_;
-  double weight_ = 0;  ///< samples, each by how long ago it was, as of last_
+  double weight_ = 0;  ///< samples, decayed to last_
   double first_ = 0;
   double last_ = 0;
   bool started_ = false;

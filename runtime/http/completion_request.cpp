@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::size_t kMaxPrompts = 1024;
 constexpr std::int64_t kDefaultMaxTokens = 16;
-constexpr std::int64_t kEchoedTokenBytes = 4;  ///< the text of a token id: about
+constexpr std::int64_t kEchoedTokenBytes = 4;  ///< approximate text size of a token id
 
 /// One string, an array of strings, one array of token ids, or an array of those.
 std::vector<Prompt> read_prompts(const JsonFields& fields, std::int32_t vocab_size) {

@@ -61,10 +61,10 @@ Answer answer_reset_encoder_cache(ServiceContext& context, const HttpRequest&, R
   return call;
 }
 
-/// Nothing to do is no error: a client may ask for it together with the other caches.
+/// Not an error: a client may reset all caches in turn.
 Answer answer_reset_mm_cache(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
   sink.respond(json_response(
-      R"({"success":true,"message":"there is no cache of multimodal inputs: nothing was reset"})"));
+      R"({"success":true,"message":"there is no multimodal cache: nothing was reset"})"));
   return nullptr;
 }
 

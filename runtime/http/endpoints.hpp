@@ -1,6 +1,6 @@
 #pragma once
-// The endpoints that give work to the engine. Each answers at once through the sink, or returns the
-// exchange that will.
+// Endpoints that use the engine. Each responds at once through the sink, or returns the exchange
+// that will.
 
 #include <functional>
 #include <memory>
@@ -16,23 +16,23 @@ inline constexpr std::string_view kStreamsPath = "/v1/streams/";
 using Answer = std::unique_ptr<Exchange>;
 using Endpoint = Answer(ServiceContext& context, const HttpRequest& http, ResponseSink& sink);
 
-/// What an endpoint does when it has read a body; on the service's thread.
+/// Continues an endpoint after its body has been parsed; on the service's thread.
 using Prepared = std::function<Result<Answer>(ServiceContext& context, const HttpRequest& http,
                                               ResponseSink& sink)>;
-/// Reads a body, on whatever thread: a long one would hold up those who only ask for /health.
+/// Parses a body, on any thread: a long one would delay other requests, such as /health.
 using Prepare = Prepared(std::string_view body, const ServerDefaults& defaults);
 
-/// Reads the body of `http` by `prepare`, on another thread if it is long, and goes on with what
-/// that gives.
+/// Parses the body of `http` with `prepare`, on another thread if it is long, and continues with
+/// the result.
 [[nodiscard]] Answer answer_prepared(ServiceContext& context, HttpRequest http,
                                      std::function<Prepare> prepare, ResponseSink& sink);
 
 [[nodiscard]] HttpResponse json_response(std::string body);
 
-/// The answer of an attempt; its error is answered at once.
+/// The answer of an attempt; an error is sent at once.
 [[nodiscard]] Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink);
 
-// ---- generation_endpoints.cpp: what the OpenAI API has
+// ---- generation_endpoints.cpp: the OpenAI API
 
 Prepare prepare_completion;
 Prepare prepare_chat;
@@ -41,7 +41,7 @@ Endpoint answer_resumed_stream;
 Prepare prepare_tokenize;
 Prepare prepare_detokenize;
 
-// ---- control_endpoints.cpp: for those who run the server
+// ---- control_endpoints.cpp: administration
 
 Endpoint answer_reset_prefix_cache;
 Endpoint answer_reset_encoder_cache;

@@ -1,5 +1,5 @@
 #pragma once
-// A request that the engine answers with a single message, while the engine is at it.
+// A request to the engine that has a single reply.
 
 #include <functional>
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace troupe {
 
-/// The client waits for a reply; one that comes when the exchange is gone finds nobody.
+/// Waits for the reply; a reply after the exchange is gone is dropped.
 class EngineCall : public Exchange {
  public:
   EngineCall(ServiceContext& context, ResponseSink& sink)
@@ -18,7 +18,7 @@ class EngineCall : public Exchange {
         post_(context.environment.post),
         self_(std::make_shared<EngineCall*>(this)) {}
 
-  /// To be called once, from any thread, with the engine's reply: `render` makes the answer of it.
+  /// Call once, from any thread, with the engine's reply: `render` creates the response from it.
   template <class Answer>
   [[nodiscard]] std::function<void(Result<Answer>)> reply(
       std::function<HttpResponse(const Answer&)> render) {

@@ -1,17 +1,17 @@
 #pragma once
-// The characters and lists that HTTP's fields are made of (RFC 9110, section 5.6).
+// Character classes and lists of HTTP fields (RFC 9110, section 5.6).
 
 #include <algorithm>
 #include <string_view>
 
 namespace troupe {
 
-/// Of a method, the name of a field, a transfer coding.
+/// In a method, a field name, or a transfer coding.
 [[nodiscard]] constexpr bool is_token_char(char c) noexcept {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
          std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
 }
-/// Of a field's value: no control characters.
+/// In a field value: no control characters.
 [[nodiscard]] constexpr bool is_field_char(char c) noexcept {
   const auto byte = static_cast<unsigned char>(c);
   return byte == '\t' || (byte >= ' ' && byte != 0x7F);
@@ -23,14 +23,14 @@ namespace troupe {
   return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char);
 }
 
-/// Without the spaces and tabs at both ends.
+/// Strips spaces and tabs at both ends.
 [[nodiscard]] constexpr std::string_view trimmed(std::string_view text) noexcept {
   while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
   while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
   return text;
 }
 
-/// Calls take(element) for each element of "a, b"; empty ones are left out.
+/// Calls take(element) for each element of "a, b"; empty ones are skipped.
 template <class Take>
 constexpr void for_each_element(std::string_view list, Take&& take) {
   while (!list.empty()) {

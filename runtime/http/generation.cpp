@@ -10,7 +10,7 @@
 namespace troupe {
 namespace {
 
-/// Tokens of a sample in each piece of an answer that is no stream.
+/// Tokens per partial output of a sample in a non-streaming response.
 constexpr std::int32_t kAnswerInterval = 16;
 
 template <class T>
@@ -23,7 +23,7 @@ void append(std::vector<T>& into, std::vector<T>&& from) {
   }
 }
 
-/// What an output adds to an answer that waits for its client, about.
+/// Approximate size of an output that is buffered for the client.
 std::int64_t num_bytes(const CompletionOutput& output) {
   constexpr std::size_t kLogprobBytes = 64;  // with its token
   std::size_t size = output.text.size() + output.token_ids.size() * sizeof(TokenId);
@@ -31,8 +31,8 @@ std::int64_t num_bytes(const CompletionOutput& output) {
   return static_cast<std::int64_t>(size);
 }
 
-/// Lays a later output of a request over an earlier one that has not been sent: new text goes to
-/// the end, states are replaced.
+/// Merges a later output of a request into an earlier one that has not been sent: new text is
+/// appended, states are replaced.
 void merge(std::vector<CompletionOutput>& into, std::vector<CompletionOutput>&& from) {
   for (CompletionOutput& output : from) {
     const auto same = std::find_if(into.begin(), into.end(), [&](const CompletionOutput& known) {
@@ -77,8 +77,8 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
 }
 
 Generation::~Generation() {
-  constexpr std::size_t kSampleBytes = 8 << 10;  // here, in the engine and between
-  constexpr std::size_t kBodyFactor = 8;         // it was parsed, rendered and tokenised
+  constexpr std::size_t kSampleBytes = 8 << 10;  // in this object, in the engine and between them
+  constexpr std::size_t kBodyFactor = 8;         // for its parsed, rendered and tokenized forms
   abandon();
   note_freed_memory(kBodyFactor * body_bytes_ +
                     kSampleBytes * parts_.size() * static_cast<std::size_t>(num_samples_) +
@@ -107,8 +107,7 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     request.prompt = std::move(prompts[i]);
     request.params = fields.params;
     if (!stream_) {
-      // In pieces: what has come is not lost with an engine, and an answer that grows too large is
-      // noticed.
+      // As deltas: output is not lost with an engine, and an oversized response is detected early.
       request.params.output_kind = OutputKind::kDelta;
       request.params.stream_interval = kAnswerInterval;
     }
@@ -140,7 +139,7 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
   });
   if (broken) {
     if (output.finished) retire(*part);
-    return fail({ErrorCode::kInternal, "the engine failed while it generated", ""});
+    return fail({ErrorCode::kInternal, "the engine failed during generation", ""});
   }
   if (!part->begun) take_first(*part, output);
   for (const CompletionOutput& completion : output.outputs) {
@@ -151,10 +150,11 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
   const std::int64_t limit = context_.config.defaults.size.max_answer_bytes;
   if (num_pending_bytes_ > limit) {
     if (output.finished) retire(*part);
-    return fail(invalid_argument("the answer has more than " + std::to_string(limit) +
-                                     " bytes that its client has not taken (max_answer_bytes): ask "
-                                     "for fewer samples, tokens or log-probabilities",
-                                 stream_ ? "" : "n"));
+    return fail(
+        invalid_argument("the response has more than " + std::to_string(limit) +
+                             " bytes that the client has not read (max_answer_bytes): request "
+                             "fewer samples, tokens or log-probabilities",
+                         stream_ ? "" : "n"));
   }
   merge(part->pending.outputs, std::move(output.outputs));
   part->has_pending = true;
@@ -183,7 +183,8 @@ void Generation::observe(Part& part, const RequestOutput& output, std::uint32_t 
   for (std::size_t i = 0; i < output.finished_times.size(); ++i) {
     const RequestTimes& times = output.finished_times[i];
     longest = std::max(longest, times.num_generation_tokens);
-    // Without a stream the first output is the last: the engine's clock tells of the first token.
+    // Without streaming the first output is the last: the engine's clock has the time of the first
+    // token.
     if (!stream_ && times.first_token > 0 && times.num_earlier_tokens == 0) {
       metrics.observe_first_token(engine, times.first_token - times.queued);
       if (!times_.first_token_s) times_.first_token_s = times.first_token - times.queued;
@@ -245,7 +246,7 @@ void Generation::fail(Error error) {
   error_ = std::move(error);
   if (begun_) return flush();
   done_ = true;
-  // It has waited in vain: let what is there now go first.
+  // The client does not read, so flush what is buffered first.
   ServiceCounters& counters = context_.counters;
   sink_.respond(error_response(
       *error_, counters.completions.retry_after_s(counters.num_samples.load(),
@@ -279,7 +280,7 @@ void Generation::flush() {
   if (complete) append_done_event(events_);
   if (events_.empty()) {
     if (resumable_ && !begun_)
-      on_silence();  // the client has what there is so far: it may take a while
+      on_silence();  // the client has all output so far, and the next may take a while
     return;
   }
   begin();
@@ -315,7 +316,7 @@ bool Generation::begin_event(std::string& out, const Part& part, std::int32_t in
   return true;
 }
 
-/// Takes what the client has off the front of the output.
+/// Removes the part of the output that the client already has.
 std::optional<CompletionOutput> Generation::split_known(const Part& part,
                                                         CompletionOutput& output) {
   if (!resumable_) return std::nullopt;

@@ -1,5 +1,5 @@
 #pragma once
-// A completion or chat request while the engine works on it.
+// A completion or chat request in the engine.
 
 #include <cstdint>
 #include <memory>
@@ -12,9 +12,9 @@
 
 namespace troupe {
 
-/// Owns the state of one request: a part per prompt, each one GenerateRequest with n samples. What
-/// the client has not yet taken is merged, so that a slow reader costs no more than the text
-/// itself. Created by the Service, fed by it, destroyed by the connection; a part is in the
+/// Owns the state of one request: a part per prompt, each one GenerateRequest with n samples.
+/// Unread output is merged, so that a slow client costs no more than the text itself. Created by
+/// the Service, which delivers outputs to it, and destroyed by the connection; a part is in the
 /// service's table from its submission until its last output or its abort.
 class Generation : public Exchange {
  public:
@@ -38,7 +38,7 @@ class Generation : public Exchange {
   struct Part {
     RequestId id{};
     std::int32_t index = 0;  ///< of the prompt
-    bool begun = false;      ///< its first output has come
+    bool begun = false;      ///< its first output has arrived
     bool finished = false;
     bool has_pending = false;
     RequestOutput pending;  ///< merged, not yet written
@@ -56,22 +56,22 @@ class Generation : public Exchange {
   Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
              std::string id, ChoiceFormat format);
 
-  /// Gives every prompt to the engine. `external_ids` is parallel to `prompts`.
+  /// Submits all prompts to the engine. `external_ids` is parallel to `prompts`.
   void submit(std::vector<Prompt> prompts, const std::vector<std::string>& external_ids,
               const GenerationFields& fields, bool return_prompt_text);
 
-  /// Appends the events of part.pending.
+  /// Appends the events for part.pending.
   virtual void append_events(std::string& out, Part& part) = 0;
-  /// The whole answer; everything is in the parts' pending outputs.
+  /// The complete response; all output is in the parts' pending outputs.
   virtual std::string final_json() = 0;
   [[nodiscard]] virtual std::string_view stream_object() const = 0;
 
-  /// Adds to what has been shown of a sample; false if the client has all of it already, else an
-  /// event that is to show it begins.
+  /// Adds to the position of a sample; returns false if the client already has all of it, otherwise
+  /// begins an event for it.
   bool begin_event(std::string& out, const Part& part, std::int32_t index,
                    const SamplePosition& addition);
   /// Calls show(output) or, if the client has the beginning of the output, show(beginning) and
-  /// show(rest). Show begins an event for what it gets.
+  /// show(rest). `show` begins an event for its argument.
   template <class Show>
   void show_pieces(const Part& part, CompletionOutput output, const Show& show) {
     if (auto beginning = split_known(part, output)) show(*std::move(beginning));
@@ -79,7 +79,7 @@ class Generation : public Exchange {
   }
 
   [[nodiscard]] Usage usage() const;
-  /// The usage of one sample, if the client wants it with every chunk.
+  /// The usage of one sample, if the client wants it in every chunk.
   [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
   [[nodiscard]] Sample& sample(Part& part, const CompletionOutput& output) const;
   [[nodiscard]] const AnswerHead& head() const noexcept { return head_; }
@@ -110,21 +110,21 @@ class Generation : public Exchange {
   const std::int32_t num_samples_;  ///< of each part
   const double arrival_;            ///< steady clock
   const std::size_t body_bytes_;
-  /// Null: the events have no ids, and what has been shown is not followed.
+  /// Null: events have no ids, and positions are not tracked.
   const std::shared_ptr<const ResumableStream> resumable_;
   StreamPosition shown_;
   std::vector<Part> parts_;
   std::size_t num_live_ = 0;            ///< parts not yet retired
-  std::int64_t num_pending_bytes_ = 0;  ///< of all parts, about
-  std::int64_t num_answer_bytes_ = 0;   ///< the same, also what has been sent
+  std::int64_t num_pending_bytes_ = 0;  ///< of all parts, approximate
+  std::int64_t num_answer_bytes_ = 0;   ///< as above, including sent output
   WorkDone times_;                      ///< those of its times that are known
   std::optional<Error> error_;
-  bool begun_ = false;  ///< the stream's head has been sent
-  bool done_ = false;   ///< the answer is complete
+  bool begun_ = false;  ///< the response head has been sent
+  bool done_ = false;   ///< the response is complete
   std::string events_;  ///< reused by flush
 };
 
-/// What an output adds to what has been shown of its sample.
+/// The amount that an output adds to its sample.
 [[nodiscard]] inline SamplePosition extent(const CompletionOutput& output) {
   return {.num_tokens = output.token_ids.size(),
           .num_bytes = output.text.size(),
@@ -132,7 +132,7 @@ class Generation : public Exchange {
           .finished = output.finish_reason.has_value()};
 }
 
-/// `id` is the answer's.
+/// `id` is the response's.
 [[nodiscard]] std::unique_ptr<Exchange> start_completion(ServiceContext& context,
                                                          ResponseSink& sink,
                                                          CompletionRequest request, std::string id);

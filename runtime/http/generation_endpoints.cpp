@@ -12,15 +12,15 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t kMaxSessionIdBytes = 1024;
-/// The id of an event tells of each of them.
+/// Event ids contain the position of each of them.
 constexpr std::int64_t kMaxResumableSamples = 16;
 
-/// Counts `num_samples` as queued; an answer if that is more than the server takes.
+/// Counts `num_samples` as queued; returns a response if that exceeds the server's limit.
 std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_t num_samples) {
   ServiceCounters& counters = context.counters;
   const std::int64_t limit = context.config.max_num_queued_reqs;
   const std::string limit_text = "max_num_queued_reqs is " + std::to_string(limit);
-  if (limit > 0 && num_samples > limit) {  // also of an idle engine: to come back does not help
+  if (limit > 0 && num_samples > limit) {  // even if the engine is idle: a retry cannot help
     return error_response(invalid_argument(
         "request has " + std::to_string(num_samples) + " samples, " + limit_text, "n"));
   }
@@ -37,8 +37,8 @@ std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_
                         retry_after_s);
 }
 
-/// The client's own id, if it has one, and random bits: who knows the id of a stream that is kept
-/// may read it, which a client's own id, say a number, would make easy.
+/// The client's own id, if given, plus random bits: knowing the id of a resumable stream permits
+/// reading it, so it must not be guessable.
 std::string base_id(const ServiceContext& context, const HttpRequest& http,
                     const GenerationFields& fields, bool opens_stream) {
   const std::string_view header = http.header("X-Request-Id");
@@ -47,7 +47,7 @@ std::string base_id(const ServiceContext& context, const HttpRequest& http,
   return opens_stream ? own + "-" + context.random_id() : own;
 }
 
-/// What headers say about where a request goes.
+/// Headers that select the group of a request.
 Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRequest& http,
                                     GenerationFields& request) {
   const std::string_view rank = http.header("X-data-parallel-rank");
@@ -74,7 +74,7 @@ Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRe
   return {};
 }
 
-/// Keeps the request, so that its stream can be resumed; null if there is no room for it.
+/// Stores the request, so that its stream can be resumed; null if there is no room for it.
 std::shared_ptr<const ResumableStream> keep_stream(ServiceContext& context, const HttpRequest& http,
                                                    const GenerationFields& request,
                                                    std::size_t num_prompts, std::string id) {
@@ -91,7 +91,7 @@ std::shared_ptr<const ResumableStream> keep_stream(ServiceContext& context, cons
                                                          .philox_keys = stream.philox_keys},
                                                         stream.arrival_time);
   if (!kept.ok()) {
-    const bool broken = kept.error().code == ErrorCode::kIo;  // a full disk, not a full store
+    const bool broken = kept.error().code == ErrorCode::kIo;  // a disk error, not a full store
     log_event(broken ? LogLevel::kWarning : LogLevel::kDebug, "stream not kept",
               kv("request", stream.id), kv("error", kept.error().message));
     return nullptr;
@@ -142,13 +142,13 @@ Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http,
   return start(context, sink, std::move(request), std::move(id));
 }
 
-/// Runs a kept request again; the client gets what is behind the event that it had last.
+/// Runs a stored request again; the client gets the events after its last one.
 template <class Request, Start<Request> start>
 Result<Answer> try_rerun(ServiceContext& context, const HttpRequest& http, const KeptStream& kept,
                          std::string_view after, Result<Request> parsed, ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, read_generation(context, http, std::move(parsed)));
-  request.limits.max_queue_time_s = 0;  // which was long ago
-  // Its age counts from its first arrival, the time to run it again from now.
+  request.limits.max_queue_time_s = 0;  // has already passed
+  // Its age counts from its first arrival, its run time from now.
   if (request.limits.max_request_time_s > 0) {
     request.limits.max_request_time_s +=
         std::max(context.environment.wall_clock() - kept.arrival_time, 0.0);
@@ -165,8 +165,8 @@ Result<Answer> try_rerun(ServiceContext& context, const HttpRequest& http, const
   return start(context, sink, std::move(request), kept.id);
 }
 
-/// The request moves from the thread that reads it to the service's, in a function that can be
-/// copied, and is used there once.
+/// Moves the request from the parsing thread to the service's thread, in a copyable function that
+/// is called once.
 template <class Request, class GoOn>
 Prepared with_request(Result<Request> parsed, GoOn go_on) {
   return [parsed = std::make_shared<Result<Request>>(std::move(parsed)), go_on = std::move(go_on)](
@@ -185,7 +185,7 @@ Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, Resu
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
 }
 
-/// A kept stream that is to run again; goes back to those that wait if it does not come to that.
+/// A resumable stream to be run again; it is returned to the store if that does not happen.
 struct HeldStream {
   HeldStream(ServiceContext& context, KeptStream stream)
       : streams(*context.counters.kept_streams),
@@ -228,11 +228,10 @@ Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& htt
                                  ResponseSink& sink) {
   KeptStreams* const streams = context.counters.kept_streams;
   if (streams == nullptr) {
-    return Error{ErrorCode::kUnsupported,
-                 "streams cannot be resumed: the server runs without resume", ""};
+    return Error{ErrorCode::kUnsupported, "streams cannot be resumed: --resume is off", ""};
   }
   if (http.method == "HEAD")
-    return Error{ErrorCode::kUnsupported, "a stream is not run for its head alone, only GET", ""};
+    return Error{ErrorCode::kUnsupported, "HEAD is not supported for streams, only GET", ""};
   if (context.counters.draining)
     return Error{ErrorCode::kOverloaded, "the server is shutting down", ""};
   const std::string id = unescaped(http.path().substr(kStreamsPath.size()));

@@ -12,11 +12,11 @@ namespace {
 constexpr std::size_t kMaxStopStrings = 4;
 constexpr std::size_t kMaxBadWords = 128;
 constexpr std::size_t kMaxCacheSaltBytes = 128;
-constexpr double kMaxSamples = 1 << 20;  ///< of any server
-/// A log-probability in an answer, with its token: about.
+constexpr double kMaxSamples = 1 << 20;  ///< hard limit of all servers
+/// Approximate size of a log-probability in a response, with its token.
 constexpr std::int64_t kLogprobBytes = 64;
-constexpr std::int64_t kTokenIdBytes = 8;   ///< in an answer
-constexpr std::int64_t kBytesPerToken = 4;  ///< of a text that is not tokenised yet
+constexpr std::int64_t kTokenIdBytes = 8;   ///< in a response
+constexpr std::int64_t kBytesPerToken = 4;  ///< estimate for text that is not tokenized yet
 constexpr float kMaxLogitBias = 100;
 constexpr double kMaxInt32 = kAnyInt32.max;
 
@@ -58,7 +58,7 @@ constexpr BooleanField kBooleanFields[] = {
     {"include_stop_str_in_output", &SamplingParams::include_stop_str_in_output},
 };
 
-/// Fields that are checked for their form only.
+/// Fields that are validated and ignored.
 constexpr std::string_view kIgnoredObjects[] = {"kv_transfer_params", "ec_transfer_params",
                                                 "vllm_xargs"};
 constexpr double kMaxLimitSeconds = 86400;
@@ -172,7 +172,7 @@ void read_cache_salt(const JsonFields& fields, GenerationFields& request) {
   request.cache_salt = *salt;
 }
 
-/// The server's limits, or what the request asks for where that is shorter.
+/// The server's limits, or the request's if shorter.
 void read_limits(const JsonFields& fields, const ServerDefaults& defaults,
                  GenerationFields& request) {
   request.limits = defaults.limits;
@@ -238,7 +238,7 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
   for (const BooleanField& field : kBooleanFields) {
     if (const auto value = fields.boolean(field.name)) params.*field.member = *value;
   }
-  // Who asks for several samples wants draws, also of a model that is greedy unless told otherwise.
+  // Requests for several samples are sampled, even if the model's default is greedy.
   if (defaults.sampling.do_sample == false && params.n > 1 && !fields.has("temperature"))
     params.temperature = SamplingParams{}.temperature;
   if (const auto seed = fields.integer("seed"); seed && *seed != -1) params.seed = *seed;
@@ -296,7 +296,7 @@ void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defa
     fields.wrong_value("min_tokens", "min_tokens must be at most max_model_len, " +
                                          std::to_string(defaults.max_model_len));
   }
-  // Cached positions have no logits to take log-probabilities from.
+  // Cached positions have no logits for log-probabilities.
   params.skip_reading_prefix_cache = params.prompt_logprobs.has_value();
 }
 
@@ -318,7 +318,7 @@ void check_request_size(const JsonFields& fields, const ServerDefaults& defaults
   if (num_samples > 1 && num_tokens > limits.max_tokens) {
     return fields.wrong_value(params.n > 1 ? "n" : "prompt",
                               "the request has " + std::to_string(num_samples) +
-                                  " samples, their prompts and max_tokens " + "make " +
+                                  " samples, with their prompts and max_tokens " +
                                   std::to_string(num_tokens) + " tokens, at most " +
                                   std::to_string(limits.max_tokens) +
                                   " are allowed (max_request_tokens)");
@@ -333,7 +333,7 @@ void check_request_size(const JsonFields& fields, const ServerDefaults& defaults
       params.n * (prompts.num_shown_bytes + bytes_per_token * num_prompt_tokens);
   if (echo_bytes > limits.max_echo_bytes) {
     fields.wrong_value(params.prompt_logprobs ? "prompt_logprobs" : "n",
-                       "the answer would repeat " + std::to_string(echo_bytes) +
+                       "the response would repeat " + std::to_string(echo_bytes) +
                            " bytes of its prompts in " + std::to_string(num_samples) +
                            " samples, at most " + std::to_string(limits.max_echo_bytes) +
                            " are allowed (max_echo_bytes)");

@@ -1,5 +1,5 @@
 #pragma once
-// The part of a request that completions and chat share: sampling parameters and stream options.
+// The fields shared by completions and chat: sampling parameters and stream options.
 
 #include "runtime/base/result.hpp"
 #include "runtime/http/json_fields.hpp"
@@ -7,34 +7,35 @@
 
 namespace troupe {
 
-/// Reads every shared field into `request`, laid over the model's defaults; what is wrong is noted
-/// in `fields`. `request.params.max_tokens` and `logprobs` are the caller's: the two APIs differ.
+/// Reads the shared fields into `request`, on top of the model's defaults; errors are recorded in
+/// `fields`. `request.params.max_tokens` and `logprobs` are set by the caller, since the two APIs
+/// differ.
 void read_generation_fields(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request);
 
-/// Checks what depends on several parameters, when all of them are set, and completes them.
+/// Validates combinations of parameters, when all of them are set, and completes them.
 void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request);
 
-/// What a request says of its prompts before they are tokenised.
+/// The size of a request's prompts before tokenization.
 struct PromptSizes {
   std::int64_t count = 0;
-  std::int64_t num_tokens = 0;       ///< of those given as token ids
-  std::int64_t num_bytes = 0;        ///< of those given as texts
-  std::int64_t num_shown_bytes = 0;  ///< of text that each sample of the answer repeats
-  std::int64_t num_shown_ids = 0;    ///< how often each sample of the answer repeats the token ids
+  std::int64_t num_tokens = 0;       ///< of prompts given as token ids
+  std::int64_t num_bytes = 0;        ///< of prompts given as texts
+  std::int64_t num_shown_bytes = 0;  ///< prompt text repeated by each sample of the response
+  std::int64_t num_shown_ids = 0;    ///< how often each sample repeats the prompt token ids
 };
 
-/// Notes an error if the request is too large: samples, their tokens, and what the answer repeats.
-/// When all else is read.
+/// Records an error if the request is too large: samples, their tokens, and repeated prompt text.
+/// Called after all fields are read.
 void check_request_size(const JsonFields& fields, const ServerDefaults& defaults,
                         const GenerationFields& request, const PromptSizes& prompts);
 
-/// Notes an error if `num_logprobs`, the value of field `name`, is more than the server gives.
+/// Records an error if `num_logprobs`, the value of field `name`, exceeds the server's limit.
 void check_num_logprobs(const JsonFields& fields, std::string_view name,
                         const ServerDefaults& defaults, std::int64_t num_logprobs);
 
-/// `requested` under the cap of the model's generation config.
+/// `requested`, capped by the model's generation config.
 [[nodiscard]] std::optional<std::int32_t> capped_max_tokens(std::optional<std::int64_t> requested,
                                                             const ServerDefaults& defaults);
 

@@ -10,14 +10,14 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t kPieceBytes = 64 << 10;
-constexpr int kGzipWindow = 15 + 16;  ///< the largest, in gzip's format only
+constexpr int kGzipWindow = 15 + 16;  ///< maximum window, gzip format only
 
 }  // namespace
 
 Result<std::string> gunzip(std::string_view packed, std::uint64_t max_bytes) {
   z_stream stream{};
   if (inflateInit2(&stream, kGzipWindow) != Z_OK)
-    return Error{ErrorCode::kInternal, "zlib does not start", ""};
+    return Error{ErrorCode::kInternal, "zlib failed to initialise", ""};
   const std::unique_ptr<z_stream, int (*)(z_stream*)> owner(&stream, inflateEnd);
   const auto* next = reinterpret_cast<const Bytef*>(packed.data());
   std::size_t left = packed.size();
@@ -38,16 +38,14 @@ Result<std::string> gunzip(std::string_view packed, std::uint64_t max_bytes) {
     if (plain.size() + made > max_bytes) {
       return Error{
           ErrorCode::kTooLarge,
-          "the request's body is unpacked larger than max_body_bytes, " + std::to_string(max_bytes),
-          ""};
+          "the decompressed request body exceeds max_body_bytes, " + std::to_string(max_bytes), ""};
     }
     plain.append(piece, 0, made);
   } while (status == Z_OK || (status == Z_STREAM_END && left > 0));
   if (status == Z_STREAM_END) return plain;
-  return invalid_argument(
-      "the request's body is not what Content-Encoding says: " +
-          std::string(left == 0 ? "gzip that is cut short" : "it is no gzip, or has an error"),
-      "Content-Encoding");
+  return invalid_argument("the request body does not match Content-Encoding: " +
+                              std::string(left == 0 ? "truncated gzip" : "not gzip, or corrupt"),
+                          "Content-Encoding");
 }
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
 #pragma once
-// Bodies that clients have packed.
+// Compressed request bodies.
 
 #include <cstdint>
 #include <string>
@@ -9,9 +9,8 @@
 
 namespace troupe {
 
-/// Unpacks gzip (RFC 1952), also of several members. Errors: kInvalidArgument, it is no gzip, cut
-/// short, or has something behind it; kTooLarge, there are more than `max_bytes` in it, of which
-/// none beyond them is made.
+/// Decompresses gzip (RFC 1952), including several members. Errors: kInvalidArgument (not gzip,
+/// truncated, or trailing data); kTooLarge (more than `max_bytes`; decompression stops there).
 [[nodiscard]] Result<std::string> gunzip(std::string_view packed, std::uint64_t max_bytes);
 
 }  // namespace troupe

@@ -16,7 +16,7 @@ using simdjson::dom::element_type;
 constexpr std::size_t kMaxEntryBytes = 1000;
 constexpr std::size_t kMaxEchoBytes = 200;
 
-/// Cuts text at `max_bytes`, never inside a character.
+/// Truncates text to `max_bytes`, at a character boundary.
 std::string shorten(std::string text, std::size_t max_bytes) {
   if (text.size() <= max_bytes) return text;
   while (max_bytes > 0 && (static_cast<unsigned char>(text[max_bytes]) & 0xC0u) == 0x80u) {
@@ -31,7 +31,7 @@ dom::array array_of(const dom::element& element) { return element.get_array().va
 dom::object object_of(const dom::element& element) { return element.get_object().value_unsafe(); }
 
 std::string echo(const dom::element& element) {
-  // Printing a large array to keep a few bytes of it would cost as much as the request itself.
+  // Printing a large array to keep a few bytes of it would be too expensive.
   if (element.is_array()) return "an array";
   if (element.is_object()) return "an object";
   if (!element.is_string()) return shorten(simdjson::to_string(element), kMaxEchoBytes);
@@ -89,7 +89,7 @@ std::size_t count_values_of(const dom::element& element) {
 
 std::optional<std::int64_t> as_integer(const dom::element& element) {
   if (element.is_int64()) return element.get_int64().value_unsafe();
-  // 2^53: up to there every whole float is exact.
+  // 2^53: up to there every integral float is exact.
   constexpr double kMaxExact = 9007199254740992.0;
   if (!element.is_double()) return std::nullopt;
   const double value = element.get_double().value_unsafe();
@@ -102,11 +102,11 @@ std::optional<std::int64_t> as_integer(const dom::element& element) {
 struct JsonFields::Document {
   dom::parser parser{simdjson::SIMDJSON_MAXSIZE_BYTES};
   std::size_t num_errors = 0;
-  std::string listed;               ///< the first kMaxErrors errors of form, a line each
-  std::vector<std::string> places;  ///< of those that are listed
+  std::string listed;               ///< the first kMaxErrors errors, one per line
+  std::vector<std::string> places;  ///< the locations of the listed errors
   std::optional<Error> value_error;
 
-  /// Of one place the first error counts.
+  /// Only the first error of each location counts.
   void wrong_form(const std::string& where, std::string_view what) {
     if (std::find(places.begin(), places.end(), where) != places.end()) return;
     if (++num_errors > kMaxErrors) return;
@@ -115,13 +115,13 @@ struct JsonFields::Document {
   }
 };
 
-/// An object of the document, and where it stands.
+/// An object of the document with its location.
 struct JsonFields::Node {
   std::shared_ptr<Document> document;
   dom::object object;
   std::string location;  ///< empty for the body itself, otherwise ending in a dot
 
-  /// The last field of this name, as Python's reader has it.
+  /// The last field of this name, as in Python's parser.
   [[nodiscard]] std::optional<dom::element> find(std::string_view name) const {
     std::optional<dom::element> found;
     for (const dom::key_value_pair field : object) {
@@ -147,7 +147,7 @@ struct JsonFields::Node {
     document->value_error =
         invalid_argument(message + " (parameter=" + where + ", value=" + echo(value) + ")", where);
   }
-  /// Noted if it is not so. Pre: `value`, of the field `name`, is an array or an object.
+  /// Records an error if not. Pre: `value`, of the field `name`, is an array or an object.
   [[nodiscard]] bool has_at_most(std::size_t max_count, std::string_view what,
                                  std::string_view name, const dom::element& value) const {
     const std::size_t count = value.is_array() ? array_of(value).size() : object_of(value).size();

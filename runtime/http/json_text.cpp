@@ -73,7 +73,7 @@ void append_float(std::string& json, Float value) {
 
 void append_json_string(std::string& json, std::string_view text) {
   json += '"';
-  std::size_t plain = 0;  // text[plain, i) is still to be copied as it is
+  std::size_t plain = 0;  // text[plain, i) is not yet copied
   const auto flush = [&](std::size_t end) { json.append(text.substr(plain, end - plain)); };
   for (std::size_t i = 0; i < text.size();) {
     const auto c = static_cast<unsigned char>(text[i]);

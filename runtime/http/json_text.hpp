@@ -1,5 +1,5 @@
 #pragma once
-// Writing JSON straight into a string: the token path builds no tree.
+// Writes JSON directly to a string: the token path builds no DOM.
 
 #include <charconv>
 #include <concepts>
@@ -9,10 +9,10 @@
 
 namespace troupe {
 
-/// Appends `text` as a JSON string. Bytes that are not UTF-8 become U+FFFD.
+/// Appends `text` as a JSON string. Invalid UTF-8 becomes U+FFFD.
 void append_json_string(std::string& json, std::string_view text);
 
-/// Appends the shortest decimal that reads back as `value`, always as a JSON float. Pre: finite.
+/// Appends the shortest decimal that round-trips to `value`, always as a JSON float. Pre: finite.
 void append_json_float(std::string& json, float value);
 void append_json_float(std::string& json, double value);
 
@@ -22,7 +22,7 @@ void append_json_integer(std::string& json, T value) {
   json.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
 }
 
-/// Appends `[f(0),...,f(size-1)]`, each element written by write(json, element).
+/// Appends `[f(0),...,f(size-1)]`, with elements written by write(json, element).
 template <class Range, class Write>
 void append_json_array(std::string& json, const Range& range, Write&& write) {
   json += '[';

@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view kPrefix = "stream-";
 constexpr std::string_view kUnfinished = ".new";
 constexpr std::size_t kNumDigits = 32;
-/// The folder is a server's, and whether the server made it.
+/// Marks the folder as a server's, and records whether the server created it.
 constexpr char kMark[] = ".troupe-streams";
 constexpr std::string_view kMade = "made\n";
 constexpr std::string_view kFound = "found\n";
@@ -33,17 +33,17 @@ Error io_error(const std::string& what) {
   return {ErrorCode::kIo, what + ": " + std::strerror(errno), "resume-directory"};
 }
 
-/// Ids may be the clients' own: they do not become paths.
+/// Ids may be chosen by clients, so they are not used as paths.
 std::string file_name(std::string_view id) { return std::string(kPrefix) + to_hex(xxh3_128(id)); }
 
-/// Of the form that file_name gives, perhaps unfinished.
+/// Whether the name has the form of file_name, possibly of an unfinished file.
 bool is_own(std::string_view name) {
   if (name.ends_with(kUnfinished)) name.remove_suffix(kUnfinished.size());
   return name.size() == kPrefix.size() + kNumDigits && name.starts_with(kPrefix) &&
          name.find_first_not_of("0123456789abcdef", kPrefix.size()) == std::string_view::npos;
 }
 
-/// Without "." and "..".
+/// Excludes "." and "..".
 Result<std::vector<std::string>> names_in(int folder, const std::string& name) {
   const int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const std::unique_ptr<DIR, int (*)(DIR*)> entries(again < 0 ? nullptr : fdopendir(again),
@@ -57,20 +57,20 @@ Result<std::vector<std::string>> names_in(int folder, const std::string& name) {
   return names;
 }
 
-/// Creates the file, with all of the bytes; none is left if that fails.
+/// Creates the file with all bytes; leaves no file on failure.
 Result<void> write_file(int folder, const std::string& name, std::string_view bytes,
                         const std::string& shown) {
   const FileDescriptor file(openat(folder, name.c_str(),
                                    O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC,
                                    S_IRUSR | S_IWUSR));
-  if (!file.valid()) return io_error("cannot make " + shown);
+  if (!file.valid()) return io_error("cannot create " + shown);
   if (write_all(file.get(), std::as_bytes(std::span(bytes)), 0)) return {};
   Error error = io_error("cannot write " + shown);
   unlinkat(folder, name.c_str(), 0);
   return error;
 }
 
-/// True if a server made the folder, false if it was found empty. Errors: it is not a server's.
+/// True if a server created the folder, false if it was found empty. Error: it is not a server's.
 Result<bool> claim(int folder, const std::string& name, bool is_new) {
   const FileDescriptor mark(openat(folder, kMark, O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (mark.valid()) {
@@ -82,9 +82,10 @@ Result<bool> claim(int folder, const std::string& name, bool is_new) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, names_in(folder, name));
   if (!names.empty()) {
     const std::string& other = *std::min_element(names.begin(), names.end());
-    return invalid_argument(name + ", has '" + other + "' in it and no " + kMark +
-                                ": it is not a server's, name one that is empty or not there",
-                            "resume-directory");
+    return invalid_argument(
+        name + " has '" + other + "' but no " + kMark +
+            ": it is not a server's folder, give one that is empty or does not exist",
+        "resume-directory");
   }
   RETURN_IF_ERROR(write_file(folder, kMark, is_new ? kMade : kFound, name + "/" + kMark));
   return is_new;
@@ -94,17 +95,17 @@ Result<bool> claim(int folder, const std::string& name, bool is_new) {
 
 Result<std::unique_ptr<KeptStreams>> KeptStreams::open(const std::filesystem::path& directory,
                                                        const Limits& limits, double now) {
-  const std::string name = "the folder of streams, " + directory.string();
+  const std::string name = "resume-directory " + directory.string();
   const bool is_new = mkdir(directory.c_str(), S_IRWXU) == 0;
-  if (!is_new && errno != EEXIST) return io_error("cannot make " + name);
+  if (!is_new && errno != EEXIST) return io_error("cannot create " + name);
   FileDescriptor folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   struct stat status {};
   if (!folder.valid() || fstat(folder.get(), &status) != 0) return io_error("cannot open " + name);
   if (status.st_uid != geteuid() || (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Error{ErrorCode::kIo, name + ", is open to other users", "resume-directory"};
+    return Error{ErrorCode::kIo, name + " is accessible to other users", "resume-directory"};
   }
   if (flock(folder.get(), LOCK_EX | LOCK_NB) != 0)
-    return io_error(name + ", is in use by another server");
+    return io_error(name + " is in use by another server");
   ASSIGN_OR_RETURN(const bool is_made, claim(folder.get(), name, is_new));
   std::unique_ptr<KeptStreams> streams(
       new KeptStreams(directory, limits, std::move(folder), is_made));
@@ -150,16 +151,17 @@ Result<void> KeptStreams::keep(const KeptStream& stream, double now) {
   const std::string name = file_name(stream.id);
   const std::lock_guard lock(mutex_);
   remove_expired(now);
-  // Ids are random: one that is there already is another stream's, and stays that.
+  // Ids are random: an existing one belongs to another stream, which is not replaced.
   if (entries_.contains(name))
-    return Error{ErrorCode::kOverloaded, "a stream with the id " + stream.id + " is kept", "id"};
+    return Error{ErrorCode::kOverloaded, "a stream with the id " + stream.id + " exists already",
+                 "id"};
   if (!make_room(bytes.size())) {
     return Error{ErrorCode::kOverloaded,
-                 "a stream of " + std::to_string(bytes.size()) + " bytes, beside " +
-                     std::to_string(entries_.size()) + " that run with " +
-                     std::to_string(num_bytes_) + " bytes: at most " +
+                 "no room for a stream of " + std::to_string(bytes.size()) +
+                     " bytes: " + std::to_string(entries_.size()) + " stored streams have " +
+                     std::to_string(num_bytes_) + " bytes, at most " +
                      std::to_string(limits_.max_streams) + " streams and " +
-                     std::to_string(limits_.max_bytes) + " bytes are kept",
+                     std::to_string(limits_.max_bytes) + " bytes are allowed",
                  ""};
   }
   RETURN_IF_ERROR(write(name, bytes));
@@ -183,8 +185,8 @@ Result<KeptStream> KeptStreams::resume(std::string_view id, std::string_view eng
   }
   if (!is_there) {
     return Error{ErrorCode::kNotFound,
-                 "there is no stream " + std::string(id.substr(0, 256)) + "; the last " +
-                     std::to_string(limits_.max_streams) + " are kept, " +
+                 "no stream " + std::string(id.substr(0, 256)) + "; the last " +
+                     std::to_string(limits_.max_streams) + " are stored, " +
                      std::to_string(limits_.max_bytes) + " bytes of them, for " +
                      std::to_string(static_cast<std::int64_t>(limits_.ttl_s)) +
                      " s after their end",
@@ -242,7 +244,7 @@ void KeptStreams::remove_expired(double now) {
   }
 }
 
-/// For one more, of so many bytes; 0: only what is there is to fit.
+/// Makes room for one more of `num_bytes`; 0: only enforces the limits.
 bool KeptStreams::make_room(std::size_t num_bytes) {
   if (num_bytes > limits_.max_bytes) return false;
   const std::size_t max_others = limits_.max_streams - (num_bytes > 0 ? 1 : 0);
@@ -253,7 +255,7 @@ bool KeptStreams::make_room(std::size_t num_bytes) {
   return true;
 }
 
-/// A file is there as a whole or not at all.
+/// Writes atomically: the file exists completely or not at all.
 Result<void> KeptStreams::write(const std::string& name, const std::vector<char>& bytes) const {
   const std::string unfinished = name + std::string(kUnfinished);
   const std::string shown = (directory_ / unfinished).string();

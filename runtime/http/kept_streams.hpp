@@ -1,5 +1,5 @@
 #pragma once
-// Requests for streams, kept so that a stream that broke off can be run again.
+// Storage of streaming requests, so that an interrupted stream can be resumed.
 
 #include <cstddef>
 #include <cstdint>
@@ -18,10 +18,10 @@
 
 namespace troupe {
 
-/// All that decides what a stream says.
+/// Everything that determines the content of a stream.
 struct KeptStream {
-  std::string id;      ///< of the answer
-  std::string engine;  ///< ServiceConfig::engine_name: another one might say something else
+  std::string id;      ///< of the response
+  std::string engine;  ///< ServiceConfig::engine_name: another engine might generate other tokens
   std::string path;    ///< of the endpoint
   std::string body;    ///< as the client sent it
   std::uint32_t tenant = 0;
@@ -31,11 +31,10 @@ struct KeptStream {
 };
 TROUPE_MESSAGE(KeptStream, id, engine, path, body, tenant, arrival_time, philox_keys)
 
-/// Owns the streams in a folder: a file for each that runs or has ended a short while ago. What it
-/// holds outlives the process, but not the folder's limits: when one of them is reached, the
-/// stream that ended first makes room. Of the folder it touches files with names of its own form
-/// only, and the mark that says whose the folder is. Thread-safe. Times are seconds of any one
-/// clock.
+/// Owns the streams in a folder: a file for each that is running or has ended recently. The files
+/// survive the process, within the folder's limits: when one is reached, the stream that ended
+/// first is removed. In the folder it touches only files with names of its own form, and the mark
+/// that identifies the folder. Thread-safe. Times are seconds of one clock.
 class KeptStreams {
  public:
   struct Limits {
@@ -43,29 +42,27 @@ class KeptStreams {
     std::size_t max_bytes = 64 << 20;
     double ttl_s = 300;  ///< after the end of the stream
   };
-  /// Makes the folder, which then is the user's alone, marks an empty one, or goes on with what is
-  /// in one that has the mark. Errors: kIo, the folder cannot be made, belongs to somebody else, or
-  /// is in use by another server; kInvalidArgument, it has other files and no mark.
+  /// Creates the folder, accessible to the user only, or uses an existing one that is empty or has
+  /// the mark. Errors: kIo (the folder cannot be created, belongs to another user, or is in use by
+  /// another server), kInvalidArgument (it has other files and no mark).
   [[nodiscard]] static Result<std::unique_ptr<KeptStreams>> open(
       const std::filesystem::path& directory, const Limits& limits, double now);
 
-  /// The stream runs from now on, until `release`. Errors: kOverloaded, there is no room, as all
-  /// others still run, or there is one with this id, whosever it is; kIo, and nothing is left of
-  /// it.
+  /// Stores a stream, which is running until `release`. Errors: kOverloaded (no room, since all
+  /// others are running, or the id exists), kIo; on error nothing is stored.
   Result<void> keep(const KeptStream& stream, double now);
 
-  /// As it was kept; it runs from now on, until `release`. Errors: kNotFound, there is none of this
-  /// id, engine and tenant.
+  /// Returns the stored stream, which is running until `release`. Errors: kNotFound (no stream with
+  /// this id, engine and tenant).
   [[nodiscard]] Result<KeptStream> resume(std::string_view id, std::string_view engine,
                                           std::uint32_t tenant, double now);
 
   void release(std::string_view id, double now);
 
-  /// Removes those whose time is up; also done whenever one is kept or resumed.
+  /// Removes expired streams; also done on each keep and resume.
   void expire(double now);
 
-  /// Forgets all of them, as nobody will ask, and removes the folder if it was made here and has
-  /// nothing else.
+  /// Removes all streams, and the folder if it was created here and is otherwise empty.
   void remove_all();
 
   [[nodiscard]] const Limits& limits() const noexcept { return limits_; }
@@ -75,9 +72,9 @@ class KeptStreams {
     std::size_t num_bytes = 0;
     int num_running = 0;
     double ended_at = 0;
-    std::list<std::string>::iterator place;  // in ended_, if nothing runs
+    std::list<std::string>::iterator place;  // in ended_, if not running
   };
-  using Entries = std::unordered_map<std::string, Entry>;  // by the name of the file
+  using Entries = std::unordered_map<std::string, Entry>;  // by file name
 
   KeptStreams(std::filesystem::path directory, const Limits& limits, FileDescriptor folder,
               bool is_made)
@@ -98,7 +95,7 @@ class KeptStreams {
   const Limits limits_;
   const FileDescriptor folder_;  // locked
   const bool is_made_;           // not found
-  std::mutex mutex_;             // guards all below
+  std::mutex mutex_;             // guards everything below
   Entries entries_;
   std::list<std::string> ended_;  // oldest first
   std::size_t num_bytes_ = 0;

@@ -87,8 +87,8 @@ std::string token_text(const Logprob& entry, const ChoiceFormat& format) {
   return format.tokens_as_ids ? "token_id:" + std::to_string(entry.token_id) : entry.token;
 }
 
-/// The entries of one position, each token once: the position's own token may come again among the
-/// best ones.
+/// The entries of one position without duplicates: the position's own token may recur among the top
+/// ones.
 std::vector<const Logprob*> distinct(const PositionLogprobs& position) {
   std::vector<const Logprob*> entries;
   for (const Logprob& entry : position) {
@@ -97,8 +97,8 @@ std::vector<const Logprob*> distinct(const PositionLogprobs& position) {
   return entries;
 }
 
-/// {"token":logprob,...}. Different tokens may have the same text: as in a Python dict it stands
-/// where it came first, with the value that came last.
+/// {"token":logprob,...}. Different tokens may have the same text: as in a Python dict, the
+/// position is that of the first and the value that of the last.
 void append_top_logprobs(std::string& json, const PositionLogprobs& position,
                          const ChoiceFormat& format) {
   std::vector<const Logprob*> entries = distinct(position);
@@ -244,7 +244,7 @@ const std::vector<TokenId>* shown_ids(const CompletionOutput& output, const Choi
   return format.show_token_ids ? &output.token_ids : nullptr;
 }
 
-/// Room for the texts, so that a large answer is not copied while it grows.
+/// Reserves space for the texts, so that a large response is not copied while it grows.
 template <class Choices, class Size>
 std::size_t num_text_bytes(const Choices& choices, const Size& size) {
   constexpr std::size_t kChoiceBytes = 512;  // around the text

@@ -1,6 +1,6 @@
 #pragma once
-// The answers of the OpenAI API as text: key order and nulls are vLLM's. Streams are
-// `text/event-stream`; every event function appends one whole event.
+// The responses of the OpenAI API as text: key order and nulls are vLLM's. Streams are
+// `text/event-stream`; every event function appends one complete event.
 
 #include <cstdint>
 #include <optional>
@@ -13,14 +13,14 @@
 
 namespace troupe {
 
-/// What every object of one answer begins with.
+/// The common head of all objects of one response.
 struct AnswerHead {
   std::string id;
   std::int64_t created = 0;  ///< seconds since 1970
   std::string model;
 };
 
-/// Token counts of an answer, all prompts and samples together.
+/// Token counts of a response, over all prompts and samples.
 struct Usage {
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_completion_tokens = 0;
@@ -29,14 +29,14 @@ struct Usage {
   std::int64_t num_cache_creation_tokens = 0;
 };
 
-/// How the samples of an answer are shown.
+/// How the samples of a response are formatted.
 struct ChoiceFormat {
-  std::optional<std::int32_t> num_logprobs;  ///< alternatives listed per token; none: null
+  std::optional<std::int32_t> num_logprobs;  ///< alternatives per token; nullopt: null
   bool show_token_ids = false;
   bool tokens_as_ids = false;  ///< tokens in logprobs are shown as "token_id:<id>"
 };
 
-/// One sample of a completion. `output` includes the echoed prompt, if asked for.
+/// One sample of a completion. `output` includes the echoed prompt, if requested.
 struct CompletionChoice {
   CompletionOutput output;
   std::size_t text_offset = 0;   ///< code points before `output.text`
@@ -60,7 +60,7 @@ void append_completion_event(std::string& out, const AnswerHead& head,
 struct ChatAnswer {
   AnswerHead head;
   std::string role;
-  std::vector<CompletionOutput> choices;  ///< texts include the echoed message, if asked for
+  std::vector<CompletionOutput> choices;  ///< texts include the echoed message, if requested
   Usage usage;
   const std::vector<TokenId>* prompt_token_ids = nullptr;
   const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;
@@ -74,11 +74,11 @@ void append_chat_role_event(std::string& out, const AnswerHead& head, std::int32
 void append_chat_event(std::string& out, const AnswerHead& head, const CompletionOutput& output,
                        const ChoiceFormat& format, const Usage* usage);
 
-/// The event with usage only, which ends a stream that asked for it. `object` is the stream's.
+/// The event with usage only, which ends a stream that requests it. `object` is the stream's.
 void append_usage_event(std::string& out, const AnswerHead& head, std::string_view object,
                         const Usage& usage);
 void append_done_event(std::string& out);
-/// Stands before the event that it is the id of.
+/// Written before the event that it identifies.
 void append_event_id(std::string& out, std::string_view id);
 void append_error_event(std::string& out, const Error& error);
 

@@ -8,9 +8,9 @@ namespace troupe {
 namespace {
 
 constexpr std::string_view kContentEncoding = "Content-Encoding";
-/// Read in less time than it takes to wake another thread, a few times over.
+/// Parsed in less time than a few thread wake-ups take.
 constexpr std::size_t kMaxInlineBytes = 16 << 10;
-/// What is made of a body to read it, and freed, by the body's size.
+/// Memory for parsing a body, relative to its size.
 constexpr std::size_t kParsedFactor = 4;
 
 bool is_packed(const HttpRequest& http) {
@@ -18,7 +18,7 @@ bool is_packed(const HttpRequest& http) {
   return !encoding.empty() && !equal_ignoring_case(encoding, "identity");
 }
 
-/// As if it had come unpacked.
+/// Replaces the body by its decompressed form.
 Result<void> unpack(HttpRequest& http, std::uint64_t max_body_bytes) {
   if (!is_packed(http)) return {};
   ASSIGN_OR_RETURN(http.body, gunzip(http.body, max_body_bytes));
@@ -40,12 +40,12 @@ Prepared read_body(HttpRequest& http, const std::function<Prepare>& prepare,
 
 }  // namespace
 
-/// What both threads see, one after the other.
+/// Shared by both threads, one after the other.
 struct Preparation::Job {
   HttpRequest http;
   std::function<Prepare> prepare;
   Prepared prepared;
-  std::string failure;  ///< what the reading has thrown
+  std::string failure;  ///< the exception of the parser
 };
 
 Answer answer_prepared(ServiceContext& context, HttpRequest http, std::function<Prepare> prepare,

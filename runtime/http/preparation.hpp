@@ -1,5 +1,5 @@
 #pragma once
-// A request whose body is being read on another thread.
+// A request whose body is being parsed on another thread.
 
 #include <atomic>
 #include <memory>
@@ -9,8 +9,8 @@
 
 namespace troupe {
 
-/// Waits for the reading, then becomes what the endpoint answers with. One that is destroyed before
-/// leaves nothing behind but work that is under way.
+/// Waits for the parser, then becomes the endpoint's answer. If it is destroyed before, work in
+/// progress is the only thing that remains.
 class Preparation final : public Exchange {
  public:
   Preparation(ServiceContext& context, HttpRequest http, std::function<Prepare> prepare,

@@ -15,7 +15,7 @@ Rendering::Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, Ren
       id_(context.port.allocate_ids(1)) {
   request.id = id_;
   context_.renderings.emplace(number_, this);
-  // The reply comes on another thread, perhaps when this object is gone.
+  // The reply arrives on another thread, possibly after this object is gone.
   context_.port.render(std::move(request), [&context, number = number_,
                                             post = context.environment.post](RenderReply reply) {
     post([&context, number, reply = std::move(reply)] {
@@ -57,7 +57,7 @@ void Rendering::answer(const RenderReply& reply) {
     }
   }
   json += '}';
-  constexpr std::size_t kFactor = 4;  // the ids and texts that it was made of
+  constexpr std::size_t kFactor = 4;  // for the ids and texts that it was made of
   note_freed_memory(kFactor * json.size());
   sink_.respond({.status = 200, .content_type = "application/json", .body = std::move(json)});
 }

@@ -1,5 +1,5 @@
 #pragma once
-// A /tokenize or /detokenize request while an InputProcessor works on it.
+// A /tokenize or /detokenize request in an InputProcessor.
 
 #include <cstdint>
 #include <memory>
@@ -8,8 +8,8 @@
 
 namespace troupe {
 
-/// In the service's table for as long as it lives; a reply that comes later finds nobody. If it
-/// ends without one, the work ends too.
+/// In the service's table during its lifetime; later replies are dropped. Destroying it without a
+/// reply aborts the work.
 class Rendering : public Exchange {
  public:
   enum class Kind : std::uint8_t { kTokenize, kDetokenize };

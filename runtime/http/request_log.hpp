@@ -1,5 +1,5 @@
 #pragma once
-// One line in the log for each request.
+// Access log: one line per request.
 
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// No text of a prompt, no query, no name that opens something. `client` is an address.
+/// Without prompt text, queries, or secret ids. `client` is an address.
 void log_request(const HttpObservation& request, const WorkDone& work, std::string_view client);
 
 }  // namespace troupe

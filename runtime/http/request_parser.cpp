@@ -18,7 +18,7 @@ std::string quoted(std::string_view text) {
   return "\"" + std::string(text.substr(0, kMaxEchoBytes)) + "\"";
 }
 
-/// uri-host [ ":" port ] (RFC 9110, section 7.2), by its characters.
+/// Checks the characters of uri-host [ ":" port ] (RFC 9110, section 7.2).
 bool is_host(std::string_view text) noexcept {
   return std::all_of(text.begin(), text.end(), [](char c) {
     return is_visible_char(c) &&
@@ -47,14 +47,14 @@ std::size_t RequestParser::read_head(std::string_view bytes) {
     used += piece.size();
     num_head_bytes_ += piece.size();
     if (num_head_bytes_ > limits_.max_header_bytes) {
-      refuse(431, "the request's head is larger than max_header_bytes, " +
+      refuse(431, "the request headers exceed max_header_bytes, " +
                       std::to_string(limits_.max_header_bytes));
       break;
     }
     line_ += piece;
-    // What is no HTTP at all (TLS, for one) may never send the end of a line.
+    // Other protocols (such as TLS) may never send the end of a line.
     if (!has_request_line_ && line_.front() != '\r' && !is_token_char(line_.front())) {
-      malformed("it does not begin with a method");
+      malformed("no method at its start");
     } else if (whole) {
       take_line();
       line_.clear();
@@ -70,7 +70,7 @@ void RequestParser::take_line() {
   if (!std::all_of(line_.begin(), line_.end(), is_field_char))
     return malformed("a line has a control character");
   if (!has_request_line_) {
-    if (!line_.empty()) take_request_line();  // an empty one before it is ignored: section 2.2
+    if (!line_.empty()) take_request_line();  // an empty line before it is ignored: section 2.2
   } else if (line_.empty()) {
     finish_head();
   } else {
@@ -90,7 +90,7 @@ void RequestParser::take_request_line() {
   if (!version.starts_with("HTTP/")) return malformed("the version is " + quoted(version));
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
     return refuse(505, "the request is in " + std::string(version.substr(0, kMaxEchoBytes)) +
-                           ", this server speaks HTTP/1.1 only");
+                           ", this server supports HTTP/1.1 only");
   }
   has_request_line_ = true;
   is_http_1_0_ = version == "HTTP/1.0";
@@ -130,7 +130,7 @@ void RequestParser::take_host() {
     return malformed("Host is " + quoted(field->second));
   const std::size_t scheme_end = target.find("://");
   if (target.front() == '/' || scheme_end == std::string::npos) return;
-  // The absolute form, which names the host itself.
+  // The absolute form, which contains the host.
   const std::string_view scheme = std::string_view(target).substr(0, scheme_end);
   if (!equal_ignoring_case(scheme, "http") && !equal_ignoring_case(scheme, "https"))
     return malformed("the target is " + quoted(target));
@@ -147,7 +147,7 @@ void RequestParser::take_host() {
   }
 }
 
-/// Where the body ends: RFC 9112, section 6.3, without anything that it leaves to the server.
+/// Determines the length of the body: RFC 9112, section 6.3, without its lenient options.
 void RequestParser::take_framing() {
   std::size_t num_lengths = 0, num_codings = 0;
   std::string_view length, coding;
@@ -167,7 +167,7 @@ void RequestParser::take_framing() {
   if (num_codings > 0) {
     if (is_http_1_0_) return malformed("HTTP/1.0 has no Transfer-Encoding");
     if (!equal_ignoring_case(coding, "chunked"))
-      return malformed("Transfer-Encoding is " + quoted(coding) + ", only chunked is taken");
+      return malformed("Transfer-Encoding is " + quoted(coding) + ", only chunked is supported");
     request_.has_body = true;
     chunked_.emplace(limits_.max_body_bytes);
   } else if (num_lengths > 0) {
@@ -182,8 +182,8 @@ void RequestParser::take_content_length(std::string_view text) {
   std::uint64_t length = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
   if (error != std::errc() || length > limits_.max_body_bytes) {
-    return refuse(413, "the request's body is larger than max_body_bytes, " +
-                           std::to_string(limits_.max_body_bytes));
+    return refuse(
+        413, "the request body exceeds max_body_bytes, " + std::to_string(limits_.max_body_bytes));
   }
   request_.has_body = true;
   content_left_ = length;

@@ -28,13 +28,13 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-/// How long a client may take to read the last answer of a connection that is closed on it.
+/// How long a client may take to read the last response before its connection is closed.
 constexpr double kLingerSeconds = 2;
-/// Connections over the limit that are told so; those beyond are closed at once.
+/// Connections over the limit that get a 503; further ones are closed at once.
 constexpr std::int64_t kMaxRefusedConnections = 128;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr std::size_t kReadBytes = 64 << 10;
-/// Threads that read long bodies: one of them cannot hold up all others.
+/// Threads that parse long bodies; several, so that one body cannot block all others.
 constexpr int kNumReaders = 2;
 
 struct Timeouts {
@@ -42,7 +42,7 @@ struct Timeouts {
   double write_s;
   double silence_s;  ///< 0: no keep-alive comments
   double body_s;
-  /// How often connections are looked at: a timeout may come late by that much.
+  /// Interval of timeout checks: a timeout may fire late by this much.
   [[nodiscard]] double tick_s() const {
     const double shortest = std::min({idle_s, write_s, body_s, silence_s > 0 ? silence_s : idle_s});
     return std::clamp(shortest / 4, 0.01, 1.0);
@@ -58,8 +58,8 @@ std::string peer_of(const tcp::socket& socket) {
          std::to_string(peer.port());
 }
 
-/// Owns a socket and the session that speaks through it. A read is always under way (unless enough
-/// is buffered), so that a client that leaves is noticed while its request runs.
+/// Owns a socket and its session. A read is always pending (unless enough is buffered), so that a
+/// disconnect is noticed while a request runs.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(tcp::socket socket, Service& service, const HttpLimits& limits,
@@ -79,7 +79,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     guard([&] { start_read(); });
   }
 
-  /// Ends everything at once; what runs is aborted.
+  /// Closes at once; running requests are aborted.
   void close() {
     if (!session_) return;
     session_.reset();
@@ -94,8 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   }
 
  private:
-  /// The session knows what to do with an exception of its own; one of the socket's ends this
-  /// connection: nothing else would come to its client.
+  /// The session handles exceptions of its own; a socket's exception ends this connection.
   template <class Function>
   void guard(Function&& function) {
     const auto self = shared_from_this();
@@ -138,14 +137,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (error) return close();
     if (!lingering_) {
       session_->receive({received_.data(), num_bytes});
-      // A head must come within the idle time, however slowly its bytes drip in.
+      // A head must arrive within the idle timeout, however slowly its bytes trickle in.
       if (session_->answering() || session_->reading_body()) waiting_since_ = now_seconds();
     }
     start_read();
   }
 
   void start_write() {
-    if (session_->broken()) {  // which calls: it is destroyed when it has returned
+    if (session_->broken()) {  // on_output: destroy it after it returns
       return asio::post(socket_.get_executor(), [self = shared_from_this()] { self->close(); });
     }
     if (writing_ || !session_->take_output(sending_)) return;
@@ -176,7 +175,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     start_read();
   }
 
-  /// Closing at once would take back an answer that the client has not read while it still sends.
+  /// Closing at once would discard a response that the client has not read while it still sends.
   void linger() {
     if (lingering_) return;
     lingering_ = true;
@@ -194,11 +193,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   bool writing_ = false;
   bool lingering_ = false;
-  double waiting_since_;  ///< for the client's next move
+  double waiting_since_;  ///< since when the client has to act
   double last_write_;
 };
 
-/// One I/O thread with its connections and their requests.
+/// One I/O thread with its connections and requests.
 struct Lane {
   Lane(const ServerConfig& config, ServiceEnvironment environment, ServiceCounters& counters,
        EnginePort& port, EngineMetrics& metrics, const Timeouts& timeouts)
@@ -215,7 +214,7 @@ struct Lane {
       ticking = false;
       if (error) return;
       const double now = now_seconds();
-      // A copy: a connection that closes leaves the set.
+      // A copy: a connection that closes removes itself from the set.
       const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
       for (const auto& connection : all) connection->tick(now);
       if (counters.kept_streams != nullptr) counters.kept_streams->expire(wall_seconds());
@@ -235,8 +234,7 @@ struct Lane {
       } catch (...) {
         log_error("http handler failed", kv("what", std::string("unknown exception")));
       }
-      // What belongs to one request has been caught there. The others go on, and so does what an
-      // exception may have kept from going round.
+      // Exceptions of one request are caught there. Other requests and the loop continue.
     }
   }
 
@@ -253,12 +251,12 @@ struct Lane {
   ServiceCounters& counters;
   Service service;
   std::unordered_set<std::shared_ptr<Connection>> connections;
-  std::function<void()> keep_accepting = [] {};  ///< of the lane that accepts
+  std::function<void()> keep_accepting = [] {};  ///< set on the lane that accepts
   bool ticking = false;
   std::thread thread;
 };
 
-/// Binds the acceptor, and listens if told to; returns the port.
+/// Binds the acceptor, optionally listens; returns the port.
 Result<std::uint16_t> open_port(tcp::acceptor& acceptor, const std::string& host,
                                 std::int64_t number, bool listen) {
   const std::string port = std::to_string(number);
@@ -279,7 +277,7 @@ Result<std::uint16_t> open_port(tcp::acceptor& acceptor, const std::string& host
   if (!error) return opened;
   std::string text = "cannot listen on " + host + ":" + port + ": " + error.message();
   if (error == asio::error::address_in_use)
-    text += "; another program listens there, --port names another port (0: any)";
+    text += "; the port is in use, choose another one with --port (0: any free port)";
   return Error{ErrorCode::kIo, text, "port"};
 }
 
@@ -339,7 +337,7 @@ class Server::Impl {
   void deliver(RequestOutputs outputs) {
     metrics_.observe_step(outputs.stats);
     if (outputs.outputs.empty()) return;
-    // Each lane takes the outputs of its own requests out of the one object that all see.
+    // Each lane takes the outputs of its own requests from the shared object.
     const auto shared = std::make_shared<RequestOutputs>(std::move(outputs));
     for (const auto& lane : lanes_) {
       asio::post(lane->io, [&lane = *lane, shared] { lane.service.deliver(*shared); });
@@ -349,7 +347,7 @@ class Server::Impl {
   void drain(std::function<void()> done) {
     drained_ = std::move(done);
     counters_.draining = true;
-    // A lane that has seen the flag starts nothing new: when all have, the count only falls.
+    // A lane that has seen the flag starts nothing new: when all have, the count can only decrease.
     const auto num_unaware = std::make_shared<std::atomic<std::size_t>>(lanes_.size());
     for (const auto& lane : lanes_) {
       asio::post(lane->io, [this, num_unaware] {
@@ -377,16 +375,16 @@ class Server::Impl {
     for (const auto& lane : lanes_) {
       if (lane->thread.joinable()) lane->thread.join();
     }
-    // A socket may have been on its way to a lane that was stopped first.
+    // A socket may have been on its way to a lane that was already stopped.
     for (const auto& lane : lanes_) lane->close_all();
-    // One that was drained does not come back.
+    // A drained server does not come back.
     if (kept_streams_ && counters_.draining) kept_streams_->remove_all();
     call_drained();
   }
 
  private:
   void add_lane(EnginePort& port) {
-    // The engine may answer when the lane is gone.
+    // The engine may reply after the lane is gone.
     const auto self = std::make_shared<std::weak_ptr<Lane>>();
     ServiceEnvironment environment{.wall_clock = wall_seconds,
                                    .steady_clock = now_seconds,
@@ -460,13 +458,13 @@ class Server::Impl {
   std::atomic<bool> all_lanes_drain_{false};
   std::atomic<bool> drained_called_{false};
   std::atomic<std::int64_t> num_connections_{0};
-  std::unique_ptr<KeptStreams> kept_streams_;  ///< null: without resume
+  std::unique_ptr<KeptStreams> kept_streams_;  ///< null: resume is off
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::unique_ptr<tcp::acceptor> acceptor_;  ///< on the first lane
   std::unique_ptr<asio::steady_timer> accept_pause_;
-  WorkThreads readers_{kNumReaders};  ///< of bodies; gone before the lanes
+  WorkThreads readers_{kNumReaders};  ///< parse bodies; destroyed before the lanes
   std::size_t next_lane_ = 0;
-  bool accepting_ = false;  ///< or waiting to go on with it; on the first lane's thread
+  bool accepting_ = false;  ///< or waiting to resume; on the first lane's thread
   std::uint16_t port_ = 0;
   bool stopped_ = false;
 };

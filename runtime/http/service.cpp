@@ -33,13 +33,13 @@ std::string_view media_type(std::string_view content_type) noexcept {
   return content_type;
 }
 
-/// It goes into answers, ids and logs.
+/// Valid as a request id, which is used in responses, ids and logs.
 bool is_request_id(std::string_view text) noexcept {
   return text.size() <= kMaxRequestIdBytes &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7F; });
 }
 
-/// The names of header fields, as a browser's preflight lists them.
+/// Names of header fields, as listed in a CORS preflight.
 bool is_name_list(std::string_view text) noexcept {
   return text.size() <= kMaxEchoedHeaders && std::all_of(text.begin(), text.end(), [](char c) {
            return is_token_char(c) || c == ',' || c == ' ';
@@ -57,12 +57,12 @@ std::optional<HttpResponse> refuse_encoding(const HttpRequest& head) {
   HttpResponse response = error_response(
       415, "Unsupported Media Type",
       "Content-Encoding is \"" + std::string(encoding.substr(0, 128)) + "\" (in " +
-          std::to_string(num_fields) + " fields), only one gzip or identity is taken");
+          std::to_string(num_fields) + " fields), only one gzip or identity is supported");
   response.headers.emplace_back("Accept-Encoding", "gzip, identity");
   return response;
 }
 
-// ---- The endpoints that need no engine
+// ---- Endpoints that do not use the engine
 
 Answer answer_health(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
   if (context.counters.draining) {
@@ -123,9 +123,9 @@ Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& 
 
 struct Route {
   std::string_view method;
-  std::string_view path;       ///< with a slash behind it: and a name behind that
+  std::string_view path;       ///< with a trailing slash: followed by a name
   Endpoint* answer;            ///< null: has prepare
-  Prepare* prepare = nullptr;  ///< takes JSON and gives work to the engine: refused while draining
+  Prepare* prepare = nullptr;  ///< takes JSON and uses the engine: rejected while draining
   bool dev = false;            ///< in development mode only, and behind the API key
 };
 constexpr Route kRoutes[] = {
@@ -150,9 +150,9 @@ constexpr Route kRoutes[] = {
     {"POST", "/admin/drain", nullptr, prepare_drain},
     {"GET", "/admin/topology", answer_topology},
 };
-/// They tell nothing, and are asked by whatever address there is.
+/// These reveal nothing, and are called by probes under any address.
 constexpr std::string_view kProbes[] = {"/health", "/ping"};
-/// Asked too often by too many to say anything.
+/// Requests too frequent to be of interest in metrics.
 constexpr std::string_view kUnobserved[] = {"/metrics", "/health", "/load", "/ping", "/version"};
 
 bool leads_to(const Route& route, std::string_view path) {
@@ -160,7 +160,7 @@ bool leads_to(const Route& route, std::string_view path) {
                                    : path == route.path;
 }
 
-/// Null if there is none. HEAD is a GET without a body.
+/// Null if there is none. HEAD is GET without a body.
 const Route* find_route(std::string_view method, std::string_view path, bool dev_mode) {
   if (method == "HEAD") method = "GET";
   for (const Route& route : kRoutes) {
@@ -169,7 +169,7 @@ const Route* find_route(std::string_view method, std::string_view path, bool dev
   return nullptr;
 }
 
-/// The methods of a path, as the Allow header lists them; empty if there is no such path.
+/// The methods of a path for the Allow header; empty if there is no such path.
 std::string allowed_methods(std::string_view path, bool dev_mode) {
   std::string methods;
   for (const Route& route : kRoutes) {
@@ -285,12 +285,12 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
       !is_probe && !context_->config.allowed_hosts.allow(host)) {
     return error_response(403, "Forbidden",
                           "the host \"" + std::string(host.substr(0, 256)) +
-                              "\" is none of this server's names; allowed-hosts can name it");
+                              "\" is not an allowed host, see allowed-hosts");
   }
   const std::string methods = allowed_methods(path, context_->config.dev_mode);
   if (methods.empty()) {
     return error_response(
-        {ErrorCode::kNotFound, "there is no " + std::string(path.substr(0, 256)), ""});
+        {ErrorCode::kNotFound, "no such path: " + std::string(path.substr(0, 256)), ""});
   }
   if (head.method == "OPTIONS") return std::nullopt;
   if (guarded(path) && !context_->api_keys.allow(head.header("Authorization"))) {
@@ -302,14 +302,14 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
   if (path.starts_with(kAdminPrefix) && context_->config.api_keys.empty() &&
       !context_->config.open_admin) {
     return error_response(403, "Forbidden",
-                          "/admin needs an api-key, as the server does not listen on a loopback "
+                          "/admin needs an api-key, since the server does not listen on a loopback "
                           "address");
   }
   const Route* const route = find_route(head.method, path, context_->config.dev_mode);
   if (route == nullptr) {
     HttpResponse response = error_response(
         405, "Method Not Allowed",
-        std::string(path) + " does not take " + head.method.substr(0, 32) + ", only " + methods);
+        std::string(path) + " does not support " + head.method.substr(0, 32) + ", only " + methods);
     response.headers.emplace_back("Allow", methods);
     return response;
   }
@@ -322,7 +322,7 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
     return error_response(400, "Bad Request",
                           "Content-Type is \"" +
                               std::string(head.header("Content-Type").substr(0, 128)) +
-                              "\", only application/json is taken");
+                              "\", only application/json is supported");
   }
   if (auto refusal = refuse_encoding(head)) return refusal;
   if (context_->counters.draining) {
@@ -343,7 +343,7 @@ std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sin
   const Route* const route = find_route(request.method, path, context_->config.dev_mode);
   CHECK(route != nullptr, request.method, path);
   if (route->prepare == nullptr) return route->answer(*context_, request, sink);
-  if (context_->counters.draining) {  // since `refuse` looked
+  if (context_->counters.draining) {  // since `refuse` was called
     sink.respond(error_response({ErrorCode::kOverloaded, "the server is shutting down", ""}));
     return nullptr;
   }

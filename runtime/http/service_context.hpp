@@ -1,5 +1,5 @@
 #pragma once
-// What the exchanges of one service see of it.
+// The part of a service that its exchanges use.
 
 #include <string>
 #include <string_view>
@@ -25,13 +25,13 @@ struct ServiceContext {
   std::unordered_map<std::uint64_t, Rendering*> renderings;
   std::uint64_t next_rendering = 0;
 
-  /// 128 random bits as 32 lower-case hex digits: an id that nobody can guess.
+  /// 128 random bits as 32 lower-case hex digits: an unguessable id.
   [[nodiscard]] std::string random_id() const;
-  /// The served name that `model` asks for (empty: the first). Errors: kNotFound, param model.
+  /// The served name for `model` (empty: the first). Errors: kNotFound, param model.
   [[nodiscard]] Result<std::string> resolve_model(const std::string& model) const;
 };
 
-/// Counts an exchange for as long as it lives, so that draining knows when the last one is gone.
+/// Counts live exchanges, so that draining knows when the last one is gone.
 class ExchangeCount {
  public:
   explicit ExchangeCount(ServiceContext& context) : context_(context) {

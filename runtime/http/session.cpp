@@ -13,7 +13,7 @@ namespace {
 
 using State = RequestParser::State;
 
-/// Pipelined requests that wait for their turn; beyond it TCP holds the client back.
+/// Maximum buffered pipelined requests; beyond that, TCP flow control applies.
 constexpr std::size_t kMaxWaitingBytes = 64 << 10;
 
 std::string_view reason_phrase(int status) noexcept {
@@ -89,14 +89,14 @@ HttpSession::HttpSession(Service& service, const HttpLimits& limits,
 
 HttpSession::~HttpSession() {
   if (!observed_) return;
-  // As others log a client that has closed before its answer was complete.
+  // nginx's code for a client that disconnects before its response is complete.
   constexpr int kClientClosedRequest = 499;
   if (!answered_) observation_.status = kClientClosedRequest;
   try {
     service_.log_unanswered(std::move(observation_),
                             exchange_ ? exchange_->work_done() : WorkDone{}, client_);
   } catch (const std::exception&) {
-    // A line less in the log.
+    // Only the log line is lost.
   }
 }
 
@@ -116,7 +116,7 @@ bool HttpSession::reading_body() const noexcept { return parser_.state() == Stat
 
 void HttpSession::process() {
   while (!busy_ && !close_) {
-    // A parser may be done with what it has; otherwise it needs bytes.
+    // The parser may be able to continue with what it has; otherwise it needs bytes.
     if (input_.empty() && parser_.state() != State::kHeadDone) return;
     const std::size_t used = parser_.feed(input_);
     input_.erase(0, used);
@@ -136,7 +136,7 @@ void HttpSession::process() {
         break;
       }
       case State::kRefused:
-        if (!observed_) {  // nor is it counted: there is no request
+        if (!observed_) {  // it is not counted either: there is no request
           observation_ = {.method = parser_.head().method, .start = service_.now()};
           observed_ = true;
         }
@@ -196,7 +196,7 @@ void HttpSession::check_time(double now) noexcept {
                                                       HttpLimits::kBodyBytesPerSecond;
   if (now - body_since_ <= allowed) return;
   contain(*this, [&] {
-    refuse_late("the request's body did not arrive within body_timeout_s and a second for each " +
+    refuse_late("the request body did not arrive within body_timeout_s plus one second for each " +
                 std::to_string(static_cast<int>(HttpLimits::kBodyBytesPerSecond)) + " bytes");
   });
 }
@@ -209,16 +209,16 @@ void HttpSession::fail(std::string_view what) noexcept {
     if (!committed_) {
       if (answer_at_ != std::string::npos) output_.resize(answer_at_);
       answered_ = chunked_ = false;
-      return refuse(error_response({ErrorCode::kInternal, "the server failed", ""}));
+      return refuse(error_response({ErrorCode::kInternal, "internal error", ""}));
     }
   } catch (...) {
-    // Not even that: the end of the connection tells the client.
+    // Not even that worked: closing the connection tells the client.
   }
   busy_ = close_ = broken_ = true;
   try {
     on_output_();
   } catch (...) {
-    // The transport looks again at its next turn.
+    // The transport checks again at its next turn.
   }
 }
 
@@ -263,7 +263,7 @@ void HttpSession::append_connection_field() {
 void HttpSession::begin(HttpResponse head) {
   CHECK(busy_ && !answered_);
   observation_.status = head.status;
-  // HTTP/1.0 knows no chunks: there the end of the connection ends the answer.
+  // HTTP/1.0 has no chunks: closing the connection ends the response.
   chunked_ = !http_1_0_;
   if (!chunked_) close_ = true;
   append_head(head);

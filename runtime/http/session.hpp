@@ -11,47 +11,48 @@
 
 namespace troupe {
 
-/// Answers requests one after another, in their order (later ones wait in the buffer). Owns the
-/// exchange of the current request: whoever destroys the session because the client is gone thereby
-/// aborts what runs. What goes wrong through our fault in one of its functions, an exception, ends
-/// that request with status 500 and the connection: it reaches no caller.
+/// Responds to requests one at a time, in order (later ones wait in the buffer). Owns the exchange
+/// of the current request: destroying the session, because the client has disconnected, aborts it.
+/// An exception in one of its functions fails the request with status 500 and ends the connection;
+/// it is not propagated to the caller.
 ///
-/// The transport calls `receive` with what arrives, sends what `take_output` gives, one piece at a
-/// time, and says `sent` when a piece has left. `on_output` tells it that there is something to
+/// The transport calls `receive` with received bytes, sends the result of `take_output`, one piece
+/// at a time, and calls `sent` when a piece has been sent. `on_output` notifies it of new output;
+/// it must not call back into the session except for `take_output`.
 /// send; it must not call back into the session except for `take_output`.
 class HttpSession final : public ResponseSink {
  public:
-  /// `refuse_all`: the server has too many connections; the first request is answered 503.
-  /// `client`: its address, for the log.
+  /// `refuse_all`: the server has too many connections; the first request gets 503. `client`: its
+  /// address, for the log.
   HttpSession(Service& service, const HttpLimits& limits, std::function<double()> wall_clock,
               std::function<void()> on_output, bool refuse_all = false, std::string client = "");
   ~HttpSession() override;
 
   void receive(std::string_view bytes) noexcept;
-  /// False if enough requests wait in the buffer.
+  /// False if enough requests are buffered.
   [[nodiscard]] bool wants_input() const noexcept;
 
-  /// Swaps what is to be sent into `buffer` (whose content is dropped). False if there is nothing,
-  /// or if the piece before has not left.
+  /// Swaps pending output into `buffer` (whose content is dropped). False if there is none, or if
+  /// the previous piece has not been sent.
   [[nodiscard]] bool take_output(std::string& buffer);
   void sent() noexcept;
 
   /// Nothing has been sent for the keep-alive interval of streams.
   void on_silence() noexcept;
 
-  /// The client has been silent for too long. False if it owes nothing (no part of a request is
-  /// there): the connection may be closed. Otherwise it is told so.
+  /// The client has been idle for too long. Returns false if no part of a request was received: the
+  /// connection may be closed. Otherwise responds with a timeout.
   [[nodiscard]] bool on_idle() noexcept;
-  /// Looks at the time that the body of a request has taken; a client that is late is told so.
+  /// Checks the body timeout; responds with a timeout if it has passed.
   void check_time(double now) noexcept;
 
-  /// The last answer has left: the connection is to be closed.
+  /// The last response has been sent: close the connection.
   [[nodiscard]] bool finished() const noexcept;
-  /// The connection is to be closed at once: an answer broke off in the middle.
+  /// Close the connection at once: a response was interrupted.
   [[nodiscard]] bool broken() const noexcept { return broken_; }
-  /// A request is being answered (otherwise the client has to move).
+  /// Whether a request is in progress (otherwise the client has to act).
   [[nodiscard]] bool answering() const noexcept { return busy_; }
-  /// A body is arriving: it may take longer than a head, as long as it moves and is not overdue.
+  /// Whether a body is arriving: it may take longer than a head, within the body timeout.
   [[nodiscard]] bool reading_body() const noexcept;
 
   void respond(HttpResponse response) override;
@@ -80,19 +81,20 @@ class HttpSession final : public ResponseSink {
   std::string input_;   ///< received, not yet parsed
   std::string output_;  ///< to be sent
   bool sending_ = false;
-  bool busy_ = false;      ///< a request has been taken and its answer has not left
-  bool answered_ = false;  ///< its answer is complete
-  bool chunked_ = false;   ///< the answer goes out in chunks
+  bool busy_ = false;      ///< a request has been taken and its response has not been sent
+  bool answered_ = false;  ///< its response is complete
+  bool chunked_ = false;   ///< the response is chunked
   bool head_only_ = false;
   bool http_1_0_ = false;
-  bool close_ = false;  ///< after this answer
+  bool close_ = false;  ///< after this response
   bool broken_ = false;
-  std::size_t answer_at_ = std::string::npos;  ///< of the answer's head in output_; npos: no head
-  bool committed_ = false;                     ///< a part of the answer has been taken to be sent
-  double body_since_ = 0;                      ///< steady clock
+  /// Offset of the response's head in output_; npos: no head.
+  std::size_t answer_at_ = std::string::npos;
+  bool committed_ = false;  ///< a part of the response has been taken by the transport
+  double body_since_ = 0;   ///< steady clock
   HttpHeaders common_headers_;
   HttpObservation observation_;  ///< of the request being answered
-  bool observed_ = false;        ///< it has begun
+  bool observed_ = false;        ///< it has been started
   std::unique_ptr<Exchange> exchange_;
 };
 

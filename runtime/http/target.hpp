@@ -1,5 +1,5 @@
 #pragma once
-// What stands behind the path in a request's target, and names that are written in either case.
+// The query of a request's target, and case-insensitive names.
 
 #include <optional>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace troupe {
 
-/// Of ASCII letters.
+/// Compares ASCII letters case-insensitively.
 [[nodiscard]] bool equal_ignoring_case(std::string_view a, std::string_view b) noexcept;
 
 /// "value" in "/path?name=value".
@@ -18,7 +18,7 @@ namespace troupe {
 [[nodiscard]] bool query_flag(std::string_view target, std::string_view name,
                               bool otherwise = false);
 
-/// "a%2Db" -> "a-b"; what is no escape stays as it is.
+/// Decodes "a%2Db" to "a-b"; invalid escapes are kept.
 [[nodiscard]] std::string unescaped(std::string_view text);
 
 }  // namespace troupe

@@ -8,9 +8,9 @@ namespace {
 
 struct RefusedField {
   std::string_view name;
-  std::string_view instead = {};  ///< what to use
+  std::string_view instead = {};  ///< the alternative, if any
 };
-/// Whatever their value.
+/// Rejected with any value.
 constexpr RefusedField kRefused[] = {
     {"audio"},
     {"functions", "tools"},
@@ -33,7 +33,7 @@ constexpr RefusedField kRefused[] = {
     {"web_search_options"},
 };
 
-/// Only false is offered.
+/// Only false is supported.
 constexpr std::string_view kNever[] = {"return_mm_kwargs", "return_token_offsets", "store",
                                        "use_beam_search"};
 
@@ -42,7 +42,7 @@ struct Choice {
   std::string_view offered;
   std::string_view also = offered;
 };
-/// Texts of which only some are offered.
+/// Fields of which only some values are supported.
 constexpr Choice kChoices[] = {
     {"function_call", "none"},           {"mm_payload", "tensors"},
     {"service_tier", "auto", "default"}, {"suffix", ""},
@@ -60,7 +60,7 @@ void refuse_choice(const JsonFields& fields, const Choice& choice) {
       std::string(choice.name) + (value->size() <= kMaxShownBytes ? " " + *value : std::string())));
 }
 
-/// Text is what there is.
+/// Only text output is supported.
 void refuse_modalities(const JsonFields& fields) {
   constexpr std::size_t kMaxModalities = 16;
   const auto modalities = fields.texts("modalities", kMaxModalities);
@@ -69,7 +69,7 @@ void refuse_modalities(const JsonFields& fields) {
     fields.fail(unsupported("modalities", "another modality than text"));
 }
 
-/// Of several answers the best is not chosen here.
+/// Selecting the best of several samples is not supported.
 void refuse_best_of(const JsonFields& fields) {
   const auto best_of = fields.integer("best_of", {1, kAnyInt32.max});
   if (best_of && *best_of != fields.integer("n").value_or(1))

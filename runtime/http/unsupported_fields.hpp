@@ -1,16 +1,16 @@
 #pragma once
-// Fields of OpenAI's, vLLM's and earlier APIs that would change the answer and that no component
-// implements: a client is told so, rather than answered as if it had not asked.
+// Fields of OpenAI, vLLM and older APIs that would change the result and are not implemented: they
+// are rejected rather than silently ignored.
 
 #include "runtime/http/json_fields.hpp"
 
 namespace troupe {
 
-/// Notes the first field that is not offered, with kUnsupported and its name. Values that ask for
-/// what is done anyway (false, none, an empty list ...) are taken.
+/// Records the first unsupported field, with kUnsupported and its name. Values without effect
+/// (false, none, an empty list ...) are accepted.
 void refuse_unsupported_fields(const JsonFields& fields);
 
-/// kUnsupported: `what` of the field `name` is not offered.
+/// kUnsupported: `what` of the field `name` is not supported.
 [[nodiscard]] Error unsupported(std::string_view name, std::string_view what);
 
 }  // namespace troupe

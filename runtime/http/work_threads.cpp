@@ -37,10 +37,10 @@ void WorkThreads::work() {
     std::function<void()> function = std::move(waiting_.extract(start->number).mapped());
     lock.unlock();
     function();
-    function = {};  // what it held, too, is given back without the lock
+    function = {};  // destroy its captures without the lock, too
     lock.lock();
     queue_.finish(start->worker, now_seconds());
-    changed_.notify_one();  // what the queue has kept back may go
+    changed_.notify_one();  // the queue may have held work back
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Threads for what takes too long for those that read sockets.
+// Threads for work that would block I/O threads.
 
 #include <condition_variable>
 #include <cstdint>
@@ -14,16 +14,16 @@
 
 namespace troupe {
 
-/// Does as much work at once as there are threads, in the order that a WorkQueue gives it.
+/// Runs as much work concurrently as there are threads, in the order of a WorkQueue.
 class WorkThreads {
  public:
   explicit WorkThreads(int num_threads);
-  /// Ends the functions that run; those that wait are dropped.
+  /// Waits for running functions; queued ones are dropped.
   ~WorkThreads();
   WorkThreads(const WorkThreads&) = delete;
   WorkThreads& operator=(const WorkThreads&) = delete;
 
-  /// Any thread. The work's function must not throw.
+  /// Any thread. The function must not throw.
   void run(Work work);
 
  private:

@@ -5,8 +5,8 @@
 namespace troupe {
 namespace {
 
-/// A snapshot is cut into events of at most so many blocks, and frames of at most so many events:
-/// no message grows with the cache.
+/// Limits of blocks per event and events per frame of a snapshot, so that messages do not grow with
+/// the cache.
 constexpr std::size_t kMaxBlocksInEvent = 256;
 constexpr std::size_t kMaxEventsInFrame = 64;
 

@@ -48,7 +48,7 @@ Result<KVEventsConfig> parse_kv_events_config(const std::string& text) {
     return invalid_argument("kv-events-config is not a JSON object", "kv-events-config");
   }
   for (const auto& [key, value] : object.items()) {
-    Result<void> taken = wrong(key, "is not known");
+    Result<void> taken = wrong(key, "is unknown");
     if (key == "enable_kv_cache_events") taken = read(key, value, config.enable_kv_cache_events);
     if (key == "publisher") taken = read(key, value, config.publisher);
     if (key == "endpoint") taken = read(key, value, config.endpoint);
@@ -82,8 +82,8 @@ Result<std::string> offset_endpoint(const std::string& endpoint, std::int32_t ra
   const char* const end = endpoint.data() + endpoint.size();
   const auto parsed = std::from_chars(endpoint.data() + colon + 1, end, port);
   if (parsed.ec != std::errc() || parsed.ptr != end || port < 0 || port + rank > 65535) {
-    return wrong("endpoint",
-                 "has no port that rank " + std::to_string(rank) + " can be added to: " + endpoint);
+    return wrong("endpoint", "has no port to which rank " + std::to_string(rank) +
+                                 " can be added to: " + endpoint);
   }
   if (port == 0) return endpoint;
   return endpoint.substr(0, colon + 1) + std::to_string(port + rank);

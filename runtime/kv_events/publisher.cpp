@@ -21,19 +21,19 @@
 namespace troupe {
 namespace {
 
-/// How long the end waits for subscribers that have not taken what was sent.
+/// How long the destructor waits for subscribers to read what was sent.
 constexpr int kLingerMs = 1000;
-/// A request has three short frames, a subscription one.
+/// A request has three short frames, a subscription has one.
 constexpr std::int64_t kMaxRequestFrameBytes = 1024;
 constexpr std::size_t kMaxRequestsPerTurn = 64;
-/// Answers under way; a request beyond is ignored, as subscribers ask again.
+/// Maximum concurrent replies; further requests are ignored, since subscribers retry.
 constexpr std::size_t kMaxAnswers = 64;
-/// Messages of one answer between two looks at what is to be published.
+/// Messages per reply between two checks of the queue.
 constexpr std::size_t kMaxMessagesPerTurn = 128;
-/// A peer that has not read its answer is tried again after this time.
+/// Retry interval for a peer that does not read its reply.
 constexpr auto kRetry = std::chrono::milliseconds(5);
 
-/// The answer to one request, as far as it has been sent.
+/// The reply to one request, with the position up to which it was sent.
 struct Answer {
   std::string identity;
   EventFrames frames;
@@ -46,7 +46,7 @@ Error open_error(const std::string& what, const std::string& endpoint, const zmq
           "cannot open the " + what + " " + endpoint + ": " + error.what(), "kv-events-config"};
 }
 
-/// "[::]" and other IPv6 addresses are off unless asked for.
+/// IPv6 has to be enabled explicitly.
 void allow_ipv6(zmq::socket_t& socket, const std::string& endpoint) {
   if (endpoint.find("::") != std::string::npos) socket.set(zmq::sockopt::ipv6, 1);
 }
@@ -99,7 +99,7 @@ class KVEventPublisher::Impl {
       allow_ipv6(router_, replay_endpoint_);
       router_.set(zmq::sockopt::linger, 0);
       router_.set(zmq::sockopt::maxmsgsize, kMaxRequestFrameBytes);
-      // A full or vanished peer is reported instead of losing part of its answer.
+      // Report a full or disconnected peer instead of dropping part of its reply.
       router_.set(zmq::sockopt::router_mandatory, true);
       router_.bind(replay_endpoint_);
       replay_endpoint_ = router_.get(zmq::sockopt::last_endpoint);
@@ -138,11 +138,11 @@ class KVEventPublisher::Impl {
  private:
   void wake() const {
     const std::uint64_t one = 1;
-    // It can only fail when the counter is full: the thread is being woken then.
+    // Fails only if the counter is full: the thread is being woken then.
     static_cast<void>(::write(wake_, &one, sizeof one) == sizeof one);
   }
 
-  /// False when the end has come and everything is published.
+  /// False after stop, when everything is published.
   bool turn() {
     try {
       wait();
@@ -187,7 +187,7 @@ class KVEventPublisher::Impl {
 
   void take_requests() {
     for (std::size_t i = 0; i < kMaxRequestsPerTurn; ++i) {
-      std::vector<zmq::message_t> frames;  // identity, empty, what
+      std::vector<zmq::message_t> frames;  // identity, empty, content
       bool more = true;
       std::size_t num_frames = 0;
       for (; more; ++num_frames) {
@@ -201,7 +201,7 @@ class KVEventPublisher::Impl {
         behind_identity.push_back(frames[f].to_string_view());
       const auto request = parse_replay_request(behind_identity);
       if (!request) {
-        // Once: what anybody may send must not fill the log.
+        // Once: arbitrary peers must not fill the log.
         if (!std::exchange(warned_, true))
           log_warning("kv events: not a replay request, ignored", kv("frames", num_frames));
       } else if (answers_.size() == kMaxAnswers) {
@@ -215,7 +215,7 @@ class KVEventPublisher::Impl {
 
   void send_answers() {
     for (std::size_t i = 0; i < answers_.size();) {
-      // A peer's answers follow one another.
+      // Replies to one peer are sent one after the other.
       const bool waits = std::any_of(
           answers_.begin(), answers_.begin() + static_cast<std::ptrdiff_t>(i),
           [&](const Answer& earlier) { return earlier.identity == answers_[i].identity; });
@@ -226,12 +226,12 @@ class KVEventPublisher::Impl {
     }
   }
 
-  /// True when the answer has been sent, or nobody is there to take it.
+  /// True when the reply has been sent, or its peer has disconnected.
   bool send_some(Answer& answer) {
     try {
       for (std::size_t count = 0; count < kMaxMessagesPerTurn; ++count) {
         if (!send(router_, answer.identity, ZMQ_SNDMORE | ZMQ_DONTWAIT)) {
-          return false;  // the peer has not read what it has got
+          return false;  // the peer has not read its messages
         }
         const bool end = answer.num_sent == answer.frames.size();
         const EventFrame last{kEndOfReplay, ""};
@@ -243,7 +243,7 @@ class KVEventPublisher::Impl {
         if (end) return true;
         ++answer.num_sent;
       }
-      wake();  // there may be room for more at once
+      wake();  // to continue at once if there is room
       return false;
     } catch (const zmq::error_t& error) {
       if (error.num() != EHOSTUNREACH) throw;
@@ -263,7 +263,7 @@ class KVEventPublisher::Impl {
   std::deque<KVEventBatch> queue_;
   bool stopping_ = false;
 
-  // From here on the thread's own, once it runs.
+  // Used by the thread only, once it runs.
   EventLog log_;
   int wake_;
   zmq::context_t context_{1};

@@ -80,7 +80,7 @@ std::vector<KVCacheEvent> StoredBlocks::events(std::size_t max_blocks) const {
 
   std::vector<const Blocks::value_type*> chain;
   for (const auto* entry : in_order) {
-    // Up to the first ancestor that has been told of, or is not stored; then down again.
+    // Up to the first ancestor that was already emitted, or is not stored; then down again.
     while (done.insert(entry).second) {
       chain.push_back(entry);
       if (!entry->second.predecessor) break;

@@ -1,5 +1,5 @@
 #pragma once
-// What the prefix cache holds, as told by its events.
+// The content of the prefix cache, derived from its events.
 
 #include <cstdint>
 #include <cstring>
@@ -12,15 +12,15 @@
 
 namespace troupe {
 
-/// The sum of all events so far. A content that several blocks hold is there until the last of them
-/// is removed (its events name the content, not the block).
+/// The result of all events so far. A content held by several blocks exists until the last of them
+/// is removed (events identify the content, not the block).
 class StoredBlocks {
  public:
   void apply(const KVCacheEvent& event);
 
-  /// Events that make this content out of an empty cache: AllBlocksCleared, then the blocks, each
-  /// after the one before it in its request (if that is stored), rows of them joined to one event
-  /// of at most `max_blocks`. Hashes and tokens of an event match one to one.
+  /// Events that build this content from an empty cache: AllBlocksCleared, then the blocks, each
+  /// after its parent (if that is stored), with consecutive ones merged into events of at most
+  /// `max_blocks`. Hashes and tokens of an event match one to one.
   [[nodiscard]] std::vector<KVCacheEvent> events(std::size_t max_blocks) const;
 
   [[nodiscard]] std::size_t size() const noexcept { return blocks_.size(); }
@@ -33,7 +33,7 @@ class StoredBlocks {
   };
   struct KeyHash {
     std::size_t operator()(const Key& key) const noexcept {
-      std::uint64_t bits;  // a digest's bytes are evenly spread
+      std::uint64_t bits;  // the bytes of a digest are uniformly distributed
       std::memcpy(&bits, key.hash.bytes.data(), sizeof bits);
       return static_cast<std::size_t>(bits ^ static_cast<std::uint64_t>(key.group));
     }
@@ -44,7 +44,8 @@ class StoredBlocks {
     std::optional<BlockHash> predecessor;
     std::vector<TokenId> token_ids;
     std::vector<ExtraKey> extra_keys;
-    std::shared_ptr<const BlocksStored> common;  ///< without blocks: what a row of them shares
+    /// Without blocks: the fields common to consecutive blocks.
+    std::shared_ptr<const BlocksStored> common;
   };
   using Blocks = std::unordered_map<Key, Block, KeyHash>;
 

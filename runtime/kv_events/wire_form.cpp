@@ -5,7 +5,7 @@
 namespace troupe {
 namespace {
 
-constexpr const char* kMedium = "GPU";  // the device's cache, whatever the device
+constexpr const char* kMedium = "GPU";  // the device's cache, for any device
 
 msgspec::Bytes bytes_of(const BlockHash& hash, std::size_t count) {
   return {std::string(hash.bytes.begin(), hash.bytes.begin() + static_cast<std::ptrdiff_t>(count))};

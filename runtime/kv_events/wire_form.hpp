@@ -1,5 +1,5 @@
 #pragma once
-// KV events as subscribers read them: the structs of vLLM's kv_events, in msgpack.
+// The wire format of KV events: the structs of vLLM's kv_events, in msgpack.
 
 #include <cstdint>
 #include <optional>
@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// What is the same in all batches of a publisher.
+/// Constant properties of a publisher's batches.
 struct KVEventForm {
   /// Hashes as their last eight bytes, an unsigned integer; else all bytes.
   bool int_block_hashes = true;

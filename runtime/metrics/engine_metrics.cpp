@@ -39,7 +39,7 @@ std::vector<double> one_two_five(double max) {
 
 }  // namespace
 
-/// The metrics that carry one engine's label.
+/// The metrics labelled with one engine.
 struct EngineMetrics::Engine {
   Engine(Registry& registry, const std::string& model_name, std::int32_t max_model_len,
          std::uint32_t index)
@@ -56,34 +56,33 @@ struct EngineMetrics::Engine {
     };
 
     running = gauge("num_requests_running", "Requests in the running batch.");
-    waiting = gauge("num_requests_waiting", "Requests that wait to be scheduled.");
+    waiting = gauge("num_requests_waiting", "Requests waiting to be scheduled.");
     for (const auto& [reason, metric] :
          {std::pair{"capacity", &waiting_capacity}, std::pair{"deferred", &waiting_deferred}}) {
       *metric = &registry.gauge(prefix + "num_requests_waiting_by_reason",
-                                "Waiting requests by what they wait for.", with("reason", reason));
+                                "Waiting requests by reason.", with("reason", reason));
     }
-    kv_cache_usage = gauge("kv_cache_usage_perc", "Share of the KV cache in use, 0 to 1.");
+    kv_cache_usage = gauge("kv_cache_usage_perc", "Fraction of the KV cache in use, 0 to 1.");
 
     prefix_queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.");
     prefix_hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.");
     external_prefix_queries =
         counter("external_prefix_cache_queries", "Tokens looked up by the KV connector.");
     external_prefix_hits =
-        counter("external_prefix_cache_hits", "Tokens that the KV connector had.");
-    preemptions = counter("num_preemptions", "Requests put back to waiting.");
-    prompt_tokens = counter("prompt_tokens", "Prompt tokens whose prefill has ended.");
+        counter("external_prefix_cache_hits", "Tokens found by the KV connector.");
+    preemptions = counter("num_preemptions", "Preemptions of running requests.");
+    prompt_tokens = counter("prompt_tokens", "Prompt tokens prefilled.");
     generation_tokens = counter("generation_tokens", "Tokens generated.");
     prompt_tokens_cached = counter("prompt_tokens_cached", "Prompt tokens taken from a cache.");
     for (const auto& [source, metric] : {std::pair{"local_compute", &prompt_computed},
                                          std::pair{"local_cache_hit", &prompt_local_hit},
                                          std::pair{"external_kv_transfer", &prompt_external}}) {
-      *metric =
-          &registry.counter(prefix + "prompt_tokens_by_source",
-                            "Prompt tokens by where their KV came from.", with("source", source));
+      *metric = &registry.counter(prefix + "prompt_tokens_by_source",
+                                  "Prompt tokens by source of their KV.", with("source", source));
     }
     for (std::size_t i = 0; i < kNumReasons; ++i) {
       success[i] =
-          &registry.counter(prefix + "request_success", "Requests that have ended.",
+          &registry.counter(prefix + "request_success", "Finished requests.",
                             with("finished_reason", to_string(static_cast<FinishReason>(i))));
     }
 
@@ -99,29 +98,29 @@ struct EngineMetrics::Engine {
         histogram("request_params_max_tokens", "max_tokens of a request.", token_bounds);
     request_computed_tokens =
         histogram("request_prefill_kv_computed_tokens",
-                  "Prompt tokens computed for a request, cached ones left out.", token_bounds);
+                  "Prompt tokens computed for a request, excluding cached ones.", token_bounds);
     iteration_tokens =
         histogram("iteration_tokens_total", "Tokens of one engine step.", kIterationBounds);
     request_n = histogram("request_params_n", "n of a request.", kParamsNBounds);
-    request_preemptions =
-        histogram("request_num_preemptions", "How often a request was put back to waiting.",
-                  kPreemptionBounds);
+    request_preemptions = histogram("request_num_preemptions",
+                                    "Number of preemptions of a request.", kPreemptionBounds);
     first_token =
         histogram("time_to_first_token_seconds",
-                  "From arrival to the first output, at the front end.", kFirstTokenBounds);
+                  "Time from arrival to the first output, at the frontend.", kFirstTokenBounds);
     inter_token = histogram("inter_token_latency_seconds",
-                            "Between two token batches of a request.", kTokenLatencyBounds);
+                            "Time between two token batches of a request.", kTokenLatencyBounds);
     time_per_token =
         histogram("request_time_per_output_token_seconds",
                   "Mean time per token after the first of a request.", kTokenLatencyBounds);
-    e2e = histogram("e2e_request_latency_seconds", "From arrival to the end of a request.",
+    e2e = histogram("e2e_request_latency_seconds", "Time from arrival to the end of a request.",
                     kLatencyBounds);
-    queue_time = histogram("request_queue_time_seconds", "Time a request waited.", kLatencyBounds);
+    queue_time =
+        histogram("request_queue_time_seconds", "Time that a request waited.", kLatencyBounds);
     inference_time = histogram("request_inference_time_seconds",
-                               "From scheduling to the last token.", kLatencyBounds);
-    prefill_time = histogram("request_prefill_time_seconds", "From scheduling to the first token.",
-                             kLatencyBounds);
-    decode_time = histogram("request_decode_time_seconds", "From the first to the last token.",
+                               "Time from scheduling to the last token.", kLatencyBounds);
+    prefill_time = histogram("request_prefill_time_seconds",
+                             "Time from scheduling to the first token.", kLatencyBounds);
+    decode_time = histogram("request_decode_time_seconds", "Time from the first to the last token.",
                             kLatencyBounds);
   }
 
@@ -139,7 +138,7 @@ struct EngineMetrics::Engine {
     kv_cache_usage->set(stats.kv_cache_usage);
   }
 
-  /// Shown once a KV connector has loaded something.
+  /// Exported once a KV connector has loaded something.
   void observe_kv_loads(const SchedulerStats& stats) {
     const std::array<std::pair<const char*, std::int32_t>, 3> stages = {
         std::pair{"waiting_to_start", stats.num_kv_loads_to_start},
@@ -150,26 +149,27 @@ struct EngineMetrics::Engine {
         return;
       for (std::size_t i = 0; i < stages.size(); ++i) {
         kv_loads[i] = &registry.gauge(prefix + "num_requests_kv_fetch_by_stage",
-                                      "Requests whose KV is fetched, by how far that is.",
+                                      "Requests whose KV is loaded, by state.",
                                       with("stage", stages[i].first));
       }
     }
     for (std::size_t i = 0; i < stages.size(); ++i) kv_loads[i]->set(stages[i].second);
   }
 
-  /// Shown once a block that was observed has been evicted.
+  /// Exported once a sampled block has been evicted.
   void observe_evictions(const std::vector<BlockResidency>& evicted) {
     if (evicted.empty()) return;
     if (block_lifetime == nullptr) {
       block_lifetime = &registry.histogram(
           prefix + "kv_block_lifetime_seconds",
-          "From giving out a KV cache block to giving it out again.", labels, kBlockTimeBounds);
-      block_idle = &registry.histogram(prefix + "kv_block_idle_before_evict_seconds",
-                                       "From the last use of a KV cache block to its eviction.",
-                                       labels, kBlockTimeBounds);
-      block_reuse_gap =
-          &registry.histogram(prefix + "kv_block_reuse_gap_seconds",
-                              "Between two hits of a KV cache block.", labels, kBlockTimeBounds);
+          "Time from the allocation of a KV cache block to its next allocation.", labels,
+          kBlockTimeBounds);
+      block_idle = &registry.histogram(
+          prefix + "kv_block_idle_before_evict_seconds",
+          "Time from the last use of a KV cache block to its eviction.", labels, kBlockTimeBounds);
+      block_reuse_gap = &registry.histogram(prefix + "kv_block_reuse_gap_seconds",
+                                            "Time between two hits of a KV cache block.", labels,
+                                            kBlockTimeBounds);
     }
     for (const BlockResidency& block : evicted) {
       block_lifetime->observe(block.lifetime_s);
@@ -178,7 +178,7 @@ struct EngineMetrics::Engine {
     }
   }
 
-  /// Shown once something has been drafted.
+  /// Exported once something has been drafted.
   void observe_speculation(const SpecDecodingStats& stats) {
     if (stats.num_requests == 0) return;
     if (drafts == nullptr) {
@@ -194,7 +194,7 @@ struct EngineMetrics::Engine {
     for (std::size_t i = 0; i < stats.num_accepted_per_position.size(); ++i) {
       if (i == accepted_at.size()) {
         accepted_at.push_back(&registry.counter(prefix + "spec_decode_num_accepted_tokens_per_pos",
-                                                "Accepted tokens by their place in the draft.",
+                                                "Accepted tokens by position in the draft.",
                                                 with("position", std::to_string(i))));
       }
       accepted_at[i]->add(stats.num_accepted_per_position[i]);
@@ -225,11 +225,12 @@ EngineMetrics::EngineMetrics(const std::string& model_name, std::int32_t max_mod
   for (std::uint32_t i = 0; i < num_engines; ++i) {
     engines_.push_back(std::make_unique<Engine>(registry_, model_name, max_model_len, i));
   }
-  rejections_ = &registry_.counter("vllm:admission_rejections", "Requests refused at the door.",
+  rejections_ = &registry_.counter("vllm:admission_rejections",
+                                   "Requests rejected because the queue is full.",
                                    {{"model_name", model_name}, {"reason", "max_num_queued_reqs"}});
-  resubmissions_ = &registry_.counter("troupe:request_resubmissions",
-                                      "Requests given to the engine that replaced theirs.",
-                                      {{"model_name", model_name}});
+  resubmissions_ =
+      &registry_.counter("troupe:request_resubmissions", "Requests resubmitted to another engine.",
+                         {{"model_name", model_name}});
 }
 
 EngineMetrics::~EngineMetrics() = default;
@@ -288,7 +289,7 @@ void EngineMetrics::observe_finished(std::uint32_t index, const FinishedSample& 
   const RequestTimes& times = sample.times;
   engine.success[static_cast<std::size_t>(sample.reason)]->add();
   engine.e2e->observe(sample.e2e_seconds);
-  // A request whose time was up has not been through all of these.
+  // A request that timed out has not reached all of these.
   if (times.scheduled >= times.queued) engine.queue_time->observe(times.scheduled - times.queued);
   if (times.first_token >= times.scheduled) {
     engine.prefill_time->observe(times.first_token - times.scheduled);

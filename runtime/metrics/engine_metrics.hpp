@@ -1,6 +1,6 @@
 #pragma once
-// What the server tells about itself, under vLLM's metric names, labels and buckets, so that
-// existing dashboards and routers read it.
+// Engine metrics with vLLM's names, labels and buckets, so that existing dashboards and routers can
+// read them.
 
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,7 @@
 
 namespace troupe {
 
-/// One sample that has ended. Times of the front end's clock where not said otherwise.
+/// One finished sample. Times are of the frontend's clock unless noted otherwise.
 struct FinishedSample {
   FinishReason reason = FinishReason::kStop;
   RequestTimes times;  ///< engine clock
@@ -25,7 +25,7 @@ struct FinishedSample {
   std::optional<std::int32_t> max_tokens;
 };
 
-/// Totals of one engine at one moment, for the statistics line.
+/// Totals of one engine at one moment, for the statistics log.
 struct EngineTotals {
   double prompt_tokens = 0;
   double generation_tokens = 0;
@@ -38,8 +38,7 @@ struct EngineTotals {
   bool operator==(const EngineTotals&) const = default;
 };
 
-/// Owns the registry. Any thread may observe and read. Made by the Frontend, fed by the HTTP
-/// server.
+/// Owns the registry. Thread-safe. Created by the Frontend, updated by the HTTP server.
 class EngineMetrics {
  public:
   /// `num_engines`: engine indices are in [0, num_engines).
@@ -48,20 +47,20 @@ class EngineMetrics {
   ~EngineMetrics();
 
   void observe_step(const IterationStats& stats);
-  /// It is gone: nothing runs or waits in it any more.
+  /// The engine has ended: nothing runs or waits in it any more.
   void observe_loss(std::uint32_t engine);
   /// The first output of a sample: how its prompt was computed.
   void observe_prefill(std::uint32_t engine, const PrefillStats& prefill);
   void observe_first_token(std::uint32_t engine, double seconds_since_arrival);
   void observe_finished(std::uint32_t engine, const FinishedSample& sample);
-  /// A whole request has ended: `n` samples, the longest with `max_generation_tokens`.
+  /// A request has finished: `n` samples, the longest with `max_generation_tokens`.
   void observe_request(std::uint32_t engine, std::int32_t n, std::int32_t max_generation_tokens);
-  /// A request was refused because as many as allowed are queued.
+  /// A request was rejected because the queue is full.
   void observe_rejection();
-  /// Requests were given to another engine, because theirs is gone.
+  /// Requests were resubmitted to another engine because theirs has ended.
   void observe_resubmissions(std::size_t count);
   void observe_http(const HttpObservation& request) { http_.observe(request); }
-  /// The fields of an engine's cache configuration, once, for vllm:cache_config_info.
+  /// The fields of an engine's cache configuration, set once, for vllm:cache_config_info.
   void set_cache_config(std::uint32_t engine, Labels fields);
 
   [[nodiscard]] std::string prometheus_text() const { return registry_.text(); }
@@ -79,7 +78,7 @@ class EngineMetrics {
   Metric* resubmissions_;
 };
 
-/// The statistics line of one engine, key=value, over the `seconds` between two totals.
+/// One engine's line of the statistics log, key=value, over the `seconds` between two totals.
 [[nodiscard]] std::string format_stats_line(std::uint32_t engine, const EngineTotals& before,
                                             const EngineTotals& after, double seconds);
 

@@ -9,7 +9,7 @@ namespace {
 const std::vector<double> kFineBounds = {.01, .025, .05, .075, .1,  .25, .5,  .75, 1,  1.5, 2,
                                          2.5, 3,    3.5, 4,    4.5, 5,   7.5, 10,  30, 60};
 const std::vector<double> kCoarseBounds = {.1, .5, 1};
-/// Clients may send any word as a method: further ones share a series.
+/// Clients can send any word as a method: all others share a series.
 constexpr std::string_view kMethods[] = {"GET",    "HEAD",    "POST", "PUT",
                                          "DELETE", "OPTIONS", "PATCH"};
 

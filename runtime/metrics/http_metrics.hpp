@@ -1,6 +1,6 @@
 #pragma once
-// Metrics of HTTP requests, as prometheus-fastapi-instrumentator (which vLLM uses) names and cuts
-// them.
+// Metrics of HTTP requests, with the names and buckets of prometheus-fastapi-instrumentator (which
+// vLLM uses).
 
 #include <cstddef>
 #include <cstdint>
@@ -12,20 +12,20 @@
 
 namespace troupe {
 
-/// One request that has been answered.
+/// One completed request.
 struct HttpObservation {
-  std::string handler;  ///< path of its route; "none" if there is none; empty: not observed
-  std::string method;   ///< in capitals
-  std::string path;     ///< for the log: without a query, and without a name that opens something
+  std::string handler;       ///< path of its route; "none": no route; empty: not observed
+  std::string method;        ///< upper case
+  std::string path;          ///< for the log: without query and secret ids
   std::uint32_t tenant = 0;  ///< the number of its API key; 0: none
   int status = 0;
   double start = 0;                ///< seconds; when its head had been read
-  double end = 0;                  ///< when the answer had left
-  std::size_t request_bytes = 0;   ///< as its Content-Length says; 0: none
-  std::size_t response_bytes = 0;  ///< the same; 0: in pieces
+  double end = 0;                  ///< when the response had been sent
+  std::size_t request_bytes = 0;   ///< its Content-Length; 0: none
+  std::size_t response_bytes = 0;  ///< as above; 0: chunked
 };
 
-/// Registers a series when it is first seen. Any thread.
+/// Registers a series on first use. Thread-safe.
 class HttpMetrics {
  public:
   explicit HttpMetrics(Registry& registry);

@@ -20,7 +20,7 @@ void append_number(std::string& text, double value) {
     const auto [end, error] = std::to_chars(digits, digits + sizeof digits, value);
     CHECK(error == std::errc{});
     text.append(digits, end);
-    // Bounds and values read as floats everywhere, also where they are whole.
+    // Bounds and values are always floats, also integral ones.
     if (std::string_view(digits, end).find_first_of(".e") == std::string_view::npos) text += ".0";
   }
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Counters, gauges and histograms with labels, and their Prometheus text.
+// Counters, gauges and histograms with labels, in Prometheus text format.
 
 #include <atomic>
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// A number that only grows (counter) or is set (gauge). Any thread.
+/// A counter or gauge. Thread-safe.
 class Metric {
  public:
   void add(double amount = 1) noexcept { value_.fetch_add(amount, std::memory_order_relaxed); }
@@ -24,15 +24,15 @@ class Metric {
   std::atomic<double> value_{0};
 };
 
-/// Counts observations by size. Any thread; a reader may see an observation's count before its sum.
+/// A histogram. Thread-safe; a reader may see an observation's count before its sum.
 class Histogram {
  public:
-  /// `bounds`: upper bounds, inclusive, rising; a last bucket without bound is added.
+  /// `bounds`: inclusive upper bounds, ascending; a last bucket without bound is added.
   explicit Histogram(std::vector<double> bounds);
   void observe(double value) noexcept;
 
   [[nodiscard]] const std::vector<double>& bounds() const noexcept { return bounds_; }
-  /// Observations in bucket i alone, i in [0, bounds().size()].
+  /// Observations in bucket i only, i in [0, bounds().size()].
   [[nodiscard]] std::uint64_t count(std::size_t bucket) const noexcept;
   [[nodiscard]] double sum() const noexcept { return sum_.value(); }
 
@@ -42,7 +42,7 @@ class Histogram {
   Metric sum_;
 };
 
-/// How many observations, and their sum. Any thread.
+/// Count and sum of observations. Thread-safe.
 class Summary {
  public:
   void observe(double value) noexcept { count_.add(), sum_.add(value); }
@@ -55,12 +55,12 @@ class Summary {
 
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
-/// Owns metrics, grouped by name in the order in which the names came. Any thread: a lock is taken
-/// to register and to write the text, none to count.
+/// Owns metrics, grouped by name in registration order. Thread-safe: registration and export take a
+/// lock, updates do not.
 class Registry {
  public:
-  /// The exposition adds `_total` to a counter's name. Pre, for all: a name is registered
-  /// with one type only, and each set of labels once.
+  /// The export adds `_total` to a counter's name. Pre, for all: a name is registered with one type
+  /// only, and each set of labels once.
   Metric& counter(const std::string& name, const std::string& help, const Labels& labels);
   Metric& gauge(const std::string& name, const std::string& help, const Labels& labels);
   Histogram& histogram(const std::string& name, const std::string& help, const Labels& labels,

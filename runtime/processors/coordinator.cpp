@@ -13,7 +13,7 @@
 namespace troupe {
 namespace {
 
-/// vLLM's weight of requests that wait for a cache that is more than half full.
+/// vLLM's weight for waiting requests if the cache is more than half full.
 constexpr double kFullCacheWeight = 6;
 constexpr double kHalfFull = 0.5;
 
@@ -24,7 +24,7 @@ std::uint64_t hash_of(std::string_view bytes) {
   return hash;
 }
 
-/// The hash of a piece with all before it.
+/// The hash of a piece, chained with the previous ones.
 std::uint64_t chain(std::uint64_t before, std::string_view piece) {
   std::array<char, sizeof before + Coordinator::kPieceBytes> bytes;
   std::memcpy(bytes.data(), &before, sizeof before);
@@ -32,7 +32,7 @@ std::uint64_t chain(std::uint64_t before, std::string_view piece) {
   return hash_of({bytes.data(), sizeof before + piece.size()});
 }
 
-/// What must be equal, and what counts piece by piece.
+/// The parts of a prompt that must be equal, and the text that is compared piece by piece.
 struct PromptBytes {
   std::string head;
   std::string_view body;
@@ -56,7 +56,7 @@ PromptBytes bytes_of(const GenerateRequest& request) {
   return bytes;
 }
 
-/// Of the whole pieces that the prompt begins with.
+/// Hashes of the whole pieces at the beginning of the prompt.
 std::vector<std::uint64_t> pieces_of(const GenerateRequest& request) {
   const PromptBytes bytes = bytes_of(request);
   const std::size_t count =
@@ -82,7 +82,7 @@ std::size_t Coordinator::route(const GenerateRequest& request, const Placement& 
   const std::vector<std::uint64_t> pieces = pieces_of(request);
   const std::size_t chosen = choose(placement, pieces, candidates);
   Group& group = groups_[chosen];
-  group.waiting += request.params.n;  // until the group itself tells
+  group.waiting += request.params.n;  // until the group reports its own numbers
   for (const std::uint64_t piece : pieces) group.pieces.put(piece, {});
   if (!placement.session_id.empty()) sessions_.put(placement.session_id, chosen);
   return chosen;

@@ -1,5 +1,5 @@
 #pragma once
-// Which group of a data-parallel engine takes a request.
+// Load balancing over the groups of a data-parallel engine.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace troupe {
 
-/// The `capacity` keys that were used last, with a value each.
+/// An LRU map of `capacity` keys.
 template <class Key, class Value>
 class RecentMap {
  public:
@@ -43,41 +43,44 @@ class RecentMap {
   std::unordered_map<Key, typename Entries::iterator> places_;
 };
 
-/// Owns what is known of the groups: their load, the beginnings of the prompts that each has
-/// served, and where sessions are. Called by the RequestJournal, which knows what is in them.
+/// Owns the state of the groups: their load, the prefixes of the prompts that each has served, and
+/// the location of sessions. Used by the RequestJournal, which knows which requests each group has.
 ///
-/// A request that names its group goes there, one of a session where the session is, as long as
-/// that group takes requests. Any other goes to the group with the least
+/// A request that selects a group goes there, and a request of a session to the session's group, as
+/// long as that group accepts requests. Any other goes to the group with the lowest score:
 ///
 ///   max(in flight, waiting + running) + waiting * 6 * max(0, kv cache usage - 0.5) - locality
 ///
-/// which is vLLM's score but for the last: the number of leading pieces of the prompt that the
+/// This is vLLM's score plus locality: the number of leading pieces of the prompt that the group
+/// has served, at most kMaxLocality. A cached prefix thus attracts requests to its group, but at
+/// most that many ahead of the others. Ties are resolved round-robin.
 /// group has served, at most kMaxLocality. So a cached prefix draws requests to its group, and
 /// never more than that many of them ahead of the others. Groups that are equal take turns.
 class Coordinator {
  public:
-  /// A piece of a prompt: what the prefix cache is likely to have is told by text, as the prompt
-  /// is not tokenised yet. About two blocks.
+  /// A piece of a prompt: the cached prefix is estimated by text, since the prompt is not tokenized
+  /// yet. About two blocks.
   static constexpr std::size_t kPieceBytes = 128;
-  static constexpr std::size_t kMaxPieces = 256;           ///< of a prompt that are looked at
-  static constexpr std::size_t kMaxKnownPieces = 1 << 16;  ///< of each group
+  static constexpr std::size_t kMaxPieces = 256;           ///< considered per prompt
+  static constexpr std::size_t kMaxKnownPieces = 1 << 16;  ///< per group
   static constexpr std::size_t kMaxSessions = 1 << 16;
   static constexpr std::int32_t kMaxLocality = 8;
 
   explicit Coordinator(std::size_t num_groups);
 
-  /// A group that takes requests.
+  /// A group that accepts requests.
   struct Candidate {
     std::size_t group = 0;
     std::int32_t num_in_flight = 0;  ///< samples
   };
-  /// Returns the candidate's group, and takes the request as given to it. Pre: there is one.
+  /// Returns the selected candidate's group, and counts the request as sent to it. Pre: candidates
+  /// is not empty.
   [[nodiscard]] std::size_t route(const GenerateRequest& request, const Placement& placement,
                                   std::span<const Candidate> candidates);
 
-  /// What the group's Scheduler says of itself after a step.
+  /// The load report of the group's Scheduler after a step.
   void observe(std::size_t group, const SchedulerStats& stats);
-  /// Its engine is gone, and so is its cache.
+  /// The group's engine has ended, together with its cache.
   void forget(std::size_t group);
 
  private:

@@ -12,8 +12,8 @@ bool starts_code_point(char byte) noexcept {
   return !unicode::is_continuation(static_cast<unsigned char>(byte));
 }
 
-/// How many tokens of the prompt come before a character that its end leaves incomplete. None if
-/// its last bytes never make a character.
+/// The number of prompt tokens before an incomplete character at its end. None if its last bytes
+/// are never part of a character.
 std::size_t count_complete(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
                            bool skip_special_tokens) {
   constexpr std::size_t kMaxBytesInCharacter = 4;
@@ -38,7 +38,7 @@ Detokenizer::Detokenizer(const std::shared_ptr<const Tokenizer>& tokenizer,
   const std::size_t num_complete = count_complete(*tokenizer, prompt, params.skip_special_tokens);
   decoder_.emplace(tokenizer, params.skip_special_tokens, prompt.first(num_complete));
   decoder_->set_spaces_between_special_tokens(params.spaces_between_special_tokens);
-  // Of what is left, the decoder holds the end until the first tokens complete the character.
+  // The decoder keeps the incomplete rest until the first tokens complete the character.
   for (const TokenId token : prompt.subspan(num_complete)) (void)decoder_->step(token);
   if (params.include_stop_str_in_output) return;
   for (const std::string& stop : params.stop) {
@@ -94,7 +94,7 @@ std::size_t Detokenizer::available(bool finished) const noexcept {
 }
 
 std::optional<StopMatch> Detokenizer::find_stop(std::size_t check_from) {
-  // A match counts if at least its last character is behind check_from.
+  // A match counts if at least its last character is after check_from.
   StopMatch match;
   std::size_t match_begin = 0;
   std::size_t match_end = std::string::npos;

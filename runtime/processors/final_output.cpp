@@ -51,7 +51,7 @@ RequestOutput final_output(const GenerateRequest& request, std::optional<FinishR
 
 void append_output(RequestOutput& into, RequestOutput&& from) {
   into.id = from.id;
-  // What comes with the first output only; a request that is run again has had it.
+  // Sent with the first output only; a resubmitted request has already received it.
   append(into.prompt_token_ids, std::move(from.prompt_token_ids));
   into.prompt_text += from.prompt_text;
   append(into.prompt_logprobs, std::move(from.prompt_logprobs));

@@ -1,6 +1,6 @@
 #pragma once
-// How a request ends that never reaches the Scheduler, or comes back from it; and what all that has
-// come of one is together.
+// The final output of a request that ends outside of the Scheduler; and merging of a request's
+// outputs.
 
 #include <optional>
 
@@ -9,13 +9,13 @@
 
 namespace troupe {
 
-/// Its last output: every sample that has not ended does so for `reason`; without one there are
-/// none, for an error to be added.
+/// The final output: every unfinished sample ends with `reason`; without a reason there are no
+/// samples, and the caller adds an error.
 [[nodiscard]] RequestOutput final_output(const GenerateRequest& request,
                                          std::optional<FinishReason> reason);
 
-/// What `from` has, behind what `into` has of the same request (OutputKind::kDelta). With the last
-/// one the samples are in order.
+/// Appends `from` to `into`, outputs of the same request (OutputKind::kDelta). After the final
+/// output the samples are in order.
 void append_output(RequestOutput& into, RequestOutput&& from);
 
 }  // namespace troupe

@@ -14,15 +14,13 @@ namespace troupe {
 
 namespace {
 
-/// A template may show the time: it is that of the request's arrival, also when it is submitted
-/// again.
+/// A template may show the time: it is that of the request's arrival, also after a resubmission.
 ChatClock clock_of(const GenerateRequest& request, ChatClock now) {
   if (request.arrival_time > 0) now.unix_us = std::llround(request.arrival_time * 1e6);
   return now;
 }
 
-/// The eos ids beside the first one stop a request as stop ids of its own do; all of them are what
-/// min_tokens keeps off.
+/// Further eos ids stop a request like its own stop ids; min_tokens masks all of them.
 void add_stop_ids(SamplingParams& params, std::optional<TokenId> eos,
                   const std::vector<TokenId>& model_eos_ids) {
   const auto add = [](SharedVector<TokenId>& ids, TokenId id) {
@@ -46,7 +44,7 @@ std::size_t bytes_of(const std::vector<std::string>& texts) {
 std::size_t bytes_of(const Prompt& prompt) {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) return tokens->token_ids.size();
   const auto* chat = std::get_if<ChatPrompt>(&prompt);
-  // A client's own template may do anything.
+  // A client's own template may use any of them.
   const bool is_any = chat != nullptr && !chat->chat_template.empty();
   return text_bytes(prompt) + (is_any ? WorkQueue::kLongBytes : 0);
 }
@@ -101,7 +99,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size(), context.limits));
   const bool resubmitted = !request.emitted.empty();
   if (resubmitted && request.emitted.size() != static_cast<std::size_t>(params.n)) {
-    return invalid_argument("the request goes on behind the tokens of " +
+    return invalid_argument("the request continues the tokens of " +
                                 std::to_string(request.emitted.size()) + " samples, n is " +
                                 std::to_string(params.n),
                             "n");
@@ -121,7 +119,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   sample.prompt_token_ids = processed.output.prompt_token_ids;
   sample.params = params;
   sample.params.n = 1;
-  // Texts are the OutputProcessor's: the engine has their tokens.
+  // Stop strings are handled by the OutputProcessor: the engine sees only tokens.
   sample.params.stop = {};
   sample.params.bad_words = {};
   sample.arrival_time = request.arrival_time;
@@ -130,8 +128,8 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   sample.limits = request.limits;
   sample.age_s = request.age_s;
   if (resubmitted) {
-    sample.limits.max_queue_time_s = 0;   // it has run before
-    if (sample.params.prompt_logprobs) {  // they have been given
+    sample.limits.max_queue_time_s = 0;   // it was scheduled before
+    if (sample.params.prompt_logprobs) {  // they were already returned
       sample.params.prompt_logprobs.reset();
       sample.params.skip_reading_prefix_cache = reads_no_cache;
     }
@@ -219,7 +217,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   if (!rendered.media.empty()) {
     return Error{ErrorCode::kUnsupported,
                  "messages have " + std::to_string(rendered.media.size()) + " items of type " +
-                     rendered.media.front().modality + ", this server takes text only",
+                     rendered.media.front().modality + ", this server supports text only",
                  "messages"};
   }
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
@@ -236,7 +234,7 @@ Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int3
                                 std::to_string(options_.max_model_len),
                             "truncate_prompt_tokens");
   }
-  // What is generated needs its place too.
+  // Generated tokens need room, too.
   if (num_kept == -1) {
     num_kept = std::max(options_.max_model_len - params.max_tokens.value_or(1), 1);
   }
@@ -268,8 +266,8 @@ Result<void> InputProcessor::check_text(std::string_view text, const std::string
   if (text.size() / longest_token_bytes_ <= limit) return {};
   return invalid_argument(field + " has " + std::to_string(text.size()) +
                               " bytes, max_model_len is " + std::to_string(limit) +
-                              " tokens, of which none has more than " +
-                              std::to_string(longest_token_bytes_) + " bytes",
+                              " tokens of at most " + std::to_string(longest_token_bytes_) +
+                              " bytes",
                           field);
 }
 
@@ -280,7 +278,7 @@ Result<void> InputProcessor::check_size(const SamplingParams& params,
   if (params.n == 1 || params.n * num_tokens <= options_.max_request_tokens) return {};
   return invalid_argument("the request has " + std::to_string(params.n) + " samples of " +
                               std::to_string(num_tokens) +
-                              " tokens (prompt and max_tokens), together they may have " +
+                              " tokens (prompt and max_tokens), the limit of all together is " +
                               std::to_string(options_.max_request_tokens) + " (max_request_tokens)",
                           "n");
 }

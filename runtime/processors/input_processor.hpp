@@ -1,5 +1,5 @@
 #pragma once
-// Text to tokens, and the checks of what a client asks for.
+// Tokenization and validation of requests.
 
 #include <cstdint>
 #include <memory>
@@ -16,70 +16,70 @@
 
 namespace troupe {
 
-/// What the InputProcessor knows of the model beside its tokenizer.
+/// Model properties that the InputProcessor needs besides the tokenizer.
 struct InputProcessorOptions {
   std::int32_t max_model_len = 0;
-  std::int32_t vocab_size = 0;          ///< rows of the model's embedding
+  std::int32_t vocab_size = 0;          ///< rows of the embedding
   std::vector<TokenId> eos_token_ids;   ///< of generation_config.json
   std::int32_t max_logprobs = 20;       ///< kAllLogprobs: no limit
   std::int32_t max_num_samples = 1024;  ///< of one request: SamplingParams::n
-  /// Of one request: for each sample, those of its prompt and max_tokens. One sample may always
-  /// have as many as fit.
+  /// Of one request: prompt and max_tokens, summed over its samples. A single sample is limited by
+  /// the model only.
   std::int64_t max_request_tokens = 1 << 20;
   std::size_t max_num_bad_words = 128;  ///< counted as token sequences
   double max_input_time_s = 0;          ///< for one prompt; 0: no limit
 };
 
-/// Of the texts that are rendered and tokenised.
+/// The size of the texts to render and tokenize.
 [[nodiscard]] std::size_t text_bytes(const Prompt& prompt) noexcept;
-/// What it will cost to prepare, in bytes of text.
+/// The cost of preparing a request, in bytes of text.
 [[nodiscard]] std::size_t input_bytes(const GenerateRequest& request);
 [[nodiscard]] std::size_t input_bytes(const RenderRequest& request);
 
-/// What a call may not take from the world itself.
+/// External inputs of a call.
 struct InputContext {
   ChatClock clock;
   WorkLimits limits;
 };
 
-/// Owns the tokenizer and the chat templates. What it makes of a request depends on its arguments
-/// alone. Called by the InputProcessor actor; any number of threads may call one object.
+/// Owns the tokenizer and the chat templates. The result for a request depends only on the
+/// arguments. Used by the InputProcessor actor; thread-safe.
 class InputProcessor {
  public:
-  /// `chat_renderer` may be null: chat prompts are then refused.
+  /// `chat_renderer` may be null: chat prompts are then rejected.
   InputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
                  std::shared_ptr<ChatRenderer> chat_renderer, InputProcessorOptions options);
 
-  /// Renders, tokenises, checks and completes a request, and makes one EngineCoreRequest per
+  /// Renders, tokenizes, validates and completes a request, and creates one EngineCoreRequest per
   /// sample: sample i has id + i and the seed of the request + i.
   ///
-  /// Draws depend on `params.seed`; without one, on `params.philox_key`, which the RequestRouter
-  /// has drawn (a request that is submitted again brings its key, so that it goes on with the
-  /// tokens it would have had).
+  /// Sampling depends on `params.seed`; without one, on `params.philox_key` from the RequestRouter
+  /// (a resubmitted request has its old key, so that it continues with the tokens it would have
+  /// had).
   ///
-  /// The text of a TokensPrompt has its special tokens.
+  /// The text of a TokensPrompt includes its special tokens.
   ///
-  /// A request with `emitted` makes none for the samples that have ended; the others go on behind
-  /// their tokens, and the prompt is not scored again.
+  /// For a request with `emitted`, finished samples get no EngineCoreRequest; the others continue
+  /// after their tokens, and no prompt log-probabilities are computed.
   ///
-  /// Errors: kInvalidArgument with the field at fault, also for one that takes too long; those of
-  /// the chat renderer; kAborted, it was cancelled.
+  /// Errors: kInvalidArgument with the invalid field, also for a timeout; those of the chat
+  /// renderer; kAborted if it was cancelled.
   Result<ProcessedRequest> process(GenerateRequest request, const InputContext& context) const;
 
-  /// What a prompt becomes. For a TokensPrompt: its text, special tokens kept.
+  /// Renders or tokenizes a prompt. For a TokensPrompt: its text, with special tokens.
   [[nodiscard]] RenderReply render(const RenderRequest& request, const InputContext& context) const;
 
-  /// Of work that begins at `now`; whoever sets the flag ends it.
+  /// Limits of work that begins at `now`; setting the flag cancels it.
   [[nodiscard]] WorkLimits limits_of_work(std::shared_ptr<const std::atomic<bool>> cancelled,
                                           std::chrono::steady_clock::time_point now) const;
 
  private:
   struct TokenizedPrompt {
     std::vector<TokenId> token_ids;
-    std::string text;  // of a TokensPrompt only if it is asked for
+    std::string text;  // of a TokensPrompt only if requested
   };
 
-  /// `must_fit`: a text that cannot have as few tokens as the model takes is not encoded.
+  /// `must_fit`: a text that certainly exceeds the model's maximum length is not encoded.
   Result<TokenizedPrompt> tokenize(const Prompt& prompt, const InputContext& context,
                                    bool must_fit) const;
   Result<TokenizedPrompt> try_tokenize(const Prompt& prompt, const InputContext& context,
@@ -92,13 +92,13 @@ class InputProcessor {
   Result<void> check_size(const SamplingParams& params, std::size_t num_prompt_tokens) const;
   Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens,
                                const WorkLimits& limits) const;
-  /// That of a deadline names the option that sets it.
+  /// Adds the option that sets the limit to a deadline error.
   [[nodiscard]] Error with_limit(Error error) const;
 
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::shared_ptr<ChatRenderer> chat_renderer_;
   InputProcessorOptions options_;
-  std::size_t longest_token_bytes_ = 1;  // as the vocabulary has it
+  std::size_t longest_token_bytes_ = 1;  // in the vocabulary
 };
 
 }  // namespace troupe

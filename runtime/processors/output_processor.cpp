@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// Owns the samples of one request, and what goes out with its first output.
+/// Owns the samples of one request, and the data of its first output.
 class OutputRequestState {
  public:
   OutputRequestState(OutputRequest added, const std::shared_ptr<const Tokenizer>& tokenizer)
@@ -36,10 +36,10 @@ class OutputRequestState {
     return request.params.output_kind == OutputKind::kFinalOnly;
   }
   void add_prompt_logprobs(const PromptLogprobs& added, TokenStrings& strings);
-  /// A RequestOutput without samples; the first one carries what belongs to the prompt.
+  /// A RequestOutput without samples; the first one has the prompt's data.
   [[nodiscard]] RequestOutput start_output();
   void append_sample(OutputSample& sample, RequestOutput& output);
-  /// Its last sample ends, and the client has got, and will get, no token.
+  /// Its last sample ends without any token for the client, now or before.
   [[nodiscard]] bool comes_to_nothing() const;
   [[nodiscard]] RequestOutput output_of(OutputSample& sample);
   [[nodiscard]] RequestOutput output_of_all();
@@ -57,7 +57,8 @@ class OutputRequestState {
 
 namespace {
 
-/// Of samples that are handed out together: the prompt is one, the work is that of all.
+/// Merges the statistics of samples returned together: the prompt is counted once, the computed
+/// tokens are summed.
 PrefillStats join(const PrefillStats& a, const PrefillStats& b) {
   return {.num_prompt_tokens = std::max(a.num_prompt_tokens, b.num_prompt_tokens),
           .num_computed_tokens = a.num_computed_tokens + b.num_computed_tokens,
@@ -70,7 +71,7 @@ PrefillStats join(const PrefillStats& a, const PrefillStats& b) {
 
 }  // namespace
 
-/// Every sample computes them; those that come before the first output count.
+/// Every sample computes them; those that arrive before the first output count.
 void OutputRequestState::add_prompt_logprobs(const PromptLogprobs& added, TokenStrings& strings) {
   if (had_output_) return;
   const std::span<const TokenId> prompt = request.prompt_token_ids;
@@ -128,13 +129,13 @@ RequestOutput OutputRequestState::output_of_all() {
 
 namespace {
 
-/// What a step's metrics and the sample's times take from an output.
+/// Updates a step's metrics and the sample's times from an output.
 void count(const EngineCoreOutput& output, std::int32_t num_prompt_tokens, OutputSample& sample,
            IterationStats& stats) {
   RequestTimes& times = sample.times;
   for (const EngineEvent& event : output.events) {
     if (event.kind == EngineEventKind::kQueued) times.queued = event.time;
-    // A request that was preempted is scheduled again: the first time counts.
+    // A preempted request is scheduled again: the first time counts.
     if (event.kind == EngineEventKind::kScheduled && times.scheduled == 0) {
       times.scheduled = event.time;
     }
@@ -198,12 +199,12 @@ void OutputProcessor::process_one(EngineCoreOutput& output, ProcessedOutputs& pr
     sample.prefill_stats = output.prefill_stats;
     sample.num_cached_tokens = output.prefill_stats->num_cached_tokens;
   }
-  // Time that is up is an error only if there is nothing to show for it.
+  // A timeout is an error only if there is no output.
   const bool failed = output.finish_reason == FinishReason::kTimeout
                           ? state.comes_to_nothing()
                           : output.error || output.finish_reason == FinishReason::kError;
   if (failed) {
-    samples_.erase(found);  // the engine has ended this one itself
+    samples_.erase(found);  // the engine has already finished this one
     end_request(state, output.finish_reason.value_or(FinishReason::kError),
                 output.error.value_or(Error{
                     ErrorCode::kInternal, "the engine ended the request without a reason", {}}),

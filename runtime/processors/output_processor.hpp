@@ -1,5 +1,5 @@
 #pragma once
-// Tokens to text, stop strings, log-probabilities, and the joining of a request's samples.
+// Detokenization, stop strings, log-probabilities, and merging of a request's samples.
 
 #include <memory>
 #include <optional>
@@ -16,20 +16,20 @@ namespace troupe {
 class OutputRequestState;
 class TokenStrings;
 
-/// What a call of the OutputProcessor gives rise to.
+/// The results of a call of the OutputProcessor.
 struct ProcessedOutputs {
   RequestOutputs to_frontend;
-  std::vector<RequestId> to_abort;  ///< samples that the Scheduler still runs, but need not
+  std::vector<RequestId> to_abort;  ///< samples that the Scheduler still runs but need not
 };
 
-/// Owns, per request, its detokenizers and what is not yet handed out. Every request that is added
-/// ends in exactly one RequestOutput with `finished` set; outputs of requests that are not known
-/// (any more) are ignored. Called by the OutputProcessor actor.
+/// Owns, per request, its detokenizers and pending output. Every added request ends in exactly one
+/// RequestOutput with `finished` set; outputs of unknown requests are ignored. Used by the
+/// OutputProcessor actor.
 ///
-/// What is handed out, by OutputKind: kDelta, what is new; kCumulative, everything since the
-/// start, in both cases one RequestOutput for each sample that goes on; kFinalOnly, one
-/// RequestOutput with all samples by index when the last one ends. With n > 1 `finished` is set on
-/// the last sample's end. An error of one sample ends the whole request.
+/// Output by OutputKind: kDelta, new tokens; kCumulative, everything since the start, in both cases
+/// one RequestOutput per sample that has output; kFinalOnly, one RequestOutput with all samples by
+/// index when the last one ends. With n > 1 `finished` is set when the last sample ends. An error
+/// of one sample ends the whole request.
 class OutputProcessor {
  public:
   explicit OutputProcessor(std::shared_ptr<const Tokenizer> tokenizer);
@@ -37,19 +37,19 @@ class OutputProcessor {
   OutputProcessor(const OutputProcessor&) = delete;
   OutputProcessor& operator=(const OutputProcessor&) = delete;
 
-  /// Expects the outputs of all samples of a request. With `emitted` the request goes on behind
-  /// these tokens: their text counts as handed out (but for kCumulative, which repeats it), and so
-  /// does what belongs to the prompt. Pre: no sample's id is known; not all samples have ended.
+  /// Registers all samples of a request. With `emitted` the request continues after these tokens:
+  /// their text counts as returned (except for kCumulative, which repeats it), and so does the
+  /// prompt's data. Pre: no sample's id is known; not all samples have finished.
   void add(OutputRequest request);
 
-  /// Takes the outputs of one step. The times of `outputs` enter the statistics.
+  /// Processes the outputs of one step. The times of `outputs` are used for statistics.
   [[nodiscard]] ProcessedOutputs process(EngineCoreOutputs outputs);
 
-  /// Ends requests, each named by the id of its first sample, with finish_reason abort. There are
-  /// no statistics in the result.
+  /// Ends requests, identified by their first sample's id, with finish_reason abort. The result has
+  /// no statistics.
   [[nodiscard]] ProcessedOutputs abort(std::span<const RequestId> ids);
 
-  /// Requests that have not ended.
+  /// Unfinished requests.
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
 
  private:

@@ -28,7 +28,8 @@ OutputSample::OutputSample(const OutputRequest& request, std::int32_t index,
   if (request.emitted.empty()) return;
   const EmittedSample& emitted = request.emitted[static_cast<std::size_t>(index)];
   const std::vector<TokenId>& tokens = emitted.token_ids;
-  if (emitted.finished) finish_reason_ = FinishReason::kStop;  // as its client knows it
+  // As its client has already been told.
+  if (emitted.finished) finish_reason_ = FinishReason::kStop;
   detokenizer_.skip(tokens);
   if (request.params.output_kind != OutputKind::kDelta) token_ids_ = tokens;
   if (request.params.logprobs) context_ = tokens;

@@ -27,8 +27,8 @@ std::vector<RequestId> RequestClients::remove_client(Client client) {
 Result<RequestId> RequestClients::add(Client client, RequestId own_id, std::int32_t num_ids,
                                       bool joins) {
   if (find(client, own_id)) {
-    return invalid_argument("id " + to_string(own_id) + " is another live request's of this client",
-                            "id");
+    return invalid_argument(
+        "id " + to_string(own_id) + " is in use by another live request of this client", "id");
   }
   const RequestId id = allocate(num_ids);
   ids_.at(client).emplace(own_id, id);

@@ -19,7 +19,7 @@ double deadline(const GenerateRequest& request, double limit_s) {
   return limit_s > 0 ? request.arrival_time + limit_s : kNever;
 }
 
-/// Who has been given something has been scheduled.
+/// A request with output has been scheduled.
 double queue_deadline(const GenerateRequest& request) {
   return request.emitted.empty() ? deadline(request, request.limits.max_queue_time_s) : kNever;
 }
@@ -93,8 +93,8 @@ std::vector<RequestJournal::Submission> RequestJournal::take_submissions(Coordin
   return submissions;
 }
 
-/// An empty group if there is one, else one that will come back, and be empty, else the one with
-/// the fewest requests: they run to their end there, and it gets no others.
+/// Chooses an empty group if there is one, else one that will return and be empty, else the one
+/// with the fewest requests: they finish there, and it gets no others.
 void RequestJournal::choose_quarantine() {
   if (!in_quarantine()) return quarantine_.reset();
   if (quarantine_ && groups_[*quarantine_].open) return;
@@ -274,7 +274,7 @@ RequestOutputs RequestJournal::expire(double now) {
       end_with(current, queue_time_error(age_s, request.limits), std::nullopt, ended);
     } else if (request_deadline(request) > now) {
       continue;
-    } else if (has_tokens(request)) {  // which are its answer
+    } else if (has_tokens(request)) {  // they are its output
       end_with(current, std::nullopt, FinishReason::kTimeout, ended);
     } else {
       end_with(current, request_time_error(age_s, request.limits), std::nullopt, ended);

@@ -1,5 +1,5 @@
 #pragma once
-// Where the keys come from that the draws of requests without a seed depend on.
+// Random keys for sampling requests without a seed.
 
 #include <atomic>
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace troupe {
 
-/// Names a row of keys. No two who draw keys have the same one.
+/// Identifies a sequence of keys. Unique per generator.
 struct KeyStream {
   std::uint64_t seed = 0;
   std::uint64_t number = 0;
 };
 
-/// Owns how many keys of a stream have been drawn. A key is a function of seed, stream and count:
-/// an engine with a fixed seed draws the same ones each time it is started, and none of them twice
-/// while it lives. Thread-safe.
+/// Owns the number of keys drawn from a stream. A key is a function of seed, stream and count: an
+/// engine with a fixed seed draws the same keys after each start, and never one of them twice.
+/// Thread-safe.
 class RequestKeys {
  public:
   explicit RequestKeys(const KeyStream& stream)
       : key_(philox_bits(stream.seed, stream.number, kStreamDraw)) {}
 
-  /// Never 0, which stands for no key.
+  /// Never 0, which means no key.
   [[nodiscard]] std::uint64_t draw() {
     std::uint64_t key = 0;
     while (key == 0) key = philox_bits(key_, num_drawn_.fetch_add(1), 0);
@@ -30,7 +30,7 @@ class RequestKeys {
   }
 
  private:
-  static constexpr std::uint32_t kStreamDraw = 0xFFFFFFFF;  // no token is drawn with this index
+  static constexpr std::uint32_t kStreamDraw = 0xFFFFFFFF;  // an index not used for any token
   const std::uint64_t key_;
   std::atomic<std::uint64_t> num_drawn_{0};
 };

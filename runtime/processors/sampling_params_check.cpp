@@ -60,7 +60,7 @@ Result<void> check_num_logprobs(std::string_view field, std::optional<std::int32
   if (*value == kAllLogprobs) {
     return out_of_range(
         field, *value,
-        "at most " + std::to_string(limit) + "; the whole vocabulary is not offered here");
+        "at most " + std::to_string(limit) + "; the whole vocabulary is not supported");
   }
   RETURN_IF_ERROR(check_at_least(field, *value, 0));
   if (*value <= limit) return {};
@@ -108,14 +108,14 @@ Result<void> check_repetition_detection(const SamplingParams& params) {
   return {};
 }
 
-/// Keeps the first of each.
+/// Removes duplicates, keeping the first of each.
 void remove_repeated(SharedVector<TokenId>& token_ids) {
   if (token_ids.size() < 2) return;
   std::unordered_set<TokenId> seen;
   std::erase_if(token_ids.edit(), [&](TokenId token) { return !seen.insert(token).second; });
 }
 
-/// Sorted, each once: as the sampler reads them.
+/// Sorts and removes duplicates, as the sampler requires.
 void sort_unique(SharedVector<TokenId>& token_ids) {
   if (token_ids.size() < 2) return;
   std::vector<TokenId>& ids = token_ids.edit();
@@ -124,7 +124,7 @@ void sort_unique(SharedVector<TokenId>& token_ids) {
   ids.shrink_to_fit();
 }
 
-/// The bias that comes last counts, within what is allowed.
+/// The last bias of a token counts; biases are clamped.
 Result<void> normalize_logit_bias(SharedVector<std::pair<TokenId, float>>& logit_bias,
                                   std::int32_t vocab_size) {
   if (logit_bias.empty()) return {};
@@ -173,9 +173,8 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
   RETURN_IF_ERROR(normalize_logit_bias(params.logit_bias, limits.vocab_size));
   RETURN_IF_ERROR(check_repetition_detection(params));
   if (params.structured_outputs) {
-    // It would wait for its grammar for ever.
-    return invalid_argument("structured_outputs is not supported: there are no grammars yet",
-                            "structured_outputs");
+    // It would wait for its grammar forever.
+    return invalid_argument("structured_outputs is not supported", "structured_outputs");
   }
 
   if (params.greedy()) {
@@ -198,7 +197,7 @@ Result<std::vector<std::vector<TokenId>>> tokenize_bad_words(const Tokenizer& to
   for (const std::string& word : words) {
     const std::size_t start = word.find_first_not_of(" \t\n\v\f\r");
     if (start == std::string::npos) {
-      // A word of white space means just that.
+      // A word of white space is taken literally.
       ASSIGN_OR_RETURN(auto ids, tokenizer.encode(word, false, limits));
       if (!ids.empty()) sequences.push_back(std::move(ids));
       continue;

@@ -1,5 +1,5 @@
 #pragma once
-// Bringing a client's sampling parameters into the form that the engine expects.
+// Normalizes and validates a client's sampling parameters.
 
 #include <cstdint>
 #include <string>
@@ -17,13 +17,13 @@ struct SamplingLimits {
   std::int32_t max_num_samples = 1024;  ///< SamplingParams::n
 };
 
-/// Normalises in vLLM's order (temperature floor, seed -1, repeated stop ids), checks every field
-/// against its range, and switches off what a greedy request does not use (top_p, top_k, min_p).
+/// Normalizes in vLLM's order (temperature floor, seed -1, duplicate stop ids), checks every field
+/// against its range, and disables what a greedy request does not use (top_p, top_k, min_p).
 /// Errors: kInvalidArgument that names field, value and range.
 Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLimits& limits);
 
-/// The token sequences to forbid: each word as it stands at the start of a text, and behind a space
-/// where that gives another first token and no other length.
+/// The token sequences to forbid: each word as at the start of a text, and after a space if that
+/// gives a different first token and the same length.
 Result<std::vector<std::vector<TokenId>>> tokenize_bad_words(const Tokenizer& tokenizer,
                                                              const std::vector<std::string>& words,
                                                              const WorkLimits& limits = {});

@@ -27,7 +27,7 @@ const std::string& TokenStrings::text_alone(TokenId id) {
   const auto [entry, is_new] = texts_.try_emplace(id);
   if (is_new) {
     entry->second = tokenizer_->decode({&id, 1}, false);
-    // Decoders of the SentencePiece kind drop the space that starts a text.
+    // SentencePiece-style decoders drop the space at the start of a text.
     const auto token = tokenizer_->id_to_token(id);
     if (token && token->starts_with(kMetaspace) && !entry->second.starts_with(' ')) {
       entry->second.insert(0, 1, ' ');
@@ -44,7 +44,7 @@ std::string TokenStrings::completed_text(TokenId id, std::span<const TokenId> co
     ids.push_back(id);
     const std::string whole = tokenizer_->decode(ids, false);
     if (whole.ends_with(unicode::kReplacement)) continue;
-    // The tokens directly before that have no text of their own belong to this one.
+    // Preceding tokens without text of their own belong to this one.
     std::size_t num_complete = count;
     while (num_complete > 0 &&
            text_alone(before[num_complete - 1]).ends_with(unicode::kReplacement)) {

@@ -1,5 +1,5 @@
 #pragma once
-// What a single token looks like in lists of log-probabilities.
+// The text of single tokens in lists of log-probabilities.
 
 #include <memory>
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace troupe {
 
-/// Owns the strings of the tokens seen so far (bounded by the vocabulary). Used by the
+/// Caches the strings of the tokens seen so far (bounded by the vocabulary). Used by the
 /// OutputProcessor.
 class TokenStrings {
  public:
@@ -20,9 +20,9 @@ class TokenStrings {
 
   explicit TokenStrings(std::shared_ptr<const Tokenizer> tokenizer);
 
-  /// The text of `id` behind `context` (the tokens before it; the last kMaxContext are looked at).
-  /// A token that ends within a character has no text; the one that completes the character has
-  /// all of it.
+  /// The text of `id` after `context` (the preceding tokens, of which the last kMaxContext are
+  /// used). A token that ends within a character has no text; the one that completes the character
+  /// has all of it.
   [[nodiscard]] std::string text(TokenId id, std::span<const TokenId> context);
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Who has been served least.
+// Fair queueing of tenants.
 
 #include <cstdint>
 #include <unordered_map>
@@ -8,20 +8,20 @@ namespace troupe {
 
 /// The Virtual Token Counter (VTC: Sheng et al., "Fairness in Serving Large Language Models", arXiv
 /// 2401.00588): fair queueing whose virtual time is the work done for each tenant. Owns a counter
-/// per tenant, in prompt tokens computed; an output token weighs kOutputTokenWeight of them. A
-/// tenant that had nothing to do starts again no lower than the least served of the others
-/// ("counter lift"): who pauses saves nothing up.
+/// per tenant, in computed prompt tokens; an output token weighs kOutputTokenWeight of them. A
+/// tenant that becomes active again starts no lower than the least served active tenant ("counter
+/// lift"): idle time earns no credit.
 ///
-/// Hence, as long as two tenants both have requests waiting, what they are served differs by no
-/// more than a constant, whatever either of them sends.
+/// Hence, while two tenants both have requests waiting, the service that they get differs by at
+/// most a constant, whatever either of them sends.
 class FairShare {
  public:
-  static constexpr double kOutputTokenWeight = 2;  ///< as the paper has it
+  static constexpr double kOutputTokenWeight = 2;  ///< as in the paper
 
-  /// One more request of the tenant waits or runs; one fewer does.
+  /// One more request of the tenant waits or runs; or one fewer.
   void enter(std::uint32_t tenant);
   void leave(std::uint32_t tenant);
-  /// Tokens that were computed for a request; those found in the prefix cache cost nothing.
+  /// Tokens computed for a request; prefix-cache hits are free.
   void serve(std::uint32_t tenant, std::int32_t num_prompt_tokens, std::int32_t num_output_tokens);
 
   [[nodiscard]] double served(std::uint32_t tenant) const;

@@ -1,6 +1,6 @@
 #pragma once
-// What the Scheduler needs of structured output: somebody who makes grammars, and what a grammar
-// says of a request's next token.
+// The Scheduler's interfaces to structured output: the compiler of grammars, and a request's
+// grammar.
 
 #include <cstdint>
 #include <functional>
@@ -13,18 +13,18 @@
 
 namespace troupe {
 
-/// One request's grammar and how far its output has come in it. Used by the Scheduler only: it
-/// fills the rows of a step while the workers compute it.
+/// One request's grammar and its matcher state. Used by the Scheduler only, which fills the bitmask
+/// of a step while the workers run the model.
 class Grammar {
  public:
   virtual ~Grammar() = default;
-  /// The next token. False: it does not fit, and nothing has changed.
+  /// Advances by a token. False: the token is not accepted, and nothing has changed.
   virtual bool accept(TokenId token) = 0;
-  /// Takes the last num_tokens accepted tokens back. Pre: there are as many.
+  /// Reverts the last num_tokens accepted tokens. Pre: there are as many.
   virtual void rollback(std::size_t num_tokens) = 0;
-  /// 32-bit words of a row: a bit for each token of the vocabulary.
+  /// 32-bit words per row: one bit per token of the vocabulary.
   [[nodiscard]] virtual std::size_t words_per_row() const = 0;
-  /// Bit t % 32 of row[t / 32] says whether token t may come next. Pre: row.size() ==
+  /// Bit t % 32 of row[t / 32] tells whether token t is allowed next. Pre: row.size() ==
   /// words_per_row().
   virtual void fill_bitmask(std::span<std::int32_t> row) const = 0;
 };

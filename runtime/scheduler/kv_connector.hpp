@@ -1,7 +1,8 @@
 #pragma once
-// The Scheduler's side of a KV connector: KV that comes from elsewhere (another engine, a store)
-// instead of being computed, and KV that is fetched from here. Its other side is in the workers;
-// the two speak through the metadata of a step and the KVConnectorOutput of its result.
+// The Scheduler's side of a KV connector: KV that is loaded from elsewhere (another engine, a
+// store) instead of being computed, and KV that others load from here. Its other side is in the
+// workers; the two communicate through the metadata of a step and the KVConnectorOutput of its
+// result.
 
 #include <cstdint>
 #include <optional>
@@ -14,23 +15,23 @@
 
 namespace troupe {
 
-/// Called by the Scheduler only, on its thread; must not block. Tokens are counted from a request's
-/// first.
+/// Called by the Scheduler only, on its thread; must not block. Token counts start at a request's
+/// first token.
 class KVConnector {
  public:
   virtual ~KVConnector() = default;
 
   struct Match {
     std::int32_t num_tokens = 0;  ///< beyond the local ones
-    bool async = false;           ///< loaded in the background, over several steps
+    bool async = false;           ///< loaded asynchronously, over several steps
   };
-  /// What could be loaded behind num_local_tokens, a multiple of the block size. None: not known
-  /// yet, to be asked again in a later step. May be asked several times for one request.
+  /// What can be loaded after num_local_tokens, a multiple of the block size. nullopt: not known
+  /// yet, to be queried again in a later step. May be called several times for one request.
   [[nodiscard]] virtual std::optional<Match> get_num_new_matched_tokens(
       const RequestState& request, std::int32_t num_local_tokens) = 0;
 
-  /// The request has its blocks. num_external_tokens of them (0: none), behind the local ones, are
-  /// to be loaded. Called again, with 0, when a request goes on after a load in the background.
+  /// The request has its blocks. num_external_tokens of them (0: none), after the local ones, are
+  /// to be loaded. Called again, with 0, when a request continues after an asynchronous load.
   virtual void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
                                         std::int32_t num_external_tokens) = 0;
 
@@ -38,17 +39,17 @@ class KVConnector {
     bool delay_free = false;         ///< keep the blocks until they are reported as sent
     std::string kv_transfer_params;  ///< for the client: a JSON object, or empty
   };
-  /// The request has ended, by request.status. `blocks` are those of its computed tokens.
+  /// The request has finished, see request.status. `blocks` are those of its computed tokens.
   [[nodiscard]] virtual Finished request_finished(const RequestState& request,
                                                   const BlockTable& blocks) = 0;
 
-  /// For the workers, with every step.
+  /// Metadata for the workers, with every step.
   [[nodiscard]] virtual std::string build_connector_metadata(const SchedulerOutput&) { return {}; }
   virtual void update_connector_output(const KVConnectorOutput&) {}
 
-  /// Blocks will become free without anybody losing theirs: wait rather than preempt.
+  /// Blocks will become free without a preemption: wait rather than preempt.
   [[nodiscard]] virtual bool has_pending_block_frees() const { return false; }
-  /// Forgets what it stores elsewhere; false if it cannot.
+  /// Clears its external store; false if it cannot.
   virtual bool reset_cache() { return false; }
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// Where the Scheduler's questions go. In a test the answer is there at once; in the actor a port
-// sends a message, and sets the Reply when the answer arrives, on the Scheduler's own thread.
-// Order matters: a port hands everything over in the order of the calls.
+// The Scheduler's interface to the caches. In tests the reply is immediate; in the actor a port
+// sends a message, and sets the Reply when the answer arrives, on the Scheduler's thread. A port
+// forwards everything in the order of the calls.
 
 #include "messages/cache.hpp"
 #include "messages/encoder_cache.hpp"

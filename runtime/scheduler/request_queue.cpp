@@ -36,7 +36,7 @@ RequestState* RequestQueue::front() const {
   CHECK(!empty());
   if (policy_ == SchedulingPolicy::kPriority) return *sorted_.begin();
   if (policy_ == SchedulingPolicy::kFcfs) return fifo_.front();
-  // Of equally served tenants, whose request came first.
+  // Among equally served tenants, the one whose request came first.
   const auto before = [this](const auto& a, const auto& b) {
     const double served_a = fair_share_.served(a.first);
     const double served_b = fair_share_.served(b.first);

@@ -1,5 +1,5 @@
 #pragma once
-// Waiting requests, in the order in which they are to be admitted.
+// Waiting requests, in the order of admission.
 
 #include <deque>
 #include <map>
@@ -21,23 +21,23 @@ struct MoreUrgent {
   }
 };
 
-/// Does not own the requests. Under kPriority the place of a request follows from the order alone.
-/// Under kFair each tenant has a queue of its own, first come first served, and the front is that
-/// of the tenant served least; it moves as tenants are served.
+/// Does not own the requests. Under kPriority the position of a request follows from the order.
+/// Under kFair each tenant has a FIFO queue, and the front is that of the least served tenant; it
+/// changes as tenants are served.
 class RequestQueue {
  public:
-  /// `fair_share` must outlive the queue; only asked under kFair.
+  /// `fair_share` must outlive the queue; used under kFair only.
   RequestQueue(SchedulingPolicy policy, const FairShare& fair_share)
       : policy_(policy), fair_share_(fair_share) {}
 
   void push(RequestState* request);
   void prepend(RequestState* request);
-  /// Keeps the order of `requests`, in front of the others.
+  /// Puts `requests`, in their order, before the others.
   void prepend(const std::vector<RequestState*>& requests);
   /// Pre: !empty().
   [[nodiscard]] RequestState* front() const;
   RequestState* pop();
-  /// True if it was there.
+  /// True if it was in the queue.
   bool remove(RequestState* request);
   [[nodiscard]] bool contains(RequestState* request) const;
 
@@ -48,7 +48,7 @@ class RequestQueue {
   [[nodiscard]] std::vector<const RequestState*> list() const;
 
  private:
-  /// The queue that the request is in, or goes to. Pre: not kPriority.
+  /// The queue that the request is in, or would be added to. Pre: not kPriority.
   [[nodiscard]] std::deque<RequestState*>& fifo_of(const RequestState& request);
 
   SchedulingPolicy policy_;

@@ -53,7 +53,7 @@ RequestState::RequestState(EngineCoreRequest request)
 
 namespace {
 
-/// The last `pattern` tokens have occurred `count` times in a row.
+/// Whether the last `pattern` tokens occur `count` times in a row.
 bool repeats(std::span<const TokenId> outputs, std::size_t pattern, std::size_t count) {
   const auto tail = outputs.last(pattern * count);
   // Equal to itself shifted by one pattern.

@@ -1,5 +1,5 @@
 #pragma once
-// A request as the Scheduler sees it.
+// The Scheduler's state of a request.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace troupe {
 
-/// The order matters: everything behind kPreempted has finished.
+/// The order matters: everything after kPreempted is finished.
 enum class RequestStatus : std::uint8_t {
   kWaiting = 1,
   kWaitingForGrammar,
@@ -40,12 +40,12 @@ enum class RequestStatus : std::uint8_t {
 /// Pre: finished, or a session that waits for its next chunk (which reports a stop).
 [[nodiscard]] FinishReason finish_reason(RequestStatus status);
 
-/// KV that is loaded in the background, by a KV connector.
+/// State of an asynchronous load by a KV connector.
 enum class KVLoad : std::uint8_t {
   kNone,
   kToStart,     ///< the connector has it, but there were not enough blocks
-  kInProgress,  ///< the blocks are taken
-  kFinished,    ///< with or without success; until the request is admitted
+  kInProgress,  ///< the blocks are allocated
+  kFinished,    ///< successful or not; until the request is admitted
 };
 
 inline constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -70,7 +70,7 @@ struct RequestState {
     return num_computed_tokens > 0 || status == RequestStatus::kWaitingForRemoteKVs;
   }
 
-  /// When its time is up.
+  /// The next deadline.
   [[nodiscard]] double next_deadline() const noexcept {
     return std::min(queue_deadline, request_deadline);
   }
@@ -83,15 +83,15 @@ struct RequestState {
   std::uint64_t sequence = 0;  ///< order of adding
   RequestLimits limits;
   double arrival = 0;                ///< engine clock
-  double queue_deadline = kNever;    ///< engine clock; not after it was scheduled once
+  double queue_deadline = kNever;    ///< engine clock; none after it was first scheduled
   double request_deadline = kNever;  ///< engine clock
   SamplingParams params;
   std::optional<LoraRequest> lora;
-  std::vector<MultiModalFeature> mm_features;  ///< by rising offset
+  std::vector<MultiModalFeature> mm_features;  ///< by ascending offset
   bool pooling = false;
   bool resumable = false;
-  bool resubmitted = false;  ///< another engine has computed its prompt before
-  std::deque<std::optional<EngineCoreRequest>> next_chunks;  ///< of a session; none: its end
+  bool resubmitted = false;  ///< another engine computed its prompt before
+  std::deque<std::optional<EngineCoreRequest>> next_chunks;  ///< of a session; nullopt: its end
 
   /// The prompt, then the outputs. Samples of one request share their prompt until they run.
   SharedVector<TokenId> token_ids;
@@ -107,33 +107,33 @@ struct RequestState {
   std::int32_t num_stale_tokens = 0;         ///< of those, scheduled before a preemption
   bool drop_stale_output = false;
   std::int32_t num_preemptions = 0;
-  bool is_prefill_chunk = false;  ///< its prefill goes on after the last scheduled step
+  bool is_prefill_chunk = false;  ///< its prefill continues after the last scheduled step
   std::uint64_t next_decode_step = 0;
   std::int32_t shared_prefix_boundary = 0;
-  bool deferred = false;                ///< the waiting scan has passed over it
-  std::int32_t num_bypasses = 0;        ///< others admitted before it although it came first
+  bool deferred = false;                ///< was skipped by the admission scan
+  std::int32_t num_bypasses = 0;        ///< later requests that were admitted before it
   std::int32_t num_hit_tokens = 0;      ///< found in the prefix cache when it was last admitted
-  std::int32_t num_charged_tokens = 0;  ///< kFair: of its first tokens, paid for by its tenant
+  std::int32_t num_charged_tokens = 0;  ///< kFair: of its first tokens, charged to its tenant
   bool takes_turns = false;             ///< kFair: counted among its tenant's requests
 
-  std::int32_t num_cached_estimate = 0;       ///< tokens of its longest cached prefix
+  std::int32_t num_cached_estimate = 0;       ///< length of its longest cached prefix
   std::optional<PrefillStats> prefill_stats;  ///< until they are reported
   std::vector<EngineEvent> events;
 
-  std::unique_ptr<Grammar> grammar;    ///< of a structured request, once it is compiled
-  std::optional<Error> grammar_error;  ///< it cannot be compiled
+  std::unique_ptr<Grammar> grammar;    ///< of a structured request, once compiled
+  std::optional<Error> grammar_error;  ///< compilation failed
   bool grammar_error_reported = false;
 
-  std::string kv_transfer_params;  ///< as the client gave them
+  std::string kv_transfer_params;  ///< as sent by the client
   KVLoad kv_load = KVLoad::kNone;
   bool kv_load_failed = false;  ///< from num_computed_tokens on
-  /// Ended, but its blocks are still read or written by the KV connector.
+  /// Finished, but its blocks are still read or written by the KV connector.
   bool holds_blocks_after_end = false;
-  std::uint64_t last_fence = 0;  ///< of the last step that it took part in
+  std::uint64_t last_fence = 0;  ///< of the last step that included it
 };
 
-/// Appends a token and says whether the request ends with it: sets status and stop_reason.
-/// Order: eos, stop ids, length; then, beyond min_tokens, repetition.
+/// Appends a token and checks whether the request ends with it: sets status and stop_reason. Order:
+/// eos, stop ids, length; then, beyond min_tokens, repetition.
 [[nodiscard]] bool append_and_check_stop(RequestState& request, TokenId token,
                                          std::int32_t max_model_len);
 

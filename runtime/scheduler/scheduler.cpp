@@ -36,7 +36,7 @@ Scheduler::Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCache
 
 Scheduler::~Scheduler() = default;
 
-// ---- requests come and go -----------------------------------------------------------------------
+// ---- adding and finishing requests --------------------------------------------------------------
 
 Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   now_ = now;
@@ -50,7 +50,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
     if (session.status != RequestStatus::kWaitingForStreamingRequest) {
       session.next_chunks.push_back(std::move(chunk));
     } else if (chunk) {
-      // Its arrival time, and with it its place under kPriority, changes.
+      // Its arrival time changes, and with it its position under kPriority.
       RequestQueue& queue = waiting_.contains(&session) ? waiting_ : holding_;
       const bool by_priority = config_.policy == SchedulingPolicy::kPriority;
       if (by_priority) queue.remove(&session);
@@ -98,7 +98,7 @@ void Scheduler::enqueue_waiting(RequestState* request) {
   if (request->status != RequestStatus::kWaiting) defer(*request);  // it cannot run yet
 }
 
-/// Counted as skipped, until it is admitted or ends.
+/// Counts as skipped until it is admitted or finished.
 void Scheduler::defer(RequestState& request) {
   if (!request.deferred) ++num_deferred_;
   request.deferred = true;
@@ -162,7 +162,7 @@ void Scheduler::finish(RequestState& request, RequestStatus status) {
   free_request(request);
 }
 
-/// The end of a request's life here; the caller has taken it out of the queues.
+/// Frees a finished request; the caller has removed it from the queues.
 void Scheduler::free_request(RequestState& request) {
   if (request.deferred) --num_deferred_;
   stop_clock(request);
@@ -176,7 +176,7 @@ void Scheduler::free_request(RequestState& request) {
   ended_.push_back(&request);
 }
 
-/// Nothing and nobody needs its blocks any more.
+/// Its blocks are no longer needed.
 void Scheduler::forget(RequestState& request) {
   if (request.holds_blocks_after_end) --num_holding_after_end_;
   if (must_defer_free(request)) free_blocks(request);
@@ -184,7 +184,7 @@ void Scheduler::forget(RequestState& request) {
   requests_.erase(request.id);
 }
 
-/// The request goes back to waiting; it keeps its tokens and computes them anew.
+/// Moves the request back to the waiting queue; it keeps its tokens, which are recomputed.
 void Scheduler::preempt(RequestState& request, bool drop_output) {
   free_blocks(request);
   unfinished_prefills_.erase(&request);
@@ -193,7 +193,7 @@ void Scheduler::preempt(RequestState& request, bool drop_output) {
   request.num_computed_tokens = 0;
   request.num_cached_estimate = 0;
   request.draft_token_ids.clear();
-  // Who must deliver KV has to compute it again anyway, together with the token.
+  // A producer of KV has to compute it again anyway, together with the token.
   drop_output |= connector_ != nullptr && config_.kv_transfer.producer;
   request.drop_stale_output =
       drop_output || (request.drop_stale_output && request.num_stale_tokens > 0);
@@ -232,7 +232,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
     output.block_copies = std::move(ops.block_copies);
     num_free_blocks_ = ops.num_free_blocks;
   }
-  // What an encoder-decoder model has encoded is reported as freed in the step after.
+  // Outputs encoded by an encoder-decoder model are reported as freed one step later.
   encoder_cache_touched_ |= config_.encoder_decoder;
   if (std::exchange(encoder_cache_touched_, false)) {
     TakeFreedEncoderOutputs question{take_encoder_updates()};
@@ -240,7 +240,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
     output.free_encoder_identifiers = std::move(freed.identifiers);
   }
   if (plan.scheduled.empty() && !kv_updates_.empty()) {
-    // Nothing asked for blocks: the statistics still want to know what ended requests gave back.
+    // No blocks were requested: the statistics still need what finished requests have freed.
     AllocateSlots question{.updates = take_kv_updates()};
     const SlotsAllocated answer = co_await kv_cache_.allocate(std::move(question));
     num_free_blocks_ = answer.num_free_blocks;
@@ -253,7 +253,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   co_return output;
 }
 
-/// A suspect is computed alone; the others keep their places.
+/// A suspect is computed alone; the others stay where they are.
 bool Scheduler::must_stand_back(const RequestState& request) const {
   const std::optional<RequestId> suspect = suspects_.current();
   return suspect && request.id != *suspect;
@@ -398,7 +398,7 @@ void Scheduler::advance_scheduled(const StepPlan& plan, SchedulerOutput& output)
   }
 }
 
-// ---- what the caches are told -------------------------------------------------------------------
+// ---- cache updates ------------------------------------------------------------------------------
 
 void Scheduler::tell_kv(KVCacheCommandKind kind, RequestId id, std::int32_t count) {
   kv_updates_.commands.push_back({kind, id, count});
@@ -451,8 +451,9 @@ EngineCoreOutputs Scheduler::blame_failed_step(const SchedulerOutput& step, cons
               kv("failures", suspects_.num_failures()), kv("suspects", suspects_.size()),
               kv("error", error.message));
   if (!blamed) return outputs;
-  log_warning("request failed alone", kv("id", value(*blamed)), kv("error", error.message));
-  // Its client may have left meanwhile: then its end has been told.
+  log_warning("request failed while running alone", kv("id", value(*blamed)),
+              kv("error", error.message));
+  // The client may have disconnected meanwhile: then its end was already reported.
   if (finish_requests({&*blamed, 1}, RequestStatus::kFinishedError).empty()) return outputs;
   outputs.outputs.push_back({.id = *blamed, .finish_reason = FinishReason::kError, .error = error});
   return outputs;
@@ -483,7 +484,7 @@ void Scheduler::reset_encoder_cache() {
   encoder_cache_touched_ = true;
 }
 
-// ---- questions ----------------------------------------------------------------------------------
+// ---- queries ------------------------------------------------------------------------------------
 
 std::int32_t Scheduler::num_unfinished_requests() const {
   if (pause_state_ == PauseState::kPausedAll) return 0;
@@ -498,7 +499,7 @@ bool Scheduler::has_requests() const {
 }
 
 bool Scheduler::is_blocked() const {
-  // Not so if somebody's end is yet to be told, or a request takes turns with other batches.
+  // Not if a finished request is not reported yet, or a request alternates between batches.
   return failures_.empty() && finished_ids_.empty() && ended_.empty() &&
          std::none_of(running_.begin(), running_.end(), [this](const RequestState* request) {
            return request->next_decode_step > step_;

@@ -1,6 +1,6 @@
 #pragma once
-// The Scheduler: which requests compute how many tokens in the next step, and what becomes of them
-// when the step's result is there. The algorithm is that of vLLM's v1 scheduler.
+// The Scheduler: decides how many tokens of which requests are computed in the next step, and
+// processes the step's result. The algorithm is that of vLLM's v1 scheduler.
 
 #include <cstdint>
 #include <deque>
@@ -33,25 +33,25 @@ namespace troupe {
 enum class PauseState : std::uint8_t { kUnpaused = 0, kPausedNew = 1, kPausedAll = 2 };
 
 /// Owns all request states, the running list, the two waiting queues (`holding_`: waiting with KV
-/// blocks, drained first; `waiting_`: without) and the token budgets. Asks the caches through the
-/// ports only.
+/// blocks, drained first; `waiting_`: without) and the token budgets. Accesses the caches through
+/// the ports only.
 ///
-/// With a KV connector, requests that have ended stay known until it lets their blocks go. It is
-/// told of them within the next schedule(), update_from_output(), reset_prefix_cache() or
+/// With a KV connector, finished requests stay known until it releases their blocks. It is notified
+/// of them within the next schedule(), update_from_output(), reset_prefix_cache() or
 /// release_ended().
 ///
-/// The owner (the actor, the replayer) drives: add_request at any time; while has_requests():
-/// schedule() -> workers -> update_from_output() -> update_draft_token_ids(). With async scheduling
-/// the next schedule() comes before the previous step's update_from_output(); updates come in the
-/// order of the steps.
+/// The owner (the actor, the replayer) drives the loop: add_request at any time; while
+/// has_requests(): schedule() -> workers -> update_from_output() -> update_draft_token_ids(). With
+/// async scheduling the next schedule() precedes the previous step's update_from_output(); updates
+/// are in the order of the steps.
 ///
-/// While schedule(), update_from_output() or reset_prefix_cache() is suspended, nothing else may be
-/// called: the owner keeps what arrives and hands it over afterwards. Destroying the suspended Task
-/// leaves the Scheduler unusable; it is for the owner's own end.
+/// While schedule(), update_from_output() or reset_prefix_cache() is suspended, no other function
+/// may be called: the owner queues requests and passes them on afterwards. Destroying the suspended
+/// Task leaves the Scheduler unusable; this is for shutdown of the owner.
 class Scheduler {
  public:
-  /// `encoder_cache` may be null for text-only models, `connector` if KV stays here. Pre: the
-  /// limits of `config` are consistent (max_num_batched_tokens >= max_num_seqs; without chunked
+  /// `encoder_cache` may be null for text-only models, `connector` if KV is not transferred. Pre:
+  /// the limits of `config` are consistent (max_num_batched_tokens >= max_num_seqs; without chunked
   /// prefill >= max_model_len).
   Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache,
             KVConnector* connector = nullptr);
@@ -59,56 +59,56 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  /// A new request, or the next chunk of the session with this id (not resumable: the session's
+  /// Adds a request, or the next chunk of the session with this id (not resumable: the session's
   /// end). `request.output_token_ids` count as outputs that were emitted before. Error: the id is
   /// in use by a request that is not a session.
   Result<void> add_request(EngineCoreRequest request, double now);
 
-  /// Ends requests from outside, with no output. Returns those that were alive, in the given order.
-  /// `status` is a finished one.
+  /// Finishes requests without output. Returns those that were alive, in the given order. `status`
+  /// is a finished one.
   std::vector<RequestId> finish_requests(std::span<const RequestId> ids, RequestStatus status);
   /// As finish_requests for every request, in the order of adding.
   std::vector<RequestId> finish_all_requests(RequestStatus status);
-  /// Ends every request with what it has, in the order of adding (FinishReason::kAbort).
+  /// Finishes every request with its output so far, in the order of adding (FinishReason::kAbort).
   EngineCoreOutputs abort_all_requests(double now);
 
-  /// The grammar of a structured request, which waits for it, or why there is none.
+  /// Sets the grammar that a structured request waits for, or the error.
   void set_grammar(RequestId id, Result<std::unique_ptr<Grammar>> grammar);
 
-  /// Ends the requests whose time is up (RequestLimits): each with FinishReason::kTimeout and an
-  /// error that names the limit, for the case that it has generated nothing yet.
+  /// Finishes requests whose time limits (RequestLimits) have passed: with FinishReason::kTimeout
+  /// and an error that names the limit, to be used if nothing was generated yet.
   EngineCoreOutputs expire_requests(double now);
-  /// When expire_requests() will have something to do, if nothing happens before; kNever if no
-  /// request has a limit.
+  /// When expire_requests() is due next; kNever if no request has a limit.
   [[nodiscard]] double next_deadline() const noexcept;
 
-  /// Plans the next step. `defer_prefills`: as long as something decodes, no prefill runs and none
-  /// is admitted (unless capacity alone had kept requests waiting).
+  /// Plans the next step. `defer_prefills`: while requests decode, no prefill runs and none is
+  /// admitted (unless capacity alone had kept requests waiting).
   Task<SchedulerOutput> schedule(double now, bool defer_prefills = false);
 
-  /// Takes in the result of a step.
+  /// Processes the result of a step.
   Task<EngineCoreOutputs> update_from_output(SchedulerOutput step, ModelRunnerOutput result,
                                              double now);
 
-  /// One of the open steps gave no result, so none of them counts (`steps`: all whose results were
-  /// not taken in), and what their workers had computed is lost: every running request goes back to
-  /// waiting with the tokens it has, and computes them anew. Which requests have ended is told to
-  /// the workers again. False if sessions between two chunks still hold blocks, whose content is
-  /// then not to be trusted. `steps` is not looked at after the task's first wait.
+  /// One of the open steps failed, so none of them counts (`steps`: all whose results were not
+  /// processed), and what their workers had computed is lost: every running request goes back to
+  /// the waiting queue with its tokens, which are recomputed. Finished requests are reported to the
+  /// workers again. Returns false if sessions between two chunks still hold blocks, whose content
+  /// is then invalid. `steps` is not used after the task's first suspension.
   Task<bool> recover_from_failed_steps(std::span<const SchedulerOutput> steps, double now);
-  /// The step gave no result; to be called before recover_from_failed_steps(). Ends the request
-  /// that is to blame for it, with this error, if that is known. While it is not, schedule() plans
-  /// the suspects one at a time.
+  /// The step failed; call this before recover_from_failed_steps(). Finishes the request that
+  /// caused the failure, with this error, if it is known. While it is not, schedule() plans the
+  /// suspects one at a time.
   [[nodiscard]] EngineCoreOutputs blame_failed_step(const SchedulerOutput& step, const Error& error,
                                                     double now);
-  /// Pre: the last plan scheduled nothing, and no step is open. True: that was so for the sake of a
-  /// suspect that cannot be computed now (others hold the blocks, its client has more to say); the
-  /// next plan is for the others too.
+  /// Pre: the last plan scheduled nothing, and no step is open. True: the reason was a suspect that
+  /// cannot be computed now (others hold the blocks, or its client has more to send); the next plan
+  /// includes the others.
   bool skip_suspect() { return suspects_.skip(); }
   [[nodiscard]] const Suspects& suspects() const noexcept { return suspects_; }
 
-  /// What the grammars allow in this step; none if it has no structured request beyond its prefill.
-  /// If step.pending_structured_output_tokens, only after the update of the step before.
+  /// The tokens allowed by the grammars in this step; nullopt if it has no structured request past
+  /// its prefill. If step.pending_structured_output_tokens, call it only after the update of the
+  /// previous step.
   [[nodiscard]] std::optional<GrammarOutput> grammar_bitmask(const SchedulerOutput& step) const;
 
   /// The drafts of a step that was planned with placeholders (async scheduling), as far as the
@@ -117,33 +117,34 @@ class Scheduler {
       SchedulerOutput& step,
       std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids) const;
 
-  /// Drafts for the next step. Of a structured request those that its grammar accepts. With async
-  /// scheduling they are not used: that step has placeholders, and the workers that made the drafts
-  /// put them in their place.
+  /// Drafts for the next step; for a structured request those that its grammar accepts. Not used
+  /// with async scheduling: that step has placeholders, which the workers replace by their own
+  /// drafts.
   void update_draft_token_ids(
       std::span<const std::pair<RequestId, std::vector<TokenId>>> draft_token_ids);
 
-  /// Forgets all cached blocks; false if some are in use. `preempt_running`: preempts all running
+  /// Clears the prefix cache; false if blocks are in use. `preempt_running`: preempts all running
   /// requests first and drops their results in flight; then only a KV connector's transfers can
-  /// make it fail. `reset_connector`: what the connector stores elsewhere is forgotten too.
+  /// make it fail. `reset_connector`: also clears the connector's external store.
   Task<bool> reset_prefix_cache(bool preempt_running, double now, bool reset_connector = false);
   void reset_encoder_cache();
 
   void set_pause_state(PauseState state) noexcept { pause_state_ = state; }
   [[nodiscard]] PauseState pause_state() const noexcept { return pause_state_; }
 
-  /// Tells the KV connector of ended requests. Needed as flush() is.
+  /// Notifies the KV connector of finished requests. Needed as flush() is.
   Task<bool> release_ended(std::span<EngineCoreOutput> outputs = {});
 
-  /// Sends what is still to be told to the caches. Only needed to look at them between steps, and
-  /// when no step follows.
+  /// Sends pending updates to the caches. Only needed to inspect them between steps, and when no
+  /// step follows.
   void flush();
 
-  /// The step loop must go on: something is unfinished, or ended requests are yet unreported.
+  /// Whether the step loop must continue: requests are unfinished, or finished ones are not
+  /// reported yet.
   [[nodiscard]] bool has_requests() const;
   /// Pre: the last plan neither scheduled nor preempted a request, and no step is open. True: the
-  /// next one will not either, until something arrives: a request, an abort, a grammar, news for
-  /// the KV connector.
+  /// next one will not either, until something arrives: a request, an abort, a grammar, news of the
+  /// KV connector.
   [[nodiscard]] bool is_blocked() const;
   [[nodiscard]] std::int32_t num_unfinished_requests() const;
   [[nodiscard]] std::int32_t num_waiting_requests() const noexcept {
@@ -152,15 +153,15 @@ class Scheduler {
   [[nodiscard]] const std::vector<RequestState*>& running() const noexcept { return running_; }
   [[nodiscard]] const RequestQueue& waiting() const noexcept { return waiting_; }
   [[nodiscard]] const RequestQueue& holding() const noexcept { return holding_; }
-  /// Steps whose results must be there before blocks are given back, oldest first (KV connector).
+  /// Steps whose results must arrive before blocks are freed, oldest first (KV connector).
   [[nodiscard]] const std::deque<std::uint64_t>& deferred_fences() const noexcept {
     return deferred_fences_;
   }
-  /// Null if the request is not known (any more).
+  /// Null if the request is unknown.
   [[nodiscard]] const RequestState* request(RequestId id) const;
   [[nodiscard]] std::uint64_t step() const noexcept { return step_; }
   [[nodiscard]] const SchedulerConfig& config() const noexcept { return config_; }
-  /// As of the last answer of the KVCacheManager.
+  /// As of the last reply of the KVCacheManager.
   [[nodiscard]] std::int32_t num_free_blocks() const noexcept { return num_free_blocks_; }
 
  private:
@@ -298,27 +299,27 @@ class Scheduler {
 
   KVCacheUpdates kv_updates_;
   EncoderCacheUpdates encoder_updates_;
-  bool encoder_cache_touched_ = false;  ///< something may have been evicted in this step
+  bool encoder_cache_touched_ = false;  ///< an output may have been evicted in this step
   std::int32_t num_free_blocks_ = 0;
 
   std::vector<RequestId> finished_ids_;                                  ///< since the last step
   std::vector<RequestId> preempted_ids_;                                 ///< since the last step
   std::vector<std::pair<std::uint32_t, RequestId>> finished_by_client_;  ///< since the last update
-  std::vector<std::pair<RequestId, Error>> failures_;  ///< requests that the next update ends
+  std::vector<std::pair<RequestId, Error>> failures_;  ///< requests that the next update finishes
   PrefixCacheStats prefix_stats_;
   PrefixCacheStats connector_stats_;
   SpecDecodingStats spec_stats_;
   std::vector<BlockResidency> evicted_blocks_;
-  std::unique_ptr<StepPlan> plan_;  ///< kept for its memory
+  std::unique_ptr<StepPlan> plan_;  ///< reused to avoid allocations
 
   // Only with a KV connector.
-  std::vector<RequestState*> ended_;  ///< the connector is still to be told of them
+  std::vector<RequestState*> ended_;  ///< the connector is not yet notified of them
   std::int32_t num_holding_after_end_ = 0;
-  /// In the middle of their prefills, or of loads: they will take more blocks for certain.
+  /// In the middle of prefills or loads: certain to need more blocks.
   std::unordered_set<RequestState*> unfinished_prefills_;
   bool defer_frees_ = false;
   std::uint64_t fence_ = 0;            ///< steps with tokens so far
-  std::uint64_t processed_fence_ = 0;  ///< of those, the ones whose results are there
+  std::uint64_t processed_fence_ = 0;  ///< of those, the ones whose results were processed
   std::deque<std::uint64_t> deferred_fences_;
 };
 

@@ -1,5 +1,4 @@
-// The KV connector's part: KV that is loaded instead of computed, loads that fail, and blocks that
-// outlive their requests.
+// KV connector: asynchronous loads, failed loads, and blocks that outlive their requests.
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,15 +8,16 @@
 
 namespace troupe {
 
-// ---- loads in the background --------------------------------------------------------------------
+// ---- asynchronous loads -------------------------------------------------------------------------
 
-/// The KV of a waiting request has arrived, or part of it: it is an ordinary waiting request again.
+/// The KV of a waiting request has arrived, at least partly: it is an ordinary waiting request
+/// again.
 bool Scheduler::waits_for_remote_kvs(RequestState& request) {
   if (request.status != RequestStatus::kWaitingForRemoteKVs) return false;
   if (request.kv_load != KVLoad::kFinished) return true;
   if (request.num_computed_tokens > 0) {
     tell_kv(KVCacheCommandKind::kCacheBlocks, request.id, request.num_computed_tokens);
-    // The last token is computed here in any case: its logits are needed.
+    // The last token is always computed: its logits are needed.
     if (request.num_computed_tokens == request.num_tokens()) --request.num_computed_tokens;
   } else {
     free_blocks(request);
@@ -36,7 +36,7 @@ void Scheduler::start_load(RequestState& request, std::int32_t num_computed) {
   unfinished_prefills_.insert(&request);
 }
 
-/// A load must not take the blocks that requests under way still need: it cannot be preempted.
+/// A load cannot be preempted, so it must not take blocks that running requests still need.
 void Scheduler::reserve_for_prefills(AdmitRequest& question) const {
   for (const RequestState* prefill : unfinished_prefills_)
     question.reserve_for.push_back({prefill->id, prefill->num_computed_tokens});
@@ -46,15 +46,16 @@ void Scheduler::reserve_for_prefills(AdmitRequest& question) const {
         1 + speculative.num_draft_tokens + speculative.num_lookahead_tokens;
 }
 
-// ---- loads that failed --------------------------------------------------------------------------
+// ---- failed loads -------------------------------------------------------------------------------
 
-/// Requests are cut to what is valid, and computed from there; or, by config, fail. Returns those
-/// whose part of the step's result counts for nothing.
+/// Truncates requests to their valid prefix, from which they are recomputed; or fails them, by
+/// configuration. Returns those whose part of the step's result is invalid.
 Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput& step,
                                                           const KVConnectorOutput& report) {
   const bool recompute = config_.kv_transfer.recompute_failed_loads;
   const auto fail = [this](RequestId id) {
-    failures_.emplace_back(id, Error{ErrorCode::kInternal, "its KV could not be loaded", {}});
+    failures_.emplace_back(
+        id, Error{ErrorCode::kInternal, "the KV of the request could not be loaded", {}});
   };
   for (const RequestId id : report.failed_recving) {
     const auto known = requests_.find(id);
@@ -101,12 +102,12 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
     request.num_computed_tokens = found.running[i];
     lost.push_back(request.id);
     if (config_.async_scheduling) {
-      // Nor do the results of later steps count: they were computed from the same KV.
+      // Results of later steps are invalid too: they were computed from the same KV.
       request.num_output_placeholders = 0;
       request.num_stale_tokens = request.num_in_flight_tokens;
       request.drop_stale_output = true;
       request.draft_token_ids.clear();
-      // What samples its next token may be among them: the last known one is computed again.
+      // The input of its next token may be among them: the last known one is computed again.
       request.num_computed_tokens = std::min(request.num_computed_tokens, request.num_tokens() - 1);
     }
     if (!recompute) fail(request.id);
@@ -114,11 +115,11 @@ Task<std::vector<RequestId>> Scheduler::take_failed_loads(const SchedulerOutput&
   co_return lost;
 }
 
-// ---- the end of requests ------------------------------------------------------------------------
+// ---- finished requests --------------------------------------------------------------------------
 
 namespace {
 
-/// A prefill that was done elsewhere: the client is told how much of it was cached.
+/// For a remote prefill, reports the number of cached tokens to the client.
 void add_remote_prefill(std::string& kv_transfer_params, const PrefillStats& stats) {
   auto params = nlohmann::json::parse(kv_transfer_params, nullptr, /*allow_exceptions=*/false);
   if (!params.is_object()) return;
@@ -130,8 +131,8 @@ void add_remote_prefill(std::string& kv_transfer_params, const PrefillStats& sta
 
 }  // namespace
 
-/// The connector is told of requests that have ended since the last call, and may keep their
-/// blocks. `outputs` get what it has to say to the clients.
+/// Notifies the connector of requests that have finished since the last call; it may keep their
+/// blocks. `outputs` get its parameters for the clients.
 Task<bool> Scheduler::release_ended(std::span<EngineCoreOutput> outputs) {
   const std::vector<RequestState*> ended = std::exchange(ended_, {});
   for (RequestState* const request : ended) {
@@ -175,8 +176,8 @@ void Scheduler::take_transfer_results(const KVConnectorOutput& report) {
 
 // ---- fences -------------------------------------------------------------------------------------
 
-/// Workers still run a step that this request takes part in, and a transfer could write into its
-/// blocks before they are done.
+/// Whether workers still run a step that includes this request: a transfer could write to its
+/// blocks before that step is done.
 bool Scheduler::must_defer_free(const RequestState& request) const {
   return defer_frees_ && request.last_fence > processed_fence_;
 }

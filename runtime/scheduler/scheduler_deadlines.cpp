@@ -1,5 +1,4 @@
-// Requests whose time is up: how long each may wait and take (RequestLimits), and what becomes of
-// it then.
+// Time limits of requests (RequestLimits): queueing time and total time.
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/request_time.hpp"
@@ -12,7 +11,7 @@ double deadline(double start, double limit_s) { return limit_s > 0 ? start + lim
 
 }  // namespace
 
-/// From now on the request has a place in deadlines_, if it has a limit.
+/// Adds the request's deadlines to deadlines_, if it has any.
 void Scheduler::start_clock(RequestState& request, const RequestLimits& limits, double age_s) {
   stop_clock(request);
   request.limits = limits;
@@ -27,7 +26,8 @@ void Scheduler::stop_clock(RequestState& request) {
   request.queue_deadline = request.request_deadline = kNever;
 }
 
-/// It is scheduled for the first time: its waiting is over, also if it is preempted later.
+/// The request is scheduled for the first time: the queueing limit no longer applies, even after a
+/// preemption.
 void Scheduler::stop_queue_clock(RequestState& request) {
   if (request.queue_deadline == kNever) return;
   deadlines_.erase({request.next_deadline(), request.id});

@@ -34,7 +34,7 @@ Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& re
   if (answer.mismatch)
     failures_.emplace_back(
         request.id,
-        invalid_argument("one multimodal identifier stands for items of different sizes"));
+        invalid_argument("one multimodal identifier is used for items of different sizes"));
   co_return answer;
 }
 

@@ -1,4 +1,4 @@
-// Who gives way: to a running request that needs a block, and to a waiting one that is more urgent.
+// Preemption, for a running request that needs a block or a more urgent waiting request.
 
 #include <algorithm>
 
@@ -9,18 +9,18 @@
 namespace troupe {
 namespace {
 
-/// What a preemption throws away: the tokens that the request has computed since it was admitted.
-/// What it found in the prefix cache was others' work, and is likely to be found again; what it put
-/// there itself is the first to be overwritten, as its blocks are what the others are short of.
+/// The work lost by a preemption: the tokens that the request has computed since it was admitted.
+/// Its prefix-cache hit is likely to be found again; its own cached blocks are the first to be
+/// evicted, since the others need them.
 std::int32_t lost_work(const RequestState& request) {
   return request.num_computed_tokens - request.num_hit_tokens;
 }
 
 }  // namespace
 
-/// Under kPriority one of the least urgent, under kFair one of the tenant served most. Among these
-/// who came last, or, with kLeastWork, who loses least. The request that has computed most is then
-/// never preempted, so that there is always one that gets on and ends.
+/// Under kPriority one of the least urgent requests, under kFair one of the most served tenant.
+/// Among these the latest one or, with kLeastWork, the one that loses least. The request with the
+/// most computed tokens is then never preempted, so that one always makes progress and finishes.
 RequestState* Scheduler::choose_victim() const {
   CHECK(!running_.empty());
   const auto gives_way_before = [this](const RequestState& a, const RequestState& b) {
@@ -41,16 +41,15 @@ RequestState* Scheduler::choose_victim() const {
   return victim;
 }
 
-/// Takes it out of the step, if it was in it, and puts it back to waiting.
+/// Removes it from the step, if scheduled, and moves it back to the waiting queue.
 void Scheduler::preempt_running(StepPlan& plan, RequestState* victim) {
   running_.erase(std::find(running_.begin(), running_.end(), victim));
   undo_scheduled(plan, victim);
   preempt(*victim, /*drop_output=*/false);
 }
 
-/// A waiting request lacks a place or blocks: one that runs and is less urgent gives way. False if
-/// there is none. Equal priorities never displace each other, so nobody is displaced in turn by
-/// whom it displaced.
+/// A waiting request lacks a slot or blocks: preempts a less urgent running one. False if there is
+/// none. Requests of equal priority never preempt each other, so there are no cycles.
 bool Scheduler::preempt_for(StepPlan& plan, const RequestState& urgent) {
   if (!config_.priority_preemption || config_.policy != SchedulingPolicy::kPriority) return false;
   if (running_.empty()) return false;
@@ -60,7 +59,7 @@ bool Scheduler::preempt_for(StepPlan& plan, const RequestState& urgent) {
   const auto entry =
       std::find_if(plan.scheduled.begin(), plan.scheduled.end(),
                    [victim](const ScheduledRequest& other) { return other.request == victim; });
-  // Nobody comes and goes in one step.
+  // A request is not admitted and preempted in the same step.
   if (entry != plan.scheduled.end() && entry->origin != ScheduledAs::kRunning) return false;
   preempt_running(plan, victim);
   plan.displaced.push_back(victim);

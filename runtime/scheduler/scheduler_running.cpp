@@ -1,4 +1,4 @@
-// The first half of a step: requests that run already.
+// First half of a step: running requests.
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@ namespace troupe {
 
 bool Scheduler::skip_running(const RequestState& request, const StepPlan& plan) const {
   if (must_stand_back(request)) return true;
-  // With what is in flight it reaches max_tokens for certain.
+  // With the tokens in flight it is certain to reach max_tokens.
   if (request.num_output_placeholders > 0 &&
       request.num_computed_tokens + 2 - request.num_output_placeholders >=
           request.num_prompt_tokens + request.max_tokens)
@@ -29,9 +29,9 @@ std::int32_t Scheduler::size_running(const RequestState& request, const StepPlan
   return std::min(n, config_.max_model_len - request.num_computed_tokens - num_sampled);
 }
 
-/// Sizes the running requests from `index` on as though all of them got blocks, into plan.batch;
-/// returns where it ended. A request with encoder inputs is a batch of its own: the
-/// EncoderCacheManager may hear of it only when everything before it has got its blocks.
+/// Sizes the running requests from `index` on as if all of them got blocks, into plan.batch;
+/// returns the index where it stopped. A request with encoder inputs is a batch of its own: the
+/// EncoderCacheManager must be updated only after everything before it has got its blocks.
 Task<std::size_t> Scheduler::size_batch(StepPlan& plan, std::size_t index) {
   plan.batch.clear();
   Budget budget = plan.budget;
@@ -105,8 +105,8 @@ Reply<SlotsAllocated> Scheduler::ask_num_cached(const RequestState& request) {
   return kv_cache_.allocate(std::move(question));
 }
 
-/// Takes blocks from others until `sized` gets its own. False: it lost its own blocks as well, or
-/// must wait for blocks that are about to become free.
+/// Preempts others until `sized` gets its blocks. False: it was preempted itself, or must wait for
+/// blocks that are about to become free.
 Task<bool> Scheduler::preempt_until_it_fits(StepPlan& plan, const SizedRequest& sized) {
   while (true) {
     if (connector_ != nullptr && connector_->has_pending_block_frees()) co_return false;

@@ -1,5 +1,5 @@
-// Structured output: requests wait for their grammars, the grammars follow what is sampled, and
-// drafts and samples are kept to what the grammars allow.
+// Structured output: requests wait for their grammars, grammars advance with sampled tokens, and
+// drafts and samples are restricted to allowed tokens.
 
 #include <algorithm>
 
@@ -9,7 +9,7 @@
 namespace troupe {
 namespace {
 
-/// How many of `drafts` the grammar would accept, one after the other. It stays as it is.
+/// The number of leading `drafts` that the grammar accepts. Its state is unchanged.
 std::size_t num_accepted_drafts(Grammar& grammar, std::span<const TokenId> drafts) {
   std::size_t n = 0;
   while (n < drafts.size() && drafts[n] >= 0 && grammar.accept(drafts[n])) ++n;
@@ -26,7 +26,7 @@ void Scheduler::set_grammar(RequestId id, Result<std::unique_ptr<Grammar>> gramm
   if (grammar.ok()) {
     CHECK(grammar.value() != nullptr, value(id));
     request.grammar = std::move(grammar.value());
-    // A resubmitted request goes on where its output had come.
+    // A resubmitted request continues after its earlier output.
     for (auto i = static_cast<std::size_t>(request.num_prompt_tokens); i < request.token_ids.size();
          ++i)
       static_cast<void>(request.grammar->accept(request.token_ids[i]));
@@ -35,7 +35,7 @@ void Scheduler::set_grammar(RequestId id, Result<std::unique_ptr<Grammar>> gramm
   }
 }
 
-/// A request whose grammar cannot be made is failed by the next update.
+/// A request whose grammar cannot be compiled is failed by the next update.
 bool Scheduler::waits_for_grammar(RequestState& request) {
   if (request.status != RequestStatus::kWaitingForGrammar) return false;
   if (request.grammar_error && !std::exchange(request.grammar_error_reported, true))
@@ -45,8 +45,8 @@ bool Scheduler::waits_for_grammar(RequestState& request) {
   return false;
 }
 
-/// A token that the grammar refuses ends the request; it can only come from a sampler that did not
-/// apply the bitmask.
+/// A token that the grammar rejects ends the request; this happens only if a sampler did not apply
+/// the bitmask.
 void Scheduler::advance_grammar(RequestState& request, std::span<const TokenId> kept) {
   if (request.grammar == nullptr) return;
   for (const TokenId token : kept) {
@@ -64,7 +64,7 @@ void Scheduler::update_draft_token_ids(
     const auto known = requests_.find(id);
     if (known == requests_.end() || is_finished(known->second->status)) continue;
     RequestState& request = *known->second;
-    // Behind what is in flight other drafts will come. These were made before a preemption.
+    // The tokens in flight have other drafts. These were made before a preemption.
     if (request.is_prefill_chunk || request.num_in_flight_tokens > 0) {
       request.draft_token_ids.clear();
       continue;
@@ -104,11 +104,12 @@ void Scheduler::update_draft_token_ids_in_output(
 
 namespace {
 
-/// A row for each draft and one more: what may stand in the draft's place, and behind the last one.
+/// One row per draft and one more: tokens allowed in the position of each draft, and after the last
+/// one.
 void fill_rows(Grammar& grammar, std::span<const TokenId> drafts, std::span<std::int32_t> rows) {
   const std::size_t width = grammar.words_per_row();
   std::size_t num_accepted = 0;
-  bool placeholder = false;  // behind one, nothing is known
+  bool placeholder = false;  // the state after one is unknown
   bool refused = false;
   for (std::size_t i = 0; i <= drafts.size(); ++i) {
     const auto row = rows.subspan(i * width, width);

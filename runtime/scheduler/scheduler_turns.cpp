@@ -1,4 +1,4 @@
-// Whose turn it is: shares of tenants, and how often a request may be passed by.
+// Fairness: service of tenants, and bounded overtaking of requests.
 
 #include <algorithm>
 
@@ -8,12 +8,12 @@
 namespace troupe {
 namespace {
 
-/// Each costs a question to the KVCacheManager, in every step, until it fits.
+/// Each costs a query to the KVCacheManager, in every step, until it fits.
 constexpr std::size_t kMaxPassedByPerStep = 8;
 
 }  // namespace
 
-/// It waits or runs from now on, and counts among its tenant's requests.
+/// The request waits or runs from now on, and counts among its tenant's requests.
 void Scheduler::enter_turns(RequestState& request) {
   if (config_.policy != SchedulingPolicy::kFair || request.takes_turns) return;
   request.takes_turns = true;
@@ -26,8 +26,8 @@ void Scheduler::leave_turns(RequestState& request) {
   fair_share_.leave(request.tenant);
 }
 
-/// The tenant pays for each token once: not for what the cache had, nor for what a preemption makes
-/// the engine compute again. Drafts that are rejected were paid for in advance.
+/// Each token is charged once: neither prefix-cache hits nor recomputation after a preemption.
+/// Rejected drafts were charged in advance.
 void Scheduler::charge(RequestState& request, std::int32_t num_computed_tokens) {
   if (config_.policy != SchedulingPolicy::kFair) return;
   const std::int32_t paid = request.num_charged_tokens;
@@ -38,14 +38,14 @@ void Scheduler::charge(RequestState& request, std::int32_t num_computed_tokens) 
   request.num_charged_tokens = num_computed_tokens;
 }
 
-/// Bounded bypass: once it has been passed max_queue_bypasses times it blocks the queue, until what
-/// runs before it has ended and it fits.
+/// Bounded bypass: after being overtaken max_queue_bypasses times it blocks the queue, until
+/// requests before it have finished and it fits.
 bool Scheduler::may_be_passed(const RequestState& request, const StepPlan& plan) const {
   return request.num_bypasses < config_.max_queue_bypasses &&
          plan.passed_by.size() < kMaxPassedByPerStep;
 }
 
-/// Somebody was admitted before those in plan.passed_by. False: one of them may not be passed
+/// A request was admitted before those in plan.passed_by. False: one of them may not be overtaken
 /// again.
 bool Scheduler::count_bypass(const StepPlan& plan) const {
   bool may_go_on = true;

@@ -1,4 +1,4 @@
-// What becomes of the requests when a step's result is there.
+// Processes the result of a step.
 
 #include <algorithm>
 
@@ -11,8 +11,8 @@ namespace troupe {
 struct Scheduler::StepResult {
   std::int32_t num_scheduled = 0;
   std::int32_t num_drafts = 0;
-  std::int32_t num_invalid_drafts = 0;  ///< of those, refused by the grammar
-  bool lost = false;                    ///< computed from KV that had not been loaded
+  std::int32_t num_invalid_drafts = 0;  ///< of those, rejected by the grammar
+  bool lost = false;                    ///< computed from KV that was not loaded
   std::span<const TokenId> sampled;
   const std::vector<float>* embedding = nullptr;  ///< of a pooling request
   const ModelRunnerOutput* output = nullptr;
@@ -42,7 +42,7 @@ LogprobRows slice(const LogprobRows& rows, std::size_t first_row, std::size_t nu
   return part;
 }
 
-/// Of the prompt, when the first num_cached tokens of the request are in the cache.
+/// Computed prompt tokens, if the first num_cached tokens of the request are in the cache.
 std::int32_t num_created_tokens(const PrefillStats& stats, std::int32_t num_cached) {
   return std::max(0, std::min(num_cached, stats.num_prompt_tokens) - stats.num_cached_tokens);
 }
@@ -122,7 +122,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   const auto by_client = [](const EngineCoreOutput& a, const EngineCoreOutput& b) {
     return a.client_index < b.client_index;
   };
-  // With one client, the usual case, nothing is to be moved.
+  // With one client, the usual case, the order is already right.
   if (!std::is_sorted(outputs.outputs.begin(), outputs.outputs.end(), by_client))
     std::stable_sort(outputs.outputs.begin(), outputs.outputs.end(), by_client);
   outputs.finished_requests = std::exchange(finished_by_client_, {});
@@ -130,7 +130,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   co_return outputs;
 }
 
-/// True: the request has stopped, and is to be taken out of the queues.
+/// True: the request has stopped, and must be removed from the queues.
 bool Scheduler::process_result(RequestState& request, const StepResult& result,
                                EngineCoreOutputs& outputs) {
   request.num_in_flight_tokens -= result.num_scheduled;
@@ -199,7 +199,7 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
   return stopped;
 }
 
-/// Appends what was sampled up to where the request stops; returns how many tokens that is.
+/// Appends sampled tokens up to where the request stops; returns their number.
 std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& result, bool stale) {
   if (result.sampled.empty()) return 0;
   const bool was_running = request.status == RequestStatus::kRunning;
@@ -223,12 +223,12 @@ std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& res
   return num_kept;
 }
 
-/// The request has stopped: it ends, or, if it is a session, goes on with its next chunk.
+/// The request has stopped: it finishes, or, if it is a session, continues with its next chunk.
 void Scheduler::end_turn(RequestState& request) {
   if (!request.resumable) return free_request(request);
   request.num_computed_tokens -= request.num_output_placeholders;
-  // Drafts that were accepted beyond the stop are no tokens of the request: what follows is
-  // computed in their place.
+  // Drafts accepted beyond the stop are not part of the request: the tokens that follow replace
+  // them.
   request.num_computed_tokens = std::min(request.num_computed_tokens, request.num_tokens());
   request.num_output_placeholders = 0;
   request.draft_token_ids.clear();
@@ -248,7 +248,7 @@ void Scheduler::end_turn(RequestState& request) {
   enqueue_waiting(&request);
 }
 
-/// The session's computed tokens and the chunk's are its prompt now. The last sampled token has not
+/// The session's computed tokens and the chunk become its prompt. The last sampled token has not
 /// been computed, and is dropped. A chunk that makes the session too long ends it with an error.
 void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
   const auto length =
@@ -293,7 +293,7 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
   request.events.push_back({EngineEventKind::kQueued, now_});
 }
 
-/// Requests that fail through their own fault end with an error; the others are not affected.
+/// Ends requests that failed by themselves with an error; the others are not affected.
 void Scheduler::fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs) {
   const auto fail = [&](RequestId id, Error error) {
     const auto known = requests_.find(id);

@@ -1,4 +1,4 @@
-// The second half of a step: requests that wait to be admitted.
+// Second half of a step: admission of waiting requests.
 
 #include <algorithm>
 
@@ -11,16 +11,16 @@ namespace troupe {
 /// What a waiting request would compute.
 struct Scheduler::SizedAdmission {
   std::int32_t num_tokens = 0;
-  std::int32_t num_padding_drafts = 0;  ///< -1 each: makes a decode as wide as the other ones
+  std::int32_t num_padding_drafts = 0;  ///< -1 each: pads a decode to the width of the others
   EncoderInputsPlanned encoder;
 };
 
-/// What need not be computed.
+/// The part that need not be computed.
 struct Scheduler::PrefixLookup {
-  bool use_hit = false;  ///< the KVCacheManager was asked
+  bool use_hit = false;  ///< the KVCacheManager was queried
   std::int32_t num_local_tokens = 0;
-  std::int32_t num_external_tokens = 0;  ///< behind them, from the KV connector
-  bool async = false;                    ///< which loads them in the background
+  std::int32_t num_external_tokens = 0;  ///< after them, from the KV connector
+  bool async = false;                    ///< loaded asynchronously
   bool counts = false;                   ///< in the statistics
 };
 
@@ -38,9 +38,9 @@ BlockTable block_table_of(const RequestAdmitted& answer) {
 
 }  // namespace
 
-/// Head first; the first request that does not fit ends the scan, so that none is starved by
-/// smaller ones behind it, unless it may be passed by some (max_queue_bypasses). Requests that
-/// cannot run yet are passed over and keep their place.
+/// Head first; the first request that does not fit ends the scan, so that it is not starved by
+/// smaller ones after it, unless it may be overtaken (max_queue_bypasses). Requests that cannot run
+/// yet are skipped and keep their position.
 Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
   const std::int32_t max_active =
       config_.max_num_active_seqs > 0 ? config_.max_num_active_seqs : config_.max_num_seqs;
@@ -76,7 +76,7 @@ Task<bool> Scheduler::schedule_waiting(StepPlan& plan) {
       if (admission == Admission::kSkip) defer(request);
       (request.holds_kv() ? plan.skipped_holding : plan.skipped_waiting).push_back(&request);
     }
-    // Who loads its KV in the background has its blocks, too.
+    // A request whose KV is loaded asynchronously has its blocks, too.
     const bool got_blocks =
         admission == Admission::kAdmitted || (!held_blocks && request.holds_kv());
     if (got_blocks && !count_bypass(plan)) break;
@@ -91,14 +91,14 @@ bool Scheduler::must_keep_waiting(RequestState& request, const StepPlan& plan) {
   if (must_stand_back(request)) return true;
   if (request.status == RequestStatus::kWaitingForStreamingRequest) return true;
   if (waits_for_remote_kvs(request) || waits_for_grammar(request)) return true;
-  // Its late results are still to be delivered, and would come after those of its new run.
+  // Its late results have to be delivered before those of its new run.
   if (request.num_stale_tokens > 0 && !request.drop_stale_output) return true;
   return config_.max_loras > 0 && request.lora &&
          static_cast<std::int32_t>(plan.loras.size()) >= config_.max_loras &&
          std::find(plan.loras.begin(), plan.loras.end(), request.lora->int_id) == plan.loras.end();
 }
 
-/// None: it cannot be admitted in this step.
+/// nullopt: it cannot be admitted in this step.
 std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const RequestState& request,
                                                                    std::int32_t num_computed,
                                                                    const StepPlan& plan) const {
@@ -134,8 +134,8 @@ std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const Request
   return sized;
 }
 
-/// What is cached here, and what the KV connector could load behind it. False: the connector does
-/// not know yet.
+/// The local cache hit, and what the KV connector can load after it. False: the connector does not
+/// know yet.
 Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
   request.shared_prefix_boundary = 0;
   lookup.counts = !request.params.skip_reading_prefix_cache;
@@ -151,10 +151,10 @@ Task<bool> Scheduler::look_up(RequestState& request, PrefixLookup& lookup) {
     const std::int32_t num_blocks_only = lookup.num_local_tokens - num_tail;
     const auto match = connector_->get_num_new_matched_tokens(request, num_blocks_only);
     if (!match) co_return false;
-    // A load within the step leaves the last token: its logits are needed.
+    // A synchronous load leaves the last token: its logits are needed.
     const std::int32_t num_wanted = request.num_tokens() - num_blocks_only - (match->async ? 0 : 1);
     const std::int32_t num_external = std::min(match->num_tokens, num_wanted);
-    // A hit that ends inside a block gives way to a load that reaches farther.
+    // A hit that ends inside a block is replaced by a load that covers more.
     if (lookup.counts && num_external > num_tail) {
       lookup.num_local_tokens = num_blocks_only;
       lookup.num_external_tokens = num_external;
@@ -181,7 +181,7 @@ void count_lookup(PrefixCacheStats& stats, bool again, std::int32_t num_queries,
 
 }  // namespace
 
-/// Only of requests that got their blocks, so that the same lookup never counts twice.
+/// Only for requests that got their blocks, so that a repeated lookup is not counted twice.
 void Scheduler::record_lookup(const RequestState& request, const PrefixLookup& lookup) {
   const bool again = request.num_preemptions > 0 || request.resubmitted;
   if (lookup.use_hit)
@@ -200,7 +200,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
     num_computed = lookup.num_local_tokens + lookup.num_external_tokens;
   }
 
-  SizedAdmission sized;  // nothing, while its KV is still to be loaded
+  SizedAdmission sized;  // empty while its KV is not loaded
   if (!lookup.async) {
     const std::optional<SizedAdmission> prefill = size_admission(request, num_computed, plan);
     if (!prefill) co_return Admission::kStop;

@@ -1,11 +1,11 @@
-// How prefills of models with Mamba layers are cut, so that steps end where states can be kept.
+// Splits prefills of models with Mamba layers, so that steps end where states can be cached.
 
 #include "runtime/scheduler/scheduler.hpp"
 
 namespace troupe {
 
 /// How many of num_new tokens from num_computed on to compute: a prefill stops at block boundaries,
-/// and at the places where a later request may want to start. 0: it waits for a larger budget.
+/// and at positions where a later request may start. 0: it waits for a larger budget.
 std::int32_t Scheduler::cut_at_state(const RequestState& request, std::int32_t num_computed,
                                      std::int32_t num_new) const {
   const StatePositions& states = config_.states;
@@ -27,7 +27,7 @@ std::int32_t Scheduler::cut_at_state(const RequestState& request, std::int32_t n
     const std::int32_t budget = config_.max_num_scheduled_tokens > 0
                                     ? config_.max_num_scheduled_tokens
                                     : config_.max_num_batched_tokens;
-    // A budget that never holds a block must not keep the request waiting for ever.
+    // A budget that is always smaller than a block must not block the request forever.
     if (aligned > begin || (block <= budget && (threshold <= 0 || block <= threshold)))
       end = aligned;
   }

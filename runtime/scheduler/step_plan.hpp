@@ -1,5 +1,5 @@
 #pragma once
-// A step while it is being planned. Private to the Scheduler's own files.
+// A step that is being planned. Private to the Scheduler's own files.
 
 #include <cstdint>
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace troupe {
 
-/// A part of one of the plan's flat arrays.
+/// A range of one of the plan's flat arrays.
 struct ArrayRange {
   std::size_t begin = 0;
   std::size_t size = 0;
@@ -35,7 +35,7 @@ struct Scheduler::ScheduledRequest {
   ArrayRange encoder_items;
 };
 
-/// What is left of a step.
+/// The remaining budget of a step.
 struct Scheduler::Budget {
   std::int32_t tokens = 0;
   std::int32_t input_rows = 0;  ///< of the model's input: tokens and draft slots
@@ -50,7 +50,7 @@ struct Scheduler::Budget {
   }
 };
 
-/// A running request that would compute num_tokens, if there are blocks.
+/// A running request that would compute num_tokens, if it gets blocks.
 struct Scheduler::SizedRequest {
   RequestState* request = nullptr;
   std::int32_t num_tokens = 0;
@@ -61,9 +61,9 @@ struct Scheduler::StepPlan {
   Budget budget;
   std::int32_t long_prefill_threshold = 0;  ///< 0: none
   bool defer_prefills = false;
-  bool preempted = false;                   ///< somebody was, in this step
+  bool preempted = false;                   ///< a request was preempted in this step
   bool has_sync_kv_loads = false;           ///< of external tokens, by admitted requests
-  bool prefill_scheduled = false;           ///< a running request that was in mid-prefill
+  bool prefill_scheduled = false;           ///< a running request in mid-prefill was scheduled
   std::vector<ScheduledRequest> scheduled;  ///< in scheduling order
   std::vector<std::int32_t> loras;          ///< distinct adapters of the scheduled requests
 
@@ -72,11 +72,11 @@ struct Scheduler::StepPlan {
   std::vector<std::int32_t> block_counts;
   std::vector<std::int32_t> encoder_items;
 
-  std::vector<SizedRequest> batch;  ///< of the running loop: asked together
+  std::vector<SizedRequest> batch;  ///< of the running loop: requested together
   std::vector<RequestState*> skipped_waiting;
   std::vector<RequestState*> skipped_holding;
-  std::vector<RequestState*> passed_by;  ///< for want of blocks
-  std::vector<RequestState*> displaced;  ///< for a more urgent one that waits
+  std::vector<RequestState*> passed_by;  ///< for lack of blocks
+  std::vector<RequestState*> displaced;  ///< preempted for a more urgent waiting request
 
   void clear() {
     budget = {};

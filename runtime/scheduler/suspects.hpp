@@ -1,5 +1,5 @@
 #pragma once
-// Which request makes steps fail.
+// Finds the request that makes steps fail.
 
 #include <cstddef>
 #include <deque>
@@ -11,15 +11,15 @@
 
 namespace troupe {
 
-/// Owns the requests that may be to blame for failing steps. When kMaxFailures steps in a row have
-/// given no result, those of the last one are suspects: they are computed one at a time. A suspect
-/// whose step fails while it runs alone is to blame; one that gets a token is cleared.
+/// Owns the requests that may have caused failed steps. When kMaxFailures consecutive steps have
+/// failed, the requests of the last one are suspects: they are computed one at a time. A suspect
+/// whose step fails while it runs alone is the cause; one that gets a token is cleared.
 class Suspects {
  public:
   static constexpr int kMaxFailures = 2;
 
-  /// The step of these requests gave no result. Returns the one that is to blame, if that is known:
-  /// the others are cleared then.
+  /// The step of these requests failed. Returns the request that caused it, if known: the others
+  /// are cleared then.
   std::optional<RequestId> record_failure(std::span<const RequestId> ids) {
     ++num_failures_;
     if (ids.size() == 1 && !queue_.empty()) {
@@ -31,7 +31,8 @@ class Suspects {
     return std::nullopt;
   }
 
-  /// A step gave this result. A token needs all that the failed step had computed of the request.
+  /// The result of a step. A token requires everything that the failed step had computed of the
+  /// request.
   void record_result(const ModelRunnerOutput& result) {
     num_failures_ = 0;
     for (std::size_t i = 0; i < result.num_sampled.size() && !queue_.empty(); ++i) {
@@ -39,21 +40,20 @@ class Suspects {
     }
   }
 
-  /// Before a step is planned: those at the front that have ended, has_ended(id), are not waited
-  /// for.
+  /// Before a step is planned: drops finished requests, has_ended(id), from the front.
   template <class HasEnded>
   void drop_ended(HasEnded&& has_ended) {
     while (!queue_.empty() && has_ended(queue_.front())) queue_.pop_front();
   }
 
-  /// The suspect cannot be computed now: the others are not to wait for it. False: there is none.
+  /// The suspect cannot be computed now: do not wait for it. False: there is none.
   bool skip() {
     if (queue_.empty()) return false;
     queue_.pop_front();
     return true;
   }
 
-  /// The one to be computed alone; none: all requests are computed.
+  /// The suspect to be computed alone; nullopt: all requests are computed.
   [[nodiscard]] std::optional<RequestId> current() const {
     return queue_.empty() ? std::nullopt : std::optional(queue_.front());
   }
@@ -62,7 +62,7 @@ class Suspects {
 
  private:
   std::deque<RequestId> queue_;
-  int num_failures_ = 0;  ///< of steps, in a row
+  int num_failures_ = 0;  ///< consecutive failed steps
 };
 
 }  // namespace troupe

@@ -68,8 +68,8 @@ WorkQueue::Lane* WorkQueue::choose_lane() {
   return short_.empty() ? nullptr : &short_;
 }
 
-/// What workers are at counts already: who has sent one long prompt after another waits behind who
-/// has sent one.
+/// Work in progress already counts: a client with several long prompts queues behind a client with
+/// one.
 std::uint64_t WorkQueue::first_of(const Lane& lane, double now) const {
   std::map<std::uint32_t, double> spent_on_tenants;
   std::map<Client, double> spent_on_clients;
@@ -89,7 +89,7 @@ std::uint64_t WorkQueue::first_of(const Lane& lane, double now) const {
     const std::uint32_t tenant = client.first;
     Rank rank{shares_.served(tenant) + more(spent_on_tenants, tenant),
               clients_.at(client).spent + more(spent_on_clients, client), *places.begin()};
-    // What clients have been served says nothing beside another tenant's.
+    // The service of clients is compared within a tenant only.
     const bool is_first = !first || (tenant == tenant_of_first
                                          ? rank < *first
                                          : std::tie(std::get<0>(rank), std::get<2>(rank)) <

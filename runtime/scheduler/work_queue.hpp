@@ -1,5 +1,5 @@
 #pragma once
-// What the threads of a pool do next.
+// Fair scheduling of a thread pool's work.
 
 #include <cstddef>
 #include <cstdint>
@@ -13,17 +13,17 @@
 
 namespace troupe {
 
-/// Owns the order in which workers take what clients have them do, reading a body or preparing a
-/// prompt; the work itself it does not see. Times are seconds of any one clock.
+/// Owns the order in which workers do the clients' work, reading a body or preparing a prompt; the
+/// work itself is opaque. Times are seconds of one clock.
 ///
-/// Short work never waits for long work alone, and long work is never starved:
-/// - Where there are several workers, one is left to what is short (less than kLongBytes); while
-///   something long waits, one is at something long.
-/// - Of several tenants, the one that the workers have spent the least time on comes first; of the
-///   clients of one tenant likewise.
-/// - What one client sends goes by size and age: each kBytesPerSecond count as much as a second
-///   that another has waited. (With one worker by age alone, as if a tenant were one client: that
-///   is for who wants the order kept.)
+/// Short work never waits for long work only, and long work is never starved:
+/// - With several workers, one is reserved for short work (less than kLongBytes); while long work
+///   waits, at least one worker does long work.
+/// - Tenants are ordered by the worker time spent on them, least first; clients of one tenant
+///   likewise.
+/// - The work of one client is ordered by size and age: kBytesPerSecond bytes weigh as much as one
+///   second of waiting. (With one worker by age only, and with a tenant's clients treated as one:
+///   for users that need the order preserved.)
 class WorkQueue {
  public:
   static constexpr std::size_t kLongBytes = 64 << 10;
@@ -33,9 +33,9 @@ class WorkQueue {
   explicit WorkQueue(std::size_t num_workers) : running_(num_workers) {}
 
   struct Item {
-    std::uint64_t number = 0;  ///< whoever adds it chooses; never twice
+    std::uint64_t number = 0;  ///< chosen by the caller, unique
     std::uint32_t tenant = 0;
-    std::uint32_t client = 0;  ///< of the tenant: all that sends with one key may be several
+    std::uint32_t client = 0;  ///< within the tenant: a key may be shared by several clients
     std::size_t num_bytes = 0;
   };
   void add(const Item& item, double now);
@@ -44,19 +44,19 @@ class WorkQueue {
     std::size_t worker = 0;
     std::uint64_t number = 0;
   };
-  /// An idle worker and what it begins with; nullopt while there is no such pair.
+  /// An idle worker and the work to start; nullopt if there is no such pair.
   [[nodiscard]] std::optional<Start> start_next(double now);
-  /// The worker is idle again. Returns what it was at. Pre: start_next gave it something.
+  /// The worker is idle again. Returns its finished work. Pre: start_next gave it some.
   std::uint64_t finish(std::size_t worker, double now);
-  /// True if it waited: it does no more. What has been started goes on until `finish`.
+  /// True if it was queued, and is dropped. Started work continues until `finish`.
   bool remove(std::uint64_t number);
 
   [[nodiscard]] std::size_t num_waiting() const noexcept { return waiting_.size(); }
 
  private:
-  using Place = std::pair<double, std::uint64_t>;          // when its turn is, its number
+  using Place = std::pair<double, std::uint64_t>;          // its turn, its number
   using Client = std::pair<std::uint32_t, std::uint32_t>;  // the tenant first
-  using Lane = std::map<Client, std::set<Place>>;          // none of them empty
+  using Lane = std::map<Client, std::set<Place>>;          // none of the sets is empty
   struct Waiting {
     Client client;
     double place;
@@ -68,9 +68,9 @@ class WorkQueue {
     bool is_long;
     double since;
   };
-  /// Of a client that has something here: who comes back begins with those that were served least.
+  /// Of a client with work here; a client that returns starts at the least served one.
   struct Share {
-    double spent = 0;  // seconds of workers
+    double spent = 0;  // seconds of worker time
     std::size_t num_items = 0;
   };
 
@@ -84,7 +84,7 @@ class WorkQueue {
   std::unordered_map<std::uint64_t, Waiting> waiting_;
   Lane short_;
   Lane long_;
-  FairShare shares_;  // of tenants, in microseconds of workers
+  FairShare shares_;  // of tenants, in microseconds of worker time
   std::map<Client, Share> clients_;
 };
 

@@ -22,7 +22,7 @@ Result<AddedToken> read_token(const Json& json) {
   return token;
 }
 
-/// What the normalizer may do to all added tokens together.
+/// Budget of the normalizer for all added tokens together.
 constexpr std::uint64_t kMaxLoadUnits = 200'000'000;
 constexpr std::size_t kMaxShownBytes = 100;
 
@@ -68,8 +68,7 @@ Result<AddedVocabulary> AddedVocabulary::from_json(const Json& list, const Vocab
     }
     next_id = std::max(next_id, token.id + 1);
     if (token.id > Vocabulary::kMaxId) {
-      return json_fields::malformed("there are more than " + std::to_string(Vocabulary::kMaxId) +
-                                    " tokens");
+      return json_fields::malformed("more than " + std::to_string(Vocabulary::kMaxId) + " tokens");
     }
     token.shown = token.content;
     if (token.normalized) {
@@ -77,7 +76,7 @@ Result<AddedVocabulary> AddedVocabulary::from_json(const Json& list, const Vocab
       try {
         normalizer.apply(text, work);
       } catch (const WorkStopped&) {
-        return json_fields::malformed("the normalizer makes too much of the added tokens, at \"" +
+        return json_fields::malformed("the normalizer expands the added tokens too much, at \"" +
                                       token.content.substr(0, kMaxShownBytes) + "\"");
       }
       token.shown = text.view();
@@ -95,7 +94,7 @@ Result<AddedVocabulary> AddedVocabulary::from_json(const Json& list, const Vocab
 std::vector<AddedSplit> AddedVocabulary::split(std::string_view text, const TokenTrie& trie,
                                                WorkBudget& work) const {
   std::vector<AddedSplit> splits;
-  std::size_t begin = 0;  // end of what was split
+  std::size_t begin = 0;  // end of the last split
   std::size_t from = 0;
   while (!trie.empty()) {
     const auto match = trie.find_longest(text, from, work);

@@ -1,5 +1,5 @@
 #pragma once
-// Added tokens: found in the text before anything else, never cut by the model.
+// Added tokens: matched in the text before anything else, never split by the model.
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -19,15 +19,15 @@ namespace troupe {
 struct AddedToken {
   std::string content;
   bool single_word = false;  ///< not next to a word character
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space behind it
-  bool normalized = false;   ///< looked for, and shown, in normalized form
-  bool special = false;      ///< decoding can skip it
+  bool lstrip = false;       ///< strips white space to its left
+  bool rstrip = false;       ///< strips white space to its right
+  bool normalized = false;   ///< matched, and decoded, in normalized form
+  bool special = false;      ///< can be skipped in decoding
   TokenId id = -1;
-  std::string shown;  ///< what decoding shows: the content, normalized where it says so
+  std::string shown;  ///< decoded text: the content, normalized if `normalized`
 };
 
-/// A part of a text: an added token, or what lies between.
+/// A part of a text: an added token, or plain text between them.
 struct AddedSplit {
   ByteRange range;
   const AddedToken* token = nullptr;  ///< null for plain text
@@ -35,14 +35,13 @@ struct AddedSplit {
 
 class AddedVocabulary {
  public:
-  /// From the "added_tokens" of a tokenizer.json. A token of the model's vocabulary keeps that id,
-  /// others are numbered behind it in order, as the reference library does whatever ids the file
-  /// gives.
+  /// From the "added_tokens" of a tokenizer.json. Tokens of the model's vocabulary keep their id;
+  /// others get the following ids in order, as in the reference library, whatever ids the file has.
   static Result<AddedVocabulary> from_json(const nlohmann::json& list, const Vocabulary& vocabulary,
                                            const Normalizer& normalizer);
 
-  /// Cuts a text at the tokens that are looked for as written, or at those looked for in normalized
-  /// text. The splits cover the text; an rstrip token can reach into the next.
+  /// Splits a text at the tokens that are matched in raw text, or at those matched in normalized
+  /// text. The splits cover the text; an rstrip token can reach into the next split.
   [[nodiscard]] std::vector<AddedSplit> split_raw(std::string_view text, WorkBudget& work) const {
     return split(text, raw_, work);
   }
@@ -54,7 +53,7 @@ class AddedVocabulary {
   [[nodiscard]] const AddedToken* find(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view content) const;
   [[nodiscard]] std::size_t id_limit() const noexcept { return id_limit_; }
-  /// Tokens that the model's vocabulary does not have.
+  /// Number of tokens that are not in the model's vocabulary.
   [[nodiscard]] std::size_t num_new() const noexcept { return num_new_; }
 
  private:

@@ -1,6 +1,5 @@
 #pragma once
-// A text under transformation that still knows which part of the original each of its bytes came
-// from.
+// A text that is rewritten while each of its bytes keeps a reference to its origin in the input.
 
 #include <cstddef>
 #include <optional>
@@ -24,18 +23,18 @@ struct ByteRange {
 
 /// A segment of the input on its way through normalizers and pre-tokenizers.
 ///
-/// Views the original until something rewrites it, then owns the new text. When it tracks origins
-/// it keeps, for each byte of the text, the range of the input it stands for; until the first
-/// rewrite that is its character.
+/// Views the original until it is rewritten, then owns the new text. With origin tracking it
+/// stores, for each byte of the text, the range of the input it came from; before the first rewrite
+/// that is its character.
 class AlignedText {
  public:
-  /// What rewriting may make of a text of `num_bytes`. The longest real growth is that of
-  /// characters with long decompositions, spelled byte by byte: about 40.
+  /// The size limit of a rewritten text of `num_bytes`. The largest legitimate growth, long
+  /// decompositions spelled byte by byte, is about 40-fold.
   [[nodiscard]] static constexpr std::size_t max_rewritten_bytes(std::size_t num_bytes) {
     return 64 * num_bytes + (std::size_t{1} << 16);
   }
 
-  /// `original` lies at byte `shift` of the input, and must outlive this.
+  /// `original` is at byte `shift` of the input, and must outlive this object.
   AlignedText(std::string_view original, std::size_t shift, bool tracks_origins)
       : original_(original),
         shift_(shift),
@@ -48,10 +47,10 @@ class AlignedText {
   [[nodiscard]] std::string_view view(ByteRange range) const noexcept {
     return view().substr(range.begin, range.size());
   }
-  /// The part of the input that `range` of this text stands for. Pre: `range` is not empty; origins
+  /// The range of the input that `range` of this text came from. Pre: `range` is not empty; origins
   /// are tracked, or nothing was rewritten.
   [[nodiscard]] ByteRange origin(ByteRange range) const;
-  /// The part of this text at `range`, on its own; the original must outlive it too.
+  /// The part of this text at `range`; the original must outlive it, too.
   [[nodiscard]] AlignedText slice(ByteRange range) const;
 
  private:
@@ -61,15 +60,15 @@ class AlignedText {
   std::string_view original_;
   std::size_t shift_;
   bool tracks_origins_;
-  std::size_t max_bytes_;  ///< of any form of it
+  std::size_t max_bytes_;  ///< limit of any rewritten form
   bool rewritten_ = false;
   std::string text_;
   std::vector<ByteRange> origins_;
 };
 
-/// One pass over an AlignedText that produces its next form. A cursor goes over the old text; what
-/// is written takes its origin from there. Nothing changes until finish(). What it writes is
-/// charged to `work`, and ends it (WorkStopped) where the text grows too much.
+/// One pass over an AlignedText that produces its next form. A cursor moves over the old text;
+/// written text takes its origin from the cursor. Nothing changes until finish(). Output is charged
+/// to `work`; if the text grows too much, WorkStopped is thrown.
 class TextRewriter {
  public:
   TextRewriter(AlignedText& text, WorkBudget& work)
@@ -103,7 +102,7 @@ class TextRewriter {
   std::vector<ByteRange> origins_;
 };
 
-/// A text cut into pieces. The pieces are in order and do not overlap; what lies between them is
+/// A text split into pieces. The pieces are in order and do not overlap; text between them is
 /// dropped.
 struct PreTokenizedText {
   AlignedText text;

@@ -16,7 +16,7 @@ namespace {
 using json_fields::Json;
 
 constexpr std::string_view kMark = "\u2581";
-/// Up to here a scan over all pairs beats a heap.
+/// Up to this size a scan over all pairs is faster than a heap.
 constexpr std::size_t kMaxScannedSymbols = 40;
 
 std::string byte_token(unsigned byte) {
@@ -175,7 +175,7 @@ bool BpeModel::add_fallback_symbols(std::string_view spelled, std::vector<Symbol
 
 void BpeModel::add_character_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
   // An unknown run is written when the next known character comes, so that runs can be fused; byte
-  // tokens do not end it. This order is what published tokenizers expect.
+  // tokens do not end it, as in the reference library.
   std::optional<Symbol> unknown;
   std::string decorated;
   for (std::size_t i = 0; i < word.size();) {
@@ -235,8 +235,8 @@ void BpeModel::merge_few(std::vector<Symbol>& symbols) const {
 }
 
 void BpeModel::merge_many(std::vector<Symbol>& symbols, WorkBudget& work) const {
-  // A linked list over the symbols, and a heap of merges keyed by rank, then place. An entry is
-  // stale when the pair at its place has changed since.
+  // A linked list over the symbols, and a heap of merges keyed by rank, then position. An entry is
+  // stale if the pair at its position has changed since.
   constexpr std::uint32_t kNone = 0xFFFFFFFFu;
   struct Node {
     std::uint32_t previous;
@@ -312,7 +312,7 @@ Result<PairTable> read_merges(const Json& json, const Vocabulary& vocabulary,
   };
   std::uint32_t rank = 0;
   for (const Json& entry : *list) {
-    // Merge files start with a line that tells their version.
+    // Merge files start with a version line.
     if (entry.is_string() && entry.get_ref<const std::string&>().starts_with("#version")) continue;
     ASSIGN_OR_RETURN(const auto pair, read_merge(entry));
     const std::string& prefix = options.continuing_subword_prefix;

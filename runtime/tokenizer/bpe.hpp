@@ -19,12 +19,12 @@ struct BpeOptions {
   bool fuse_unk = false;
   bool byte_fallback = false;
   bool ignore_merges = false;
-  /// Pieces are raw bytes and the vocabulary spells them (byte_level.hpp).
+  /// Pieces are raw bytes, and the vocabulary uses the byte-level alphabet (byte_level.hpp).
   bool takes_bytes = false;
 };
 
-/// Owns vocabulary, merges and the tables derived from them; constant after construction. Results
-/// of short pieces are kept in a cache of the calling thread.
+/// Owns vocabulary, merges and derived tables; constant after construction. Results for short
+/// pieces are cached per thread.
 class BpeModel final : public TokenModel {
  public:
   /// `merges` holds, in order of rank, the ids of a pair and of its product.

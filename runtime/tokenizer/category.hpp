@@ -1,5 +1,5 @@
 #pragma once
-// General categories as the reference tokenizers have them.
+// General categories as in the reference tokenizers.
 
 #include <utf8proc.h>
 
@@ -8,8 +8,8 @@
 
 namespace troupe::unicode {
 
-/// As of Unicode 16, which the regular expressions of `tokenizers` 0.23 know; utf8proc's tables and
-/// the rows that it lacks.
+/// Unicode 16, as in the regular expressions of `tokenizers` 0.23: utf8proc's tables plus the rows
+/// that it lacks.
 [[nodiscard]] inline utf8proc_category_t category(char32_t c) noexcept {
   struct Row {
     char32_t first;

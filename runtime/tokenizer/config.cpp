@@ -13,7 +13,7 @@ Result<json> parse_object(const std::optional<std::string>& text, const char* fi
   if (!text) return json::object();
   json parsed = parse_bounded_json<json>(*text);
   if (!parsed.is_object()) {
-    return Error{ErrorCode::kCorrupt, std::string(file) + ": it is not a JSON object", {}};
+    return Error{ErrorCode::kCorrupt, std::string(file) + ": not a JSON object", {}};
   }
   return parsed;
 }

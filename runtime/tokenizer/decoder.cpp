@@ -73,7 +73,7 @@ std::optional<char> fallback_byte(std::string_view token) {
   return static_cast<char>(high * 16 + low);
 }
 
-/// Runs of byte tokens become text. One bad byte spoils its run: each byte becomes U+FFFD.
+/// Decodes runs of byte tokens. In a run that is not valid UTF-8, each byte becomes U+FFFD.
 void decode_byte_fallback(Tokens& tokens) {
   Tokens out;
   std::string run;
@@ -98,7 +98,7 @@ void decode_byte_fallback(Tokens& tokens) {
   tokens = std::move(out);
 }
 
-/// Cuts up to `max_start` and `max_stop` of a character off the ends of each token.
+/// Strips up to `max_start` and `max_stop` occurrences of a character off the ends of each token.
 void strip_tokens(Tokens& tokens, std::string_view content, std::size_t max_start,
                   std::size_t max_stop) {
   for (std::string& token : tokens) {
@@ -113,7 +113,7 @@ void strip_tokens(Tokens& tokens, std::string_view content, std::size_t max_star
   }
 }
 
-/// Undoes the spaces that a word list puts around punctuation and English contractions.
+/// Removes the spaces that word-level models put around punctuation and English contractions.
 void clean_up(std::string& text) {
   constexpr std::pair<std::string_view, std::string_view> kReplacements[] = {
       {" .", "."},   {" ?", "?"},     {" !", "!"},     {" ,", ","},
@@ -151,7 +151,7 @@ Result<DecoderPtr> make_metaspace(const Json& json) {
   });
 }
 
-/// Throws WorkStopped where a pattern or its replacements do much more than real ones.
+/// Throws WorkStopped if a pattern or its replacements do much more work than real ones.
 std::string replace_matches(const std::string& token, const Pattern& pattern,
                             const std::string& content) {
   constexpr std::uint64_t kMaxUnitsPerByte = 100;
@@ -181,7 +181,7 @@ Result<DecoderPtr> make_replace(const Json& json) {
       try {
         token = replace_matches(token, pattern, content);
       } catch (const WorkStopped&) {
-        // Decoding cannot fail: the token stays as it is.
+        // Decoding cannot fail: the token stays unchanged.
       }
     }
   });

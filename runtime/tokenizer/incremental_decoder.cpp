@@ -5,11 +5,11 @@
 namespace troupe {
 namespace {
 
-/// Tokens of a long prompt that are enough to prime with.
+/// Sufficient number of prompt tokens to prime with.
 constexpr std::size_t kPrimingTokens = 32;
 
-/// The end of a prompt that primes a stream as the whole prompt does: it starts at a character, and
-/// has text that ends with one. The whole prompt where there is no such end.
+/// The end of a prompt that primes a stream as the whole prompt does: it starts at a character
+/// boundary, and its text ends at one. The whole prompt if there is no such end.
 std::span<const TokenId> priming_tail(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
                                       bool skip_special_tokens) {
   if (prompt.size() <= kPrimingTokens) return prompt;
@@ -31,7 +31,7 @@ IncrementalDecoder::IncrementalDecoder(std::shared_ptr<const Tokenizer> tokenize
 }
 
 std::optional<std::string> IncrementalDecoder::advance(TokenId id, bool& is_invalid) {
-  // The common case: everything before is settled, and the token brings whole characters.
+  // The common case: all earlier text is final, and the token has whole characters.
   if (num_prefix_ids_ == ids_.size()) {
     if (const std::string_view text = tokenizer_->lone_text(id); !text.empty()) {
       ids_.assign(1, id);

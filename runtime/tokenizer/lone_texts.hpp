@@ -1,5 +1,5 @@
 #pragma once
-// What single tokens decode to, kept once it has been asked for.
+// Caches the decoded text of single tokens.
 
 #include <atomic>
 #include <cstddef>
@@ -11,8 +11,7 @@
 
 namespace troupe {
 
-/// A table of 8 bytes for each id, and a text for each id that was asked for. Any threads may ask
-/// at once: none waits for another.
+/// A table of 8 bytes per id, and a text for each id that was requested. Lock-free and thread-safe.
 class LoneTexts {
  public:
   explicit LoneTexts(std::size_t id_limit)
@@ -24,8 +23,8 @@ class LoneTexts {
   LoneTexts(const LoneTexts&) = delete;
   LoneTexts& operator=(const LoneTexts&) = delete;
 
-  /// The text of `id`, which make() returns when it is not known yet; empty for an id out of
-  /// [0, id_limit). Valid as long as this object.
+  /// The text of `id`, computed by make() on first use; empty for an id out of [0, id_limit). Valid
+  /// during the lifetime of this object.
   template <class Make>
   [[nodiscard]] std::string_view get(TokenId id, const Make& make) const {
     if (id < 0 || static_cast<std::size_t>(id) >= id_limit_) return {};
@@ -36,7 +35,7 @@ class LoneTexts {
     if (text.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) {
       return *made.release();
     }
-    return *known;  // another thread was first
+    return *known;  // another thread was faster
   }
 
  private:

@@ -26,9 +26,9 @@ Result<Vocabulary> read_vocabulary(const Json& model) {
 }
 
 Result<LoadedTokenModel> make_model(const Json& json, bool pieces_are_bytes) {
-  if (!json.is_object()) return json_fields::malformed("there is no \"model\"");
+  if (!json.is_object()) return json_fields::malformed("missing \"model\"");
   ASSIGN_OR_RETURN(const auto given, json_fields::optional_text(json, "type"));
-  // Early files of byte pair models do not say their type.
+  // Early BPE files have no type.
   const std::string type = given.value_or(json.contains("merges") ? "BPE" : "");
   if (type == "BPE") return make_bpe(json, pieces_are_bytes);
   LoadedTokenModel loaded;

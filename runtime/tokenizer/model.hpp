@@ -1,5 +1,5 @@
 #pragma once
-// The model of a tokenizer.json: it turns one piece of text into tokens.
+// The model of a tokenizer.json: maps one piece of text to tokens.
 
 #include <cstdint>
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// A token and the bytes of the piece that it stands for.
+/// A token and its byte range in the piece.
 struct PieceToken {
   TokenId id = 0;
   std::uint32_t begin = 0;
@@ -23,8 +23,8 @@ struct PieceToken {
 class TokenModel {
  public:
   virtual ~TokenModel() = default;
-  /// Appends the tokens of `piece`. Pre: `piece` is not empty. Any thread.
-  /// Throws WorkStopped where `work` ends it.
+  /// Appends the tokens of `piece`. Pre: `piece` is not empty. Thread-safe. Throws WorkStopped if
+  /// `work` is exhausted or cancelled.
   virtual void tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
                         WorkBudget& work) const = 0;
   [[nodiscard]] const Vocabulary& vocabulary() const noexcept { return vocabulary_; }
@@ -38,7 +38,7 @@ class TokenModel {
 
 struct LoadedTokenModel {
   std::unique_ptr<const TokenModel> model;
-  /// The model takes raw bytes: the pre-tokenizer's last step need not spell them.
+  /// The model takes raw bytes: the pre-tokenizer's last step can skip the byte-level alphabet.
   bool takes_bytes = false;
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Normalizers: they rewrite a text before it is cut into pieces.
+// Normalizers: rewrite a text before pre-tokenization.
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -14,23 +14,23 @@ namespace troupe {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  /// Throws WorkStopped where `work` ends it or the text grows too much.
+  /// Throws WorkStopped if `work` is exhausted or cancelled, or if the text grows too much.
   virtual void apply(AlignedText& text, WorkBudget& work) const = 0;
 };
 
-/// A character of a rewritten text and what it does to the old one: 1 inserts, 0 replaces one old
-/// character, -n replaces one and swallows n more.
+/// A character of the rewritten text and its effect on the old one: 1 inserts, 0 replaces one old
+/// character, -n replaces one and drops n more.
 struct ChangedCharacter {
   char32_t character;
   int change;
 };
-/// Writes `characters` for `old`, the text at the rewriter's cursor, and moves behind it.
+/// Writes `characters` for `old`, the text at the rewriter's cursor, and moves the cursor past it.
 void write_changes(TextRewriter& rewriter, std::string_view old,
                    const std::vector<ChangedCharacter>& characters);
 
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 
-/// Brings a text into a normalization form (Unicode standard annex 15).
+/// Normalizes a text to a Unicode normalization form (Unicode standard annex 15).
 void normalize_unicode(AlignedText& text, UnicodeForm form, WorkBudget& work);
 
 /// The normalizer of a tokenizer.json; null JSON gives one that does nothing. Errors: kUnsupported

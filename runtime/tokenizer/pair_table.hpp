@@ -24,7 +24,7 @@ class PairTable {
     slots_.resize(capacity);
   }
 
-  /// A pair given twice keeps the later rank. Pre: no more pairs than announced.
+  /// The later rank wins for a duplicate pair. Pre: at most the announced number of pairs.
   void add(TokenId left, TokenId right, Merge merge) {
     Slot& slot = slots_[find(key(left, right))];
     slot.key = key(left, right);
@@ -55,7 +55,7 @@ class PairTable {
            static_cast<std::uint32_t>(right);
   }
   [[nodiscard]] std::size_t find(std::uint64_t key) const noexcept {
-    // Fibonacci hashing; the high half of the product is the well-mixed one.
+    // Fibonacci hashing; the high half of the product is well mixed.
     std::size_t i = static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> 32);
     const std::size_t mask = slots_.size() - 1;
     while (slots_[i & mask].key != key && slots_[i & mask].key != kEmpty) ++i;

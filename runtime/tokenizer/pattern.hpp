@@ -1,5 +1,5 @@
 #pragma once
-// What a Replace or Split component looks for: a fixed text or a regular expression.
+// The pattern of a Replace or Split component: a fixed string or a regular expression.
 
 #include <cstddef>
 #include <memory>
@@ -19,10 +19,11 @@ class Pattern {
   /// From {"String": text} or {"Regex": expression}.
   static Result<Pattern> from_json(const nlohmann::json& json);
 
-  /// The first match at or after byte `from`. Throws WorkStopped where `work` ends the search.
+  /// The first match at or after byte `from`. Throws WorkStopped if `work` is exhausted or
+  /// cancelled.
   [[nodiscard]] std::optional<ByteRange> find(std::string_view text, std::size_t from,
                                               WorkBudget& work) const;
-  /// The expression, empty if this is a fixed text.
+  /// The expression, empty for a fixed string.
   [[nodiscard]] const std::string& expression() const noexcept { return expression_; }
 
  private:
@@ -32,11 +33,11 @@ class Pattern {
 };
 
 /// Calls visit(range, is_match) for every match and every gap between matches, in order; together
-/// they cover `text`. `find(text, from)` gives the next match. Empty matches are visited and passed
-/// over.
+/// they cover `text`. `find(text, from)` returns the next match. Empty matches are visited and
+/// skipped.
 template <class Find, class Visit>
 void for_each_match(std::string_view text, const Find& find, const Visit& visit) {
-  std::size_t begin = 0;  // end of what was visited
+  std::size_t begin = 0;  // end of the visited part
   std::size_t from = 0;
   while (from <= text.size()) {
     const std::optional<ByteRange> match = find(text, from);

@@ -18,7 +18,7 @@ const Json& field(const Json& json, const char* key) {
   return it == json.end() ? kNull : *it;
 }
 
-/// `text` itself, or a copy in `storage` with U+FFFD for what is not valid UTF-8.
+/// `text` itself, or a copy in `storage` with U+FFFD for invalid UTF-8.
 std::string_view as_valid(std::string_view text, std::string& storage) {
   if (unicode::is_valid(text)) return text;
   unicode::append_lossy(storage, text);
@@ -42,7 +42,7 @@ std::vector<std::size_t> character_indices(std::string_view text) {
 }  // namespace
 
 Result<std::unique_ptr<const TokenizerPipeline>> TokenizerPipeline::from_json(const Json& json) {
-  if (!json.is_object()) return json_fields::malformed("it is not an object");
+  if (!json.is_object()) return json_fields::malformed("not an object");
   std::unique_ptr<TokenizerPipeline> pipeline(new TokenizerPipeline());
   ASSIGN_OR_RETURN(pipeline->normalizer_, make_normalizer(field(json, "normalizer")));
   const Json& pre_tokenizer = field(json, "pre_tokenizer");
@@ -178,7 +178,7 @@ std::string TokenizerPipeline::decode(std::span<const TokenId> ids,
                                       bool skip_special_tokens) const {
   std::string text;
   if (decodes_byte_level_) {
-    // The common decoder, without a string for each token.
+    // Fast path for the common decoder, without a string per token.
     std::string bytes;
     for_each_spelling(ids, skip_special_tokens,
                       [&](std::string_view token) { append_byte_level(bytes, token); });

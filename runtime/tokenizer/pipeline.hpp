@@ -1,5 +1,5 @@
 #pragma once
-// The components of one tokenizer.json, put together.
+// The components of one tokenizer.json, assembled.
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -21,14 +21,14 @@
 
 namespace troupe {
 
-/// Owns the components; constant after construction. A text goes: added tokens as written,
-/// normalizer, added tokens in normalized text, pre-tokenizer, model, post-processor. Tokenizer is
-/// its public face.
+/// Owns the components; constant after construction. Order of the steps: raw added tokens,
+/// normalizer, normalized added tokens, pre-tokenizer, model, post-processor. Tokenizer is its
+/// public interface.
 class TokenizerPipeline {
  public:
   static Result<std::unique_ptr<const TokenizerPipeline>> from_json(const nlohmann::json& json);
 
-  /// These two throw WorkStopped where `work` ends them.
+  /// Both throw WorkStopped if `work` is exhausted or cancelled.
   [[nodiscard]] std::vector<TokenId> encode(std::string_view text, bool add_special_tokens,
                                             WorkBudget& work) const;
   /// `second` is null for a single text.
@@ -38,13 +38,13 @@ class TokenizerPipeline {
 
   [[nodiscard]] const AddedVocabulary& added() const noexcept { return added_; }
   [[nodiscard]] const Vocabulary& vocabulary() const noexcept { return model_->vocabulary(); }
-  /// What decoding shows for an id.
+  /// The decoded form of an id.
   [[nodiscard]] std::optional<std::string_view> spelling(TokenId id) const;
-  /// True if a decoder may begin at this token as well as at the start of a text: it does not go on
-  /// with a character that an earlier token began.
+  /// Whether decoding may begin at this token: it does not continue a character that an earlier
+  /// token began.
   [[nodiscard]] bool starts_character(TokenId id) const;
-  /// What the token adds to a text of whole characters, whatever that is, if that is certain and
-  /// whole characters, too; otherwise empty. Valid as long as this object.
+  /// The text that the token adds after any text of whole characters, if that is independent of the
+  /// text and consists of whole characters; otherwise empty. Valid during this object's lifetime.
   [[nodiscard]] std::string_view lone_text(TokenId id) const;
 
  private:
@@ -67,8 +67,8 @@ class TokenizerPipeline {
   PostProcessor post_processor_;
   std::unique_ptr<const TokenDecoder> decoder_;
   bool decodes_byte_level_ = false;
-  std::unique_ptr<const LoneTexts> lone_texts_;  ///< null: no token decodes alone
-  bool needs_origins_ = false;                   ///< also where only ids are asked for
+  std::unique_ptr<const LoneTexts> lone_texts_;  ///< null: no token decodes independently
+  bool needs_origins_ = false;                   ///< even if only ids are needed
 };
 
 }  // namespace troupe

@@ -12,7 +12,7 @@ namespace {
 
 using json_fields::Json;
 
-/// A character that stands for white space: itself, or the spelling of the space byte.
+/// White space, or the byte-level form of the space.
 bool is_space(char32_t c) { return c == 0x120 || unicode::is_whitespace(c); }
 
 std::size_t leading_spaces(std::string_view text) {

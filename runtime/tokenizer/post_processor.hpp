@@ -1,5 +1,5 @@
 #pragma once
-// Post-processors: they add the special tokens around encoded texts and trim offsets.
+// Post-processors: add special tokens around encoded texts and trim offsets.
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -12,12 +12,12 @@
 
 namespace troupe {
 
-/// A token with its place in the text, before post-processing.
+/// A token with its position in the text, before post-processing.
 struct PlacedToken {
   TokenId id = 0;
   TextOffsets offsets;
   std::string
-      text;  ///< the token as the model or the text spells it: white space in it can be trimmed
+      text;  ///< the token as the model or the text writes it: white space in it can be trimmed
 };
 
 class PostProcessor {
@@ -28,7 +28,7 @@ class PostProcessor {
   /// `second` is null for a single text.
   [[nodiscard]] Encoding process(std::vector<PlacedToken> first, std::vector<PlacedToken>* second,
                                  bool add_special_tokens) const;
-  /// The same for a single text's ids alone, in place.
+  /// As above for the ids of a single text, in place.
   void add_special_ids(std::vector<TokenId>& ids) const;
 
  private:

@@ -15,8 +15,8 @@ namespace {
 using json_fields::Json;
 using PreTokenizerPtr = std::unique_ptr<const PreTokenizer>;
 
-/// What happens to the matches of a split: "a-b" on "-" gives a b | a - b | a- b | a -b | a - b
-/// (runs as one).
+/// What a split does with its matches: "a-b" on "-" gives a b | a - b | a- b | a -b | a - b (runs
+/// as one).
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 Result<SplitBehavior> behavior_from(const Json& json, const char* fallback) {
@@ -31,7 +31,7 @@ Result<SplitBehavior> behavior_from(const Json& json, const char* fallback) {
   return json_fields::malformed("split behavior \"" + name + "\" is unknown");
 }
 
-/// Collects the pieces of one split as matches and gaps come in.
+/// Collects the pieces of one split from matches and gaps.
 class PieceCollector {
  public:
   PieceCollector(SplitBehavior behavior, std::vector<ByteRange>& pieces)
@@ -136,7 +136,7 @@ class SplitPreTokenizer : public PreTokenizer {
 
  private:
   Pattern pattern_;
-  Splitter splitter_;  ///< the same matches as pattern_, faster; null if there is none
+  Splitter splitter_;  ///< an equivalent, faster matcher for pattern_; null: none
   SplitBehavior behavior_;
   bool invert_;
 };
@@ -231,8 +231,8 @@ class ByteLevelPreTokenizer : public PreTokenizer {
   bool leaves_bytes_;
 };
 
-/// Metaspace: spaces become a visible mark, with one more in front of the text; then a piece starts
-/// at each mark.
+/// Metaspace: replaces spaces by a visible mark, optionally adds one in front of the text, and
+/// starts a piece at each mark.
 class MetaspacePreTokenizer : public PreTokenizer {
  public:
   enum class Prepend { kAlways, kFirst, kNever };
@@ -282,7 +282,7 @@ Result<MetaspacePreTokenizer::Prepend> prepend_scheme_from(const Json& json) {
   using Prepend = MetaspacePreTokenizer::Prepend;
   ASSIGN_OR_RETURN(const std::optional<std::string> scheme,
                    json_fields::optional_text(json, "prepend_scheme"));
-  // Files from before prepend_scheme say add_prefix_space.
+  // Files older than prepend_scheme have add_prefix_space.
   ASSIGN_OR_RETURN(const bool adds_prefix, json_fields::boolean(json, "add_prefix_space", true));
   if (!adds_prefix || scheme == "never") return Prepend::kNever;
   if (!scheme || scheme == "always") return Prepend::kAlways;

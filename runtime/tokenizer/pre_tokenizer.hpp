@@ -1,5 +1,5 @@
 #pragma once
-// Pre-tokenizers: they cut a normalized text into the pieces that the model sees one by one.
+// Pre-tokenizers: split a normalized text into the pieces that the model encodes independently.
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -12,15 +12,15 @@ namespace troupe {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  /// Cuts each piece further, or rewrites the text under them.
-  /// Throws WorkStopped where `work` ends it.
+  /// Splits pieces further, or rewrites their text. Throws WorkStopped if `work` is exhausted or
+  /// cancelled.
   virtual void apply(PreTokenizedText& text, WorkBudget& work) const = 0;
 };
 
-/// True if the last step spells bytes (ByteLevel). A model that works on bytes can then skip that
-/// spelling.
+/// Whether the last step is ByteLevel. A model that works on bytes can then skip the byte-level
+/// alphabet.
 [[nodiscard]] bool ends_in_byte_level(const nlohmann::json& json);
-/// True if a piece's place in the input matters to the result (Metaspace that marks the first piece
+/// Whether a piece's position in the input affects the result (Metaspace that marks the first piece
 /// only).
 [[nodiscard]] bool depends_on_origin(const nlohmann::json& json);
 

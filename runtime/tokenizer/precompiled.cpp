@@ -13,7 +13,7 @@
 namespace troupe {
 namespace {
 
-/// Decodes standard base64; none if malformed.
+/// Decodes standard base64; nullopt if malformed.
 std::optional<std::string> decode_base64(std::string_view text) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -34,13 +34,13 @@ std::optional<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
-/// Owns the trie's units and the replacements, one NUL-terminated text after the other.
+/// Owns the trie's units and the replacements, stored as consecutive NUL-terminated strings.
 class CharacterMap {
  public:
   CharacterMap(std::vector<std::uint32_t> units, std::string replacements)
       : units_(std::move(units)), replacements_(std::move(replacements)) {}
 
-  /// The replacement of the shortest entry that `text` starts with.
+  /// The replacement of the shortest entry that is a prefix of `text`.
   [[nodiscard]] std::optional<std::string_view> replacement(std::string_view text) const {
     std::size_t place = 0;
     if (!step(place, unit(0))) return std::nullopt;
@@ -59,7 +59,7 @@ class CharacterMap {
   [[nodiscard]] std::uint32_t unit(std::size_t place) const {
     return place < units_.size() ? units_[place] : 0;
   }
-  /// Moves along a unit's offset; false if that leaves the array.
+  /// Follows a unit's offset; false if that leaves the array.
   [[nodiscard]] bool step(std::size_t& place, std::uint32_t at) const {
     place ^= static_cast<std::size_t>(at >> 10) << ((at & 0x200u) >> 6);
     return place < units_.size();
@@ -114,7 +114,7 @@ class PrecompiledNormalizer : public Normalizer {
     return begin;
   }
 
-  /// Short graphemes are looked up whole, then character by character.
+  /// Short graphemes are looked up as a whole, then character by character.
   bool map_grapheme(std::string_view grapheme, std::vector<ChangedCharacter>& out) const {
     constexpr std::size_t kMaxWholeBytes = 5;
     if (grapheme.size() <= kMaxWholeBytes && map_part(grapheme, out)) return true;
@@ -154,11 +154,11 @@ Result<std::unique_ptr<const Normalizer>> make_precompiled(const nlohmann::json&
   const auto bytes = decode_base64(encoded);
   std::uint32_t trie_bytes = 0;
   if (!bytes || bytes->size() < sizeof trie_bytes) {
-    return json_fields::malformed("precompiled_charsmap is not a character map");
+    return json_fields::malformed("precompiled_charsmap is not a valid character map");
   }
   std::memcpy(&trie_bytes, bytes->data(), sizeof trie_bytes);
   if (trie_bytes > bytes->size() - sizeof trie_bytes || trie_bytes % 4 != 0) {
-    return json_fields::malformed("precompiled_charsmap announces " + std::to_string(trie_bytes) +
+    return json_fields::malformed("precompiled_charsmap declares " + std::to_string(trie_bytes) +
                                   " bytes of " + std::to_string(bytes->size()));
   }
   std::vector<std::uint32_t> units(trie_bytes / 4);

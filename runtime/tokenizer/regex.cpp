@@ -13,7 +13,7 @@
 namespace troupe {
 namespace {
 
-/// What a match needs beside the pattern, one per thread.
+/// Match state besides the pattern, one per thread.
 struct MatchState {
   pcre2_match_data* data = pcre2_match_data_create(1, nullptr);
   pcre2_match_context* context = pcre2_match_context_create(nullptr);
@@ -31,7 +31,7 @@ struct MatchState {
   }
 };
 
-/// The last of the places from `from` on at which one search begins to match.
+/// The last start position that one search, beginning at `from`, may try.
 std::size_t last_start(std::string_view text, std::size_t from) {
   constexpr std::size_t kMaxBytesTimesStarts = std::size_t{1} << 25;
   const std::size_t num_starts =
@@ -58,7 +58,7 @@ Result<std::shared_ptr<const Regex>> Regex::compile(std::string_view pattern) {
     return json_fields::unsupported("the pattern \"" + std::string(pattern) + "\" (" +
                                     reinterpret_cast<const char*>(text) + ")");
   }
-  // Without a just-in-time compiler for this machine the interpreter runs the pattern.
+  // Without PCRE2's JIT for this machine the pattern is interpreted.
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   return std::shared_ptr<const Regex>(new Regex(code));
 }
@@ -75,8 +75,8 @@ std::optional<ByteRange> Regex::find(std::string_view text, std::size_t from,
                        state.context);
   };
   while (true) {
-    // No more than some starting places at once: a match that looks ahead to the end of the text
-    // at each of them takes its square.
+    // Limits the start positions per search: a match that looks ahead to the end of the text at
+    // each of them is quadratic.
     const std::size_t last = last_start(text, from);
     pcre2_set_offset_limit(state.context, last);
     work.look();

@@ -1,6 +1,6 @@
 #pragma once
 // The regular expressions of a tokenizer.json. They are written for Oniguruma (Ruby syntax) and run
-// here on PCRE2.
+// on PCRE2.
 
 #include <cstddef>
 #include <memory>
@@ -13,11 +13,11 @@
 
 namespace troupe {
 
-/// A compiled pattern, usable from any thread.
+/// A compiled pattern. Thread-safe.
 ///
-/// What the two engines read differently is rewritten before compiling (regex_translator.hpp):
-/// classes of characters, ^ and $ (always at line ends in Ruby), and intersections of the form
-/// [A&&[^B]]. Other intersections and nested classes are refused.
+/// Differences between the engines are translated before compiling (regex_translator.hpp):
+/// character classes, ^ and $ (always at line ends in Ruby), and intersections of the form
+/// [A&&[^B]]. Other intersections and nested classes are rejected.
 class Regex {
  public:
   /// Errors: kUnsupported with the pattern and the reason.
@@ -26,9 +26,9 @@ class Regex {
   Regex(const Regex&) = delete;
   Regex& operator=(const Regex&) = delete;
 
-  /// The first match at or after byte `from`. Pre: `text` is valid UTF-8, `from` at a character's
-  /// start. Throws WorkStopped where `work` ends the search, or the pattern backtracks beyond a
-  /// limit.
+  /// The first match at or after byte `from`. Pre: `text` is valid UTF-8, `from` is at a character
+  /// boundary. Throws WorkStopped if `work` is exhausted or cancelled, or if the pattern exceeds
+  /// the backtracking limit.
   [[nodiscard]] std::optional<ByteRange> find(std::string_view text, std::size_t from,
                                               WorkBudget& work) const;
 

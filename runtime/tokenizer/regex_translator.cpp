@@ -26,7 +26,7 @@ constexpr Newer kNewer[] = {
 
 constexpr std::string_view kWhitespaceSet = R"(\t-\r\x{85}\p{Z})";
 constexpr std::string_view kHexSet = "0-9A-Fa-f";
-/// Outside of brackets, Oniguruma counts these Latin-1 superscripts and fractions as word
+/// Outside of brackets, Oniguruma treats these Latin-1 superscripts and fractions as word
 /// characters.
 constexpr std::string_view kWordDigits = R"(\xB2\xB3\xB9\xBC-\xBE)";
 
@@ -79,7 +79,7 @@ constexpr std::pair<std::string_view, std::string_view> kLongNames[] = {
 
 bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 
-/// Members of a class, or of what is outside of it.
+/// Members of a class, or of its complement.
 struct Set {
   std::string members;
   bool is_complement = false;
@@ -94,7 +94,7 @@ bool compiles(const std::string& pattern) {
   return code != nullptr;
 }
 
-/// What PCRE2 lacks of a class; `name` in lower case.
+/// Characters that PCRE2 lacks in a class; `name` in lower case.
 std::string listed(std::string_view name) {
   std::string members;
   for (const Newer& row : kNewer) {
@@ -108,7 +108,7 @@ std::string listed(std::string_view name) {
 
 std::string property(std::string_view name) {
   const std::string script = "\\p{sc:" + std::string(name) + "}";
-  // Without "sc:" PCRE2 takes the extensions of a script too.
+  // Without "sc:" PCRE2 includes script extensions.
   const bool is_script = name.size() > 2 && compiles(script);
   return (is_script ? script : "\\p{" + std::string(name) + "}") + listed(name);
 }
@@ -121,7 +121,7 @@ std::string properties(std::initializer_list<std::string_view> names) {
 
 std::string word_set() { return properties({"alphabetic", "m", "nd", "pc"}); }
 
-/// \p{NAME}. Unassigned characters are what is left by those that are assigned.
+/// \p{NAME}. Unassigned characters are the complement of all assigned ones.
 Set named_set(std::string_view written) {
   std::string name;
   for (const char c : written) {
@@ -147,7 +147,7 @@ Set within_brackets(Set set) {
   return set;
 }
 
-/// What stands between [: and :].
+/// The class named between [: and :].
 std::optional<Set> bracket_name(std::string_view name) {
   if (name == "punct") return Set{properties({"p", "s"})};
   if (name == "word") return Set{word_set()};
@@ -158,7 +158,7 @@ std::optional<Set> bracket_name(std::string_view name) {
   return std::nullopt;
 }
 
-/// A class in brackets; `complements` are sets whose outside belongs to it.
+/// A class in brackets; `complements` are sets whose complements are part of it.
 struct CharacterClass {
   bool is_negated = false;
   std::string members;
@@ -212,7 +212,7 @@ class PatternTranslator {
     bool is_negated = false;
   };
 
-  /// The class that the escape at `position_` names, and moves behind it; or nothing.
+  /// The class of the escape at `position_`, which is advanced past it; or nothing.
   Result<std::optional<Escape>> class_escape() {
     const char escaped = pattern_[position_ + 1];
     const auto known = [&](Set set) {
@@ -237,7 +237,7 @@ class PatternTranslator {
     return std::optional<Escape>(Escape{named_set(name), is_negated});
   }
 
-  /// An escape that stands for itself.
+  /// An escaped literal.
   void other_escape(std::string& out) {
     const char escaped = pattern_[position_ + 1];
     const std::string_view digits = pattern_.substr(position_ + 2, 4);
@@ -247,7 +247,7 @@ class PatternTranslator {
       out.append("\\x{").append(digits).append("}");
       position_ += 4;
     } else if (escaped == 'p' || escaped == 'P') {
-      out.push_back(escaped);  // a letter, where no brace follows
+      out.push_back(escaped);  // a letter that no brace follows
     } else {
       out.append(pattern_, position_, 2);
     }
@@ -255,7 +255,7 @@ class PatternTranslator {
   }
 
   Result<void> escape() {
-    if (position_ + 1 >= pattern_.size()) return refuse("a backslash at the end");
+    if (position_ + 1 >= pattern_.size()) return refuse("a trailing backslash");
     const char escaped = pattern_[position_ + 1];
     if (escaped == 'b' || escaped == 'B') {
       const std::string word = "[" + named_set("word").members + "]";
@@ -300,13 +300,13 @@ class PatternTranslator {
         position_ += 2;
         return intersection_with_complement(all);
       } else if (c == '[' || pattern_.substr(position_, 2) == "&&") {
-        return refuse("a class in a class");
+        return refuse("a nested class");
       } else {
         all.members.push_back(c);
         ++position_;
       }
     }
-    if (position_ == pattern_.size()) return refuse("an unfinished class");
+    if (position_ == pattern_.size()) return refuse("an unterminated class");
     ++position_;
     return all.text();
   }
@@ -332,8 +332,7 @@ class PatternTranslator {
     inner.position_ = position_;
     ASSIGN_OR_RETURN(const std::string outside, inner.character_class());
     position_ = inner.position_;
-    if (position_ >= pattern_.size() || pattern_[position_] != ']')
-      return refuse("a class in a class");
+    if (position_ >= pattern_.size() || pattern_[position_] != ']') return refuse("a nested class");
     ++position_;
     if (all.is_negated) return "(?:(?!" + outside + ")(?s:.)|" + all.text() + ")";
     return "(?:(?=" + outside + ")" + all.text() + ")";

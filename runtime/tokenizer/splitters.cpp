@@ -9,8 +9,7 @@
 #include "runtime/tokenizer/unicode.hpp"
 
 // Each matcher below follows its expression alternative by alternative, with the engine's
-// backtracking worked out by hand. That they give the same matches as the engine is a property
-// test.
+// backtracking worked out by hand. A property test checks that they match as the engine does.
 
 namespace troupe {
 namespace {
@@ -70,7 +69,7 @@ std::uint8_t classes_from_tables(char32_t c) {
   return static_cast<std::uint8_t>(classes);
 }
 
-/// The classes of the Basic Multilingual Plane, where nearly all text lies.
+/// The classes of the Basic Multilingual Plane, which covers nearly all text.
 const std::uint8_t* plane_table() {
   static const std::vector<std::uint8_t> table = [] {
     std::vector<std::uint8_t> classes(0x10000);
@@ -80,7 +79,7 @@ const std::uint8_t* plane_table() {
   return table.data();
 }
 
-/// Reads classes along a text. Positions are bytes; a position at or behind the end has no class.
+/// Reads classes along a text. Positions are bytes; positions past the end have no class.
 class Scanner {
  public:
   explicit Scanner(std::string_view text) : text_(text), plane_(plane_table()) {}
@@ -151,7 +150,7 @@ class Scanner {
       if (is_newline(last)) behind_newline = end;
     }
     if (with_newlines && behind_newline != i) return behind_newline;
-    // A run before something visible leaves its last space to it, unless that is all there is.
+    // A run before a visible character leaves its last space to it, unless it is a single space.
     return end == text_.size() || last == i ? end : last;
   }
 
@@ -203,8 +202,8 @@ std::optional<ByteRange> match_cl100k(std::string_view bytes, std::size_t from) 
 
 /// [upper]*[lower]+ at `i`, or `i`.
 std::size_t capitalized(const Scanner& text, std::size_t i) {
-  // The last character on the way that could also be the lower-case part, in case that part is
-  // missing.
+  // The last character so far that could also be the lower-case part, for the case that no other
+  // lower-case character follows.
   std::size_t behind_last_lower = i;
   std::size_t end = i;
   while (text.is(end, kUpperLike)) {

@@ -9,10 +9,10 @@
 
 namespace troupe {
 
-/// The first match at or after `from`, as Regex::find gives it for the expression.
+/// The first match at or after `from`, equal to Regex::find for the expression.
 using Splitter = std::optional<ByteRange> (*)(std::string_view text, std::size_t from);
 
-/// The matcher for exactly this expression; null if there is none.
+/// The matcher for exactly this expression; null if none exists.
 [[nodiscard]] Splitter splitter_for(std::string_view expression) noexcept;
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
 #pragma once
-// A set of texts as a tree of their bytes.
+// A byte trie of strings.
 
 #include <array>
 #include <cstddef>
@@ -13,13 +13,13 @@
 
 namespace troupe {
 
-/// Texts with a number each. The root has a table over all bytes, since every position of a text is
-/// tried there; further down there are few ways to go.
+/// Strings with a number each. The root has a table over all bytes, since every position of a text
+/// is tried there; deeper nodes have few children.
 class TokenTrie {
  public:
   TokenTrie() { roots_.fill(kNone); }
 
-  /// The first of two equal texts stays; empty ones are not taken.
+  /// The first of two equal strings stays; empty ones are ignored.
   void add(std::string_view text, std::size_t value) {
     if (text.empty()) return;
     std::int32_t node = kNone;
@@ -29,8 +29,8 @@ class TokenTrie {
   }
   [[nodiscard]] bool empty() const noexcept { return nodes_.empty(); }
 
-  /// Calls visit(end, value) for every text that starts at `from`, the shortest first. Returns the
-  /// number of bytes it went along.
+  /// Calls visit(end, value) for every string that starts at `from`, the shortest first. Returns
+  /// the number of bytes traversed.
   template <class Visit>
   std::size_t for_each_prefix(std::string_view text, std::size_t from, const Visit& visit) const {
     std::int32_t node = roots_[static_cast<unsigned char>(text[from])];
@@ -76,7 +76,7 @@ class TokenTrie {
     }
     return kNone;
   }
-  /// `node` kNone stands for the root.
+  /// kNone as `node` is the root.
   std::int32_t child_or_new(std::int32_t node, unsigned char byte) {
     const std::int32_t existing = node == kNone ? roots_[byte] : child(node, byte);
     if (existing != kNone) return existing;

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The file's bytes; none if there is no such file.
+/// The file's bytes; nullopt if it does not exist.
 Result<std::optional<std::string>> read_optional(const std::filesystem::path& model,
                                                  std::string_view name) {
   Result<std::string> bytes = read_model_text(model, name);
@@ -25,7 +25,7 @@ Result<std::optional<std::string>> read_optional(const std::filesystem::path& mo
 
 Result<std::unique_ptr<const TokenizerPipeline>> parse_pipeline(std::string_view tokenizer_json) {
   const json parsed = parse_bounded_json<json>(tokenizer_json);
-  if (parsed.is_discarded()) return json_fields::malformed("it is not valid JSON");
+  if (parsed.is_discarded()) return json_fields::malformed("not valid JSON");
   return TokenizerPipeline::from_json(parsed);
 }
 
@@ -67,7 +67,7 @@ namespace {
 template <class Encode>
 auto within_limits(std::size_t num_bytes, const WorkLimits& limits, const Encode& encode)
     -> Result<decltype(encode(std::declval<WorkBudget&>()))> {
-  // The published tokenizers take about 30 units a byte.
+  // Published tokenizers need about 30 units per byte.
   constexpr std::uint64_t kMaxUnitsPerByte = 500;
   constexpr std::uint64_t kMaxUnitsOfAnyText = 20'000'000;
   WorkBudget work(limits, kMaxUnitsOfAnyText + kMaxUnitsPerByte * num_bytes);

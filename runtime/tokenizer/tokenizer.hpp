@@ -1,5 +1,5 @@
 #pragma once
-// Text to token ids and back, from a folder in the Hugging Face form (tokenizer.json,
+// Text to token ids and back, from a folder in Hugging Face format (tokenizer.json,
 // tokenizer_config.json).
 
 #include <cstddef>
@@ -19,23 +19,23 @@ namespace troupe {
 
 class TokenizerPipeline;
 
-/// Half-open range of Unicode code points of the text that was encoded.
+/// Half-open range of Unicode code points of the encoded text.
 struct TextOffsets {
   std::size_t begin = 0;
   std::size_t end = 0;
   bool operator==(const TextOffsets&) const = default;
 };
 
-/// One encoded text, or a pair of them. All vectors have one entry per token.
+/// One encoded text, or a pair. All vectors have one entry per token.
 struct Encoding {
   std::vector<TokenId> ids;
-  std::vector<TextOffsets> offsets;              ///< {0, 0} for tokens that the template added
-  std::vector<int> type_ids;                     ///< segment of each token, as the template says
-  std::vector<bool> special_tokens_mask;         ///< true where the template added the token
-  std::vector<std::optional<int>> sequence_ids;  ///< 0 or 1: which text; none for added tokens
+  std::vector<TextOffsets> offsets;              ///< {0, 0} for tokens added by the template
+  std::vector<int> type_ids;                     ///< segment of each token, set by the template
+  std::vector<bool> special_tokens_mask;         ///< true for tokens added by the template
+  std::vector<std::optional<int>> sequence_ids;  ///< 0 or 1: which text; nullopt for added tokens
 };
 
-/// The texts of the tokens that have a role of their own, as far as the model names them.
+/// The special tokens by role, as far as the model defines them.
 struct TokenRoles {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
@@ -46,57 +46,55 @@ struct TokenRoles {
 /// Encodes and decodes byte for byte as the Hugging Face `tokenizers` library 0.23 does on the same
 /// file, with truncation and padding off.
 ///
-/// Constant after load: every method may be called from any thread. What is not supported in a
-/// tokenizer.json is an error at load that names the component; decoding never fails. Encoding
-/// fails where its WorkLimits end it (kAborted, kTimeout), and where the file's components do much
-/// more to a text than real ones (kInvalidArgument): grow it 64-fold, or backtrack without end.
-/// Bytes of a text that are not valid UTF-8 are taken as U+FFFD, one for each maximal invalid part,
-/// so that a text is always encoded as what a client would see of it.
+/// Constant after load, and thread-safe. Unsupported parts of a tokenizer.json are an error at load
+/// that names the component; decoding never fails. Encoding fails if its WorkLimits stop it
+/// (kAborted, kTimeout), or if the file's components do much more work than real ones
+/// (kInvalidArgument): grow the text 64-fold, or backtrack without bound. Invalid UTF-8 is replaced
+/// by U+FFFD, one for each maximal invalid part, so a text is always encoded as a client would
+/// display it.
 class Tokenizer {
  public:
-  /// Loads tokenizer.json (required), tokenizer_config.json and special_tokens_map.json (each
-  /// optional). Errors: kNotFound, kIo, kCorrupt (what is malformed), kUnsupported (the component's
-  /// name).
+  /// Loads tokenizer.json (required), tokenizer_config.json and special_tokens_map.json (optional).
+  /// Errors: kNotFound, kIo, kCorrupt (malformed), kUnsupported (names the component).
   static Result<std::shared_ptr<const Tokenizer>> load(const std::filesystem::path& folder);
-  /// The same from the files' texts; `config_json` may be empty. Errors: kCorrupt, kUnsupported.
+  /// As above from the files' contents; `config_json` may be empty. Errors: kCorrupt, kUnsupported.
   static Result<std::shared_ptr<const Tokenizer>> from_json(std::string_view tokenizer_json,
                                                             std::string_view config_json = {});
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  /// The ids of `text`. Added tokens in the text are recognised in any case; `add_special_tokens`
-  /// runs the post-processor's template (start token and so on).
+  /// The ids of `text`. Added tokens in the text are always recognised; `add_special_tokens`
+  /// applies the post-processor's template (start token etc.).
   Result<std::vector<TokenId>> encode(std::string_view text, bool add_special_tokens,
                                       const WorkLimits& limits = {}) const;
-  /// The same with offsets, type ids and masks. Slower than encode.
+  /// As encode, with offsets, type ids and masks. Slower.
   Result<Encoding> encode_with_offsets(std::string_view text, bool add_special_tokens,
                                        const WorkLimits& limits = {}) const;
-  /// Two texts encoded together, joined as the template for pairs says.
+  /// Encodes two texts together, joined by the template for pairs.
   Result<Encoding> encode_pair(std::string_view first, std::string_view second,
                                bool add_special_tokens, const WorkLimits& limits = {}) const;
 
-  /// The text of `ids`. Ids outside the vocabulary decode to nothing; bytes that make no character
-  /// become U+FFFD.
+  /// The text of `ids`. Ids outside the vocabulary decode to nothing; invalid UTF-8 becomes U+FFFD.
   [[nodiscard]] std::string decode(std::span<const TokenId> ids, bool skip_special_tokens) const;
 
-  /// The vocabulary's own form of a token ("Ġthe", "▁the", "<0x0A>"); none outside the vocabulary.
+  /// The vocabulary's form of a token ("Ġthe", "▁the", "<0x0A>"); nullopt outside the vocabulary.
   [[nodiscard]] std::optional<std::string_view> id_to_token(TokenId id) const;
   [[nodiscard]] std::optional<TokenId> token_to_id(std::string_view token) const;
-  /// Number of distinct tokens, added ones included.
+  /// Number of distinct tokens, including added ones.
   [[nodiscard]] std::size_t vocab_size() const noexcept;
-  /// Highest id + 1: what a table indexed by id needs.
+  /// Highest id + 1: the size of a table indexed by id.
   [[nodiscard]] std::size_t id_limit() const noexcept;
-  /// True for added tokens marked special: those that decoding can skip.
+  /// Whether this is an added token marked special, which decoding can skip.
   [[nodiscard]] bool is_special(TokenId id) const noexcept;
-  /// True for every added token, special or not.
+  /// Whether this is an added token, special or not.
   [[nodiscard]] bool is_added(TokenId id) const noexcept;
 
-  /// True if the token does not go on with a character that an earlier token began: text before it
-  /// decodes the same with and without it.
+  /// Whether the token does not continue a character that an earlier token began: the text before
+  /// it decodes the same with and without it.
   [[nodiscard]] bool starts_character(TokenId id) const;
-  /// What the token adds to a text of whole characters, whatever that is, if that is certain and
-  /// whole characters, too; otherwise empty. Valid as long as the tokenizer.
+  /// The text that the token adds after any text of whole characters, if that is independent of the
+  /// text and consists of whole characters; otherwise empty. Valid during the tokenizer's lifetime.
   [[nodiscard]] std::string_view lone_text(TokenId id) const;
 
   [[nodiscard]] std::optional<TokenId> bos_id() const;

@@ -12,14 +12,15 @@ unsigned char byte_at(std::string_view text, std::size_t i) noexcept {
   return static_cast<unsigned char>(text[i]);
 }
 
-/// Length of the valid character at `i`, or 0; `invalid_bytes` is then the maximal invalid part.
+/// Length of the valid character at `i`, or 0; `invalid_bytes` is then the length of the maximal
+/// invalid part.
 std::size_t valid_char_bytes(std::string_view text, std::size_t i, std::size_t& invalid_bytes) {
   const unsigned char lead = byte_at(text, i);
   invalid_bytes = 1;
   if (lead < 0x80) return 1;
   if (lead < 0xC2 || lead > 0xF4) return 0;
   const std::size_t length = char_bytes(lead);
-  // The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF.
+  // The second byte's range excludes overlong forms, surrogates and code points above U+10FFFF.
   const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (std::size_t k = 1; k < length; ++k) {
@@ -148,7 +149,7 @@ bool is_punctuation(char32_t c) noexcept {
   if (c < 0x80) return c > ' ' && c < 0x7F && !is_letter(c) && !is_numeric(c);
   const auto kind = category(c);
   if (kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO) return is_assigned_since(c, 8);
-  return c == 0x166D || c == 0x111C9;  // punctuation in Unicode 8, not today
+  return c == 0x166D || c == 0x111C9;  // punctuation in Unicode 8, but not today
 }
 
 bool is_word(char32_t c) noexcept {
@@ -162,15 +163,15 @@ bool is_word(char32_t c) noexcept {
 }
 
 bool is_mark(char32_t c) noexcept {
-  if (c == 0x1CF2 || c == 0x1CF3) return true;  // marks in Unicode 9, not today
-  if (c == 0x111C9) return false;               // the other way round
+  if (c == 0x1CF2 || c == 0x1CF3) return true;  // marks in Unicode 9, but not today
+  if (c == 0x111C9) return false;               // not a mark in Unicode 9, but one today
   const auto kind = category(c);
   return kind >= UTF8PROC_CATEGORY_MN && kind <= UTF8PROC_CATEGORY_ME &&
          is_assigned_since(c, kNormalizationVersion);
 }
 
 bool is_nonspacing_mark(char32_t c) noexcept {
-  if (c == 0x1734 || c == 0x1171E) return true;  // were some in Unicode 8, are none today
+  if (c == 0x1734 || c == 0x1171E) return true;  // marks in Unicode 8, but not today
   const bool is_new = c == 0x1885 || c == 0x1886 || c == 0xA9BD || c == 0x111C9 || c == 0x111CF;
   return !is_new && category(c) == UTF8PROC_CATEGORY_MN && is_assigned_since(c, 8);
 }
@@ -189,7 +190,7 @@ bool is_cjk_ideograph(char32_t c) noexcept {
 
 void append_lowercase(std::string& out, char32_t c) {
   append(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
-  // The only character whose lower-case form is two: I with dot above keeps its dot.
+  // The only character with a two-character lower-case form: I with dot above keeps its dot.
   if (c == 0x130) append(out, 0x307);
 }
 

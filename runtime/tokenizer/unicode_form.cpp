@@ -1,4 +1,4 @@
-// The Unicode normalization forms, with the origin of each character kept.
+// Unicode normalization forms with origin tracking.
 
 #include <utf8proc.h>
 
@@ -21,7 +21,7 @@ FormRules rules_of(UnicodeForm form) {
           form == UnicodeForm::kNfc || form == UnicodeForm::kNfkc};
 }
 
-/// What the tables of the forms' Unicode version do not know is as good as unassigned.
+/// Characters newer than the forms' Unicode version are treated as unassigned.
 const utf8proc_property_t& properties(char32_t c) {
   constexpr utf8proc_int32_t kUnassigned = 0x378;
   const utf8proc_property_t& property = *utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
@@ -36,7 +36,7 @@ const utf8proc_property_t& properties(char32_t c) {
 bool is_hangul_jamo(char32_t c) { return c >= 0x1100 && c <= 0x11FF; }
 bool is_hangul_syllable(char32_t c) { return c >= 0xAC00 && c <= 0xD7A3; }
 
-/// True if the form leaves `c` alone and `c` cannot interact with what stands before it.
+/// Whether the form leaves `c` unchanged and `c` cannot interact with preceding characters.
 bool is_inert(char32_t c, FormRules rules) {
   if (c < (rules.compatibility ? 0xA0 : rules.composes ? 0x300 : 0xC0)) return true;
   if (is_hangul_syllable(c)) return rules.composes;
@@ -151,7 +151,7 @@ void normalize_unicode(AlignedText& text, UnicodeForm form, WorkBudget& work) {
   TextRewriter rewriter(text, work);
   std::vector<ChangedCharacter> characters;
   while (active < old.size()) {
-    // The character before can be the starter of a composition.
+    // The previous character can be the starter of a composition.
     std::size_t begin = active;
     if (begin > rewriter.cursor()) static_cast<void>(unicode::previous(old, begin));
     std::size_t end = active;

@@ -33,7 +33,7 @@ class UnigramModel final : public TokenModel {
     unknown_score_ = lowest - kUnknownPenalty;
     for (std::size_t id = 0; id < scores_.size(); ++id) {
       const auto token = this->vocabulary().token_of(static_cast<TokenId>(id));
-      // Of tokens given twice the last one counts.
+      // The last of duplicate tokens counts.
       if (token && this->vocabulary().id_of(*token) == static_cast<TokenId>(id)) {
         trie_.add(*token, id);
       }
@@ -43,7 +43,7 @@ class UnigramModel final : public TokenModel {
   void tokenize(std::string_view piece, std::vector<PieceToken>& tokens,
                 WorkBudget& work) const override {
     const std::vector<Step> best = best_steps(piece, work);
-    // Walk back from the end; neighbouring unknowns become one.
+    // Backtracks from the end; adjacent unknowns are merged.
     std::vector<ByteRange> parts;
     bool after_unknown = false;
     for (std::size_t end = piece.size(); end > 0; end = best[end].begin) {
@@ -130,7 +130,7 @@ Result<std::unique_ptr<const TokenModel>> make_unigram(const Json& json) {
   for (const Json& entry : *list) {
     if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number() ||
         scores.size() > static_cast<std::size_t>(Vocabulary::kMaxId)) {
-      return json_fields::malformed("a Unigram token is not a text and its score");
+      return json_fields::malformed("a Unigram token is not a string and its score");
     }
     vocabulary.add(entry[0].get<std::string>(), static_cast<TokenId>(scores.size()));
     scores.push_back(entry[1].get<double>());

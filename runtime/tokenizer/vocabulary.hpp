@@ -13,7 +13,7 @@
 
 namespace troupe {
 
-/// Lets a map of strings be asked with a string_view.
+/// Enables lookups by string_view in a map of strings.
 struct StringHash {
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const noexcept {
@@ -25,10 +25,10 @@ using StringMap = std::unordered_map<std::string, Value, StringHash, std::equal_
 
 class Vocabulary {
  public:
-  /// The bound on ids that a tokenizer.json may use: a table indexed by id stays affordable.
+  /// Maximum id in a tokenizer.json, which bounds tables indexed by id.
   static constexpr TokenId kMaxId = (1 << 24) - 1;
 
-  /// A token given twice keeps the later id. Pre: 0 <= id <= kMaxId.
+  /// The later id wins for a duplicate token. Pre: 0 <= id <= kMaxId.
   void add(std::string token, TokenId id);
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;
   [[nodiscard]] std::optional<std::string_view> token_of(TokenId id) const;

@@ -1,5 +1,5 @@
 #pragma once
-// What short words tokenize to, remembered by each thread for itself.
+// Caches the tokens of short words per thread.
 
 #include <array>
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace troupe {
 
-/// A direct-mapped cache: a word has one place, and the last one there wins. Fixed size, no
-/// allocation per entry. Entries carry their owner, so models on the same thread can share it.
+/// A direct-mapped cache: a word has one slot, and the last word there wins. Fixed size, no
+/// allocation per entry. Entries record their owner, so models on the same thread can share it.
 class WordCache {
  public:
   static constexpr std::size_t kMaxWordBytes = 31;
@@ -33,13 +33,13 @@ class WordCache {
     }
   };
 
-  /// This thread's cache.
+  /// The thread's cache.
   static WordCache& instance() {
     static thread_local WordCache cache;
     return cache;
   }
 
-  /// The place of a word. Pre: 1 <= word.size() <= kMaxWordBytes.
+  /// The slot of a word. Pre: 1 <= word.size() <= kMaxWordBytes.
   Entry& place_of(std::uint64_t owner, std::string_view word) noexcept {
     return entries_[hash(owner, word) & (kNumEntries - 1)];
   }

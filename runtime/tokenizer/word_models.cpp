@@ -1,5 +1,4 @@
-// The models with a plain list of words: WordLevel takes whole pieces, WordPiece cuts them
-// greedily.
+// Models with a plain word list: WordLevel maps whole pieces, WordPiece splits them greedily.
 
 #include <nlohmann/json.hpp>
 
@@ -12,8 +11,8 @@ namespace {
 
 using json_fields::Json;
 
-/// Longest match first (Schuster and Nakajima 2012, as BERT does it); a piece that cannot be
-/// covered is one unknown.
+/// Longest match first (Schuster and Nakajima 2012, as in BERT); a piece that cannot be covered
+/// becomes one unknown token.
 class WordPieceModel final : public TokenModel {
  public:
   WordPieceModel(Vocabulary vocabulary, TokenId unk_id, std::string prefix, std::size_t max_chars)

@@ -22,7 +22,7 @@ Result<void> Credentials::probe(const std::string& host, std::uint16_t port,
                                 std::chrono::milliseconds timeout) const {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const std::string where = host + ":" + std::to_string(port);
-  const std::string protocol = tls_ ? "TLS" : "the nodes' handshake";
+  const std::string protocol = tls_ ? "TLS handshake" : "secret handshake";
   ASSIGN_OR_RETURN(const FileDescriptor connection, connect_tcp(host, port, timeout));
   const auto session = begin(connection.get(), Session::Side::kConnects);
   while (true) {
@@ -31,9 +31,10 @@ Result<void> Credentials::probe(const std::string& host, std::uint16_t port,
     if (received) received = session->read(word);
     if (received && *received > 0) return {};
     if (!received) {
-      return Error{ErrorCode::kUnavailable,
-                   where + " does not speak " + protocol + " with us: " +
-                       (session->error().empty() ? "it closed the connection" : session->error())};
+      return Error{
+          ErrorCode::kUnavailable,
+          where + ": " + protocol + " failed: " +
+              (session->error().empty() ? "the peer closed the connection" : session->error())};
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
         deadline - std::chrono::steady_clock::now());
@@ -41,8 +42,7 @@ Result<void> Credentials::probe(const std::string& host, std::uint16_t port,
                  .events = static_cast<short>(POLLIN | (session->must_write() ? POLLOUT : 0)),
                  .revents = 0};
     if (left.count() <= 0 || poll(&ready, 1, static_cast<int>(left.count())) <= 0) {
-      return Error{ErrorCode::kTimeout,
-                   where + " says nothing to " + (tls_ ? "a TLS handshake" : protocol)};
+      return Error{ErrorCode::kTimeout, where + ": no response to the " + protocol};
     }
   }
 }

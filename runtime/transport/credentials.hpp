@@ -1,5 +1,5 @@
 #pragma once
-// What nodes show each other: certificates, or a secret.
+// Mutual authentication of nodes: by certificates, or by a shared secret.
 
 #include <chrono>
 #include <memory>
@@ -19,9 +19,8 @@ class Credentials {
   /// Pre: the socket is connected and does not block.
   [[nodiscard]] std::shared_ptr<Session> begin(int socket, Session::Side side) const;
 
-  /// Connects, shows what there is to show and waits until the other side has said its first word:
-  /// it has let us in then. Errors name the address and what the other side, or this one, does not
-  /// like.
+  /// Connects, authenticates, and waits for the first byte of the other side, which shows that it
+  /// has accepted us. Errors have the address and the reason of either side.
   [[nodiscard]] Result<void> probe(const std::string& host, std::uint16_t port,
                                    std::chrono::milliseconds timeout) const;
 
@@ -29,7 +28,7 @@ class Credentials {
   [[nodiscard]] static Result<std::string> read_secret(const std::string& file);
 
  private:
-  const std::shared_ptr<TlsSource> tls_;  // null: the secret
+  const std::shared_ptr<TlsSource> tls_;  // null: the secret is used
   const std::string secret_;
 };
 

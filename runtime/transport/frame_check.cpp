@@ -23,9 +23,9 @@ enum Operation : std::uint8_t {
 constexpr std::uint8_t kNamedReceiver = 1;     // of a direct message
 constexpr std::uint8_t kSelectConnection = 2;  // of a client's handshake
 constexpr std::size_t kMaxHandshakeBytes = 64 << 10;
-/// Of the number of a message: it answers the one with that number.
+/// Flag of a message id: this is the response to the request with that id.
 constexpr std::uint64_t kAnswer = std::uint64_t{1} << 63;
-/// Errors may hold a message, and that an error.
+/// Errors may contain a message, which may contain an error.
 constexpr int kMaxDepth = 8;
 constexpr std::string_view kMessage = "@<>";
 
@@ -33,8 +33,8 @@ Error malformed(std::string what) {
   return {ErrorCode::kInvalidArgument, "malformed frame: " + std::move(what), ""};
 }
 
-/// Reads what CAF's binary_serializer writes: numbers with the most significant byte first, lengths
-/// as LEB128. Every function is false if that is not there.
+/// Reads the output of CAF's binary_serializer: big-endian numbers, lengths as LEB128. Every
+/// function returns false if the input has something else.
 class Cursor {
  public:
   explicit Cursor(std::span<const char> bytes) : rest_(bytes) {}
@@ -54,7 +54,7 @@ class Cursor {
                              static_cast<unsigned char>(rest_[i]));
     return skip(sizeof(T));
   }
-  /// Of a list whose elements take a byte each at least.
+  /// The length of a list whose elements take at least a byte each.
   bool length(std::size_t& count) {
     count = 0;
     for (unsigned shift = 0; shift < 35; shift += 7) {
@@ -90,21 +90,21 @@ class Cursor {
   std::span<const char> rest_;
 };
 
-constexpr std::size_t kNodeKindBytes = 8;     // the word for the kind of id
-constexpr std::size_t kNodeProcessBytes = 4;  // the process number; the host's id is behind it
+constexpr std::size_t kNodeKindBytes = 8;     // kind of the id
+constexpr std::size_t kNodeProcessBytes = 4;  // process number, followed by the host id
 
 bool all_zero(std::span<const char> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](char byte) { return byte == 0; });
 }
 
-/// Of the same kind as ours, which has a fixed length, and somebody's.
+/// A node id of our kind, which has a fixed length, and not null.
 bool is_node(const FrameVocabulary& vocabulary, std::span<const char, kNodeIdBytes> id) {
   return std::equal(id.begin(), id.begin() + kNodeKindBytes, vocabulary.self.begin()) &&
          !all_zero(id.subspan(kNodeKindBytes, kNodeProcessBytes)) &&
          !all_zero(id.subspan(kNodeKindBytes + kNodeProcessBytes));
 }
 
-/// A number and its node; null is 0 without one.
+/// An actor id and its node; null is 0 without a node.
 bool skip_handle(const FrameVocabulary& vocabulary, Cursor& cursor) {
   std::uint64_t actor = 0;
   if (!cursor.number(actor)) return false;
@@ -163,7 +163,7 @@ bool skip_field(const FrameVocabulary& vocabulary, FieldKind kind, Cursor& curso
   return false;
 }
 
-/// A message begins with the names of its values' types: "@<>+a+b".
+/// A message begins with the type names of its values: "@<>+a+b".
 bool read_types(Cursor& cursor, std::string_view& types) {
   std::uint16_t number = 0;
   if (!cursor.number(number) || number != 0 || !cursor.text(types)) return false;
@@ -172,7 +172,7 @@ bool read_types(Cursor& cursor, std::string_view& types) {
   return types.empty() || types.size() > 1;
 }
 
-/// Calls on_type with each name of "+a+b" until it is false.
+/// Calls on_type with each name of "+a+b" until it returns false.
 template <class F>
 bool for_each_type(std::string_view types, F on_type) {
   while (!types.empty()) {
@@ -185,7 +185,7 @@ bool for_each_type(std::string_view types, F on_type) {
   return true;
 }
 
-/// What an error says beside its code.
+/// Skips the fields of an error after its code.
 bool skip_message(const FrameVocabulary& vocabulary, Cursor& cursor, int depth) {
   std::string_view types;
   if (depth > kMaxDepth || !read_types(cursor, types)) return false;
@@ -200,12 +200,12 @@ bool skip_message(const FrameVocabulary& vocabulary, Cursor& cursor, int depth) 
 
 constexpr std::string_view kExit = "+@exit";
 
-/// What CAF itself says to actors of other nodes, other than by its own frames.
+/// Messages of CAF itself to actors of other nodes, besides its own frames.
 bool is_system_message(std::string_view types) {
   return types.empty() || types == "+@unit" || types == "+@error" || types == kExit;
 }
 
-/// The two messages by which CAF gets to know a node.
+/// The two messages by which CAF introduces itself to a node.
 Result<void> check_greeting(const FrameVocabulary& vocabulary, std::string_view types,
                             Cursor cursor, bool by_name) {
   std::uint64_t first = 0, second = 0;
@@ -219,7 +219,7 @@ Result<void> check_greeting(const FrameVocabulary& vocabulary, std::string_view 
             skip_handle(vocabulary, cursor) && cursor.text(text) &&
             first == vocabulary.greeting_answer;
   }
-  if (!whole || !cursor.done()) return malformed("a greeting that is none");
+  if (!whole || !cursor.done()) return malformed("an invalid greeting");
   return {};
 }
 
@@ -229,13 +229,13 @@ Result<void> check_message(const FrameVocabulary& vocabulary, std::span<const ch
   std::size_t num_stages = 0;
   std::string_view types;
   if (!cursor.length(num_stages) || num_stages != 0)
-    return malformed("a message by way of other actors");
+    return malformed("a message with forwarding actors");
   if (!read_types(cursor, types)) return malformed("a message without types");
   if (by_name || types.starts_with("+@atom"))
     return check_greeting(vocabulary, types, cursor, by_name);
   const bool is_system = is_system_message(types);
   if (is_system && (types == kExit ? is_answer || !vocabulary.may_be_ended : !is_answer))
-    return malformed("a message '" + std::string(types) + "' unasked");
+    return malformed("an unsolicited message '" + std::string(types) + "'");
   const auto& known = is_system ? vocabulary.system : vocabulary.types;
   std::string wrong;
   const bool whole = for_each_type(types, [&](const std::string& name) {
@@ -243,8 +243,8 @@ Result<void> check_message(const FrameVocabulary& vocabulary, std::span<const ch
     wrong = name;
     return type != known.end() && skip_field(vocabulary, type->second, cursor, 0);
   });
-  if (!whole) return malformed("a message with a '" + wrong.substr(0, 100) + "' that is none");
-  if (!cursor.done()) return malformed("a message with something behind it");
+  if (!whole) return malformed("a message with an invalid '" + wrong.substr(0, 100) + "'");
+  if (!cursor.done()) return malformed("trailing data after a message");
   return {};
 }
 
@@ -271,8 +271,8 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
   const bool opens = header.operation == kServerHandshake || header.operation == kClientHandshake;
   const bool accepts = side_ == Session::Side::kAccepts;
   if (opens && (header.operation == kClientHandshake) != accepts)
-    return malformed("the other side's handshake");
-  if (!opens && !knows_peer_) return malformed("no handshake before it");
+    return malformed("a handshake of the wrong side");
+  if (!opens && !knows_peer_) return malformed("no preceding handshake");
   if (header.operation == kServerHandshake && knows_peer_) return malformed("a second handshake");
   std::uint8_t flags = 0;
   if (header.operation == kClientHandshake) flags = kSelectConnection;
@@ -293,7 +293,7 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
       min_bytes = max_bytes = kNodeIdBytes;
       break;
     case kDirectMessage:
-      // An actor that sends may be none.
+      // The sending actor may be null.
       has_source = header.source != 0;
       has_destination = true;
       has_data = header.operation_data != 0;
@@ -318,7 +318,7 @@ Result<std::size_t> FrameCheck::check_header(std::span<const char, kFrameHeaderB
     return malformed("a length of " + std::to_string(header.payload_bytes));
   if ((header.source != 0) != has_source || (header.destination != 0) != has_destination ||
       (header.operation_data != 0) != has_data)
-    return malformed("an actor that is none");
+    return malformed("an invalid actor");
   header_ = header;
   return header.payload_bytes;
 }
@@ -333,27 +333,27 @@ Result<void> FrameCheck::check_payload(std::span<const char> bytes) {
   Cursor cursor(bytes);
   std::array<char, kNodeIdBytes> source;
   if (!cursor.node(source) || !is_node(vocabulary, source) || source == vocabulary.self)
-    return malformed("from a node that is none");
-  if (knows_peer_ && source != peer_) return malformed("in the name of another node");
+    return malformed("from an invalid node");
+  if (knows_peer_ && source != peer_) return malformed("from a different node");
   std::array<char, kNodeIdBytes> destination;
   switch (header_.operation) {
     case kServerHandshake: {
       std::uint64_t actor = 0;
       if (!cursor.texts() || !cursor.number(actor) || !cursor.texts())
-        return malformed("a handshake that is none");
+        return malformed("an invalid handshake");
       break;
     }
     case kMonitorMessage:
     case kDownMessage:
       if (!cursor.node(destination) || destination != vocabulary.self)
-        return malformed("news for another node");
+        return malformed("a notification for another node");
       if (header_.operation == kDownMessage && !skip_error(vocabulary, cursor, 0))
-        return malformed("an end without a reason");
+        return malformed("a down message without a reason");
       break;
     default:
       break;
   }
-  if (!cursor.done()) return malformed("something behind its end");
+  if (!cursor.done()) return malformed("trailing data");
   knows_peer_ = true;
   peer_ = source;
   return {};

@@ -1,8 +1,8 @@
 #pragma once
-// What a peer may send in the frames of CAF's network protocol (BASP, version 3), of which CAF 0.17
-// itself believes nearly everything: a handshake without content is a null pointer to it, a link
-// message makes it take an actor for another kind of object, and a length is memory. Later versions
-// of the protocol have the same header, and contents that CAF checks more closely itself.
+// Validates the frames of CAF's network protocol (BASP, version 3), which CAF 0.17 trusts almost
+// completely: an empty handshake leads to a null pointer, a link message to a bad cast of an actor,
+// and a length to an allocation. Later versions of the protocol have the same header, and contents
+// that CAF validates itself.
 
 #include <array>
 #include <cstdint>
@@ -18,53 +18,52 @@ namespace troupe {
 
 inline constexpr std::size_t kFrameHeaderBytes = 32;
 inline constexpr std::size_t kNodeIdBytes = 32;
-/// A message of the greatest length, and the names and handles beside it.
+/// The largest message, plus names and handles.
 inline constexpr std::size_t kMaxFrameBytes = (std::size_t{1} << 30) + (std::size_t{1} << 20);
 
-/// How the values of a type are written.
+/// The serialised form of a type's values.
 enum class FieldKind : std::uint8_t {
-  kBytes,     ///< our messages: their length, then their own format
+  kBytes,     ///< our messages: length, then our own format
   kHandle,    ///< an actor
   kHandles,   ///< a list of actors
-  kText,      ///< of CAF's own messages, as all below
+  kText,      ///< in CAF's own messages, as all below
   kAtom,      ///< a word in 64 bits
   kUnit,      ///< nothing
-  kNumber8,   ///< of so many bits
+  kNumber8,   ///< of 8 bits etc.
   kNumber16,  //
   kNumber32,  //
   kNumber64,  //
   kError,     //
-  kExit,      ///< an actor is to end, with an error as the reason
+  kExit,      ///< an exit message with an error as the reason
 };
 
-/// What the nodes of this build say to each other.
+/// Types and constants of the protocol between nodes of this build.
 struct FrameVocabulary {
-  std::array<char, kNodeIdBytes> self{};    ///< this node's id, as it is written
-  bool may_be_ended = true;                 ///< by another node: actors of this one
-  std::uint64_t no_node = 0;                ///< the word that stands for none
-  std::map<std::string, FieldKind> types;   ///< by name: what messages between actors consist of
-  std::map<std::string, FieldKind> system;  ///< the same of CAF's own messages and errors
-  /// What CAF says to the actor of this name in every node that it gets to know, and the answer's
-  /// first word.
+  std::array<char, kNodeIdBytes> self{};    ///< this node's id, serialised
+  bool may_be_ended = true;                 ///< whether other nodes may end actors of this one
+  std::uint64_t no_node = 0;                ///< the serialised null node
+  std::map<std::string, FieldKind> types;   ///< types of messages between actors, by name
+  std::map<std::string, FieldKind> system;  ///< types of CAF's own messages and errors
+  /// The actor that CAF greets in every new node, and the first word of its reply.
   std::uint64_t greeted = 0;
   std::array<std::uint64_t, 2> greeting{};
   std::uint64_t greeting_answer = 0;
 };
 
-/// Of one connection. Frames pass that CAF's own side would send: a handshake first and of the
-/// right kind, from another node than this one; then messages to actors of this node, of known
-/// types and whole; news of actors, to this node. No node forwards messages for others. An error is
-/// an answer, or none: CAF ends an actor that is told one unasked.
+/// Checks one connection. Accepts only frames that CAF itself would send: first a handshake of the
+/// right kind, from another node; then complete messages of known types to actors of this node, and
+/// notifications about actors for this node. Nodes do not forward messages of others. An error is
+/// valid only as a response: CAF ends an actor that receives an unsolicited one.
 class FrameCheck {
  public:
-  /// `vocabulary`: none with CAF 0.18 and later, where types and lengths of frames alone are
-  /// checked here. `side`: ours.
+  /// `vocabulary`: null with CAF 0.18 and later, where only types and lengths of frames are checked
+  /// here. `side`: ours.
   FrameCheck(std::shared_ptr<const FrameVocabulary> vocabulary, Session::Side side)
       : vocabulary_(std::move(vocabulary)), side_(side) {}
 
-  /// The number of bytes that follow. Errors: kInvalidArgument, as of all here.
+  /// The size of the payload. Errors: kInvalidArgument, as of all functions here.
   [[nodiscard]] Result<std::size_t> check_header(std::span<const char, kFrameHeaderBytes> bytes);
-  /// Those bytes. Pre: the last header was one of them.
+  /// Checks the payload. Pre: the last header announced one.
   [[nodiscard]] Result<void> check_payload(std::span<const char> bytes);
 
  private:
@@ -77,7 +76,7 @@ class FrameCheck {
   std::shared_ptr<const FrameVocabulary> vocabulary_;
   Session::Side side_;
   Header header_;
-  bool knows_peer_ = false;  // it has said its id
+  bool knows_peer_ = false;  // its id is known
   std::array<char, kNodeIdBytes> peer_{};
 };
 

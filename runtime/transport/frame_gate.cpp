@@ -6,9 +6,9 @@
 namespace troupe {
 namespace {
 
-/// So much is asked of the socket at least; more than a record of TLS, so that none is left inside.
+/// Minimum read size; larger than a TLS record, so that nothing stays in the TLS layer.
 constexpr std::size_t kReadBytes = 64 << 10;
-/// What a large frame has taken is given back.
+/// Larger buffers of large frames are freed.
 constexpr std::size_t kMaxIdleBytes = 1 << 20;
 
 }  // namespace
@@ -26,7 +26,7 @@ void FrameGate::make_room() {
     bytes_.shrink_to_fit();
   }
   if (bytes_.size() >= end_ + kReadBytes) return;
-  // As much again as there is, which keeps the copies in proportion.
+  // Grow geometrically, to keep copying linear.
   bytes_.resize(std::max(end_ + kReadBytes, std::min(2 * end_, frame_bytes_ + kReadBytes)));
 }
 

@@ -1,6 +1,5 @@
 #pragma once
-// Between a connection and whoever reads frames from it: gives out frames that have come whole and
-// have been checked, and nothing else.
+// Sits between a connection and the reader of frames: passes only complete and validated frames.
 
 #include <vector>
 
@@ -8,8 +7,8 @@
 
 namespace troupe {
 
-/// Owns the bytes that have come and were not read yet. A frame takes the memory that it has sent,
-/// not what it announces. What is malformed ends the connection.
+/// Owns received bytes that were not read yet. A frame takes the memory of what was received, not
+/// of its declared length. Malformed frames end the connection.
 class FrameGate {
  public:
   FrameGate(std::shared_ptr<Session> session, FrameCheck check)
@@ -18,27 +17,27 @@ class FrameGate {
   /// Both as of Session.
   std::optional<std::size_t> read(std::span<char> into);
   std::optional<std::size_t> write(std::span<const char> from) { return session_->write(from); }
-  /// Can be read without the socket.
+  /// Readable without the socket.
   [[nodiscard]] std::size_t num_ready() const noexcept { return checked_ - begin_; }
-  /// Why the connection is over; empty: the other side has closed it.
+  /// Why the connection ended; empty: the peer has closed it.
   [[nodiscard]] const std::string& error() const noexcept {
     return error_.empty() ? session_->error() : error_;
   }
   [[nodiscard]] bool established() const noexcept { return session_->established(); }
 
  private:
-  /// Reads until a frame is whole or the socket has no more; false: over.
+  /// Reads until a frame is complete or the socket is drained; false: the connection has ended.
   bool refill();
   void make_room();
-  /// Checks what has come; false: over.
+  /// Checks received frames; false: the connection has ended.
   bool check_frames();
 
   std::shared_ptr<Session> session_;
   FrameCheck check_;
-  // [begin_, checked_) may be read; [checked_, end_) is the beginning of a frame.
+  // [begin_, checked_) is readable; [checked_, end_) is an incomplete frame.
   std::vector<char> bytes_;
   std::size_t begin_ = 0, checked_ = 0, end_ = 0;
-  std::size_t frame_bytes_ = 0;  // of that frame; 0: its header has not come
+  std::size_t frame_bytes_ = 0;  // of that frame; 0: its header is incomplete
   std::string error_;
 };
 

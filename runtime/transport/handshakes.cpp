@@ -48,7 +48,7 @@ void Handshakes::sweep() {
     if (pending_.empty()) {
       changed_.wait(lock);
     } else if (pending_.front().deadline > std::chrono::steady_clock::now()) {
-      const auto deadline = pending_.front().deadline;  // it may be gone before it is over
+      const auto deadline = pending_.front().deadline;  // the entry may be gone by then
       changed_.wait_until(lock, deadline);
     } else {
       drop_oldest();

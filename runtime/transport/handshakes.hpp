@@ -1,5 +1,5 @@
 #pragma once
-// Connections whose other side has yet to show who it is.
+// Connections that are not authenticated yet.
 
 #include <chrono>
 #include <condition_variable>
@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// Bounds them: each has a deadline, and when there are too many the oldest makes room. So whoever
-/// opens connections and says nothing keeps nobody out. Thread-safe.
+/// Limits them: each has a deadline, and when there are too many the oldest is dropped, so that
+/// idle connections cannot lock others out. Thread-safe.
 class Handshakes {
  public:
   Handshakes(std::size_t max_pending, std::chrono::milliseconds timeout)
@@ -23,15 +23,15 @@ class Handshakes {
   Handshakes(const Handshakes&) = delete;
   Handshakes& operator=(const Handshakes&) = delete;
 
-  /// The session of a connection that was just accepted, and its socket, which stays the caller's.
-  /// What runs out of time is shut down: its session sees the end of the connection.
+  /// Adds the session of an accepted connection and its socket, which remains the caller's. On
+  /// timeout the socket is shut down, and the session sees the end of the connection.
   void add(const std::shared_ptr<Session>& session, int socket);
   [[nodiscard]] std::size_t num_pending();
 
  private:
   struct Pending {
     std::weak_ptr<Session> session;
-    FileDescriptor socket;  // a duplicate: the original's number may be another connection's by now
+    FileDescriptor socket;  // a duplicate, since the original's number may be reused
     std::chrono::steady_clock::time_point deadline;
   };
 
@@ -45,7 +45,7 @@ class Handshakes {
   std::condition_variable changed_;
   std::deque<Pending> pending_;  // oldest first
   bool stopping_ = false;
-  std::thread sweeper_;  // last: it uses all of the above
+  std::thread sweeper_;  // last, since it uses the members above
 };
 
 }  // namespace troupe

@@ -29,7 +29,7 @@ Result<void> check_folder(const std::string& folder) {
   if (lstat(folder.c_str(), &status) != 0)
     return Error{ErrorCode::kIo, folder + ": " + std::strerror(errno)};
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0)
-    return Error{ErrorCode::kIo, folder + " is not this user's alone (mode 0700)"};
+    return Error{ErrorCode::kIo, folder + " is accessible to other users, its mode must be 0700"};
   return {};
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Where a node that is started by hand on the Supervisor's host finds the cluster's secret: a file
-// that only the same user can read.
+// Passes the cluster's secret to nodes that are started by hand on the Supervisor's host: through a
+// file that only the same user can read.
 
 #include <cstdint>
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace troupe {
 
-/// In $XDG_RUNTIME_DIR/troupe, or /tmp/troupe-UID if that is not set: a folder of this user's
-/// alone.
+/// In $XDG_RUNTIME_DIR/troupe, or /tmp/troupe-UID if that is not set: a folder accessible to this
+/// user only.
 class LocalSecret {
  public:
-  /// For the Supervisor that listens on this port. Errors: kIo; the folder is another's, or others
-  /// may look into it.
+  /// For the Supervisor that listens on this port. Errors: kIo; the folder belongs to, or is
+  /// accessible to, another user.
   [[nodiscard]] static Result<LocalSecret> publish(std::uint16_t port, std::string secret);
-  /// Removes the file, if it is still this one.
+  /// Removes the file, unless it was replaced.
   ~LocalSecret();
   LocalSecret(LocalSecret&& other) noexcept
       : file_(std::exchange(other.file_, {})), secret_(std::move(other.secret_)) {}
   LocalSecret& operator=(LocalSecret&&) = delete;
 
-  /// Empty: there is none, or it is not to be trusted.
+  /// Empty: there is no file, or it cannot be trusted.
   [[nodiscard]] static std::string find(std::uint16_t port);
 
  private:

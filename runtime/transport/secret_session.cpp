@@ -11,7 +11,7 @@
 namespace troupe {
 namespace {
 
-/// What each side says first; the number is the protocol's.
+/// The greeting of each side, with the protocol's version.
 constexpr std::string_view kGreeting = "TROUPE/1";
 constexpr std::size_t kChallengeBytes = 32;
 constexpr std::size_t kAnswerBytes = 32;
@@ -46,7 +46,7 @@ bool SecretSession::is_answer_of(Side side, std::string_view answer) {
   Code given;
   std::copy(answer.begin(), answer.end(), given.begin());
   if (same_secret(given, answer_of(side))) return true;
-  error_ = "it does not know the secret";
+  error_ = "the peer does not know the secret";
   return false;
 }
 
@@ -101,17 +101,17 @@ bool SecretSession::shake_hands() {
   while (!established_) {
     if (!flush()) return false;
     std::array<char, kHelloBytes + kAnswerBytes> bytes;
-    // No more than the word: what is behind it is not for this handshake.
+    // Exactly the expected message: later bytes do not belong to this handshake.
     const ssize_t received = recv(socket_, bytes.data(), word_bytes_ - word_.size(), 0);
     if (received < 0) return wait_or_fail();
     if (received == 0) {
-      error_ = "closed in the middle of the handshake";
-      if (challenged_) error_ += ": has it another secret?";
+      error_ = "closed during the handshake";
+      if (challenged_) error_ += ": does it have another secret?";
       return false;
     }
     word_.append(bytes.data(), static_cast<std::size_t>(received));
     if (!challenged_ && !std::string_view(word_).starts_with(kGreeting.substr(0, word_.size()))) {
-      error_ = "it is no node, or one of another version";
+      error_ = "the peer is not a node, or has another version";
       return false;
     }
     if (word_.size() == word_bytes_ && !take_word()) return false;

@@ -1,7 +1,7 @@
 #pragma once
-// A connection whose two ends have shown each other that they know the same secret. What follows is
-// neither encrypted nor signed: it is for connections that nobody can listen to or change, such as
-// those within a host. Between hosts there is TLS.
+// A connection whose ends have proved to each other that they know the same secret. Traffic is
+// neither encrypted nor signed: it is for connections that cannot be intercepted, such as those
+// within a host. TLS is for connections between hosts.
 
 #include <array>
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace troupe {
 
-/// Each side answers the other's random challenge with an HMAC-SHA256 of both challenges and its
-/// own side, so that an answer is of no use on another connection or to the other side. Whoever
-/// connects answers first; it is told nothing before.
+/// Each side replies to the other's random challenge with an HMAC-SHA256 of both challenges and its
+/// own side, so that a reply is useless on another connection or for the other side. The connecting
+/// side replies first; it gets no proof before.
 class SecretSession : public Session {
  public:
   SecretSession(std::string secret, int socket, Side side);
@@ -24,12 +24,12 @@ class SecretSession : public Session {
  private:
   using Code = std::array<std::uint8_t, 32>;
 
-  /// False: over.
+  /// False: the connection has ended.
   bool shake_hands();
-  /// Looks at the other side's word, which is complete.
+  /// Processes the other side's message, which is complete.
   bool take_word();
   bool flush();
-  /// What became of a call that returned -1; false: over.
+  /// Handles a call that returned -1; false: the connection has ended.
   bool wait_or_fail();
   void say_hello();
   [[nodiscard]] Code answer_of(Side side) const;
@@ -40,9 +40,9 @@ class SecretSession : public Session {
   const Side side_;
   std::array<std::uint8_t, 32> own_challenge_{};
   std::array<std::uint8_t, 32> challenge_{};  // the other side's
-  bool challenged_ = false;                   // the other side has said its challenge
-  std::string word_;                          // what has come of the other side's next word
-  std::size_t word_bytes_;                    // the length that it is to have
+  bool challenged_ = false;                   // the other side's challenge was received
+  std::string word_;                          // received part of the other side's next message
+  std::size_t word_bytes_;                    // its expected length
   std::vector<char> unsent_;
 };
 

@@ -88,7 +88,7 @@ struct RingName {
 }  // namespace
 
 struct SharedMemoryRing::Header {
-  /// Written once, before anybody else can see it.
+  /// Written once, before the segment is shared.
   struct Identity {
     std::uint64_t magic;
     std::uint32_t layout;
@@ -102,16 +102,16 @@ struct SharedMemoryRing::Header {
   Identity identity;
   alignas(64) Word head;
   std::atomic<std::int32_t> writer_pid;
-  alignas(64) Word writer_waits;  ///< 1: wake whoever waits for a tail
+  alignas(64) Word writer_waits;  ///< 1: wake threads that wait for a tail
 };
 
 struct alignas(64) SharedMemoryRing::ReaderCell {
   Word tail;
-  Word waits;  ///< 1: wake whoever waits for head
+  Word waits;  ///< 1: wake threads that wait for head
   std::atomic<std::int32_t> pid;
 };
 
-/// Belongs to the writer until the chunk is published, to the readers then.
+/// Owned by the writer until the chunk is published, then by the readers.
 struct alignas(64) SharedMemoryRing::ChunkCell {
   std::uint64_t size;
   std::uint32_t flags;
@@ -201,14 +201,14 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::create(const RingOpt
   ring->mapped_bytes_ = segment_bytes(options.num_readers, options.num_chunks, options.chunk_bytes);
   ring->fd_ = FileDescriptor(::memfd_create("troupe-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!ring->fd_.valid()) return system_error("creating a ring", errno);
-  // Nobody can take memory away that others have mapped.
+  // Mapped memory cannot be truncated by anybody.
   if (::ftruncate(ring->fd_.get(), static_cast<off_t>(ring->mapped_bytes_)) != 0 ||
       ::fcntl(ring->fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("sizing a ring of " + std::to_string(ring->mapped_bytes_) + " bytes",
                         errno);
   }
   RETURN_IF_ERROR(ring->map());
-  // The rest is zero, as it should be.
+  // The rest is zero, as required.
   new (ring->base_) Header{.identity = identity, .head = 0, .writer_pid = 0, .writer_waits = 0};
   ring->name_ = to_text({.pid = ::getpid(), .fd = ring->fd_.get(), .token = identity.token});
   return ring;
@@ -222,7 +222,7 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::open(const std::stri
       "/proc/" + std::to_string(parsed->pid) + "/fd/" + std::to_string(parsed->fd);
   std::shared_ptr<SharedMemoryRing> ring(new SharedMemoryRing);
   ring->name_ = name;
-  // The number may have come to mean any file by now: opening it must do nothing else.
+  // The descriptor may refer to any file by now: opening it must have no side effects.
   ring->fd_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   const Error gone{ErrorCode::kUnavailable,
                    "there is no ring " + name +
@@ -306,7 +306,7 @@ bool PeerProcess::alive(std::int32_t pid) {
     fd_ = FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     if (!fd_.valid() && errno == ESRCH) return false;
   }
-  // Without a pidfd (a kernel before 5.3), a zombie counts as alive until it has been waited for.
+  // Without a pidfd (kernels before 5.3), a zombie counts as alive until it has been waited for.
   if (!fd_.valid()) return ::kill(pid, 0) == 0 || errno != ESRCH;
   pollfd ended{.fd = fd_.get(), .events = POLLIN, .revents = 0};
   return ::poll(&ended, 1, 0) <= 0;
@@ -349,7 +349,7 @@ void RingWriter::append_over_chunks(const char* data, std::size_t size) {
     if (published_ + size > kMaxRingMessageBytes) {
       failure_ = Error{ErrorCode::kTooLarge, "a message of more than " +
                                                  std::to_string(kMaxRingMessageBytes) +
-                                                 " bytes does not go through a ring"};
+                                                 " bytes is too large for a ring"};
     } else if (auto taken = take_chunk(); !taken.ok()) {
       failure_ = std::move(taken).error();
     }
@@ -390,7 +390,7 @@ Result<void> RingWriter::take_chunk() {
       if ((tail & kDetached) == 0) {
         if (used > capacity) {
           return Error{ErrorCode::kCorrupt, "reader " + std::to_string(i) + " of the ring " +
-                                                ring_->name() + " is at an impossible place"};
+                                                ring_->name() + " has an invalid position"};
         }
         if (used == capacity) {
           RETURN_IF_ERROR(wait_for_reader(i, tail));
@@ -424,9 +424,9 @@ Result<void> RingWriter::wait_for_reader(std::uint32_t index, std::uint32_t tail
     }
     const Deadline now = std::chrono::steady_clock::now();
     if (now >= deadline_) {
-      return Error{ErrorCode::kTimeout,
-                   "reader " + std::to_string(index) + " of the ring " + ring_->name() +
-                       " has all " + std::to_string(ring_->num_chunks_) + " chunks still to read"};
+      return Error{ErrorCode::kTimeout, "reader " + std::to_string(index) + " of the ring " +
+                                            ring_->name() + " has all " +
+                                            std::to_string(ring_->num_chunks_) + " chunks unread"};
     }
     const Deadline look = now + kLookInterval;
     waits.store(1);
@@ -488,7 +488,7 @@ Result<bool> RingReader::wait_for_chunk(Deadline deadline) {
     const Deadline now = std::chrono::steady_clock::now();
     if (now >= next_look_) {
       next_look_ = now + kLookInterval;
-      // What it published last may have come after the look at head.
+      // The last message may have been published after head was read.
       writer_ended = !writer_.alive(ring_->header().writer_pid.load());
       if (writer_ended) continue;
     }
@@ -499,7 +499,7 @@ Result<bool> RingReader::wait_for_chunk(Deadline deadline) {
   }
   if ((word & ~kBits) - position_ > ring_->num_chunks_ * kChunk) {
     return Error{ErrorCode::kCorrupt,
-                 "the writer of the ring " + ring_->name() + " is at an impossible place"};
+                 "the writer of the ring " + ring_->name() + " has an invalid position"};
   }
   return true;
 }
@@ -514,7 +514,7 @@ Result<std::optional<std::span<const char>>> RingReader::next(Deadline deadline)
     const std::uint32_t flags = cell.flags;
     const bool first = (flags & kFirst) != 0;
     const bool last = (flags & kLast) != 0;
-    // A message that its writer gave up in the middle has no end: the next one begins instead.
+    // A message that its writer abandoned has no end: the next one begins instead.
     if (first) assembled_.clear();
     if (size > ring_->chunk_bytes() || (flags & ~(kFirst | kLast)) != 0 ||
         (!first && !assembling_) || assembled_.size() + size > kMaxRingMessageBytes) {
@@ -547,7 +547,7 @@ Result<void> RingReader::give_chunk_back() {
   if (ring_->header().writer_waits.load() != 0) futex_wake_all(tail);
   if ((word & kDetached) != 0) {
     return Error{ErrorCode::kAborted, "reader " + std::to_string(index_) + " of the ring " +
-                                          ring_->name() + " was detached while it read"};
+                                          ring_->name() + " was detached while reading"};
   }
   return {};
 }

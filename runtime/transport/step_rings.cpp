@@ -19,7 +19,7 @@ constexpr std::uint8_t index_in() {
     return index_in<Variant, Message, i + 1>();
 }
 
-/// As wire::Writer writes a Variant that holds `message`.
+/// Writes `message` as wire::Writer writes a Variant that holds it.
 template <class Variant, class Message>
 Result<void> send_as(RingWriter& ring, std::uint64_t incarnation, const Message& message,
                      Deadline deadline) {
@@ -31,7 +31,7 @@ Result<void> send_as(RingWriter& ring, std::uint64_t incarnation, const Message&
   return ring.commit();
 }
 
-/// Skips what belongs to other incarnations.
+/// Skips messages of other incarnations.
 template <class Variant>
 Result<std::optional<Variant>> receive_as(RingReader& ring, std::uint64_t incarnation,
                                           Deadline deadline) {
@@ -47,7 +47,7 @@ Result<std::optional<Variant>> receive_as(RingReader& ring, std::uint64_t incarn
     });
     if (!read.ok()) return std::move(read).error();
     if (!*read) return std::optional<Variant>{};
-    if (!intact) return Error{ErrorCode::kCorrupt, "what is in the ring is not a message"};
+    if (!intact) return Error{ErrorCode::kCorrupt, "the ring contains an invalid message"};
     if (message) return message;
     log_debug("message of another incarnation dropped", kv("incarnation", theirs),
               kv("expected", incarnation));

@@ -1,14 +1,14 @@
 #pragma once
-// Steps from an engine to the workers that other processes of its host run, and their answers back:
-// one ring out, which all of them read, and one ring back for each.
+// Steps from an engine to workers in other processes of its host, and their replies: one ring out,
+// read by all workers, and one ring back from each.
 //
-// The engine's process makes the rings and keeps StepRings; each worker's process is told one
-// WorkerRings, by whatever way, and opens its WorkerStepRings. Neither needs to wait for the other:
-// steps that were sent before a worker opened its end wait in the ring. A group of workers that is
-// put together anew gets new rings under a new incarnation.
+// The engine's process creates the rings and owns StepRings; each worker's process receives a
+// WorkerRings message, and opens its WorkerStepRings. They start independently: steps that are sent
+// before a worker opens its end wait in the ring. A restarted group of workers gets new rings with
+// a new incarnation.
 //
-// What is in a ring: the incarnation, then a WorkerCall or a WorkerAnswer in wire form, written
-// straight into shared memory. A build reads only rings of a build with the same messages.
+// A ring contains the incarnation, then a WorkerCall or a WorkerAnswer in wire format, written
+// directly to shared memory. A build only reads rings of a build with the same messages.
 
 #include <cstdint>
 #include <memory>
@@ -27,14 +27,14 @@ using WorkerCall = std::variant<JoinGroup, SchedulerOutput, GrammarOutput>;
 using WorkerAnswer = std::variant<ModelRunnerOutput, StepFailed>;
 
 struct StepRingsOptions {
-  std::vector<std::int32_t> ranks;  ///< of the workers of this host
+  std::vector<std::int32_t> ranks;  ///< of the workers on this host
   std::uint64_t incarnation = 0;
-  std::uint32_t num_chunks = 16;  ///< calls, or answers of one worker, that may wait
+  std::uint32_t num_chunks = 16;  ///< calls, or replies of one worker, that may be queued
   std::uint64_t chunk_bytes = std::uint64_t{1} << 20;
 };
 
-/// The engine's end. send() belongs to one thread, receive(i) to one thread for each i, the rest to
-/// any. At its end all rings are closed.
+/// The engine's end. send() is called by one thread, receive(i) by one thread for each i, the rest
+/// by any. The destructor closes all rings.
 class StepRings {
  public:
   /// Errors: those of SharedMemoryRing::create.
@@ -45,21 +45,21 @@ class StepRings {
 
   [[nodiscard]] std::size_t num_workers() const noexcept { return answers_.size(); }
   [[nodiscard]] std::int32_t rank(std::size_t i) const noexcept { return ranks_[i]; }
-  /// What the process of worker i is told.
+  /// The message to the process of worker i.
   [[nodiscard]] WorkerRings worker(std::size_t i) const;
 
-  /// To all workers. Errors: those of RingWriter::commit, with the ranks.
+  /// Sends to all workers. Errors: those of RingWriter::commit, with the ranks.
   [[nodiscard]] Result<void> send(const JoinGroup& join, Deadline deadline);
   [[nodiscard]] Result<void> send(const SchedulerOutput& step, Deadline deadline);
   [[nodiscard]] Result<void> send(const GrammarOutput& grammar, Deadline deadline);
-  /// The next answer of worker i, with its rank; nothing if none came until the deadline. Errors:
-  /// kAborted (closed, from either end), kUnavailable (its process has ended), kCorrupt; each names
-  /// the rank.
+  /// The next reply of worker i, with its rank; nullopt if none arrived before the deadline.
+  /// Errors: kAborted (closed by either end), kUnavailable (its process has ended), kCorrupt; each
+  /// names the rank.
   [[nodiscard]] Result<std::optional<WorkerAnswer>> receive(std::size_t i, Deadline deadline);
 
-  /// Worker i is gone, whoever found out: nobody waits for it any more.
+  /// Worker i has ended: no longer wait for it.
   void detach(std::size_t i) noexcept;
-  /// Wakes everybody, here and there.
+  /// Closes all rings, and wakes all threads waiting at either end.
   void close() noexcept;
 
  private:
@@ -75,18 +75,18 @@ class StepRings {
   std::vector<std::unique_ptr<RingReader>> readers_;
 };
 
-/// A worker's end. receive() belongs to one thread, send() to one, the rest to any.
+/// A worker's end. receive() is called by one thread, send() by one, the rest by any.
 class WorkerStepRings {
  public:
-  /// Errors: those of SharedMemoryRing::open; kInvalidArgument if somebody is this worker already.
+  /// Errors: those of SharedMemoryRing::open; kInvalidArgument if this worker is already attached.
   [[nodiscard]] static Result<std::unique_ptr<WorkerStepRings>> open(const WorkerRings& rings);
   ~WorkerStepRings();
   WorkerStepRings(const WorkerStepRings&) = delete;
   WorkerStepRings& operator=(const WorkerStepRings&) = delete;
 
   [[nodiscard]] std::int32_t rank() const noexcept { return rank_; }
-  /// The next call of this incarnation; nothing if none came until the deadline. Errors: kAborted
-  /// (closed or detached), kUnavailable (the engine's process has ended), kCorrupt.
+  /// The next call of this incarnation; nullopt if none arrived before the deadline. Errors:
+  /// kAborted (closed or detached), kUnavailable (the engine's process has ended), kCorrupt.
   [[nodiscard]] Result<std::optional<WorkerCall>> receive(Deadline deadline);
   /// Errors: those of RingWriter::commit.
   [[nodiscard]] Result<void> send(const ModelRunnerOutput& output, Deadline deadline);
@@ -105,7 +105,7 @@ class WorkerStepRings {
   std::unique_ptr<RingWriter> writer_;
 };
 
-/// What both ends must have in common: the version, and a digest of the schema of all that travels.
+/// Must be the same at both ends: the version, and a digest of the schema of all messages.
 [[nodiscard]] const std::string& step_rings_build_id();
 
 }  // namespace troupe

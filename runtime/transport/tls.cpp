@@ -12,11 +12,11 @@
 namespace troupe {
 namespace {
 
-/// What the thread's queue of errors holds, which is empty then.
+/// Takes all errors from the thread's queue.
 std::string take_errors() {
   std::string text;
   while (const unsigned long code = ERR_get_error()) {
-    // That there is an error of the system is said behind the error itself.
+    // A generic system error follows the actual error.
     if (ERR_GET_REASON(code) == ERR_R_SYS_LIB && !text.empty()) continue;
     const char* reason = ERR_SYSTEM_ERROR(code) ? std::strerror(ERR_GET_REASON(code))
                                                 : ERR_reason_error_string(code);
@@ -30,7 +30,7 @@ Error bad_file(const char* option, const std::string& file, const std::string& w
   return invalid_argument(std::string(option) + " " + file + ": " + what, option);
 }
 
-/// As the other side will look at it.
+/// Verifies our own certificate as the peer will.
 Result<void> check_own_certificate(SSL_CTX* context, const TlsFiles& files) {
   const std::unique_ptr<X509_STORE_CTX, decltype(&X509_STORE_CTX_free)> check(X509_STORE_CTX_new(),
                                                                               &X509_STORE_CTX_free);
@@ -55,16 +55,16 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const TlsFiles& files
   SSL_CTX* context = loaded->get();
   CHECK(context != nullptr, files.certificate);
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
-  // A session is never taken up again, so no tickets follow the handshake.
+  // Sessions are never resumed, so no tickets follow the handshake.
   SSL_CTX_set_num_tickets(context, 0);
   SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-  // Nodes are killed; what crosses between them says itself how long it is.
+  // Nodes may be killed; messages have their own length.
   SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
   if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1)
     return bad_file("tls-certificate", files.certificate, take_errors());
-  // One that asks for a passphrase would wait for somebody at a terminal.
+  // A key with a passphrase would prompt at a terminal.
   SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return -1; });
   if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
       SSL_CTX_check_private_key(context) != 1)
@@ -90,7 +90,7 @@ TlsSource::Stamps TlsSource::stamps_of(const TlsFiles& files) {
 }
 
 Result<std::shared_ptr<TlsSource>> TlsSource::open(const TlsFiles& files) {
-  const Stamps stamps = stamps_of(files);  // before they are read: a change since is seen later
+  const Stamps stamps = stamps_of(files);  // before they are read: a later change is detected
   ASSIGN_OR_RETURN(auto context, TlsContext::load(files));
   return std::shared_ptr<TlsSource>(new TlsSource(files, std::move(context), stamps));
 }
@@ -104,7 +104,8 @@ std::shared_ptr<const TlsContext> TlsSource::context() {
     context_ = std::move(loaded).value();
     log_info("certificates renewed", kv("certificate", files_.certificate));
   } else {
-    log_warning("certificates are still the old ones", kv("reason", loaded.error().message));
+    log_warning("certificates not reloaded, the old ones stay in use",
+                kv("reason", loaded.error().message));
   }
   return context_;
 }
@@ -124,7 +125,7 @@ bool TlsSession::take_result(int result) {
   if (const long verified = SSL_get_verify_result(ssl_.get());
       verified != X509_V_OK && !established_)
     error_ += std::string(" (") + X509_verify_cert_error_string(verified) + ")";
-  if (error_.empty() && !established_) error_ = "closed in the middle of the handshake";
+  if (error_.empty() && !established_) error_ = "closed during the handshake";
   return false;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
-// TLS 1.3 with certificates on both sides, over connections that do not block: what nodes on
-// several hosts speak. Whoever has a certificate of the authority is let in, under any name: it is
-// to be one for this system alone.
+// TLS 1.3 with mutual authentication over non-blocking connections, for nodes on several hosts.
+// Every certificate of the authority is accepted, under any name: use an authority for this system
+// alone.
 
 #include <openssl/ssl.h>
 
@@ -22,16 +22,16 @@ namespace troupe {
 
 /// PEM files.
 struct TlsFiles {
-  std::string certificate;  ///< with intermediate ones behind it, if there are any
+  std::string certificate;  ///< followed by intermediate ones, if any
   std::string key;
   std::string ca;
 };
 
-/// Certificate, key and authority of this host; any number of sessions, in any thread.
+/// Certificate, key and authority of this host, for any number of sessions. Thread-safe.
 class TlsContext {
  public:
-  /// Errors name the file: it cannot be read, the key is not the certificate's, the certificate is
-  /// not the authority's, or its time is over or has not come.
+  /// Errors name the file: not readable, the key does not match the certificate, the certificate is
+  /// not signed by the authority, or is expired or not yet valid.
   [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> load(const TlsFiles& files);
 
   [[nodiscard]] SSL_CTX* get() const noexcept { return context_.get(); }
@@ -41,18 +41,19 @@ class TlsContext {
   std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context_;
 };
 
-/// The latest of what the files hold: a certificate that has been renewed is shown by the next
-/// connection, and those that exist go on. Thread-safe.
+/// Reloads changed files: new connections use a renewed certificate, and existing ones continue.
+/// Thread-safe.
 class TlsSource {
  public:
   /// Errors: of TlsContext::load.
   [[nodiscard]] static Result<std::shared_ptr<TlsSource>> open(const TlsFiles& files);
 
-  /// Of files that have changed and cannot be used, what they were before; the log says so once.
+  /// The context of the current files; if they have changed and are invalid, the previous context,
+  /// which is logged once.
   [[nodiscard]] std::shared_ptr<const TlsContext> context();
 
  private:
-  /// Tells whether a file is another one than before.
+  /// Detects a changed file.
   struct Stamp {
     std::uint64_t inode = 0;
     std::int64_t size = 0;
@@ -71,8 +72,8 @@ class TlsSource {
   Stamps stamps_;
 };
 
-/// OpenSSL keeps a queue of errors for each thread, and takes what another session has left there
-/// for its own: every operation here leaves it empty.
+/// OpenSSL has an error queue per thread, and attributes leftover errors to the next session: every
+/// operation here leaves it empty.
 class TlsSession : public Session {
  public:
   TlsSession(std::shared_ptr<const TlsContext> context, int socket, Side side);
@@ -81,10 +82,10 @@ class TlsSession : public Session {
   std::optional<std::size_t> write(std::span<const char> from) override;
 
  private:
-  /// False: over.
+  /// False: the connection has ended.
   bool shake_hands();
   bool send_early();
-  /// What became of an operation that returned `result`; false: over.
+  /// Handles an operation that returned `result`; false: the connection has ended.
   bool take_result(int result);
 
   std::shared_ptr<const TlsContext> context_;

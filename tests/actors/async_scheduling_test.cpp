@@ -96,7 +96,7 @@ BOOST_FIXTURE_TEST_CASE(nothing_is_computed_beyond_the_length_that_is_asked_for,
   BOOST_TEST(frontend().stats.kv_cache_usage == 0);
 }
 
-BOOST_FIXTURE_TEST_CASE(a_token_computed_behind_a_stop_token_is_dropped, TwoOpenSteps) {
+BOOST_FIXTURE_TEST_CASE(a_token_computed_after_a_stop_token_is_dropped, TwoOpenSteps) {
   SamplingParams params;
   params.eos_token_id = fake_token(RequestId{1}, 23);
   add(1, 100, params);
@@ -105,7 +105,7 @@ BOOST_FIXTURE_TEST_CASE(a_token_computed_behind_a_stop_token_is_dropped, TwoOpen
   finish_with({{1, 4}, {2, 12}});
 }
 
-BOOST_FIXTURE_TEST_CASE(tokens_computed_behind_a_stop_string_are_dropped, TwoOpenSteps) {
+BOOST_FIXTURE_TEST_CASE(tokens_computed_after_a_stop_string_are_dropped, TwoOpenSteps) {
   add(1, 40);
   coordinator.run();
   release_all();
@@ -192,7 +192,8 @@ BOOST_FIXTURE_TEST_CASE(a_reset_of_the_caches_with_two_open_steps_costs_no_token
   finish_with({{1, 12}, {2, 12}});
 }
 
-BOOST_FIXTURE_TEST_CASE(who_ended_in_a_failed_step_is_told_to_the_workers_again, TwoOpenSteps) {
+BOOST_FIXTURE_TEST_CASE(requests_that_finished_in_a_failed_step_are_reported_to_the_workers_again,
+                        TwoOpenSteps) {
   add(1, 12);
   coordinator.run();
   engine->abort(RequestId{1});

@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {
   std::filesystem::remove(copy);
 }
 
-BOOST_AUTO_TEST_CASE(what_only_decides_how_soon_an_answer_comes_does_not_change_the_name) {
+BOOST_AUTO_TEST_CASE(options_that_affect_latency_only_do_not_change_the_name) {
   Setup setup;
   const std::string name = setup.engine_name();
   setup.options.engine.max_num_seqs = 7;
@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(what_only_decides_how_soon_an_answer_comes_does_not_change_
   BOOST_TEST(setup.engine_name() == name);
 }
 
-BOOST_AUTO_TEST_CASE(a_model_that_does_not_sample_is_greedy_unless_told_otherwise) {
+BOOST_AUTO_TEST_CASE(a_model_with_do_sample_false_is_greedy_by_default) {
   const auto temperature = [](std::optional<bool> do_sample, const std::string& override_json = "",
                               const std::string& source = "auto") {
     GenerationConfig generation;
@@ -90,7 +90,7 @@ BOOST_AUTO_TEST_CASE(a_model_that_does_not_sample_is_greedy_unless_told_otherwis
   BOOST_TEST(sampling_defaults(demo.value(), {}).value().temperature.value_or(1) == 0);
 }
 
-BOOST_AUTO_TEST_CASE(a_draft_model_takes_a_row_of_every_request_and_room_for_what_it_guesses) {
+BOOST_AUTO_TEST_CASE(a_draft_model_needs_a_row_per_request_and_space_for_its_drafts) {
   const KVCacheConfig cache{.groups = {{.spec = {.block_size = 16}, .layers = {0}}}};
   const auto speculative_of = [&](const std::string& json) {
     Setup setup;

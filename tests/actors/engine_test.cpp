@@ -106,7 +106,7 @@ BOOST_AUTO_TEST_CASE(a_request_under_which_every_step_fails_ends_alone) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_suspect_that_leaves_holds_nobody_up) {
+BOOST_AUTO_TEST_CASE(an_aborted_suspect_does_not_block_other_requests) {
   with_and_without_overlap({}, [](DeterministicEngine& test) {
     test.worker().num_steps_to_fail = test.overlaps() ? 4 : 2;
     for (std::uint64_t id = 1; id <= 3; ++id)
@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(an_abort_ends_a_request_within_the_step_in_flight) {
   });
 }
 
-BOOST_AUTO_TEST_CASE(a_request_whose_time_is_up_ends_although_the_worker_is_silent) {
+BOOST_AUTO_TEST_CASE(a_request_times_out_even_if_the_worker_does_not_respond) {
   with_and_without_overlap({.max_num_seqs = 1}, [](DeterministicEngine& test) {
     test.worker().keep_quiet = true;
     test.engine->add(RequestId{1}, prompt(20), 12);

@@ -36,7 +36,7 @@ BOOST_AUTO_TEST_CASE(while_all_requests_wait_for_their_grammars_no_step_runs) {
   });
 }
 
-BOOST_AUTO_TEST_CASE(while_all_requests_wait_for_their_kv_the_workers_are_asked_now_and_then) {
+BOOST_AUTO_TEST_CASE(workers_are_polled_while_all_requests_wait_for_their_kv) {
   with_and_without_overlap(
       {.kv_connector = std::make_shared<LoadingConnector>()}, [](DeterministicEngine& test) {
         test.engine->add(RequestId{1}, test.prompt(20), 12);

@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(short_prompts_pass_a_long_one_and_are_registered_before_the
   BOOST_TEST((*scheduled.begin() == RequestId{10}));
 }
 
-BOOST_AUTO_TEST_CASE(an_abort_reaches_what_waits_and_what_is_being_worked_at) {
+BOOST_AUTO_TEST_CASE(an_abort_reaches_queued_and_running_work) {
   start();
   generate(1, endless());
   generate(2, endless());
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(an_abort_reaches_what_waits_and_what_is_being_worked_at) {
   BOOST_TEST(aborted_behind.empty());  // nobody there knows them
 }
 
-BOOST_AUTO_TEST_CASE(an_abort_of_what_has_been_handed_on_is_handed_on) {
+BOOST_AUTO_TEST_CASE(an_abort_of_a_forwarded_request_is_forwarded) {
   start();
   generate(1, TextPrompt{"hello"});
   run_until([&] { return scheduled.size() == 1; });
@@ -129,14 +129,14 @@ BOOST_AUTO_TEST_CASE(an_abort_of_what_has_been_handed_on_is_handed_on) {
   run_until([&] { return aborted_behind.size() == 2; });  // both of those behind
 }
 
-BOOST_AUTO_TEST_CASE(what_takes_too_long_is_refused_with_the_limit) {
+BOOST_AUTO_TEST_CASE(work_that_exceeds_the_time_limit_fails_with_the_limit) {
   start(2, 0.05);
   generate(1, endless());
   run_until([&] { return ended.size() == 1; });
   const Error& error = *ended.at(RequestId{1}).error;
   BOOST_TEST((error.code == ErrorCode::kInvalidArgument));
   BOOST_TEST(error.message ==
-             "rendering and tokenising the prompt has taken too long, max_input_time_s is 0.05");
+             "rendering and tokenizing the prompt took too long, max_input_time_s is 0.05");
 }
 
 BOOST_AUTO_TEST_CASE(a_rendering_can_be_aborted) {

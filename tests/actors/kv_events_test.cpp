@@ -91,7 +91,7 @@ BOOST_FIXTURE_TEST_CASE(a_step_is_a_batch_and_comes_when_its_result_is_in, Fixtu
   BOOST_TEST(batches->size() == 1u);
 }
 
-BOOST_FIXTURE_TEST_CASE(the_end_of_the_last_request_publishes_what_is_left, Fixture) {
+BOOST_FIXTURE_TEST_CASE(the_end_of_the_last_request_publishes_pending_events, Fixture) {
   admit(request(1, 4, 10), 1, 4);
   ask(command(KVCacheCommandKind::kForgetRequest, 1));
   BOOST_REQUIRE_EQUAL(batches->size(), 1u);

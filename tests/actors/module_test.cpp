@@ -44,13 +44,13 @@ BOOST_AUTO_TEST_CASE(the_section_of_cafs_configuration_file_has_the_options_of_t
   BOOST_TEST(start->node_arguments.size() == 7u);
 }
 
-BOOST_AUTO_TEST_CASE(what_the_section_says_wrong_is_an_error_that_names_it) {
+BOOST_AUTO_TEST_CASE(an_invalid_key_of_the_section_is_an_error_that_names_it) {
   BOOST_TEST(problem("").empty());
   BOOST_TEST(problem("[troupe]\nmax-num-seq=7\n").find("max-num-seq") != std::string::npos);
   BOOST_TEST(problem("[troupe]\nmax-num-seqs=0\n").find("max-num-seqs = '0'") != std::string::npos);
   BOOST_TEST(
       problem("[troupe]\nidle-timeout-s=500ms\n") ==
-      "troupe.idle-timeout-s is neither a text, a number, a flag nor a list of those: 500ms");
+      "troupe.idle-timeout-s is neither a string, a number, a flag nor a list of those: 500ms");
   BOOST_TEST(problem("[troupe]\nconfig-file=\"no-such-file\"\n").find("no-such-file") !=
              std::string::npos);
 }

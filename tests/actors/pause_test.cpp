@@ -42,7 +42,7 @@ struct PausedEngine {
   DeterministicEngine& test;
 };
 
-BOOST_AUTO_TEST_CASE(requests_that_are_kept_go_on_after_the_pause_with_the_same_tokens) {
+BOOST_AUTO_TEST_CASE(kept_requests_continue_after_the_pause_with_the_same_tokens) {
   with_and_without_overlap({}, [](DeterministicEngine& engine) {
     PausedEngine test(engine);
     BOOST_TEST(test.answer_now(PauseScheduler{PauseMode::kKeep, true}));
@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(a_pause_that_waits_is_answered_when_the_last_request_has_en
   });
 }
 
-BOOST_AUTO_TEST_CASE(a_pause_that_aborts_ends_requests_with_what_they_have) {
+BOOST_AUTO_TEST_CASE(a_pause_that_aborts_ends_requests_with_their_output_so_far) {
   for (const bool clear_caches : {false, true}) {
     with_and_without_overlap({}, [&](DeterministicEngine& engine) {
       PausedEngine test(engine);
@@ -105,7 +105,7 @@ BOOST_AUTO_TEST_CASE(a_pause_that_aborts_ends_requests_with_what_they_have) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_pause_that_is_resumed_before_it_is_complete_says_so) {
+BOOST_AUTO_TEST_CASE(a_pause_that_is_resumed_before_it_is_complete_reports_it) {
   with_and_without_overlap({}, [](DeterministicEngine& engine) {
     PausedEngine test(engine);
     engine.worker().keep_quiet = true;

@@ -245,7 +245,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_crashes_its_engine_fails_alone) {
   BOOST_TEST(failed.dump().find("crashed 3 times") != std::string::npos);
 }
 
-BOOST_AUTO_TEST_CASE(without_an_engine_requests_wait_and_health_tells) {
+BOOST_AUTO_TEST_CASE(without_an_engine_requests_wait_and_health_reports_it) {
   ReplaceableEngine engine;
   BOOST_TEST(get(engine.port(), "/health").status == 200u);
   engine.lose();

@@ -166,7 +166,7 @@ BOOST_FIXTURE_TEST_CASE(the_end_of_a_worker_fails_open_steps_and_ends_both_sides
   end(asker.executor);
 }
 
-BOOST_FIXTURE_TEST_CASE(a_worker_goes_on_under_a_new_incarnation, Fixture) {
+BOOST_FIXTURE_TEST_CASE(a_worker_continues_under_a_new_incarnation, Fixture) {
   const WorkerActor worker = spawn_fake_worker(other, log);
   for (std::uint64_t incarnation = 1; incarnation <= 5; ++incarnation) {
     const std::shared_ptr<StepRings> rings =
@@ -304,7 +304,7 @@ BOOST_AUTO_TEST_CASE(a_killed_engine_process_ends_the_workers_end_of_the_rings) 
   end(worker);
 }
 
-BOOST_AUTO_TEST_CASE(a_worker_whose_rings_cannot_be_opened_ends_and_says_why) {
+BOOST_AUTO_TEST_CASE(a_worker_whose_rings_cannot_be_opened_ends_with_the_reason) {
   SystemConfig config;
   caf::actor_system system{config};
   NodeConfig place;

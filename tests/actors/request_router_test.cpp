@@ -131,8 +131,7 @@ BOOST_FIXTURE_TEST_CASE(requests_are_handed_out_with_their_age, Fixture) {
 }
 
 /// An engine that goes on with a request of another one draws the same tokens.
-BOOST_FIXTURE_TEST_CASE(a_request_that_brings_no_seed_is_handed_out_with_a_key_of_its_own,
-                        Fixture) {
+BOOST_FIXTURE_TEST_CASE(a_request_without_a_seed_gets_its_own_key, Fixture) {
   submit(0);
   submit(0);
   BOOST_REQUIRE(given[0].size() == 2u);
@@ -144,7 +143,7 @@ BOOST_FIXTURE_TEST_CASE(a_request_that_brings_no_seed_is_handed_out_with_a_key_o
   BOOST_TEST(given[0][2].params.philox_key == 9u);
 }
 
-BOOST_FIXTURE_TEST_CASE(another_life_with_the_same_seed_draws_other_keys, Fixture) {
+BOOST_FIXTURE_TEST_CASE(a_restart_with_the_same_seed_draws_different_keys, Fixture) {
   submit(0);
   const RequestRouterActor first = router;
   router = spawn_request_router(system, {.num_groups = 2, .seed = 7, .life = 1});
@@ -186,7 +185,8 @@ BOOST_FIXTURE_TEST_CASE(clients_choose_their_ids_alone_and_each_gets_its_own_out
   BOOST_TEST(outputs.size() == 2u);
 }
 
-BOOST_FIXTURE_TEST_CASE(who_wants_the_final_output_only_gets_all_of_it_also_after_a_loss, Fixture) {
+BOOST_FIXTURE_TEST_CASE(a_client_of_the_final_output_only_gets_all_of_it_also_after_a_loss,
+                        Fixture) {
   submit(0, 0, {.output_kind = OutputKind::kFinalOnly});
   BOOST_REQUIRE(given[0].size() == 1u);
   bring(0, {output(given[0][0].id, "on", 1, false)});
@@ -203,7 +203,7 @@ BOOST_FIXTURE_TEST_CASE(who_wants_the_final_output_only_gets_all_of_it_also_afte
   BOOST_TEST((outputs[0].outputs[0].token_ids == std::vector<TokenId>{1, 2}));
 }
 
-BOOST_FIXTURE_TEST_CASE(a_drain_refuses_what_comes_and_waits_for_what_runs, Fixture) {
+BOOST_FIXTURE_TEST_CASE(a_drain_rejects_new_requests_and_waits_for_running_ones, Fixture) {
   submit(0);
   std::optional<Drained> drained;
   system.spawn<caf::hidden>([&](caf::event_based_actor* self) {
@@ -219,7 +219,7 @@ BOOST_FIXTURE_TEST_CASE(a_drain_refuses_what_comes_and_waits_for_what_runs, Fixt
   BOOST_TEST(drained->num_aborted == 0);
 }
 
-BOOST_FIXTURE_TEST_CASE(a_drain_without_time_aborts_what_runs, Fixture) {
+BOOST_FIXTURE_TEST_CASE(a_drain_with_timeout_zero_aborts_running_requests, Fixture) {
   submit(0);
   std::optional<Drained> drained;
   system.spawn<caf::hidden>([&](caf::event_based_actor* self) {

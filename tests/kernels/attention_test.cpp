@@ -395,7 +395,7 @@ BOOST_AUTO_TEST_CASE(a_sequence_without_tokens_in_the_step_changes_no_other) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(sequences_of_which_few_tokens_or_none_attend_get_the_bits_of_whole_ones) {
+BOOST_AUTO_TEST_CASE(sequences_with_few_or_no_queries_get_the_same_bits) {
   constexpr std::int64_t kLength = 290;
   for (const OpTable* ops : all_tables()) {
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16,

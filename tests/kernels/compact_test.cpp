@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(the_bytes_of_compact_weights_do_not_depend_on_threads) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_would_not_get_smaller_is_left_as_it_is) {
+BOOST_AUTO_TEST_CASE(incompressible_weights_are_left_unchanged) {
   for (const OpTable* ops : tables_with_compact()) {
     const TestContext context;
     // Exponents of every size.

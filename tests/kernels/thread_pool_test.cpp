@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(threads_that_went_to_sleep_wake_for_the_next_job) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_slow_chunk_does_not_hold_up_the_others) {
+BOOST_AUTO_TEST_CASE(a_slow_chunk_does_not_delay_the_others) {
   ThreadPool pool(2);
   std::atomic<int> num_quick{0};
   // The slow chunk ends only when all others have run: static shares would never end.

@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(a_message_survives_the_wire_in_every_field) {
   BOOST_TEST((round_trip(grammar) == grammar));
 }
 
-BOOST_AUTO_TEST_CASE(what_requests_share_travels_once_and_is_shared_behind_the_wire) {
+BOOST_AUTO_TEST_CASE(shared_vectors_are_sent_once_and_are_shared_after_decoding) {
   EngineCoreRequest sample;
   sample.prompt_token_ids = std::vector<TokenId>(10'000, 7);
   sample.params.allowed_token_ids = std::vector<TokenId>(5'000, 3);
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(what_requests_share_travels_once_and_is_shared_behind_the_w
   BOOST_TEST(copy.samples[0].prompt_token_ids.data() == copy.samples[99].prompt_token_ids.data());
 }
 
-BOOST_AUTO_TEST_CASE(a_share_of_what_is_not_there_or_of_another_type_is_refused) {
+BOOST_AUTO_TEST_CASE(an_invalid_reference_to_a_shared_vector_is_rejected) {
   for (const int distance : {1, 2, 64, 200}) {
     std::vector<char> bytes;
     wire::VectorSink sink(bytes);

@@ -80,13 +80,13 @@ class HelpAndOptions(unittest.TestCase):
                                 (["chat", "--temperature", "100"], "temperature"),
                                 (["chat", "--temperature", "-0.5"], "between 0 and 2"),
                                 (["config", "--port", "70000"], "65535"), (["chta"], "did you mean 'troupe chat'?"),
-                                (["--port", "1"], "behind the command"), ([MODEL], f"did you mean 'troupe serve {MODEL}'?"),
+                                (["--port", "1"], "follow the command"), ([MODEL], f"did you mean 'troupe serve {MODEL}'?"),
                                 (["serve", "-v"], "'-v', did you mean --log-level debug"),
                                 (["serve", "-m", MODEL], "'-m', did you mean --model"),
                                 (["serve", "--api-key", "--port", "1"], "--api-key=--port"),
                                 (["serve", "--api-key", "--config-file", "x.conf"], "--api-key=--config-file"),
                                 (["serve", "--max-seqs", "1"], "did you mean --max-num-seqs?"),
-                                (["serve", "--tool-call-parser", "hermes"], "--tool-call-parser is an option of vLLM's"),
+                                (["serve", "--tool-call-parser", "hermes"], "--tool-call-parser is a vLLM option"),
                                 (["tokenize", "-v"], "-v"), (["render", "--model", MODEL], "--model"),
                                 (["bench", "serve", "-x"], "-x"), (["topology", "-x"], "-x"), (["node", "-x"], "-x")]:
             code, out, errors = troupe(*arguments)
@@ -101,12 +101,12 @@ class HelpAndOptions(unittest.TestCase):
             self.assertEqual(code, 1, command)
             self.assertIn("no/such/folder", errors)
 
-    def test_a_name_of_hugging_face_says_how_to_get_the_model(self):
+    def test_a_hugging_face_name_gets_download_instructions(self):
         for command in (["serve"], ["chat"], ["tokenize"], ["bench", "latency"]):
             for name in ("Qwen/Qwen3-0.6B", "https://huggingface.co/Qwen/Qwen3-0.6B"):
                 code, _, errors = troupe(*command, name)
                 self.assertEqual(code, 1)
-                self.assertIn(f"there is no folder or GGUF file '{name}' here", errors)
+                self.assertIn(f"no folder or GGUF file '{name}'", errors)
                 self.assertIn("hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n", errors)
         draft = '{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 2}'
         code, _, errors = troupe("generate", "--speculative-config", draft)
@@ -139,7 +139,7 @@ class HelpAndOptions(unittest.TestCase):
         self.assertEqual(code, 2)
         self.assertIn("without chunked prefill max-num-batched-tokens, 64, must be at least max-model-len, ", errors)
 
-    def test_config_tells_where_each_value_came_from(self):
+    def test_config_prints_the_source_of_each_value(self):
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
             file.write("[engine]\nblock-size = 32\nmax-num-seqs = 4\n")
             file.flush()
@@ -154,7 +154,7 @@ class HelpAndOptions(unittest.TestCase):
                                                           "TROUPE_PORT_8000_TCP": "tcp://10.96.7.1:8000"})
         self.assertEqual(code, 0)
         self.assertRegex(out, r"server\.port = 8000 +\(default\)")
-        self.assertIn("TROUPE_NO_SUCH names no option", errors)
+        self.assertIn("TROUPE_NO_SUCH matches no option", errors)
         self.assertIn("Kubernetes", errors)
 
 
@@ -176,7 +176,7 @@ class ConfigurationFiles(unittest.TestCase):
 
 
 class TokenizeAndRender(unittest.TestCase):
-    def test_text_becomes_tokens_and_tokens_text(self):
+    def test_text_is_tokenized_and_tokens_are_detokenized(self):
         code, out, _ = troupe("tokenize", MODEL, stdin=json_lines("Hello, Troupe", {"text": "Hello", "add_special_tokens": False}))
         self.assertEqual(code, 0)
         whole, bare = map(json.loads, out.splitlines())
@@ -186,7 +186,7 @@ class TokenizeAndRender(unittest.TestCase):
         code, out, _ = troupe("tokenize", MODEL, stdin=json_lines({"tokens": whole["tokens"], "skip_special_tokens": True}))
         self.assertEqual((code, json.loads(out)), (0, {"text": "Hello, Troupe"}))
 
-    def test_a_conversation_becomes_a_prompt(self):
+    def test_a_conversation_is_rendered_to_a_prompt(self):
         code, out, _ = troupe("render", MODEL, stdin=json_lines(user("Who are you?"), {"messages": user("Hi")}))
         self.assertEqual(code, 0)
         first, second = map(json.loads, out.splitlines())
@@ -364,7 +364,7 @@ class ChatInATerminal(unittest.TestCase):
         self.wait_for("> ")
         self.type("Who are you?\r")
         self.wait_for("demo model")
-        self.assertIn(" tokens/s, the first after ", self.wait_for("> "))
+        self.assertIn(" tokens/s, first after ", self.wait_for("> "))
         self.type("Count from 1 to 10.\r")
         self.wait_for("\n1")
         self.type("\x03")  # it may have ended already: either way there is a next prompt
@@ -400,7 +400,7 @@ class ChatInATerminal(unittest.TestCase):
         self.wait_for("of France?")
         self.type("\r")
         answer = self.wait_for("> ")
-        self.assertEqual(answer.count("tokens/s, the first after"), 1, answer)
+        self.assertEqual(answer.count("tokens/s, first after"), 1, answer)
         self.type("/help\r")
         self.wait_for("/clear")
         self.wait_for("> ")

@@ -68,7 +68,7 @@ class Pause(unittest.TestCase):
         self.assertEqual(post(self.server, "/resume"), (200, {"status": "resumed"}))
         self.assertFalse(self.is_paused())
 
-    def test_kept_requests_go_on_with_the_same_text(self):
+    def test_kept_requests_continue_with_the_same_text(self):
         self.assertFalse(self.is_paused())
         call = self.running()
         self.assertEqual(post(self.server, "/pause?mode=keep"), (200, {"status": "paused"}))
@@ -122,7 +122,7 @@ class Pause(unittest.TestCase):
     def test_there_is_no_multimodal_cache_to_reset(self):
         status, body = post(self.server, "/reset_mm_cache")
         self.assertEqual(status, 200)
-        self.assertIn("there is no cache of multimodal inputs", body["message"])
+        self.assertIn("there is no multimodal cache", body["message"])
 
     def test_without_development_mode_there_is_none_of_it(self):
         with Server(*DEMO) as server:
@@ -150,7 +150,7 @@ class Memory(unittest.TestCase):
                 self.assertEqual(status, 400)
                 self.assertIn(str(longest), body["error"]["message"])
 
-    def test_the_life_of_blocks_is_shown_if_it_is_asked_for(self):
+    def test_block_residency_metrics_are_exported_if_enabled(self):
         prompts = ([token] * 200 for token in range(5, 25))
         arguments = (*DEMO, "--max-model-len", "512", "--kv-cache-memory-bytes", "2M", "--max-num-batched-tokens", "128")
         for flags in ((), ("--kv-cache-metrics", "--kv-cache-metrics-sample", "1")):

@@ -222,7 +222,7 @@ class ForgedFrames(unittest.TestCase):
                                 connection.sendall(frame(255))  # whatever it was, this ends it
                                 self.closed(connection)
 
-    def test_what_the_supervisor_says_to_itself_nobody_says_to_it(self):
+    def test_messages_of_the_supervisor_to_itself_are_rejected_from_others(self):
         with tempfile.TemporaryDirectory() as folder:
             make_certificates(folder, "front", "peer")
             context = ssl.create_default_context(cafile=f"{folder}/ca.pem")
@@ -252,8 +252,8 @@ class ForgedFrames(unittest.TestCase):
                                 self.closed(connection)
                     number += 1
                 self.assertIn("node 'front' has no actors", server.log())
-                self.assertIn("a message with a 'troupe::NodeExited' that is none", server.log())
-                self.assertIn("a message '+@exit' unasked", server.log())
+                self.assertIn("a message with an invalid 'troupe::NodeExited'", server.log())
+                self.assertIn("an unsolicited message '+@exit'", server.log())
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Inputs(unittest.TestCase):
             for path, body in (large(12), ("/v1/completions", cut)):
                 status, answer = post(server, path, body)
                 self.assertEqual(status, 400, answer)
-                self.assertEqual(answer["error"]["message"], "rendering and tokenising the prompt has taken too long, "
+                self.assertEqual(answer["error"]["message"], "rendering and tokenizing the prompt took too long, "
                                                              "max_input_time_s is 0.1")
             self.assertEqual(post(server, *SMALL)[0], 200)
 

@@ -360,7 +360,7 @@ class KVEvents(unittest.TestCase):
             second = engine.follower()
             self.assertEqual(second.ask((0).to_bytes(8, "big")), everything)
 
-    def test_garbage_on_the_sockets_harms_nobody(self):
+    def test_garbage_on_the_sockets_has_no_effect(self):
         with Engine() as engine:
             engine.complete(tokens(50, 1))
             numbers = random.Random(5)

@@ -67,7 +67,7 @@ class Time(unittest.TestCase):
     def tearDown(self):
         self.assertEqual(self.server.wait_idle(), 0)
 
-    def test_who_waits_too_long_is_refused_and_told_the_limit(self):
+    def test_a_request_that_waits_too_long_fails_with_the_limit(self):
         # A new long request for as long as the short one has not been refused behind it.
         for _ in range(20):
             running = Stream(self.server, LONG)
@@ -80,7 +80,7 @@ class Time(unittest.TestCase):
         self.assertEqual(reply["error"]["param"], "max_queue_time_s")
         self.assertGreaterEqual(int(headers["Retry-After"]), 1)
 
-    def test_what_is_there_when_the_time_is_up_is_kept(self):
+    def test_a_timeout_keeps_the_generated_tokens(self):
         outcomes = set()
         limit = 0.001
         while "length" not in outcomes and limit < DEADLINE_S:
@@ -116,13 +116,13 @@ class Time(unittest.TestCase):
                 if stream:
                     stream.close()
 
-    def test_limits_that_are_no_times_are_refused(self):
+    def test_invalid_time_limits_are_rejected(self):
         for value in (-1, "5", 0, 1e300):
             self.assertEqual(post(self.server, {**LONG, "max_request_time_s": value})[0], 400, value)
 
 
 class Number(unittest.TestCase):
-    def test_the_queue_is_bounded_and_the_client_told_when_to_come_back(self):
+    def test_the_queue_is_bounded_and_rejections_have_retry_after(self):
         with Server(*DEMO, "--max-num-queued-reqs", "2") as server:
             status, headers, reply = post(server, {**LONG, "temperature": 1, "n": 3})
             self.assertEqual(status, 400, reply)  # it never fits
@@ -164,7 +164,7 @@ class Turns(unittest.TestCase):
             first.close()
             self.assertLess([key for _, key in sorted(ended)].index("one"), 3)
 
-    def test_an_urgent_request_takes_the_place_of_another_which_loses_nothing(self):
+    def test_an_urgent_request_preempts_another_which_loses_nothing(self):
         with Server(*DEMO, "--max-num-seqs", "1", "--scheduling-policy", "priority",
                     "--enable-priority-preemption") as server:
             expected = post(server, LONG)[2]["choices"][0]["text"]

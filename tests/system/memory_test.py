@@ -120,7 +120,7 @@ class Memory(unittest.TestCase):
         code, errors = cls.server.stop()
         assert code == 0, errors
 
-    def test_no_request_takes_more_than_its_share(self):
+    def test_no_request_exceeds_its_memory_limit(self):
         first = memory(self.pid, "VmRSS")
         for name, (path, body), num_tokens in REQUESTS:
             with self.subTest(name):
@@ -180,7 +180,7 @@ class Memory(unittest.TestCase):
 
 
 class AddressSpace(unittest.TestCase):
-    def test_a_limit_of_memory_is_told_in_a_sentence(self):
+    def test_a_memory_limit_is_reported_in_a_sentence(self):
         configs = pathlib.Path(__file__).resolve().parents[2] / "configs"
         for options in ([], ["--config-file", str(configs / "multi-process.conf")]):
             # What is too little for the threads alone, and what is enough for them, but not for the cache.
@@ -192,7 +192,7 @@ class AddressSpace(unittest.TestCase):
                     self.assertEqual(done.returncode, 1, done.stderr)
                     self.assertNotIn("unhandled exception", done.stderr)
                     self.assertNotIn("bad_alloc", done.stderr)
-                    self.assertRegex(done.stderr, r"out of memory: \d+ bytes|no thread can be started|Cannot allocate memory")
+                    self.assertRegex(done.stderr, r"out of memory: \d+ bytes|cannot start a thread|Cannot allocate memory")
 
 
 if __name__ == "__main__":

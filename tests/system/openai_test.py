@@ -96,7 +96,7 @@ class OpenAIClient(unittest.TestCase):
         picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
         with self.assertRaises(openai.APIStatusError) as caught:
             self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": [picture]}])
-        self.assertIn("this server takes text only", str(caught.exception))
+        self.assertIn("this server supports text only", str(caught.exception))
 
     def test_n_samples_are_joined_and_a_seed_repeats_them(self):
         def stories():
@@ -164,12 +164,12 @@ class Speculation(unittest.TestCase):
             return [server.metric(f"vllm:spec_decode_num_{what}_total") for what in (
                 "drafts", "draft_tokens", "accepted_tokens")] + [[float(count) for _, count in positions]]
 
-    def test_a_model_that_drafts_for_itself_is_always_right(self):
+    def test_drafts_of_the_model_itself_are_always_accepted(self):
         # A token of the prompt's step, then 10 steps of 3 drafts and the one behind them.
         self.assertEqual(self.figures_after({"model": str(DEMO)}, prompt="Once upon a time", temperature=0),
                          [10, 30, 30, [10, 10, 10]])
 
-    def test_what_is_looked_up_is_right_sometimes(self):
+    def test_some_looked_up_drafts_are_accepted(self):
         drafts, drafted, accepted, places = self.figures_after(
             {"method": "ngram", "prompt_lookup_min": 1}, prompt="What is 3 + 4? What is 5 + 4? What is", temperature=1, seed=7)
         self.assertEqual(accepted, sum(places))

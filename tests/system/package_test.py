@@ -53,7 +53,7 @@ class Package(unittest.TestCase):
         return self.config(f'config-file="{self.prefix}/share/troupe/configs/multi-process.conf"',
                            f'node-program="{self.prefix}/bin/troupe"')
 
-    def test_an_application_streams_and_a_killed_worker_takes_nothing_from_it(self):
+    def test_an_application_streams_and_loses_nothing_to_a_killed_worker(self):
         whole = run(self.program, self.config(), f"--num-tokens={NUM_TOKENS}")
         self.assertGreater(len(whole), 100)
         with tempfile.TemporaryFile("w+") as errors:
@@ -73,7 +73,7 @@ class Package(unittest.TestCase):
         self.assertIn("node worker-0 ended: killed by signal 9", report)
         self.assertEqual(text, whole)
 
-    def test_what_cannot_start_says_why(self):
+    def test_a_failed_start_reports_the_reason(self):
         for lines, message in ((("max-num-seqs=0",), "max-num-seqs"), (('dtype="int3"',), "int3")):
             done = subprocess.run([self.program, self.config(*lines)], env=ENVIRONMENT, capture_output=True, text=True,
                                   timeout=DEADLINE_S)

@@ -209,7 +209,7 @@ class Ending(unittest.TestCase):
             code, log = server.stop(signal.SIGTERM)
             stream.close()
             self.assertEqual(code, 128 + signal.SIGTERM)
-            self.assertIn('ends at once, without waiting for requests reason="a second signal"', log)
+            self.assertIn('stopping at once, running requests are aborted reason="a second signal"', log)
 
     def test_a_hangup_ends_nothing_and_changes_the_log_level(self):
         with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
@@ -218,10 +218,10 @@ class Ending(unittest.TestCase):
             with Server("--config-file", file.name) as server:
                 pathlib.Path(file.name).write_text('[log]\nlog-level="info"\n')
                 server.process.send_signal(signal.SIGHUP)
-                wait_until(lambda: "settings read again log_level=info" in server.log(), "the settings to be read")
+                wait_until(lambda: "settings reloaded log_level=info" in server.log(), "the settings to be read")
                 pathlib.Path(file.name).write_text('[log]\nlog-level="loud"\n')
                 server.process.send_signal(signal.SIGHUP)
-                wait_until(lambda: "settings are still the old ones" in server.log(), "the settings to be read")
+                wait_until(lambda: "settings not reloaded, the old ones stay in effect" in server.log(), "the settings to be read")
                 self.assertEqual(json.loads(server.get("/v1/models"))["data"][0]["id"], "demo")
 
     def test_a_hangup_reads_the_keys_of_a_configuration_file_again(self):
@@ -235,7 +235,7 @@ class Ending(unittest.TestCase):
 
             def hang_up(server, times):
                 server.process.send_signal(signal.SIGHUP)
-                wait_until(lambda: server.log().count("settings read again") == times, "the settings to be read")
+                wait_until(lambda: server.log().count("settings reloaded") == times, "the settings to be read")
 
             write(["first", "second"])
             with Server("--config-file", file.name) as server:
@@ -247,7 +247,7 @@ class Ending(unittest.TestCase):
                 write([])
                 hang_up(server, 2)
                 self.assertEqual(statuses(server), [401, 200, 200])
-                self.assertIn('the API keys are still the old ones reason="there is none any more"', server.log())
+                self.assertIn('API keys not reloaded, the old ones stay valid reason="no key left"', server.log())
 
     def test_without_a_timeout_running_requests_are_aborted(self):
         with Server("--served-model-name", "demo", "--generation-config", "vllm") as server:

@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Every position with its token first, then the best ones; null where there is nothing.
+/// Every position with its token first, then the top ones; null without log-probabilities.
 Json logprobs_json(const std::vector<PositionLogprobs>& positions) {
   Json list = Json::array();
   for (const PositionLogprobs& position : positions) {
@@ -88,7 +88,7 @@ void BatchRequest::add(std::size_t index, RequestOutput output) {
   if (output.error) {
     error_ = std::move(output.error);
   } else if (broken) {
-    error_ = Error{ErrorCode::kInternal, "the engine failed while it generated", ""};
+    error_ = Error{ErrorCode::kInternal, "the engine failed during generation", ""};
   }
   outputs_[index] = std::move(output);
 }

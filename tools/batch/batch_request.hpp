@@ -1,5 +1,5 @@
 #pragma once
-// One line of `troupe generate`: a request body in, an answer out.
+// One line of `troupe generate`: a request body in, an output line out.
 
 #include <cstddef>
 #include <string>
@@ -12,25 +12,25 @@
 
 namespace troupe::tools {
 
-/// A completion or chat body, as one request to the engine per prompt. Owns the prompts until they
-/// are taken, and the outputs as they come back.
+/// A completion or chat body, as one engine request per prompt. Owns the prompts until they are
+/// taken, and the outputs.
 class BatchRequest {
  public:
-  /// Reads a body: a chat if it has "messages", else a completion. Fields that say how an answer
-  /// travels (stream, return_token_ids) change nothing here. Errors: those of the parsers.
+  /// Parses a body: a chat if it has "messages", else a completion. Fields for the transport of
+  /// responses (stream, return_token_ids) have no effect. Errors: those of the parsers.
   [[nodiscard]] static Result<BatchRequest> parse(std::string_view body,
                                                   const ServerDefaults& defaults);
 
-  /// What the engine is to do, one per prompt; call once.
+  /// The engine requests, one per prompt; call once.
   [[nodiscard]] std::vector<GenerateRequest> take_requests();
 
-  /// The final output of prompt `index`. Pre: each comes once.
+  /// Adds the final output of prompt `index`. Pre: called once per prompt.
   void add(std::size_t index, RequestOutput output);
-  /// All prompts have ended, or one has failed: then the others need not run.
+  /// All prompts have finished, or one has failed: then the others need not run.
   [[nodiscard]] bool done() const noexcept { return error_.has_value() || num_missing_ == 0; }
   [[nodiscard]] bool failed() const noexcept { return error_.has_value(); }
 
-  /// The line of output: {"index", "choices", "prompt_token_ids", "usage"}, or {"index", "error"}.
+  /// The output line: {"index", "choices", "prompt_token_ids", "usage"}, or {"index", "error"}.
   /// Choice index = prompt * n + sample; with several prompts prompt_token_ids is a list of lists.
   /// Pre: done().
   [[nodiscard]] std::string answer_json(std::size_t line_index) const;

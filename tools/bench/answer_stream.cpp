@@ -41,7 +41,7 @@ void AnswerRecorder::on_event(std::string_view data, double time) {
   if (data == "[DONE]") return;
   const Json event = Json::parse(data, nullptr, false);
   if (!event.is_object()) {
-    record_.error = "the server sent an event that is no JSON object";
+    record_.error = "the server sent an event that is not a JSON object";
     return;
   }
   if (const auto error = event.find("error"); error != event.end() && !error->is_null()) {
@@ -74,7 +74,8 @@ void AnswerRecorder::on_event(std::string_view data, double time) {
 
 RequestRecord AnswerRecorder::finish() && {
   record_.success = record_.error.empty() && ended_;
-  if (!ended_ && record_.error.empty()) record_.error = "the stream ended before the answer did";
+  if (!ended_ && record_.error.empty())
+    record_.error = "the stream ended before the response was complete";
   record_.latency = last_chunk_;
   record_.first_token = first_token_.value_or(last_chunk_);
   if (!has_usage_ && first_token_) {

@@ -1,5 +1,5 @@
 #pragma once
-// A streamed answer of an OpenAI server, from bytes to a RequestRecord.
+// Parses a streamed response of an OpenAI server to a RequestRecord.
 
 #include <optional>
 #include <string>
@@ -9,11 +9,12 @@
 
 namespace troupe::tools {
 
-/// Cuts a body of type text/event-stream into the payloads of its events. Owns the unfinished end.
+/// Splits a body of type text/event-stream into the payloads of its events. Owns the unfinished
+/// rest.
 class EventStream {
  public:
-  /// Calls on_data(payload) for each event that `bytes` completes; comments and events without data
-  /// are passed over.
+  /// Calls on_data(payload) for each event completed by `bytes`; comments and events without data
+  /// are skipped.
   template <class OnData>
   void feed(std::string_view bytes, OnData&& on_data) {
     rest_ += bytes;
@@ -40,22 +41,23 @@ class EventStream {
   std::string data_;
 };
 
-/// Takes the events of one answer to /v1/completions or /v1/chat/completions and notes when they
-/// came. The first token is the first chunk with text; every later chunk ends a gap. An answer
-/// without any text is timed by its end. Times: seconds since the request was sent.
+/// Processes the events of one response of /v1/completions or /v1/chat/completions and records
+/// their times. The first token is the first chunk with text; every later chunk ends an inter-token
+/// latency. A response without any text is timed by its end. Times: seconds since the request was
+/// sent.
 class AnswerRecorder {
  public:
   void on_event(std::string_view data, double time);
-  /// The record, without start and queue times. Without `usage` from the server a chunk counts as a
-  /// token.
+  /// The record, without start and queue times. Without `usage` from the server, each chunk counts
+  /// as a token.
   [[nodiscard]] RequestRecord finish() &&;
 
  private:
   RequestRecord record_;
-  /// The first chunk of a completion, which may have no text yet; of a chat the first with text.
+  /// The first chunk of a completion, possibly without text; of a chat the first chunk with text.
   std::optional<double> first_token_;
   double last_chunk_ = 0;
-  bool ended_ = false;  ///< a finish reason has come
+  bool ended_ = false;  ///< a finish reason was received
   bool has_usage_ = false;
 };
 

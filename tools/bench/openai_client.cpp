@@ -50,8 +50,8 @@ std::string status_text(unsigned status, const std::string& body) {
   return "HTTP " + std::to_string(status) + (body.empty() ? "" : ": " + body);
 }
 
-/// One request on a connection of its own. Lives until it has called `on_done`, once; `on_body`
-/// gets the body as it arrives.
+/// One request on its own connection. Lives until it has called `on_done`, once; `on_body` gets the
+/// body as it arrives.
 class Call : public std::enable_shared_from_this<Call> {
  public:
   using OnBody = std::function<void(unsigned status, std::string_view bytes)>;
@@ -75,7 +75,7 @@ class Call : public std::enable_shared_from_this<Call> {
                             });
   }
 
-  /// Ends it: `on_done` is called with an error.
+  /// Cancels it: `on_done` is called with an error.
   void cancel() {
     resolver_.cancel();
     stream_.close();
@@ -106,7 +106,7 @@ class Call : public std::enable_shared_from_this<Call> {
                             });
   }
 
-  /// Takes what has arrived: waiting for a full buffer would hide when each chunk came.
+  /// Reads what has arrived: waiting for a full buffer would hide the arrival times of chunks.
   void read_body() {
     if (parser_.is_done()) return finish({});
     auto& body = parser_.get().body();
@@ -134,7 +134,7 @@ class Call : public std::enable_shared_from_this<Call> {
   std::array<char, 16384> piece_{};
 };
 
-/// One run of a load, all of it on one thread.
+/// One load run, on one thread.
 class LoadRun {
  public:
   explicit LoadRun(const Load& load) : load_(load), timer_(context_) {
@@ -149,7 +149,7 @@ class LoadRun {
   }
 
  private:
-  /// What is known of a request while it runs.
+  /// The state of a running request.
   struct Answer {
     Clock::time_point sent;
     EventStream events;
@@ -157,7 +157,7 @@ class LoadRun {
     std::string error_body;
   };
 
-  /// Sends the next request when its time and a free place have come, then goes on.
+  /// Sends the next request when it is due and a slot is free, then continues.
   void send_next() {
     if (num_sent_ == load_.bodies.size()) return;
     waits_for_place_ = load_.max_concurrency && num_running_ >= *load_.max_concurrency;
@@ -256,7 +256,7 @@ Result<ServerAddress> parse_url(std::string_view url) {
   unsigned port = 0;
   const char* const end = server.port.data() + server.port.size();
   const auto [stop, error] = std::from_chars(server.port.data(), end, port);
-  if (server.host.empty()) return wrong("it names no host");
+  if (server.host.empty()) return wrong("missing host");
   if (error != std::errc() || stop != end || port < 1 || port > 65535) {
     return wrong("port '" + server.port + "' is not in 1 to 65535");
   }

@@ -22,7 +22,7 @@ constexpr const char* kWords[] = {
 
 using Generator = std::mt19937_64;
 
-/// Lengths and contents; element(generator) draws one element of a prompt.
+/// Draws lengths and contents; element(generator) draws one element of a prompt.
 template <class Element, class Draw, class Make>
 std::vector<BenchPrompt> random_prompts(const RandomPromptOptions& options, Draw&& draw,
                                         Make&& make) {

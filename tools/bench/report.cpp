@@ -1,4 +1,4 @@
-// Tables for people, JSON for programs.
+// Tables and JSON.
 #include "tools/bench/report.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ constexpr MetricTitles kTitles[kNumServingMetrics] = {
     {"E2EL", "End-to-end Latency"},
 };
 
-/// `text` in the middle of a line of `fill`.
+/// `text` centered in a line of `fill`.
 std::string centered(std::string_view text, char fill) {
   const auto width = static_cast<std::size_t>(kTableWidth);
   const std::size_t padding = width > text.size() ? width - text.size() : 0;
@@ -73,7 +73,7 @@ Json each(std::span<const RequestRecord> records, Value&& value) {
   return list;
 }
 
-/// Texts come from a server and may be anything.
+/// Texts come from a server and may contain anything.
 std::string dump(const Json& json) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -1,4 +1,4 @@
-// Percentiles, and the figures of a served load.
+// Percentiles, and metrics of a server under load.
 #include <algorithm>
 #include <charconv>
 #include <cmath>

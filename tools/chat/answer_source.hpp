@@ -1,5 +1,5 @@
 #pragma once
-// Where the answers of a conversation come from: an engine in this process, or a server.
+// The source of answers in a conversation: an engine in this process, or a server.
 
 #include <cstdint>
 #include <functional>
@@ -12,7 +12,7 @@ namespace troupe::tools {
 
 struct Answer {
   std::string text;
-  std::string finish_reason;  ///< as in the API; empty: it was stopped
+  std::string finish_reason;  ///< as in the API; empty: interrupted
   std::int64_t num_prompt_tokens = 0;
   std::int64_t num_tokens = 0;
   double first_token_s = 0;  ///< from the request to the first piece
@@ -22,8 +22,8 @@ struct Answer {
 class AnswerSource {
  public:
   virtual ~AnswerSource() = default;
-  /// Answers `body`, a request to /v1/chat/completions without a model. `on_text` gets the pieces
-  /// as they come; an interrupt ends the answer early, which is no error.
+  /// Answers `body`, a request to /v1/chat/completions without a model. `on_text` gets text as it
+  /// arrives; an interrupt ends the answer early, which is not an error.
   [[nodiscard]] virtual Result<Answer> answer(
       const std::string& body, const std::function<void(const std::string&)>& on_text,
       Interrupt& interrupt) = 0;

@@ -38,7 +38,7 @@ Result<Conversation::Said> Conversation::say(const std::string& text,
   for (std::size_t num_forgotten = 0;; ++num_forgotten) {
     auto answer = source_.answer(body(messages), on_text, interrupt);
     if (answer.ok() && answer->text.empty() && answer->finish_reason.empty())
-      return Said{std::move(answer).value()};  // stopped before it began
+      return Said{std::move(answer).value()};  // interrupted before it began
     if (answer.ok()) {
       messages.push_back({"assistant", answer->text});
       messages_ = std::move(messages);

@@ -1,5 +1,5 @@
 #pragma once
-// A conversation: the messages so far, and what is said with them.
+// A conversation: its messages, and the next answer.
 
 #include <cstddef>
 #include <string>
@@ -10,13 +10,13 @@
 namespace troupe::tools {
 
 struct ChatOptions {
-  static constexpr double kOwnTemperature = -1;  ///< stands for the model's
+  static constexpr double kOwnTemperature = -1;  ///< the model's own
   std::string system;
   double temperature = kOwnTemperature;
-  std::int64_t max_tokens = 0;  ///< 0: the model's own
+  std::int64_t max_tokens = 0;  ///< 0: the model's default
 };
 
-/// Owns the messages. Invariant: they are pairs of a message and its answer, behind the system's.
+/// Owns the messages. Invariant: pairs of a message and its answer, after the system message.
 class Conversation {
  public:
   Conversation(AnswerSource& source, const ChatOptions& options);
@@ -25,11 +25,10 @@ class Conversation {
 
   struct Said {
     Answer answer;
-    std::size_t num_forgotten = 0;  ///< oldest pairs that were dropped, as the context was full
+    std::size_t num_forgotten = 0;  ///< oldest pairs that were dropped because the context was full
   };
-  /// Asks for an answer. If the conversation is too long for the model, its oldest pairs are
-  /// dropped until it is not. Errors, also of a message that is too long by itself, leave the
-  /// conversation as it was.
+  /// Gets an answer. If the conversation is too long for the model, its oldest pairs are dropped.
+  /// On errors, also for a message that is too long by itself, the conversation is unchanged.
   [[nodiscard]] Result<Said> say(const std::string& text,
                                  const std::function<void(const std::string&)>& on_text,
                                  Interrupt& interrupt);
@@ -48,8 +47,8 @@ class Conversation {
   std::vector<Message> messages_;
 };
 
-/// Whether a request failed because its messages are longer than the model's context: as Troupe,
-/// vLLM, llama.cpp and OpenAI say it.
+/// Whether a request failed because its messages exceed the model's context, by the error texts of
+/// Troupe, vLLM, llama.cpp and OpenAI.
 [[nodiscard]] bool is_too_long(const Error& error);
 
 }  // namespace troupe::tools

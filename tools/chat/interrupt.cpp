@@ -11,7 +11,7 @@
 namespace troupe::tools {
 namespace {
 
-int write_end = -1;  // for the handler, which gets no object
+int write_end = -1;  // for the signal handler, which has no context argument
 
 }  // namespace
 
@@ -25,7 +25,8 @@ Interrupt::Interrupt(bool terminal) {
   action.sa_handler = [](int) {
     const int error = errno;
     const char byte = 0;
-    [[maybe_unused]] const ssize_t written = write(write_end, &byte, 1);  // full: it is known
+    // If the pipe is full, the interrupt is already pending.
+    [[maybe_unused]] const ssize_t written = write(write_end, &byte, 1);
     errno = error;
   };
   action.sa_flags = SA_RESTART;

@@ -3,19 +3,18 @@
 
 namespace troupe::tools {
 
-/// Ctrl-C, as a pipe that becomes readable: it ends waiting for input, and stops an answer. One at
-/// a time.
+/// Ctrl-C as a pipe that becomes readable: it interrupts waiting for input, and stops an answer.
+/// One at a time.
 class Interrupt {
  public:
-  /// Without a terminal nobody is there to go on with the conversation: Ctrl-C then ends the
-  /// program.
+  /// Without a terminal, Ctrl-C ends the program.
   explicit Interrupt(bool terminal);
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
   ~Interrupt();
 
   [[nodiscard]] int descriptor() const noexcept { return read_end_; }
-  /// Whether it has come since the last call.
+  /// Whether Ctrl-C was pressed since the last call.
   [[nodiscard]] bool take();
 
  private:

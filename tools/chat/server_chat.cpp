@@ -20,7 +20,7 @@ std::string text_at(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
-/// The message of OpenAI's error object; another body as it is.
+/// The message of OpenAI's error object; any other body is returned unchanged.
 std::string error_message(const std::string& body) {
   const Json parsed = Json::parse(body, nullptr, false);
   if (parsed.is_object() && parsed.contains("error")) {
@@ -33,7 +33,7 @@ std::string error_message(const std::string& body) {
   return body;
 }
 
-/// Takes the events of one answer.
+/// Processes the events of one answer.
 class AnswerReader {
  public:
   explicit AnswerReader(const std::function<void(const std::string&)>& on_text)
@@ -100,7 +100,7 @@ Result<std::unique_ptr<ServerChat>> ServerChat::connect(const std::string& url,
       !models["data"].empty())
     chat->model_ = text_at(models["data"].front(), "id");
   if (chat->model_.empty())
-    return Error{ErrorCode::kUnavailable, url + ": /v1/models names no model"};
+    return Error{ErrorCode::kUnavailable, url + ": /v1/models lists no model"};
   return chat;
 }
 

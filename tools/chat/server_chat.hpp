@@ -1,5 +1,5 @@
 #pragma once
-// The answers of a server that runs, over OpenAI's API.
+// Answers from a running server, over OpenAI's API.
 
 #include <memory>
 
@@ -10,8 +10,8 @@ namespace troupe::tools {
 
 class ServerChat final : public AnswerSource {
  public:
-  /// `url` is as for OpenAI's clients, with or without /v1. Without a model the server's first one
-  /// answers. Errors: nobody answers, or not as that API does; the key is refused.
+  /// `url` is as for OpenAI's clients, with or without /v1. The default model is the server's first
+  /// one. Errors: no response, an incompatible response, or a rejected key.
   [[nodiscard]] static Result<std::unique_ptr<ServerChat>> connect(const std::string& url,
                                                                    const std::string& api_key,
                                                                    const std::string& model);

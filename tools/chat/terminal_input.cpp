@@ -34,7 +34,7 @@ void append_utf8(std::string& text, char32_t c) {
     text.push_back(static_cast<char>(0x80 | ((c >> (6 * i)) & 0x3F)));
 }
 
-/// The window was resized, or the program goes on after Ctrl-Z: poll ends with EINTR.
+/// The window was resized, or the program continues after Ctrl-Z: poll returns EINTR.
 void wake_up_on(int signal) {
   struct sigaction action {};
   action.sa_handler = [](int) {};
@@ -60,7 +60,7 @@ class TerminalInput::Impl {
  public:
   Impl(std::string prompt, Interrupt& interrupt)
       : prompt_(prompt.begin(), prompt.end()), interrupt_(interrupt) {
-    // The editor writes wide characters in the locale's encoding. Terminals are of UTF-8.
+    // The editor writes wide characters in the locale's encoding. Terminals use UTF-8.
     std::setlocale(LC_CTYPE, "C.UTF-8");
     output_ = fdopen(dup(STDERR_FILENO), "w");
     CHECK(output_ != nullptr, errno);
@@ -82,7 +82,7 @@ class TerminalInput::Impl {
     el_source(editor_, nullptr);  // the user's ~/.editrc
     wake_up_on(SIGWINCH);
     wake_up_on(SIGCONT);
-    // Also while an answer comes: what is pasted then is read after it.
+    // Also during an answer: text pasted then is read afterwards.
     std::fputs(kPasteModeOn, output_);
   }
   ~Impl() {
@@ -97,7 +97,7 @@ class TerminalInput::Impl {
   Status next(std::string& message) {
     interrupted_ = false;
     el_resize(editor_);
-    el_wset(editor_, EL_PREP_TERM, 1);  // before the prompt: what is typed behind it is edited
+    el_wset(editor_, EL_PREP_TERM, 1);  // before the prompt, so that typed-ahead text is edited
     int count = 0;
     const wchar_t* line = el_wgets(editor_, &count);
     if (interrupted_ || line == nullptr || count <= 0) std::fputc('\n', output_);
@@ -122,7 +122,7 @@ class TerminalInput::Impl {
   }
   static wchar_t* prompt(EditLine* editor) { return of(editor).prompt_.data(); }
 
-  /// One byte of the terminal; nothing at its end, or if Ctrl-C comes first.
+  /// One byte of the terminal; false at its end, or on Ctrl-C.
   bool read_byte(unsigned char& byte) {
     for (;;) {
       pollfd sources[] = {{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0},
@@ -146,7 +146,7 @@ class TerminalInput::Impl {
     }
   }
 
-  /// 1 and a character, 0 at the end, -1 if Ctrl-C came.
+  /// 1 and a character, 0 at the end, -1 on Ctrl-C.
   static int read_character(EditLine* editor, wchar_t* character) {
     Impl& self = of(editor);
     unsigned char byte = 0;

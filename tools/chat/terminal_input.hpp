@@ -1,5 +1,5 @@
 #pragma once
-// Messages typed at a terminal: with line editing, a history, and pastes of several lines.
+// Terminal input with line editing, a history, and multi-line pastes.
 
 #include <cstdint>
 #include <memory>
@@ -9,9 +9,9 @@
 
 namespace troupe::tools {
 
-/// Owns the editor (libedit) and the history, which is kept in memory only. What is typed is shown
-/// on standard error. A paste of several lines (bracketed paste) is part of one message. One at a
-/// time; standard input must be a terminal.
+/// Owns the editor (libedit) and the history, which is kept in memory only. Input is echoed to
+/// standard error. A multi-line paste (bracketed paste) is part of one message. One at a time;
+/// standard input must be a terminal.
 class TerminalInput {
  public:
   enum class Status : std::uint8_t { kMessage, kInterrupted, kEnd };
@@ -29,8 +29,8 @@ class TerminalInput {
   std::unique_ptr<Impl> impl_;
 };
 
-/// What a terminal sends for a paste, as text: lines end in '\n', and control characters that could
-/// move the cursor or be taken for keys are left out.
+/// The text of a paste: lines end in '
+/// ', and control characters that could move the cursor or act as keys are removed.
 [[nodiscard]] std::wstring clean_paste(const std::wstring& pasted);
 
 }  // namespace troupe::tools

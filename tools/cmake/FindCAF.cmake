@@ -1,5 +1,6 @@
-# Imported targets CAF::core and CAF::io for the CAF that the system's package manager installed, or that
-# CMAKE_PREFIX_PATH names. CAF 0.17 has no CMake config of its own; newer CAF brings one with the same target names.
+# Imported targets CAF::core and CAF::io for the CAF of the system's package manager, or in
+# CMAKE_PREFIX_PATH. CAF 0.17 has no CMake config; newer versions have one with the same target
+# names.
 include(FindPackageHandleStandardArgs)
 find_package(CAF CONFIG QUIET COMPONENTS ${CAF_FIND_COMPONENTS})
 if(TARGET CAF::core)

@@ -1,6 +1,7 @@
-# Copies the headers that an application includes, and all that they include, to ${binary}/troupe. In the copies
-# #include "messages/..." says "troupe/messages/...", and macros have TROUPE_ in front: nothing of the tree's short names
-# reaches other people's code. Variables: source, the tree; binary; roots, the headers to begin with.
+# Copies the headers that an application includes, and all their includes, to ${binary}/troupe. In
+# the copies #include "messages/..." becomes "troupe/messages/...", and macros are prefixed with
+# TROUPE_, to avoid name clashes. Variables: source, the tree; binary; roots, the headers to begin
+# with.
 cmake_minimum_required(VERSION 3.25)
 file(REMOVE_RECURSE ${binary})
 set(pending ${roots})

@@ -1,5 +1,5 @@
-# `cmake --install`: what an application needs, and the program. find_package(Troupe) and pkg-config know it as one
-# library, whatever the folders of the tree are.
+# `cmake --install`: the package for applications, and the program. find_package(Troupe) and
+# pkg-config provide one library, independent of the tree's folders.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -28,7 +28,7 @@ function(troupe_package_parts target objects_out others_out)
     if(NOT type STREQUAL "INTERFACE_LIBRARY")
       set(property LINK_LIBRARIES)
       list(APPEND objects $<TARGET_OBJECTS:${each}>)
-      # Objects of other targets that it takes in.
+      # Objects of other targets that it includes.
       get_target_property(sources ${each} SOURCES)
       list(FILTER sources INCLUDE REGEX "^\\$<TARGET_OBJECTS:")
       list(APPEND objects ${sources})
@@ -38,7 +38,7 @@ function(troupe_package_parts target objects_out others_out)
       list(APPEND pending ${libraries})
     endif()
   endwhile()
-  # Nothing of these is in our headers, and they have nothing to link.
+  # Not used by our headers, and header-only.
   list(REMOVE_ITEM others nlohmann_json::nlohmann_json Boost::headers)
   set(${objects_out} ${objects} PARENT_SCOPE)
   set(${others_out} ${others} PARENT_SCOPE)
@@ -46,7 +46,7 @@ endfunction()
 
 set(boost_libraries)  # for troupe.pc
 if(TROUPE_CUDA_EMULATION)
-  find_package(Boost 1.74 REQUIRED COMPONENTS context)  # here, too, where the package is made
+  find_package(Boost 1.74 REQUIRED COMPONENTS context)  # also when building the package
   set(boost_libraries " -lboost_context")
 endif()
 troupe_package_parts(actors objects others)
@@ -64,7 +64,7 @@ install(DIRECTORY tools/demo_model/model/ DESTINATION ${CMAKE_INSTALL_DATADIR}/t
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/troupe)
 install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# The headers, by themselves: what an application includes, and what that includes.
+# The headers are a separate component: those that an application includes, and their includes.
 install(CODE "set(source ${PROJECT_SOURCE_DIR})\nset(binary ${PROJECT_BINARY_DIR}/include)\nset(roots actors/module.hpp actors/shutdown_guard.hpp)")
 install(SCRIPT tools/cmake/TroupeHeaders.cmake)
 install(DIRECTORY ${PROJECT_BINARY_DIR}/include/troupe DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

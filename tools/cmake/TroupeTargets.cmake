@@ -1,4 +1,4 @@
-# The two shapes every folder takes: a folder of code is one library, its folder of tests is one executable.
+# Shared functions: a folder of code is one library, its folder of tests is one executable.
 
 add_library(troupe_options INTERFACE)
 target_compile_features(troupe_options INTERFACE cxx_std_20)
@@ -18,8 +18,8 @@ if(TROUPE_SANITIZE)
   target_link_options(troupe_options INTERFACE -fsanitize=${TROUPE_SANITIZE})
 endif()
 if(TROUPE_SANITIZE MATCHES undefined)
-  # Null pointers end at their first use anyway, under the address sanitizer with a report. To check them, the sizes of
-  # objects and their dynamic types at every access takes a quarter of the time to compile.
+  # Null pointers crash on first use anyway, with a report under the address sanitizer. Checks of
+  # null, object sizes and dynamic types at every access take a quarter of the compile time.
   target_compile_options(troupe_options INTERFACE -fno-sanitize=null,object-size,vptr)
 endif()
 if(TROUPE_SANITIZE STREQUAL thread)
@@ -52,14 +52,14 @@ function(troupe_library folder)
   endforeach()
 endfunction()
 
-# Generous: what ends a test that hangs. A sanitizer takes several times as long.
+# Generous: ends tests that hang. A sanitizer takes several times as long.
 if(TROUPE_SANITIZE)
   set(TROUPE_TEST_TIMEOUT 900)
 else()
   set(TROUPE_TEST_TIMEOUT 240)
 endif()
 
-# The main functions of the tests and of the fuzz targets' replay, compiled once for all of their programs.
+# The main functions of the tests and of the fuzz targets' replay, compiled once for all programs.
 add_library(tests_main OBJECT EXCLUDE_FROM_ALL ${PROJECT_SOURCE_DIR}/tests/support/test_main.cpp)
 target_compile_definitions(tests_main PRIVATE BOOST_TEST_DYN_LINK)
 target_link_libraries(tests_main PRIVATE troupe_options Boost::unit_test_framework)

@@ -8,7 +8,7 @@
 namespace troupe::jinja {
 namespace {
 
-/// Walks containers that it keeps alive.
+/// Iterates over containers and keeps them alive.
 class ItemStream : public Stream {
  public:
   ItemStream(Value container, Runtime& runtime)
@@ -60,7 +60,7 @@ Value missing_attribute(const Value& value, const std::string& name) {
   return Value::undefined(describe(value) + " has no attribute '" + name + "'");
 }
 
-/// value[key] alone; nullopt where Python raises.
+/// value[key] only; nullopt where Python raises.
 std::optional<Value> find_item(const Value& value, const Value& key, Runtime& runtime) {
   if (const Dict* dict = value.dict()) {
     if (key.is_list() || key.dict()) return std::nullopt;
@@ -158,7 +158,7 @@ std::optional<Value> find_attribute(const Value& value, std::string_view name, R
   if (const Undefined* undefined = value.get_if<Undefined>()) fail_undefined(*undefined);
   runtime.budget.charge_read(name.size());
   if (name.starts_with("_")) {
-    // Each object has these in Python. Names that none has are looked up as items instead.
+    // Python has these for every object. Other such names are looked up as items instead.
     static constexpr std::string_view kDunders[] = {
         "__class__",  "__doc__",          "__init__", "__dict__", "__module__",
         "__eq__",     "__hash__",         "__str__",  "__repr__", "__getattribute__",

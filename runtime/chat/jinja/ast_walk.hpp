@@ -1,5 +1,5 @@
 #pragma once
-// Visiting the direct children of a node of the syntax tree.
+// Visits the direct children of a syntax tree node.
 
 #include "runtime/chat/jinja/ast.hpp"
 
@@ -12,7 +12,7 @@ struct Overloaded : Functions... {
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
-/// visit(const Expression&) for each expression directly below `expression`.
+/// Calls visit(const Expression&) for each direct child of `expression`.
 template <class Visit>
 void for_each_child(const Expression& expression, Visit visit) {
   const auto maybe = [&](const ExpressionPtr& child) {

@@ -31,7 +31,7 @@ std::string number(const char* format, char32_t c) {
   return buffer.data();
 }
 
-/// What stands for a character that an encoding lacks.
+/// The replacement of a character that an encoding lacks.
 std::string replacement(char32_t c, std::string_view errors, std::string_view encoding) {
   if (errors == "ignore") return "";
   if (errors == "replace") return "?";

@@ -1,5 +1,5 @@
 #pragma once
-// Python's bytes, as str.encode gives them.
+// Python's bytes, the result of str.encode.
 
 #include "runtime/chat/jinja/operations.hpp"
 

@@ -9,7 +9,7 @@
 namespace troupe::jinja {
 namespace {
 
-/// A macro as a value: its body and the scope it was defined in.
+/// A macro as a value: its body and its defining scope.
 class MacroObject : public Object {
  public:
   MacroObject(const MacroNode& macro, ScopePtr closure, Evaluator& evaluator)
@@ -41,7 +41,7 @@ class MacroObject : public Object {
   Evaluator& evaluator_;
 };
 
-/// self.NAME: a block, to be called.
+/// self.NAME: a callable block.
 class BlockReference : public Object {
  public:
   BlockReference(const Body& block, Evaluator& evaluator) : block_(block), evaluator_(evaluator) {}
@@ -75,7 +75,7 @@ class TemplateReference : public Object {
   Evaluator& evaluator_;
 };
 
-/// Where the named arguments of a call stand.
+/// Indexes the named arguments of a call.
 class NamedPlaces {
  public:
   explicit NamedPlaces(const Arguments& arguments) : arguments_(arguments) {
@@ -283,7 +283,7 @@ void Evaluator::run_for(const For& node, const Value& iterable, const ScopePtr& 
     };
   }
   const auto loop = std::make_shared<Loop>(row, depth, std::move(recurse), *this);
-  // As in Jinja, the else part also runs if each pass was left by break or continue.
+  // As in Jinja, the else part also runs if each iteration was left by break or continue.
   bool has_finished_pass = false;
   while (const std::optional<Value> item = loop->next()) {
     budget.charge();
@@ -366,7 +366,7 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
 }
 
 Value Evaluator::make_macro(const MacroNode& macro, const ScopePtr& scope) {
-  // The macro holds the scope, and the scope will hold the macro.
+  // The macro holds the scope, and the scope will hold the macro: a cycle.
   budget.charge(kStepsPerCycle);
   at_end([scope] { scope->clear(); });
   return Value(std::shared_ptr<Object>(std::make_shared<MacroObject>(macro, scope, *this)));

@@ -1,5 +1,5 @@
 #pragma once
-// Runs a syntax tree.
+// Evaluates a syntax tree.
 
 #include <functional>
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace troupe::jinja {
 
-/// One rendering. Owns the output and every scope that a macro has captured; at the end it empties
-/// what may form cycles.
+/// One rendering. Owns the output and every scope captured by a macro; at the end it clears what
+/// may form cycles.
 class Evaluator : public Runtime {
  public:
   Evaluator(const SyntaxTree& tree, const Variables& variables, const RenderLimits& limits,
@@ -23,9 +23,9 @@ class Evaluator : public Runtime {
   [[nodiscard]] Rendering run();
 
   void at_end(std::function<void()> function) override;
-  /// Runs a macro's body with its parameters bound, gives the text.
+  /// Runs a macro's body with its parameters bound, and returns the text.
   Value call_macro(const MacroNode& macro, const ScopePtr& closure, const Arguments& arguments);
-  /// The text of a block once more; nullptr if there is no such block.
+  /// The body of a block, to render it again; nullptr if there is no such block.
   [[nodiscard]] const Body* find_block(std::string_view name) const;
   Value call_block(const Body& block);
 
@@ -41,19 +41,19 @@ class Evaluator : public Runtime {
   Flow run_autoescape(const AutoEscape& node, const ScopePtr& scope);
   Flow run_block(const Block& node, const ScopePtr& scope);
   void run_output(const Output& node, const ScopePtr& scope);
-  /// The text that `body` emits, and how it ended.
+  /// Returns the text that `body` emits, and how it ended in `flow`.
   std::string capture(const Body& body, const ScopePtr& scope, Flow& flow);
   void assign(const Target& target, const Value& value, const ScopePtr& scope);
   Value make_macro(const MacroNode& macro, const ScopePtr& scope);
   void emit(std::string_view text);
-  /// What was printed, as a value.
+  /// Emitted text as a value.
   [[nodiscard]] Value captured(std::string text, Escaping escaping) const;
   [[nodiscard]] bool is_on(Escaping escaping) const;
 
   Value evaluate(const Expression& expression, const ScopePtr& scope);
   Value evaluate_call(const Call& call, const ScopePtr& scope, const Value* caller);
   Value apply_filter(const Filter& filter, const Value& input, const ScopePtr& scope);
-  /// The chain of filters that ends in `last` and has no input of its own, over `text`.
+  /// Applies the chain of filters that ends in `last` to `text`.
   Value apply_filters(const Filter& last, const Value& text, const ScopePtr& scope);
   Value concatenate(const Concatenation& node, const ScopePtr& scope);
   bool evaluate_comparisons(const Comparisons& chain, const ScopePtr& scope);

@@ -401,7 +401,7 @@ ExpressionPtr Parser::parse_filters_and_tests(ExpressionPtr expression) {
   }
 }
 
-/// input | filter | filter. `starts_inline`: the first has no bar in front.
+/// input | filter | filter. `starts_inline`: no bar precedes the first filter.
 ExpressionPtr Parser::parse_filters(ExpressionPtr input, bool starts_inline) {
   while (starts_inline || skip_operator("|")) {
     starts_inline = false;

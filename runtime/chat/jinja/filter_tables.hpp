@@ -1,5 +1,5 @@
 #pragma once
-// The filters by topic; filters.cpp joins them.
+// The filters by topic, joined in filters.cpp.
 
 #include <span>
 #include <string>
@@ -16,7 +16,7 @@ using FilterEntry = std::pair<std::string_view, FilterFunction>;
 [[nodiscard]] std::span<const FilterEntry> sequence_filters();
 [[nodiscard]] std::span<const FilterEntry> value_filters();
 
-/// The text after "role" in "message.role" walks attributes and items: Jinja's make_attrgetter.
+/// Follows the path in "message.role" over attributes and items: Jinja's make_attrgetter.
 [[nodiscard]] Value get_path(const Value& value, const Value& path, Runtime& runtime);
 
 }  // namespace troupe::jinja

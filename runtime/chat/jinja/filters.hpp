@@ -7,7 +7,7 @@
 
 namespace troupe::jinja {
 
-/// nullptr if there is none of this name.
+/// nullptr if there is no such filter.
 [[nodiscard]] FilterFunction find_filter(std::string_view name);
 [[nodiscard]] TestFunction find_test(std::string_view name);
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMaxWidth = 1'000'000;
 
-/// What both ways of formatting know about one field.
+/// The specification of one field, common to both kinds of formatting.
 struct Spec {
   std::string fill = " ";
   char align = 0;  // < > ^ =, 0: by type
@@ -83,7 +83,7 @@ std::string format_float(double number, const Spec& spec, char type, int default
   return text;
 }
 
-/// Digits without sign, and the sign that stands before them.
+/// Splits a number's text into its digits and its sign.
 std::pair<std::string, std::string> split_sign(std::string text, char sign) {
   if (text.starts_with('-')) return {"-", text.substr(1)};
   if (sign == '+' || sign == ' ') return {std::string(1, sign), std::move(text)};
@@ -92,7 +92,7 @@ std::pair<std::string, std::string> split_sign(std::string text, char sign) {
 
 std::string format_number(const Value& value, const Spec& spec, Runtime& runtime) {
   runtime.budget.charge(cost_of_digits(value));
-  // printf's digits cost their square, up to some hundred of them.
+  // printf's cost is quadratic in the digits, up to some hundred of them.
   runtime.budget.charge(
       static_cast<std::uint64_t>(std::clamp<std::int64_t>(spec.precision, 0, 10000)));
   std::string digits;
@@ -158,7 +158,7 @@ class PrintfFormatter {
       runtime_.budget.check_text_size(out.size());
     }
     runtime_.budget.charge_text(out.size());
-    // What has items, other than a tuple, counts as a mapping that need not be used.
+    // A value with items other than a tuple is a mapping, which may stay unused.
     const bool is_plain = values_.is_number() || values_.is_string() || values_.is_none();
     const std::size_t num_values = values_.is_tuple() ? values_.items()->size() : is_plain ? 1 : 0;
     if (!is_keyed_ && next_ < num_values) {
@@ -264,7 +264,7 @@ class PrintfFormatter {
     return format_number(value, spec, runtime_);
   }
 
-  /// With a precision, integers have at least so many digits.
+  /// With a precision, integers have at least that many digits.
   std::string integer(const Value& value, const Spec& spec) {
     if (spec.precision < 0) return format_number(value, spec, runtime_);
     Spec plain = spec;

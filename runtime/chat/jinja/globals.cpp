@@ -1,4 +1,4 @@
-// The functions that every template can call.
+// The functions available in every template.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,7 +15,7 @@ class Range : public Object, public std::enable_shared_from_this<Range> {
  public:
   Range(std::int64_t start, std::int64_t stop, std::int64_t step)
       : start_(start), stop_(stop), step_(step) {
-    // In wide arithmetic: the bounds may be anywhere in int64.
+    // In 128-bit arithmetic, since the bounds may be anywhere in int64.
     const __int128 span =
         step > 0 ? static_cast<__int128>(stop) - start : static_cast<__int128>(start) - stop;
     const __int128 stride = step > 0 ? static_cast<__int128>(step) : -static_cast<__int128>(step);
@@ -71,7 +71,7 @@ class Range : public Object, public std::enable_shared_from_this<Range> {
         },
         1);
   }
-  /// Of the same numbers.
+  /// Equal ranges have the same numbers.
   [[nodiscard]] bool equals(const Object& other, Budget&) const override {
     const auto* range = dynamic_cast<const Range*>(&other);
     return range != nullptr && range->identity() == identity();
@@ -82,11 +82,11 @@ class Range : public Object, public std::enable_shared_from_this<Range> {
   }
 
  private:
-  /// What two ranges of the same numbers have in common: their length, first number and step.
+  /// Equal for ranges of the same numbers: length, first number and step.
   [[nodiscard]] std::array<std::int64_t, 3> identity() const {
     return {static_cast<std::int64_t>(length_), length_ > 0 ? start_ : 0, length_ > 1 ? step_ : 0};
   }
-  /// Where a number stands in it.
+  /// The position of a number in the range.
   [[nodiscard]] std::optional<std::int64_t> place_of(const Value& value, Budget& budget) const {
     if (!value.is_number()) return std::nullopt;
     budget.charge(cost_of_number(value));
@@ -163,7 +163,7 @@ Value make_dict(const Value&, const Arguments& call, Runtime& runtime) {
   return Value::dict(std::move(dict));
 }
 
-/// dict: makes one, and has fromkeys.
+/// dict: the type, callable and with fromkeys.
 class DictMaker : public Object {
  public:
   [[nodiscard]] std::string type_name() const override { return "TemplateDict"; }
@@ -200,7 +200,7 @@ Value strftime_now(const Value&, const Arguments& call, Runtime& runtime) {
   return Value(format_time(*format, runtime));
 }
 
-/// cycler(a, b, ...): next() goes round.
+/// cycler(a, b, ...): next() cycles through the items.
 class Cycler : public Object {
  public:
   Cycler(std::vector<Value> items, std::uint32_t depth) : Object(depth), items_(std::move(items)) {}
@@ -246,7 +246,7 @@ Value make_cycler(const Value&, const Arguments& call, Runtime&) {
   return Value(std::shared_ptr<Object>(cycler));
 }
 
-/// joiner(sep): nothing when called first, then the separator.
+/// joiner(sep): empty at the first call, then the separator.
 class Joiner : public Object {
  public:
   explicit Joiner(Value separator)
@@ -269,7 +269,7 @@ Value make_joiner(const Value&, const Arguments& call, Runtime&) {
       std::shared_ptr<Object>(std::make_shared<Joiner>(arguments[0].value_or(Value(", ")))));
 }
 
-/// lipsum is random text in Jinja; no prompt can depend on it.
+/// lipsum is random text in Jinja; useless in prompts.
 Value lipsum(const Value&, const Arguments&, Runtime&) {
   fail_type("lipsum() is not supported in chat templates");
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Finding entries of an ordered row by their keys.
+// Lookup by key in ordered sequences.
 
 #include <cstddef>
 #include <cstdint>
@@ -7,16 +7,17 @@
 
 namespace troupe::jinja {
 
-/// Rows of up to this many named entries are searched faster than hashed.
+/// Linear search is faster than hashing up to this many named entries.
 inline constexpr std::size_t kFewEntries = 8;
 
-/// Positions in a row that its owner keeps in order, by the hash of the keys there: open addressing
-/// with linear probing, at most half full. Hashes must be such that no client can steer them.
+/// Maps hashes of keys to positions in a sequence owned by the caller: open addressing with linear
+/// probing, at most half full. The hash function must be keyed, so that clients cannot construct
+/// collisions.
 class HashIndex {
  public:
   static constexpr std::size_t kNone = ~std::size_t{0};
 
-  /// The position for which has_key(position) holds; kNone without one.
+  /// The position for which has_key(position) holds; kNone if there is none.
   template <class HasKey>
   [[nodiscard]] std::size_t find(std::uint64_t hash, const HasKey& has_key) const {
     if (slots_.empty()) return kNone;

@@ -7,7 +7,7 @@
 namespace troupe::jinja {
 namespace {
 
-/// Builds values from the parser's events, so that order, repeated keys and large integers come out
+/// Builds values from the parser's events, so that order, duplicate keys and large integers behave
 /// as in Python.
 class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -59,7 +59,7 @@ class ValueBuilder : public nlohmann::json_sax<nlohmann::json> {
     std::vector<Value> items;
   };
 
-  /// Keys and short texts occur again and again: "role", "user". The latest of them are shared.
+  /// Interns keys and short texts that recur ("role", "user"); keeps the latest ones.
   Text shared(std::string& text) {
     constexpr std::size_t kMaxSharedBytes = 24;
     if (text.size() > kMaxSharedBytes) {

@@ -9,7 +9,7 @@
 namespace troupe::jinja {
 namespace {
 
-/// One newline form, and without the one newline that may end the source.
+/// Normalizes newlines, and removes the one newline that may end the source.
 std::string normalize_newlines(std::string_view source) {
   std::string text;
   text.reserve(source.size());
@@ -47,7 +47,7 @@ class Lexer {
   void add(Token::Kind kind, std::string text) {
     tokens_.push_back({kind, line_, std::move(text), {}});
   }
-  /// Moves on by `size` bytes and counts their lines.
+  /// Advances by `size` bytes and counts their lines.
   void skip(std::size_t size) {
     line_ += static_cast<int>(
         std::count(source_.begin() + static_cast<std::ptrdiff_t>(position_),
@@ -60,7 +60,7 @@ class Lexer {
     return text.size() - strip(text, Side::kLeft).size();
   }
 
-  /// Text up to the next tag, then the tag.
+  /// Reads text up to the next tag, then the tag.
   void read_data_and_tag() {
     std::size_t tag = position_;
     for (;; ++tag) {
@@ -88,7 +88,8 @@ class Lexer {
     }
   }
 
-  /// Adds the text before a tag, less what the tag's sign or lstrip_blocks takes off its end.
+  /// Adds the text before a tag, without the trailing whitespace removed by the tag's sign or
+  /// lstrip_blocks.
   void add_data(std::string_view text, char kind, char sign) {
     if (sign == '-') {
       text = strip(text, Side::kRight);
@@ -101,8 +102,8 @@ class Lexer {
     if (!text.empty()) add(Token::Kind::kData, std::string(text));
   }
 
-  /// The end of a block or comment ("%}", "-%}", "+%}") at `from` with the whitespace that it
-  /// swallows; 0 if there is none.
+  /// The size of the end of a block or comment ("%}", "-%}", "+%}") at `from` with the whitespace
+  /// it removes; 0 if there is none.
   [[nodiscard]] std::size_t end_size(std::size_t from, std::string_view mark, bool trims_newline,
                                      bool allows_plus) const {
     const std::string_view text = std::string_view(source_).substr(from);
@@ -130,7 +131,7 @@ class Lexer {
     skip(end + end_size(end, "#}", true, true) - position_);
   }
 
-  /// {% raw %} ... {% endraw %}, if that is what starts here.
+  /// Reads {% raw %} ... {% endraw %}, if it starts here.
   bool read_raw(std::size_t begin_size) {
     std::size_t inside = position_ + begin_size;
     inside += num_space_bytes(inside);
@@ -194,7 +195,7 @@ class Lexer {
   bool read_number() {
     if (!is_digit_char(source_[position_])) return false;
     const std::size_t whole_end = digits_end(position_);
-    // "a.1.2" takes items 1 and 2: no float starts after a dot.
+    // "a.1.2" accesses items 1 and 2: no float starts after a dot.
     const bool after_dot = position_ > 0 && source_[position_ - 1] == '.';
     std::size_t end = whole_end;
     if (!after_dot) {
@@ -223,7 +224,7 @@ class Lexer {
     return true;
   }
 
-  /// Decimal, 0x, 0o or 0b; a zero is no start of further digits.
+  /// Decimal, 0x, 0o or 0b; a decimal has no leading zero.
   [[nodiscard]] std::size_t integer_end() const {
     if (source_[position_] != '0') return digits_end(position_);
     const char letter =
@@ -327,7 +328,7 @@ class Lexer {
       }
       code = code * static_cast<char32_t>(base) + static_cast<char32_t>(digit);
     }
-    if (code > 0x10FFFF) fail_syntax(line_, "an escape in a string is no character");
+    if (code > 0x10FFFF) fail_syntax(line_, "an escape in a string is not a character");
     append_utf8(text, code);
   }
 

@@ -7,7 +7,7 @@
 namespace troupe::jinja {
 namespace {
 
-/// What a method of Markup gives is Markup again, also inside of a list or tuple.
+/// Methods of Markup return Markup, also inside of a list or tuple.
 Value with_markup(const Value& result) {
   if (const Text* text = result.get_if<Text>()) return Value(Text{text->utf8, true});
   if (!result.items()) return result;
@@ -114,7 +114,7 @@ Value dict_from_keys(const Value&, const Arguments& call, Runtime& runtime) {
   }
   return Value::dict(std::move(dict));
 }
-/// Containers never change, so a copy is the same.
+/// Containers are immutable, so a copy is the same object.
 Value copy(const Value& self, const Arguments& call, Runtime&) {
   (void)bind(call, "copy", {});
   return self;
@@ -158,7 +158,7 @@ Value bit_length(const Value& self, const Arguments& call, Runtime& runtime) {
   return Value::size(first == std::string::npos ? 0 : bits.size() - first);
 }
 
-/// The attributes of numbers that are no methods.
+/// The non-method attributes of numbers.
 std::optional<Value> number_attribute(const Value& self, std::string_view name) {
   if (name == "real") return unary_plus(self);
   if (name == "imag") return self.is_integer() ? Value(std::int64_t{0}) : Value(0.0);

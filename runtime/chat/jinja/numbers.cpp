@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::uint64_t kMaxBits = 16384;
 constexpr std::uint64_t kMaxLimbs = kMaxBits / 64;
-constexpr std::size_t kMaxDigits = 4300;  // Python's own bound for int <-> text
+constexpr std::size_t kMaxDigits = 4300;  // Python's own limit for int <-> text
 
 const BigInt* big(const Value& number) {
   const auto* pointer = number.get_if<std::shared_ptr<const BigInt>>();
@@ -56,7 +56,7 @@ Integer floor_divide(const Integer& left, const Integer& right) {
   return quotient;
 }
 
-/// Python reads the decimal digits of all scripts.
+/// Python accepts the decimal digits of all scripts.
 std::string with_ascii_digits(std::string_view text) {
   if (is_ascii(text)) return std::string(text);
   std::string digits;
@@ -187,7 +187,7 @@ std::uint64_t cost_of(Arithmetic operation, const Value& left, const Value& righ
   const std::uint64_t linear = 1 + cost_of_number(left) + cost_of_number(right);
   switch (operation) {
     case Arithmetic::kPower: {
-      // By squaring: less than twice the last multiplication.
+      // By squaring: costs less than twice the last multiplication.
       const auto exponent = right.small_integer();
       return linear == 1 && exponent && *exponent < 64 ? 1 : 2 * (kMaxLimbs * kMaxLimbs / 4);
     }
@@ -254,7 +254,7 @@ std::string number_text(const Value& number) {
 std::string float_repr(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
-  // Shortest digits that read back as the same number, as d.ddde[+-]xx; then laid out by hand.
+  // Shortest digits that round-trip, as d.ddde[+-]xx; then laid out by hand.
   std::array<char, 32> buffer;
   const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), number,
                                  std::chars_format::scientific);
@@ -307,7 +307,7 @@ std::optional<Value> parse_integer(std::string_view given, int base) {
   if (base == 0) base = 10;
   if (text.empty() || text.size() > kMaxDigits || base < 2 || base > 36) return std::nullopt;
   Integer number = 0;
-  std::uint64_t part = 0;  // the latest digits, still to be put behind `number`
+  std::uint64_t part = 0;  // the latest digits, not yet appended to `number`
   std::uint64_t scale = 1;
   const auto flush = [&] {
     number = number * scale + part;
@@ -392,7 +392,7 @@ std::string integer_digits(const Value& number, int base) {
     for (unsigned i = num_bits; i > 0; --i) digits += bit_test(magnitude, i - 1) ? '1' : '0';
   } else {
     digits = magnitude.str(0, base == 16 ? std::ios_base::hex : std::ios_base::oct);
-    // The library writes capitals.
+    // The library writes upper case.
     for (char& c : digits) c = static_cast<char>(c >= 'A' && c <= 'F' ? c | 0x20 : c);
   }
   return value < 0 ? "-" + digits : digits;

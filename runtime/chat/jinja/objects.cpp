@@ -56,7 +56,7 @@ std::optional<Value> Loop::next() {
   return item;
 }
 
-/// Of a generator, the rest is drawn to count it.
+/// The length of a generator is found by consuming it.
 std::size_t Loop::row_length() {
   if (length_) return *length_;
   std::vector<Value> rest;

@@ -1,15 +1,16 @@
 #pragma once
-// Objects that the interpreter itself makes for templates.
+// Objects created by the interpreter for templates.
 
 #include "runtime/chat/jinja/operations.hpp"
 
 namespace troupe::jinja {
 
-/// Charged for what lives until the end of the rendering because it can be part of a cycle.
+/// Charged for objects that live until the end of the rendering because they can be part of a
+/// cycle.
 inline constexpr std::uint64_t kStepsPerCycle = 64;
 
-/// namespace(...): the one thing whose attributes a template can set. May be part of a cycle, so
-/// the rendering empties it at the end.
+/// namespace(...): the only object whose attributes a template can set. May be part of a cycle, so
+/// it is cleared at the end of the rendering.
 class Namespace : public Object {
  public:
   [[nodiscard]] std::string type_name() const override { return "Namespace"; }
@@ -23,15 +24,15 @@ class Namespace : public Object {
   Dict attributes_;
 };
 
-/// The variable `loop`: walks the row one ahead only when a template asks about what comes.
+/// The variable `loop`: iterates, and looks one item ahead only if a template needs it.
 class Loop : public Object, public std::enable_shared_from_this<Loop> {
  public:
-  /// Renders the loop's body over other values: what loop(...) of a recursive loop does.
+  /// Renders the loop's body over other values, for loop(...) in a recursive loop.
   using Recurse = std::function<Value(const Value& iterable, int depth)>;
 
   Loop(const Value& iterable, int depth, Recurse recurse, Runtime& runtime);
 
-  /// Moves on; nullopt at the end.
+  /// Advances; nullopt at the end.
   std::optional<Value> next();
 
   [[nodiscard]] std::string type_name() const override { return "LoopContext"; }
@@ -59,10 +60,10 @@ class Loop : public Object, public std::enable_shared_from_this<Loop> {
   std::optional<std::vector<Value>> last_changed_;
 };
 
-/// A function that is available under `name` in every template; nullptr if there is none.
+/// The global function `name`; nullptr if there is none.
 [[nodiscard]] const Value* find_global(std::string_view name);
 
-/// The rendering's time as strftime would print it by `format` in the C locale, with Python's %f.
+/// The rendering's time formatted by strftime in the C locale, with Python's %f.
 [[nodiscard]] std::string format_time(std::string_view format, Runtime& runtime);
 
 }  // namespace troupe::jinja

@@ -211,7 +211,7 @@ bool compare(Comparison comparison, const Value& left, const Value& right, Budge
   }
   if (left.is_string() && right.is_string()) {
     budget.charge_read(std::min(left.string()->size(), right.string()->size()));
-    // UTF-8 sorts as its code points do.
+    // Byte order of UTF-8 is code point order.
     return holds(comparison, left.string()->compare(*right.string()) <=> 0);
   }
   const std::vector<Value>* first = left.items();
@@ -253,7 +253,7 @@ std::uint64_t hash_of(const Value& key, Budget& budget) {
     return keyed_hash({reinterpret_cast<const char*>(&word), sizeof word});
   };
   budget.charge();
-  // A float that is whole equals an integer; those too large for a float's digits are all alike.
+  // A float with an integral value equals that integer; beyond 2^53 all floats share one hash.
   constexpr std::int64_t kMaxExact = std::int64_t{1} << 53;
   if (key.is_integer()) {
     const std::int64_t number = key.small_integer().value_or(kMaxExact);

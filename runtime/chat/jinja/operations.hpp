@@ -1,5 +1,5 @@
 #pragma once
-// What Python does with values of any kind: truth, comparison, operators, attributes, items,
+// Python's operations on values of any type: truth, comparison, operators, attributes, items,
 // iteration, printing. Failures are TemplateErrors with Python's wording.
 
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace troupe::jinja {
 
-/// One rendering's state that operations need: what work is left, the clock, what must be taken
-/// apart at the end. The evaluator makes it.
+/// The state of one rendering used by operations: remaining work, clock, cleanup at the end.
+/// Implemented by the evaluator.
 class Runtime {
  public:
   Runtime(Budget work, std::int64_t unix_us, std::int32_t utc_offset_s)
@@ -22,17 +22,17 @@ class Runtime {
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  /// Calls `function` when the rendering is over. For objects that can be part of a cycle.
+  /// Calls `function` at the end of the rendering. For objects that can be part of a cycle.
   virtual void at_end(std::function<void()> function) = 0;
 
   Budget budget;
   std::int64_t unix_us;
   std::int32_t utc_offset_s;
   int depth = 0;         ///< nested evaluations
-  bool escapes = false;  ///< inside of an {% autoescape %} that is on
+  bool escapes = false;  ///< inside of an active {% autoescape %}
 };
 
-/// Counts one nested evaluation, fails beyond kMaxEvaluationDepth.
+/// Counts one nested evaluation; fails beyond kMaxEvaluationDepth.
 class DepthGuard {
  public:
   explicit DepthGuard(Runtime& runtime) : runtime_(runtime) {
@@ -59,7 +59,7 @@ enum class Comparison { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreater
                            Budget& budget);
 /// item in container.
 [[nodiscard]] bool contains(const Value& container, const Value& item, Runtime& runtime);
-/// Equal for equal values. Fails for what cannot be a dict's key.
+/// Equal for equal values. Fails for unhashable values.
 [[nodiscard]] std::uint64_t hash_of(const Value& key, Budget& budget);
 
 [[nodiscard]] Value binary(Arithmetic operation, const Value& left, const Value& right,
@@ -67,14 +67,14 @@ enum class Comparison { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreater
 [[nodiscard]] Value unary_minus(const Value& value);
 [[nodiscard]] Value unary_plus(const Value& value);
 
-/// value.name, then value["name"]; undefined if there is neither, or the sandbox hides it.
+/// value.name, then value["name"]; undefined if there is neither, or if the sandbox hides it.
 [[nodiscard]] Value get_attribute(const Value& value, std::string_view name, Runtime& runtime);
 /// value[key], then value.key for a string key.
 [[nodiscard]] Value get_item(const Value& value, const Value& key, Runtime& runtime);
-/// The attribute alone, without falling back to items (the filter attr); nullopt if there is none.
+/// The attribute only, without falling back to items (the filter attr); nullopt if there is none.
 [[nodiscard]] std::optional<Value> find_attribute(const Value& value, std::string_view name,
                                                   Runtime& runtime);
-/// value[start:stop:step]; none stands for a missing bound. Fails where Python cannot slice.
+/// value[start:stop:step]; none is a missing bound. Fails where Python cannot slice.
 [[nodiscard]] Value get_slice(const Value& value, const Value& start, const Value& stop,
                               const Value& step, Runtime& runtime);
 
@@ -91,23 +91,23 @@ enum class Comparison { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreater
 /// pprint.pformat(value).
 [[nodiscard]] std::string pretty_print(const Value& value, Runtime& runtime);
 [[nodiscard]] std::string escape_html(std::string_view text, Budget& budget);
-/// Markup as it is; what else a value prints, escaped.
+/// Markup unchanged; other values printed and escaped.
 [[nodiscard]] std::string to_markup(const Value& value, Runtime& runtime);
 
 struct JsonStyle {
   bool ensure_ascii = false;
   bool sort_keys = false;
-  std::optional<std::string> indent;  ///< what one level is indented by
+  std::optional<std::string> indent;  ///< indentation per level
   std::string item_separator = ", ";
   std::string key_separator = ": ";
 };
 [[nodiscard]] std::string to_json(const Value& value, const JsonStyle& style, Runtime& runtime);
-/// The same for values that parse_json gave, outside of a rendering and without spaces.
+/// As above for values from parse_json, outside of a rendering and without spaces.
 [[nodiscard]] std::string dump_json(const Value& value);
-/// Fails (kValue) with where the text is wrong, and beyond `max_depth`.
+/// Fails (kValue) with the position of a syntax error, and beyond `max_depth`.
 [[nodiscard]] Value parse_json(std::string_view text, std::size_t max_depth = kMaxValueDepth);
 
-/// A stream that calls `function` for each value. `depth`: that of what the function holds.
+/// A stream that calls `function` for each value. `depth`: of the values held by the function.
 [[nodiscard]] StreamPtr make_stream(std::function<std::optional<Value>()> function,
                                     std::uint32_t depth);
 

@@ -22,7 +22,7 @@ bool is_blank(const Body& body) {
 
 }  // namespace
 
-/// Whether Jinja computes it when it compiles the template, where all text is plain.
+/// Whether Jinja evaluates it at compile time, where all text is plain.
 bool Parser::is_constant(const Expression& expression) {
   if (std::holds_alternative<Name>(expression.node) ||
       std::holds_alternative<Call>(expression.node)) {
@@ -54,8 +54,8 @@ void Parser::fail_unknown_names(std::size_t first) const {
   }
 }
 
-/// Statements up to a tag named in `ends`, which becomes the current token. Pre: the current token
-/// is the first after the opening tag.
+/// Parses statements up to a tag named in `ends`, which becomes the current token. Pre: the current
+/// token is the first after the opening tag.
 Body Parser::parse_body(std::initializer_list<std::string_view> ends) {
   const Nesting nesting(*this);
   Body body;
@@ -80,7 +80,7 @@ Body Parser::parse_body(std::initializer_list<std::string_view> ends) {
       body.push_back({make_output(parse_tuple({})), line});
       expect_kind(Token::Kind::kVariableEnd, "end of print statement");
     } else {
-      advance();  // the begin of a block
+      advance();  // the start of a block
       for (const std::string_view end : ends) {
         if (at_name(end)) return body;
       }
@@ -90,7 +90,7 @@ Body Parser::parse_body(std::initializer_list<std::string_view> ends) {
   }
 }
 
-/// The body of a tag that has just been read, up to `end`, which is skipped.
+/// Parses the body of the tag just read up to `end`, which is skipped.
 Body Parser::parse_block_body(std::string_view end) {
   expect_block_end();
   Body body = parse_body({end});
@@ -111,7 +111,7 @@ void Parser::parse_statement(Body& body) {
   const std::size_t first_unknown = unknown_names_.size();
   if (tag == "if") {
     body.push_back({parse_if(), line});
-    unknown_names_.resize(first_unknown);  // they fail when their branch is taken
+    unknown_names_.resize(first_unknown);  // they fail when evaluated
     return;
   }
   if (tag == "print") return parse_print(body);
@@ -286,7 +286,7 @@ void Parser::parse_macro_body(MacroNode& macro, std::string_view end) {
                   "When defining macros or call blocks the special \"caller\" argument must be "
                   "omitted or be given a default.");
     }
-    macro.takes_caller = false;  // it is a parameter like any other
+    macro.takes_caller = false;  // it is an ordinary parameter
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Tokens to a syntax tree: Jinja 3.1's grammar with loop controls and generation blocks.
+// Parses tokens to a syntax tree: Jinja 3.1's grammar with loop controls and generation blocks.
 
 #include "runtime/chat/jinja/ast.hpp"
 
@@ -10,8 +10,8 @@ struct SyntaxTree {
   Blocks blocks;
 };
 
-/// Fails (kSyntax) naming the line, also for filters and tests that do not exist, and for sources
-/// that are nested too deeply.
+/// Fails (kSyntax) naming the line, also for unknown filters and tests, and for sources that are
+/// nested too deeply.
 [[nodiscard]] SyntaxTree parse(std::string_view source);
 
 }  // namespace troupe::jinja

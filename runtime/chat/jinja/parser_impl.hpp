@@ -12,7 +12,7 @@
 
 namespace troupe::jinja {
 
-/// A recursive-descent parser over one template's tokens; parse() makes and uses it.
+/// A recursive-descent parser for one template's tokens; used by parse().
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -39,7 +39,7 @@ class Parser {
     Parser& parser_;
   };
 
-  /// A filter or test that does not exist. In a branch it fails only when it is reached.
+  /// An unknown filter or test. In a branch it fails only when evaluated.
   struct UnknownName {
     int line;
     std::string message;
@@ -120,10 +120,10 @@ class Parser {
   std::vector<Token> tokens_;
   std::size_t position_ = 0;
   int nesting_ = 0;
-  int num_loops_ = 0;  // open loops that a break would leave
+  int num_loops_ = 0;  // enclosing loops that a break could leave
   std::vector<MacroNode*> open_macros_;
   Blocks blocks_;
-  Escaping escaping_ = Escaping::kOff;  // where the parser is
+  Escaping escaping_ = Escaping::kOff;  // at the current position
   std::vector<UnknownName> unknown_names_;
 };
 

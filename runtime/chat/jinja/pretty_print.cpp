@@ -10,11 +10,11 @@ namespace {
 
 constexpr std::size_t kWidth = 80;
 
-/// The value with the entries of its dicts in the order of their keys; keys that have none among
-/// each other go by their types' names.
+/// The value with the entries of its dicts sorted by key; incomparable keys are sorted by type
+/// name.
 Value with_sorted_keys(const Value& value, Runtime& runtime) {
   const DepthGuard guard(runtime);
-  runtime.budget.charge(8);  // a copy is made, also of what occurs many times
+  runtime.budget.charge(8);  // each occurrence is copied
   if (const std::vector<Value>* items = value.items()) {
     std::vector<Value> sorted;
     for (const Value& item : *items) sorted.push_back(with_sorted_keys(item, runtime));
@@ -41,7 +41,7 @@ class PrettyPrinter {
  public:
   explicit PrettyPrinter(Runtime& runtime) : runtime_(runtime) {}
 
-  /// `indent` columns stand before the value, `allowance` columns come behind it.
+  /// `indent` columns precede the value, `allowance` columns follow it.
   void write(const Value& value, std::size_t indent, std::size_t allowance, int level) {
     const DepthGuard guard(runtime_);
     const std::string plain = repr(value, runtime_);
@@ -92,7 +92,7 @@ class PrettyPrinter {
     }
   }
 
-  /// In parts that fit, each a literal of its own.
+  /// In parts that fit, each a separate literal.
   void write_string(const Value& value, std::size_t indent, std::size_t allowance, int level) {
     const bool is_alone = level == 1;
     if (is_alone) {
@@ -140,7 +140,7 @@ class PrettyPrinter {
     if (is_alone) out_ += ')';
   }
 
-  /// A word with the spaces behind it.
+  /// A word with the spaces after it.
   static std::size_t part_end(std::string_view line, std::size_t begin) {
     bool in_spaces = false;
     while (begin < line.size()) {

@@ -1,4 +1,4 @@
-// How values print: str(), repr() and JSON.
+// Text forms of values: str(), repr() and JSON.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -47,7 +47,7 @@ void append_string_repr(std::string& out, std::string_view text, const Budget& b
   out += quote;
 }
 
-/// For one value in a printed one, without the parts that it has itself.
+/// For one value inside a printed one, without its own elements.
 void charge_leaf(const Value& value, Budget& budget) {
   budget.charge();
   if (const std::string* text = value.string()) {
@@ -64,7 +64,7 @@ class ReprWriter {
 
   void write(const Value& value) {
     const DepthGuard guard(runtime_);
-    // A value that occurs many times in another counts each time.
+    // A value that occurs repeatedly is charged each time.
     charge_leaf(value, runtime_.budget);
     std::visit(*this, value.data());
     runtime_.budget.check_text_size(out_.size());
@@ -178,7 +178,7 @@ class JsonWriter {
     out_ += '"';
   }
 
-  /// json.dumps turns the keys that Python also allows into strings.
+  /// json.dumps converts keys of the allowed other types to strings.
   void write_key(const Value& key) {
     charge_leaf(key, runtime_.budget);
     if (const std::string* text = key.string()) return write_string(*text);

@@ -1,5 +1,5 @@
 #pragma once
-// Where names live while a template runs.
+// Variables of a running template.
 
 #include <memory>
 #include <string_view>
@@ -12,10 +12,10 @@
 
 namespace troupe::jinja {
 
-/// Named values in the order in which they came. The names outlive it.
+/// Named values in insertion order. The names outlive it.
 class NamedValues {
  public:
-  /// A name that is there keeps its place.
+  /// An existing name keeps its position.
   void set(std::string_view name, Value value) {
     if (const std::size_t place = place_of(name); place != HashIndex::kNone) {
       entries_[place].second = std::move(value);
@@ -56,14 +56,14 @@ class NamedValues {
   HashIndex index_;  ///< empty up to kFewEntries
 };
 
-/// The variables of one frame: the template, a loop's pass, a macro's call, a block. Macros keep
-/// the scope they are defined in, so scopes are shared. Names point into the syntax tree.
+/// The variables of one frame: the template, a loop iteration, a macro call, a block. Macros keep
+/// their defining scope, so scopes are shared. Names point into the syntax tree.
 class Scope {
  public:
   explicit Scope(std::shared_ptr<Scope> parent = nullptr) : parent_(std::move(parent)) {}
 
   void set(std::string_view name, Value value) { variables_.set(name, std::move(value)); }
-  /// In this scope or the ones around it; nullptr if nowhere.
+  /// Looks in this scope and the enclosing ones; nullptr if not found.
   [[nodiscard]] const Value* find(std::string_view name, Budget& budget) const {
     std::uint64_t num_scopes = 0;
     const Value* value = nullptr;

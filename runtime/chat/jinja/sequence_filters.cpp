@@ -1,4 +1,4 @@
-// Filters over rows of values.
+// Filters over sequences.
 #include <algorithm>
 
 #include "runtime/chat/jinja/filter_tables.hpp"
@@ -15,7 +15,7 @@ std::uint32_t depth_of(const Value& input, const Arguments& call) {
   return depth + 1;
 }
 
-/// Sort keys ignore case unless told otherwise.
+/// Sort keys ignore case by default.
 Value without_case(const Value& value, bool is_case_sensitive, Runtime& runtime) {
   if (is_case_sensitive || !value.is_string()) return value;
   runtime.budget.charge_characters(value.string()->size());
@@ -30,7 +30,7 @@ Value key_of(const Value& item, const std::optional<Value>& attribute, bool is_c
 
 bool is_set(const std::optional<Value>& flag) { return flag && is_true(*flag); }
 
-/// Python's sorted() takes a number for its flag, and nothing else.
+/// As Python's sorted(), requires a number as the flag.
 bool is_reversed(const std::optional<Value>& flag) {
   if (flag && !flag->is_integer()) {
     fail_type("'" + type_name(*flag) + "' object cannot be interpreted as an integer");
@@ -52,7 +52,7 @@ Value last(const Value& input, const Arguments& call, Runtime& runtime) {
   return items.back();
 }
 
-/// Any of the items: by the rendering's clock, and so the same for each sample of a request.
+/// A random item: chosen by the rendering's clock, and so the same for each sample of a request.
 Value random_item(const Value& input, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "random", {});
   if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
@@ -63,7 +63,7 @@ Value random_item(const Value& input, const Arguments& call, Runtime& runtime) {
   return get_item(input, Value::size(index), runtime);
 }
 
-/// Markup among the items or as the separator makes the result markup.
+/// Markup in the items or the separator makes the result Markup.
 Value join_escaped(const Value& input, const std::vector<std::optional<Value>>& arguments,
                    Runtime& runtime) {
   const Value separator = arguments[0].value_or(Value(""));
@@ -222,7 +222,7 @@ Value batch(const Value& input, const Arguments& call, Runtime& runtime) {
   std::vector<Value> batches;
   std::vector<Value> row;
   for (Value& item : to_vector(input, runtime)) {
-    // As in Jinja, an empty row comes first for 0, and none ends for a negative number.
+    // As in Jinja, an empty batch comes first for 0, and none ends for a negative number.
     if (static_cast<std::int64_t>(row.size()) == size) {
       batches.push_back(Value::list(std::exchange(row, {})));
     }
@@ -260,7 +260,7 @@ Value slice(const Value& input, const Arguments& call, Runtime& runtime) {
   return Value(iterate(Value::list(std::move(slices)), runtime));
 }
 
-/// One group of groupby: a pair with names.
+/// One group of groupby: a named tuple.
 class Group : public Object {
  public:
   explicit Group(Value pair) : Object(pair.depth() + 1), pair_(std::move(pair)) {}
@@ -313,7 +313,7 @@ Value group_by(const Value& input, const Arguments& call, Runtime& runtime) {
       runtime.budget.charge();
       members.push_back(rows[end].item);
     }
-    end = std::max(end, start + 1);  // a NaN equals nothing, not even itself
+    end = std::max(end, start + 1);  // a NaN does not equal itself
     groups.emplace_back(std::shared_ptr<Object>(std::make_shared<Group>(
         Value::tuple({rows[start].shown, Value::list(std::move(members))}))));
     start = end;
@@ -321,7 +321,8 @@ Value group_by(const Value& input, const Arguments& call, Runtime& runtime) {
   return Value::list(std::move(groups));
 }
 
-// map, select and reject take whatever is false for an empty row, and then look at nothing else.
+// For a false input, map, select and reject return an empty sequence and do not check other
+// arguments.
 
 Value map_values(const Value& input, const Arguments& call, Runtime& runtime) {
   if (!is_true(input)) return empty_stream();

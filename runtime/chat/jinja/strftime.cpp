@@ -38,13 +38,13 @@ std::string format_time(std::string_view format, Runtime& runtime) {
     if (letter == 'f' && end == i + 1) {
       std::snprintf(buffer.data(), buffer.size(), "%06d", static_cast<int>(micros));
     } else if (letter == 'z' || letter == 'Z') {
-      // The clock carries no zone, as Python's datetime.now().
+      // The clock has no time zone, as Python's datetime.now().
     } else if (letter == 's') {
       std::snprintf(buffer.data(), buffer.size(), "%lld", static_cast<long long>(seconds));
     } else {
       const std::string directive(format.substr(i, end - i + 1));
       if (std::strftime(buffer.data(), buffer.size(), directive.c_str(), &parts) == 0) {
-        // Nothing, as for %p in some locales, or wider than the buffer.
+        // Empty, as %p in some locales, or wider than the buffer.
         buffer[0] = '\0';
       }
     }

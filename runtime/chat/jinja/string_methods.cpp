@@ -22,16 +22,16 @@ std::int64_t integer_of(const std::optional<Value>& value, std::int64_t missing)
   return *number;
 }
 
-/// The text of a value, for use in `self`: escaped where that is markup and the value is not.
+/// The text of a value for use in `self`: escaped if `self` is Markup and the value is not.
 std::string text_like(const Value& self, const Value& value, Runtime& runtime) {
   return self.is_markup() ? to_markup(value, runtime) : text_of(value);
 }
 
-/// The part [start, end) of a text in code points, as find, count and startswith take it.
+/// The part [start, end) of a text in code points, as in find, count and startswith.
 struct Window {
   std::string_view text;
   std::size_t first;  // code points before it
-  bool is_valid;      // start is not behind the end
+  bool is_valid;      // start is not past the end
 };
 
 Window window(const std::string& text, const std::optional<Value>& start,
@@ -70,7 +70,7 @@ Value map_method(const Value& self, const Arguments& call, Runtime& runtime) {
   return Value(std::move(mapped));
 }
 
-/// All code points satisfy it, and there is at least one.
+/// Whether all code points satisfy it, and there is at least one.
 template <bool (*satisfies)(char32_t)>
 Value all_method(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "is", {});
@@ -86,7 +86,7 @@ bool is_alphanumeric(char32_t c) {
   return is_alpha(c) || is_decimal(c) || is_digit(c) || is_numeric(c);
 }
 
-/// islower and isupper: some cased letters, all of them in this case.
+/// islower and isupper: there are cased letters, all of them in this case.
 template <bool (*right)(char32_t), bool (*wrong)(char32_t)>
 Value case_method(const Value& self, const Arguments& call, Runtime& runtime) {
   (void)bind(call, "is", {});
@@ -200,7 +200,7 @@ Value count_text(const Value& self, const Arguments& call, Runtime& runtime) {
   return Value(count);
 }
 
-/// Bytes of `text` up to its first space, or behind its last one.
+/// Bytes of `text` before its first space, or after its last one.
 std::size_t first_space(std::string_view text) {
   for (std::size_t i = 0; i < text.size();) {
     const std::size_t start = i;
@@ -397,7 +397,7 @@ Value expand_tabs(const Value& self, const Arguments& call, Runtime& runtime) {
   return Value(std::move(expanded));
 }
 
-/// Characters that the table has by their numbers become what it says; none takes them out.
+/// Maps characters by the table; none deletes them.
 Value translate(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "translate", {"table"}, 1);
   const std::string& text = text_of(self);
@@ -420,7 +420,8 @@ Value translate(const Value& self, const Arguments& call, Runtime& runtime) {
   return Value(std::move(translated));
 }
 
-/// str.maketrans: from one dict, or from the characters of two texts and those of a third that go.
+/// str.maketrans: from one dict, or from the characters of two texts and those of a third to
+/// delete.
 Value make_translation(const Value&, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "maketrans", {"x", "y", "z"}, 1);
   Dict table;
@@ -466,7 +467,7 @@ Value encode_text(const Value& self, const Arguments& call, Runtime& runtime) {
                 arguments[1] ? text_of(*arguments[1]) : "strict", runtime);
 }
 
-/// format() with the fields of one dict.
+/// format() with the entries of one dict as fields.
 Value format_map(const Value& self, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "format_map", {"mapping"}, 1);
   if (!arguments[0]->dict())

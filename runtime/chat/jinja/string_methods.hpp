@@ -4,7 +4,7 @@
 
 namespace troupe::jinja {
 
-/// str's method of this name; nullptr if there is none.
+/// The str method of this name; nullptr if there is none.
 [[nodiscard]] NativeFunction find_string_method(std::string_view name);
 
 /// text.replace(old_part, new_part, max_count); a negative count replaces all.

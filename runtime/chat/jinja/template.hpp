@@ -1,5 +1,5 @@
 #pragma once
-// A compiled template and its rendering: the interpreter's front door.
+// A compiled template and its rendering: the interpreter's interface.
 
 #include <string>
 #include <utility>
@@ -18,7 +18,7 @@ struct RenderClock {
   std::int64_t unix_us;
   std::int32_t utc_offset_s;
 };
-/// Byte offsets into the text, of what generation blocks emitted.
+/// Byte offsets of the text emitted by generation blocks.
 struct Rendering {
   std::string text;
   std::vector<std::pair<std::size_t, std::size_t>> generation_spans;
@@ -30,7 +30,7 @@ class Template {
  public:
   explicit Template(std::string_view source);
   [[nodiscard]] const Body& body() const noexcept { return tree_.body; }
-  /// A later variable of the same name hides an earlier one.
+  /// A later variable overrides an earlier one of the same name.
   [[nodiscard]] Rendering render(const Variables& variables, const RenderLimits& limits,
                                  const RenderClock& clock) const;
 

@@ -44,7 +44,7 @@ bool has_case(const Value& value, Runtime& runtime) {
   return has_cased;
 }
 
-/// A test that takes nothing but the value.
+/// A test without arguments besides the value.
 template <bool (*satisfies)(const Value&)>
 bool plain(const Value& value, const Arguments& call, Runtime&) {
   (void)bind(call, "test", {});

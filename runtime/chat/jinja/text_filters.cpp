@@ -15,7 +15,7 @@
 namespace troupe::jinja {
 namespace {
 
-/// The result of a filter that Jinja computes on the input itself when that is Markup.
+/// Results of filters that Jinja applies to Markup directly are Markup again.
 Value like(const Value& input, std::string text) {
   return input.is_markup() ? Value::markup(std::move(text)) : Value(std::move(text));
 }
@@ -29,7 +29,7 @@ std::int64_t integer(const std::optional<Value>& value, std::int64_t missing) {
   return *number;
 }
 
-/// The same where none stands for a missing value, too.
+/// As above; none also means a missing value.
 std::int64_t integer_or_none(const std::optional<Value>& value, std::int64_t missing) {
   return value && value->is_none() ? missing : integer(value, missing);
 }
@@ -262,7 +262,7 @@ Value pretty_filter(const Value& input, const Arguments& call, Runtime& runtime)
   return Value(pretty_print(input, runtime));
 }
 
-/// {"class": "a"} as an element's attributes; with a space in front unless told otherwise.
+/// {"class": "a"} as an element's attributes, by default with a leading space.
 Value xml_attributes(const Value& input, const Arguments& call, Runtime& runtime) {
   const auto arguments = bind(call, "xmlattr", {"autospace"});
   if (const Undefined* undefined = input.get_if<Undefined>()) fail_undefined(*undefined);
@@ -290,7 +290,7 @@ Value xml_attributes(const Value& input, const Arguments& call, Runtime& runtime
   return runtime.escapes ? Value::markup(std::move(attributes)) : Value(std::move(attributes));
 }
 
-/// The words of `texts`, sorted and each once.
+/// The words of `texts`, sorted and without duplicates.
 std::string sorted_words(std::initializer_list<std::string> texts, Runtime& runtime) {
   std::set<std::string> words;
   for (const std::string& text : texts) {

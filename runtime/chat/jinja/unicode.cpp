@@ -151,8 +151,8 @@ std::size_t find_text(std::string_view text, std::string_view part, std::size_t 
 std::size_t rfind_text(std::string_view text, std::string_view part) {
   constexpr std::size_t kShort = 16;
   if (part.size() <= kShort) return text.rfind(part);
-  // Knuth, Morris and Pratt, from the right: borders[n] is the longest proper border of the last n
-  // bytes of the part.
+  // Knuth-Morris-Pratt from the right: borders[n] is the longest proper border of the last n bytes
+  // of the part.
   const auto of_part = [&](std::size_t i) { return part[part.size() - 1 - i]; };
   std::vector<std::size_t> borders(part.size() + 1, 0);
   for (std::size_t i = 1, border = 0; i < part.size(); ++i) {
@@ -221,7 +221,7 @@ std::string to_title(std::string_view text) {
     i += character.size();
     std::size_t start = 0;
     const char32_t c = decode_at(character, start);
-    // A sigma that ends a word has a lower case form of its own.
+    // A final sigma has its own lower-case form.
     const bool is_final_sigma =
         c == 0x3A3 && after_letter && (i >= text.size() || [&] {
           std::size_t next = i;
@@ -240,7 +240,7 @@ std::string to_title(std::string_view text) {
 std::string capitalize(std::string_view text) {
   if (text.empty()) return {};
   const std::string_view first = character_at(text, 0);
-  // The rest is lowered with the first in sight: whether a sigma ends a word depends on it.
+  // The rest is lowered together with the first character, since final sigma depends on context.
   const std::string lower = to_lower(text);
   return title_character(first) + lower.substr(to_lower(first).size());
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Strings as Python sees them: rows of code points, with Unicode's full case mappings. All text is
+// Strings as in Python: sequences of code points, with Unicode's full case mappings. All text is
 // valid UTF-8.
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace troupe::jinja {
 
-/// The code point that starts at byte `position`, which moves behind it. Pre: position < size.
+/// The code point that starts at byte `position`, which is advanced past it. Pre: position < size.
 char32_t decode_at(std::string_view text, std::size_t& position);
 void append_utf8(std::string& text, char32_t code_point);
 [[nodiscard]] bool is_valid_utf8(std::string_view text);
@@ -19,8 +19,8 @@ void append_utf8(std::string& text, char32_t code_point);
 /// The byte where code point `index` starts; the end of the text if there are fewer.
 [[nodiscard]] std::size_t byte_offset(std::string_view text, std::size_t index);
 
-/// Where `part` first occurs at or after `from`, or last occurs; npos if nowhere. Linear in the
-/// sizes of both, whatever they hold.
+/// The first occurrence of `part` at or after `from`, or the last one; npos if there is none.
+/// Linear in both sizes for any input.
 [[nodiscard]] std::size_t find_text(std::string_view text, std::string_view part,
                                     std::size_t from = 0);
 [[nodiscard]] std::size_t rfind_text(std::string_view text, std::string_view part);
@@ -29,11 +29,11 @@ void append_utf8(std::string& text, char32_t code_point);
 [[nodiscard]] bool is_space(char32_t c);
 [[nodiscard]] bool is_alpha(char32_t c);
 [[nodiscard]] bool is_decimal(char32_t c);
-/// 0 to 9, or -1 if it is no decimal digit.
+/// 0 to 9, or -1 if it is not a decimal digit.
 [[nodiscard]] int decimal_value(char32_t c);
 [[nodiscard]] bool is_digit(char32_t c);
 [[nodiscard]] bool is_numeric(char32_t c);
-/// \w of Python's expressions: letters, what is numeric, and the underscore.
+/// Python's \w: letters, numeric characters, and the underscore.
 [[nodiscard]] bool is_word(char32_t c);
 [[nodiscard]] bool is_lower(char32_t c);
 [[nodiscard]] bool is_upper(char32_t c);
@@ -51,9 +51,9 @@ void append_utf8(std::string& text, char32_t code_point);
 [[nodiscard]] std::string swap_case(std::string_view text);
 
 enum class Side { kLeft, kRight, kBoth };
-/// Without whitespace at the sides.
+/// Strips whitespace at the sides.
 [[nodiscard]] std::string_view strip(std::string_view text, Side side = Side::kBoth);
-/// Without any of `characters` at the sides. Costs log(characters) for each that goes.
+/// Strips `characters` at the sides. Costs log(characters) for each one removed.
 [[nodiscard]] std::string_view strip(std::string_view text, std::string_view characters,
                                      Side side = Side::kBoth);
 

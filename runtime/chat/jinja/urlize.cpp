@@ -54,7 +54,7 @@ bool is_basic_top_level(std::string_view label) {
   });
 }
 
-/// The parts of a host's name all satisfy one thing, and the last one another.
+/// Whether all labels of a host name satisfy one predicate, and the last one another.
 template <class IsLast>
 bool is_host(std::string_view host, bool needs_dot, std::size_t min_size, std::size_t max_size,
              IsLast is_last) {
@@ -85,7 +85,7 @@ bool is_ipv4(std::string_view host) {
   return false;
 }
 
-/// The bytes of an IPv6 address in brackets at the beginning; 0 if there is none. Two groups of up
+/// The size of an IPv6 address in brackets at the beginning; 0 if there is none. Two groups of up
 /// to four digits with their colons, then up to six with or without one.
 std::size_t size_of_ipv6(std::string_view text) {
   if (!text.starts_with('[')) return 0;
@@ -145,7 +145,7 @@ bool is_mailbox(std::string_view word) {
          all_of(host.substr(0, dot), [](char32_t c) { return is_word(c) || c == '.' || c == '-'; });
 }
 
-/// Bytes of opening brackets at the beginning of a word.
+/// Size of the opening brackets at the beginning of a word.
 std::size_t size_of_head(std::string_view word) {
   std::size_t i = 0;
   while (i < word.size()) {
@@ -160,7 +160,7 @@ std::size_t size_of_head(std::string_view word) {
   return i;
 }
 
-/// Bytes of closing brackets and punctuation at its end.
+/// Size of the closing brackets and punctuation at its end.
 std::size_t size_of_tail(std::string_view word) {
   std::size_t end = word.size();
   while (end > 0) {
@@ -184,7 +184,7 @@ std::size_t count(std::string_view text, std::string_view part) {
   return num;
 }
 
-/// Where the tail begins when closing brackets of it belong to opening ones in front.
+/// The start of the tail, without closing brackets that match opening ones before it.
 std::size_t balanced_tail(std::string_view word, std::size_t tail) {
   static constexpr std::pair<std::string_view, std::string_view> kPairs[] = {
       {"(", ")"}, {"<", ">"}, {kOpenTag, kCloseTag}};
@@ -264,7 +264,7 @@ std::string urlize(std::string_view text, const LinkStyle& style, Budget& budget
     result += word.substr(0, head);
     result += linked(rest.substr(0, tail), style, budget);
     result += rest.substr(tail);
-    result += text.substr(end, next - end);  // the space behind
+    result += text.substr(end, next - end);  // the space after it
     budget.check_text_size(result.size());
     begin = next;
   }

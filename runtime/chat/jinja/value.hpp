@@ -1,7 +1,7 @@
 #pragma once
-// The values of a template: Python's, as far as templates can see them. Containers are immutable
-// (the sandbox forbids changing them), so values are shared freely and form no cycles through
-// containers.
+// The values of a template: the subset of Python's that templates can access. Containers are
+// immutable (the sandbox forbids changing them), so values are shared freely and containers form no
+// cycles.
 
 #include <cstdint>
 #include <memory>
@@ -21,12 +21,11 @@ class Value;
 class Dict;
 class Object;
 class Runtime;
-struct BigInt;  // bigint.hpp; an integer outside of int64
+struct BigInt;  // bigint.hpp; an integer outside of the int64 range
 
 struct None {};
 
-/// What a missing name or attribute gives. Printing it gives nothing, using it fails with
-/// `message`.
+/// The result of a missing name or attribute. Prints as nothing; any use fails with `message`.
 struct Undefined {
   std::shared_ptr<const std::string> message;
   bool is_security = false;  ///< the attribute exists, but the sandbox hides it
@@ -40,7 +39,7 @@ struct Text {
 /// A list or a tuple.
 struct Sequence;
 
-/// A lazily made row of values that can be walked once: a generator.
+/// A lazy sequence that can be iterated once: a generator.
 class Stream {
  public:
   explicit Stream(std::uint32_t depth = 1) : depth_(depth) {
@@ -49,7 +48,7 @@ class Stream {
   virtual ~Stream() = default;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  /// The next value, or nothing at the end.
+  /// The next value; nullopt at the end.
   virtual std::optional<Value> next() = 0;
   [[nodiscard]] std::uint32_t depth() const noexcept { return depth_; }
 
@@ -99,7 +98,7 @@ class Value {
   /// bool and all integers; Python's bool is an int.
   [[nodiscard]] bool is_integer() const noexcept;
   [[nodiscard]] bool is_number() const noexcept;
-  /// nullptr where the value is of another kind.
+  /// nullptr if the value has another type.
   [[nodiscard]] const std::string* string() const noexcept;
   [[nodiscard]] const std::vector<Value>* items() const noexcept;  // of a list or tuple
   [[nodiscard]] bool is_list() const noexcept;
@@ -114,7 +113,7 @@ class Value {
   /// bool and int64 as a number.
   [[nodiscard]] std::optional<std::int64_t> small_integer() const noexcept;
   [[nodiscard]] const Data& data() const noexcept { return data_; }
-  /// How deeply containers are nested in it: 0 for plain values.
+  /// Nesting depth of its containers: 0 for plain values.
   [[nodiscard]] std::uint32_t depth() const noexcept;
 
  private:
@@ -127,14 +126,14 @@ struct Sequence {
   std::uint32_t depth = 1;
 };
 
-/// Insertion-ordered; keys are equal as in Python (1 == 1.0 == True). Filled by its maker, then
-/// frozen in a Value. Setting and finding take the time that the key's size asks for, however many
-/// entries there are.
+/// Insertion-ordered; keys compare as in Python (1 == 1.0 == True). Filled by its creator, then
+/// frozen in a Value. Setting and finding cost time in the key's size, independent of the number of
+/// entries.
 class Dict {
  public:
   using Entry = std::pair<Value, Value>;
 
-  /// A key that is there keeps its place and gets the new value. Fails for unhashable keys.
+  /// An existing key keeps its position and gets the new value. Fails for unhashable keys.
   void set(Value key, Value value, Budget& budget);
   void set(std::string_view key, Value value) { set(Text{nullptr, false}, key, std::move(value)); }
   /// Shares the key's text.
@@ -156,15 +155,15 @@ class Dict {
   std::uint32_t depth_ = 1;
 };
 
-/// The arguments of a call of a filter, test, function or macro.
+/// The arguments of a filter, test, function or macro call.
 struct Arguments {
   std::vector<Value> positional;
   std::vector<std::pair<std::string, Value>> named;
   [[nodiscard]] const Value* find(std::string_view name) const;
 };
 
-/// Everything that has attributes, can be called, or is made by the interpreter: functions, macros,
-/// namespaces, loops, views of dicts, ranges.
+/// Values that have attributes, are callable, or are created by the interpreter: functions, macros,
+/// namespaces, loops, dict views, ranges.
 class Object {
  public:
   explicit Object(std::uint32_t depth = 1) : depth_(depth) {
@@ -183,22 +182,22 @@ class Object {
   virtual Value call(const Arguments&, Runtime&) {
     fail_type("'" + type_name() + "' object is not callable");
   }
-  /// nullptr: it cannot be iterated.
+  /// nullptr: not iterable.
   [[nodiscard]] virtual StreamPtr iterate(Runtime&) { return nullptr; }
   [[nodiscard]] virtual std::optional<std::size_t> length() const { return std::nullopt; }
   /// Element `index`, counted from the end if negative; only where has_items().
   [[nodiscard]] virtual bool has_items() const { return false; }
   [[nodiscard]] virtual std::optional<Value> item(std::int64_t) const { return std::nullopt; }
-  /// Elements `first`, first + stride and so on, before `last`; nullopt: a list of them is.
+  /// Elements `first`, first + stride and so on, before `last`; nullopt: slice a list of them.
   [[nodiscard]] virtual std::optional<Value> slice(std::int64_t /*first*/, std::int64_t /*last*/,
                                                    std::int64_t /*stride*/) const {
     return std::nullopt;
   }
-  /// Of another object; each equals itself without being asked.
+  /// Compares with another object; identity is checked before.
   [[nodiscard]] virtual bool equals(const Object& /*other*/, Budget& /*budget*/) const {
     return false;
   }
-  /// Equal for equal objects; nullopt: only itself equals it.
+  /// Equal for equal objects; nullopt: by identity.
   [[nodiscard]] virtual std::optional<std::uint64_t> hash(Budget& /*budget*/) const {
     return std::nullopt;
   }

@@ -80,7 +80,7 @@ Value round_number(const Value& input, const Arguments& call, Runtime&) {
   }
   const double scale = std::pow(10.0, static_cast<double>(*precision));
   const double scaled = to_double(number) * scale;
-  // Python rounds to an integer on the way, so there is no negative zero.
+  // Python converts to an integer in between, so there is no negative zero.
   return Value(((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) + 0.0) / scale);
 }
 

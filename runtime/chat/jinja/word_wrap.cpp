@@ -15,7 +15,7 @@ bool is_word_punctuation(char32_t c) {
   return is_word(c) || Text32(U"!\"'&.,?").find(c) != Text32::npos;
 }
 
-/// Cuts a line where it may be broken: the alternatives of textwrap's wordsep_re in their order.
+/// Splits a line at possible breaks: the alternatives of textwrap's wordsep_re in their order.
 class ChunkReader {
  public:
   ChunkReader(Text32 line, bool breaks_on_hyphens) : line_(line), hyphens_(breaks_on_hyphens) {}
@@ -68,7 +68,7 @@ class ChunkReader {
 
 bool is_all_space(Text32 text) { return std::all_of(text.begin(), text.end(), is_space); }
 
-/// How much of a chunk that is too long for any line goes into the `space` that is left.
+/// How much of an overlong chunk goes into the remaining `space`.
 std::size_t broken_size(Text32 chunk, std::size_t space, bool breaks_on_hyphens) {
   if (!breaks_on_hyphens || chunk.size() <= space || space == 0)
     return std::min(space, chunk.size());
@@ -85,7 +85,7 @@ std::vector<std::string> wrap_words(std::string_view text, const WrapStyle& styl
   const std::u32string line = to_code_points(text);
   const ChunkReader reader(line, style.breaks_on_hyphens);
   std::vector<std::string> lines;
-  std::size_t begin = 0;  // of what is still to be put into lines
+  std::size_t begin = 0;  // of the text not yet in lines
   std::size_t end = 0;    // of the chunk that starts there
   const auto next_chunk = [&] { end = begin < line.size() ? reader.end_of_chunk(begin) : begin; };
   next_chunk();

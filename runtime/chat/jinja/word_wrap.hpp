@@ -1,5 +1,5 @@
 #pragma once
-// Python's textwrap.wrap, as far as the filter wordwrap uses it.
+// Python's textwrap.wrap, as used by the filter wordwrap.
 
 #include <cstddef>
 #include <string>
@@ -16,7 +16,7 @@ struct WrapStyle {
   bool breaks_on_hyphens = true;
 };
 
-/// The lines into which one line of text is broken.
+/// Breaks one line of text into lines.
 [[nodiscard]] std::vector<std::string> wrap_words(std::string_view text, const WrapStyle& style,
                                                   Budget& budget);
 

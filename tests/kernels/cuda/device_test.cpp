@@ -21,7 +21,7 @@ struct NeedsDevice {
 };
 BOOST_TEST_GLOBAL_FIXTURE(NeedsDevice);
 
-BOOST_AUTO_TEST_CASE(what_is_copied_to_the_device_comes_back) {
+BOOST_AUTO_TEST_CASE(data_copied_to_the_device_and_back_is_unchanged) {
   const Floats values = random_floats(100'003, 1);
   BOOST_CHECK(DeviceArray<float>(values).values() == values);
 }

@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(shared_memory_is_the_blocks_and_atomic_sums_are_whole) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(memory_that_nobody_wrote_is_nan_in_each_block) {
+BOOST_AUTO_TEST_CASE(unwritten_memory_is_nan_in_each_block) {
   std::vector<float> seen(4);
   BOOST_TEST(run(2, 1, [&] {
                TROUPE_SHARED(value, float);
@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(shuffles_of_lanes_that_take_no_part_are_found) {
   BOOST_TEST(other_line.find("lane 0 of the mask does something else at ") != other_line.npos);
 }
 
-BOOST_AUTO_TEST_CASE(launches_beyond_the_limits_are_refused) {
+BOOST_AUTO_TEST_CASE(launches_beyond_the_limits_are_rejected) {
   BOOST_TEST(run(0, 32, [] {}) == "a launch of (0, 1, 1) blocks of (32, 1, 1) threads");
   BOOST_TEST(run(1, 1025, [] {}) == "a launch of (1, 1, 1) blocks of (1025, 1, 1) threads");
   const auto too_much = run(1, 1, [] {

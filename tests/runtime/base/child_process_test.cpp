@@ -17,14 +17,14 @@ struct Started {
   }
 };
 
-BOOST_AUTO_TEST_CASE(an_exit_code_is_told) {
+BOOST_AUTO_TEST_CASE(an_exit_code_is_reported) {
   Started child({"/bin/sh", "-c", "exit 3"});
   const ProcessEnd end = child.end.get_future().get();
   BOOST_TEST(end.text == "exit code 3");
   BOOST_TEST((end.kind == ProcessEnd::Kind::kKilled));
 }
 
-BOOST_AUTO_TEST_CASE(a_crash_is_told_from_a_kill) {
+BOOST_AUTO_TEST_CASE(a_crash_is_distinguished_from_a_kill) {
   Started crash({"/bin/sh", "-c", "kill -SEGV $$"});
   const ProcessEnd crashed = crash.end.get_future().get();
   BOOST_TEST((crashed.kind == ProcessEnd::Kind::kCrashed));

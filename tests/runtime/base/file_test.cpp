@@ -38,7 +38,7 @@ BOOST_AUTO_TEST_CASE(a_file_of_any_size_is_read_whole) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(all_bytes_are_written_where_they_belong_or_errno_says_why) {
+BOOST_AUTO_TEST_CASE(all_bytes_are_written_at_their_offset_or_errno_is_set) {
   const Folder folder;
   const fs::path path = folder.write("0123456789");
   const FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
@@ -51,7 +51,7 @@ BOOST_AUTO_TEST_CASE(all_bytes_are_written_where_they_belong_or_errno_says_why) 
   BOOST_TEST(errno == EBADF);
 }
 
-BOOST_AUTO_TEST_CASE(a_missing_file_and_a_folder_are_told_apart) {
+BOOST_AUTO_TEST_CASE(a_missing_file_and_a_folder_are_distinguished) {
   const Folder folder;
   const auto missing = read_file(folder.path / "nothing");
   BOOST_REQUIRE(!missing.ok());

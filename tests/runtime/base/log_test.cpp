@@ -10,7 +10,7 @@ namespace {
 
 BOOST_AUTO_TEST_SUITE(logs)
 
-BOOST_AUTO_TEST_CASE(what_acts_on_a_terminal_or_looks_like_a_line_is_shown_by_its_code) {
+BOOST_AUTO_TEST_CASE(control_characters_and_line_separators_are_escaped) {
   const auto shown = [](std::string_view text) { return without_control_characters(text); };
   BOOST_TEST(shown("plain = text \"\\") == "plain = text \"\\");
   BOOST_TEST(shown("gr\u00fc\u00df \u4f60\u597d \U0001F600") ==

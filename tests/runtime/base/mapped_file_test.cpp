@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_cut_while_it_is_mapped_is_named_by_the_proce
                                   "this process ends\n");
 }
 
-BOOST_AUTO_TEST_CASE(a_process_that_asks_outlives_a_file_that_is_cut) {
+BOOST_AUTO_TEST_CASE(a_process_that_called_report_loss_survives_a_truncated_file) {
   const TwoPages cut("mapped-and-reported");
   const TwoPages whole("mapped-beside-it");
   const Ending ending = run_in_child([&] {

@@ -50,7 +50,7 @@ BOOST_AUTO_TEST_CASE(
   BOOST_TEST((describe_end(SIGKILL, kills).kind == Kind::kKilled));
 }
 
-BOOST_AUTO_TEST_CASE(who_loses_a_file_is_not_killed) {
+BOOST_AUTO_TEST_CASE(a_process_that_loses_a_file_is_not_killed) {
   OomKills kills("/proc/no such file");
   const ProcessEnd end = describe_end(kMappedFileLostStatus << 8, kills);
   BOOST_TEST((end.kind == ProcessEnd::Kind::kEnded));

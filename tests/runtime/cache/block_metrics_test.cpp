@@ -62,7 +62,7 @@ BOOST_AUTO_TEST_CASE(a_sample_of_the_blocks_is_observed_and_a_reset_forgets_it) 
   BOOST_TEST(metrics.take_ended().empty());
 }
 
-BOOST_AUTO_TEST_CASE(the_manager_reports_what_was_evicted_with_its_answers_if_it_observes) {
+BOOST_AUTO_TEST_CASE(the_manager_reports_evictions_with_its_replies_if_metrics_are_enabled) {
   for (const double rate : {0.0, 1.0}) {
     KVCacheSettings settings;
     settings.groups = {{.spec = {.block_size = 4}, .layers = {0}}};

@@ -36,12 +36,12 @@ std::vector<std::string> evicted_first(EncoderCacheEviction eviction) {
   return order;
 }
 
-BOOST_AUTO_TEST_CASE(what_was_released_first_goes_first) {
+BOOST_AUTO_TEST_CASE(the_output_released_first_is_evicted_first) {
   BOOST_TEST(
       (evicted_first(EncoderCacheEviction::kFifo) == std::vector<std::string>{"c", "b", "a"}));
 }
 
-BOOST_AUTO_TEST_CASE(under_lru_what_was_used_longest_ago_goes_first) {
+BOOST_AUTO_TEST_CASE(under_lru_the_least_recently_used_output_is_evicted_first) {
   BOOST_TEST(
       (evicted_first(EncoderCacheEviction::kLru) == std::vector<std::string>{"c", "a", "b"}));
 }

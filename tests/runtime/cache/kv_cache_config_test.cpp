@@ -113,7 +113,7 @@ BOOST_AUTO_TEST_CASE(pages_are_as_large_as_what_a_layer_keeps) {
   BOOST_TEST(scaled.page_bytes() == 2 * (64 + 4 + 64 + 4) * 16);
 }
 
-BOOST_AUTO_TEST_CASE(each_kind_holds_what_it_can_look_at) {
+BOOST_AUTO_TEST_CASE(each_kind_holds_the_tokens_that_it_can_attend_to) {
   const KVCacheLimits limits{.max_in_flight_tokens = 64, .max_encoder_tokens = 1500};
   const auto blocks = [&](const KVCacheSpec& spec, std::int32_t num_tokens) {
     const std::vector<KVCacheGroup> groups = {{.spec = spec, .layers = {0}}};
@@ -158,7 +158,7 @@ BOOST_AUTO_TEST_CASE(pages_that_do_not_divide_the_largest_are_padded_but_not_lat
   BOOST_TEST(refused.error().message.find("20000") != std::string::npos);
 }
 
-BOOST_AUTO_TEST_CASE(layers_that_hold_the_same_tokens_are_one_group_whatever_a_token_takes) {
+BOOST_AUTO_TEST_CASE(layers_that_hold_the_same_tokens_are_one_group_whatever_their_page_size) {
   KVCacheSpec small = full_spec();
   small.token()->num_kv_heads = 1;
   const KVCacheSpec latent = latent_spec();

@@ -163,7 +163,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_keeps_a_state_from_inside_a_step) {
   BOOST_TEST((hit.blocks[1] == std::vector<BlockId>{0, 0, 0, 0, 7}));
 }
 
-BOOST_AUTO_TEST_CASE(a_tail_inside_a_block_gives_way_to_external_tokens) {
+BOOST_AUTO_TEST_CASE(a_partial_block_hit_is_replaced_by_a_longer_external_hit) {
   KVCacheManager manager(partial_settings());
   KVCacheUpdates updates;
   for (const std::uint64_t id : {1, 2}) {

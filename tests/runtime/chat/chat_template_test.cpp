@@ -269,7 +269,7 @@ BOOST_AUTO_TEST_CASE(the_files_of_a_model_give_special_tokens_and_templates) {
   BOOST_TEST(files.templates.at("tool_use") == "T");
 }
 
-BOOST_AUTO_TEST_CASE(a_template_in_a_file_of_its_own_wins) {
+BOOST_AUTO_TEST_CASE(a_separate_template_file_takes_precedence) {
   const TemporaryFolder folder;
   folder.write("tokenizer_config.json", R"({"chat_template":"in the configuration"})");
   BOOST_TEST(load_chat_files(folder.path())->templates.at("default") == "in the configuration");

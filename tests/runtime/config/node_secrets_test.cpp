@@ -19,7 +19,7 @@ BOOST_AUTO_TEST_CASE(keys_are_taken_out_of_a_command_line_in_every_form) {
   BOOST_TEST((arguments == Arguments{"model", "--port", "1", "-tp", "2", "--api-key-file", "f"}));
 }
 
-BOOST_AUTO_TEST_CASE(what_is_told_to_a_process_arrives) {
+BOOST_AUTO_TEST_CASE(secrets_passed_to_a_process_arrive) {
   const NodeSecrets secrets = {.cluster_secret = "s", .arguments = {"--api-key", "", "a\nb"}};
   const NodeSecrets read = NodeSecrets::decode(secrets.encode());
   BOOST_TEST(read.cluster_secret == "s");

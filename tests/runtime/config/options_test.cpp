@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(variables_that_name_no_option_are_noted_and_ignored) {
   BOOST_TEST(loaded.options.engine.block_size == 32);
   BOOST_REQUIRE(loaded.set.notes().size() == 2u);
   BOOST_TEST(loaded.set.notes()[0] ==
-             "environment variable TROUPE_MAX_SEQS names no option and is ignored, did you mean "
+             "environment variable TROUPE_MAX_SEQS matches no option and is ignored, did you mean "
              "TROUPE_MAX_NUM_SEQS?");
   for (const char* name : {"TROUPE_PORT,", "TROUPE_SUPERVISOR_PORT", "TROUPE_SERVICE_PORT_HTTP",
                            "TROUPE_PORT_8000_TCP_ADDR", "enableServiceLinks"})
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(options_are_never_taken_for_values_or_models) {
   BOOST_TEST((*loaded.rest == std::vector<std::string>{"-m"}));
 }
 
-BOOST_AUTO_TEST_CASE(an_unknown_option_says_what_was_meant) {
+BOOST_AUTO_TEST_CASE(an_unknown_option_gets_a_suggestion) {
   for (const auto& [written, meant] : std::vector<std::pair<std::string, std::string>>{
            {"--prot", "--port"},
            {"-port", "--port"},
@@ -168,16 +168,16 @@ BOOST_AUTO_TEST_CASE(options_of_vllm_without_a_meaning_here_are_noted_and_others
   BOOST_TEST((*loaded.rest == std::vector<std::string>{"model"}));
   BOOST_REQUIRE(loaded.set.notes().size() == 8u);
   BOOST_TEST(loaded.set.notes()[0] ==
-             "--trust-remote-code has no effect: no code of a model is run");
+             "--trust-remote-code has no effect: custom code is not supported");
   const auto refused = [](std::vector<std::string> arguments) {
     const Loaded refusing(arguments);
     return refusing.rest.ok() ? "" : refusing.rest.error().message;
   };
   // What would change answers, or what clients meet.
-  BOOST_TEST(refused({"--tool-call-parser", "hermes"})
-                 .starts_with("--tool-call-parser is an option of vLLM's"));
+  BOOST_TEST(
+      refused({"--tool-call-parser", "hermes"}).starts_with("--tool-call-parser is a vLLM option"));
   BOOST_TEST(refused({"--tokenizer-mode", "mistral"})
-                 .starts_with("--tokenizer-mode = 'mistral' is not offered"));
+                 .starts_with("--tokenizer-mode = 'mistral' is not supported"));
   BOOST_TEST(refused({"--swap-space"}) == "--swap-space needs a value");
   BOOST_TEST(refused({"--swap-space", "--port"}) == "--swap-space needs a value");
   for (const VllmOption& option : vllm_options()) {
@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(caf_sections_are_handed_on) {
   BOOST_TEST((loaded.options.server.api_key == std::vector<std::string>{"k1", "k2"}));
 }
 
-BOOST_AUTO_TEST_CASE(what_is_not_the_file_format_is_refused_with_its_line) {
+BOOST_AUTO_TEST_CASE(syntax_errors_of_the_file_are_reported_with_their_line) {
   for (const char* text :
        {"key=1", "[engine", "[engine]\nblock-size", "[engine]\nblock-size=many",
         "[model]\nmodel=\"open", "[model]\nmodel=\"a\" b", "[server]\napi-key=[\"a\" \"b\"]"}) {
@@ -291,7 +291,7 @@ BOOST_AUTO_TEST_CASE(options_that_contradict_each_other_are_refused) {
   options.engine.speculative_config = R"({"model":"small","num_speculative_tokens":2})";
   BOOST_TEST(validate(options).error().message ==
              "speculative-config with a draft model needs pipeline-parallel-size 1, it is 2: the "
-             "draft model is not cut into stages");
+             "draft model cannot be split into stages");
   options.engine.pipeline_parallel_size = 1;
   BOOST_TEST(validate(options).ok());
   options.engine.max_num_seqs = options.engine.max_num_batched_tokens = 1;
@@ -342,17 +342,18 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
   refuses(R"({"model":"small","num_speculative_tokens":4,"enforce_eager":1})",
           "enforce_eager must");
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"quantization":"awq"})",
-          "quantization is for method \"draft_model\" only");
+          "quantization is valid for method \"draft_model\" only");
   refuses(R"({"num_speculative_tokens":4})", "method is missing");
-  refuses(R"({"method":"draft_model","num_speculative_tokens":4})", "model is missing");
+  refuses(R"({"method":"draft_model","num_speculative_tokens":4})", "model is required by method");
   refuses(R"({"method":"ngram","model":"small","num_speculative_tokens":4})",
-          "model is not for method");
+          "model is not valid for method");
   refuses(R"({"model":"small","num_speculative_tokens":4,"prompt_lookup_max":2})",
-          "prompt_lookup_max is for method");
+          "prompt_lookup_max is valid for method");
   refuses(R"({"method":"ngram"})", "num_speculative_tokens is missing");
   refuses(R"({"method":"medusa","num_speculative_tokens":4})", "\"medusa\"");
   refuses(R"({"method":"ngram","num_speculative_tokens":129})", "from 1 to 128, it is 129");
-  refuses(R"({"method":"ngram","num_speculative_tokens":4,"draft_size":1})", "draft_size is not");
+  refuses(R"({"method":"ngram","num_speculative_tokens":4,"draft_size":1})",
+          "draft_size is unknown");
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":5,
               "prompt_lookup_max":4})",
           "must be at most prompt_lookup_max, 4");

@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_work_is_refused_with_the_reason) {
   BOOST_TEST(error_of("[node.a]\nroles=[\"frontend\"]\n") ==
              "t.conf: no node runs the input-processor");
   BOOST_TEST(error_of(nodes + "[node.b]\nroles=[\"executor\"]\n") ==
-             "t.conf: executor is asked of 'core' and of 'b'");
+             "t.conf: executor is assigned to both 'core' and 'b'");
   BOOST_TEST(error_of(nodes + "[node.b]\nworkers=[1]\n") ==
              "t.conf:10: worker 1: the ranks are 0 to 0");
   BOOST_TEST(
@@ -65,7 +65,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_work_is_refused_with_the_reason) {
       "t.conf:2: unknown key 'node.a.role', expected group, host, optional, roles or workers");
   BOOST_TEST(error_of("[node.a]\nworkers=0\n") == "t.conf:2: workers takes a list");
   BOOST_TEST(error_of("[node.a]\nworkers=[0]\n[node.b]\nworkers=[0]\n[node.a]\nhost=\"h\"\n") ==
-             "t.conf:6: [node.a] stands in two places");
+             "t.conf:6: [node.a] is defined twice");
 }
 
 constexpr std::string_view kTwoGroups = R"(
@@ -115,12 +115,12 @@ BOOST_AUTO_TEST_CASE(groups_that_cannot_work_are_refused_with_the_reason) {
   BOOST_TEST(error_of(nodes, 1, 3) == "t.conf: no node runs the input-processor of group 2");
   BOOST_TEST(error_of(nodes, 1, 1) == "t.conf:6: group 1: the groups are 0 to 0");
   BOOST_TEST(error_of(nodes + "[node.b]\ngroup=1\nworkers=[0]\n", 1, 2) ==
-             "t.conf: worker of rank 0 of group 1 is asked of 'core-1' and of 'b'");
+             "t.conf: worker of rank 0 of group 1 is assigned to both 'core-1' and 'b'");
   BOOST_TEST(error_of("[node.a]\noptional=1\n", 1, 2) ==
              "t.conf:2: optional is '1', expected true or false");
   BOOST_TEST(error_of(nodes + "[node.b]\noptional=true\ngroup=0\n", 1, 2) ==
              "t.conf: every group has an optional node");
-  BOOST_TEST(error_of("[node.a]\ngroup=[1, 1]\n", 1, 2) == "t.conf:2: group 1 is named twice");
+  BOOST_TEST(error_of("[node.a]\ngroup=[1, 1]\n", 1, 2) == "t.conf:2: group 1 is listed twice");
 }
 
 BOOST_AUTO_TEST_CASE(nodes_of_other_hosts_need_a_supervisor_that_they_can_reach) {
@@ -134,7 +134,8 @@ BOOST_AUTO_TEST_CASE(nodes_of_other_hosts_need_a_supervisor_that_they_can_reach)
   options.topology.insecure = true;
   BOOST_TEST(options_topology(options).ok());
   options.topology.cluster_secret_file = "secret";
-  BOOST_TEST(options_topology(options).error().message.starts_with("cluster-secret-file is set"));
+  BOOST_TEST(options_topology(options).error().message.starts_with(
+      "cluster-secret-file and insecure exclude each other"));
   options.topology.insecure = false;
   BOOST_TEST(options_topology(options).ok());
 }
@@ -148,7 +149,8 @@ BOOST_AUTO_TEST_CASE(tls_needs_all_of_its_files) {
   options.topology.tls_ca = "ca.pem";
   BOOST_TEST(options_topology(options).ok());
   options.topology.insecure = true;
-  BOOST_TEST(options_topology(options).error().message.starts_with("insecure is set, and so is"));
+  BOOST_TEST(options_topology(options).error().message.starts_with(
+      "insecure and tls-certificate exclude"));
   options.topology.insecure = false;
   options.topology.tls_certificate.clear();
   BOOST_TEST(options_topology(options).error().message.starts_with("tls-certificate is not set"));

@@ -38,7 +38,7 @@ AllowedHosts hosts_of(const std::string& host, std::vector<std::string> keys = {
 
 BOOST_FIXTURE_TEST_SUITE(access_control, SessionFixture)
 
-BOOST_AUTO_TEST_CASE(names_of_other_pages_are_refused_by_a_server_without_keys) {
+BOOST_AUTO_TEST_CASE(foreign_host_names_are_rejected_by_a_server_without_keys) {
   for (const char* listening : {"127.0.0.1", "localhost", "::1"}) {
     const AllowedHosts hosts = hosts_of(listening);
     for (const char* own :
@@ -177,7 +177,7 @@ BOOST_AUTO_TEST_CASE(a_body_may_be_packed_by_gzip_and_by_nothing_else) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_a_packed_body_unpacks_to_counts) {
+BOOST_AUTO_TEST_CASE(the_size_of_a_body_after_decompression_counts) {
   const std::string bomb = gzip(std::string(std::size_t{100} << 20, ' '));
   const auto unpacked = gunzip(bomb, 1 << 20);
   BOOST_REQUIRE(!unpacked.ok());
@@ -190,7 +190,7 @@ BOOST_AUTO_TEST_CASE(what_a_packed_body_unpacks_to_counts) {
   BOOST_TEST(has(answer, "max_body_bytes, 1048576"));
 }
 
-BOOST_AUTO_TEST_CASE(long_bodies_are_read_on_another_thread_and_only_while_they_are_wanted) {
+BOOST_AUTO_TEST_CASE(long_bodies_are_parsed_on_another_thread_unless_the_client_disconnects) {
   std::deque<std::function<void()>> waiting;
   work = [&](Work next) { waiting.push_back(std::move(next.function)); };
   const std::string body = R"({"prompt":"a","user":")" + std::string(100000, 'x') + R"("})";

@@ -5,7 +5,7 @@
 namespace troupe {
 namespace {
 
-BOOST_AUTO_TEST_CASE(without_a_rate_a_client_comes_back_after_a_second) {
+BOOST_AUTO_TEST_CASE(without_a_rate_retry_after_is_one_second) {
   CompletionRate rate;
   BOOST_TEST(rate.retry_after_s(100, 5) == 1);
   rate.observe(1, 5);
@@ -30,7 +30,7 @@ BOOST_AUTO_TEST_CASE(it_follows_a_change_and_fades_in_silence) {
   BOOST_TEST(rate.per_second(700) < 0.05);
 }
 
-BOOST_AUTO_TEST_CASE(the_answer_stays_within_what_a_client_can_use) {
+BOOST_AUTO_TEST_CASE(retry_after_is_bounded) {
   CompletionRate rate;
   rate.observe(1, 0);
   rate.observe(1, 100);

@@ -178,7 +178,7 @@ BOOST_AUTO_TEST_CASE(chunks_are_read_in_one_way_only) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_stands_around_chunks_is_limited_too) {
+BOOST_AUTO_TEST_CASE(the_size_of_chunk_framing_is_limited_too) {
   limits.max_body_bytes = 1000;
   const std::string head = std::string(kStart) + "Transfer-Encoding: chunked\r\n\r\n";
   const std::string many(10000, '1');
@@ -217,14 +217,14 @@ BOOST_AUTO_TEST_CASE(lines_of_a_head_end_with_cr_lf_and_hold_no_control_characte
   BOOST_TEST(starts(answer_to("GET http://h:80/version?x HTTP/1.1\r\nHost: h\r\n\r\n"), 200));
 }
 
-BOOST_AUTO_TEST_CASE(other_versions_are_told_what_is_spoken) {
-  check_refused("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "speaks HTTP/1.1 only");
+BOOST_AUTO_TEST_CASE(other_versions_are_rejected_with_the_supported_one) {
+  check_refused("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, "supports HTTP/1.1 only");
   check_refused("GET / HTTP/3.0\r\nHost: h\r\n\r\n", 505);
   BOOST_TEST(has(answer_to("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
                  "HTTP/1.1 505 HTTP Version Not Supported\r\n"));
 }
 
-BOOST_AUTO_TEST_CASE(a_body_has_a_time_that_grows_with_what_has_come) {
+BOOST_AUTO_TEST_CASE(the_body_timeout_grows_with_the_received_bytes) {
   limits.body_timeout_s = 10;
   exchange(std::string(kStart) + "Content-Length: 1000000\r\n\r\n");
   session().check_time(now + 10);

@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(a_slow_body_that_moves_is_taken) {
   BOOST_TEST(client.read_until("\"token_strs\":null}").find("[97]") != std::string::npos);
 }
 
-BOOST_AUTO_TEST_CASE(a_body_that_takes_long_to_read_holds_up_nobody) {
+BOOST_AUTO_TEST_CASE(a_body_that_takes_long_to_parse_delays_no_other_request) {
   config.options.max_body_bytes = 64 << 20;
   std::string body = R"({"prompt":[)";
   while (body.size() < std::size_t{30} << 20) body += R"({"a":[1,2,{}]},{},"x",-1,[[]],)";
@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(an_exception_ends_its_request_at_once_and_no_other) {
   BOOST_TEST(other.read_until("}").find("still there") != std::string::npos);
 }
 
-BOOST_AUTO_TEST_CASE(a_stream_that_cannot_go_on_ends) {
+BOOST_AUTO_TEST_CASE(a_stream_that_cannot_continue_ends) {
   Client client(server().port());
   client.post("/v1/completions", R"({"prompt":"a","stream":true})");
   const RequestId id = engine.wait_submitted(1).back().id;

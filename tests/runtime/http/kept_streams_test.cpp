@@ -77,11 +77,11 @@ BOOST_AUTO_TEST_CASE(a_stream_is_for_its_own_client_and_engine) {
   const auto unknown = streams->resume("b", "m", 2, now);
   BOOST_TEST((unknown.error().code == ErrorCode::kNotFound));
   BOOST_TEST(unknown.error().message ==
-             "there is no stream b; the last 3 are kept, 2000 bytes of them, for 10 s after their "
+             "no stream b; the last 3 are stored, 2000 bytes of them, for 10 s after their "
              "end");
 }
 
-BOOST_AUTO_TEST_CASE(what_has_ended_goes_when_its_time_is_up_and_what_runs_stays) {
+BOOST_AUTO_TEST_CASE(finished_streams_expire_and_running_ones_stay) {
   run("a");
   run_and_end("b");
   now = 109;
@@ -97,7 +97,7 @@ BOOST_AUTO_TEST_CASE(what_has_ended_goes_when_its_time_is_up_and_what_runs_stays
   BOOST_TEST(has("a"));
 }
 
-BOOST_AUTO_TEST_CASE(the_one_that_ended_first_makes_room) {
+BOOST_AUTO_TEST_CASE(the_stream_that_ended_first_is_evicted) {
   run("a");
   run_and_end("b");
   run_and_end("c");
@@ -109,16 +109,16 @@ BOOST_AUTO_TEST_CASE(the_one_that_ended_first_makes_room) {
   BOOST_TEST((!has("c") && !has("d")));
 }
 
-BOOST_AUTO_TEST_CASE(who_finds_no_room_hears_the_limits) {
+BOOST_AUTO_TEST_CASE(a_stream_without_room_is_rejected_with_the_limits) {
   for (const char* id : {"a", "b", "c"}) run(id);
   const Error full = streams->keep(stream_of("d"), now).error();
   BOOST_TEST((full.code == ErrorCode::kOverloaded));
-  BOOST_TEST(full.message.ends_with("at most 3 streams and 2000 bytes are kept"), full.message);
+  BOOST_TEST(full.message.ends_with("at most 3 streams and 2000 bytes are allowed"), full.message);
   streams->release("b", now);
   BOOST_TEST(!streams->keep(stream_of("d", 3000), now).ok());
   BOOST_TEST(streams->keep(stream_of("d"), now).ok());
   BOOST_TEST(streams->keep(stream_of("d"), now).error().message ==
-             "a stream with the id d is kept");
+             "a stream with the id d exists already");
   reopen({.max_streams = 1, .max_bytes = 2000, .ttl_s = 10});
   BOOST_TEST((has("a") + has("c") + has("d") == 1));
 }
@@ -128,8 +128,9 @@ BOOST_AUTO_TEST_CASE(a_folder_is_for_one_server_and_one_user) {
   BOOST_TEST(again.error().message.find("in use by another server") != std::string::npos);
   streams.reset();
   chmod(folder.path.c_str(), 0755);
-  BOOST_TEST(
-      KeptStreams::open(folder.path, {}, now).error().message.ends_with("is open to other users"));
+  BOOST_TEST(KeptStreams::open(folder.path, {}, now)
+                 .error()
+                 .message.ends_with("is accessible to other users"));
   BOOST_TEST(!KeptStreams::open(folder.path + "/no/such", {}, now).ok());
 }
 
@@ -145,7 +146,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_damaged_are_no_streams_and_nothing_is_left_a
   BOOST_TEST(own_files().empty());
 }
 
-BOOST_AUTO_TEST_CASE(a_folder_that_was_made_goes_at_the_end_and_one_that_was_found_stays) {
+BOOST_AUTO_TEST_CASE(a_created_folder_is_removed_at_the_end_and_an_existing_one_stays) {
   const std::string made = folder.path + "/made";
   streams = KeptStreams::open(made, {}, now).value();
   run("a");
@@ -179,14 +180,14 @@ BOOST_AUTO_TEST_CASE(a_folder_with_other_files_is_refused_by_name_and_left_as_it
   BOOST_TEST((error.code == ErrorCode::kInvalidArgument));
   BOOST_TEST(error.param == "resume-directory");
   BOOST_TEST(error.message ==
-             "the folder of streams, " + home +
-                 ", has 'database.sqlite' in it and no .troupe-streams: it is not a server's, "
-                 "name one that is empty or not there");
+             "resume-directory " + home +
+                 " has 'database.sqlite' but no .troupe-streams: it is not a server's folder, give "
+                 "one that is empty or does not exist");
   for (const std::string& name : names) BOOST_TEST(std::filesystem::exists(home + "/" + name));
   BOOST_TEST(std::distance(std::filesystem::directory_iterator(home), {}) == 5);
 }
 
-BOOST_AUTO_TEST_CASE(what_is_not_of_its_form_is_never_touched) {
+BOOST_AUTO_TEST_CASE(files_of_other_names_are_never_touched) {
   run_and_end("a");
   const std::string own = own_files().at(0);
   const std::vector<std::string> names = {
@@ -210,7 +211,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_of_its_form_is_never_touched) {
   BOOST_TEST(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 9 + 2 + 1);
 }
 
-BOOST_AUTO_TEST_CASE(what_the_disk_does_not_take_leaves_nothing_and_says_why) {
+BOOST_AUTO_TEST_CASE(a_failed_write_leaves_no_file_and_reports_the_reason) {
   // A limit of the process stands for a full disk.
   rlimit before{};
   BOOST_REQUIRE(getrlimit(RLIMIT_FSIZE, &before) == 0);

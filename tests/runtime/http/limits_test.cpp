@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(every_sample_of_every_prompt_counts_until_it_ends) {
   BOOST_TEST(post(R"({"prompt":"a"})").sink.answer.status == 0);
 }
 
-BOOST_AUTO_TEST_CASE(a_request_that_is_refused_for_what_it_says_is_not_counted) {
+BOOST_AUTO_TEST_CASE(an_invalid_request_is_not_counted) {
   config.max_num_queued_reqs = 5;
   BOOST_TEST(post(R"({"prompt":"a","n":-1})").sink.answer.status == 400);
   BOOST_TEST(post(R"({"prompt":"a","model":"other"})").sink.answer.status == 404);

@@ -36,7 +36,7 @@ BOOST_AUTO_TEST_CASE(one_fault_is_one_error) {
              "1 validation error:\n  messages: should be an array of objects, got \"hi\"");
 }
 
-BOOST_AUTO_TEST_CASE(values_that_ask_for_what_is_done_anyway_are_taken) {
+BOOST_AUTO_TEST_CASE(values_without_effect_are_accepted) {
   const auto request = parse_chat_request(
       R"({"messages":[{"role":"user","content":"a"}],"functions":null,"function_call":"none",)"
       R"("modalities":["text"],"store":false,"service_tier":"auto","verbosity":"medium",)"

@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(what_a_template_is_given_is_limited) {
   const std::string turns = repeated(R"({"role":"user","content":""})", 40'000);
   BOOST_TEST(
       has(refusal(parse_chat_request("{\"messages\":[" + turns + "]}", defaults()), "messages"),
-          "a chat template is given at most 65536"));
+          "the limit is 65536"));
   BOOST_TEST(has(refusal(parse_chat_request(conversation(R"(,"chat_template_kwargs":{"x":[)" +
                                                          repeated("1", 70'000) + "]}"),
                                             defaults()),
@@ -96,7 +96,7 @@ BOOST_AUTO_TEST_CASE(what_a_template_is_given_is_limited) {
                  "values"));
 }
 
-BOOST_AUTO_TEST_CASE(what_is_no_parameter_of_the_sampler_is_in_range) {
+BOOST_AUTO_TEST_CASE(fields_that_are_not_sampling_parameters_are_range_checked) {
   for (const char* field :
        {"temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty"}) {
     const std::string body = conversation(std::string(",\"") + field + "\":1e-44");

@@ -226,7 +226,7 @@ void check_all_resumptions(Fixture& f, const std::string& path, const std::strin
 
 BOOST_FIXTURE_TEST_SUITE(resume, Fixture)
 
-BOOST_AUTO_TEST_CASE(a_completion_goes_on_behind_any_of_its_events) {
+BOOST_AUTO_TEST_CASE(a_completion_can_be_resumed_after_any_of_its_events) {
   check_all_resumptions(
       *this, "/v1/completions",
       R"({"prompt":"hi","stream":true,"n":2,"temperature":1,"logprobs":0,"return_token_ids":true,)"
@@ -238,7 +238,7 @@ BOOST_AUTO_TEST_CASE(an_echo_is_not_repeated) {
                         R"({"prompt":"hi","stream":true,"n":2,"temperature":1,"echo":true})");
 }
 
-BOOST_AUTO_TEST_CASE(a_chat_goes_on_behind_any_of_its_events) {
+BOOST_AUTO_TEST_CASE(a_chat_can_be_resumed_after_any_of_its_events) {
   check_all_resumptions(
       *this, "/v1/chat/completions",
       R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"so"}],"n":2,)"
@@ -280,7 +280,7 @@ BOOST_AUTO_TEST_CASE(a_stream_that_is_run_again_has_as_much_time_as_it_had_befor
   BOOST_TEST(last().limits.max_request_time_s == 0);
 }
 
-BOOST_AUTO_TEST_CASE(what_cannot_be_resumed_is_refused_with_the_reason) {
+BOOST_AUTO_TEST_CASE(streams_that_cannot_be_resumed_are_rejected_with_the_reason) {
   BOOST_TEST(get("/v1/streams/cmpl-x").starts_with("HTTP/1.1 404"));
   BOOST_TEST(get("/v1/streams/").starts_with("HTTP/1.1 404"));
   post("/v1/completions", R"({"prompt":"hi","stream":true,"request_id":"r"})");

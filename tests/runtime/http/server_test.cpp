@@ -22,7 +22,7 @@ std::uint64_t untempered(std::uint64_t y) {
 
 BOOST_FIXTURE_TEST_SUITE(servers, ServerFixture)
 
-BOOST_AUTO_TEST_CASE(who_has_seen_many_ids_cannot_compute_the_next) {
+BOOST_AUTO_TEST_CASE(ids_cannot_be_predicted_from_earlier_ones) {
   Client client(server().port());
   const auto next_id = [&] {
     client.get("/v1/models");
@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(a_connection_serves_one_request_after_another) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_client_that_leaves_ends_what_is_rendered_for_it) {
+BOOST_AUTO_TEST_CASE(a_disconnect_aborts_rendering) {
   config.service.api_keys = {"k1", "k2"};
   engine.hold_renders();
   Client client(server().port());
@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(idle_and_dripping_connections_are_closed) {
   BOOST_TEST(dripping.at_end());
 }
 
-BOOST_AUTO_TEST_CASE(connections_over_the_limit_are_told_so) {
+BOOST_AUTO_TEST_CASE(connections_over_the_limit_get_an_error) {
   config.options.max_connections = 2;
   Client first(server().port()), second(server().port());
   first.get("/version");

@@ -123,7 +123,7 @@ BOOST_AUTO_TEST_CASE(a_chat_stream_begins_with_the_roles_of_all_samples) {
   BOOST_TEST(has(events[2], R"("id":"chatcmpl-)"));
 }
 
-BOOST_AUTO_TEST_CASE(what_a_slow_client_has_not_taken_is_merged) {
+BOOST_AUTO_TEST_CASE(output_that_a_slow_client_has_not_read_is_merged) {
   post("/v1/completions", R"({"prompt":"hi","stream":true,"logprobs":0,"return_token_ids":true})");
   const auto delta = [&](std::string text, TokenId token) {
     RequestOutput output = text_output(last_id(), text, {token});
@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(an_error_before_the_stream_has_a_status_and_one_after_it_is
   BOOST_TEST(counters.num_samples == 0);
 }
 
-BOOST_AUTO_TEST_CASE(a_client_that_leaves_aborts_what_is_left_of_its_request) {
+BOOST_AUTO_TEST_CASE(a_disconnect_aborts_the_rest_of_a_request) {
   post("/v1/completions", R"({"prompt":["a","b","c"],"stream":true})");
   const auto requests = engine.wait_submitted(3);
   deliver(text_output(requests[1].id, "x", {1}, FinishReason::kStop));
@@ -400,10 +400,10 @@ BOOST_AUTO_TEST_CASE(the_engine_is_paused_in_development_mode_only) {
   BOOST_TEST(starts(get("/pause"), 405));
   const std::string nothing = post_empty("/reset_mm_cache");
   BOOST_TEST(starts(nothing, 200));
-  BOOST_TEST(has(nothing, "there is no cache of multimodal inputs"));
+  BOOST_TEST(has(nothing, "there is no multimodal cache"));
 }
 
-BOOST_AUTO_TEST_CASE(groups_are_drained_by_those_who_may) {
+BOOST_AUTO_TEST_CASE(draining_a_group_requires_authorization) {
   const auto drain = [&](const std::string& body) { return post("/admin/drain", body); };
   BOOST_TEST(starts(drain(R"({"group":1})"), 403));
   reopen();  // its body was not read

@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(a_req_socket_reads_the_first_batch_asked_for) {
   BOOST_TEST(answer[1] == sequence_bytes(2));
 }
 
-BOOST_AUTO_TEST_CASE(what_is_no_request_is_ignored) {
+BOOST_AUTO_TEST_CASE(invalid_requests_are_ignored) {
   start();
   zmq::socket_t dealer = client(zmq::socket_type::dealer, publisher->replay_endpoint());
   send(dealer, {""});

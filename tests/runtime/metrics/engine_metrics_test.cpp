@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(a_finished_sample_fills_the_histograms_of_its_times) {
       has(text, "vllm:request_success_total" + kLabels + ",finished_reason=\"length\"} 0.0"));
 }
 
-BOOST_AUTO_TEST_CASE(what_is_not_in_use_has_no_metrics_until_it_is) {
+BOOST_AUTO_TEST_CASE(features_have_no_metrics_until_they_are_used) {
   EngineMetrics metrics("m", 100);
   IterationStats stats;
   SchedulerStats& scheduler = stats.scheduler.emplace();

@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(equal_groups_take_turns) {
   BOOST_TEST((chosen == std::vector<std::size_t>{0, 1, 0, 1}));
 }
 
-BOOST_AUTO_TEST_CASE(a_burst_is_shared_out_before_any_group_tells_of_it) {
+BOOST_AUTO_TEST_CASE(a_burst_is_distributed_before_any_group_reports_its_load) {
   int num_first = 0;
   for (int i = 0; i < 10; ++i) num_first += route(text_of("hello")) == 0;
   BOOST_TEST(num_first == 5);
@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(the_group_with_less_to_do_gets_the_request) {
   BOOST_TEST(route(text_of("hello")) == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(who_waits_for_a_full_cache_weighs_more) {
+BOOST_AUTO_TEST_CASE(requests_waiting_for_a_full_cache_weigh_more) {
   coordinator.observe(0, load_of(2, 1, 0.9));  // 3 + 2 * 6 * 0.4
   coordinator.observe(1, load_of(0, 7, 0.9));
   BOOST_TEST(route(text_of("hello")) == 1u);
@@ -133,7 +133,7 @@ BOOST_AUTO_TEST_CASE(a_lost_group_has_nothing_cached) {
   BOOST_TEST(route(text_of(story)) == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(the_group_that_a_request_names_is_taken_if_it_takes_requests) {
+BOOST_AUTO_TEST_CASE(a_request_goes_to_the_group_that_it_selects_if_that_accepts_requests) {
   const Placement second = {.data_parallel_rank = 1};
   coordinator.observe(1, load_of(50, 50));
   BOOST_TEST(route(text_of("hello"), second) == 1u);

@@ -27,15 +27,15 @@ struct LittleMemory {
   ~LittleMemory() { testing::largest_allocation = std::numeric_limits<std::size_t>::max(); }
 };
 
-BOOST_AUTO_TEST_CASE(what_is_thrown_becomes_an_error_in_a_sentence) {
+BOOST_AUTO_TEST_CASE(an_exception_becomes_an_error_message) {
   BOOST_TEST(!guard([] {}).has_value());
   const auto memory = guard([] { throw std::bad_alloc(); });
   BOOST_TEST((memory.value().code == ErrorCode::kUnavailable));
-  BOOST_TEST(memory->message == "the server has not enough memory for this request");
+  BOOST_TEST(memory->message == "the server is out of memory for this request");
   BOOST_TEST((guard([] { throw std::length_error("x"); })->code == ErrorCode::kUnavailable));
   const auto other = guard([] { throw std::runtime_error("/a/path"); });
   BOOST_TEST((other.value().code == ErrorCode::kInternal));
-  BOOST_TEST(other->message == "the server failed at this request");
+  BOOST_TEST(other->message == "internal error while processing the request");
   BOOST_TEST((guard([] { throw 5; })->code == ErrorCode::kInternal));
 }
 
@@ -58,7 +58,8 @@ BOOST_AUTO_TEST_CASE(a_request_that_cannot_be_handed_out_ends_alone) {
   BOOST_TEST(!journal.has_waiting());
 }
 
-BOOST_AUTO_TEST_CASE(a_request_whose_tokens_cannot_be_kept_is_named_and_the_others_go_on) {
+BOOST_AUTO_TEST_CASE(
+    a_request_whose_tokens_cannot_be_recorded_is_reported_and_the_others_continue) {
   RequestJournal journal;
   Coordinator coordinator{1};
   for (const std::uint64_t id : {1, 2}) BOOST_REQUIRE(journal.add({request_of(id, 10), {}}).ok());

@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(the_largest_seed_wraps_around) {
   BOOST_TEST(process()->samples[1].params.seed.value() == std::numeric_limits<std::int64_t>::min());
 }
 
-BOOST_AUTO_TEST_CASE(emitted_tokens_go_on_as_outputs) {
+BOOST_AUTO_TEST_CASE(emitted_tokens_are_continued_as_outputs) {
   request.emitted = {{.token_ids = {1, 2}}};
   params().prompt_logprobs = 1;
   const auto processed = process().value();
@@ -263,7 +263,7 @@ BOOST_AUTO_TEST_CASE(prompt_logprobs_keep_away_from_the_prefix_cache) {
   BOOST_TEST(processed_params().skip_reading_prefix_cache);
 }
 
-BOOST_AUTO_TEST_CASE(a_greedy_request_forgets_what_only_random_ones_use) {
+BOOST_AUTO_TEST_CASE(a_greedy_request_drops_parameters_of_random_sampling) {
   params().temperature = 1e-6f;
   params().top_p = 0.5f;
   params().top_k = 3;

@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(cumulative_outputs_have_everything_since_the_start) {
   BOOST_TEST(completion(second).token_ids.size() == 2u);
 }
 
-BOOST_AUTO_TEST_CASE(final_only_says_nothing_before_the_end) {
+BOOST_AUTO_TEST_CASE(final_only_returns_nothing_before_the_end) {
   params().output_kind = OutputKind::kFinalOnly;
   add();
   BOOST_TEST(step({kHello}).to_frontend.outputs.empty());
@@ -219,7 +219,7 @@ BOOST_AUTO_TEST_CASE(an_abort_ends_a_request_with_all_its_text) {
   BOOST_TEST(processor.abort(ids).to_frontend.outputs.empty());
 }
 
-BOOST_AUTO_TEST_CASE(a_resubmitted_request_goes_on_where_its_client_is) {
+BOOST_AUTO_TEST_CASE(a_resubmitted_request_continues_at_the_position_of_its_client) {
   params().stop = {"END"};
   request.emitted = {{.token_ids = byte_tokens("abcE")}};
   add();
@@ -229,7 +229,7 @@ BOOST_AUTO_TEST_CASE(a_resubmitted_request_goes_on_where_its_client_is) {
   BOOST_TEST(completion(text_step("D")).text == "");
 }
 
-BOOST_AUTO_TEST_CASE(what_belongs_to_the_prompt_of_a_resubmitted_request_does_not_come_again) {
+BOOST_AUTO_TEST_CASE(the_prompt_data_of_a_resubmitted_request_is_not_repeated) {
   request.prompt_text = "Q:";
   request.emitted = {{.token_ids = byte_tokens("ab")}};
   add();
@@ -249,7 +249,7 @@ BOOST_AUTO_TEST_CASE(what_belongs_to_the_prompt_of_a_resubmitted_request_does_no
   BOOST_TEST(times.num_earlier_tokens == 2);
 }
 
-BOOST_AUTO_TEST_CASE(of_a_resubmitted_request_the_samples_that_had_not_ended_go_on) {
+BOOST_AUTO_TEST_CASE(unfinished_samples_of_a_resubmitted_request_continue) {
   params().n = 3;
   params().logprobs = 0;
   request.emitted = {{.token_ids = byte_tokens("ab"), .cumulative_logprob = -2},
@@ -366,7 +366,7 @@ EngineCoreOutput timeout_of(RequestId id) {
   return output;
 }
 
-BOOST_AUTO_TEST_CASE(time_that_is_up_keeps_what_has_been_generated) {
+BOOST_AUTO_TEST_CASE(a_timeout_keeps_the_generated_tokens) {
   for (const OutputKind kind : {OutputKind::kDelta, OutputKind::kFinalOnly}) {
     params().output_kind = kind;
     add();
@@ -389,7 +389,7 @@ BOOST_AUTO_TEST_CASE(time_that_is_up_before_the_first_token_is_an_error) {
   BOOST_TEST(processor.num_requests() == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(of_samples_whose_time_is_up_one_with_tokens_saves_the_answer) {
+BOOST_AUTO_TEST_CASE(after_a_timeout_one_sample_with_tokens_is_enough_for_a_response) {
   for (const bool has_tokens : {true, false}) {
     params().output_kind = OutputKind::kFinalOnly;
     params().n = 2;

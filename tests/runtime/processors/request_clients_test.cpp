@@ -34,7 +34,7 @@ BOOST_AUTO_TEST_CASE(clients_may_choose_the_same_ids) {
   BOOST_TEST((book.find(b, kId) == second));
   BOOST_TEST(!book.find(a, RequestId{8}));
   BOOST_TEST(book.add(a, kId, 1, false).error().message ==
-             "id 7 is another live request's of this client");
+             "id 7 is in use by another live request of this client");
 }
 
 BOOST_AUTO_TEST_CASE(outputs_go_to_their_clients_under_their_own_ids_until_they_end) {
@@ -56,7 +56,7 @@ BOOST_AUTO_TEST_CASE(outputs_go_to_their_clients_under_their_own_ids_until_they_
   BOOST_TEST(book.add(a, kId, 1, false).ok());
 }
 
-BOOST_AUTO_TEST_CASE(a_client_that_leaves_takes_its_requests_with_it) {
+BOOST_AUTO_TEST_CASE(removing_a_client_removes_its_requests) {
   RequestClients book;
   const auto a = book.add_client();
   const auto b = book.add_client();
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(a_client_that_leaves_takes_its_requests_with_it) {
   BOOST_TEST(book.num_live() == 0u);
 }
 
-BOOST_AUTO_TEST_CASE(who_wants_the_final_output_gets_all_pieces_as_one) {
+BOOST_AUTO_TEST_CASE(a_client_of_the_final_output_gets_all_pieces_merged) {
   RequestClients book;
   const auto client = book.add_client();
   const RequestId id = book.add(client, kId, 2, true).value();

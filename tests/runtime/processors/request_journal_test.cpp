@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(deadlines_hold_while_there_is_no_engine) {
   BOOST_TEST(journal.num_live() == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(engines_that_end_for_reasons_outside_make_nobody_suspect) {
+BOOST_AUTO_TEST_CASE(engines_that_end_for_external_reasons_create_no_suspects) {
   add(1);
   for (int i = 0; i < 10; ++i) {
     BOOST_TEST((submitted() == Ids{1}));
@@ -240,7 +240,7 @@ BOOST_AUTO_TEST_CASE(engines_that_end_for_reasons_outside_make_nobody_suspect) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(kills_harm_no_request_that_goes_on_between_them) {
+BOOST_AUTO_TEST_CASE(kills_do_not_fail_requests_that_make_progress_between_them) {
   const std::vector<TokenId> progress(RequestJournal::kMinProgress);
   add(1);
   add(2);
@@ -296,7 +296,7 @@ BOOST_AUTO_TEST_CASE(a_request_that_gets_a_token_before_each_kill_fails_later) {
   BOOST_TEST(num_kills == 16);
 }
 
-BOOST_AUTO_TEST_CASE(who_saw_two_crashes_runs_alone_and_ends_with_the_third) {
+BOOST_AUTO_TEST_CASE(a_request_with_two_crashes_runs_alone_and_fails_at_the_third) {
   add(1);
   add(2);
   BOOST_TEST((submitted() == Ids{1, 2}));
@@ -323,7 +323,7 @@ BOOST_AUTO_TEST_CASE(who_saw_two_crashes_runs_alone_and_ends_with_the_third) {
   BOOST_TEST((submitted() == Ids{3, 4}));
 }
 
-BOOST_AUTO_TEST_CASE(a_suspect_whose_client_leaves_makes_room_for_the_next) {
+BOOST_AUTO_TEST_CASE(an_aborted_suspect_is_replaced_by_the_next) {
   for (const std::uint64_t id : {1, 2, 3}) add(id);
   for (int i = 0; i < 2; ++i) {
     BOOST_TEST((submitted() == Ids{1, 2, 3}));
@@ -380,7 +380,7 @@ using Submitted = std::vector<std::pair<std::size_t, std::uint64_t>>;
 
 BOOST_FIXTURE_TEST_SUITE(request_journal_of_groups, TwoGroups)
 
-BOOST_AUTO_TEST_CASE(requests_of_a_lost_group_go_on_in_another_one_at_once) {
+BOOST_AUTO_TEST_CASE(requests_of_a_lost_group_continue_in_another_one_at_once) {
   add(1, 1);
   add(2, 0);
   add(3, 1);
@@ -418,7 +418,7 @@ BOOST_AUTO_TEST_CASE(a_closed_group_gets_nothing_and_keeps_what_it_has) {
   BOOST_TEST((submitted() == Submitted{{1, 2}, {1, 3}}));
 }
 
-BOOST_AUTO_TEST_CASE(suspects_run_alone_in_a_group_while_the_others_go_on) {
+BOOST_AUTO_TEST_CASE(suspects_run_alone_in_a_group_while_the_others_continue) {
   add(1, 1);
   add(2, 0);
   BOOST_TEST((submitted() == Submitted{{1, 1}, {0, 2}}));

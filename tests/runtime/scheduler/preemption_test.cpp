@@ -38,7 +38,7 @@ struct Urgency : SchedulerFixture {
   }
 };
 
-BOOST_AUTO_TEST_CASE(an_urgent_request_takes_the_place_of_the_least_urgent_one) {
+BOOST_AUTO_TEST_CASE(an_urgent_request_preempts_the_least_urgent_one) {
   Urgency f;
   const RequestId middle = f.add_with(5), low = f.add_with(9);
   f.step(), f.step();
@@ -167,17 +167,17 @@ struct Victims : SchedulerFixture {
   }
 };
 
-BOOST_AUTO_TEST_CASE(the_last_to_come_gives_way) {
+BOOST_AUTO_TEST_CASE(the_latest_request_is_preempted) {
   BOOST_TEST(
       (Victims(PreemptionVictim::kLast).first_victims() == std::vector<RequestId>{RequestId{2}}));
 }
 
-BOOST_AUTO_TEST_CASE(or_who_loses_the_least_work) {
+BOOST_AUTO_TEST_CASE(or_the_request_with_the_least_lost_work) {
   BOOST_TEST((Victims(PreemptionVictim::kLeastWork).first_victims() ==
               std::vector<RequestId>{RequestId{1}}));
 }
 
-BOOST_AUTO_TEST_CASE(what_was_found_in_the_cache_is_no_work_of_the_request) {
+BOOST_AUTO_TEST_CASE(cache_hits_do_not_count_as_work_of_the_request) {
   Victims f(PreemptionVictim::kLeastWork);
   EngineCoreRequest shared = f.request(32, 1);
   EngineCoreRequest again = shared;

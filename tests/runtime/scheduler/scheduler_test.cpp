@@ -119,7 +119,7 @@ class SlowPort final : public KVCachePort {
   KVCacheManager& manager_;
 };
 
-BOOST_AUTO_TEST_CASE(a_step_goes_on_when_the_answer_arrives_and_may_be_dropped_before) {
+BOOST_AUTO_TEST_CASE(a_step_continues_when_the_reply_arrives_and_may_be_dropped_before) {
   KVCacheSettings settings;
   settings.groups = {KVCacheGroup{.spec = {.block_size = 16}}};
   settings.num_blocks = 10;

@@ -21,7 +21,7 @@ ModelRunnerOutput result(const Ids& ids, std::int32_t num_sampled = 1) {
   return {.ids = ids, .num_sampled = std::vector<std::int32_t>(ids.size(), num_sampled)};
 }
 
-BOOST_AUTO_TEST_CASE(one_failure_makes_nobody_suspect) {
+BOOST_AUTO_TEST_CASE(one_failure_creates_no_suspects) {
   Suspects suspects;
   BOOST_TEST(!suspects.record_failure(ids({1, 2})));
   BOOST_TEST(!suspects.current());

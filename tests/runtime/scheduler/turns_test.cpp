@@ -29,7 +29,7 @@ struct Bypass : SchedulerFixture {
   std::vector<RequestId> small_ones;
 };
 
-BOOST_AUTO_TEST_CASE(without_bypass_nobody_passes_who_does_not_fit) {
+BOOST_AUTO_TEST_CASE(without_bypass_no_request_overtakes_one_that_does_not_fit) {
   Bypass f(0);
   f.crowd();
   for (int i = 0; i < 4; ++i) BOOST_TEST(f.step().scheduled_ids.size() == 1u);
@@ -107,7 +107,7 @@ BOOST_AUTO_TEST_CASE(no_random_workload_passes_anybody_too_often) {
 
 // ---- fair shares --------------------------------------------------------------------------------
 
-BOOST_AUTO_TEST_CASE(who_comes_back_has_saved_nothing_up) {
+BOOST_AUTO_TEST_CASE(a_tenant_that_returns_has_no_credit_for_idle_time) {
   FairShare share;
   share.enter(1);
   share.serve(1, 100, 50);
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(who_comes_back_has_saved_nothing_up) {
   BOOST_TEST(share.served(3) == 2200);
 }
 
-BOOST_AUTO_TEST_CASE(who_has_been_served_much_does_not_start_at_less_than_that) {
+BOOST_AUTO_TEST_CASE(a_tenant_that_was_served_much_keeps_its_counter_when_it_returns) {
   FairShare share;
   share.enter(1);
   share.enter(2);
@@ -192,7 +192,7 @@ BOOST_AUTO_TEST_CASE(slots_of_one_step_are_shared_too) {
   BOOST_TEST(admitted[2] == 2);
 }
 
-BOOST_AUTO_TEST_CASE(when_blocks_run_out_the_tenant_served_most_gives_way) {
+BOOST_AUTO_TEST_CASE(when_blocks_run_out_the_most_served_tenant_is_preempted) {
   Fair f(4, 12);
   const RequestId modest = f.add_for(2, 16, 24);
   for (int i = 0; i < 2; ++i) f.add_for(1, 12, 24);
@@ -219,7 +219,7 @@ BOOST_AUTO_TEST_CASE(a_preempted_request_is_paid_for_once) {
 }
 
 /// Two tenants that always want more get the same, whatever the sizes of their requests.
-BOOST_AUTO_TEST_CASE(what_two_busy_tenants_get_stays_close) {
+BOOST_AUTO_TEST_CASE(the_service_of_two_busy_tenants_stays_close) {
   const std::uint32_t first_seed = std::random_device{}();
   BOOST_TEST_MESSAGE("first seed " << first_seed);
   for (std::uint32_t seed = first_seed; seed < first_seed + 20; ++seed) {

@@ -30,7 +30,7 @@ struct Fixture {
 
 BOOST_FIXTURE_TEST_SUITE(work_queue, Fixture)
 
-BOOST_AUTO_TEST_CASE(a_worker_is_left_for_what_is_short) {
+BOOST_AUTO_TEST_CASE(a_worker_is_reserved_for_short_work) {
   const auto a = add(kLong), b = add(20 * kLong);
   BOOST_TEST((start() == Numbers{a}));
   for (int i = 0; i < 10; ++i) {  // many short ones while the long one goes on
@@ -43,7 +43,7 @@ BOOST_AUTO_TEST_CASE(a_worker_is_left_for_what_is_short) {
   BOOST_TEST((start() == Numbers{b}));
 }
 
-BOOST_AUTO_TEST_CASE(what_is_long_begins_however_much_short_work_comes) {
+BOOST_AUTO_TEST_CASE(long_work_is_not_starved_by_short_work) {
   add(kShort);
   add(kShort);
   start();
@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(the_tenant_that_was_served_least_comes_first) {
   BOOST_TEST((start() == Numbers{first[1]}));
 }
 
-BOOST_AUTO_TEST_CASE(what_a_tenant_has_at_workers_counts_already) {
+BOOST_AUTO_TEST_CASE(work_in_progress_of_a_tenant_already_counts) {
   WorkQueue many(3);
   many.add({.number = 0, .tenant = 1, .num_bytes = kLong}, 0);
   BOOST_TEST(many.start_next(0).has_value());
@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(one_worker_keeps_the_order) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(what_waits_can_be_removed_and_what_runs_stays) {
+BOOST_AUTO_TEST_CASE(queued_work_can_be_removed_and_running_work_stays) {
   const auto a = add(kShort), b = add(kShort), c = add(kShort);
   start();
   BOOST_TEST(queue.num_waiting() == 1u);
@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(what_waits_can_be_removed_and_what_runs_stays) {
   BOOST_TEST(queue.finish(1, now) == b);
 }
 
-BOOST_AUTO_TEST_CASE(whatever_comes_in_whatever_order_all_of_it_runs_once_and_nobody_is_left_out) {
+BOOST_AUTO_TEST_CASE(in_any_order_all_work_runs_once_and_none_is_starved) {
   for (std::uint32_t seed = 1; seed <= 200; ++seed) {
     BOOST_TEST_CONTEXT("seed " << seed) {
       std::mt19937 random(seed);
@@ -270,7 +270,7 @@ BOOST_AUTO_TEST_CASE(many_clients_of_a_tenant_take_nothing_from_another_tenant) 
   BOOST_TEST((start() == Numbers{other}));
 }
 
-BOOST_AUTO_TEST_CASE(a_client_that_comes_back_has_saved_nothing_up) {
+BOOST_AUTO_TEST_CASE(a_client_that_returns_has_no_credit_for_idle_time) {
   const auto send = [&](std::uint32_t client) {
     queue.add({.number = next, .tenant = 0, .client = client, .num_bytes = kShort}, now);
     return next++;

@@ -43,7 +43,7 @@ std::string verdict_of_message(std::string_view types, const std::string& values
 
 BOOST_AUTO_TEST_SUITE(frame_gate)
 
-BOOST_AUTO_TEST_CASE(what_nodes_say_to_each_other_passes) {
+BOOST_AUTO_TEST_CASE(messages_between_nodes_pass) {
   const std::string exit = handle_of(7, kPeer) + error_of(2);
   const std::vector<std::string> frames = {
       frame_of({.operation = 1, .flags = 2}, node_of(kPeer)),
@@ -97,11 +97,11 @@ BOOST_AUTO_TEST_CASE(a_length_takes_no_memory_before_the_bytes_come) {
 
 BOOST_AUTO_TEST_CASE(the_handshake_comes_first_once_and_from_the_right_side) {
   const std::string beat = frame_of({.operation = 6});
-  BOOST_TEST(verdict(beat) == "malformed frame: no handshake before it");
-  BOOST_TEST(verdict(beat, Side::kConnects) == "malformed frame: no handshake before it");
-  BOOST_TEST(verdict(kServerHello) == "malformed frame: the other side's handshake");
+  BOOST_TEST(verdict(beat) == "malformed frame: no preceding handshake");
+  BOOST_TEST(verdict(beat, Side::kConnects) == "malformed frame: no preceding handshake");
+  BOOST_TEST(verdict(kServerHello) == "malformed frame: a handshake of the wrong side");
   BOOST_TEST(verdict(kClientHello, Side::kConnects) ==
-             "malformed frame: the other side's handshake");
+             "malformed frame: a handshake of the wrong side");
   BOOST_TEST(verdict(kServerHello + kServerHello, Side::kConnects) ==
              "malformed frame: a second handshake");
   // The 32 bytes of a handshake without content.
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(the_handshake_comes_first_once_and_from_the_right_side) {
     BOOST_TEST(verdict(frame_of({.operation = 1}, payload)) != "");
   }
   BOOST_TEST(verdict_of({.operation = 1}, node_of('o')) ==
-             "malformed frame: in the name of another node");
+             "malformed frame: from a different node");
   for (std::size_t size = 0; size < kServerHello.size() - kFrameHeaderBytes; ++size) {
     const std::string cut = kServerHello.substr(kFrameHeaderBytes, size);
     BOOST_TEST(verdict(frame_of({.operation = 0, .data = 3}, cut), Side::kConnects) != "");
@@ -131,7 +131,7 @@ BOOST_AUTO_TEST_CASE(headers_that_cannot_be_end_the_connection) {
              "malformed frame: a message for another node");
   BOOST_TEST(verdict_of({.operation = 2, .flags = 4, .destination = 5}, message) ==
              "malformed frame: flags 4");
-  BOOST_TEST(verdict_of({.operation = 2}, message) == "malformed frame: an actor that is none");
+  BOOST_TEST(verdict_of({.operation = 2}, message) == "malformed frame: an invalid actor");
   BOOST_TEST(verdict_of({.operation = 2, .flags = 1, .destination = 5}, message) ==
              "malformed frame: a message to an actor by its name");
   BOOST_TEST(verdict_of({.operation = 6}, "x") == "malformed frame: a length of 1");
@@ -139,10 +139,10 @@ BOOST_AUTO_TEST_CASE(headers_that_cannot_be_end_the_connection) {
   BOOST_TEST(verdict_of({.operation = 2, .destination = 5}) == "malformed frame: a length of 0");
   BOOST_TEST(verdict_of({.operation = 4, .destination = 5}, node_of(kPeer)) != "");
   BOOST_TEST(verdict_of({.operation = 4, .destination = 5}, node_of(kPeer) + node_of('o')) ==
-             "malformed frame: news for another node");
+             "malformed frame: a notification for another node");
   BOOST_TEST(
       verdict_of({.operation = 5, .source = 5}, node_of('o') + node_of(kSelf) + error_of(1)) ==
-      "malformed frame: in the name of another node");
+      "malformed frame: from a different node");
 }
 
 BOOST_AUTO_TEST_CASE(messages_consist_of_known_types_and_are_whole) {
@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(messages_consist_of_known_types_and_are_whole) {
     BOOST_TEST(verdict_of_message(kStepTypes, values.substr(0, size)) != "");
   BOOST_TEST(verdict_of_message(kStepTypes, values + "x") != "");
   BOOST_TEST(verdict_of_message("+Unknown", number_of(0, 4)) ==
-             "malformed frame: a message with a 'Unknown' that is none");
+             "malformed frame: a message with an invalid 'Unknown'");
   BOOST_TEST(verdict_of_message("+Step", number_of(0xffffffff, 4)) != "");
   BOOST_TEST(verdict_of_message("+Actors", std::string("\xff\xff\xff\xff\x0f", 5)) != "");
   BOOST_TEST(verdict_of_message("+Actors", std::string(100, '\xff')) != "");
@@ -168,12 +168,13 @@ BOOST_AUTO_TEST_CASE(messages_consist_of_known_types_and_are_whole) {
                                 number_of(901, 8) + number_of(902, 8) + text_of("info")) != "");
   BOOST_TEST(verdict_of({.operation = 2, .destination = 5},
                         number_of(1, 1) + handle_of(3, kPeer) + message_of("", "").substr(1)) ==
-             "malformed frame: a message by way of other actors");
+             "malformed frame: a message with forwarding actors");
   // CAF ends an actor that hears of an error it has not asked for.
   BOOST_TEST(verdict_of_message("+@error", error_of(3)) ==
-             "malformed frame: a message '+@error' unasked");
-  BOOST_TEST(verdict_of_message("", "") == "malformed frame: a message '' unasked");
-  BOOST_TEST(verdict_of_message("+@unit", "") == "malformed frame: a message '+@unit' unasked");
+             "malformed frame: an unsolicited message '+@error'");
+  BOOST_TEST(verdict_of_message("", "") == "malformed frame: an unsolicited message ''");
+  BOOST_TEST(verdict_of_message("+@unit", "") ==
+             "malformed frame: an unsolicited message '+@unit'");
   // An error in an error in an error ...
   std::string deep = error_of(1);
   for (int i = 0; i < 20; ++i) {
@@ -181,10 +182,10 @@ BOOST_AUTO_TEST_CASE(messages_consist_of_known_types_and_are_whole) {
   }
   BOOST_TEST(verdict_of({.operation = 2, .data = kAnswer, .destination = 5},
                         message_of("+@error", deep)) ==
-             "malformed frame: a message with a '@error' that is none");
+             "malformed frame: a message with an invalid '@error'");
 }
 
-BOOST_AUTO_TEST_CASE(a_node_whose_actors_no_other_may_end_refuses_it) {
+BOOST_AUTO_TEST_CASE(a_node_can_reject_exit_messages_of_other_nodes) {
   const std::string frame = frame_of({.operation = 2, .destination = 5},
                                      message_of("+@exit", handle_of(7, kPeer) + error_of(2)));
   BOOST_TEST(verdict(kClientHello + frame) == "");
@@ -195,7 +196,7 @@ BOOST_AUTO_TEST_CASE(a_node_whose_actors_no_other_may_end_refuses_it) {
   FrameGate gate(std::make_shared<Pieces>(all, all.size()), std::move(check));
   std::string buffer(all.size(), '\0');
   BOOST_TEST(!gate.read(buffer).has_value());
-  BOOST_TEST(gate.error() == "malformed frame: a message '+@exit' unasked");
+  BOOST_TEST(gate.error() == "malformed frame: an unsolicited message '+@exit'");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -36,7 +36,7 @@ std::string answer_to(std::string_view bytes) {
 
 BOOST_AUTO_TEST_SUITE(secret_session)
 
-BOOST_AUTO_TEST_CASE(who_knows_the_secret_is_let_in_on_both_sides) {
+BOOST_AUTO_TEST_CASE(peers_with_the_same_secret_accept_each_other) {
   Pair pair("secret", "secret");
   BOOST_TEST(pair.acceptor.write(std::string_view("first word")).value() == 10u);
   BOOST_TEST(!pair.acceptor.established());
@@ -47,18 +47,18 @@ BOOST_AUTO_TEST_CASE(who_knows_the_secret_is_let_in_on_both_sides) {
   BOOST_TEST(read_some(pair.acceptor, pair.connector) == "back");
 }
 
-BOOST_AUTO_TEST_CASE(who_does_not_know_it_is_told_nothing) {
+BOOST_AUTO_TEST_CASE(a_peer_without_the_secret_gets_no_proof) {
   Pair pair("guess", "secret");
   static_cast<void>(pair.acceptor.write(std::string_view("first word")));
   BOOST_TEST(pair.connector.read({}).has_value());  // hears the challenge and answers it
   BOOST_TEST(!pair.acceptor.read({}).has_value());
-  BOOST_TEST(pair.acceptor.error() == "it does not know the secret");
+  BOOST_TEST(pair.acceptor.error() == "the peer does not know the secret");
   BOOST_TEST(!pair.acceptor.established());
   BOOST_TEST(pair.connector.read({}).value() == 0u);  // no answer, and no word
   BOOST_TEST(!pair.connector.established());
 }
 
-BOOST_AUTO_TEST_CASE(whoever_accepts_has_to_know_it_too) {
+BOOST_AUTO_TEST_CASE(the_accepting_side_must_know_the_secret_too) {
   const auto sockets = make_socket_pair();
   SecretSession connector("secret", sockets[0].get(), Side::kConnects);
   const std::string challenge = "TROUPE/1" + std::string(32, 'c');
@@ -69,21 +69,22 @@ BOOST_AUTO_TEST_CASE(whoever_accepts_has_to_know_it_too) {
   // Its own answer, sent back.
   BOOST_TEST(send(sockets[1].get(), hello.data() + 40, 32, 0) == 32);
   BOOST_TEST(!connector.read({}).has_value());
-  BOOST_TEST(connector.error() == "it does not know the secret");
+  BOOST_TEST(connector.error() == "the peer does not know the secret");
 }
 
 BOOST_AUTO_TEST_CASE(a_frame_that_comes_instead_of_the_handshake_ends_the_connection) {
   const std::string forged = std::string(8, '\0') + std::string(8, '\xff') + std::string(8, '\0') +
                              std::string("\x80\0\0\0\0\0\0\0", 8);
-  BOOST_TEST(answer_to(forged) == "it is no node, or one of another version");
-  BOOST_TEST(answer_to(std::string(1, '\0')) == "it is no node, or one of another version");
-  BOOST_TEST(answer_to("GET / HTTP/1.1\r\n\r\n") == "it is no node, or one of another version");
-  BOOST_TEST(answer_to("TROUPE/2") == "it is no node, or one of another version");
+  BOOST_TEST(answer_to(forged) == "the peer is not a node, or has another version");
+  BOOST_TEST(answer_to(std::string(1, '\0')) == "the peer is not a node, or has another version");
+  BOOST_TEST(answer_to("GET / HTTP/1.1\r\n\r\n") ==
+             "the peer is not a node, or has another version");
+  BOOST_TEST(answer_to("TROUPE/2") == "the peer is not a node, or has another version");
   BOOST_TEST(answer_to("TROUPE/1").empty());  // the rest may come
-  BOOST_TEST(answer_to("TROUPE/1" + std::string(64, 'x')) == "it does not know the secret");
+  BOOST_TEST(answer_to("TROUPE/1" + std::string(64, 'x')) == "the peer does not know the secret");
 }
 
-BOOST_AUTO_TEST_CASE(nobody_fills_the_memory_before_the_handshake) {
+BOOST_AUTO_TEST_CASE(data_before_the_handshake_is_limited) {
   Pair pair("secret", "secret");
   const std::string much(Session::kMaxEarlyBytes, 'x');
   BOOST_TEST(pair.acceptor.write(much).value() == much.size());
@@ -99,7 +100,7 @@ bool is_open(const FileDescriptor& end) {
   return recv(end.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) != 0;
 }
 
-BOOST_AUTO_TEST_CASE(the_oldest_makes_room_and_who_has_shown_himself_is_left_alone) {
+BOOST_AUTO_TEST_CASE(the_oldest_handshake_is_dropped_and_authenticated_peers_are_kept) {
   Handshakes handshakes(2, std::chrono::hours(1));
   Pair established("secret", "secret");
   handshakes.add(std::shared_ptr<Session>(&established.acceptor, [](Session*) {}),
@@ -120,7 +121,7 @@ BOOST_AUTO_TEST_CASE(the_oldest_makes_room_and_who_has_shown_himself_is_left_alo
   BOOST_TEST(handshakes.num_pending() == 1u);
 }
 
-BOOST_AUTO_TEST_CASE(who_says_nothing_is_shut_out_in_time) {
+BOOST_AUTO_TEST_CASE(silent_connections_are_closed_in_time) {
   Handshakes handshakes(2, std::chrono::milliseconds(1));
   const auto sockets = make_socket_pair();
   const auto session = std::make_shared<SecretSession>("secret", sockets[1].get(), Side::kAccepts);

@@ -234,7 +234,7 @@ BOOST_AUTO_TEST_CASE(a_reader_that_comes_late_misses_nothing) {
   BOOST_TEST(read_text(*reader) == "two");
 }
 
-BOOST_AUTO_TEST_CASE(who_waits_for_a_message_waits_no_longer_than_asked) {
+BOOST_AUTO_TEST_CASE(a_read_waits_no_longer_than_its_deadline) {
   const auto ring = make_ring();
   const auto writer = writer_of(ring);
   const auto reader = reader_of(ring);
@@ -243,7 +243,7 @@ BOOST_AUTO_TEST_CASE(who_waits_for_a_message_waits_no_longer_than_asked) {
   BOOST_TEST((std::chrono::steady_clock::now() >= deadline));
 }
 
-BOOST_AUTO_TEST_CASE(a_slow_reader_fails_the_write_and_is_named_and_what_follows_arrives) {
+BOOST_AUTO_TEST_CASE(a_slow_reader_fails_the_write_which_names_it_and_later_messages_arrive) {
   const auto ring = make_ring({.num_readers = 2, .num_chunks = 2, .chunk_bytes = 64});
   const auto writer = writer_of(ring);
   const auto quick = reader_of(ring, 0);
@@ -306,7 +306,7 @@ BOOST_AUTO_TEST_CASE(closing_wakes_a_waiting_writer) {
   BOOST_TEST((writing.get().code == ErrorCode::kAborted));
 }
 
-BOOST_AUTO_TEST_CASE(a_detached_reader_holds_up_nobody_and_learns_of_it) {
+BOOST_AUTO_TEST_CASE(a_detached_reader_blocks_nobody_and_gets_an_error) {
   const auto ring = make_ring({.num_readers = 2, .num_chunks = 2});
   const auto writer = writer_of(ring);
   const auto reader = reader_of(ring, 0);
@@ -330,7 +330,7 @@ BOOST_AUTO_TEST_CASE(a_detached_reader_holds_up_nobody_and_learns_of_it) {
   BOOST_TEST(mentions(error, "reader 1"));
 }
 
-BOOST_AUTO_TEST_CASE(what_a_reader_was_detached_from_in_the_middle_is_void) {
+BOOST_AUTO_TEST_CASE(a_message_during_which_its_reader_was_detached_is_invalid) {
   const auto ring = make_ring();
   const auto writer = writer_of(ring);
   const auto reader = reader_of(ring);
@@ -340,7 +340,7 @@ BOOST_AUTO_TEST_CASE(what_a_reader_was_detached_from_in_the_middle_is_void) {
   BOOST_TEST((read.error().code == ErrorCode::kAborted));
 }
 
-BOOST_AUTO_TEST_CASE(a_ring_without_readers_left_says_so) {
+BOOST_AUTO_TEST_CASE(a_ring_without_readers_reports_it) {
   const auto ring = make_ring({.num_readers = 2, .num_chunks = 2});
   const auto writer = writer_of(ring);
   write_text(*writer, "1");
@@ -509,7 +509,7 @@ BOOST_AUTO_TEST_CASE(readers_in_other_processes_get_every_message) {
   BOOST_TEST((files_in_shared_memory() == before));
 }
 
-BOOST_AUTO_TEST_CASE(a_killed_reader_holds_up_nobody) {
+BOOST_AUTO_TEST_CASE(a_killed_reader_blocks_nobody) {
   constexpr std::uint64_t kCount = 2000;
   const auto ring = make_ring({.num_readers = 2, .num_chunks = 4, .chunk_bytes = 256});
   Child living([&] { return read_all_numbered(ring->name(), 0, kCount, 1000); });

@@ -125,7 +125,7 @@ BOOST_FIXTURE_TEST_CASE(a_worker_that_is_detached_learns_of_it, Fixture) {
   BOOST_TEST((engine->receive(0, patient()).error().code == ErrorCode::kAborted));
 }
 
-BOOST_FIXTURE_TEST_CASE(a_send_that_fails_names_the_ranks_and_who_is_gone, Fixture) {
+BOOST_FIXTURE_TEST_CASE(a_failed_send_names_the_ranks_and_the_reader_that_ended, Fixture) {
   second.reset();
   for (int i = 0; i < 4; ++i) BOOST_REQUIRE(engine->send(JoinGroup{}, now()).ok());
   const auto sent = engine->send(JoinGroup{}, now());

@@ -78,7 +78,7 @@ BOOST_AUTO_TEST_CASE(what_is_written_before_the_handshake_arrives_after_it) {
   BOOST_TEST(read_some(pair.acceptor, pair.connector) == hello);
 }
 
-BOOST_AUTO_TEST_CASE(nobody_fills_the_memory_before_the_handshake) {
+BOOST_AUTO_TEST_CASE(data_before_the_handshake_is_limited) {
   const auto context = certificates().context("node");
   Pair pair(context, context);
   const std::string much(TlsSession::kMaxEarlyBytes, 'x');
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(nobody_fills_the_memory_before_the_handshake) {
   BOOST_TEST(pair.acceptor.error() == "more than 65536 bytes before the handshake");
 }
 
-BOOST_AUTO_TEST_CASE(a_stranger_is_refused_and_harms_nobody_else) {
+BOOST_AUTO_TEST_CASE(a_peer_with_a_foreign_certificate_is_rejected_and_others_are_unaffected) {
   const auto ours = certificates().context("node");
   const auto other = certificates().context("other/stranger");
   Pair healthy(ours, ours);
@@ -116,7 +116,7 @@ BOOST_AUTO_TEST_CASE(the_end_of_a_peer_is_no_error) {
   BOOST_TEST(read_some(pair.acceptor, pair.connector).starts_with("over: "));
 }
 
-BOOST_AUTO_TEST_CASE(files_that_are_of_no_use_are_refused_with_the_reason) {
+BOOST_AUTO_TEST_CASE(invalid_files_are_rejected_with_the_reason) {
   TlsFiles files = certificates().files("node");
   files.certificate += "x";
   BOOST_TEST(TlsContext::load(files).error().message.find("No such file") != std::string::npos);
@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(files_that_are_of_no_use_are_refused_with_the_reason) {
                  "unable to get local issuer certificate") != std::string::npos);
 }
 
-BOOST_AUTO_TEST_CASE(a_certificate_that_is_renewed_is_shown_from_then_on) {
+BOOST_AUTO_TEST_CASE(a_renewed_certificate_is_used_for_new_connections) {
   const TlsFiles files = certificates().files("renewed");
   certificates().make("", "renewed");
   const auto source = TlsSource::open(files).value();

@@ -346,13 +346,13 @@ BOOST_AUTO_TEST_CASE(a_model_in_parts_is_opened_by_the_name_of_any) {
     return text.find(part) != std::string::npos;
   };
   const fs::path renamed = temporary.write("y.gguf", model.file(0));
-  BOOST_TEST(says(error(renamed), "its name says part 1 of 1, split.no and split.count say 1 of 3"),
+  BOOST_TEST(says(error(renamed), "the name says part 1 of 1, split.no and split.count say 1 of 3"),
              error(renamed));
   temporary.write(parts[1].filename().string(), model.file(2));
-  BOOST_TEST(says(error(parts[0]), "its name says part 2 of 3, split.no and split.count say 3"),
+  BOOST_TEST(says(error(parts[0]), "the name says part 2 of 3, split.no and split.count say 3"),
              error(parts[0]));
   fs::remove(parts[1]);
-  BOOST_TEST(error(parts[0]) == parts[1].string() + " is missing: part 2 of the model's 3");
+  BOOST_TEST(error(parts[0]) == parts[1].string() + " not found: part 2 of the model's 3");
 }
 
 BOOST_AUTO_TEST_CASE(the_vocabulary_in_a_file_cuts_text_as_tokenizer_json_does) {
@@ -402,18 +402,18 @@ BOOST_AUTO_TEST_CASE(files_that_are_damaged_are_refused_with_the_reason) {
     BOOST_TEST((error.starts_with("x.gguf: ") && error.find(reason) != std::string::npos),
                "\"" << error << "\" does not say: " << reason);
   };
-  expect("GGML" + good.substr(4), "does not start with GGUF");
-  expect(GgufWriter(1).bytes(), "version 1 is not supported, 2 and 3 are");
+  expect("GGML" + good.substr(4), "not a GGUF file");
+  expect(GgufWriter(1).bytes(), "version 1 is not supported, only 2 and 3");
   BOOST_TEST(error_of(GgufWriter(2).bytes()) == "");
-  expect(one_tensor(GgmlType::kQ8_0, {2, 8}, 64).bytes(), "no whole Q8_0 blocks of 32");
+  expect(one_tensor(GgmlType::kQ8_0, {2, 8}, 64).bytes(), "not whole Q8_0 blocks of 32");
   expect(one_tensor(static_cast<GgmlType>(17), {256}, 74).bytes(),
          "its type is IQ2_XS, supported are F32, F16, BF16, Q4_0");
-  expect(one_tensor(GgmlType::kF32, {2, 80}, 64).bytes(), "640 bytes at 0 do not lie in");
+  expect(one_tensor(GgmlType::kF32, {2, 80}, 64).bytes(), "640 bytes at 0 are outside of");
   expect(one_tensor(GgmlType::kF32, {1 << 30, 1 << 30, 1 << 30}, 64).bytes(), "overflows");
   expect(one_tensor(GgmlType::kF32, {1, 1, 1, 1, 1}, 64).bytes(), "5 dimensions");
   GgufWriter twice = one_tensor(GgmlType::kF32, {1}, 4);
   twice.add("general.architecture", "llama");
-  expect(twice.bytes(), "\"general.architecture\" is there twice");
+  expect(twice.bytes(), "\"general.architecture\" is defined twice");
   for (const std::uint32_t alignment : {0, 4, 12, 1 << 17}) {
     GgufWriter aligned = one_tensor(GgmlType::kF32, {1}, 4);
     aligned.add("general.alignment", alignment);
@@ -581,7 +581,7 @@ BOOST_AUTO_TEST_CASE(layers_of_gemma3_have_windows_as_the_file_says) {
   });
   BOOST_REQUIRE(!uneven.ok());
   BOOST_TEST(uneven.error().message.find(
-                 "\"gemma3.attention.head_count_kv\" differs from layer to layer") !=
+                 "\"gemma3.attention.head_count_kv\" differs between layers") !=
              std::string::npos);
 }
 
