@@ -172,11 +172,9 @@ void connect_router(Self self, const RequestRouterActor& router) {
 }
 
 /// What it had goes on in the next one.
-void lose_router(Self self, const caf::down_msg& down) {
+void lose_router(Self self, const std::string& why) {
   FrontendState& frontend = state(self);
-  if (!frontend.router || frontend.router.address() != down.source) return;
-  const caf::error reason =
-      exit_reason_of("the request router is gone: " + to_text(down.reason, self->system()));
+  const caf::error reason = exit_reason_of("the request router is gone: " + why);
   if (!frontend.journal) return self->quit(reason);
   frontend.router = nullptr;
   frontend.port->set_healthy(false);
@@ -222,10 +220,15 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
   frontend.logged.resize(frontend.metrics->num_engines());
   frontend.port = std::make_unique<FrontendPort>(self->system());
   if (router.node() != self->node()) frontend.journal = std::make_unique<OwnJournal>();
-  self->set_down_handler([self](const caf::down_msg& down) { lose_router(self, down); });
+  self->set_down_handler([self](const caf::down_msg& down) {
+    if (state(self).router && state(self).router.address() == down.source)
+      lose_router(self, to_text(down.reason, self->system()));
+  });
   connect_router(self, router);
   return {
       [self](const Listen&) -> caf::result<Listening> {
+        // Another Supervisor asks where.
+        if (const auto& server = state(self).server) return Listening{.port = server->port()};
         state(self).listening = self->make_response_promise<Listening>();
         auto promise = state(self).listening;
         open_port(self);
@@ -265,7 +268,10 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         frontend.metrics->observe_resubmissions(news.num_resubmitted);
       },
       [self](const RouterReady&, const ActorHandles& handles) {
-        connect_router(self, caf::actor_cast<RequestRouterActor>(handles.at(0)));
+        const auto router = caf::actor_cast<RequestRouterActor>(handles.at(0));
+        if (router == state(self).router) return;
+        if (state(self).router) lose_router(self, "another one has taken its place");
+        connect_router(self, router);
       },
       [self](const Drain& drain) -> caf::result<Drained> {
         FrontendState& frontend = state(self);

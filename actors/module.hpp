@@ -74,6 +74,10 @@ struct StartOptions {
 /// text, number, flag or list of those.
 [[nodiscard]] Result<StartOptions> start_options(const caf::actor_system_config& config);
 
+/// The Supervisor of an engine with these options and HTTP has died, but its processes have not, or
+/// not all: `start` takes them over.
+[[nodiscard]] bool can_resume(const StartOptions& options);
+
 /// A running engine. Destroying it does not stop it; `stop` does.
 struct Engine {
   SupervisorActor supervisor;

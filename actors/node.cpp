@@ -18,6 +18,7 @@
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/kv_events/publisher.hpp"
+#include "runtime/supervision/node_watch.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/transport/step_rings.hpp"
 
@@ -27,15 +28,11 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kJoinDeadline = 60s;
-/// A node that hears nothing waits longer than the Supervisor, which is to act first.
-constexpr double kSilenceFactor = 2;
-/// So long may the Supervisor take to end what depends on a process that is gone.
-constexpr std::int64_t kLinkTimeout_ns = 2'000'000'000;
-/// Where clients are connected, or their requests are kept, the other side has so many times as
-/// long to leave first.
-constexpr std::int64_t kFrontPatience = 3;
+/// Where clients are connected, or their requests are kept, the other side of a lost connection has
+/// so many times as long to leave first.
+constexpr double kFrontPatience = 3;
 /// The Frontend outlives the RequestRouter: another one has so many times as long to come.
-constexpr std::int64_t kRouterPatience = 10;
+constexpr double kRouterPatience = 10;
 
 /// What the heart sees of the node, and the node of the heart.
 struct Pulse {
@@ -69,22 +66,32 @@ HeartActor::behavior_type heart_behavior(HeartActor::stateful_pointer<HeartState
   }};
 }
 
+/// The latest actors of a role.
+struct RoleActors {
+  ActorHandles handles;
+  std::uint32_t incarnation = 0;  ///< of the group
+  std::uint64_t life = 0;         ///< of the RequestRouter
+};
+
 /// What the node runs of one group.
 struct GroupActors {
-  KVEventPublisherActor kv_event_publisher;               ///< null: nobody follows the cache
-  std::array<ActorHandles, kNumRoles> actors;             ///< the latest of each role
+  KVEventPublisherActor kv_event_publisher;  ///< null: nobody follows the cache
+  std::array<RoleActors, kNumRoles> actors;
   std::map<std::int32_t, caf::strong_actor_ptr> workers;  ///< by rank
   /// By rank: whom a Worker answers whose Executor is in another process of the host.
   std::map<std::int32_t, caf::strong_actor_ptr> remote_executors;
+  std::optional<GroupRecord> record;  ///< for the next Supervisor
 };
 
-/// An actor of this node and one of another that it sends to. The Supervisor sees processes end,
-/// but not that two of them have lost their connection: what they send is lost from then on.
-struct PeerLink {
-  caf::actor_addr actor;
-  caf::actor_addr peer;
-  std::int64_t patience = 1;  ///< times kLinkTimeout_ns
-  std::int64_t lost_ns = 0;   ///< when the peer became unreachable; 0: it is not
+/// Numbers of actors, for the core.
+class ActorNumbers {
+ public:
+  supervision::ActorId of(const caf::actor_addr& actor) {
+    return numbers_.try_emplace(actor, numbers_.size() + 1).first->second;
+  }
+
+ private:
+  std::map<caf::actor_addr, supervision::ActorId> numbers_;
 };
 
 struct NodeState {
@@ -94,13 +101,18 @@ struct NodeState {
   Options options;
   NodeConfig config;
   HeartActor heart;
-  SupervisorLink link;  ///< no Supervisor: it is in this process, and ends the node itself
+  SupervisorLink link;  ///< without a network the Supervisor is here, and ends the node itself
+  std::unique_ptr<supervision::NodeWatch> watch;
+  ActorNumbers numbers;
+  bool is_member = false;   ///< some Supervisor has accepted it
+  std::uint64_t epoch = 0;  ///< of the Supervisor that has accepted the node last
+  bool prepared = false;    ///< but for the tokenizer
+  bool has_tokenizer = false;
   std::shared_ptr<Pulse> pulse;
   std::shared_ptr<const Tokenizer> tokenizer;
   GenerationConfig generation;
   SamplingDefaults sampling;
   std::map<std::uint32_t, GroupActors> groups;  ///< what all of them share is kept in group 0
-  std::vector<PeerLink> links;                  ///< of what runs
   std::shared_ptr<std::atomic<bool>> released;  ///< told that nobody waits for its return
 };
 
@@ -305,7 +317,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
 void end_all(Self self) {
   NodeState& node = state(self);
   for (const auto& [number, group] : node.groups) {
-    for (const ActorHandles& role : group.actors) std::for_each(role.begin(), role.end(), end);
+    for (const RoleActors& role : group.actors)
+      std::for_each(role.handles.begin(), role.handles.end(), end);
     for (const auto& [rank, executor] : group.remote_executors) end(executor);
     for (const auto& [rank, worker] : group.workers) end(worker);
     if (group.kv_event_publisher) end(pointer(group.kv_event_publisher));
@@ -314,35 +327,49 @@ void end_all(Self self) {
   self->quit();
 }
 
+void check_later(Self self, double seconds) {
+  const NodeActor me = self;
+  send_after(self, from_seconds(seconds), me, CheckNodes{});
+}
+
+/// The Supervisor's process has died, or its connection has ended.
+void lose_supervisor(Self self, const std::string& reason) {
+  NodeState& node = state(self);
+  log_warning("the supervisor is gone", kv("node", node.config.name), kv("reason", reason));
+  node.link.supervisor = nullptr;
+  node.watch->supervisor_lost(now_seconds());
+  if (!node.is_member || node.options.topology.supervisor_timeout_s == 0) end_all(self);
+}
+
 /// What ends is no longer waited for; what cannot be reached has a while to be ended.
 void on_down(Self self, const caf::down_msg& down) {
   NodeState& node = state(self);
   if (node.link.supervisor && node.link.supervisor.address() == down.source) {
-    log_warning("the supervisor is gone", kv("node", node.config.name),
-                kv("reason", to_text(down.reason, self->system())));
-    return end_all(self);
+    return lose_supervisor(self, to_text(down.reason, self->system()));
   }
-  std::erase_if(node.links, [&](const PeerLink& link) { return link.actor == down.source; });
-  if (down.reason != caf::exit_reason::remote_link_unreachable) return;
-  for (PeerLink& link : node.links) {
-    if (link.peer == down.source) link.lost_ns = steady_ns();
-  }
+  const supervision::ActorId actor = node.numbers.of(down.source);
+  node.watch->forget_links(actor);
+  if (down.reason == caf::exit_reason::remote_link_unreachable)
+    node.watch->peer_unreachable(now_seconds(), actor);
 }
 
 void watch_links(Self self, const ActorHandles& actors, const ActorHandles& peers,
-                 std::int64_t patience) {
+                 double patience) {
+  NodeState& node = state(self);
+  const auto number_of = [&](const caf::strong_actor_ptr& actor) {
+    return node.numbers.of(caf::actor_cast<caf::actor_addr>(actor));
+  };
   for (const caf::strong_actor_ptr& peer : peers) {
     if (!peer || peer->node() == self->node()) continue;
     self->monitor(caf::actor_cast<caf::actor>(peer));
     for (const caf::strong_actor_ptr& actor : actors) {
       self->monitor(caf::actor_cast<caf::actor>(actor));
-      state(self).links.push_back({caf::actor_cast<caf::actor_addr>(actor),
-                                   caf::actor_cast<caf::actor_addr>(peer), patience});
+      node.watch->add_link(number_of(actor), number_of(peer), patience);
     }
   }
 }
 
-std::int64_t patience_for(const NodeState& node, Role role) {
+double patience_for(const NodeState& node, Role role) {
   if (role == Role::kFrontend) return kRouterPatience;
   const bool is_front = node.config.has(Role::kFrontend) || node.config.has(Role::kRequestRouter);
   return is_front ? kFrontPatience : 1;
@@ -352,59 +379,111 @@ std::int64_t patience_for(const NodeState& node, Role role) {
 void change_router(Self self, const ActorHandles& router) {
   NodeState& node = state(self);
   for (const auto& [number, group] : node.groups) {
-    const ActorHandles& frontend = group.actors[static_cast<std::size_t>(Role::kFrontend)];
+    const ActorHandles& frontend = group.actors[static_cast<std::size_t>(Role::kFrontend)].handles;
     if (frontend.empty()) continue;
-    const auto address = caf::actor_cast<caf::actor_addr>(frontend.front());
-    std::erase_if(node.links, [&](const PeerLink& link) { return link.actor == address; });
+    node.watch->forget_links(node.numbers.of(caf::actor_cast<caf::actor_addr>(frontend.front())));
     watch_links(self, frontend, router, kRouterPatience);
     send(self, caf::actor_cast<FrontendActor>(frontend.front()), RouterReady{}, router);
   }
 }
 
-/// Why this node is of no use any more; empty: it is.
-std::string cause_to_leave(const NodeState& node) {
-  const std::int64_t now = steady_ns();
-  const double silent_s = 1e-9 * static_cast<double>(now - node.pulse->heard_ns.load());
-  if (silent_s >= kSilenceFactor * node.options.topology.node_timeout_s)
-    return "the supervisor has been silent for " + std::to_string(silent_s) + " s";
-  const bool cut_off = std::any_of(node.links.begin(), node.links.end(), [&](const PeerLink& link) {
-    return link.lost_ns != 0 && now - link.lost_ns >= link.patience * kLinkTimeout_ns;
-  });
-  return cut_off ? "the connection with another node is lost" : "";
+// ---- The Supervisor, and the next one ----------------------------------------------------------
+
+/// What runs here, and what is known of it; `handles` get those of the actors.
+JoinNode inventory(const NodeState& node, ActorHandles& handles) {
+  JoinNode join{.version = TROUPE_VERSION,
+                .name = node.config.name,
+                .pid = getpid(),
+                .port = node.link.port,
+                .epoch = node.epoch,
+                .prepared = node.prepared,
+                .has_tokenizer = node.has_tokenizer};
+  for (const auto& [number, group] : node.groups) {
+    for (std::size_t role = 0; role < kNumRoles; ++role) {
+      const RoleActors& actors = group.actors[role];
+      for (const caf::strong_actor_ptr& handle : actors.handles) {
+        join.actors.push_back({.role = static_cast<Role>(role),
+                               .group = number,
+                               .incarnation = actors.incarnation,
+                               .life = actors.life});
+        handles.push_back(handle);
+      }
+    }
+    for (const auto& [rank, worker] : group.workers) {
+      join.actors.push_back({.is_worker = true, .group = number, .rank = rank});
+      handles.push_back(worker);
+    }
+    if (group.record) join.groups.push_back(*group.record);
+  }
+  return join;
 }
 
-void check_later(Self self) {
-  const NodeActor me = self;
-  send_after(self, 1s, me, CheckNodes{});
+void on_accepted(Self self, const NodeAccepted& accepted) {
+  NodeState& node = state(self);
+  NodeConnected connected;
+  for (const NodeAddress& address : accepted.peers) {
+    auto done = node.link.network->connect(address.host, address.port);
+    if (!done.ok() && !connected.error) connected.error = done.error();
+  }
+  send(self, node.link.supervisor, std::move(connected));
+  if (!node.watch->has_supervisor())
+    log_info("joined another supervisor", kv("node", node.config.name));
+  node.epoch = accepted.epoch;
+  node.pulse->heard_ns = steady_ns();
+  node.watch->joined(now_seconds());
+  if (!std::exchange(node.is_member, true)) check_later(self, 0);
 }
 
 void join(Self self) {
   NodeState& node = state(self);
   self->monitor(node.link.supervisor);
-  const auto give_up = [self](const std::string& why) {
-    log_error("the node cannot join", kv("node", state(self).config.name), kv("reason", why));
-    end_all(self);
+  const SupervisorActor supervisor = node.link.supervisor;
+  const auto fail = [self](const std::string& why, bool for_now) {
+    NodeState& node = state(self);
+    log_error("the node cannot join", kv("node", node.config.name), kv("reason", why));
+    if (!node.is_member || !for_now) return end_all(self);
+    node.link.supervisor = nullptr;  // what runs here goes on
   };
   const NodeActor me = self;
-  ask(self, node.link.supervisor, kJoinDeadline,
-      JoinNode{.version = TROUPE_VERSION,
-               .name = node.config.name,
-               .pid = getpid(),
-               .port = node.link.port},
-      ActorHandles{pointer(me), pointer(node.heart)})
+  ActorHandles handles = {pointer(me), pointer(node.heart)};
+  JoinNode question = inventory(node, handles);
+  ask(self, node.link.supervisor, kJoinDeadline, std::move(question), std::move(handles))
       .then(
-          [self, give_up](const NodeAccepted& accepted) {
-            if (accepted.error) return give_up(accepted.error->message);
-            NodeConnected connected;
-            for (const NodeAddress& address : accepted.peers) {
-              auto done = state(self).link.network->connect(address.host, address.port);
-              if (!done.ok() && !connected.error) connected.error = done.error();
-            }
-            send(self, state(self).link.supervisor, std::move(connected));
-            state(self).pulse->heard_ns = steady_ns();
-            check_later(self);
+          [self, fail, supervisor](const NodeAccepted& accepted) {
+            if (state(self).link.supervisor != supervisor) return;
+            if (!accepted.error) return on_accepted(self, accepted);
+            fail(accepted.error->message, accepted.error->code == ErrorCode::kUnavailable);
           },
-          [self, give_up](const caf::error& error) { give_up(to_text(error, self->system())); });
+          [self, fail, supervisor](const caf::error& error) {
+            if (state(self).link.supervisor == supervisor)
+              fail(to_text(error, self->system()), /*for_now=*/true);
+          });
+}
+
+/// Another Supervisor at the same address, if there is one.
+void find_supervisor(Self self) {
+  NodeState& node = state(self);
+  const TopologyOptions& topology = node.options.topology;
+  auto found = node.link.network->find_supervisor(
+      topology.supervisor_host, static_cast<std::uint16_t>(topology.supervisor_port));
+  if (!found.ok()) return log_debug("no supervisor", kv("reason", found.error().message));
+  node.link.supervisor = std::move(found).value();
+  join(self);
+}
+
+void check(Self self) {
+  using Action = supervision::NodeWatch::Action;
+  NodeState& node = state(self);
+  const bool joins = !node.watch->has_supervisor() && node.link.supervisor;
+  if (joins) return check_later(self, 1);
+  const auto decision =
+      node.watch->check(now_seconds(), 1e-9 * static_cast<double>(node.pulse->heard_ns.load()));
+  if (decision.action == Action::kLeave) {
+    log_warning("the node leaves", kv("node", node.config.name), kv("cause", decision.reason));
+    return end_all(self);
+  }
+  if (decision.action == Action::kJoin) find_supervisor(self);
+  check_later(self, decision.next_check_s);
 }
 
 NodeActor::behavior_type node_behavior(Self self, const Options& options, const NodeConfig& config,
@@ -418,6 +497,8 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
   node.pulse = pulse;
   node.heart = heart;
   node.released = released;
+  node.watch = std::make_unique<supervision::NodeWatch>(supervision::NodeLimits{
+      options.topology.node_timeout_s, options.topology.supervisor_timeout_s});
   self->set_exit_handler([self](const caf::exit_msg&) { end_all(self); });
   self->set_exception_handler([self](std::exception_ptr& exception) -> caf::error {
     const std::string reason = describe(exception);
@@ -430,6 +511,8 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
   return {
       [self](const PrepareNode& how) -> Status {
         auto prepared = prepare(self, how.read_tokenizer);
+        if (prepared.ok())
+          (how.read_tokenizer ? state(self).has_tokenizer : state(self).prepared) = true;
         return {prepared.ok() ? std::nullopt : std::optional(prepared.error())};
       },
       [self](const SpawnWorker& what) -> caf::result<Status, ActorHandles> {
@@ -457,24 +540,20 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
       },
       [self](const SpawnRole& what,
              const ActorHandles& peers) -> caf::result<Status, ActorHandles> {
-        ActorHandles& actors =
-            state(self).groups[what.group].actors.at(static_cast<std::size_t>(what.role));
-        std::for_each(actors.begin(), actors.end(), end);
-        actors.clear();
+        GroupActors& group = state(self).groups[what.group];
+        RoleActors& actors = group.actors.at(static_cast<std::size_t>(what.role));
+        std::for_each(actors.handles.begin(), actors.handles.end(), end);
+        actors = {};
         auto spawned = spawn_role(self, what, peers);
         if (!spawned.ok()) return {Status{spawned.error()}, ActorHandles{}};
-        actors = std::move(spawned).value();
-        watch_links(self, actors, peers, patience_for(state(self), what.role));
-        return {Status{}, actors};
+        actors = {std::move(spawned).value(), what.incarnation, what.life};
+        watch_links(self, actors.handles, peers, patience_for(state(self), what.role));
+        return {Status{}, actors.handles};
       },
       [self](const OpenRings& open) { take_rings(self, open); },
       [self](const RouterReady&, const ActorHandles& router) { change_router(self, router); },
-      [self](const CheckNodes&) {
-        const std::string cause = cause_to_leave(state(self));
-        if (cause.empty()) return check_later(self);
-        log_warning("the node leaves", kv("node", state(self).config.name), kv("cause", cause));
-        end_all(self);
-      },
+      [self](const GroupRecord& record) { state(self).groups[record.group].record = record; },
+      [self](const CheckNodes&) { check(self); },
       [self](const LeaveNode& leave) {
         *state(self).released = leave.for_good;
         end_all(self);

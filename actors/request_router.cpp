@@ -610,6 +610,11 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
       [self](const EngineReady& ready, std::vector<InputProcessorActor>& input_processors,
              const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
         state(self).supervisor = caf::actor_cast<SupervisorActor>(self->current_sender());
+        if (const auto& link = state(self).groups[ready.group]) {
+          // Another Supervisor has found it running.
+          if (link->output_processor == output_processor && link->scheduler == scheduler) return;
+          lose_engine(self, {.group = ready.group, .reason = "another one has taken its place"});
+        }
         connect_engine(self, ready.group,
                        {.input_processors = std::move(input_processors),
                         .output_processor = output_processor,

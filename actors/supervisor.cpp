@@ -16,6 +16,7 @@
 #include "actors/spawn.hpp"
 #include "runtime/base/child_process.hpp"
 #include "runtime/base/clock.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
 #include "runtime/config/node_secrets.hpp"
@@ -24,6 +25,7 @@
 #include "runtime/models/model_config.hpp"
 #include "runtime/supervision/supervision.hpp"
 #include "runtime/transport/local_secret.hpp"
+#include "runtime/transport/supervisor_file.hpp"
 #include "runtime/worker/worker_group.hpp"
 
 namespace troupe {
@@ -91,6 +93,9 @@ struct SupervisorState {
 
   std::unique_ptr<Network> network;  ///< null: all is in one process
   std::optional<LocalSecret> local_secret;
+  SupervisorRecord record;  ///< for the next Supervisor, if this process dies
+  std::optional<SupervisorFile> file;
+  std::optional<SupervisorRecord> predecessor;
   NodeSecrets secrets;     ///< of the processes that are started here
   std::uint16_t port = 0;  ///< where nodes join
   std::map<std::size_t, std::unique_ptr<ChildProcess>> processes;  ///< by node
@@ -156,6 +161,30 @@ LossCause cause_of(ProcessEnd::Kind kind) {
   return kind == ProcessEnd::Kind::kCrashed ? LossCause::kCrashed : LossCause::kKilled;
 }
 
+/// What is told when the process of a node has ended.
+std::function<void(ProcessEnd)> tell_end(Self self, std::size_t node, std::uint64_t life) {
+  const SupervisorActor me = self;
+  return [me, exited = NodeExited{.node = static_cast<std::uint32_t>(node), .life = life}](
+             ProcessEnd end) mutable {
+    exited.how = std::move(end.text);
+    exited.cause = cause_of(end.kind);
+    post(me, exited);
+  };
+}
+
+/// Something of it has changed.
+void write_record(SupervisorState& supervisor) {
+  if (!supervisor.file) return;
+  supervisor.record.nodes.clear();
+  for (const auto& [node, process] : supervisor.processes) {
+    if (const auto id = ProcessId::of(process->pid()))
+      supervisor.record.nodes.emplace_back(supervisor.core->node(node).name, *id);
+  }
+  if (auto written = supervisor.file->write(supervisor.record); !written.ok())
+    log_warning("another supervisor would not find the nodes",
+                kv("reason", written.error().message));
+}
+
 /// Carries out one command.
 struct CommandRunner {
   Self self;
@@ -173,23 +202,19 @@ struct CommandRunner {
     const auto end_of_options = std::find(own.begin(), own.end(), "--");
     arguments.insert(arguments.end(), own.begin(), end_of_options);
     arguments.insert(arguments.end(), {"--supervisor-port", std::to_string(supervisor.port)});
+    if (!supervisor.start.serve_http)
+      arguments.insert(arguments.end(), {"--supervisor-timeout-s", "0"});
     arguments.insert(arguments.end(), end_of_options, own.end());
     arguments.emplace_back(kReadSecretsOption);
-    const SupervisorActor me = self;
-    const NodeExited exited{.node = static_cast<std::uint32_t>(what.node), .life = what.life};
+    const bool stays = supervisor.start.options.topology.supervisor_timeout_s > 0;
     auto process = ChildProcess::start(
-        arguments,
-        [me, exited](ProcessEnd end) {
-          NodeExited message = exited;
-          message.how = std::move(end.text);
-          message.cause = cause_of(end.kind);
-          post(me, std::move(message));
-        },
-        supervisor.secrets.encode());
+        arguments, tell_end(self, what.node, what.life), supervisor.secrets.encode(),
+        stays ? ChildProcess::Orphan::kStays : ChildProcess::Orphan::kEnds);
     if (!process.ok())
       return supervisor.core->process_failed(now_seconds(), what.node, what.life, process.error());
     supervisor.core->process_started(what.node, what.life, (*process)->pid());
     supervisor.processes[what.node] = std::move(process).value();
+    write_record(supervisor);
   }
   void operator()(const KillProcess& what) const {
     const auto process = supervisor.processes.find(what.node);
@@ -265,6 +290,9 @@ struct CommandRunner {
   void operator()(const SendHealth& what) const {
     send(self, get<RequestRouterActor>(what.router), what.message);
   }
+  void operator()(const SendRecord& what) const {
+    send(self, get<NodeActor>(what.node), what.record);
+  }
   void operator()(const SendRouter& what) const {
     send(self, get<NodeActor>(what.node), RouterReady{},
          ActorHandles{supervisor.handles.get(what.router)});
@@ -289,6 +317,8 @@ struct CommandRunner {
                                                  supervisor.sampling_defaults, what.started.model);
       engine.router = get<RequestRouterActor>(what.router);
     }
+    supervisor.record.http_port = what.started.port;
+    write_record(supervisor);
     if (supervisor.started.pending()) supervisor.started.deliver(what.started);
   }
   void operator()(const AnnounceRouter& what) const {
@@ -313,6 +343,22 @@ void carry_out(Self self) {
   }
 }
 
+// ---- Before this one ---------------------------------------------------------------------------
+
+/// Another Supervisor with these options may take over from this one.
+std::string identity_of(const StartOptions& start) {
+  std::string text = start.options.config_file;
+  for (const std::string& argument : start.node_arguments) text.append(1, '\0').append(argument);
+  return to_hex(xxh3_128(text));
+}
+
+std::optional<SupervisorRecord> find_predecessor(const StartOptions& start) {
+  const TopologyOptions& topology = start.options.topology;
+  if (!start.serve_http || topology.supervisor_timeout_s == 0) return std::nullopt;
+  return SupervisorFile::find_dead(identity_of(start),
+                                   static_cast<std::uint16_t>(topology.supervisor_port));
+}
+
 // ---- The beginning -----------------------------------------------------------------------------
 
 /// Opens the port for nodes.
@@ -328,15 +374,25 @@ Result<void> open_network(Self self, const Topology& topology) {
                             "node-program");
   }
   const TopologyOptions& options = supervisor.start.options.topology;
+  auto port = static_cast<std::uint16_t>(options.supervisor_port);
   // Nodes of other hosts know no secret of this process; where they need none, nobody does.
   if (!topology.spans_hosts()) supervisor.secrets.cluster_secret = random_secret();
+  supervisor.predecessor = find_predecessor(supervisor.start);
+  if (auto& before = supervisor.predecessor; before && !topology.spans_hosts()) {
+    const std::string secret = LocalSecret::find(before->port);
+    secret.empty() ? before.reset() : void(supervisor.secrets.cluster_secret = secret);
+  }
+  if (const auto& before = supervisor.predecessor) {
+    port = before->port;
+    log_info("takes over from a supervisor that has died", kv("pid", before->process.pid),
+             kv("port", port), kv("processes", before->nodes.size()));
+  }
   supervisor.secrets.arguments = take_secret_options(supervisor.start.node_arguments);
   ASSIGN_OR_RETURN(auto credentials, load_credentials(options, supervisor.secrets.cluster_secret));
   supervisor.network =
       std::make_unique<Network>(self->system(), std::move(credentials), Network::Side::kSupervisor);
-  ASSIGN_OR_RETURN(supervisor.port, supervisor.network->publish(
-                                        self, options.supervisor_host,
-                                        static_cast<std::uint16_t>(options.supervisor_port)));
+  ASSIGN_OR_RETURN(supervisor.port,
+                   supervisor.network->publish(self, options.supervisor_host, port));
   if (const std::string& secret = supervisor.secrets.cluster_secret; !secret.empty()) {
     auto published = LocalSecret::publish(supervisor.port, secret);
     if (published.ok()) {
@@ -367,6 +423,36 @@ Result<SettledModel> settle_model(const Options& options, std::span<const ModelL
   return settled;
 }
 
+/// The processes of the predecessor are this one's from now on, and the next one may find them.
+void open_file(Self self, const std::string& identity) {
+  SupervisorState& supervisor = state(self);
+  if (const auto& before = supervisor.predecessor) {
+    for (const auto& [name, process] : before->nodes) {
+      const auto index = supervisor.core->find_node(name);
+      if (!index || !process.is_alive()) continue;
+      const std::uint64_t life = supervisor.core->adopt_process(now_seconds(), *index, process.pid);
+      auto adopted = ChildProcess::adopt(process.pid, tell_end(self, *index, life));
+      if (adopted.ok()) {
+        supervisor.processes[*index] = std::move(adopted).value();
+      } else {
+        tell_end(self, *index, life)({.text = "it had ended before"});
+      }
+    }
+  }
+  supervisor.record = {
+      .identity = identity,
+      .process = ProcessId::of(getpid()).value_or(ProcessId{.pid = getpid()}),
+      .epoch = supervisor.predecessor ? supervisor.predecessor->epoch + 1 : 0,
+      .port = supervisor.port,
+      .http_port = supervisor.predecessor ? supervisor.predecessor->http_port : std::uint16_t{0}};
+  auto file = SupervisorFile::create(supervisor.record);
+  if (!file.ok())
+    return log_warning("another supervisor would not find the nodes",
+                       kv("reason", file.error().message));
+  supervisor.file.emplace(std::move(file).value());
+  write_record(supervisor);
+}
+
 /// Options and generation config first, as they are quick to be wrong.
 Result<void> begin(Self self) {
   SupervisorState& supervisor = state(self);
@@ -375,7 +461,11 @@ Result<void> begin(Self self) {
   ASSIGN_OR_RETURN(supervisor.sampling_defaults, sampling_defaults(generation, options.model));
   ASSIGN_OR_RETURN(Topology topology, options_topology(options));
   const bool single_process = topology.nodes.size() == 1 && topology.nodes.front().name.empty();
-  if (!single_process) RETURN_IF_ERROR(open_network(self, topology));
+  std::string identity;
+  if (!single_process) {
+    identity = identity_of(supervisor.start);
+    RETURN_IF_ERROR(open_network(self, topology));
+  }
   const NodeConfig first = topology.nodes.front();
   supervisor.core = std::make_unique<Supervision>(SupervisionConfig{
       .topology = std::move(topology),
@@ -385,6 +475,8 @@ Result<void> begin(Self self) {
       .supervisor_port = static_cast<std::uint16_t>(options.topology.supervisor_port),
       .node_timeout_s = options.topology.node_timeout_s,
       .step_timeout_s = options.topology.step_timeout_s,
+      .epoch = supervisor.predecessor ? supervisor.predecessor->epoch + 1 : 0,
+      .http_port = supervisor.predecessor ? supervisor.predecessor->http_port : std::uint16_t{0},
       .name = "troupe-" + std::to_string(getpid()) + "-" + random_secret(),
       .secret = random_secret(),
       .settle = [self](std::span<const ModelLoaded> loaded, const KVCacheConfig& before) {
@@ -396,6 +488,7 @@ Result<void> begin(Self self) {
         supervisor.handles.add(caf::actor_cast<caf::strong_actor_ptr>(node.node)),
         supervisor.handles.add(caf::actor_cast<caf::strong_actor_ptr>(node.heart)));
   }
+  if (!single_process && options.topology.supervisor_timeout_s > 0) open_file(self, identity);
   supervisor.core->start(now_seconds());
   return {};
 }
@@ -463,13 +556,13 @@ NodeAccepted on_join(Self self, const JoinNode& join, const ActorHandles& handle
   SupervisorState& supervisor = state(self);
   const caf::node_id home = self->current_sender() ? self->current_sender()->node() : self->node();
   const bool is_elsewhere =
-      handles.size() == 2 &&
+      handles.size() == 2 + join.actors.size() &&
       std::all_of(handles.begin(), handles.end(), [&](const caf::strong_actor_ptr& handle) {
         return handle && handle->node() == home && home != self->node();
       });
-  const ActorId node = is_elsewhere ? supervisor.handles.add(handles[0]) : kNobody;
-  const ActorId heart = is_elsewhere ? supervisor.handles.add(handles[1]) : kNobody;
-  return supervisor.core->join(now_seconds(), join, node, heart, is_elsewhere);
+  return supervisor.core->join(
+      now_seconds(), join,
+      is_elsewhere ? supervisor.handles.add_all(handles) : std::vector<ActorId>{});
 }
 
 ActorId sender_of(Self self) {
@@ -479,6 +572,8 @@ ActorId sender_of(Self self) {
 SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions& options,
                                                    const std::shared_ptr<EngineHandles>& handles) {
   state(self).start = options;
+  // Whoever asks an engine without HTTP is in this process, and gone with it.
+  if (!options.serve_http) state(self).start.options.topology.supervisor_timeout_s = 0;
   state(self).engine = handles;
   self->set_down_handler([self](const caf::down_msg& down) {
     state(self).core->actor_down(now_seconds(), state(self).handles.find(down.source),
@@ -532,6 +627,7 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const AskTopology&) { return state(self).core->status(); },
       [self](const NodeExited& exited) {
         state(self).processes.erase(exited.node);
+        write_record(state(self));
         state(self).core->process_exited(now_seconds(), exited);
         carry_out(self);
       },
@@ -549,6 +645,8 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
 }
 
 }  // namespace
+
+bool can_resume(const StartOptions& options) { return find_predecessor(options).has_value(); }
 
 SupervisorActor spawn_supervisor(caf::actor_system& system, const StartOptions& options,
                                  std::shared_ptr<EngineHandles> handles) {

@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// Incremented when a message changes in a way that an older build misreads. Nodes of different
-/// versions reject each other.
+/// Rises when a message changes in a way that an older build misreads. Nodes of different versions
+/// refuse each other.
 inline constexpr std::uint32_t kProtocolVersion = 6;
 
 /// The roles of a node other than Worker, which has ranks.
@@ -43,16 +43,52 @@ enum class Peer : std::uint8_t {
   kRouterNode,  ///< the RequestRouter's, monitored for reachability
 };
 
-/// A node -> Supervisor: join the cluster. Answered with NodeAccepted.
+/// An actor that runs in a node, and what it was started for.
+struct RunningActor {
+  bool is_worker = false;
+  Role role{};  ///< of another actor than a Worker
+  std::uint32_t group = 0;
+  std::int32_t rank = 0;          ///< of a Worker
+  std::uint32_t incarnation = 0;  ///< of the group, but for Workers
+  std::uint64_t life = 0;         ///< of the RequestRouter
+  bool operator==(const RunningActor&) const = default;
+};
+TROUPE_MESSAGE(RunningActor, is_worker, role, group, rank, incarnation, life)
+
+/// Supervisor -> each node of a group that serves: what a later Supervisor needs in order to take
+/// the group over as it runs.
+struct GroupRecord {
+  std::uint32_t group = 0;
+  std::uint32_t incarnation = 0;
+  std::uint64_t router_life = 0;  ///< of the RequestRouter that the group answers
+  std::string rendezvous;
+  std::string secret;
+  std::vector<ModelLoaded> loaded;  ///< by rank
+  ModelLoaded model;
+  KVCacheConfig cache;
+  bool operator==(const GroupRecord&) const = default;
+};
+TROUPE_MESSAGE(GroupRecord, group, incarnation, router_life, rendezvous, secret, loaded, model,
+               cache)
+
+/// A node -> Supervisor: a node of this name is ready to join. Beside it the handles of its
+/// NodeActor, its HeartActor and of each of `actors`. Answered with NodeAccepted.
 struct JoinNode {
   std::uint32_t protocol = kProtocolVersion;
   std::string version;  ///< of the build
   std::string name;     ///< in the topology
   std::int64_t pid = 0;
   std::uint16_t port = 0;  ///< where other nodes reach it
+  // What follows is of an earlier Supervisor's time.
+  std::uint64_t epoch = 0;  ///< of that Supervisor
+  bool prepared = false;
+  bool has_tokenizer = false;
+  std::vector<RunningActor> actors;
+  std::vector<GroupRecord> groups;
   bool operator==(const JoinNode&) const = default;
 };
-TROUPE_MESSAGE(JoinNode, protocol, version, name, pid, port)
+TROUPE_MESSAGE(JoinNode, protocol, version, name, pid, port, epoch, prepared, has_tokenizer, actors,
+               groups)
 
 struct NodeAddress {
   std::string host;
@@ -64,10 +100,11 @@ TROUPE_MESSAGE(NodeAddress, host, port)
 /// The nodes that joined before: the new one connects to each, then sends NodeConnected.
 struct NodeAccepted {
   std::vector<NodeAddress> peers;
-  std::optional<Error> error;  ///< rejected
+  std::uint64_t epoch = 0;     ///< counts the Supervisors of a topology
+  std::optional<Error> error;  ///< refused; kUnavailable: for now
   bool operator==(const NodeAccepted&) const = default;
 };
-TROUPE_MESSAGE(NodeAccepted, peers, error)
+TROUPE_MESSAGE(NodeAccepted, peers, epoch, error)
 
 /// A node -> Supervisor: every peer is connected, or the first that is not, with the reason.
 struct NodeConnected {

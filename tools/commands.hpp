@@ -30,8 +30,11 @@ int tokenize(Arguments arguments);
 int render(Arguments arguments);
 int config(Arguments arguments);
 
-/// The engine's options from file, environment and command line, for every command that runs an
-/// engine.
+/// `troupe serve` with these arguments in a child process, again whenever a signal has ended it.
+int keep_alive(Arguments arguments);
+
+/// The engine's options from file, environment and command line, as every command that runs an
+/// engine reads them.
 struct CommandLine {
   Options options;
   OptionSet set;

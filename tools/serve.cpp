@@ -15,6 +15,7 @@
 #include "actors/module.hpp"
 #include "actors/shutdown_guard.hpp"
 #include "actors/system_config.hpp"
+#include "runtime/base/child_process.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/http/server.hpp"
 #include "tools/commands.hpp"
@@ -26,9 +27,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Handles termination signals and SIGHUP. They are blocked in every thread and received by one of
-/// this object. A signal during start-up, when there is nothing to drain, or a second signal ends
-/// the process at once, and the kernel ends the nodes that it has started.
+/// Signals that end the server, and SIGHUP, which does not. They are blocked in every thread and
+/// taken by one of this object. While the server starts there is nothing to be drained, and a
+/// second signal waits for nothing either: the process then ends at once, and with it the nodes
+/// that it has started.
 class ServerSignals {
  public:
   static constexpr int kEngineDied = SIGUSR1;
@@ -68,6 +70,7 @@ class ServerSignals {
         log_warning("stopping at once, running requests are aborted",
                     kv("reason", is_first ? "not serving yet" : "a second signal"),
                     kv("signal", signal));
+        ChildProcess::signal_all(SIGKILL);
         _exit(128 + signal);
       }
       if (std::exchange(is_first, false)) first_.set_value(signal);
@@ -109,9 +112,11 @@ void print_address(const Options& options, const Started& started, const std::st
   std::fflush(stdout);
 }
 
-/// Checks early whether the port of this host is free, since loading can take minutes. Processes of
-/// a killed server need a moment to end.
-Result<void> check_port(const Options& options) {
+/// Whether the port is free, where it is this host's: loading can take minutes. Processes of a
+/// server that was killed need a moment to end.
+Result<void> check_port(const StartOptions& start) {
+  const Options& options = start.options;
+  if (can_resume(start)) return {};  // the Frontend has it
   ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
   if (!topology.node_of(Role::kFrontend).host.empty()) return {};
   const auto deadline = std::chrono::steady_clock::now() + 1s;
@@ -130,8 +135,12 @@ int serve(Arguments arguments) {
   if (const auto done = read_command_line(line, arguments, "serve [MODEL] [options]")) return *done;
   Options& options = line.options;
   if (auto resolved = resolve_model(options); !resolved.ok()) return fail(resolved.error());
-  if (auto free = check_port(options); !free.ok()) return fail(free.error());
-
+  if (options.server.keep_alive) return keep_alive(arguments);
+  StartOptions start_options{
+      .options = options,
+      .node_program = std::filesystem::read_symlink("/proc/self/exe").string(),
+      .node_arguments = {arguments.begin(), arguments.end()}};
+  if (auto free = check_port(start_options); !free.ok()) return fail(free.error());
   if (auto enough = check_address_space(); !enough.ok()) return fail(enough.error());
 
   ServerSignals signals([&options] { reload(options); });
@@ -142,16 +151,13 @@ int serve(Arguments arguments) {
   caf::actor_system system{config};
 
   ProgressBar progress("loading");
-  auto engine =
-      start(system,
-            {.options = options,
-             .node_program = std::filesystem::read_symlink("/proc/self/exe").string(),
-             .node_arguments = {arguments.begin(), arguments.end()},
-             .on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); },
-             .on_failure = [](const std::string&) { kill(getpid(), ServerSignals::kEngineDied); }});
+  start_options.on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); };
+  start_options.on_failure = [](const std::string&) { kill(getpid(), ServerSignals::kEngineDied); };
+  auto engine = start(system, start_options);
   if (!engine.ok()) {
     progress.finish();
     const int code = fail(engine.error());
+    ChildProcess::signal_all(SIGKILL);  // should there be any left
     guard.arm(kExitFailure);
     return code;
   }

@@ -1,16 +1,18 @@
 #include "runtime/base/child_process.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <map>
 #include <mutex>
-#include <set>
 #include <utility>
 
 #include "runtime/base/file.hpp"
@@ -23,7 +25,7 @@ namespace {
 /// Children that have not been waited for, whose process ids therefore cannot be reused.
 struct Children {
   std::mutex mutex;
-  std::set<pid_t> pids;
+  std::map<pid_t, int> handles;  ///< of those that were adopted; else -1
 };
 Children& children() {
   static Children all;
@@ -35,10 +37,10 @@ OomKills& oom_kills() {
   return kills;
 }
 
-/// Runs in the child, where only async-signal-safe functions are allowed. Returns only on failure.
-void become(char* const* arguments, pid_t parent, int input) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(0);  // the parent died before the death signal was set
+/// In the child, where only async-signal-safe functions may be called. Returns only on failure.
+void become(char* const* arguments, pid_t parent, int input, ChildProcess::Orphan orphan) {
+  if (orphan == ChildProcess::Orphan::kEnds) prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(0);  // it died before it could be told
   setpgid(0, 0);
   signal(SIGHUP, SIG_IGN);  // until the child installs a handler
   dup2(input, STDIN_FILENO);
@@ -73,7 +75,7 @@ ProcessEnd describe_end(int status, OomKills& oom_kills) {
 
 Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std::string>& arguments,
                                                           std::function<void(ProcessEnd)> on_exit,
-                                                          const std::string& input) {
+                                                          const std::string& input, Orphan orphan) {
   std::vector<char*> pointers;
   pointers.reserve(arguments.size() + 1);
   for (const std::string& argument : arguments) {
@@ -93,7 +95,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
   const pid_t parent = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    become(pointers.data(), parent, input_file.get());
+    become(pointers.data(), parent, input_file.get(), orphan);
     const int reason = errno;
     if (write(failure.get(), &reason, sizeof reason) < 0) _exit(126);
     _exit(127);
@@ -108,21 +110,50 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const std::vector<std:
     return Error{ErrorCode::kIo,
                  "cannot run '" + arguments.front() + "': " + std::strerror(reason)};
   }
-  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, std::move(on_exit)));
+  return std::unique_ptr<ChildProcess>(new ChildProcess(pid, FileDescriptor(), std::move(on_exit)));
 }
 
-ChildProcess::ChildProcess(pid_t pid, std::function<void(ProcessEnd)> on_exit)
-    : pid_(pid), waiter_([pid, on_exit = std::move(on_exit)] {
-        // Kept as a zombie until the destructor, so that kill() cannot hit a reused process id.
-        siginfo_t info{};
-        while (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 &&
-               errno == EINTR) {
-        }
-        const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
-        on_exit(describe_end(status, oom_kills()));
+Result<std::unique_ptr<ChildProcess>> ChildProcess::adopt(pid_t pid,
+                                                          std::function<void(ProcessEnd)> on_exit) {
+  FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!handle.valid()) {
+    return Error{ErrorCode::kNotFound,
+                 "process " + std::to_string(pid) + ": " + std::strerror(errno)};
+  }
+  return std::unique_ptr<ChildProcess>(
+      new ChildProcess(pid, std::move(handle), std::move(on_exit)));
+}
+
+namespace {
+
+/// Leaves a child a zombie until the destructor, so that kill() cannot meet another process's
+/// number.
+ProcessEnd wait_for(pid_t pid) {
+  siginfo_t info{};
+  while (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
+  return describe_end(status, oom_kills());
+}
+
+ProcessEnd wait_for_adopted(int handle) {
+  pollfd wanted{.fd = handle, .events = POLLIN, .revents = 0};
+  while (poll(&wanted, 1, -1) < 0 && errno == EINTR) {
+  }
+  return {"how is not known, an earlier process had started it", ProcessEnd::Kind::kKilled};
+}
+
+}  // namespace
+
+ChildProcess::ChildProcess(pid_t pid, FileDescriptor handle,
+                           std::function<void(ProcessEnd)> on_exit)
+    : pid_(pid),
+      handle_(std::move(handle)),
+      waiter_([pid, adopted = handle_.get(), on_exit = std::move(on_exit)] {
+        on_exit(adopted < 0 ? wait_for(pid) : wait_for_adopted(adopted));
       }) {
   const std::lock_guard lock(children().mutex);
-  children().pids.insert(pid);
+  children().handles.emplace(pid, handle_.get());
 }
 
 ChildProcess::~ChildProcess() {
@@ -130,16 +161,28 @@ ChildProcess::~ChildProcess() {
   waiter_.join();
   {
     const std::lock_guard lock(children().mutex);
-    children().pids.erase(pid_);
+    children().handles.erase(pid_);
   }
-  waitpid(pid_, nullptr, 0);
+  if (!handle_.valid()) waitpid(pid_, nullptr, 0);
 }
 
-void ChildProcess::kill() noexcept { ::kill(pid_, SIGKILL); }
+namespace {
+
+void send_signal(pid_t pid, int handle, int signal) noexcept {
+  if (handle < 0) {
+    ::kill(pid, signal);
+  } else {
+    syscall(SYS_pidfd_send_signal, handle, signal, nullptr, 0);
+  }
+}
+
+}  // namespace
+
+void ChildProcess::kill() noexcept { send_signal(pid_, handle_.get(), SIGKILL); }
 
 void ChildProcess::signal_all(int signal) {
   const std::lock_guard lock(children().mutex);
-  for (const pid_t pid : children().pids) ::kill(pid, signal);
+  for (const auto& [pid, handle] : children().handles) send_signal(pid, handle, signal);
 }
 
 }  // namespace troupe

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/oom_kills.hpp"
 #include "runtime/base/result.hpp"
 
@@ -32,17 +33,26 @@ struct ProcessEnd {
 /// `status`: from waitpid.
 [[nodiscard]] ProcessEnd describe_end(int status, OomKills& oom_kills);
 
-/// Owns the process: it ends with this object, and is killed by the kernel if this process dies. It
-/// has its own process group: Ctrl-C in a terminal does not reach it.
+/// Owns the process: it ends with this object. It is in a process group of its own: Ctrl-C in a
+/// terminal does not reach it.
 class ChildProcess {
  public:
-  /// arguments[0] is the program's path. `on_exit` is called once, from another thread. `input` is
-  /// the process's standard input, which other users cannot read, unlike arguments. The process
-  /// also ends with the calling thread. Errors: kIo if the program cannot be run.
+  /// What becomes of it when this process, or the thread that has started it, is killed.
+  enum class Orphan : std::uint8_t {
+    kEnds,  ///< the kernel ends it
+    kStays
+  };
+  /// arguments[0] is the program's path. `on_exit` is called once, from another thread. The process
+  /// reads `input` from its standard input, where other users cannot read it, as they can the
+  /// arguments. Errors: kIo if the program cannot be run.
   [[nodiscard]] static Result<std::unique_ptr<ChildProcess>> start(
       const std::vector<std::string>& arguments, std::function<void(ProcessEnd)> on_exit,
-      const std::string& input = {});
-  /// Kills the process if it is running.
+      const std::string& input = {}, Orphan orphan = Orphan::kEnds);
+  /// One that has outlived the process that had started it. How it ends nobody can know but that
+  /// one: as kKilled. Errors: kNotFound.
+  [[nodiscard]] static Result<std::unique_ptr<ChildProcess>> adopt(
+      pid_t pid, std::function<void(ProcessEnd)> on_exit);
+  /// Kills the process if it still runs.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -54,9 +64,10 @@ class ChildProcess {
   static void signal_all(int signal);
 
  private:
-  ChildProcess(pid_t pid, std::function<void(ProcessEnd)> on_exit);
+  ChildProcess(pid_t pid, FileDescriptor handle, std::function<void(ProcessEnd)> on_exit);
 
   pid_t pid_;
+  FileDescriptor handle_;  ///< of one that was adopted (pidfd_open)
   std::thread waiter_;
 };
 

@@ -258,6 +258,8 @@ void bind_options(OptionSet& set, Options& options) {
            1 << 10, std::int64_t{1} << 40)
       .add("resume-ttl-s", server.resume_ttl_s,
            "seconds for which a finished stream stays resumable", 1, 86400)
+      .add("keep-alive", server.keep_alive,
+           "run the Supervisor in a child process, and start it again whenever a signal ends it")
       .add("server-dev-mode", server.server_dev_mode,
            "enable /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache and "
            "/reset_mm_cache; not for production")
@@ -285,6 +287,10 @@ void bind_options(OptionSet& set, Options& options) {
            "seconds without a heartbeat after which a node is considered dead and is restarted; "
            "starting and connecting may take five times as long",
            0.5, 3600)
+      .add("supervisor-timeout-s", topology.supervisor_timeout_s,
+           "seconds for which nodes keep serving after the Supervisor's process has died, and try "
+           "to join the next one; 0: they end with it",
+           0, 86400)
       .add("step-timeout-s", topology.step_timeout_s,
            "seconds after which a worker that has not finished its step is considered stuck", 1,
            86400)

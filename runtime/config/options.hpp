@@ -94,6 +94,7 @@ struct ServerOptions {
   std::int64_t resume_max_streams = 1024;
   std::int64_t resume_max_bytes = 64 << 20;
   double resume_ttl_s = 300;
+  bool keep_alive = false;
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none
   std::int64_t dev_crash_signal = 11;
@@ -107,8 +108,9 @@ struct LogOptions {
 /// The Supervisor's address, as seen by the nodes of a topology, and their authentication.
 struct TopologyOptions {
   std::string supervisor_host = "127.0.0.1";
-  std::int64_t supervisor_port = 0;  ///< 0: any free port
-  double node_timeout_s = 4;         ///< a node without a heartbeat for this long is dead
+  std::int64_t supervisor_port = 0;  ///< 0: any
+  double node_timeout_s = 4;         ///< a node that is silent for so long is gone
+  double supervisor_timeout_s = 60;  ///< so long do nodes run without a Supervisor
   double step_timeout_s = 300;       ///< a worker that takes longer for a step is stuck
   std::string tls_certificate;       ///< of this host; empty: no TLS between nodes
   std::string tls_key;

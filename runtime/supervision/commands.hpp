@@ -87,6 +87,11 @@ struct SendHealth {
   ActorId router = kNobody;
   EngineHealth message;
 };
+/// For the next Supervisor.
+struct SendRecord {
+  ActorId node = kNobody;
+  GroupRecord record;
+};
 /// To the Frontend's node: there is another RequestRouter.
 struct SendRouter {
   ActorId node = kNobody;
@@ -125,7 +130,7 @@ struct Quit {
 
 using Command = std::variant<StartProcess, KillProcess, BeatHeart, SendLeave, AskPrepare, AskWorker,
                              AskLoad, AskCache, AskRole, AskListen, SendEngine, SendLoss,
-                             SendHealth, SendRouter, WatchActor, EndActor, ConfirmLater,
+                             SendHealth, SendRecord, SendRouter, WatchActor, EndActor, ConfirmLater,
                              AnswerStart, AnnounceRouter, AnnounceFailure, Quit>;
 
 }  // namespace troupe::supervision

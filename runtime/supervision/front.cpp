@@ -29,7 +29,7 @@ const Supervision::GroupSlot* Supervision::find_serving() const {
 
 /// At the start all groups are waited for but the optional ones, later any of them will do.
 bool Supervision::has_enough_groups() const {
-  if (!starting_) return find_serving() != nullptr;
+  if (!refuses()) return find_serving() != nullptr;
   return std::none_of(groups_.begin(), groups_.end(),
                       [](const GroupSlot& group) { return group.state == GroupState::kStarting; });
 }
@@ -85,7 +85,7 @@ void Supervision::fail_front(double now, Role role, const Error& error) {
   } else {
     lose_router();
   }
-  if (starting_) return refuse_start(now, error);
+  if (refuses()) return refuse_start(now, error);
   recover_front(now, error.message, LossCause::kOutside);
 }
 
@@ -94,7 +94,7 @@ void Supervision::port_opened(double now, std::uint64_t life, const Listening& l
   if (listening.error) return fail_front(now, Role::kFrontend, *listening.error);
   http_port_ = listening.port;
   listening_ = true;
-  if (starting_) return report_started();
+  if (starting_) return advance_front();
   report_groups();
 }
 
@@ -113,8 +113,9 @@ void Supervision::spawn_frontend() {
 
 void Supervision::spawn_router() {
   router_spawning_ = true;
+  router_life_ = std::max(router_life_, config_.epoch << 20) + 1;  // above all that there were
   command(AskRole{.node = nodes_[node_of(Role::kRequestRouter)].node,
-                  .question = SpawnRole{.role = Role::kRequestRouter, .life = ++router_life_},
+                  .question = SpawnRole{.role = Role::kRequestRouter, .life = router_life_},
                   .peers = {}});
 }
 
@@ -130,8 +131,12 @@ void Supervision::front_spawned(double now, const SpawnRole& what, const Spawned
     return command(AskListen{frontend_, frontend_life_});
   }
   router_spawning_ = false;
-  router_ = actor;
-  watch("request router", actor, node_of(Role::kRequestRouter));
+  take_router(actor);
+}
+
+void Supervision::take_router(ActorId router) {
+  router_ = router;
+  watch("request router", router, node_of(Role::kRequestRouter));
   for (std::size_t group = 0; group < groups_.size(); ++group) {
     if (groups_[group].state == GroupState::kServing) hand_over(group);
   }
@@ -159,15 +164,40 @@ void Supervision::advance_front() {
     if (!router_spawning_ && nodes_[node_of(Role::kRequestRouter)].connected) spawn_router();
     return;
   }
-  if (frontend_ != kNobody || frontend_spawning_ || !has_enough_groups()) return;
-  if (!config_.serve_http) {
-    if (starting_) report_started();
-    return;
-  }
+  if (!has_enough_groups()) return;
+  if (starting_ && (listening_ || !config_.serve_http)) report_started();
+  if (!config_.serve_http || frontend_ != kNobody || frontend_spawning_) return;
   const std::size_t index = node_of(Role::kFrontend);
   if (!nodes_[index].connected) return;
   if (!nodes_[index].prepared) return prepare_node(index);
   spawn_frontend();
+}
+
+void Supervision::adopt_front(std::size_t index) {
+  NodeSlot& slot = nodes_[index];
+  std::vector<std::pair<RunningActor, ActorId>> shared;
+  std::erase_if(slot.found, [&](const auto& found) {
+    const bool is_shared = !found.first.is_worker && spec_of(found.first.role).is_shared;
+    if (is_shared) shared.push_back(found);
+    return is_shared;
+  });
+  for (const auto& [what, actor] : shared) {
+    const bool in_place = slot.config.has(what.role);
+    if (what.role == Role::kRequestRouter && in_place && router_ == kNobody && !router_spawning_) {
+      router_life_ = what.life;
+      take_router(actor);
+    } else if (what.role == Role::kFrontend && in_place && frontend_ == kNobody &&
+               !frontend_spawning_ && config_.serve_http) {
+      frontend_ = actor;
+      watch("frontend", actor, index);
+      if (router_ != kNobody) command(SendRouter{slot.node, router_});
+      command(AskListen{frontend_, frontend_life_});  // it says where
+    } else {
+      command(EndActor{actor});
+      continue;
+    }
+    log_info("actor adopted", kv("role", spec_of(what.role).name), kv("node", slot.config.name));
+  }
 }
 
 void Supervision::on_group_up(std::size_t group) {
@@ -178,7 +208,7 @@ void Supervision::on_group_up(std::size_t group) {
 
 void Supervision::recover_front(double now, const std::string& reason, LossCause cause) {
   if (stopping_ || given_up_) return;
-  if (starting_) return refuse_start(now, {ErrorCode::kInternal, reason});
+  if (refuses()) return refuse_start(now, {ErrorCode::kInternal, reason});
   if (++num_front_losses_ > kMaxFrontLosses) return give_up(reason);
   // What fails again at once may lack a node that we have not heard to be gone.
   front_waits_ = num_front_losses_ > 1;

@@ -16,6 +16,11 @@ bool is_in(const NodeConfig& node, std::size_t group) {
   return node.is_in(static_cast<std::int32_t>(group)) && !node.serves_all_groups();
 }
 
+/// Not what all groups share.
+bool is_of(const RunningActor& what, std::size_t group) {
+  return what.group == group && (what.is_worker || !spec_of(what.role).is_shared);
+}
+
 }  // namespace
 
 std::size_t Supervision::node_index(std::size_t group, Role role) const {
@@ -33,7 +38,7 @@ bool Supervision::all_nodes(std::size_t group, bool NodeSlot::*flag) const {
 
 /// Something did not come up. The first time that refuses the start; later it is tried again.
 void Supervision::fail_group(double now, std::size_t group, Error error) {
-  if (starting_) return refuse_start(now, std::move(error));
+  if (refuses()) return refuse_start(now, std::move(error));
   recover_group(now, group, error.message, LossCause::kOutside);
 }
 
@@ -199,15 +204,19 @@ void Supervision::role_spawned(double now, const SpawnRole& what, const SpawnedA
   GroupSlot& slot = groups_[what.group];
   if (slot.incarnation != what.incarnation || stopping_) return;
   if (spawned.error) return fail_group(now, what.group, *spawned.error);
-  for (const ActorId actor : spawned.actors) {
-    const bool rings = what.role == Role::kExecutor && actor != spawned.actors.front();
-    watch(std::string(rings ? kRemoteWorkers : spec_of(what.role).name), actor,
-          node_index(what.group, what.role), what.group);
-  }
   slot.role_asked = false;
-  slot.actors[static_cast<std::size_t>(what.role)] = spawned.actors;
-  ++slot.num_spawned;
+  watch_role(what.group, what.role, spawned.actors);
   advance_group(now, what.group);
+}
+
+void Supervision::watch_role(std::size_t group, Role role, std::vector<ActorId> actors) {
+  for (const ActorId actor : actors) {
+    const bool rings = role == Role::kExecutor && actor != actors.front();
+    watch(std::string(rings ? kRemoteWorkers : spec_of(role).name), actor, node_index(group, role),
+          group);
+  }
+  groups_[group].actors[static_cast<std::size_t>(role)] = std::move(actors);
+  ++groups_[group].num_spawned;
 }
 
 void Supervision::end_workers(GroupSlot& slot) {
@@ -254,6 +263,11 @@ void Supervision::advance_group(double now, std::size_t group) {
   GroupSlot& slot = groups_[group];
   if (stopping_ || slot.state != GroupState::kStarting || slot.waits) return;
   if (!all_nodes(group, &NodeSlot::connected)) return;
+  if (has_found(group)) {
+    if (!nodes_[node_of(Role::kRequestRouter)].connected) return;
+    adopt_group(group);
+    if (slot.state == GroupState::kServing) return on_group_up(group);
+  }
   if (!all_nodes(group, &NodeSlot::prepared)) return prepare_nodes(group);
   spawn_workers(group);  // they load while the tokenizer is read
   prepare_nodes(group);
@@ -271,14 +285,144 @@ void Supervision::advance_group(double now, std::size_t group) {
     return spawn_role(group, next);
   }
   slot.state = GroupState::kServing;
+  send_records(group);
   on_group_up(group);
+}
+
+// ---- Taken over from another Supervisor --------------------------------------------------------
+
+bool Supervision::has_found(std::size_t group) const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const NodeSlot& slot) {
+    return std::any_of(slot.found.begin(), slot.found.end(),
+                       [&](const auto& found) { return is_of(found.first, group); });
+  });
+}
+
+void Supervision::forget_found(std::size_t group) {
+  for (NodeSlot& slot : nodes_) {
+    std::erase_if(slot.found, [&](const auto& found) { return is_of(found.first, group); });
+    std::erase_if(slot.records, [&](const GroupRecord& record) { return record.group == group; });
+  }
+}
+
+/// The newest that a node has; null: none has one.
+const GroupRecord* Supervision::find_record(std::size_t group) const {
+  const GroupRecord* newest = nullptr;
+  for (const NodeSlot& slot : nodes_) {
+    for (const GroupRecord& record : slot.records) {
+      if (record.group == group && (newest == nullptr || record.incarnation > newest->incarnation))
+        newest = &record;
+    }
+  }
+  return newest;
+}
+
+/// Of this role, in its place.
+std::vector<ActorId> Supervision::find_running(std::size_t group, const GroupRecord& record,
+                                               Role role) const {
+  std::vector<ActorId> actors;
+  for (const auto& [what, actor] : nodes_[node_index(group, role)].found) {
+    if (!what.is_worker && what.role == role && what.group == group &&
+        what.incarnation == record.incarnation)
+      actors.push_back(actor);
+  }
+  return actors;
+}
+
+ActorId Supervision::find_worker(std::size_t group, std::size_t rank) const {
+  for (const auto& [what, actor] : nodes_[groups_[group].workers[rank].node].found) {
+    if (what.is_worker && what.group == group && what.rank == static_cast<std::int32_t>(rank))
+      return actor;
+  }
+  return kNobody;
+}
+
+std::string Supervision::check_found(std::size_t group, const GroupRecord* record) const {
+  const GroupSlot& slot = groups_[group];
+  if (record == nullptr) return "it had not served yet";
+  if (record->incarnation < slot.incarnation)
+    return "it is of incarnation " + std::to_string(record->incarnation) + ", which has ended";
+  if (router_ == kNobody || record->router_life != router_life_)
+    return "its request router is gone";
+  if (record->loaded.size() != slot.workers.size())
+    return "it has " + std::to_string(record->loaded.size()) + " workers, not " +
+           std::to_string(slot.workers.size());
+  for (const NodeSlot& node : nodes_) {
+    if (!is_in(node.config, group)) continue;
+    const bool knows_it =
+        std::any_of(node.records.begin(), node.records.end(), [&](const GroupRecord& each) {
+          return each.group == group && each.incarnation == record->incarnation;
+        });
+    if (!knows_it) return "node " + node.config.name + " has begun anew";
+  }
+  for (const Role role : kSpawnOrder) {
+    if (find_running(group, *record, role).empty())
+      return "it has no " + std::string(spec_of(role).name);
+  }
+  for (std::size_t rank = 0; rank < slot.workers.size(); ++rank) {
+    if (find_worker(group, rank) == kNobody) return "it has no worker " + std::to_string(rank);
+  }
+  return "";
+}
+
+void Supervision::adopt_group(std::size_t group) {
+  GroupSlot& slot = groups_[group];
+  const GroupRecord* record = find_record(group);
+  if (const std::string reason = check_found(group, record); !reason.empty()) {
+    log_error("incident", kv("cause", "the engine of another supervisor is of no use: " + reason),
+              kv("group", group));
+    if (router_ != kNobody)
+      command(SendLoss{router_, EngineLost{static_cast<std::uint32_t>(group), reason}});
+    for (const NodeSlot& node : nodes_) {
+      for (const auto& [what, actor] : node.found) {
+        if (!is_of(what, group)) continue;
+        slot.incarnation = std::max(slot.incarnation, what.incarnation + 1);
+        command(EndActor{actor});
+      }
+    }
+    return forget_found(group);
+  }
+  slot.incarnation = record->incarnation;
+  slot.rendezvous = record->rendezvous;
+  slot.secret = record->secret;
+  slot.model = record->model;
+  slot.cache = record->cache;
+  for (std::size_t rank = 0; rank < slot.workers.size(); ++rank) {
+    WorkerSlot& worker = slot.workers[rank];
+    worker.worker = find_worker(group, rank);
+    worker.loaded = record->loaded[rank];
+    watch("worker", worker.worker, worker.node, group);
+  }
+  slot.caches_asked = true;
+  slot.num_caches = slot.workers.size();
+  for (const Role role : kSpawnOrder) watch_role(group, role, find_running(group, *record, role));
+  slot.state = GroupState::kServing;
+  log_info("engine adopted", kv("group", group), kv("incarnation", slot.incarnation));
+  forget_found(group);
+}
+
+void Supervision::send_records(std::size_t group) {
+  if (is_single_process()) return;
+  const GroupSlot& slot = groups_[group];
+  GroupRecord record{.group = static_cast<std::uint32_t>(group),
+                     .incarnation = slot.incarnation,
+                     .router_life = router_life_,
+                     .rendezvous = slot.rendezvous,
+                     .secret = slot.secret,
+                     .loaded = {},
+                     .model = slot.model,
+                     .cache = slot.cache};
+  for (const WorkerSlot& worker : slot.workers) record.loaded.push_back(*worker.loaded);
+  for (const NodeSlot& node : nodes_) {
+    if (is_in(node.config, group)) command(SendRecord{node.node, record});
+  }
 }
 
 void Supervision::recover_group(double now, std::size_t group, const std::string& reason,
                                 LossCause cause) {
   GroupSlot& slot = groups_[group];
   if (stopping_ || given_up_ || slot.state == GroupState::kAbsent) return;
-  if (starting_) return refuse_start(now, {ErrorCode::kInternal, reason});
+  if (refuses()) return refuse_start(now, {ErrorCode::kInternal, reason});
   log_error("incident", kv("cause", reason), kv("group", group),
             kv("incarnation", slot.incarnation), kv("recovery", slot.num_recoveries + 1));
   if (++slot.num_recoveries > kMaxRecoveries) {

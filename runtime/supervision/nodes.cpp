@@ -56,7 +56,7 @@ void Supervision::process_failed(double now, std::size_t node, std::uint64_t lif
   NodeSlot& slot = nodes_[node];
   if (slot.life != life) return;
   slot.has_process = false;
-  if (starting_) return refuse_start(now, error);
+  if (refuses()) return refuse_start(now, error);
   if (stopping_) return end_children(now);
   // The next look at the nodes tries again.
   log_error("no process for a node", kv("node", slot.config.name), kv("error", error.message));
@@ -75,7 +75,9 @@ void Supervision::forget_node(std::size_t index) {
   if (slot.config.has(Role::kRequestRouter)) lose_router();
   slot.node = slot.heart = kNobody;
   slot.lost_at = 0;
-  slot.connected = slot.preparing = slot.prepared = slot.has_tokenizer = false;
+  slot.connected = slot.preparing = slot.prepared = slot.has_tokenizer = slot.cut_off = false;
+  slot.found.clear();
+  slot.records.clear();
 }
 
 void Supervision::lose_node(std::size_t index) {
@@ -98,7 +100,7 @@ void Supervision::node_prepared(double now, std::size_t node, std::uint64_t visi
   NodeSlot& slot = nodes_[node];
   if (slot.node == kNobody || slot.visit != visit || stopping_) return;
   slot.preparing = false;
-  if (status.error && starting_) return refuse_start(now, *status.error);
+  if (status.error && refuses()) return refuse_start(now, *status.error);
   if (status.error) return recover_node(now, node, status.error->message, LossCause::kOutside);
   (slot.prepared ? slot.has_tokenizer : slot.prepared) = true;
   for (const std::int32_t group : slot.config.groups)
@@ -130,7 +132,7 @@ void Supervision::process_exited(double now, const NodeExited& exited) {
     return end_children(now);
   }
   const std::string what = "node " + slot.config.name + " ended: " + exited.how;
-  if (starting_) return refuse_start(now, {ErrorCode::kUnavailable, what});
+  if (refuses()) return refuse_start(now, {ErrorCode::kUnavailable, what});
   forget_node(exited.node);
   if (was_there) {
     recover_node(now, exited.node, what, exited.cause);
@@ -142,11 +144,11 @@ void Supervision::process_exited(double now, const NodeExited& exited) {
   // Else the next look at the nodes does it.
 }
 
-NodeAccepted Supervision::join(double now, const JoinNode& join, ActorId node, ActorId heart,
-                               bool is_elsewhere) {
-  const auto refuse = [](std::string reason) {
+NodeAccepted Supervision::join(double now, const JoinNode& join,
+                               const std::vector<ActorId>& actors) {
+  const auto refuse = [](std::string reason, ErrorCode code = ErrorCode::kInvalidArgument) {
     log_warning("node refused", kv("reason", reason));
-    return NodeAccepted{.error = Error{ErrorCode::kInvalidArgument, std::move(reason)}};
+    return NodeAccepted{.error = Error{code, std::move(reason)}};
   };
   if (join.protocol != kProtocolVersion || join.version != TROUPE_VERSION) {
     return refuse("node '" + join.name + "' is troupe " + join.version + " (protocol " +
@@ -154,10 +156,11 @@ NodeAccepted Supervision::join(double now, const JoinNode& join, ActorId node, A
                   "), the supervisor is troupe " TROUPE_VERSION " (protocol " +
                   std::to_string(kProtocolVersion) + ")");
   }
-  std::size_t index = 0;
-  while (index < nodes_.size() && nodes_[index].config.name != join.name) ++index;
-  if (index == nodes_.size()) return refuse("the topology has no node '" + join.name + "'");
-  if (!is_elsewhere) return refuse("node '" + join.name + "' has no actors");
+  const std::optional<std::size_t> found = find_node(join.name);
+  if (!found) return refuse("the topology has no node '" + join.name + "'");
+  const std::size_t index = *found;
+  if (actors.size() != 2 + join.actors.size())
+    return refuse("node '" + join.name + "' has no actors");
   NodeSlot& slot = nodes_[index];
   if (slot.has_process && slot.pid != join.pid) {
     return refuse("node '" + join.name + "' is process " + std::to_string(slot.pid) + ", not " +
@@ -165,19 +168,33 @@ NodeAccepted Supervision::join(double now, const JoinNode& join, ActorId node, A
   }
   if (slot.killed_at > 0) return refuse("node '" + join.name + "' is to leave");
   if (stopping_) return refuse("the system is shutting down");
+  // One that is gone in truth is soon found to be silent; to join again costs the engine nothing.
+  if (slot.node != kNobody && !slot.cut_off)
+    return refuse("node '" + join.name + "' has joined already", ErrorCode::kUnavailable);
   if (slot.node != kNobody) {
-    lose_node(index);
-    recover_node(now, index, "node " + join.name + " has come anew", LossCause::kOutside);
+    forget_node(index);
+    recover_node(now, index, "node " + join.name + " has lost its connection", LossCause::kOutside);
   }
-  slot.node = node;
-  slot.heart = heart;
+  slot.node = actors[0];
+  slot.heart = actors[1];
   slot.heard_at = now;
+  slot.prepared = join.prepared;
+  slot.has_tokenizer = join.has_tokenizer;
+  for (std::size_t i = 0; i < join.actors.size(); ++i) {
+    if (static_cast<std::size_t>(join.actors[i].role) < kNumRoles)
+      slot.found.emplace_back(join.actors[i], actors[i + 2]);
+  }
+  slot.records = join.groups;
+  if (!join.actors.empty()) {
+    resumed_ = true;
+    config_.epoch = std::max(config_.epoch, join.epoch + 1);
+  }
   slot.lost_at = now + join_timeout_s();
   ++slot.visit;
   const std::string& host = slot.config.host;
   slot.address = {host.empty() ? config_.supervisor_host : host, join.port};
-  watch("node " + join.name, node, index);
-  NodeAccepted accepted;
+  watch("node " + join.name, slot.node, index);
+  NodeAccepted accepted{.epoch = config_.epoch};
   for (const NodeSlot& other : nodes_) {
     if (&other != &slot && other.node != kNobody) accepted.peers.push_back(other.address);
   }
@@ -192,12 +209,13 @@ void Supervision::node_connected(double now, ActorId node, const NodeConnected& 
       const Error error = {connected.error->code, "node " + slot.config.name + " cannot reach " +
                                                       connected.error->message};
       lose_node(index);
-      if (starting_) return refuse_start(now, error);
+      if (refuses()) return refuse_start(now, error);
       return recover_node(now, index, error.message, LossCause::kOutside);
     }
     slot.connected = true;
     slot.lost_at = 0;
     log_info("node joined", kv("node", slot.config.name), kv("host", slot.address.host));
+    adopt_front(index);
     for (const std::int32_t group : slot.config.groups)
       admit_group(static_cast<std::size_t>(group));
     for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(now, group);

@@ -13,7 +13,8 @@ constexpr double kLeaveTimeout_s = 5;
 
 }  // namespace
 
-Supervision::Supervision(SupervisionConfig config) : config_(std::move(config)) {
+Supervision::Supervision(SupervisionConfig config)
+    : config_(std::move(config)), http_port_(config_.http_port) {
   const TopologySize& size = config_.topology.size;
   groups_.resize(static_cast<std::size_t>(size.num_groups));
   for (GroupSlot& group : groups_) group.workers.resize(static_cast<std::size_t>(size.num_workers));
@@ -41,6 +42,15 @@ void Supervision::add_own_node(ActorId node, ActorId heart) {
   nodes_.front().heart = heart;
   nodes_.front().connected = true;
   watch("node", node, 0);
+}
+
+std::uint64_t Supervision::adopt_process(double now, std::size_t node, std::int64_t pid) {
+  NodeSlot& slot = nodes_[node];
+  resumed_ = slot.has_process = true;
+  slot.pid = pid;
+  slot.started_at = now;
+  slot.lost_at = now + join_timeout_s();
+  return ++slot.life;
 }
 
 void Supervision::start(double now) {
@@ -113,7 +123,9 @@ void Supervision::actor_down(double now, ActorId actor, const std::string& how, 
   }
   NodeSlot& slot = nodes_[gone.node];
   if (unreachable || slot.node == actor) {
-    // A process of ours that has crashed says so itself, with how; that is a moment away.
+    // The end of a process of this host is reported itself, with how; that is a moment away. If it
+    // has only lost its connection, it joins again.
+    slot.cut_off = true;
     if (slot.has_process) return;
     lose_node(gone.node);
     return recover_node(now, gone.node, reason, LossCause::kKilled);
@@ -156,6 +168,13 @@ double Supervision::load_progress(ActorId worker, double fraction) {
     }
   }
   return all;
+}
+
+std::optional<std::size_t> Supervision::find_node(const std::string& name) const {
+  for (std::size_t index = 0; index < nodes_.size(); ++index) {
+    if (nodes_[index].config.name == name) return index;
+  }
+  return std::nullopt;
 }
 
 TopologyStatus Supervision::status() const {

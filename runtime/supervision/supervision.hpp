@@ -39,8 +39,10 @@ struct SupervisionConfig {
   std::uint16_t supervisor_port = 0;  ///< as the options have it
   double node_timeout_s = 0;
   double step_timeout_s = 0;
-  std::string name;    ///< of this engine: no other one of this host has it
-  std::string secret;  ///< of its workers
+  std::uint64_t epoch = 0;      ///< how many Supervisors this topology had before, if it is known
+  std::uint16_t http_port = 0;  ///< that the last of them had; 0: as the options say
+  std::string name;             ///< of this engine: no other one of this host has it
+  std::string secret;           ///< of its workers
   /// Of the workers of a group, by rank, and the cache that it had before (of no groups: none).
   std::function<Result<SettledModel>(std::span<const ModelLoaded>, const KVCacheConfig&)> settle;
 };
@@ -62,6 +64,9 @@ class Supervision {
 
   /// The Supervisor's own process is the only node. Before start.
   void add_own_node(ActorId node, ActorId heart);
+  /// This process of an earlier Supervisor still runs; its node is to join. Returns its life.
+  /// Before start.
+  [[nodiscard]] std::uint64_t adopt_process(double now, std::size_t node, std::int64_t pid);
   void start(double now);
   /// Nothing has been started that must be waited for.
   void refuse_start(double now, Error error);
@@ -76,9 +81,10 @@ class Supervision {
   void process_failed(double now, std::size_t node, std::uint64_t life, const Error& error);
   /// Has been waited for: there is no such process any more.
   void process_exited(double now, const NodeExited& exited);
-  /// `is_elsewhere`: both actors are the sender's own, and that is another process.
-  [[nodiscard]] NodeAccepted join(double now, const JoinNode& join, ActorId node, ActorId heart,
-                                  bool is_elsewhere);
+  /// `actors`: the node, its heart, and those that it lists; empty: they are not the sender's own,
+  /// or not of another process.
+  [[nodiscard]] NodeAccepted join(double now, const JoinNode& join,
+                                  const std::vector<ActorId>& actors);
   void node_connected(double now, ActorId node, const NodeConnected& connected);
   void node_prepared(double now, std::size_t node, std::uint64_t visit, const Status& status);
   void heart_beat(double now, ActorId heart, const HeartbeatReply& reply);
@@ -117,6 +123,7 @@ class Supervision {
   [[nodiscard]] bool is_stopping() const noexcept { return stopping_; }
   [[nodiscard]] bool is_given_up() const noexcept { return given_up_; }
   [[nodiscard]] const NodeConfig& node(std::size_t index) const { return nodes_[index].config; }
+  [[nodiscard]] std::optional<std::size_t> find_node(const std::string& name) const;
   [[nodiscard]] TopologyStatus status() const;
   /// Every group that is to serve does, and clients reach it.
   [[nodiscard]] bool is_up() const;
@@ -141,7 +148,11 @@ class Supervision {
     bool preparing = false;
     bool prepared = false;       ///< but for the tokenizer
     bool has_tokenizer = false;  ///< if it needs one
+    bool cut_off = false;        ///< the connection has ended: its process ends, or it joins again
     double heard_at = 0;
+    /// What it has brought along, until it is adopted or ended.
+    std::vector<std::pair<RunningActor, ActorId>> found;
+    std::vector<GroupRecord> records;
   };
 
   struct WorkerSlot {
@@ -184,6 +195,9 @@ class Supervision {
     std::optional<std::size_t> group;  ///< none: all of them
   };
 
+  /// Before the engine has ever served, nothing is tried twice.
+  [[nodiscard]] bool refuses() const noexcept { return starting_ && !resumed_; }
+
   template <class What>
   void command(What what) {
     commands_.emplace_back(std::move(what));
@@ -214,6 +228,9 @@ class Supervision {
   /// One of them, or both, are gone, and are to come back. Without a RequestRouter nobody reads
   /// what the groups compute: they begin anew too.
   void recover_front(double now, const std::string& reason, LossCause cause);
+  /// RequestRouter and Frontend that the node has brought along.
+  void adopt_front(std::size_t index);
+  void take_router(ActorId router);
   void fail_front(double now, Role role, const Error& error);
   void front_spawned(double now, const SpawnRole& what, const SpawnedActors& spawned);
   void hand_over(std::size_t group);
@@ -253,12 +270,27 @@ class Supervision {
   /// All its nodes are there: an absent group begins.
   void admit_group(std::size_t group);
   void fail_group(double now, std::size_t group, Error error);
+  /// What the nodes have brought along of the group: it serves at once if that is all of it, and
+  /// fits together; else it is ended. Pre: all its nodes are connected, and the RequestRouter's is.
+  void adopt_group(std::size_t group);
+  /// Why what was found is no engine; empty: it is one.
+  [[nodiscard]] std::string check_found(std::size_t group, const GroupRecord* record) const;
+  [[nodiscard]] const GroupRecord* find_record(std::size_t group) const;
+  [[nodiscard]] std::vector<ActorId> find_running(std::size_t group, const GroupRecord& record,
+                                                  Role role) const;
+  [[nodiscard]] ActorId find_worker(std::size_t group, std::size_t rank) const;
+  [[nodiscard]] bool has_found(std::size_t group) const;
+  void forget_found(std::size_t group);
+  /// The nodes of a group that serves keep what the next Supervisor needs.
+  void send_records(std::size_t group);
   void prepare_nodes(std::size_t group);
   void load_model(std::size_t group, std::size_t rank);
   void spawn_workers(std::size_t group);
   [[nodiscard]] Result<void> settle_model(GroupSlot& group) const;
   void initialize_caches(double now, std::size_t group);
   void spawn_role(std::size_t group, Role role);
+  /// The next of the group's roles is there.
+  void watch_role(std::size_t group, Role role, std::vector<ActorId> actors);
   void end_workers(GroupSlot& slot);
   void end_actors(GroupSlot& slot);
   void leave_out(double now, std::size_t group, const std::string& reason, LossCause cause);
@@ -287,6 +319,7 @@ class Supervision {
 
   std::vector<Watched> watched_;  ///< in the order of spawning
   bool starting_ = true;          ///< Start has not been answered
+  bool resumed_ = false;          ///< another Supervisor has started the engine
   bool stopping_ = false;
   bool given_up_ = false;
   double killed_at_ = 0;  ///< while stopping: when processes that are left are killed

@@ -44,21 +44,31 @@ std::string read_secret(const std::string& file) {
 
 }  // namespace
 
-Result<LocalSecret> LocalSecret::publish(std::uint16_t port, std::string secret) {
-  const std::string folder = folder_of_user();
+Result<std::string> private_folder() {
+  std::string folder = folder_of_user();
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     return Error{ErrorCode::kIo, folder + ": " + std::strerror(errno)};
   RETURN_IF_ERROR(check_folder(folder));
-  std::string file = file_of(folder, port);
+  return folder;
+}
+
+Result<void> replace_private_file(const std::string& file, const std::string& content) {
   const std::string draft = file + "." + std::to_string(getpid());
   {
     const FileDescriptor out(
         open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!out.valid() || !write_all(out.get(), std::as_bytes(std::span(secret)), 0))
+    if (!out.valid() || !write_all(out.get(), std::as_bytes(std::span(content)), 0))
       return Error{ErrorCode::kIo, draft + ": " + std::strerror(errno)};
   }
   if (rename(draft.c_str(), file.c_str()) != 0)
     return Error{ErrorCode::kIo, file + ": " + std::strerror(errno)};
+  return {};
+}
+
+Result<LocalSecret> LocalSecret::publish(std::uint16_t port, std::string secret) {
+  ASSIGN_OR_RETURN(const std::string folder, private_folder());
+  std::string file = file_of(folder, port);
+  RETURN_IF_ERROR(replace_private_file(file, secret));
   return LocalSecret(std::move(file), std::move(secret));
 }
 

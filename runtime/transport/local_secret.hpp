@@ -10,8 +10,14 @@
 
 namespace troupe {
 
-/// In $XDG_RUNTIME_DIR/troupe, or /tmp/troupe-UID if that is not set: a folder accessible to this
-/// user only.
+/// $XDG_RUNTIME_DIR/troupe, or /tmp/troupe-UID if that is not set: a folder of this user's alone,
+/// made if it is not there. Errors: kIo; it is another's, or others may look into it.
+[[nodiscard]] Result<std::string> private_folder();
+/// With this content, all of it or what it was. Only the same user can read it. Errors: kIo.
+[[nodiscard]] Result<void> replace_private_file(const std::string& file,
+                                                const std::string& content);
+
+/// In the private folder.
 class LocalSecret {
  public:
   /// For the Supervisor that listens on this port. Errors: kIo; the folder belongs to, or is

@@ -16,7 +16,7 @@ import time
 import types
 import unittest
 
-from support import DEADLINE_S, Server, make_certificates, node_of_second_host, second_host, tls_options, wait_until
+from support import DEADLINE_S, Server, is_running, make_certificates, node_of_second_host, second_host, tls_options, wait_until
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 NUM_STREAMS = 32
@@ -206,7 +206,7 @@ class Chaos(unittest.TestCase):
         self.assertEqual([answer for answer in answers if answer[:2] != (200, True)], [])
         return answers
 
-    def finish(self, server, clients, config, num_faults):
+    def finish(self, server, clients, config, num_faults, num_incidents=None):
         clients.end()
         print(f"{config}, seed {SEED}: {clients.num_requests} requests, {num_faults} faults, {len(clients.lost)} lost, "
               f"{len(clients.different)} different", flush=True)
@@ -216,29 +216,36 @@ class Chaos(unittest.TestCase):
         TOTAL.different += len(clients.different)
         self.assertEqual((clients.lost, clients.different, clients.bad_answers), ([], [], []))
         self.assertEqual(server.wait_idle(), 0)
-        self.assertGreaterEqual(server.log().count("incident cause="), num_faults)
+        self.assertGreaterEqual(server.log().count("incident cause="), num_faults if num_incidents is None else num_incidents)
         pids = list(server.nodes().values())
         code, log = server.stop()
         self.assertEqual(code, 0, log[-2000:])
-        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
+        wait_until(lambda: not any(map(is_running, pids)), "all processes to end")
         self.assertEqual([each for each in os.listdir("/dev/shm") if "troupe" in each], [])
 
     def check(self, config, num_faults, *options, front=False):
         """With `front`, the Frontend is killed too, and first: clients resume their streams."""
         numbers = random.Random(SEED)
-        with Server("--config-file", str(CONFIGS / config), "--log-stats-interval-s", "0", *options) as server:
+        num_incidents = 0
+        with Server("--config-file", str(CONFIGS / config), "--keep-alive", "--log-stats-interval-s", "0", *options) as server:
             clients = Clients(server.port, self.undisturbed(server), resumed_stream if front else stream)
-            names = sorted(name for name in server.nodes() if front or name != "front")
+            names = sorted(name for name in [*server.nodes(), "supervisor"] if front or name != "front")
             self.assertGreater(len(names), 1)
             for fault in range(num_faults):
                 time.sleep(numbers.uniform(0.05, 0.6))  # not to wait for anything: a fault comes when it comes
                 name = "front" if front and fault == 0 else numbers.choice(names)
+                if name == "supervisor":
+                    ready = server.log().count("engine ready")
+                    os.kill(server.supervisor(), signal.SIGKILL)
+                    wait_until(lambda: server.log().count("engine ready") > ready, "the next supervisor")
+                    continue
+                num_incidents += 1
                 victim, restarts = server.nodes()[name], server.log().count("engine restarted")
                 stopped = numbers.random() < SHARE_STOPPED or fault == num_faults // 2
                 os.kill(victim, signal.SIGSTOP if stopped else signal.SIGKILL)
                 wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
                 wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
-            self.finish(server, clients, config, num_faults)
+            self.finish(server, clients, config, num_faults, num_incidents)
 
 
 if __name__ == "__main__":

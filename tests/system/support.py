@@ -50,18 +50,26 @@ def run(arguments, text=None, timeout=DEADLINE_S, environment=None):
     return process.returncode, output, errors
 
 
-def nodes_of(supervisor):
-    """The processes that a `troupe serve` has started: {name: pid}."""
-    found = {}
+def processes():
+    """(pid, parent's pid, arguments) of every process that runs."""
     for entry in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
             arguments = (entry / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == supervisor and len(arguments) > 2 and arguments[1] == b"node":
-            found[arguments[2].decode()] = int(entry.name)
-    return found
+        if state != "Z":
+            yield int(entry.name), int(parent), [each.decode(errors="replace") for each in arguments]
+
+
+def is_running(pid):
+    return any(pid == each for each, _, _ in processes())
+
+
+def nodes_of(supervisor):
+    """The processes that a `troupe serve` has started: {name: pid}."""
+    return {arguments[2]: pid for pid, parent, arguments in processes()
+            if parent == supervisor and len(arguments) > 2 and arguments[1] == "node"}
 
 
 class Server:
@@ -107,8 +115,16 @@ class Server:
         return pathlib.Path(f"/proc/self/fd/{self.errors.fileno()}").read_text()
 
     def nodes(self):
-        """The processes that it has started: {name: pid}."""
-        return nodes_of(self.process.pid)
+        """The processes that it, or a Supervisor before it, has started on this host: {name: pid}."""
+        ports = re.findall(r"waiting for nodes .*port=(\d+)", self.log())
+        return {arguments[2]: pid for pid, _, arguments in processes()
+                if len(arguments) > 2 and arguments[1] == "node" and arguments[-2] == "--secrets-from-stdin"
+                and ports and f"--supervisor-port {ports[-1]} " in " ".join(arguments)}
+
+    def supervisor(self):
+        """The process of the Supervisor: with --keep-alive a child of this one."""
+        return next((pid for pid, parent, arguments in processes()
+                     if parent == self.process.pid and arguments[1:2] == ["serve"]), self.process.pid)
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=DEADLINE_S) as response:

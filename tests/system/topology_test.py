@@ -20,7 +20,7 @@ import urllib.request
 import yaml
 
 from chaos_test import body, stream
-from support import (BINARY, ENVIRONMENT, Server, cpu_seconds, make_certificates, node_of_second_host, node_process, run,
+from support import (BINARY, ENVIRONMENT, Server, cpu_seconds, is_running, make_certificates, node_of_second_host, node_process, run,
                      second_host, tls_options, wait_until)
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ class Load:
     def __init__(self, server, expected, num_threads=8):
         self.server, self.expected = server, expected
         self.ending, self.wrong, self.num_requests = threading.Event(), [], 0
-        self.threads = [threading.Thread(target=self.work, args=(number,)) for number in range(num_threads)]
+        self.threads = [threading.Thread(target=self.work, args=(number,), daemon=True) for number in range(num_threads)]
         for thread in self.threads:
             thread.start()
 
@@ -300,14 +300,59 @@ class Topologies(unittest.TestCase):
             self.assertEqual(server.wait_idle(), 0)
             self.assertEqual(answers(server), self.expected)
 
-    def test_nothing_outlives_the_supervisor(self):
-        server = Server("--config-file", str(CONFIGS / "multi-process.conf"))
-        pids = list(server.nodes().values())
-        self.assertEqual(len(pids), 3)
-        server.process.kill()
-        server.process.communicate()
-        wait_until(lambda: not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids), "all processes to end")
-        server.errors.close()
+    def test_nothing_outlives_the_supervisor_for_longer_than_it_may(self):
+        for timeout_s in ("0", "0.5"):
+            with self.subTest(timeout_s=timeout_s):
+                server = Server("--config-file", str(CONFIGS / "multi-process.conf"), "--supervisor-timeout-s", timeout_s)
+                pids = list(server.nodes().values())
+                self.assertEqual(len(pids), 3)
+                server.process.kill()
+                server.process.communicate()
+                wait_until(lambda: not any(map(is_running, pids)), "all processes to end")
+                server.errors.close()
+
+    def test_a_supervisor_that_is_started_again_takes_over_what_runs_and_mends_the_rest(self):
+        options = ("--config-file", str(CONFIGS / "one-process-per-role.conf"))
+        with Server(*options) as first:
+            load = Load(first, self.expected)
+            wait_until(lambda: load.num_requests > NUM_REQUESTS, "some answers")
+            nodes = first.nodes()
+            first.process.kill()
+            first.process.wait()
+            before = load.num_requests
+            wait_until(lambda: load.num_requests > before + NUM_REQUESTS, "answers without a supervisor")
+            with Server(*options) as second:
+                self.assertEqual((second.port, second.nodes()), (first.port, nodes))
+                self.assertIn("engine adopted group=0 incarnation=1", second.log())
+                # This time something else ends meanwhile.
+                second.process.kill()
+                second.process.wait()
+                os.kill(nodes["worker-0"], signal.SIGKILL)
+                with Server(*options) as third:
+                    self.assertEqual(third.port, first.port)
+                    mended = third.nodes()
+                    self.assertEqual({name for name in nodes if mended[name] != nodes[name]}, {"worker-0"})
+                    self.assertEqual(load.end(), [])
+                    os.kill(mended["worker-0"], signal.SIGKILL)
+                    wait_until(lambda: "engine restarted" in third.log(), "the engine to come up again")
+                    self.assertEqual(answers(third), self.expected)
+                    self.assertEqual(third.stop()[0], 0)
+                    wait_until(lambda: not any(map(is_running, mended.values())), "all processes to end")
+
+    def test_a_supervisor_that_is_kept_alive_comes_back_by_itself(self):
+        with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--keep-alive") as server:
+            load, nodes = Load(server, self.expected), server.nodes()
+            for _ in range(3):
+                supervisor, ready = server.supervisor(), server.log().count("engine ready")
+                self.assertNotEqual(supervisor, server.process.pid, server.log()[-3000:])
+                os.kill(supervisor, signal.SIGKILL)
+                wait_until(lambda: server.log().count("engine ready") > ready, "the next supervisor")
+                self.assertNotEqual(server.supervisor(), supervisor)
+            self.assertEqual(load.end(), [])
+            self.assertEqual(server.nodes(), nodes)
+            self.assertEqual(group_states(server), ["serving"])
+            self.assertEqual(server.stop()[0], 0)
+            wait_until(lambda: not any(map(is_running, nodes.values())), "all processes to end")
 
     def test_a_request_that_crashes_every_worker_fails_alone(self):
         poison = 7  # <end_of_image>

@@ -1,5 +1,8 @@
 #include "runtime/base/child_process.hpp"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <boost/test/unit_test.hpp>
 #include <csignal>
 #include <future>
@@ -50,6 +53,41 @@ BOOST_AUTO_TEST_CASE(it_ends_with_its_owner) {
     BOOST_TEST(::kill(pid, 0) == 0);
   }
   BOOST_TEST(::kill(pid, 0) != 0);
+}
+
+/// The process that a shell, which has ended, leaves behind.
+pid_t orphan() {
+  int ends[2];
+  BOOST_REQUIRE(pipe(ends) == 0);
+  const pid_t middle = fork();
+  if (middle == 0) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      execl("/bin/sleep", "sleep", "1000", nullptr);
+      _exit(1);
+    }
+    _exit(write(ends[1], &pid, sizeof pid) == sizeof pid ? 0 : 1);
+  }
+  waitpid(middle, nullptr, 0);
+  pid_t pid = 0;
+  BOOST_REQUIRE(read(ends[0], &pid, sizeof pid) == sizeof pid);
+  close(ends[0]);
+  close(ends[1]);
+  return pid;
+}
+
+BOOST_AUTO_TEST_CASE(a_process_that_another_one_has_started_can_be_adopted) {
+  std::promise<ProcessEnd> end;
+  const pid_t pid = orphan();
+  {
+    const auto process =
+        ChildProcess::adopt(pid, [&](ProcessEnd how) { end.set_value(std::move(how)); });
+    BOOST_REQUIRE(process.ok());
+    BOOST_TEST((*process)->pid() == pid);
+    (*process)->kill();
+    BOOST_TEST((end.get_future().get().kind == ProcessEnd::Kind::kKilled));
+  }
+  BOOST_TEST(!ChildProcess::adopt(1 << 30, [](const ProcessEnd&) {}).ok());
 }
 
 BOOST_AUTO_TEST_CASE(a_program_that_is_not_there_is_an_error) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "runtime/base/log.hpp"
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr double kNodeTimeout_s = 5;
 constexpr double kAskDeadline_s = 60;
+constexpr double kSupervisorTimeout_s = 60;
 
 Topology make_topology(std::initializer_list<NodeConfig> nodes, TopologySize size) {
   return {.nodes = nodes, .size = size};
@@ -66,10 +68,12 @@ Topology topology_number(std::uint64_t number) {
 /// Processes, actors, a network and a clock.
 class World {
  public:
-  explicit World(std::uint64_t seed) : random_(seed), topology_(topology_number(seed)) {
+  /// `calm`: nothing goes wrong by itself.
+  explicit World(std::uint64_t seed, bool calm = false)
+      : random_(seed), topology_(topology_number(seed)), calm_(calm) {
     processes_.resize(topology_.nodes.size());
     core_ = make_core();
-    if (core_->is_single_process()) {
+    if (is_single_process()) {
       processes_[0].running = true;
       begin_node(0);
       core_->add_own_node(processes_[0].node, processes_[0].heart);
@@ -89,6 +93,7 @@ class World {
   /// Nothing is disturbed any more: it must come to an end of one of the two kinds.
   void settle() {
     calm_ = true;
+    while (!core_) step();
     const double deadline = now_ + 3600;
     while (!over() && now_ < deadline && !is_serving()) step();
     BOOST_TEST((over() || is_serving()),
@@ -103,16 +108,28 @@ class World {
     while (!quit_ && now_ < deadline) step();
     BOOST_TEST(quit_, "the Supervisor has not ended within a minute");
     for (std::size_t node = 0; node < processes_.size(); ++node) {
-      if (!is_remote(node) && !topology_.nodes[node].optional && !core_->is_single_process())
+      if (!is_remote(node) && !topology_.nodes[node].optional && !is_single_process())
         BOOST_TEST(!processes_[node].running, "process " << topology_.nodes[node].name);
     }
   }
 
+  /// Its process dies; another one comes later.
+  void kill_supervisor(double absence_s) {
+    if (!core_ || is_single_process()) return;
+    core_.reset();
+    watched_.clear();
+    answered_ = false;
+    for (Process& process : processes_) {
+      if (process.running) process.orphaned_at = now_;
+    }
+    later(absence_s, [this] { start_supervisor(); });
+  }
+  [[nodiscard]] int num_spawned() const noexcept { return num_spawned_; }
   [[nodiscard]] std::uint64_t num_events() const noexcept { return num_events_; }
   [[nodiscard]] bool is_serving() const {
-    return core_->is_up() && std::all_of(watched_.begin(), watched_.end(), [&](ActorId actor) {
-             return !is_known(actor) || actors_.at(actor).alive;
-           });
+    return core_ && core_->is_up() &&
+           std::all_of(watched_.begin(), watched_.end(),
+                       [&](ActorId actor) { return !is_known(actor) || actors_.at(actor).alive; });
   }
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
 
@@ -128,6 +145,13 @@ class World {
     ActorId heart = kNobody;
     double heard_at = 0;
     double busy_s = 0;
+    // For the next Supervisor.
+    double orphaned_at = 0;  ///< 0: it is not
+    std::uint64_t epoch = 0;
+    bool prepared = false;
+    bool has_tokenizer = false;
+    std::vector<std::pair<RunningActor, ActorId>> runs;
+    std::map<std::uint32_t, GroupRecord> records;
   };
   struct Actor {
     std::size_t node = 0;
@@ -141,6 +165,7 @@ class World {
                           .supervisor_host = "127.0.0.1",
                           .node_timeout_s = kNodeTimeout_s,
                           .step_timeout_s = 300,
+                          .epoch = epoch_,
                           .name = "test",
                           .secret = "secret",
                           .settle = [this](std::span<const ModelLoaded> loaded,
@@ -160,6 +185,12 @@ class World {
   void later(double delay_s, std::function<void()> what) {
     queue_.emplace(now_ + delay_s, std::move(what));
   }
+  /// For this Supervisor, and no later one.
+  void later_here(double delay_s, std::function<void()> what) {
+    later(delay_s, [this, epoch = epoch_, what = std::move(what)] {
+      if (core_ && epoch == epoch_) what();
+    });
+  }
   void step() {
     auto next = queue_.extract(queue_.begin());
     now_ = std::max(now_, next.key());
@@ -170,7 +201,7 @@ class World {
   /// An event, and what the core does about it.
   template <class Event>
   void tell(Event event) {
-    if (quit_) return;
+    if (quit_ || !core_) return;
     ++num_events_;
     event();
     for (auto commands = core_->take_commands(); !commands.empty();
@@ -183,11 +214,16 @@ class World {
   }
   void check_later() {
     later(0.5, [this] {
-      --num_events_;  // counts for nothing
+      if (core_) --num_events_;  // counts for nothing
       tell([&] { core_->check(now_); });
       for (std::size_t node = 0; node < processes_.size(); ++node) {
         const Process& process = processes_[node];
-        if (process.running && process.node != kNobody && !core_->is_single_process() &&
+        if (process.orphaned_at > 0) {
+          if (now_ - process.orphaned_at > kSupervisorTimeout_s)
+            end_process(node, "no supervisor", LossCause::kOutside);
+          continue;
+        }
+        if (process.running && process.node != kNobody && !is_single_process() &&
             now_ - process.heard_at > 2 * kNodeTimeout_s)
           end_process(node, "it has heard nothing", LossCause::kOutside);
       }
@@ -195,8 +231,25 @@ class World {
     });
   }
 
+  // ---- The Supervisor's own death
+
+  void start_supervisor() {
+    ++epoch_;
+    core_ = make_core();
+    for (std::size_t node = 0; node < processes_.size(); ++node) {
+      Process& process = processes_[node];
+      process.is_child = process.running && process.is_child;
+      if (process.is_child) process.life = core_->adopt_process(now_, node, process.pid);
+    }
+    tell([&] { core_->start(now_); });
+    for (std::size_t node = 0; node < processes_.size(); ++node) {
+      if (processes_[node].running && processes_[node].node != kNobody) join_later(node);
+    }
+  }
+
   // ---- What there is
 
+  bool is_single_process() const { return topology_.nodes.front().name.empty(); }
   bool is_remote(std::size_t node) const { return !topology_.nodes[node].host.empty(); }
   bool is_known(ActorId actor) const { return core_->knows(actor); }
   ActorId add_actor(std::size_t node) {
@@ -207,8 +260,8 @@ class World {
   void end_actor(ActorId id, bool unreachable) {
     Actor& actor = actors_.at(id);
     if (!std::exchange(actor.alive, false) || !watched_.contains(id)) return;
-    later(delay(0.2),
-          [=, this] { tell([&] { core_->actor_down(now_, id, "down", unreachable); }); });
+    later_here(delay(0.2),
+               [=, this] { tell([&] { core_->actor_down(now_, id, "down", unreachable); }); });
   }
   void begin_node(std::size_t node) {
     processes_[node].node = add_actor(node);
@@ -220,12 +273,14 @@ class World {
     if (!std::exchange(process.running, false)) return;
     process.node = process.heart = kNobody;
     process.silent = false;
+    process.orphaned_at = 0;
+    process.runs.clear();
     for (auto& [id, actor] : actors_) {
       if (actor.node == node && actor.alive) end_actor(id, true);
     }
     if (process.is_child) {
       const NodeExited exited{static_cast<std::uint32_t>(node), process.life, how, cause};
-      later(delay(0.3), [=, this] { tell([&] { core_->process_exited(now_, exited); }); });
+      later_here(delay(0.3), [=, this] { tell([&] { core_->process_exited(now_, exited); }); });
     } else if (is_remote(node)) {
       later(1 + delay(10), [=, this] { start_by_hand(node); });
     }
@@ -240,15 +295,30 @@ class World {
     later(delay(2), [=, this, run = processes_[node].run] {
       Process& process = processes_[node];
       if (!process.running || process.run != run || process.silent) return;
+      if (!core_) return join_later(node);
       if (process.node == kNobody) begin_node(node);
       NodeAccepted accepted;
-      const JoinNode join{.version = TROUPE_VERSION,
-                          .name = topology_.nodes[node].name,
-                          .pid = process.pid,
-                          .port = 1};
-      tell([&] { accepted = core_->join(now_, join, process.node, process.heart, true); });
+      JoinNode join{.version = TROUPE_VERSION,
+                    .name = topology_.nodes[node].name,
+                    .pid = process.pid,
+                    .port = 1,
+                    .epoch = process.epoch,
+                    .prepared = process.prepared,
+                    .has_tokenizer = process.has_tokenizer};
+      std::vector<ActorId> actors = {process.node, process.heart};
+      for (const auto& [what, actor] : process.runs) {
+        join.actors.push_back(what);
+        actors.push_back(actor);
+      }
+      for (const auto& [group, record] : process.records) join.groups.push_back(record);
+      tell([&] { accepted = core_->join(now_, join, actors); });
+      if (accepted.error && accepted.error->code == ErrorCode::kUnavailable)
+        return join_later(node);
       if (accepted.error) return end_process(node, accepted.error->message, LossCause::kOutside);
-      later(delay(1), [=, this, actor = process.node] {
+      process.epoch = accepted.epoch;
+      process.orphaned_at = 0;
+      process.heard_at = now_;
+      later_here(delay(1), [=, this, actor = process.node] {
         if (!is_heard(actor)) return;
         NodeConnected connected;
         if (one_in(100)) connected.error = Error{ErrorCode::kUnavailable, "10.0.0.3"};
@@ -266,7 +336,7 @@ class World {
   /// `answer` is called with an error or none, now or when the deadline has passed.
   void ask(ActorId whom, const std::function<void(std::optional<Error>)>& answer) {
     BOOST_REQUIRE(actors_.contains(whom));
-    later(delay(1), [=, this] {
+    later_here(delay(1), [=, this] {
       if (is_heard(whom)) {
         const bool fails = one_in(200);
         return tell([&] {
@@ -274,18 +344,26 @@ class World {
                        : std::nullopt);
         });
       }
-      later(kAskDeadline_s, [=, this] {
+      later_here(kAskDeadline_s, [=, this] {
         tell([&] { answer(Error{ErrorCode::kUnavailable, "no answer"}); });
       });
     });
   }
   /// The same for actors, that many.
-  void ask_for_actors(ActorId node, std::size_t count,
+  void ask_for_actors(ActorId node, std::size_t count, const RunningActor& actor,
                       const std::function<void(const SpawnedActors&)>& answer) {
     ask(node, [=, this](const std::optional<Error>& error) {
       SpawnedActors spawned{.error = error, .actors = {}};
-      for (std::size_t i = 0; i < count && !error; ++i)
+      auto& runs = processes_[actors_.at(node).node].runs;
+      std::erase_if(runs, [&](const auto& each) {  // the last one in this place
+        const RunningActor& other = each.first;
+        return std::tie(other.is_worker, other.role, other.group, other.rank) ==
+               std::tie(actor.is_worker, actor.role, actor.group, actor.rank);
+      });
+      for (std::size_t i = 0; i < count && !error; ++i) {
         spawned.actors.push_back(add_actor(actors_.at(node).node));
+        runs.emplace_back(actor, spawned.actors.back());
+      }
       answer(spawned);
     });
   }
@@ -317,7 +395,7 @@ class World {
     if (!is_heard(what.heart)) return;
     Process& process = processes_[actors_.at(what.heart).node];
     process.heard_at = now_;
-    later(delay(0.1), [=, this] {
+    later_here(delay(0.1), [=, this] {
       if (!is_heard(what.heart)) return;
       --num_events_;  // counts for nothing
       const double busy_s = processes_[actors_.at(what.heart).node].busy_s;
@@ -330,11 +408,16 @@ class World {
   }
   void carry_out(const AskPrepare& what) {
     ask(what.actor, [=, this](const std::optional<Error>& error) {
+      Process& process = processes_[what.node];
+      if (!error) (what.question.read_tokenizer ? process.has_tokenizer : process.prepared) = true;
       core_->node_prepared(now_, what.node, what.visit, Status{error});
     });
   }
   void carry_out(const AskWorker& what) {
-    ask_for_actors(what.node, 1, [=, this](const SpawnedActors& spawned) {
+    ++num_spawned_;
+    const RunningActor worker{
+        .is_worker = true, .group = what.question.group, .rank = what.question.rank};
+    ask_for_actors(what.node, 1, worker, [=, this](const SpawnedActors& spawned) {
       core_->worker_spawned(now_, what.incarnation, what.question, spawned);
     });
   }
@@ -360,7 +443,12 @@ class World {
     }
     const std::size_t count =
         question.role == Role::kExecutor && !question.ring_ranks.empty() ? 2 : 1;
-    ask_for_actors(what.node, count, [=, this](const SpawnedActors& spawned) {
+    ++num_spawned_;
+    const RunningActor actor{.role = question.role,
+                             .group = question.group,
+                             .incarnation = question.incarnation,
+                             .life = question.life};
+    ask_for_actors(what.node, count, actor, [=, this](const SpawnedActors& spawned) {
       core_->role_spawned(now_, question, spawned);
     });
   }
@@ -377,6 +465,11 @@ class World {
   }
   void carry_out(const SendLoss& what) { BOOST_TEST(!what.message.reason.empty()); }
   void carry_out(const SendHealth&) {}
+  void carry_out(const SendRecord& what) {
+    BOOST_TEST(std::ssize(what.record.loaded) == topology_.size.num_workers);
+    if (is_heard(what.node))
+      processes_[actors_.at(what.node).node].records[what.record.group] = what.record;
+  }
   void carry_out(const SendRouter& what) {
     BOOST_TEST(actors_.contains(what.node));
     BOOST_TEST(actors_.contains(what.router));
@@ -397,7 +490,7 @@ class World {
     end_actor(what.actor, false);
   }
   void carry_out(const ConfirmLater& what) {
-    later(0.2, [=, this] { tell([&] { core_->confirm_loss(now_, what.loss); }); });
+    later_here(0.2, [=, this] { tell([&] { core_->confirm_loss(now_, what.loss); }); });
   }
   void carry_out(const AnswerStart& what) {
     BOOST_TEST(!std::exchange(answered_, true));
@@ -425,11 +518,12 @@ class World {
   void disturb() {
     const std::size_t node = random_() % processes_.size();
     Process& process = processes_[node];
-    switch (random_() % 8) {
+    switch (random_() % 9) {
+      case 8:
+        return kill_supervisor(random_() % 4 == 0 ? 30 + delay(60) : delay(30));
       case 0:
       case 1:
-        if (!core_->is_single_process())
-          end_process(node, "killed by signal 9", LossCause::kKilled);
+        if (!is_single_process()) end_process(node, "killed by signal 9", LossCause::kKilled);
         return;
       case 2: {  // any actor but a node's
         std::vector<ActorId> alive;
@@ -441,7 +535,7 @@ class World {
         return;
       }
       case 3:  // stopped for good, or cut off for a while
-        if (!process.running || core_->is_single_process()) return;
+        if (!process.running || is_single_process()) return;
         process.silent = true;
         if (random_() % 2 == 0) {
           later(delay(4 * kNodeTimeout_s), [=, this, run = process.run] {
@@ -471,7 +565,7 @@ class World {
       default:  // a stranger
         tell([&] {
           const JoinNode join{.version = TROUPE_VERSION, .name = "nobody"};
-          BOOST_TEST(core_->join(now_, join, kNobody, kNobody, true).error.has_value());
+          BOOST_TEST(core_->join(now_, join, {1, 2}).error.has_value());
         });
     }
   }
@@ -479,6 +573,7 @@ class World {
 
   std::mt19937_64 random_;
   Topology topology_;
+  bool calm_;
   double now_ = 1;
   std::multimap<double, std::function<void()>> queue_;
   std::unique_ptr<Supervision> core_;
@@ -488,7 +583,8 @@ class World {
   ActorId last_actor_ = kNobody;
   std::int64_t last_pid_ = 100;
   std::uint64_t num_events_ = 0;
-  bool calm_ = false;
+  std::uint64_t epoch_ = 0;
+  int num_spawned_ = 0;  ///< asked for
   bool answered_ = false;
   bool quit_ = false;
   std::string failure_;
@@ -497,6 +593,23 @@ class World {
 std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+BOOST_AUTO_TEST_CASE(another_supervisor_takes_over_what_runs_and_starts_nothing) {
+  set_log_level("off");
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      World world(seed, /*calm=*/true);
+      world.settle();
+      const int num_spawned = world.num_spawned();
+      world.kill_supervisor(10);
+      world.settle();
+      BOOST_TEST(world.is_serving());
+      BOOST_TEST(world.num_spawned() == num_spawned);
+      world.stop();
+    }
+  }
+  set_log_level("info");
 }
 
 BOOST_AUTO_TEST_CASE(whatever_ends_there_is_an_engine_again_or_a_failure_with_a_name) {
