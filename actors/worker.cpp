@@ -61,10 +61,10 @@ void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint
   }
   state(self).runner->fail_group(result.error());
   send(self, executor, StepFailed{step, result.error(), rank});
-  // Weights that are gone do not come back. The Supervisor starts another one, which loads what is
-  // there then.
-  const auto files = state(self).runner->check_files();
-  if (!files.ok()) self->quit(exit_reason_of(files.error().message));
+  // Weights that are gone do not come back, nor does a device. The Supervisor starts another one,
+  // which loads what is there then.
+  const auto health = state(self).runner->check_health();
+  if (!health.ok()) self->quit(exit_reason_of(health.error().message));
 }
 
 WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,

@@ -19,6 +19,14 @@ struct DeviceTable {
   /// the current one can. Only packing runs without a device.
   std::string (*why_unavailable)() = nullptr;
 
+  /// How many devices there are. Pre, of this and all else: why_unavailable is empty.
+  int (*count)() noexcept = nullptr;
+  /// Makes device `index` the calling thread's current one: memory and streams are taken from it,
+  /// and operations run there. Pre: index < count.
+  void (*select)(int index) noexcept = nullptr;
+  /// Of the current device.
+  std::int64_t (*free_bytes)() noexcept = nullptr;
+
   /// Uninitialised memory, aligned to 256 bytes; null when the device has not so much. Whoever
   /// holds it synchronizes before it lets go of memory in use.
   std::byte* (*allocate)(std::int64_t num_bytes) noexcept = nullptr;
@@ -34,6 +42,9 @@ struct DeviceTable {
                          std::int64_t num_bytes) noexcept = nullptr;
   void (*copy_to_host)(void* stream, void* host, const void* device,
                        std::int64_t num_bytes) noexcept = nullptr;
+  /// Both on the device, and not overlapping.
+  void (*copy)(void* stream, void* to, const void* from, std::int64_t num_bytes) noexcept = nullptr;
+  void (*fill_zero)(void* stream, void* data, std::int64_t num_bytes) noexcept = nullptr;
   /// Waits for all work on the stream. Returns what went wrong since the last call, launches of
   /// this thread included ("an illegal memory access was encountered"); empty when nothing did.
   /// After a fault in a kernel the process cannot use the device any more.

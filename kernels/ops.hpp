@@ -136,6 +136,12 @@ struct ScatterRowsArgs {
   Matrix out;
 };
 
+/// out[i] += bias. bias: [out.num_cols].
+struct AddBiasArgs {
+  const float* bias = nullptr;
+  Matrix out;  ///< in place
+};
+
 /// out = x / sqrt(mean(x^2) + eps) * (weight + weight_offset) per row (RMSNorm, arXiv 1910.07467).
 /// weight: [C]. In place allowed. Gemma stores weight - 1: offset 1.
 struct RmsNormArgs {
@@ -277,6 +283,7 @@ struct AttentionShape {
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
   X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
   X(void, scatter_rows, (const OpContext& context, const ScatterRowsArgs& args))                   \
+  X(void, add_bias, (const OpContext& context, const AddBiasArgs& args))                           \
   X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
   X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \

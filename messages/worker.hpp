@@ -69,6 +69,7 @@ struct WorkerOptions {
   std::string quantization = "auto";    ///< auto, int8, int4, or a checkpoint's method
   std::string packed_weights_dir;       ///< cache of packed weights; empty: none
   std::string kv_cache_dtype = "auto";  ///< auto, bfloat16, float32, fp8, fp8_e4m3, int8
+  std::string device = "auto";          ///< auto, cpu, cuda, cuda-emulated
   std::string cpu_isa = "auto";
   std::int32_t threads = 0;  ///< 0: the cores divided among the ranks on this host
   bool numa_bind = true;     ///< bind each rank to the cores and memory of its NUMA nodes
@@ -81,7 +82,7 @@ struct WorkerOptions {
   bool operator==(const WorkerOptions&) const = default;
 };
 TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, packed_weights_dir, kv_cache_dtype,
-               cpu_isa, threads, numa_bind, block_size, max_model_len, max_num_seqs,
+               device, cpu_isa, threads, numa_bind, block_size, max_model_len, max_num_seqs,
                max_num_batched_tokens, parallel, speculative)
 
 struct LoadModel {
@@ -104,7 +105,8 @@ struct ModelLoaded {
   std::int32_t rank = 0;
   std::string architecture;
   std::string dtype;
-  std::string cpu_isa;
+  std::string device;
+  std::string cpu_isa;  ///< of device cpu; else empty
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;
   /// Number of parts in which row-parallel layers are reduced (WeightSpec::k_shards): the maximum
@@ -123,7 +125,7 @@ struct ModelLoaded {
   }
   bool operator==(const ModelLoaded&) const = default;
 };
-TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, cpu_isa, max_model_len, vocab_size,
+TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, device, cpu_isa, max_model_len, vocab_size,
                canonical_shards, kv_cache_specs, weight_bytes, available_bytes, error)
 
 /// Supervisor -> Worker: allocate the KV cache and serve this incarnation of the engine; state of

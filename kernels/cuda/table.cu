@@ -28,12 +28,17 @@ constexpr OpTable kOpTable = {.name = TROUPE_STRINGIFY(TROUPE_DEVICE),
 constexpr DeviceTable kDeviceTable = {
     .ops = &kOpTable,
     .why_unavailable = why_unavailable,
+    .count = count,
+    .select = select,
+    .free_bytes = free_bytes,
     .allocate = allocate,
     .release = release,
     .create_stream = create_stream,
     .destroy_stream = destroy_stream,
     .copy_to_device = copy_to_device,
     .copy_to_host = copy_to_host,
+    .copy = copy,
+    .fill_zero = fill_zero,
     .synchronize = synchronize,
 };
 

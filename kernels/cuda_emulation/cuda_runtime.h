@@ -146,6 +146,13 @@ cudaError_t cudaGetLastError() noexcept;
 /// For a failed launch: the kernel's error.
 const char* cudaGetErrorString(cudaError_t status) noexcept;
 
+/// There is one.
+inline cudaError_t cudaGetDeviceCount(int* count) noexcept {
+  *count = 1;
+  return cudaSuccess;
+}
+inline cudaError_t cudaSetDevice(int) noexcept { return cudaSuccess; }
+
 cudaError_t cudaMalloc(void** data, std::size_t num_bytes) noexcept;
 cudaError_t cudaFree(void* data) noexcept;
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t num_bytes, cudaMemcpyKind kind,

@@ -9,7 +9,7 @@
 
 namespace troupe::cuda_emulation {
 
-inline constexpr std::size_t kDeviceBytes = std::size_t{16} << 30;
+inline constexpr std::size_t kDeviceBytes = std::size_t{1} << 30;
 
 /// Aligned to 256 bytes; null: out of memory.
 void* allocate_device_memory(std::size_t num_bytes) noexcept;

@@ -81,7 +81,7 @@ std::vector<std::size_t> layers_to_load(const ModelConfig& config, WeightLoader&
 }
 
 AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
-                                   std::shared_ptr<const RotaryEmbedding> rope) {
+                                   std::shared_ptr<const RopeTables> rope) {
   return {.layer = layer,
           .hidden_size = config.hidden_size,
           .num_heads = config.num_heads,
@@ -137,7 +137,8 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
                               config.hidden_size)),
       final_norm_(load_final_norm(config, loader, options.norm)),
       head_(load_head(config, loader)),
-      weight_bytes_(loader.num_packed_bytes()) {}
+      weight_bytes_(loader.num_packed_bytes()),
+      device_batch_(device) {}
 
 std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size,
                                                          DType dtype) const {
@@ -166,57 +167,69 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
   const std::int64_t num_bytes =
       scratch_bytes + kNumStreams * Scratch::padded_bytes(num_tokens, config_.hidden_size);
   ASSIGN_OR_RETURN(activations_,
-                   Memory::allocate(static_cast<std::size_t>(num_bytes), "activations"));
+                   device_.allocate(static_cast<std::size_t>(num_bytes), "activations"));
   RETURN_IF_ERROR(device_.reserve_workspace(workspace_bytes));
   return num_bytes + workspace_bytes;
 }
 
 void DecoderModel::embed(const ForwardBatch& batch, Matrix out) {
-  embed_tokens(batch.token_ids, out);
+  embed_tokens(batch.token_ids.data(), out);
   const ForwardBatch::InputEmbeddings& given = batch.input_embeddings;
   if (given.tokens.empty()) return;
   device_.ops().scatter_rows(device_.context(),
                              {.x = given.rows, .rows = given.tokens.data(), .out = out});
 }
 
-void DecoderModel::embed_tokens(std::span<const TokenId> ids, Matrix out) {
-  if (!is_block_type(embedding_->type)) {
-    device_.ops().embedding(device_.context(),
-                            {.table = {embedding_->bytes.data(), wide_type(embedding_->type),
-                                       config_.vocab_size, config_.hidden_size},
-                             .ids = ids.data(),
-                             .scale = options_.embedding_scale,
-                             .out = out});
+void DecoderModel::embed_tokens(const TokenId* ids, Matrix out) {
+  const TensorView& stored = *embedding_.stored;
+  if (!is_block_type(stored.type)) {
+    device_.ops().embedding(device_.context(), {.table = {embedding_.data(), wide_type(stored.type),
+                                                          config_.vocab_size, config_.hidden_size},
+                                                .ids = ids,
+                                                .scale = options_.embedding_scale,
+                                                .out = out});
     return;
   }
   device_.pool().parallel_for(out.num_rows, [&](std::int64_t token) {
     float* row = out.row(token);
-    widen_row(*embedding_, ids[static_cast<std::size_t>(token)], 0, config_.hidden_size, row);
+    widen_row(stored, ids[token], 0, config_.hidden_size, row);
     for (std::int64_t i = 0; i < config_.hidden_size; ++i) row[i] *= options_.embedding_scale;
   });
 }
 
 void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
                            Communicator* peers, Matrix hidden) {
-  const OpTable& ops = device_.ops();
   Scratch scratch(activations_.bytes());
   const Matrix residual = scratch.take(batch.num_tokens(), config_.hidden_size);
   const Matrix x = scratch.take(batch.num_tokens(), config_.hidden_size);
   const Matrix normed = scratch.take(batch.num_tokens(), config_.hidden_size);
-  LayerStep step{ops, device_.context(), batch, batch.query_start_loc, caches, peers, scratch};
+  const ForwardBatch* const device_batch = device_batch_.put(batch);
+  if (device_batch == nullptr) return;
+  LayerStep step{.device = device_,
+                 .ops = device_.ops(),
+                 .context = device_.context(),
+                 .batch = batch,
+                 .device_batch = *device_batch,
+                 .query_start_loc = batch.query_start_loc,
+                 .device_query_start_loc = device_batch->query_start_loc.data(),
+                 .caches = caches,
+                 .peers = peers,
+                 .scratch = scratch};
 
   if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
-    std::fill_n(residual.data, residual.num_rows * residual.num_cols, 0.0f);
-    embed(batch, x);
+    device_.fill_zero(residual.data, writable_bytes_of(residual).size());
+    embed(*device_batch, x);
   } else {
     const std::int32_t previous = parallel_.rank - parallel_.tensor_parallel_size;
     peers->recv(writable_bytes_of(residual), previous);
     peers->recv(writable_bytes_of(x), previous);
   }
   for (const DecoderLayer& layer : layers_) {
-    if (parallel_.is_last_stage() && &layer == &layers_.back())
+    if (parallel_.is_last_stage() && &layer == &layers_.back()) {
       step.query_start_loc = batch.output_start_loc;
+      step.device_query_start_loc = device_batch->output_start_loc.data();
+    }
     layer.forward(step, residual, x, normed);
   }
   if (parallel_.is_last_stage()) {
@@ -246,7 +259,8 @@ void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matri
     const Matrix part(mine.data, hidden.num_rows, cols.count);
     if (member != 0 && !peers->recv(writable_bytes_of(part), peers->group_begin() + member)) return;
     for (std::int64_t row = 0; row < part.num_rows; ++row)
-      std::copy_n(part.row(row), cols.count, out.row(row) + cols.begin);
+      device_.copy(out.row(row) + cols.begin, part.row(row),
+                   static_cast<std::size_t>(cols.count) * sizeof(float));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/models/device_batch.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
@@ -46,7 +47,7 @@ class DecoderLayer {
 /// What every architecture's attention takes from the configuration: sizes, scale, window of layer
 /// `layer`. The architecture adds biases and norms.
 [[nodiscard]] AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
-                                                 std::shared_ptr<const RotaryEmbedding> rope);
+                                                 std::shared_ptr<const RopeTables> rope);
 
 /// Where a checkpoint keeps the decoder's tensors: the prefix of "embed_tokens.weight" among those
 /// that published checkpoints use ("model.", none, and two under a language model's name).
@@ -90,19 +91,21 @@ class DecoderModel final : public Model {
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
-  /// out[t] = the embedding of the t-th token, scaled, or the row given in its place.
+  /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; `batch` with
+  /// addresses that kernels read.
   void embed(const ForwardBatch& batch, Matrix out);
-  void embed_tokens(std::span<const TokenId> ids, Matrix out);
+  void embed_tokens(const TokenId* ids, Matrix out);
   ModelConfig config_;
   Device& device_;
   ParallelConfig parallel_;
   DecoderOptions options_;
   std::vector<DecoderLayer> layers_;
-  const TensorView* embedding_;  ///< of the mapped file
+  EmbeddingTable embedding_;
   RmsNorm final_norm_;
   Linear head_;  ///< rows of this rank
   std::int64_t weight_bytes_ = 0;
-  Memory activations_;
+  DeviceMemory activations_;
+  DeviceBatch device_batch_;
 };
 
 }  // namespace troupe

@@ -36,6 +36,7 @@ Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOpt
     : options_(options),
       router_(loader, {{name + ".gate", options.num_experts, {0, options.num_experts}}},
               options.hidden_size, false, MatrixRole::kRouter) {
+  loader.require_cpu("mixtures of experts");
   for (std::int64_t expert = 0; expert < options.num_experts; ++expert)
     experts_.push_back(std::make_unique<const GatedMlp>(
         loader, name + ".experts." + std::to_string(expert), options.hidden_size,

@@ -80,10 +80,9 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
     loader.ignore(prefix);
   const NormStyle norm{.eps = config.rms_norm_eps,
                        .weight_offset = config.norm_weights_include_one ? 0.0f : 1.0f};
-  const auto global_rope =
-      std::make_shared<const RotaryEmbedding>(config.rope, config.head_dim, config.max_model_len);
-  const auto local_rope = std::make_shared<const RotaryEmbedding>(
-      config.sliding_rope, config.head_dim, config.max_model_len);
+  const auto global_rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
+  const auto local_rope =
+      loader.rope_tables(config.sliding_rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
   std::vector<DecoderLayer> layers;
   for (const std::size_t i : layers_to_load(config, loader)) {

@@ -12,7 +12,8 @@ Matrix keep_queries(const LayerStep& step, Matrix x) {
     const std::int32_t distance = tokens[seq + 1] - queries[seq + 1];
     if (distance == 0) continue;
     for (std::int32_t query = queries[seq]; query < queries[seq + 1]; ++query)
-      std::copy_n(x.row(query + distance), x.num_cols, x.row(query));
+      step.device.copy(x.row(query), x.row(query + distance),
+                       static_cast<std::size_t>(x.num_cols) * sizeof(float));
   }
   return first_rows(x, step.num_queries());
 }
@@ -55,15 +56,13 @@ void RowParallelLinear::apply(const LayerStep& step, ConstMatrix x, Matrix out) 
 }
 
 const float* RowParallelLinear::kernel_bias(const LayerStep& step) const noexcept {
-  return bias_.empty() || has_part_of_sum(step) ? nullptr : bias_.data();
+  return has_part_of_sum(step) ? nullptr : bias_.data();
 }
 
 void RowParallelLinear::reduce(const LayerStep& step, Matrix out) const {
   add_over_ranks(step, out);
   if (bias_.empty() || !has_part_of_sum(step)) return;
-  for (std::int64_t row = 0; row < out.num_rows; ++row)
-    for (std::int64_t col = 0; col < out.num_cols; ++col)
-      out.row(row)[col] += bias_[static_cast<std::size_t>(col)];
+  step.ops.add_bias(step.context, {.bias = bias_.data(), .out = out});
 }
 
 RmsNorm::RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style)
@@ -125,7 +124,7 @@ std::int64_t Attention::kv_size() const noexcept {
 }
 
 void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
-  const ForwardBatch& batch = step.batch;
+  const ForwardBatch& batch = step.device_batch;
   const LayerKvCache& cache = step.caches[options_.layer];
   const auto* pages = std::get_if<KvCacheView>(&cache.pages);
   CHECK(pages != nullptr, options_.layer);
@@ -141,20 +140,19 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                      row_size);
   const ConstHeads v(k.data + kv_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
                      row_size);
-  step.ops.rope_and_write_kv(step.context,
-                             {.q = q,
-                              .k = k,
-                              .v = v,
-                              .q_norm_weight = options_.qk_norm ? q_norm_weight_.data() : nullptr,
-                              .k_norm_weight = options_.qk_norm ? k_norm_weight_.data() : nullptr,
-                              .norm_weight_offset = options_.norm.weight_offset,
-                              .norm_eps = options_.norm.eps,
-                              .rotary_dim = options_.rope->rotary_dim(),
-                              .positions = batch.positions.data(),
-                              .cos = options_.rope->cos().data(),
-                              .sin = options_.rope->sin().data(),
-                              .slots = group.slots,
-                              .cache = *pages});
+  step.ops.rope_and_write_kv(step.context, {.q = q,
+                                            .k = k,
+                                            .v = v,
+                                            .q_norm_weight = q_norm_weight_.data(),
+                                            .k_norm_weight = k_norm_weight_.data(),
+                                            .norm_weight_offset = options_.norm.weight_offset,
+                                            .norm_eps = options_.norm.eps,
+                                            .rotary_dim = options_.rope->rotary_dim,
+                                            .positions = batch.positions.data(),
+                                            .cos = options_.rope->cos.data(),
+                                            .sin = options_.rope->sin.data(),
+                                            .slots = group.slots,
+                                            .cache = *pages});
   if (step.num_queries() == 0) return;
   q.num_tokens = keep_queries(step, {qkv.data, num_tokens, q_size(), row_size}).num_rows;
   const Matrix attended = scratch.take_spread(q.num_tokens, q_size());
@@ -162,7 +160,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
       step.context,
       {.q = q,
        .cache = *pages,
-       .query_start_loc = step.query_start_loc.data(),
+       .query_start_loc = step.device_query_start_loc,
        .seq_lens = batch.seq_lens.data(),
        .block_tables = group.block_tables,
        .block_table_stride = group.block_table_stride,

@@ -66,12 +66,15 @@ class Scratch {
 
 /// What layers compute with in one step.
 struct LayerStep {
+  Device& device;
   const OpTable& ops;
   OpContext context;
   const ForwardBatch& batch;
+  const ForwardBatch& device_batch;  ///< the same with addresses that kernels read
   /// [num_seqs + 1]: of each sequence, how many of its last tokens the layer computes beyond their
   /// K and V. All of them, unless no layer follows and not all are asked for.
   std::span<const std::int32_t> query_start_loc;
+  const std::int32_t* device_query_start_loc;  ///< the same where kernels read it
   std::span<const LayerKvCache> caches;
   Communicator* peers;  ///< null: this rank has the whole model
   Scratch scratch;
@@ -97,13 +100,11 @@ class Linear {
   [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
   [[nodiscard]] PackedWeight weight() const noexcept { return weight_.view(); }
   /// Null: none.
-  [[nodiscard]] const float* bias() const noexcept {
-    return bias_.empty() ? nullptr : bias_.data();
-  }
+  [[nodiscard]] const float* bias() const noexcept { return bias_.data(); }
 
  private:
   PackedMatrix weight_;
-  std::vector<float> bias_;
+  DeviceArray<float> bias_;
 };
 
 /// out = the sum of the ranks' `out`, whose rows follow each other. Nothing to do for a rank that
@@ -128,7 +129,7 @@ class RowParallelLinear {
 
  private:
   PackedMatrix weight_;
-  std::vector<float> bias_;
+  DeviceArray<float> bias_;
 };
 
 /// How a family writes its RMSNorm: y = x / rms(x) * (w + weight_offset).
@@ -147,7 +148,7 @@ class RmsNorm {
   void add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residual, Matrix out) const;
 
  private:
-  std::vector<float> weight_;
+  DeviceArray<float> weight_;
   NormStyle style_;
 };
 
@@ -198,7 +199,7 @@ struct AttentionOptions {
   bool qk_norm = false;               ///< RMSNorm on each head of q and k, before they are rotated
   std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
-  std::shared_ptr<const RotaryEmbedding> rope;
+  std::shared_ptr<const RopeTables> rope;
 };
 
 /// Self-attention, causal but for the batch's spans, with grouped queries (arXiv 2305.13245) over
@@ -222,8 +223,8 @@ class Attention final : public Mixer {
   AttentionOptions options_;  ///< head counts are those of this rank
   Linear qkv_proj_;
   RowParallelLinear o_proj_;
-  std::vector<float> q_norm_weight_;
-  std::vector<float> k_norm_weight_;
+  DeviceArray<float> q_norm_weight_;  // empty: none
+  DeviceArray<float> k_norm_weight_;
 };
 
 /// What a family's checkpoints call the matrices of a gated MLP.

@@ -48,8 +48,7 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
 
 std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& device,
                                              WeightLoader& loader, const DecoderExtras& extras) {
-  const auto rope =
-      std::make_shared<const RotaryEmbedding>(config.rope, config.head_dim, config.max_model_len);
+  const auto rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
   std::vector<DecoderLayer> layers;
   for (const std::size_t i : layers_to_load(config, loader)) {

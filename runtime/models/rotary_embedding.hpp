@@ -2,9 +2,11 @@
 // Rotary position embedding (RoPE, arXiv 2104.09864): the tables that the kernel rotates by.
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/result.hpp"
+#include "runtime/models/device.hpp"
 #include "runtime/models/model_config.hpp"
 
 namespace troupe {
@@ -22,14 +24,23 @@ class RotaryEmbedding {
   /// Pre: check_size allows it.
   RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim, std::int64_t num_positions);
 
-  [[nodiscard]] const std::vector<float>& cos() const noexcept { return cos_; }
-  [[nodiscard]] const std::vector<float>& sin() const noexcept { return sin_; }
+  [[nodiscard]] const std::vector<float>& cos() const& noexcept { return cos_; }
+  [[nodiscard]] const std::vector<float>& sin() const& noexcept { return sin_; }
+  [[nodiscard]] std::vector<float> cos() && noexcept { return std::move(cos_); }
+  [[nodiscard]] std::vector<float> sin() && noexcept { return std::move(sin_); }
   [[nodiscard]] std::int64_t rotary_dim() const noexcept { return rotary_dim_; }
 
  private:
   std::int64_t rotary_dim_ = 0;
   std::vector<float> cos_;
   std::vector<float> sin_;
+};
+
+/// The tables of a RotaryEmbedding where kernels read them.
+struct RopeTables {
+  std::int64_t rotary_dim = 0;
+  DeviceArray<float> cos;
+  DeviceArray<float> sin;
 };
 
 }  // namespace troupe

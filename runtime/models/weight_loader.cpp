@@ -11,6 +11,7 @@ namespace troupe {
 namespace {
 
 constexpr std::size_t kMaxErrors = 4;  // named in one message
+constexpr std::string_view kWeights = "weights";
 
 // Groups of weights that are quantised here. 4-bit numbers need small ones; 8-bit numbers are exact
 // enough in groups that fill an int8 tile's depth.
@@ -224,33 +225,39 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
   matrix.spec = matrix_spec(weights, num_rows, num_cols, cols, k_shards, role);
   const bool packs_groups = matrix.spec.quantized != QuantizedType::kNone;
   if (packs_groups && device_.ops().pack_quantized_rows == nullptr) {
-    fail(ErrorCode::kUnsupported,
-         std::string(device_.ops().name) + " has no quantised matrices: " + parts.front().name);
+    require_cpu("quantised weights (" + parts.front().name + ")");
     return matrix;
   }
   const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
   const bool is_packed = take_from_file(matrix, parts.front().name, num_bytes);
-  if (!is_packed && !allocate(matrix.memory, num_bytes)) return matrix;
+  Memory packed;
+  if (!is_packed && !allocate(packed, num_bytes)) return matrix;
   const bool keeps_groups = have_groups(weights);
   std::int64_t first_row = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const RowsToPack part{weights[i], parts[i].rows, cols, first_row, keeps_groups};
     if (!is_packed)
-      (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, matrix.memory.data());
+      (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, packed.data());
     first_row += parts[i].rows.count;
     finish_matrix(parts[i].name, weights[i]);
   }
-  if (!is_packed) make_compact(matrix);
-  num_packed_bytes_ += static_cast<std::int64_t>(matrix.bytes().size());
+  if (!is_packed) make_compact(matrix.spec, packed);
   if (!is_packed && file_ != nullptr) {
-    const auto kept = file_->append(matrix.spec, matrix.memory.bytes());
+    const auto kept = file_->append(matrix.spec, packed.bytes());
     if (!kept.ok()) give_up_file(kept.error());
   }
+  if (!is_packed) {
+    matrix.memory = value_or_fail(device_.upload(std::move(packed), kWeights));
+  } else if (!device_.is_host()) {
+    matrix.memory = value_or_fail(device_.upload_copy(matrix.mapped, kWeights));
+    matrix.mapped = {};
+  }
+  num_packed_bytes_ += static_cast<std::int64_t>(matrix.bytes().size());
   return matrix;
 }
 
 bool WeightLoader::allocate(Memory& memory, std::size_t num_bytes) {
-  Result<Memory> allocated = Memory::allocate(num_bytes, "weights");
+  Result<Memory> allocated = Memory::allocate(num_bytes, kWeights);
   if (!allocated.ok()) {
     errors_.push_back(allocated.error());
     return false;
@@ -259,19 +266,31 @@ bool WeightLoader::allocate(Memory& memory, std::size_t num_bytes) {
   return true;
 }
 
-void WeightLoader::make_compact(PackedMatrix& matrix) {
-  const OpTable& ops = device_.ops();
-  if (ops.compact == nullptr) return;
-  const std::int64_t num_bytes =
-      ops.compact_bytes(device_.context(), matrix.spec, matrix.memory.data());
-  Memory compact;
-  if (num_bytes == 0 || !allocate(compact, static_cast<std::size_t>(num_bytes))) return;
-  ops.compact(device_.context(), matrix.spec, matrix.memory.data(), compact.data());
-  matrix.memory = std::move(compact);
-  matrix.spec.is_compact = true;
+template <class T>
+T WeightLoader::value_or_fail(Result<T> result) {
+  if (result.ok()) return std::move(result).value();
+  errors_.push_back(std::move(result).error());
+  return {};
 }
 
-std::vector<float> WeightLoader::biases(const std::vector<Part>& parts) {
+void WeightLoader::require_cpu(std::string_view what) {
+  if (device_.is_host()) return;
+  fail(ErrorCode::kUnsupported, "device " + std::string(device_.name()) + " does not support " +
+                                    std::string(what) + "; device cpu does");
+}
+
+void WeightLoader::make_compact(WeightSpec& spec, Memory& packed) {
+  const OpTable& ops = device_.ops();
+  if (ops.compact == nullptr) return;
+  const std::int64_t num_bytes = ops.compact_bytes(device_.context(), spec, packed.data());
+  Memory compact;
+  if (num_bytes == 0 || !allocate(compact, static_cast<std::size_t>(num_bytes))) return;
+  ops.compact(device_.context(), spec, packed.data(), compact.data());
+  packed = std::move(compact);
+  spec.is_compact = true;
+}
+
+DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
   std::vector<float> all;
   for (const Part& part : parts) {
     const std::int64_t shape[] = {part.num_rows};
@@ -282,22 +301,42 @@ std::vector<float> WeightLoader::biases(const std::vector<Part>& parts) {
     for (std::int64_t row = part.rows.begin; row < part.rows.end(); ++row)
       all.push_back(whole[static_cast<std::size_t>(stored_row(*tensor, row))]);
   }
-  return all;
+  return value_or_fail(device_.upload(std::move(all), kWeights));
 }
 
-std::vector<float> WeightLoader::vector(const std::string& name, std::int64_t size) {
+DeviceArray<float> WeightLoader::vector(const std::string& name, std::int64_t size) {
   std::vector<float> values(static_cast<std::size_t>(size));
   const std::int64_t shape[] = {size};
   if (const Checkpoint::Tensor* tensor = find(name + ".weight", shape); tensor != nullptr)
     widen_row(tensor->view, 0, 0, size, values.data());
-  return values;
+  return value_or_fail(device_.upload(std::move(values), kWeights));
 }
 
-const TensorView* WeightLoader::table(const std::string& name, std::int64_t num_rows,
-                                      std::int64_t num_cols) {
+EmbeddingTable WeightLoader::table(const std::string& name, std::int64_t num_rows,
+                                   std::int64_t num_cols) {
   const std::int64_t shape[] = {num_rows, num_cols};
   const Checkpoint::Tensor* tensor = find(name + ".weight", shape);
-  return tensor == nullptr ? nullptr : &tensor->view;
+  EmbeddingTable table;
+  if (tensor == nullptr) return table;
+  table.stored = &tensor->view;
+  if (device_.is_host() || !parallel_.is_first_stage()) return table;
+  if (is_block_type(tensor->view.type))
+    require_cpu("quantised embeddings (" + name + ")");
+  else
+    table.copy = value_or_fail(device_.upload_copy(tensor->view.bytes, kWeights));
+  return table;
+}
+
+std::shared_ptr<const RopeTables> WeightLoader::rope_tables(const RopeConfig& config,
+                                                            std::int64_t head_dim,
+                                                            std::int64_t num_positions) {
+  constexpr std::string_view kWhat = "the tables of the rotary embedding";
+  RotaryEmbedding rope(config, head_dim, num_positions);
+  auto tables = std::make_shared<RopeTables>();
+  tables->rotary_dim = rope.rotary_dim();
+  tables->cos = value_or_fail(device_.upload(std::move(rope).cos(), kWhat));
+  tables->sin = value_or_fail(device_.upload(std::move(rope).sin(), kWhat));
+  return tables;
 }
 
 bool WeightLoader::are_equal(const std::string& a, const std::string& b) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,6 +17,7 @@
 #include "runtime/models/packed_weights_file.hpp"
 #include "runtime/models/parallel.hpp"
 #include "runtime/models/quantized_weight.hpp"
+#include "runtime/models/rotary_embedding.hpp"
 #include "runtime/models/safetensors.hpp"
 #include "runtime/models/weight_packing.hpp"
 
@@ -24,12 +26,22 @@ namespace troupe {
 /// A matrix in the backend's layout, and its memory, or where it is mapped.
 struct PackedMatrix {
   WeightSpec spec;
-  Memory memory;
+  DeviceMemory memory;
   std::span<const std::byte> mapped;  ///< in a PackedWeightsFile
   [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
     return mapped.empty() ? memory.bytes() : mapped;
   }
   [[nodiscard]] PackedWeight view() const noexcept { return {spec, bytes().data()}; }
+};
+
+/// A table of rows as the checkpoint has it: in the mapped file or, unless the device is the CPU,
+/// copied to it.
+struct EmbeddingTable {
+  const TensorView* stored = nullptr;
+  DeviceMemory copy;
+  [[nodiscard]] const std::byte* data() const noexcept {
+    return copy.size() == 0 ? stored->bytes.data() : copy.data();
+  }
 };
 
 /// Called with the share that is done, in [0, 1], and what is being done.
@@ -62,7 +74,8 @@ enum class MatrixRole : std::uint8_t {
 /// matrix is a QuantizedWeight. Whole numbers are kept as they are, in groups that divide the
 /// stored ones; FP8 and columns in act-order are quantised anew, to 8 bits. Tensors of a folder
 /// that no one asked for are named in a warning, as transformers does it: published checkpoints
-/// carry left-over buffers. Those of a GGUF file are an error, as in llama.cpp.
+/// carry left-over buffers. Those of a GGUF file are an error, as in llama.cpp. Weights are packed
+/// in the host's memory, and copied where the device has its own.
 class WeightLoader {
  public:
   /// `parallel` says which rank loads; models ask for its slices. `file`, or null: where matrices
@@ -88,11 +101,18 @@ class WeightLoader {
   PackedMatrix matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
                       std::int32_t k_shards, MatrixRole role = MatrixRole::kLayer);
   /// Those rows of the biases of `parts`, one behind the other.
-  std::vector<float> biases(const std::vector<Part>& parts);
+  DeviceArray<float> biases(const std::vector<Part>& parts);
   /// `name`.weight, [size], widened.
-  std::vector<float> vector(const std::string& name, std::int64_t size);
-  /// `name`.weight, [num_rows, num_cols], where it lies in the file; null after an error.
-  const TensorView* table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
+  DeviceArray<float> vector(const std::string& name, std::int64_t size);
+  /// `name`.weight, [num_rows, num_cols], by a rank of the first stage, which alone reads it; null
+  /// after an error.
+  EmbeddingTable table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
+  /// Of a RotaryEmbedding.
+  std::shared_ptr<const RopeTables> rope_tables(const RopeConfig& config, std::int64_t head_dim,
+                                                std::int64_t num_positions);
+
+  /// An error unless the device is the CPU: others do not compute `what` yet.
+  void require_cpu(std::string_view what);
 
   [[nodiscard]] bool has(const std::string& tensor) const {
     return checkpoint_.find(tensor) != nullptr;
@@ -118,8 +138,11 @@ class WeightLoader {
   void give_up_file(const Error& error);
   /// False (and an error is recorded) unless there is so much memory.
   bool allocate(Memory& memory, std::size_t num_bytes);
+  /// The value; one without anything (and an error is recorded) if there is none.
+  template <class T>
+  T value_or_fail(Result<T> result);
   /// In fewer bits, where the device keeps such matrices so.
-  void make_compact(PackedMatrix& matrix);
+  void make_compact(WeightSpec& spec, Memory& packed);
   /// Nothing (and an error is recorded) unless the matrix is there with this shape.
   std::optional<StoredWeight> find_matrix(const std::string& name, std::int64_t num_rows,
                                           std::int64_t num_cols);

@@ -6,20 +6,6 @@
 #include "runtime/models/layers.hpp"
 
 namespace troupe {
-namespace {
-
-/// Logits are computed for so many rows at a time, which bounds their memory.
-constexpr std::int64_t kMaxLogitRows = 64;
-
-float* floats(const Memory& memory) { return reinterpret_cast<float*>(memory.data()); }
-
-Result<Memory> allocate_floats(std::int64_t num_rows, std::int64_t num_cols) {
-  return Memory::allocate(static_cast<std::size_t>(Scratch::padded_bytes(num_rows, num_cols)),
-                          "the draft model's activations");
-}
-
-}  // namespace
-
 Result<std::unique_ptr<DraftModel>> DraftModel::load(const WorkerOptions& options, Device& device,
                                                      std::int64_t vocab_size,
                                                      std::int64_t max_model_len,
@@ -56,11 +42,12 @@ Result<void> DraftModel::reserve_memory() {
   const std::int64_t max_tokens = std::int64_t{options_.max_num_batched_tokens} + max_num_drafts();
   ASSIGN_OR_RETURN(
       const std::int64_t model_bytes,
-      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = kMaxLogitRows}));
-  ASSIGN_OR_RETURN(hidden_, allocate_floats(max_num_drafts(), model.hidden_size()));
-  ASSIGN_OR_RETURN(row_logits_, allocate_floats(kMaxLogitRows, model.vocab_size()));
+      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
+  ASSIGN_OR_RETURN(hidden_, allocate_floats(device_, max_num_drafts(), model.hidden_size(),
+                                            "the draft model's hidden states"));
+  RETURN_IF_ERROR(row_logits_.reserve(device_, model.vocab_size()));
   peak_activation_bytes_ =
-      model_bytes + static_cast<std::int64_t>(hidden_.size() + row_logits_.size());
+      model_bytes + static_cast<std::int64_t>(hidden_.size()) + row_logits_.num_bytes();
   return {};
 }
 
@@ -71,11 +58,13 @@ void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& 
 }
 
 void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* peers,
-                         ModelRunnerOutput& output) {
+                         Communicator* model_peers, ModelRunnerOutput& output) {
+  peers_ = peers;
+  model_peers_ = model_peers;
   add_certain_tokens(rows);
-  forward(peers);
+  forward();
   while (!drafts_.empty()) {
-    draw(peers, output);
+    draw(output);
     if (drafts_.empty()) break;
     batch_->clear();
     for (Draft& draft : drafts_) {
@@ -83,7 +72,7 @@ void DraftModel::propose(std::span<const InputBatch::Row> rows, Communicator* pe
       batch_->add(std::span(draft.token_ids).last(1), static_cast<std::int32_t>(num_tokens - 1),
                   draft.request->table_row, 1);
     }
-    forward(peers);
+    forward();
   }
 }
 
@@ -116,18 +105,16 @@ void DraftModel::add_certain_tokens(std::span<const InputBatch::Row> rows) {
   }
 }
 
-void DraftModel::forward(Communicator* peers) {
+void DraftModel::forward() {
   if (batch_->num_tokens() == 0) return;
   CHECK(batch_->num_outputs() <= max_num_drafts(), batch_->num_outputs(), max_num_drafts());
   step_hidden_ = Matrix(floats(hidden_), batch_->num_outputs(), loaded_.model->hidden_size());
-  loaded_.model->forward(batch_->view(), caches_, peers, step_hidden_);
+  loaded_.model->forward(batch_->view(), caches_, model_peers_, step_hidden_);
 }
 
-bool DraftModel::draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden,
-                             Communicator* peers) {
+bool DraftModel::draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden) {
   Model& model = *loaded_.model;
-  const Matrix logits(floats(row_logits_), hidden.num_rows, model.vocab_size());
-  model.compute_logits(hidden, peers, logits);
+  const Matrix logits = row_logits_.compute(model, hidden, model_peers_);
   drawn_.assign(drafts.size(), kNoToken);
   const std::int32_t output_rank = options_.parallel.output_rank();
   if (options_.parallel.rank == output_rank) {
@@ -138,17 +125,18 @@ bool DraftModel::draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden,
       if (token.ok()) drawn_[i] = *token;
     }
   }
-  return peers == nullptr ||
-         peers->broadcast(std::as_writable_bytes(std::span(drawn_)), output_rank);
+  return peers_ == nullptr ||
+         peers_->broadcast(std::as_writable_bytes(std::span(drawn_)), output_rank);
 }
 
-void DraftModel::draw(Communicator* peers, ModelRunnerOutput& output) {
-  for (std::size_t begin = 0; begin < drafts_.size(); begin += kMaxLogitRows) {
-    const auto drafts = std::span(drafts_).subspan(
-        begin, std::min(static_cast<std::size_t>(kMaxLogitRows), drafts_.size() - begin));
+void DraftModel::draw(ModelRunnerOutput& output) {
+  constexpr auto kRowsAtOnce = static_cast<std::size_t>(LogitRows::kMaxRows);
+  for (std::size_t begin = 0; begin < drafts_.size(); begin += kRowsAtOnce) {
+    const auto drafts =
+        std::span(drafts_).subspan(begin, std::min(kRowsAtOnce, drafts_.size() - begin));
     const ConstMatrix hidden(step_hidden_.row(static_cast<std::int64_t>(begin)), std::ssize(drafts),
                              step_hidden_.num_cols);
-    if (!draw_tokens(drafts, hidden, peers)) return drafts_.clear();
+    if (!draw_tokens(drafts, hidden)) return drafts_.clear();
     for (std::size_t i = 0; i < drafts.size(); ++i) {
       Draft& draft = drafts[i];
       if (drawn_[i] == kNoToken) {

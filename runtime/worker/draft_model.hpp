@@ -15,6 +15,7 @@
 #include "runtime/models/load_model.hpp"
 #include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/input_batch.hpp"
+#include "runtime/worker/logit_rows.hpp"
 #include "runtime/worker/sampler.hpp"
 
 namespace troupe {
@@ -55,10 +56,10 @@ class DraftModel {
 
   /// Behind a step, when its tokens have been appended: computes what is certain, and drafts for
   /// the rows that have got a token; as many as there are slots for. All ranks do so; `peers` is
-  /// null if there is one. If their status is an error then, the drafts mean nothing. Pre:
-  /// set_cache() was called.
+  /// null if there is one, and `model_peers` are the same for data on the device. If their status
+  /// is an error then, the drafts mean nothing. Pre: set_cache() was called.
   void propose(std::span<const InputBatch::Row> rows, Communicator* peers,
-               ModelRunnerOutput& output);
+               Communicator* model_peers, ModelRunnerOutput& output);
 
  private:
   /// A request that is being drafted for.
@@ -74,12 +75,12 @@ class DraftModel {
   Result<void> reserve_memory();
   /// The tokens that the step has made certain, as far as there are slots.
   void add_certain_tokens(std::span<const InputBatch::Row> rows);
-  void forward(Communicator* peers);
+  void forward();
   /// One token for each of drafts_; those that have enough, or get none, go to the output.
-  void draw(Communicator* peers, ModelRunnerOutput& output);
+  void draw(ModelRunnerOutput& output);
   /// The next token of each of these, whose hidden states are given; kNoToken: there is none.
   /// False: the output rank did not tell.
-  bool draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden, Communicator* peers);
+  bool draw_tokens(std::span<const Draft> drafts, ConstMatrix hidden);
   /// Requests that a step can draft for.
   [[nodiscard]] std::int64_t max_num_drafts() const noexcept {
     return std::max(options_.max_num_seqs, 1);
@@ -95,8 +96,10 @@ class DraftModel {
   Sampler sampler_;
   std::vector<Draft> drafts_;  // of each, the hidden state of its last token is asked for
   std::vector<TokenId> drawn_;
-  Memory hidden_;       // [max_num_drafts, hidden_size]
-  Memory row_logits_;   // [kMaxLogitRows, vocab_size]
+  Communicator* peers_ = nullptr;        // of the current propose()
+  Communicator* model_peers_ = nullptr;  // likewise
+  DeviceMemory hidden_;                  // [max_num_drafts, hidden_size]
+  LogitRows row_logits_;
   Matrix step_hidden_;  // of the current pass, in hidden_: row i is that of drafts_[i]
 };
 

@@ -1,12 +1,12 @@
 #include "runtime/worker/model_runner.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/base/log.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/parallel.hpp"
 #include "runtime/worker/communicators/create.hpp"
+#include "runtime/worker/device_communicator.hpp"
 #include "runtime/worker/host_memory.hpp"
 #include "runtime/worker/layer_caches.hpp"
 #include "runtime/worker/logits_processors/token_bitmask.hpp"
@@ -14,9 +14,6 @@
 
 namespace troupe {
 namespace {
-
-/// Logits are computed for so many rows at a time, which bounds their memory.
-constexpr std::int64_t kMaxLogitRows = 64;
 
 Result<DType> parse_kv_cache_dtype(const std::string& name, DType model_dtype) {
   if (name == "auto") return model_dtype;
@@ -36,12 +33,12 @@ std::vector<LayerCacheSpec> cache_specs(const Model& model, DType model_dtype,
   return specs;
 }
 
-float* floats(const Memory& memory) { return reinterpret_cast<float*>(memory.data()); }
-
-Result<Memory> allocate_floats(std::int64_t num_rows, std::int64_t num_cols,
-                               std::string_view what) {
-  return Memory::allocate(static_cast<std::size_t>(Scratch::padded_bytes(num_rows, num_cols)),
-                          what);
+/// Caches of 8 bits are the CPU's.
+Result<void> check_kv_cache_dtype(const Device& device, const std::string& name, DType dtype) {
+  if (device.is_host() || scale_bytes(cache_element_type(dtype)) == 0) return {};
+  return Error{ErrorCode::kUnsupported,
+               "kv_cache_dtype is " + name + ", but device " + std::string(device.name()) +
+                   " supports float32, bfloat16 and float16; device cpu has those of 8 bits"};
 }
 
 /// One error per request: the first.
@@ -89,7 +86,11 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
   const int num_threads = take_cores(options);
   ASSIGN_OR_RETURN(
       std::unique_ptr<Device> device,
-      Device::create_cpu(options.cpu_isa, options.threads > 0 ? options.threads : num_threads));
+      Device::create({.name = options.device,
+                      .cpu_isa = options.cpu_isa,
+                      .num_threads = options.threads > 0 ? options.threads : num_threads,
+                      .rank_on_host = options.parallel.rank_on_host,
+                      .ranks_on_host = options.parallel.ranks_on_host}));
   ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device,
                                                   {.dtype = options.dtype,
                                                    .quantization = options.quantization,
@@ -99,7 +100,9 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                                                   progress));
   std::unique_ptr<ModelRunner> runner(
       new ModelRunner(options, std::move(device), std::move(loaded)));
-  RETURN_IF_ERROR(parse_kv_cache_dtype(options.kv_cache_dtype, runner->loaded_.dtype));
+  const std::string& cache_dtype = runner->options_.kv_cache_dtype;
+  ASSIGN_OR_RETURN(const DType dtype, parse_kv_cache_dtype(cache_dtype, runner->loaded_.dtype));
+  RETURN_IF_ERROR(check_kv_cache_dtype(*runner->device_, cache_dtype, dtype));
   if (!options.speculative.draft_model.empty()) {
     CHECK(options.parallel.pipeline_parallel_size == 1, options.parallel.pipeline_parallel_size);
     const Model& model = *runner->loaded_.model;
@@ -116,11 +119,12 @@ Result<void> ModelRunner::reserve_memory() {
   const std::int64_t max_tokens = options_.max_num_batched_tokens;
   ASSIGN_OR_RETURN(
       const std::int64_t model_bytes,
-      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = kMaxLogitRows}));
-  ASSIGN_OR_RETURN(hidden_, allocate_floats(max_tokens, model.hidden_size(), "hidden states"));
-  ASSIGN_OR_RETURN(row_logits_, allocate_floats(kMaxLogitRows, model.vocab_size(), "logits"));
+      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
+  ASSIGN_OR_RETURN(hidden_,
+                   allocate_floats(*device_, max_tokens, model.hidden_size(), "hidden states"));
+  RETURN_IF_ERROR(row_logits_.reserve(*device_, model.vocab_size()));
   peak_activation_bytes_ =
-      model_bytes + static_cast<std::int64_t>(hidden_.size() + row_logits_.size());
+      model_bytes + static_cast<std::int64_t>(hidden_.size()) + row_logits_.num_bytes();
   if (draft_model_ != nullptr) peak_activation_bytes_ += draft_model_->peak_activation_bytes();
   return {};
 }
@@ -142,9 +146,13 @@ ModelLoaded ModelRunner::describe() const {
   const Model& model = *loaded_.model;
   const std::int64_t taken_bytes = peak_activation_bytes_ + loaded_.mapped_bytes() +
                                    (draft_model_ == nullptr ? 0 : draft_model_->mapped_bytes());
+  const std::int64_t left_bytes =
+      device_->is_host() ? available_host_bytes() / options_.parallel.ranks_on_host - taken_bytes
+                         : device_->available_bytes();
   return {.rank = options_.parallel.rank,
           .architecture = loaded_.config.architecture,
           .dtype = std::string(dtype_name(loaded_.dtype)),
+          .device = std::string(device_->name()),
           .cpu_isa = std::string(device_->isa_name()),
           .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
           .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
@@ -152,8 +160,7 @@ ModelLoaded ModelRunner::describe() const {
           .kv_cache_specs = kv_cache_specs(),
           .weight_bytes = model.weight_bytes() +
                           (draft_model_ == nullptr ? 0 : draft_model_->model().weight_bytes()),
-          .available_bytes = std::max<std::int64_t>(
-              0, available_host_bytes() / options_.parallel.ranks_on_host - taken_bytes)};
+          .available_bytes = std::max<std::int64_t>(0, left_bytes)};
 }
 
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
@@ -164,7 +171,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   // A rank that still computes for an earlier engine is not kept waiting for this one. Nor is any
   // sample awaited without a batch, also if what follows fails.
   fail_group({ErrorCode::kUnavailable, "the workers serve another engine"});
-  peers_.reset();
+  leave_group();
   num_samples_taken_ += awaited_samples_.size();
   awaited_samples_.clear();
   const std::vector<LayerCacheSpec> specs = kv_cache_specs();
@@ -190,8 +197,8 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
     tensors[i] = {.offset = num_bytes, .page_bytes = config.page_bytes[i]};
     num_bytes += config.num_blocks * config.page_bytes[i];
   }
-  Memory memory;
-  ASSIGN_OR_RETURN(memory, Memory::allocate(static_cast<std::size_t>(num_bytes), "the KV cache"));
+  DeviceMemory memory;
+  ASSIGN_OR_RETURN(memory, device_->allocate(static_cast<std::size_t>(num_bytes), "the KV cache"));
   for (std::size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
     block_sizes.push_back(group.spec.block_size);
@@ -238,19 +245,32 @@ Result<void> ModelRunner::join_group(const JoinGroup& join) {
   take_all_samples();
   num_samples_taken_ += awaited_samples_.size();
   awaited_samples_.clear();
-  peers_.reset();
+  leave_group();
   const int num_busy_threads = device_->pool().num_threads() * parallel.ranks_on_host;
   // The other actors of the engine need a core as well.
   const bool spin = num_busy_threads + 2 <= ThreadPool::num_usable_cores();
-  ASSIGN_OR_RETURN(peers_, create_communicator({.rendezvous = parallel.rendezvous,
-                                                .secret = parallel.secret,
-                                                .generation = join.generation,
-                                                .rank = parallel.rank,
-                                                .size = parallel.world_size(),
-                                                .group_size = parallel.tensor_parallel_size,
-                                                .timeout_s = parallel.timeout_s,
-                                                .spin = spin}));
+  const CommunicatorOptions options{.rendezvous = parallel.rendezvous,
+                                    .secret = parallel.secret,
+                                    .generation = join.generation,
+                                    .rank = parallel.rank,
+                                    .size = parallel.world_size(),
+                                    .group_size = parallel.tensor_parallel_size,
+                                    .timeout_s = parallel.timeout_s,
+                                    .spin = spin};
+  ASSIGN_OR_RETURN(peers_, create_communicator(options));
+  ASSIGN_OR_RETURN(device_peers_, create_device_communicator(options, *device_, *peers_));
   return {};
+}
+
+void ModelRunner::leave_group() {
+  device_peers_.reset();
+  peers_.reset();
+}
+
+Result<void> ModelRunner::step_status() {
+  // This first: it has a deadline, and a device may wait for peers that are gone.
+  if (peers_ != nullptr) RETURN_IF_ERROR(model_peers()->status());
+  return device_->synchronize();
 }
 
 void ModelRunner::fail_group(const Error& reason) {
@@ -334,7 +354,7 @@ Result<void> ModelRunner::execute_model(const SchedulerOutput& step) {
                                            std::to_string(*unsampled) + " was sampled"};
   const Result<void> computed = compute(step);
   // Of weights that are gone it has computed anything.
-  RETURN_IF_ERROR(check_files());
+  RETURN_IF_ERROR(check_health());
   RETURN_IF_ERROR(computed);
   open_step_ = step.step;
   return {};
@@ -344,7 +364,7 @@ Result<ModelRunnerOutput> ModelRunner::sample_tokens(const GrammarOutput& gramma
   CHECK(open_step_ == grammar.step, grammar.step);
   open_step_.reset();
   Result<ModelRunnerOutput> result = sample(grammar);
-  RETURN_IF_ERROR(check_files());
+  RETURN_IF_ERROR(check_health());
   return result;
 }
 
@@ -366,8 +386,8 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
   step_hidden_ = Matrix(floats(hidden_), batch.num_outputs(), loaded_.model->hidden_size());
   step_logits_ = {};
   first_logits_ = 0;
-  loaded_.model->forward(batch, layer_caches_, peers_.get(), step_hidden_);
-  return has_peers ? peers_->status() : Result<void>();
+  loaded_.model->forward(batch, layer_caches_, model_peers(), step_hidden_);
+  return step_status();
 }
 
 Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
@@ -391,8 +411,8 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
     // step.
     take_all_samples();
     if (has_peers) RETURN_IF_ERROR(peers_->status());
-    draft_model_->propose(rows, peers_.get(), output);
-    if (has_peers) RETURN_IF_ERROR(peers_->status());
+    draft_model_->propose(rows, peers_.get(), model_peers(), output);
+    RETURN_IF_ERROR(step_status());
     for (const auto& [id, drafts] : output.draft_token_ids) batch_->find(id)->next_drafts = drafts;
   }
   if (!is_output_rank()) return ModelRunnerOutput{.step = grammar.step, .rank = output.rank};
@@ -407,9 +427,9 @@ void ModelRunner::move_blocks(const SchedulerOutput& step) {
       CHECK(block >= 0 && block < cache_config_.num_blocks, block, cache_config_.num_blocks);
       return cache_.data() + tensor.offset + block * tensor.page_bytes;
     };
-    for (const BlockId block : step.blocks_to_zero) std::memset(page(block), 0, size);
+    for (const BlockId block : step.blocks_to_zero) device_->fill_zero(page(block), size);
     for (const auto& [source, destination] : step.block_copies)
-      std::memcpy(page(destination), page(source), size);
+      device_->copy(page(destination), page(source), size);
   }
 }
 
@@ -417,11 +437,11 @@ std::span<float> ModelRunner::logits_of(std::int32_t output) {
   Model& model = *loaded_.model;
   CHECK(output >= first_logits_, output, first_logits_);
   if (output >= first_logits_ + step_logits_.num_rows) {
-    const std::int64_t num_rows = std::min(kMaxLogitRows, step_hidden_.num_rows - output);
+    const std::int64_t num_rows =
+        std::min(std::int64_t{LogitRows::kMaxRows}, step_hidden_.num_rows - output);
     first_logits_ = output;
-    step_logits_ = Matrix(floats(row_logits_), num_rows, model.vocab_size());
-    model.compute_logits(ConstMatrix(step_hidden_.row(output), num_rows, model.hidden_size()),
-                         peers_.get(), step_logits_);
+    step_logits_ = row_logits_.compute(
+        model, ConstMatrix(step_hidden_.row(output), num_rows, model.hidden_size()), model_peers());
   }
   return {step_logits_.row(output - first_logits_), static_cast<std::size_t>(model.vocab_size())};
 }

@@ -18,6 +18,7 @@
 #include "runtime/models/load_model.hpp"
 #include "runtime/worker/draft_model.hpp"
 #include "runtime/worker/input_batch.hpp"
+#include "runtime/worker/logit_rows.hpp"
 #include "runtime/worker/ngram_proposer.hpp"
 #include "runtime/worker/sampler.hpp"
 
@@ -37,8 +38,8 @@ namespace troupe {
 class ModelRunner {
  public:
   /// Loads the model of options.model. With options.numa_bind the calling thread stays bound to its
-  /// share of the NUMA nodes. Errors: those of load_model and Device::create_cpu, and
-  /// kInvalidArgument for options.
+  /// share of the NUMA nodes. Errors: those of load_model and Device::create, and
+  /// kInvalidArgument for options; kUnsupported for what the device cannot do.
   static Result<std::unique_ptr<ModelRunner>> load(const WorkerOptions& options,
                                                    const LoadProgressCallback& progress);
 
@@ -82,9 +83,11 @@ class ModelRunner {
   Result<ModelRunnerOutput> sample_tokens(const GrammarOutput& grammar);
   /// Both at once, for a step without grammars.
   Result<ModelRunnerOutput> execute(const SchedulerOutput& step);
-  /// The files of the weights are whole. Errors: kIo, one was cut or cannot be read; from then on
-  /// execute() fails with the same, and only another runner helps.
-  [[nodiscard]] Result<void> check_files() const {
+  /// The device works and the files of the weights are whole. Errors: kInternal, or kIo, one was
+  /// cut or cannot be read; from then on execute() fails with the same, and only another runner
+  /// helps.
+  [[nodiscard]] Result<void> check_health() const {
+    RETURN_IF_ERROR(device_->status());
     RETURN_IF_ERROR(loaded_.check_files());
     return draft_model_ == nullptr ? Result<void>() : draft_model_->check_files();
   }
@@ -98,6 +101,13 @@ class ModelRunner {
   /// Takes all that has been sampled.
   void take_all_samples();
   bool take_oldest_samples();
+  /// Those that a model works with.
+  [[nodiscard]] Communicator* model_peers() const noexcept {
+    return device_peers_ != nullptr ? device_peers_.get() : peers_.get();
+  }
+  void leave_group();
+  /// What other ranks and the device say of the step. Waits for the device.
+  [[nodiscard]] Result<void> step_status();
   void send_samples(std::span<const InputBatch::Row> rows);
   ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, LoadedModel loaded);
   Result<void> reserve_memory();
@@ -127,10 +137,12 @@ class ModelRunner {
     std::int64_t page_bytes = 0;
   };
   std::vector<CacheTensor> cache_tensors_;
-  Memory cache_;
+  DeviceMemory cache_;
   std::vector<LayerKvCache> layer_caches_;
 
   std::unique_ptr<Communicator> peers_;  // null: none, or they have not met
+  /// For data on the device; null: there `peers_` moves them as well.
+  std::unique_ptr<Communicator> device_peers_;
   /// Of a request in a step: how many tokens another rank sends, kNoToken behind the last one.
   struct AwaitedSamples {
     RequestId id{};
@@ -144,11 +156,11 @@ class ModelRunner {
   std::optional<NgramProposer> proposer_;    // none: nothing is looked up
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   Sampler sampler_;
-  Memory hidden_;                           // [max_num_batched_tokens, hidden_size]
-  Memory row_logits_;                       // [kMaxLogitRows, vocab_size]
+  DeviceMemory hidden_;  // [max_num_batched_tokens, hidden_size]
+  LogitRows row_logits_;
   std::optional<std::uint64_t> open_step_;  // computed, and not yet sampled
   Matrix step_hidden_;             // of the current step, in hidden_: the tokens that are asked for
-  Matrix step_logits_;             // of rows of step_hidden_ side by side, in row_logits_
+  Matrix step_logits_;             // of rows of step_hidden_ side by side, on the host
   std::int32_t first_logits_ = 0;  // the first of these rows
 };
 

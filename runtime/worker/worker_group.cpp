@@ -23,6 +23,7 @@ Result<ModelLoaded> join_loaded(std::span<const ModelLoaded> loaded) {
     if (other.architecture != group.architecture)
       return differ("architecture", group.architecture, other.architecture);
     if (other.dtype != group.dtype) return differ("dtype", group.dtype, other.dtype);
+    if (other.device != group.device) return differ("device", group.device, other.device);
     if (other.cpu_isa != group.cpu_isa) return differ("cpu_isa", group.cpu_isa, other.cpu_isa);
     if (other.max_model_len != group.max_model_len)
       return differ_in_number("max_model_len", group.max_model_len, other.max_model_len);

@@ -370,6 +370,21 @@ BOOST_AUTO_TEST_CASE(embeddings_are_scaled_rows_of_the_table) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_bias_is_added_to_each_row_and_to_nothing_beside_it) {
+  constexpr std::int64_t kDim = 37;
+  constexpr std::int64_t kStride = 40;
+  const Floats before = random_floats(5 * kStride, 1);
+  const Floats bias = random_floats(kDim, 2);
+  for (const OpTable* ops : all_wide_tables()) {
+    Floats out = before;
+    ops->add_bias(TestContext(), {.bias = bias.data(), .out = {out.data(), 5, kDim, kStride}});
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::size_t col = i % kStride;
+      BOOST_REQUIRE_EQUAL(out[i], col < kDim ? before[i] + bias[col] : before[i]);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
   constexpr std::int64_t kDim = 37;
   const Floats x = random_floats(11 * kDim, 1);

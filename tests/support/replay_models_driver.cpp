@@ -299,6 +299,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.packed_weights_dir = options.packed_weights_dir;
   worker.kv_cache_dtype = options.kv_cache_dtype;
   worker.speculative = options.speculative;
+  worker.device = options.device;
   worker.cpu_isa = options.isa;
   worker.threads = options.threads;
   worker.block_size = options.block_size;

@@ -31,6 +31,7 @@ struct DriverModelOptions {
   std::string packed_weights_dir;
   std::string kv_cache_dtype = "auto";
   SpeculativeDecoding speculative = {};
+  std::string device = "cpu";
   std::string isa = "auto";
   std::int32_t threads = 2;
   std::int32_t block_size = 16;

@@ -56,6 +56,15 @@ BOOST_AUTO_TEST_CASE(rows_are_scattered_and_the_others_stay) {
               run_on_host(unwritten(132), scatter, x, rows));
 }
 
+BOOST_AUTO_TEST_CASE(a_bias_is_added_to_each_row_and_to_nothing_beside_it) {
+  const auto add = [](const OpTable& ops, const OpContext& context, float* out, const float* bias) {
+    ops.add_bias(context, {.bias = bias, .out = {out, kRows, 33, 40}});
+  };
+  const Floats before = random_floats(kRows * 40, 1);
+  const Floats bias = random_floats(33, 2);
+  BOOST_CHECK(run_on_device(before, add, bias) == run_on_host(before, add, bias));
+}
+
 BOOST_AUTO_TEST_CASE(norms_are_those_of_the_reference) {
   for (const std::int64_t n : kSizes) {
     const Floats x = random_floats(kRows * n, 1, 3.0f);

@@ -47,7 +47,7 @@ struct Folders {
 enum class From { kCheckpoint, kFile, kCheckpointOnly };
 
 From load(const Folders& folders, const ModelLoadOptions& options = {}) {
-  const auto device = Device::create_cpu("auto", 2).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 2}).value();
   ModelLoadOptions with_dir = options;
   with_dir.packed_weights_dir = folders.packed.string();
   const auto loaded = load_model(folders.model, *device, with_dir, {});
@@ -235,7 +235,7 @@ BOOST_AUTO_TEST_CASE(weights_that_are_cut_under_a_runner_fail_it_and_no_other) {
   for (const bool cuts_packed : {true, false}) {
     DrivenRunner cut = runner(cuts_packed ? folders.packed : fs::path());
     DrivenRunner other = runner({});
-    BOOST_TEST(cut.runner->check_files().ok());
+    BOOST_TEST(cut.runner->check_health().ok());
     const fs::path file =
         cuts_packed ? folders.only_file() : folders.model / "model-00001-of-00003.safetensors";
     const std::string whole = read_file(file).value();
@@ -245,7 +245,7 @@ BOOST_AUTO_TEST_CASE(weights_that_are_cut_under_a_runner_fail_it_and_no_other) {
       return std::string_view(error.what()).find(file.string() + " was cut short") !=
              std::string_view::npos;
     });
-    BOOST_TEST(!cut.runner->check_files().ok());
+    BOOST_TEST(!cut.runner->check_health().ok());
     if (cuts_packed) BOOST_CHECK(drive(other, jobs(), {}) == expected);
     if (!cuts_packed) std::ofstream(file, std::ios::binary) << whole;
     BOOST_CHECK(results(folders, "auto", "auto", folders.packed) == expected);
@@ -260,7 +260,7 @@ BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_used_is_done_without) {
 
 BOOST_AUTO_TEST_CASE(a_load_that_fails_leaves_nothing) {
   const Folders folders;
-  const auto device = Device::create_cpu("auto", 2).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 2}).value();
   overwrite(folders.model / "config.json", [](std::string& text) {
     const std::string from = "\"num_hidden_layers\": 4";
     BOOST_REQUIRE(text.find(from) != std::string::npos);

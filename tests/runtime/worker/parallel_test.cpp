@@ -29,7 +29,7 @@ class Ranks {
   explicit Ranks(std::int32_t tensor_parallel_size, std::int32_t pipeline_parallel_size = 1,
                  const std::string& quantization = "auto",
                  const std::string& model = TROUPE_GOLDEN_DIR "/models/models/llama",
-                 const SpeculativeDecoding& speculative = {}) {
+                 const SpeculativeDecoding& speculative = {}, const std::string& device = "cpu") {
     static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = tensor_parallel_size,
                             .pipeline_parallel_size = pipeline_parallel_size,
@@ -40,6 +40,7 @@ class Ranks {
       auto runner = ModelRunner::load({.model = model,
                                        .dtype = "float32",
                                        .quantization = quantization,
+                                       .device = device,
                                        .threads = 1,
                                        .max_num_batched_tokens = 128,
                                        .parallel = parallel,
@@ -486,12 +487,24 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_quantised_checkpoint_give_the_tokens_of_
   fs::remove_all(folder);
 }
 
+/// With memory of its own.
+constexpr const char* kDevice = "cuda-emulated";
+
+BOOST_AUTO_TEST_CASE(ranks_on_devices_give_the_tokens_of_one) {
+  const std::string model = TROUPE_GOLDEN_DIR "/models/models/llama";
+  const std::vector<TokenId> expected = tokens_of(Ranks(1));
+  for (const auto& [tensor, pipeline] : {std::pair(1, 1), {2, 1}, {4, 1}, {1, 2}, {2, 2}})
+    BOOST_TEST((tokens_of(Ranks(tensor, pipeline, "auto", model, {}, kDevice)) == expected),
+               tensor << " by " << pipeline);
+}
+
 BOOST_AUTO_TEST_CASE(ranks_that_share_a_draft_model_draft_what_one_does) {
   const std::string model = TROUPE_GOLDEN_DIR "/models/models/llama";
   const std::vector<TokenId> expected = tokens_of(Ranks(1));
-  for (const std::int32_t size : {1, 2, 4}) {
-    BOOST_TEST_CONTEXT(size << " ranks") {
-      Ranks ranks(size, 1, "auto", model, {.num_draft_tokens = 3, .draft_model = model});
+  for (const auto& [size, device] :
+       {std::pair(1, "cpu"), {2, "cpu"}, {4, "cpu"}, {1, kDevice}, {2, kDevice}}) {
+    BOOST_TEST_CONTEXT(size << " ranks on " << device) {
+      Ranks ranks(size, 1, "auto", model, {.num_draft_tokens = 3, .draft_model = model}, device);
       auto results = ranks.execute({first_step(kPrompt)});
       for (const auto& result : results) BOOST_REQUIRE(result.ok());
       // The model drafts for itself, and so guesses right.

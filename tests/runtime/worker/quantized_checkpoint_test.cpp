@@ -97,7 +97,7 @@ QuantizationConfig parsed(const QuantizedOptions& options) {
 
 BOOST_AUTO_TEST_CASE(the_numbers_of_a_checkpoint_are_packed_as_they_are) {
   const TemporaryFolder temporary;
-  const auto device = Device::create_cpu("auto", 2).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 2}).value();
   const OpTable& ops = device->ops();
   constexpr std::int64_t kRows = 40;
   constexpr std::int64_t kCols = 256;
@@ -204,7 +204,7 @@ PackedMatrix mixed_matrix(Device& device, const fs::path& folder,
 BOOST_AUTO_TEST_CASE(parts_of_one_matrix_that_share_no_groups_are_quantised_anew_or_widened) {
   using enum QuantizedFormat;
   const TemporaryFolder temporary;
-  const auto device = Device::create_cpu("auto", 2).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 2}).value();
   using Formats = std::vector<std::optional<QuantizedOptions>>;
   const QuantizedOptions act_order{kGptq, 4, 32, true, true};
   const QuantizedOptions fp8{kFloat8, 8, 0};
@@ -231,7 +231,7 @@ BOOST_AUTO_TEST_CASE(parts_of_one_matrix_that_share_no_groups_are_quantised_anew
 BOOST_AUTO_TEST_CASE(groups_whose_scales_f16_would_cut_are_quantised_anew) {
   using enum QuantizedFormat;
   const TemporaryFolder temporary;
-  const auto device = Device::create_cpu("auto", 1).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 1}).value();
   for (const std::string type : {"F16", "BF16", "F32"}) {
     for (const QuantizedFormat format : {kGptq, kAwq, kPacked}) {
       const QuantizedOptions options{.format = format, .symmetric = false, .scale_type = type};
@@ -294,7 +294,7 @@ BOOST_AUTO_TEST_CASE(fp8_and_act_order_are_what_quantising_the_same_weights_at_l
 }
 
 std::string load_error(const fs::path& model, const std::string& quantization = "auto") {
-  const auto device = Device::create_cpu("auto", 1).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 1}).value();
   const auto loaded = load_model(model, *device, {.quantization = quantization}, {});
   return loaded.ok() ? "" : loaded.error().message;
 }
@@ -383,7 +383,7 @@ std::string matrix_error(QuantizedFormat format, const std::string& tensor,
                          const std::string& dtype, const std::vector<std::int64_t>& shape,
                          std::size_t num_bytes, char fill = 0) {
   const TemporaryFolder temporary;
-  const auto device = Device::create_cpu("auto", 1).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 1}).value();
   const QuantizedOptions options{.format = format, .group_size = 64, .symmetric = false};
   const QuantizedNumbers numbers(random_weights(40 * 256), 40, 256, options);
   SafetensorsWriter writer;

@@ -38,11 +38,10 @@ class NcclComm {
 
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(const CommunicatorOptions& options, std::unique_ptr<Communicator> hosts,
-                   cudaStream_t stream)
-      : Communicator(options.rank, options.size, options.group_size),
-        timeout_s_(options.timeout_s),
-        hosts_(std::move(hosts)),
+  NcclCommunicator(Communicator& hosts, double timeout_s, cudaStream_t stream)
+      : Communicator(hosts.rank(), hosts.size(), hosts.group_size()),
+        timeout_s_(timeout_s),
+        hosts_(hosts),
         stream_(stream) {}
 
   /// Rank 0's id goes to all; then one communicator of all ranks, one of the group, and one for
@@ -50,7 +49,7 @@ class NcclCommunicator final : public Communicator {
   Result<void> meet() {
     ncclUniqueId id{};
     if (rank() == 0 && !check(ncclGetUniqueId(&id), nullptr)) return status();
-    if (!hosts_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0)) return hosts_->status();
+    if (!hosts_.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0)) return hosts_.status();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     check(ncclCommInitRankConfig(world_.out(), size(), id, rank(), &config), world_.get());
@@ -83,19 +82,19 @@ class NcclCommunicator final : public Communicator {
                  world_.get());
   }
   void barrier() override {
-    if (wait_for_stream()) hosts_->barrier();
+    if (wait_for_stream()) hosts_.barrier();
   }
 
-  void abort(const Error& reason) override { hosts_->abort(reason); }
+  void abort(const Error& reason) override { hosts_.abort(reason); }
   [[nodiscard]] Result<void> status() const override {
     static_cast<void>(wait_for_stream());
-    return hosts_->status();
+    return hosts_.status();
   }
 
  private:
   /// The ranks that name the same first rank form a communicator.
   void split(std::int32_t first_rank, NcclComm& part) {
-    if (!hosts_->status().ok()) return;
+    if (!hosts_.status().ok()) return;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     check(ncclCommSplit(world_.get(), first_rank, rank(), part.out(), &config), world_.get());
@@ -107,12 +106,12 @@ class NcclCommunicator final : public Communicator {
     while (result == ncclInProgress && comm != nullptr) {
       if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) break;
       if (result != ncclInProgress) break;
-      if (!hosts_->status().ok()) return false;
+      if (!hosts_.status().ok()) return false;
       if (Clock::now() >= deadline) return fail_at_deadline();
       std::this_thread::sleep_for(kPollInterval);
     }
-    if (result == ncclSuccess) return hosts_->status().ok();
-    hosts_->abort({ErrorCode::kUnsupported, std::string("NCCL: ") + ncclGetErrorString(result)});
+    if (result == ncclSuccess) return hosts_.status().ok();
+    hosts_.abort({ErrorCode::kUnsupported, std::string("NCCL: ") + ncclGetErrorString(result)});
     return false;
   }
 
@@ -122,10 +121,10 @@ class NcclCommunicator final : public Communicator {
       const cudaError_t done = cudaStreamQuery(stream_);
       if (done == cudaSuccess) return true;
       if (done != cudaErrorNotReady) {
-        hosts_->abort({ErrorCode::kInternal, std::string("CUDA: ") + cudaGetErrorString(done)});
+        hosts_.abort({ErrorCode::kInternal, std::string("CUDA: ") + cudaGetErrorString(done)});
         return false;
       }
-      if (!hosts_->status().ok()) return false;
+      if (!hosts_.status().ok()) return false;
       ncclResult_t result = ncclSuccess;
       if (ncclCommGetAsyncError(world_.get(), &result) == ncclSuccess && result != ncclSuccess &&
           result != ncclInProgress)
@@ -136,13 +135,13 @@ class NcclCommunicator final : public Communicator {
   }
 
   bool fail_at_deadline() const {
-    hosts_->abort({ErrorCode::kTimeout, "rank " + std::to_string(rank()) + " waited " +
+    hosts_.abort({ErrorCode::kTimeout, "rank " + std::to_string(rank()) + " waited " +
                                             std::to_string(timeout_s_) + " s for NCCL"});
     return false;
   }
 
   double timeout_s_;
-  std::unique_ptr<Communicator> hosts_;
+  Communicator& hosts_;
   cudaStream_t stream_;
   NcclComm world_;
   NcclComm group_;
@@ -151,11 +150,10 @@ class NcclCommunicator final : public Communicator {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> create_nccl_communicator(const CommunicatorOptions& options,
-                                                               void* stream) {
-  ASSIGN_OR_RETURN(std::unique_ptr<Communicator> hosts, create_communicator(options));
-  auto communicator = std::make_unique<NcclCommunicator>(options, std::move(hosts),
-                                                         static_cast<cudaStream_t>(stream));
+Result<std::unique_ptr<Communicator>> create_nccl_communicator(Communicator& hosts,
+                                                               double timeout_s, void* stream) {
+  auto communicator =
+      std::make_unique<NcclCommunicator>(hosts, timeout_s, static_cast<cudaStream_t>(stream));
   RETURN_IF_ERROR(communicator->meet());
   return std::unique_ptr<Communicator>(std::move(communicator));
 }

@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/worker/communicators/create.hpp"
+
 namespace troupe {
 namespace {
 
@@ -44,13 +46,13 @@ std::vector<float> reduce_on_device(std::int32_t rank, std::int32_t size, std::s
   std::vector<float> values = numbers(rank, count);
   cudaMemcpy(data, values.data(), num_bytes, cudaMemcpyHostToDevice);
   {
-    auto communicator =
-        create_nccl_communicator({.rendezvous = "shm:troupe-nccl-" + std::to_string(getpid()),
-                                  .rank = rank,
-                                  .size = size,
-                                  .group_size = size,
-                                  .timeout_s = 60},
-                                 stream);
+    auto hosts = create_communicator({.rendezvous = "shm:troupe-nccl-" + std::to_string(getpid()),
+                                      .rank = rank,
+                                      .size = size,
+                                      .group_size = size,
+                                      .timeout_s = 60});
+    BOOST_REQUIRE_MESSAGE(hosts.ok(), (hosts.ok() ? "" : hosts.error().message));
+    auto communicator = create_nccl_communicator(**hosts, 60, stream);
     BOOST_REQUIRE_MESSAGE(communicator.ok(),
                           (communicator.ok() ? "" : communicator.error().message));
     (*communicator)->all_reduce({data, count});

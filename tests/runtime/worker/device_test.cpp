@@ -1,0 +1,152 @@
+// The engine on a device with memory of its own: the CUDA kernels, compiled for the CPU. What is
+// not copied is not seen: device memory is NaN until it is written, and with the address sanitizer
+// the host may not touch it.
+
+#include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tests/kernels/thread_orders.hpp"
+#include "tests/support/replay.hpp"
+#include "tests/support/replay_models_driver.hpp"
+#include "tests/support/sanitized.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::InThreadOrder;
+using testing::ThreadOrder;
+
+const fs::path kGolden = fs::path(TROUPE_GOLDEN_DIR) / "models";
+constexpr const char* kDevice = "cuda-emulated";
+
+std::string model_folder(const std::string& name) { return (kGolden / "models" / name).string(); }
+
+BOOST_AUTO_TEST_CASE(reference_models_are_replayed_without_a_difference) {
+  std::vector<std::string> models = {"qwen3", "gemma3_text"};
+  if (!testing::kSanitized) models.insert(models.end(), {"llama", "qwen2", "mistral"});
+  const ReplayReport report = replay_on_device(kGolden, kDevice, models);
+  BOOST_TEST(report.num_cases == 10 * models.size());
+  BOOST_TEST(report.num_mismatches == 0u);
+  for (const std::string& difference : report.differences) BOOST_TEST_MESSAGE(difference);
+}
+
+/// Short requests, greedy and random, two of them with a common prefix of more than a block.
+std::vector<DriverJob> few_jobs() {
+  std::vector<DriverJob> jobs;
+  for (const std::size_t length : {1u, 19u, 20u}) {
+    DriverJob job{.prompt = {}, .params = {}, .num_outputs = 3};
+    for (std::size_t i = 0; i < length; ++i)
+      job.prompt.push_back(static_cast<TokenId>((7 * i + 5) % 600));
+    job.params.temperature = length % 2 == 0 ? 0.0f : 0.8f;
+    job.params.philox_key = length;
+    job.params.logprobs = 3;
+    if (length == 19) job.params.prompt_logprobs = 2;
+    jobs.push_back(job);
+  }
+  return jobs;
+}
+
+BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_preemption_or_threads) {
+  const std::vector<DriverJob> jobs = few_jobs();
+  std::vector<DriverJob> plain =
+      jobs;  // hits in the prefix cache leave no prompt log-probabilities
+  for (DriverJob& job : plain) job.params.prompt_logprobs.reset();
+  struct Widths {
+    std::string model;
+    std::string dtype;
+    std::string kv_cache_dtype;
+  };
+  std::vector<Widths> all = {{"qwen3", "bfloat16", "auto"}};
+  if (!testing::kSanitized) all.push_back({"gemma3_text", "float16", "float32"});
+  for (const auto& [model, dtype, kv_cache_dtype] : all) {
+    BOOST_TEST_CONTEXT(model << ", " << dtype << ", KV cache in " << kv_cache_dtype) {
+      DriverModelOptions options{.folder = model_folder(model),
+                                 .dtype = dtype,
+                                 .kv_cache_dtype = kv_cache_dtype,
+                                 .device = kDevice,
+                                 .num_blocks = 64};
+      DrivenRunner runner = load_driven_runner(options);
+      BOOST_TEST(runner.runner->describe().device == kDevice);
+      const auto alone = drive(runner, jobs, {.max_running = 1});
+      for (const DriverResult& result : alone) {
+        BOOST_TEST(result.errors.empty());
+        BOOST_TEST(result.tokens.size() == 3u);
+      }
+      BOOST_TEST((drive(runner, jobs, {}) == alone), "batched together");
+      BOOST_TEST((drive(runner, jobs, {.token_budget = 7}) == alone), "in chunks");
+      BOOST_TEST((drive(runner, jobs, {.token_budget = 24, .preempt_every = 3}) == alone),
+                 "preempted");
+      BOOST_TEST((drive(runner, jobs, {.token_budget = 16, .oracle = &alone}) == alone),
+                 "with drafts");
+      const auto plain_alone = drive(runner, plain, {.max_running = 1});
+      BOOST_TEST((drive(runner, plain, {.token_budget = 24, .share_prefix = true}) == plain_alone),
+                 "on shared blocks");
+      {
+        const InThreadOrder reversed(ThreadOrder::kReversed);
+        BOOST_TEST((drive(runner, jobs, {}) == alone), "threads in reversed order");
+      }
+      options.block_size = 32;
+      options.speculative = {.num_draft_tokens = 2, .draft_model = options.folder};
+      DrivenRunner other = load_driven_runner(options);
+      BOOST_TEST((drive(other, plain, {}) == plain_alone), "a draft model, other blocks");
+      BOOST_TEST(other.num_accepted > 0);
+      BOOST_TEST(other.num_accepted == other.num_drafted);
+    }
+  }
+}
+
+/// What is said of these options with that device.
+std::string refusal(WorkerOptions options, const std::string& device = kDevice) {
+  options.device = device;
+  options.max_num_batched_tokens = 64;
+  const auto runner = ModelRunner::load(options, {});
+  return runner.ok() ? "" : runner.error().message;
+}
+
+BOOST_AUTO_TEST_CASE(what_the_device_cannot_do_is_refused_by_name) {
+  const std::string model = model_folder("llama");
+  BOOST_TEST(refusal({.model = model}) == "");
+  BOOST_TEST(refusal({.model = model, .kv_cache_dtype = "int8"}) ==
+             "kv_cache_dtype is int8, but device cuda-emulated supports float32, bfloat16 and "
+             "float16; device cpu has those of 8 bits");
+  for (const std::string quantization : {"int8", "int4"})
+    BOOST_TEST(refusal({.model = model, .quantization = quantization})
+                   .starts_with("device cuda-emulated does not support quantised weights "
+                                "(model.layers.0.self_attn.q_proj); device cpu does"));
+  BOOST_TEST(refusal({.model = model_folder("mixtral")})
+                 .starts_with("device cuda-emulated does not support mixtures of experts; device "
+                              "cpu does"));
+  BOOST_TEST(refusal({.model = model}, "tpu") ==
+             "device is 'tpu', not one of auto, cpu, cuda, cuda-emulated");
+  BOOST_TEST(refusal({.model = model}, "cuda").starts_with("device cuda cannot be used: "));
+}
+
+BOOST_AUTO_TEST_CASE(without_a_gpu_auto_is_the_cpu) {
+  const auto device = Device::create({.name = "auto"});
+  BOOST_REQUIRE(device.ok());
+  BOOST_TEST((*device)->name() == "cpu");
+  BOOST_TEST((*device)->isa_name() == to_string(detect_isa()));
+}
+
+BOOST_AUTO_TEST_CASE(a_cache_larger_than_the_device_is_refused_and_a_smaller_one_works_then) {
+  auto runner = ModelRunner::load(
+      {.model = model_folder("qwen3"), .device = kDevice, .max_num_batched_tokens = 64}, {});
+  BOOST_REQUIRE(runner.ok());
+  const ModelLoaded loaded = (*runner)->describe();
+  BOOST_TEST(loaded.device == kDevice);
+  BOOST_TEST(loaded.cpu_isa == "");
+  BOOST_TEST(loaded.available_bytes > 0);
+  BOOST_TEST(loaded.available_bytes < std::int64_t{1} << 30);
+  const auto refused = (*runner)->initialize_kv_cache(plan_cache(loaded.layer_specs(), 1 << 20));
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST(
+      refused.error().message.find("for the KV cache: cuda-emulated has ") != std::string::npos,
+      refused.error().message);
+  BOOST_TEST((*runner)->initialize_kv_cache(plan_cache(loaded.layer_specs(), 16)).ok());
+}
+
+}  // namespace
+}  // namespace troupe
