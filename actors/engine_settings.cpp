@@ -48,6 +48,8 @@ std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) 
   if (engine.kv_cache_memory_bytes > 0) return engine.kv_cache_memory_bytes * num_stages;
   const double share =
       static_cast<double>(model.available_bytes * num_stages) * engine.gpu_memory_utilization;
+  // Of what a GPU has left, nothing else makes use.
+  if (model.device == "cuda") return static_cast<std::int64_t>(share);
   std::int64_t enough = kUsualCpuCacheBytes / engine.tensor_parallel_size;
   if (const auto groups = group_layers(model.layer_specs(), /*hybrid_groups=*/true)) {
     enough = std::max(
@@ -139,8 +141,8 @@ Result<std::string> engine_name(const Options& options, const SamplingDefaults& 
   ASSIGN_OR_RETURN(const ChatSetup chat, load_chat_setup(options.model));
   std::ostringstream name;
   name << options.model.model << ' ' << TROUPE_VERSION << ' ' << model.dtype << ' '
-       << options.model.quantization << ' ' << options.engine.kv_cache_dtype << ' ' << model.cpu_isa
-       << ' ' << model.canonical_shards << ' ' << model.max_model_len << ' '
+       << options.model.quantization << ' ' << options.engine.kv_cache_dtype << ' ' << model.device
+       << ' ' << model.cpu_isa << ' ' << model.canonical_shards << ' ' << model.max_model_len << ' '
        << digest_of_defaults(options, sampling, chat);
   return name.str();
 }
@@ -162,13 +164,15 @@ ParallelConfig parallel_config(const EngineOptions& engine) {
           .timeout_s = kPeerDeadlineS};
 }
 
-WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
+WorkerOptions worker_options(const Options& options, const std::string& device,
+                             const ParallelConfig& parallel) {
   return {
       .model = options.model.model,
       .dtype = options.model.dtype,
       .quantization = options.model.quantization,
       .packed_weights_dir = options.model.packed_weights_dir,
       .kv_cache_dtype = options.engine.kv_cache_dtype,
+      .device = device.empty() ? options.engine.device : device,
       .cpu_isa = options.engine.cpu_isa,
       .threads = static_cast<std::int32_t>(options.engine.threads),
       .numa_bind = options.engine.numa_bind,

@@ -251,7 +251,7 @@ struct CommandRunner {
          incarnation = static_cast<std::uint32_t>(what.parallel.incarnation)](ModelLoaded& model) {
           state(self).core->model_loaded(now_seconds(), group, incarnation, rank, std::move(model));
         },
-        LoadModel{worker_options(supervisor.start.options, what.parallel)});
+        LoadModel{worker_options(supervisor.start.options, what.device, what.parallel)});
   }
   void operator()(const AskCache& what) const {
     ask_for<Status>(

@@ -148,6 +148,10 @@ void bind_options(OptionSet& set, Options& options) {
       .add("numa-bind", engine.numa_bind,
            "on hosts with several NUMA nodes, bind each worker to the cores of its nodes; a worker "
            "with several nodes interleaves its memory")
+      .add("device", engine.device,
+           "where workers compute; auto: cuda if this build has its kernels and there is a GPU, "
+           "else cpu; cuda-emulated runs the CUDA kernels on the CPU, for tests: slow",
+           std::vector<std::string>(std::begin(kDeviceNames), std::end(kDeviceNames)))
       .add("cpu-isa", engine.cpu_isa, "instruction set",
            {"auto", "scalar", "avx2", "avx512", "amx"})
       .add("tensor-parallel-size", engine.tensor_parallel_size,

@@ -25,6 +25,8 @@ struct ModelOptions {
   std::int64_t seed = 0;
 };
 
+inline constexpr std::string_view kDeviceNames[] = {"auto", "cpu", "cuda", "cuda-emulated"};
+
 struct EngineOptions {
   std::int64_t block_size = 16;
   std::int64_t max_num_seqs = 128;
@@ -51,6 +53,7 @@ struct EngineOptions {
   std::int64_t stream_interval = 1;
   std::int64_t threads = 0;  ///< per worker; 0: the cores divided among the workers
   bool numa_bind = true;
+  std::string device = "auto";
   std::string cpu_isa = "auto";
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;

@@ -32,10 +32,15 @@ Result<std::int32_t> parse_number(std::string_view what, const std::string& text
 }
 
 Result<void> take_entry(NodeConfig& node, const ConfigEntry& entry, const TopologySize& size) {
-  if (entry.key == "host" || entry.key == "optional") {
+  if (entry.key == "host" || entry.key == "device" || entry.key == "optional") {
     if (entry.is_list) return invalid_argument(entry.key + " takes one value, not a list");
     if (entry.key == "host") {
       node.host = entry.value;
+    } else if (entry.key == "device") {
+      if (std::ranges::find(kDeviceNames, entry.value) == std::end(kDeviceNames))
+        return invalid_argument("device is '" + entry.value +
+                                "', not one of auto, cpu, cuda, cuda-emulated");
+      node.device = entry.value;
     } else if (entry.value == "true" || entry.value == "false") {
       node.optional = entry.value == "true";
     } else {
@@ -45,7 +50,7 @@ Result<void> take_entry(NodeConfig& node, const ConfigEntry& entry, const Topolo
   }
   if (entry.key != "roles" && entry.key != "workers" && entry.key != "group") {
     return invalid_argument("unknown key '" + entry.section + "." + entry.key +
-                            "', expected group, host, optional, roles or workers");
+                            "', expected device, group, host, optional, roles or workers");
   }
   if (entry.key == "group") node.groups.clear();
   if (entry.key == "group" && !entry.is_list) {
@@ -320,6 +325,7 @@ std::string draw(const Topology& topology, std::string_view supervisor_host) {
     }
     if (!node.workers.empty()) {
       contents.append(contents.empty() ? "" : ", ").append(describe_workers(node.workers));
+      if (!node.device.empty()) contents += " on " + node.device;
     }
     std::string line = one_process ? "one process" : node.name;
     if (topology.size.num_groups > 1 && !node.serves_all_groups())

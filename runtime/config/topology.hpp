@@ -9,6 +9,7 @@
 //   [node.worker-0]
 //   workers=[0]
 //   host="10.0.0.2"      ; none: the Supervisor's own host, and the Supervisor starts the process
+//   device="cuda"        ; of its workers; none: that of the engine
 //
 // "request-router" may be omitted: it is then placed with the frontend.
 //
@@ -37,8 +38,9 @@ struct NodeConfig {
   std::string host;  ///< empty: the Supervisor's host; the Supervisor starts and ends the process
   std::vector<Role> roles;
   std::vector<std::int32_t> workers;       ///< ranks, in each of the groups
-  std::vector<std::int32_t> groups = {0};  ///< ignored for shared roles
-  bool optional = false;                   ///< not started, and not waited for at start-up
+  std::vector<std::int32_t> groups = {0};  ///< does not matter for what all of them share
+  std::string device;                      ///< of its workers; empty: the engine's
+  bool optional = false;                   ///< nobody starts it, or waits for it, at the start
   bool operator==(const NodeConfig&) const = default;
 
   [[nodiscard]] bool has(Role role) const;

@@ -52,6 +52,7 @@ struct AskWorker {
 struct AskLoad {
   ActorId worker = kNobody;
   std::uint32_t group = 0;
+  std::string device;  ///< that the worker's node names; empty: none
   ParallelConfig parallel;
 };
 /// Answered with cache_taken.

@@ -46,9 +46,10 @@ void Supervision::report_started() {
   }
   log_info("engine ready", kv("architecture", model.architecture), kv("dtype", model.dtype),
            kv("cpu_isa", model.cpu_isa), kv("max_model_len", model.max_model_len),
-           kv("canonical_shards", model.canonical_shards), kv("groups", groups_.size()),
-           kv("workers", group.workers.size()), kv("weight_mib", model.weight_bytes >> 20),
-           kv("kv_blocks", group.cache.num_blocks - 1), kv("kv_groups", group.cache.groups.size()));
+           kv("device", model.device), kv("canonical_shards", model.canonical_shards),
+           kv("groups", groups_.size()), kv("workers", group.workers.size()),
+           kv("weight_mib", model.weight_bytes >> 20), kv("kv_blocks", group.cache.num_blocks - 1),
+           kv("kv_groups", group.cache.groups.size()));
   starting_ = false;
   command(
       AnswerStart{.started = Started{.model = model, .num_blocks = num_blocks, .port = http_port_},

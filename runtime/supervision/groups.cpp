@@ -69,8 +69,11 @@ void Supervision::load_model(std::size_t group, std::size_t rank) {
   parallel.rendezvous = slot.rendezvous;
   parallel.secret = slot.secret;
   parallel.incarnation = slot.incarnation;
-  command(
-      AskLoad{slot.workers[rank].worker, static_cast<std::uint32_t>(group), std::move(parallel)});
+  const WorkerSlot& worker = slot.workers[rank];
+  command(AskLoad{.worker = worker.worker,
+                  .group = static_cast<std::uint32_t>(group),
+                  .device = nodes_[worker.node].config.device,
+                  .parallel = std::move(parallel)});
 }
 
 void Supervision::spawn_workers(std::size_t group) {

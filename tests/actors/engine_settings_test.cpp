@@ -25,6 +25,13 @@ struct Setup {
   }
 };
 
+BOOST_AUTO_TEST_CASE(a_worker_computes_on_the_device_of_its_node_or_else_on_that_of_the_options) {
+  Options options;
+  options.engine.device = "cpu";
+  BOOST_TEST(worker_options(options, "", {}).device == "cpu");
+  BOOST_TEST(worker_options(options, "cuda", {}).device == "cuda");
+}
+
 BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {
   const std::filesystem::path copy =
       std::filesystem::temp_directory_path() / "troupe-settings-template.jinja";
@@ -37,6 +44,7 @@ BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {
       [](Setup& s) { s.options.model.chat_template_content_format = "string"; },
       [](Setup& s) { s.options.server.response_role = "bot"; },
       [](Setup& s) { s.model.dtype = "float32"; },
+      [](Setup& s) { s.model.device = "cuda"; },
       [](Setup& s) { s.model.cpu_isa = "amx"; },
       [](Setup& s) { s.model.max_model_len = 1024; },
       [](Setup& s) { s.model.canonical_shards = 2; },

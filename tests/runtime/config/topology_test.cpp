@@ -60,9 +60,9 @@ BOOST_AUTO_TEST_CASE(what_cannot_work_is_refused_with_the_reason) {
   BOOST_TEST(
       error_of("[node.a]\nroles=[\"front\"]\n")
           .starts_with("t.conf:2: unknown role 'front', expected one of frontend, request-router"));
-  BOOST_TEST(
-      error_of("[node.a]\nrole=[\"frontend\"]\n") ==
-      "t.conf:2: unknown key 'node.a.role', expected group, host, optional, roles or workers");
+  BOOST_TEST(error_of("[node.a]\nrole=[\"frontend\"]\n") ==
+             "t.conf:2: unknown key 'node.a.role', expected device, group, host, optional, roles "
+             "or workers");
   BOOST_TEST(error_of("[node.a]\nworkers=0\n") == "t.conf:2: workers takes a list");
   BOOST_TEST(error_of("[node.a]\nworkers=[0]\n[node.b]\nworkers=[0]\n[node.a]\nhost=\"h\"\n") ==
              "t.conf:6: [node.a] is defined twice");
@@ -108,6 +108,18 @@ BOOST_AUTO_TEST_CASE(the_request_router_may_have_a_process_of_its_own) {
   BOOST_TEST(!topology.find("front")->has(Role::kRequestRouter));
   BOOST_TEST(error_of(nodes + "optional=true\n", 1, 2) ==
              "t.conf: 'router' is optional, but runs the request-router");
+}
+
+BOOST_AUTO_TEST_CASE(a_node_may_name_the_device_of_its_workers) {
+  const std::string nodes(kTwoGroups);
+  const Topology topology = parse(nodes + "device=\"cuda\"\n", 1, 2).value();
+  BOOST_TEST(topology.nodes.back().device == "cuda");
+  BOOST_TEST(topology.nodes.front().device == "");
+  BOOST_TEST(draw(topology, "here").find("worker 0 on cuda") != std::string::npos);
+  BOOST_TEST(error_of("[node.a]\ndevice=\"tpu\"\n", 1, 2) ==
+             "t.conf:2: device is 'tpu', not one of auto, cpu, cuda, cuda-emulated");
+  BOOST_TEST(error_of("[node.a]\ndevice=[\"cpu\"]\n", 1, 2) ==
+             "t.conf:2: device takes one value, not a list");
 }
 
 BOOST_AUTO_TEST_CASE(groups_that_cannot_work_are_refused_with_the_reason) {
