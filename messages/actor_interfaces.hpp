@@ -147,11 +147,11 @@ using FrontendActor = ActorOf<
 using NodeActor = ActorOf<
     Status(PrepareNode),               // Load what the node's roles need.
     Replies<Status, ActorHandles>(SpawnWorker),              // Start a Worker.
-    Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actors of a role; beside it those they speak with.
-    void(OpenRings),                   // From the Executor's node: where the steps of a Worker come from.
-    void(GroupRecord),                 // A group serves: what the next Supervisor needs to know of it.
-    void(RouterReady, ActorHandles),   // For the node's Frontend: there is another RequestRouter.
-    void(CheckNodes),                  // To itself: are the Supervisor and the other nodes still there?
+    Replies<Status, ActorHandles>(SpawnRole, ActorHandles),  // Start the actor of a role; with it, the handles of its peers.
+    void(OpenRings),                   // From the Executor's node: connect a Worker's step rings.
+    void(GroupRecord),                 // State of a serving group, kept for the next Supervisor.
+    void(RouterReady, ActorHandles),   // For the node's Frontend: a new RequestRouter.
+    void(CheckNodes),                  // To itself: check that the Supervisor and the other nodes are alive.
     void(LeaveNode)>;                  // End every actor of the node.
 
 /// Shows that the actors of a node are being scheduled.

@@ -13,8 +13,8 @@
 
 namespace troupe {
 
-/// Rises when a message changes in a way that an older build misreads. Nodes of different versions
-/// refuse each other.
+/// Incremented when a message changes in a way that an older build misreads. Nodes of different
+/// versions reject each other.
 inline constexpr std::uint32_t kProtocolVersion = 6;
 
 /// The roles of a node other than Worker, which has ranks.
