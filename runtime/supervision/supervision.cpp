@@ -199,8 +199,11 @@ bool Supervision::knows(ActorId actor) const {
   if (std::any_of(watched_.begin(), watched_.end(),
                   [&](const Watched& watched) { return watched.actor == actor; }))
     return true;
-  if (std::any_of(nodes_.begin(), nodes_.end(),
-                  [&](const NodeSlot& slot) { return slot.node == actor || slot.heart == actor; }))
+  if (std::any_of(nodes_.begin(), nodes_.end(), [&](const NodeSlot& slot) {
+        return slot.node == actor || slot.heart == actor ||
+               std::any_of(slot.found.begin(), slot.found.end(),
+                           [&](const auto& found) { return found.second == actor; });
+      }))
     return true;
   return std::any_of(groups_.begin(), groups_.end(), [&](const GroupSlot& group) {
     return std::any_of(group.actors.begin(), group.actors.end(),

@@ -117,6 +117,7 @@ class World {
   void kill_supervisor(double absence_s) {
     if (!core_ || is_single_process()) return;
     core_.reset();
+    handles_.clear();
     watched_.clear();
     answered_ = false;
     for (Process& process : processes_) {
@@ -216,6 +217,7 @@ class World {
     later(0.5, [this] {
       if (core_) --num_events_;  // counts for nothing
       tell([&] { core_->check(now_); });
+      if (core_) std::erase_if(handles_, [&](ActorId actor) { return !core_->knows(actor); });
       for (std::size_t node = 0; node < processes_.size(); ++node) {
         const Process& process = processes_[node];
         if (process.orphaned_at > 0) {
@@ -311,6 +313,7 @@ class World {
         actors.push_back(actor);
       }
       for (const auto& [group, record] : process.records) join.groups.push_back(record);
+      handles_.insert(actors.begin(), actors.end());
       tell([&] { accepted = core_->join(now_, join, actors); });
       if (accepted.error && accepted.error->code == ErrorCode::kUnavailable)
         return join_later(node);
@@ -363,6 +366,7 @@ class World {
       for (std::size_t i = 0; i < count && !error; ++i) {
         spawned.actors.push_back(add_actor(actors_.at(node).node));
         runs.emplace_back(actor, spawned.actors.back());
+        handles_.insert(spawned.actors.back());
       }
       answer(spawned);
     });
@@ -476,6 +480,8 @@ class World {
   }
   void carry_out(const WatchActor& what) {
     BOOST_TEST(is_known(what.actor));
+    if (!is_single_process())
+      BOOST_TEST(handles_.contains(what.actor), "an actor is named that was forgotten");
     watched_.insert(what.actor);
     Actor& actor = actors_.at(what.actor);
     if (actor.alive) return;
@@ -580,6 +586,7 @@ class World {
   std::vector<Process> processes_;  ///< by node
   std::map<ActorId, Actor> actors_;
   std::set<ActorId> watched_;
+  std::set<ActorId> handles_;  ///< whom commands may name
   ActorId last_actor_ = kNobody;
   std::int64_t last_pid_ = 100;
   std::uint64_t num_events_ = 0;
