@@ -1,0 +1,382 @@
+#include "runtime/structured_output/compiled_grammar.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/check.hpp"
+#include "runtime/structured_output/left_recursion.hpp"
+
+namespace troupe {
+namespace {
+
+/// Masks that are kept for one grammar.
+constexpr std::size_t kMaxMaskBytes = std::size_t{16} << 20;
+constexpr ExpressionId kNothing = Expressions::kNothing;
+
+const CodePointSet& plain_characters() {
+  static const CodePointSet set{{0x20, 0x21}, {0x23, 0x5B}, {0x5D, CodePointSet::kMax}};
+  return set;
+}
+
+/// Turns a builder's nodes into expressions. A child is always made before its parents.
+class GrammarConversion {
+ public:
+  GrammarConversion(const GrammarBuilder& builder, Expressions& expressions)
+      : builder_(builder), expressions_(expressions), made_(builder.nodes().size(), kNothing) {}
+
+  /// What has no rules in it.
+  void convert_regular_nodes() {
+    for (GrammarNodeId id = 0; id < made_.size(); ++id)
+      if (builder_.nodes()[id].is_regular) made_[id] = convert(builder_.nodes()[id]);
+  }
+
+  /// All else, and the rules' bodies. Pre: the above.
+  void convert_rules() {
+    // Rules without any text would be dead ends.
+    productive_ = fixpoint([&](ExpressionId e) { return e != kNothing; });
+    nullable_ = fixpoint([&](ExpressionId e) { return expressions_.nullable(e); });
+    for (GrammarNodeId id = 0; id < made_.size(); ++id)
+      if (!builder_.nodes()[id].is_regular) made_[id] = convert(builder_.nodes()[id]);
+    std::vector<ExpressionId> bodies;
+    std::vector<bool> nullable_rules;
+    for (const GrammarNodeId body : builder_.bodies()) {
+      bodies.push_back(made_[body]);
+      nullable_rules.push_back(nullable_[body]);
+    }
+    expressions_.set_bodies(
+        without_left_recursion(expressions_, std::move(bodies), nullable_rules));
+  }
+
+  [[nodiscard]] ExpressionId of(GrammarNodeId node) const { return made_[node]; }
+
+ private:
+  ExpressionId convert(const GrammarNode& node) {
+    switch (node.kind) {
+      case GrammarNodeKind::kNothing:
+        return kNothing;
+      case GrammarNodeKind::kEmpty:
+        return Expressions::kEmpty;
+      case GrammarNodeKind::kBytes:
+        return expressions_.bytes(builder_.sets()[node.first]);
+      case GrammarNodeKind::kSequence: {
+        const auto children = builder_.children(node);
+        ExpressionId result = Expressions::kEmpty;
+        for (std::size_t i = children.size(); i-- > 0;)
+          result = expressions_.sequence(made_[children[i]], result);
+        return result;
+      }
+      case GrammarNodeKind::kChoice: {
+        std::vector<ExpressionId> parts;
+        for (const GrammarNodeId child : builder_.children(node)) parts.push_back(made_[child]);
+        return expressions_.choice(std::move(parts));
+      }
+      case GrammarNodeKind::kRepeat:
+        return expressions_.repeat(made_[builder_.children(node)[0]], node.min, node.max);
+      case GrammarNodeKind::kIntersection: {
+        const auto children = builder_.children(node);
+        return expressions_.intersection(made_[children[0]], made_[children[1]]);
+      }
+      case GrammarNodeKind::kComplement:
+        return expressions_.complement(made_[builder_.children(node)[0]]);
+      case GrammarNodeKind::kMultiple:
+        return expressions_.multiple_of(node.max);
+      case GrammarNodeKind::kRule: {
+        const GrammarNodeId body = builder_.bodies()[node.first];
+        return productive_[body] ? expressions_.rule(node.first, nullable_[body]) : kNothing;
+      }
+    }
+    return kNothing;
+  }
+
+  /// By node, the least solution: a sequence has the property if all of its parts have, a choice if
+  /// one of them has, a rule if its body has. Linear in the size of the grammar.
+  template <class Regular>
+  std::vector<bool> fixpoint(const Regular& holds_for_regular) const {
+    const auto& nodes = builder_.nodes();
+    std::vector<bool> holds(nodes.size());
+    std::vector<std::uint32_t> missing(nodes.size());
+    std::vector<std::vector<GrammarNodeId>> parents(nodes.size());
+    std::vector<GrammarNodeId> pending;
+    const auto set = [&](GrammarNodeId id) {
+      if (holds[id]) return;
+      holds[id] = true;
+      pending.push_back(id);
+    };
+    for (GrammarNodeId id = 0; id < nodes.size(); ++id) {
+      const GrammarNode& node = nodes[id];
+      if (node.is_regular) {
+        if (holds_for_regular(made_[id])) set(id);
+        continue;
+      }
+      if (node.kind == GrammarNodeKind::kRule) {
+        parents[builder_.bodies()[node.first]].push_back(id);
+        missing[id] = 1;
+        continue;
+      }
+      missing[id] = node.kind == GrammarNodeKind::kSequence ? node.count : 1;
+      for (const GrammarNodeId child : builder_.children(node)) parents[child].push_back(id);
+      if (node.kind == GrammarNodeKind::kRepeat && node.min == 0) set(id);
+    }
+    while (!pending.empty()) {
+      const GrammarNodeId id = pending.back();
+      pending.pop_back();
+      for (const GrammarNodeId parent : parents[id])
+        if (missing[parent] > 0 && --missing[parent] == 0) set(parent);
+    }
+    return holds;
+  }
+
+  const GrammarBuilder& builder_;
+  Expressions& expressions_;
+  std::vector<ExpressionId> made_;
+  std::vector<bool> productive_;
+  std::vector<bool> nullable_;
+};
+
+}  // namespace
+
+CompiledGrammar::CompiledGrammar(Expressions expressions, ExpressionId start,
+                                 ExpressionId plain_character,
+                                 std::shared_ptr<const GrammarVocabulary> vocabulary,
+                                 std::size_t max_mask_bytes)
+    : expressions_(std::move(expressions)),
+      start_(start),
+      plain_character_(plain_character),
+      vocabulary_(std::move(vocabulary)),
+      max_mask_bytes_(max_mask_bytes),
+      walk_(vocabulary_->tree().max_depth() + 1),
+      walk_states_(vocabulary_->tree().max_depth() + 1) {}
+
+Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::compile(
+    const GrammarBuilder& builder, std::shared_ptr<const GrammarVocabulary> vocabulary) {
+  CHECK(!builder.bodies().empty());
+  try {
+    GrammarBuilder plain;
+    const GrammarNodeId plain_node = plain.code_points(plain_characters());
+    std::vector<ByteSet> sets = builder.sets();
+    sets.insert(sets.end(), plain.sets().begin(), plain.sets().end());
+    if (std::ranges::any_of(builder.nodes(), [](const GrammarNode& node) {
+          return node.kind == GrammarNodeKind::kMultiple;
+        })) {
+      for (const char c : std::string_view("-0123456789"))
+        sets.push_back(ByteSet().set(static_cast<unsigned char>(c)));
+    }
+    Expressions expressions(ByteClasses(sets), builder.limits());
+    GrammarConversion plain_conversion(plain, expressions);
+    plain_conversion.convert_regular_nodes();
+    GrammarConversion conversion(builder, expressions);
+    conversion.convert_regular_nodes();
+    conversion.convert_rules();
+    const ExpressionId start = expressions.bodies()[0];
+    if (start == kNothing) return invalid_argument("no text fits the grammar");
+    return std::shared_ptr<CompiledGrammar>(
+        new CompiledGrammar(std::move(expressions), start, plain_conversion.of(plain_node),
+                            std::move(vocabulary), kMaxMaskBytes));
+  } catch (const GrammarRefused& refused) {
+    return refused.error();
+  }
+}
+
+std::optional<GrammarState> CompiledGrammar::advance(GrammarState state, std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  expressions_.begin_call();
+  for (const char c : bytes) {
+    state = expressions_.step(state, static_cast<unsigned char>(c));
+    if (state == kNothing) return std::nullopt;
+  }
+  return state;
+}
+
+bool CompiledGrammar::may_end(GrammarState state) {
+  const std::lock_guard lock(mutex_);
+  return expressions_.nullable(state);
+}
+
+std::size_t CompiledGrammar::num_bytes() {
+  const std::lock_guard lock(mutex_);
+  return expressions_.num_bytes() + mask_bytes_;
+}
+
+void CompiledGrammar::fill_bitmask(GrammarState state, std::span<std::int32_t> row) {
+  const std::lock_guard lock(mutex_);
+  const Mask& known = mask(state);
+  if (!known.words.empty()) {
+    std::ranges::copy(known.words, row.begin());
+    return;
+  }
+  if (known.slice != nullptr) {
+    std::ranges::copy(known.slice->tokens, row.begin());
+  } else {
+    std::ranges::fill(row, 0);
+  }
+  for (const TokenId token : known.tokens) {
+    auto& word = row[static_cast<std::size_t>(token) / 32];
+    word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) |
+                                     1u << static_cast<unsigned>(token) % 32);
+  }
+}
+
+const CompiledGrammar::Mask& CompiledGrammar::mask(GrammarState state) {
+  const auto known = masks_.find(state);
+  if (known != masks_.end()) return known->second;
+  expressions_.begin_call();
+  Mask made = compute_mask(state);
+  if (made.slice == nullptr && made.tokens.size() > vocabulary_->num_words() / 2) {
+    made.words.resize(vocabulary_->num_words());
+    for (const TokenId token : made.tokens)
+      made.words[static_cast<std::size_t>(token) / 32] |= 1u << static_cast<unsigned>(token) % 32;
+    made.tokens.clear();
+  }
+  made.tokens.shrink_to_fit();
+  const std::size_t num_bytes = sizeof(Mask) + made.tokens.size() * sizeof(TokenId) +
+                                made.words.size() * sizeof(made.words[0]);
+  if (mask_bytes_ + num_bytes > max_mask_bytes_) {
+    masks_.clear();
+    mask_bytes_ = 0;
+  }
+  mask_bytes_ += num_bytes;
+  return masks_.emplace(state, std::move(made)).first->second;
+}
+
+std::uint32_t CompiledGrammar::num_plain_characters(ExpressionId e, int depth) {
+  constexpr int kMaxDepth = 16;
+  if (depth > kMaxDepth) return 0;
+  const Expressions::Node node = expressions_.node(e);
+  using Kind = Expressions::Kind;
+  switch (node.kind) {
+    case Kind::kSequence:
+      return num_plain_characters(node.a, depth + 1);
+    case Kind::kRepeat: {
+      if (!expressions_.node(node.a).is_finite) return 0;
+      const auto [known, is_new] = takes_plain_.try_emplace(node.a, false);
+      if (is_new) known->second = expressions_.contains(node.a, plain_character_);
+      return known->second ? node.max : 0;
+    }
+    case Kind::kChoice: {
+      std::uint32_t most = 0;
+      for (std::uint32_t i = 0; i < node.b; ++i)
+        most = std::max(
+            most, num_plain_characters(expressions_.children(expressions_.node(e))[i], depth + 1));
+      return most;
+    }
+    case Kind::kIntersection: {
+      // Behind all characters but the last, more texts go on than finitely many exclude.
+      std::uint32_t least = Expressions::kUnbounded;
+      for (std::uint32_t i = 0; i < node.b; ++i) {
+        const ExpressionId child = expressions_.children(expressions_.node(e))[i];
+        const Expressions::Node& part = expressions_.node(child);
+        const bool excludes_few =
+            part.kind == Kind::kComplement && expressions_.node(part.a).is_finite;
+        if (!excludes_few) {
+          if (least != Expressions::kUnbounded || part.kind == Kind::kIntersection) return 0;
+          least = num_plain_characters(child, depth + 1);
+          if (least == 0) return 0;
+        }
+      }
+      return least == Expressions::kUnbounded ? least : least - 1;
+    }
+    default:
+      return 0;
+  }
+}
+
+CompiledGrammar::Mask CompiledGrammar::compute_mask(GrammarState state) {
+  Mask mask;
+  const TokenBytesTree* tree = &vocabulary_->tree();
+  const std::uint32_t num_plain = num_plain_characters(state);
+  for (const GrammarVocabulary::Slice& slice : vocabulary_->slices()) {
+    if (slice.max_characters <= num_plain || vocabulary_->tree().max_depth() <= num_plain) {
+      mask.slice = &slice;
+      tree = &slice.others;
+    }
+  }
+  const auto& nodes = tree->nodes();
+  const ByteClasses& classes = expressions_.classes();
+  walk_[0] = expressions_.row(state);
+  walk_states_[0] = state;
+  for (std::size_t i = 0; i < nodes.size();) {
+    const TokenBytesTree::Node& node = nodes[i];
+    const std::uint8_t byte_class = classes.of(node.byte);
+    ExpressionId next = walk_[node.depth][byte_class];
+    if (next == Expressions::kUnknown)
+      next = expressions_.derive_state(walk_states_[node.depth], byte_class);
+    if (next == kNothing) {
+      i = node.end;
+      continue;
+    }
+    for (TokenId token = node.token; token >= 0; token = vocabulary_->same_bytes(token))
+      mask.tokens.push_back(token);
+    ++i;
+    if (i < node.end) {  // it has children
+      walk_[node.depth + 1u] = expressions_.row(next);
+      walk_states_[node.depth + 1u] = next;
+    }
+  }
+  return mask;
+}
+
+// ---- GrammarMatcher --------------------------------------------------------------------------
+
+GrammarMatcher::GrammarMatcher(std::shared_ptr<CompiledGrammar> grammar,
+                               std::vector<TokenId> stop_tokens)
+    : grammar_(std::move(grammar)),
+      stop_tokens_(std::move(stop_tokens)),
+      states_{grammar_->start()} {}
+
+bool GrammarMatcher::is_stop(TokenId token) const {
+  return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
+}
+
+bool GrammarMatcher::has_ended() const noexcept { return states_.back() == kEnded; }
+
+bool GrammarMatcher::may_end() const { return has_ended() || grammar_->may_end(states_.back()); }
+
+bool GrammarMatcher::accept(TokenId token) {
+  if (is_stop(token)) {
+    if (!may_end()) return false;
+    states_.push_back(kEnded);
+    return true;
+  }
+  const GrammarVocabulary& vocabulary = grammar_->vocabulary();
+  if (has_ended() || token < 0 || static_cast<std::size_t>(token) >= vocabulary.size())
+    return false;
+  const std::string_view bytes = vocabulary.bytes(token);
+  if (bytes.empty()) return false;
+  try {
+    const auto next = grammar_->advance(states_.back(), bytes);
+    if (!next) return false;
+    states_.push_back(*next);
+    return true;
+  } catch (const GrammarRefused&) {
+    return false;
+  }
+}
+
+void GrammarMatcher::rollback(std::size_t num_tokens) {
+  CHECK(num_tokens < states_.size(), num_tokens, states_.size());
+  states_.resize(states_.size() - num_tokens);
+}
+
+std::size_t GrammarMatcher::words_per_row() const { return grammar_->vocabulary().num_words(); }
+
+void GrammarMatcher::fill_bitmask(std::span<std::int32_t> row) const {
+  CHECK(row.size() == words_per_row(), row.size(), words_per_row());
+  std::ranges::fill(row, 0);
+  if (!has_ended()) {
+    try {
+      grammar_->fill_bitmask(states_.back(), row);
+    } catch (const GrammarRefused&) {
+      std::ranges::fill(row, 0);
+    }
+  }
+  const bool ends = may_end();
+  for (const TokenId token : stop_tokens_) {
+    if (token < 0 || static_cast<std::size_t>(token) >= grammar_->vocabulary().size()) continue;
+    auto& word = row[static_cast<std::size_t>(token) / 32];
+    const std::uint32_t bit = 1u << static_cast<unsigned>(token) % 32;
+    const auto others = static_cast<std::uint32_t>(word) & ~bit;
+    word = static_cast<std::int32_t>(ends ? others | bit : others);
+  }
+}
+
+}  // namespace troupe

@@ -1,0 +1,550 @@
+#include "runtime/structured_output/expressions.hpp"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+#include <unordered_set>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+namespace {
+
+/// Calls within calls, so that no grammar overflows the stack of a thread.
+constexpr int kMaxDepth = 4000;
+
+std::uint64_t mix(std::uint64_t h, std::uint64_t value) {
+  h ^= value + 0x9E3779B97F4A7C15u + (h << 6) + (h >> 2);
+  return h * 0xFF51AFD7ED558CCDu;
+}
+
+}  // namespace
+
+ByteClasses::ByteClasses(std::span<const ByteSet> sets) {
+  std::array<std::uint32_t, 256> group{};
+  std::uint32_t num_groups = 1;
+  for (const ByteSet& set : sets) {
+    // Each group is split in what is in the set and what is not.
+    std::array<std::int32_t, 256> inside;
+    std::array<bool, 256> outside{};
+    inside.fill(-1);
+    for (std::size_t b = 0; b < 256; ++b)
+      if (!set.test(b)) outside[group[b]] = true;
+    for (std::size_t b = 0; b < 256; ++b) {
+      if (!set.test(b) || !outside[group[b]]) continue;
+      std::int32_t& split = inside[group[b]];
+      if (split < 0) split = static_cast<std::int32_t>(num_groups++);
+      group[b] = static_cast<std::uint32_t>(split);
+    }
+    if (num_groups == 256) break;
+  }
+  for (std::size_t b = 0; b < 256; ++b) of_[b] = static_cast<std::uint8_t>(group[b]);
+  representatives_.resize(num_groups);
+  for (std::size_t b = 256; b-- > 0;) representatives_[of_[b]] = static_cast<unsigned char>(b);
+}
+
+std::bitset<256> ByteClasses::of(const ByteSet& set) const {
+  std::bitset<256> result;
+  for (std::size_t c = 0; c < size(); ++c)
+    if (set.test(representatives_[c])) result.set(c);
+  return result;
+}
+
+/// Guards a recursion.
+class Expressions::Depth {
+ public:
+  explicit Depth(int& depth) : depth_(depth) {
+    if (++depth_ > kMaxDepth) {
+      --depth_;
+      throw GrammarRefused("the grammar is nested deeper than " + std::to_string(kMaxDepth) +
+                           " expressions");
+    }
+  }
+  ~Depth() { --depth_; }
+  Depth(const Depth&) = delete;
+  Depth& operator=(const Depth&) = delete;
+
+ private:
+  int& depth_;
+};
+
+Expressions::Expressions(ByteClasses classes, const GrammarLimits& limits)
+    : classes_(std::move(classes)), limits_(limits) {
+  table_.resize(1024);
+  begin_call();
+  // Their numbers are fixed.
+  for (const Kind kind : {Kind::kNothing, Kind::kEmpty}) {
+    nodes_.push_back({.kind = kind, .nullable = kind == Kind::kEmpty});
+    row_of_.push_back(kNoRow);
+    has_text_.push_back(kind == Kind::kEmpty);
+  }
+  ByteSet all;
+  all.set();
+  nodes_.push_back({.kind = Kind::kRepeat,
+                    .nullable = true,
+                    .is_finite = false,
+                    .a = kAnyByte,
+                    .max = kUnbounded});
+  row_of_.push_back(kNoRow);
+  has_text_.push_back(1);
+  const ExpressionId any_byte = bytes(all);
+  CHECK(any_byte == kAnyByte, any_byte);
+}
+
+std::size_t Expressions::num_bytes() const noexcept {
+  return nodes_.size() * (sizeof(Node) + sizeof(std::uint32_t) + 1) +
+         children_.size() * sizeof(ExpressionId) + sets_.size() * sizeof(sets_[0]) +
+         table_.size() * sizeof(std::uint32_t) + num_rows_ * classes_.size() * sizeof(ExpressionId);
+}
+
+std::size_t Expressions::hash(const Node& node, std::span<const ExpressionId> children) const {
+  std::uint64_t h = static_cast<std::uint64_t>(node.kind);
+  if (children.empty()) {
+    h = mix(h, std::uint64_t{node.a} << 32 | node.b);
+    h = mix(h, std::uint64_t{node.min} << 32 | node.max);
+  }
+  for (const ExpressionId child : children) h = mix(h, child);
+  return h ^ h >> 32;
+}
+
+bool Expressions::equal(const Node& a, std::span<const ExpressionId> a_children,
+                        const Node& b) const {
+  if (a.kind != b.kind) return false;
+  if (!a_children.empty()) return std::ranges::equal(a_children, children(b));
+  return a.a == b.a && a.b == b.b && a.min == b.min && a.max == b.max;
+}
+
+void Expressions::grow_table() {
+  std::vector<std::uint32_t> old(table_.size() * 2);
+  old.swap(table_);
+  const std::size_t mask = table_.size() - 1;
+  for (const std::uint32_t id : old) {
+    if (id == 0) continue;
+    const Node& node = nodes_[id];
+    const bool has_children = node.kind == Kind::kChoice || node.kind == Kind::kIntersection;
+    std::size_t i =
+        hash(node, has_children ? children(node) : std::span<const ExpressionId>()) & mask;
+    while (table_[i] != 0) i = (i + 1) & mask;
+    table_[i] = id;
+  }
+}
+
+ExpressionId Expressions::intern(Node node, std::span<const ExpressionId> children) {
+  const std::size_t mask = table_.size() - 1;
+  std::size_t i = hash(node, children) & mask;
+  for (; table_[i] != 0; i = (i + 1) & mask)
+    if (equal(node, children, nodes_[table_[i]])) return table_[i];
+  if (num_bytes() > limits_.max_bytes)
+    throw GrammarRefused("the grammar takes more than " + std::to_string(limits_.max_bytes) +
+                         " bytes");
+  const auto id = static_cast<ExpressionId>(nodes_.size());
+  if (!children.empty()) {
+    node.a = static_cast<std::uint32_t>(children_.size());
+    node.b = static_cast<std::uint32_t>(children.size());
+    children_.insert(children_.end(), children.begin(), children.end());
+  }
+  nodes_.push_back(node);
+  row_of_.push_back(kNoRow);
+  has_text_.push_back(node.kind == Kind::kIntersection && !node.nullable ? -1 : 1);
+  table_[i] = id;
+  if (nodes_.size() * 2 > table_.size()) grow_table();
+  return id;
+}
+
+void Expressions::add_row(ExpressionId e) {
+  if (num_rows_ % kRowsPerChunk == 0) {
+    if (num_bytes() > limits_.max_bytes)
+      throw GrammarRefused("the grammar takes more than " + std::to_string(limits_.max_bytes) +
+                           " bytes");
+    rows_.emplace_back(kRowsPerChunk * classes_.size(), kUnknown);
+  }
+  row_of_[e] = num_rows_++;
+}
+
+void Expressions::charge() {
+  if (steps_left_ == 0)
+    throw GrammarRefused("the grammar takes more than " + std::to_string(limits_.max_steps) +
+                         " steps for one token");
+  --steps_left_;
+}
+
+// ---- Making expressions ----------------------------------------------------------------------
+
+ExpressionId Expressions::bytes(const ByteSet& set) {
+  const std::bitset<256> classes = classes_.of(set);
+  if (classes.none()) return kNothing;
+  // There are few sets, and unions of them that derivatives make.
+  const auto known = std::find(sets_.begin(), sets_.end(), classes);
+  if (known == sets_.end()) {
+    sets_.push_back(classes);
+    return intern({.kind = Kind::kBytes, .a = static_cast<std::uint32_t>(sets_.size() - 1)});
+  }
+  return intern({.kind = Kind::kBytes, .a = static_cast<std::uint32_t>(known - sets_.begin())});
+}
+
+ExpressionId Expressions::sequence(ExpressionId a, ExpressionId b) {
+  if (a == kNothing || b == kNothing) return kNothing;
+  if (a == kEmpty) return b;
+  if (b == kEmpty) return a;
+  std::vector<ExpressionId> heads;
+  while (nodes_[a].kind == Kind::kSequence) {
+    heads.push_back(nodes_[a].a);
+    a = nodes_[a].b;
+  }
+  for (;;) {
+    b = intern({.kind = Kind::kSequence,
+                .nullable = nodes_[a].nullable && nodes_[b].nullable,
+                .is_finite = nodes_[a].is_finite && nodes_[b].is_finite,
+                .a = a,
+                .b = b});
+    if (heads.empty()) return b;
+    a = heads.back();
+    heads.pop_back();
+  }
+}
+
+std::pair<ExpressionId, ExpressionId> Expressions::head_and_tail(ExpressionId e) const {
+  const Node& node = nodes_[e];
+  if (node.kind == Kind::kSequence) return {node.a, node.b};
+  return {e, kEmpty};
+}
+
+bool Expressions::merge(std::vector<ExpressionId>& parts) {
+  struct Part {
+    ExpressionId head;
+    ExpressionId tail;
+  };
+  std::vector<Part> split;
+  split.reserve(parts.size());
+  for (const ExpressionId part : parts) {
+    const auto [head, tail] = head_and_tail(part);
+    split.push_back({head, tail});
+  }
+  bool merged = false;
+  // x k | x l = x (k | l). Not for single bytes: deriving by them joins what follows, and a list of
+  // long texts would be joined to its end for nothing.
+  std::ranges::sort(split, [](const Part& x, const Part& y) {
+    return x.head != y.head ? x.head < y.head : x.tail < y.tail;
+  });
+  std::vector<Part> joined;
+  for (std::size_t i = 0; i < split.size();) {
+    std::size_t end = i + 1;
+    const Kind kind = nodes_[split[i].head].kind;
+    if (kind != Kind::kBytes && kind != Kind::kEmpty)
+      while (end < split.size() && split[end].head == split[i].head) ++end;
+    if (end == i + 1) {
+      joined.push_back(split[i]);
+    } else {
+      std::vector<ExpressionId> tails;
+      for (std::size_t j = i; j < end; ++j) tails.push_back(split[j].tail);
+      joined.push_back({split[i].head, choice(std::move(tails))});
+      merged = true;
+    }
+    i = end;
+  }
+  // [a] k | [b] k = [ab] k, and x{1,3} k | x{2,5} k = x{1,5} k.
+  std::ranges::sort(joined, [](const Part& x, const Part& y) {
+    return x.tail != y.tail ? x.tail < y.tail : x.head < y.head;
+  });
+  std::vector<Part> result;
+  for (const Part& part : joined) {
+    const Node head = nodes_[part.head];
+    bool is_new = true;
+    for (auto other = result.rbegin(); other != result.rend() && other->tail == part.tail;
+         ++other) {
+      const Node with = nodes_[other->head];
+      if (head.kind == Kind::kBytes && with.kind == Kind::kBytes) {
+        const std::bitset<256> both = sets_[head.a] | sets_[with.a];
+        const auto known = std::find(sets_.begin(), sets_.end(), both);
+        const auto index = static_cast<std::uint32_t>(known - sets_.begin());
+        if (known == sets_.end()) sets_.push_back(both);
+        other->head = intern({.kind = Kind::kBytes, .a = index});
+        is_new = false;
+      } else if (head.kind == Kind::kRepeat && with.kind == Kind::kRepeat && head.a == with.a &&
+                 std::uint64_t{std::max(head.min, with.min)} <=
+                     std::uint64_t{std::min(head.max, with.max)} + 1) {
+        other->head = repeat(head.a, std::min(head.min, with.min), std::max(head.max, with.max));
+        is_new = false;
+      }
+      if (!is_new) break;
+    }
+    if (is_new) {
+      result.push_back(part);
+    } else {
+      merged = true;
+    }
+  }
+  if (!merged) return false;
+  parts.clear();
+  for (const Part& part : result) parts.push_back(sequence(part.head, part.tail));
+  return true;
+}
+
+ExpressionId Expressions::choice(ExpressionId a, ExpressionId b) {
+  if (a == b || b == kNothing) return a;
+  if (a == kNothing) return b;
+  return choice(std::vector<ExpressionId>{a, b});
+}
+
+ExpressionId Expressions::choice(std::vector<ExpressionId> parts) {
+  const Depth guard(depth_);
+  do {
+    std::vector<ExpressionId> flat;
+    flat.reserve(parts.size());
+    for (const ExpressionId part : parts) {
+      if (part == kNothing) continue;
+      if (part == kAnything) return kAnything;
+      const Node& node = nodes_[part];
+      if (node.kind == Kind::kChoice) {
+        const auto inner = children(node);
+        flat.insert(flat.end(), inner.begin(), inner.end());
+      } else {
+        flat.push_back(part);
+      }
+    }
+    std::ranges::sort(flat);
+    const auto repeated = std::ranges::unique(flat);
+    flat.erase(repeated.begin(), repeated.end());
+    parts = std::move(flat);
+    if (parts.empty()) return kNothing;
+    if (parts.size() == 1) return parts.front();
+  } while (merge(parts));
+  bool nullable = false;
+  bool is_finite = true;
+  for (const ExpressionId part : parts) {
+    nullable = nullable || nodes_[part].nullable;
+    is_finite = is_finite && nodes_[part].is_finite;
+  }
+  // The empty text beside what has it already.
+  if (parts.front() == kEmpty) {
+    const bool twice = std::any_of(parts.begin() + 1, parts.end(),
+                                   [&](ExpressionId part) { return nodes_[part].nullable; });
+    if (twice) parts.erase(parts.begin());
+    if (parts.size() == 1) return parts.front();
+  }
+  return intern({.kind = Kind::kChoice, .nullable = nullable, .is_finite = is_finite}, parts);
+}
+
+ExpressionId Expressions::make_intersection(std::vector<ExpressionId> parts) {
+  std::vector<ExpressionId> flat;
+  bool only_empty = false;
+  for (const ExpressionId part : parts) {
+    if (part == kNothing) return kNothing;
+    if (part == kAnything) continue;
+    if (part == kEmpty) only_empty = true;
+    const Node& node = nodes_[part];
+    if (node.kind == Kind::kIntersection) {
+      const auto inner = children(node);
+      flat.insert(flat.end(), inner.begin(), inner.end());
+    } else {
+      flat.push_back(part);
+    }
+  }
+  const bool nullable =
+      std::ranges::all_of(flat, [&](ExpressionId part) { return nodes_[part].nullable; });
+  if (only_empty) return nullable ? kEmpty : kNothing;
+  std::ranges::sort(flat);
+  const auto repeated = std::ranges::unique(flat);
+  flat.erase(repeated.begin(), repeated.end());
+  if (flat.empty()) return kAnything;
+  if (flat.size() == 1) return flat.front();
+  const bool is_finite =
+      std::ranges::any_of(flat, [&](ExpressionId part) { return nodes_[part].is_finite; });
+  return intern({.kind = Kind::kIntersection, .nullable = nullable, .is_finite = is_finite}, flat);
+}
+
+ExpressionId Expressions::intersection(ExpressionId a, ExpressionId b) {
+  return without_empty(make_intersection({a, b}));
+}
+
+ExpressionId Expressions::complement(ExpressionId a) {
+  if (a == kNothing) return kAnything;
+  if (a == kAnything) return kNothing;
+  const Node node = nodes_[a];
+  if (node.kind == Kind::kComplement) return node.a;
+  return intern(
+      {.kind = Kind::kComplement, .nullable = !node.nullable, .is_finite = false, .a = a});
+}
+
+ExpressionId Expressions::repeat(ExpressionId a, std::uint32_t min, std::uint32_t max) {
+  if (max == 0 || a == kEmpty) return kEmpty;
+  if (a == kNothing) return min == 0 ? kEmpty : kNothing;
+  if (nodes_[a].nullable) min = 0;
+  if (min == 1 && max == 1) return a;
+  if (a == kAnyByte && min == 0 && max == kUnbounded) return kAnything;
+  const Node& node = nodes_[a];
+  if (node.kind == Kind::kRepeat && node.min == 0 && node.max == kUnbounded && min <= 1) return a;
+  return intern({.kind = Kind::kRepeat,
+                 .nullable = min == 0,
+                 .is_finite = node.is_finite && max != kUnbounded,
+                 .a = a,
+                 .min = min,
+                 .max = max});
+}
+
+ExpressionId Expressions::multiple_of(std::uint32_t divisor, std::uint32_t remainder) {
+  return intern({.kind = Kind::kMultiple,
+                 .nullable = remainder == 0,
+                 .is_finite = false,
+                 .min = remainder,
+                 .max = divisor});
+}
+
+ExpressionId Expressions::rule(std::uint32_t rule, bool nullable) {
+  return intern({.kind = Kind::kRule, .nullable = nullable, .is_finite = false, .a = rule});
+}
+
+ExpressionId Expressions::not_empty(ExpressionId a) {
+  if (!nodes_[a].nullable) return a;
+  if (a == kEmpty) return kNothing;
+  return intern({.kind = Kind::kNotEmpty, .is_finite = nodes_[a].is_finite, .a = a});
+}
+
+// ---- Derivatives -----------------------------------------------------------------------------
+
+ExpressionId Expressions::derive_state(ExpressionId e, std::uint8_t byte_class) {
+  const ExpressionId next = derive(e, byte_class);
+  row_at(row_of_[e])[byte_class] = next;
+  return next;
+}
+
+ExpressionId Expressions::derive(ExpressionId e, std::uint8_t c) {
+  const Node& node = nodes_[e];
+  if (row_of_[e] == kNoRow) {
+    // What is large enough for a table of its own, wherever it occurs.
+    const bool keep = node.kind == Kind::kRule || node.kind == Kind::kIntersection ||
+                      (node.kind == Kind::kChoice && node.b >= 3) ||
+                      (node.kind == Kind::kRepeat && nodes_[node.a].kind != Kind::kBytes);
+    if (!keep) return derive_uncached(e, c);
+    add_row(e);
+  }
+  const ExpressionId known = row_at(row_of_[e])[c];
+  if (known != kUnknown) return known;
+  const ExpressionId result = derive_uncached(e, c);
+  row_at(row_of_[e])[c] = result;
+  return result;
+}
+
+ExpressionId Expressions::derive_uncached(ExpressionId e, std::uint8_t c) {
+  const Depth guard(depth_);
+  charge();
+  const Node node = nodes_[e];
+  switch (node.kind) {
+    case Kind::kNothing:
+    case Kind::kEmpty:
+      return kNothing;
+    case Kind::kBytes:
+      return sets_[node.a].test(c) ? kEmpty : kNothing;
+    case Kind::kSequence: {
+      ExpressionId head = node.a;
+      ExpressionId tail = node.b;
+      ExpressionId result = sequence(derive(head, c), tail);
+      if (!nodes_[head].nullable) return result;
+      std::vector<ExpressionId> parts;
+      for (;;) {
+        if (result != kNothing) parts.push_back(result);
+        if (!nodes_[head].nullable || tail == kEmpty) break;
+        std::tie(head, tail) = head_and_tail(tail);
+        result = sequence(derive(head, c), tail);
+      }
+      return choice(std::move(parts));
+    }
+    case Kind::kChoice: {
+      std::vector<ExpressionId> parts;
+      for (std::uint32_t i = 0; i < node.b; ++i) {
+        const ExpressionId part = derive(children_[node.a + i], c);
+        if (part != kNothing) parts.push_back(part);
+      }
+      if (parts.size() < 2) return parts.empty() ? kNothing : parts.front();
+      return choice(std::move(parts));
+    }
+    case Kind::kIntersection:
+      return without_empty(derive_intersection(e, c));
+    case Kind::kComplement:
+      return complement(derive(node.a, c));
+    case Kind::kRepeat: {
+      const ExpressionId one = derive(node.a, c);
+      if (one == kNothing) return kNothing;
+      const std::uint32_t max = node.max == kUnbounded ? kUnbounded : node.max - 1;
+      return sequence(one, repeat(node.a, node.min == 0 ? 0 : node.min - 1, max));
+    }
+    case Kind::kMultiple: {
+      const unsigned char byte = classes_.representative(c);
+      if (byte == '-') return e;
+      if (byte < '0' || byte > '9') return kNothing;
+      return multiple_of(node.max, (node.min * 10 + (byte - '0')) % node.max);
+    }
+    case Kind::kRule:
+      return derive(bodies_[node.a], c);
+    case Kind::kNotEmpty:
+      return derive(node.a, c);
+  }
+  return kNothing;
+}
+
+ExpressionId Expressions::derive_intersection(ExpressionId e, std::uint8_t c) {
+  const Node node = nodes_[e];
+  std::vector<ExpressionId> parts;
+  for (std::uint32_t i = 0; i < node.b; ++i) {
+    const ExpressionId part = derive(children_[node.a + i], c);
+    if (part == kNothing) return kNothing;
+    parts.push_back(part);
+  }
+  return make_intersection(std::move(parts));
+}
+
+/// Breadth first, so that the nearest end is found.
+ExpressionId Expressions::without_empty(ExpressionId e) {
+  if (nodes_[e].kind != Kind::kIntersection) return e;
+  if (has_text_[e] >= 0) return has_text_[e] == 1 ? e : kNothing;
+  const Depth guard(depth_);
+  std::vector<std::pair<ExpressionId, std::size_t>> seen{{e, 0}};  // with its predecessor
+  std::unordered_set<ExpressionId> queued{e};
+  const auto mark_path = [&](std::size_t i) {
+    for (;;) {
+      has_text_[seen[i].first] = 1;
+      if (i == 0) return;
+      i = seen[i].second;
+    }
+  };
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    for (std::size_t c = 0; c < classes_.size(); ++c) {
+      charge();
+      const ExpressionId next = derive_intersection(seen[i].first, static_cast<std::uint8_t>(c));
+      if (next == kNothing) continue;
+      if (nodes_[next].kind != Kind::kIntersection || has_text_[next] == 1) {
+        mark_path(i);
+        return e;
+      }
+      if (has_text_[next] == 0 || !queued.insert(next).second) continue;
+      if (seen.size() >= limits_.max_emptiness_steps)
+        throw GrammarRefused(
+            "an intersection (pattern with length or range, excluded names) has "
+            "more than " +
+            std::to_string(limits_.max_emptiness_steps) + " states");
+      seen.emplace_back(next, i);
+    }
+  }
+  for (const auto& [id, from] : seen) has_text_[id] = 0;
+  return kNothing;
+}
+
+bool Expressions::contains(ExpressionId a, ExpressionId b) {
+  std::vector<std::pair<ExpressionId, ExpressionId>> seen{{a, b}};
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    if (seen.size() > 64) return false;
+    const auto [x, y] = seen[i];
+    if (nullable(y) && !nullable(x)) return false;
+    for (std::size_t c = 0; c < classes_.size(); ++c) {
+      const ExpressionId next_y = derive(y, static_cast<std::uint8_t>(c));
+      if (next_y == kNothing) continue;
+      const ExpressionId next_x = derive(x, static_cast<std::uint8_t>(c));
+      if (next_x == kNothing) return false;
+      const std::pair next{next_x, next_y};
+      if (std::find(seen.begin(), seen.end(), next) == seen.end()) seen.push_back(next);
+    }
+  }
+  return true;
+}
+
+}  // namespace troupe

@@ -1,0 +1,171 @@
+#pragma once
+// Grammars as expressions that are derived by bytes.
+//
+// The derivative of an expression by a byte is what may follow that byte (Brzozowski, Derivatives
+// of Regular Expressions, 1964; for context-free grammars: Might et al., Parsing with Derivatives,
+// 2011). Equal expressions are one object, and derivatives are remembered: a parser's state is one
+// number, and a byte that was seen in it before is one look into a table. The stack of a pushdown
+// automaton is here the right spine of sequences; alternatives that begin alike share their
+// beginning, so that ambiguity costs no copies of stacks.
+
+#include <array>
+#include <bitset>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "runtime/structured_output/grammar_builder.hpp"
+#include "runtime/structured_output/limits.hpp"
+
+namespace troupe {
+
+using ExpressionId = std::uint32_t;
+
+/// Bytes that no set of the grammar tells apart are one class.
+class ByteClasses {
+ public:
+  explicit ByteClasses(std::span<const ByteSet> sets);
+  [[nodiscard]] std::size_t size() const noexcept { return representatives_.size(); }
+  [[nodiscard]] std::uint8_t of(unsigned char byte) const noexcept { return of_[byte]; }
+  [[nodiscard]] unsigned char representative(std::size_t c) const { return representatives_[c]; }
+  /// Pre: the set is a union of classes.
+  [[nodiscard]] std::bitset<256> of(const ByteSet& set) const;
+
+ private:
+  std::array<std::uint8_t, 256> of_{};
+  std::vector<unsigned char> representatives_;
+};
+
+/// Owns all expressions of one grammar. Invariants: no two are alike; none but kNothing stands for
+/// no text at all, as far as that can be told without following rules (those that have no text are
+/// kNothing from the start). Each function may throw GrammarRefused, where a limit is reached; what
+/// is there stays as it is. Not thread safe.
+class Expressions {
+ public:
+  static constexpr ExpressionId kNothing = 0;   ///< no text
+  static constexpr ExpressionId kEmpty = 1;     ///< the empty text
+  static constexpr ExpressionId kAnything = 2;  ///< every text of bytes
+  static constexpr ExpressionId kAnyByte = 3;
+  static constexpr ExpressionId kUnknown = std::numeric_limits<ExpressionId>::max();
+  static constexpr std::uint32_t kUnbounded = GrammarBuilder::kUnbounded;
+
+  enum class Kind : std::uint8_t {
+    kNothing,
+    kEmpty,
+    kBytes,         ///< a: set
+    kSequence,      ///< a, which is no sequence, then b
+    kChoice,        ///< count children from a
+    kIntersection,  ///< count children from a
+    kComplement,    ///< of a
+    kRepeat,        ///< a, min to max times
+    kMultiple,      ///< digits that make a remainder of 0; so far it is min, the divisor max
+    kRule,          ///< the rule's number is a
+    kNotEmpty,      ///< a without the empty text
+  };
+  struct Node {
+    Kind kind = Kind::kNothing;
+    bool nullable = false;  ///< the empty text is one of its texts
+    bool is_finite = true;  ///< it has finitely many texts, as far as that is certain
+    std::uint32_t a = 0;
+    std::uint32_t b = 0;  ///< or the number of children
+    std::uint32_t min = 0;
+    std::uint32_t max = 0;
+  };
+
+  Expressions(ByteClasses classes, const GrammarLimits& limits);
+
+  ExpressionId bytes(const ByteSet& set);
+  ExpressionId sequence(ExpressionId a, ExpressionId b);
+  ExpressionId choice(std::vector<ExpressionId> parts);
+  ExpressionId choice(ExpressionId a, ExpressionId b);
+  /// kNothing if they have no text in common. Pre: both are regular.
+  ExpressionId intersection(ExpressionId a, ExpressionId b);
+  ExpressionId complement(ExpressionId a);
+  ExpressionId repeat(ExpressionId a, std::uint32_t min, std::uint32_t max);
+  ExpressionId multiple_of(std::uint32_t divisor, std::uint32_t remainder = 0);
+  ExpressionId rule(std::uint32_t rule, bool nullable);
+  ExpressionId not_empty(ExpressionId a);
+
+  /// What a rule stands for. Pre: no rule begins with itself.
+  void set_bodies(std::vector<ExpressionId> bodies) { bodies_ = std::move(bodies); }
+  [[nodiscard]] std::span<const ExpressionId> bodies() const noexcept { return bodies_; }
+
+  /// What may follow the byte.
+  ExpressionId step(ExpressionId e, unsigned char byte) {
+    const ExpressionId* const known = row(e);
+    const ExpressionId next = known[classes_.of(byte)];
+    return next != kUnknown ? next : derive_state(e, classes_.of(byte));
+  }
+  /// The results of step() for each class of bytes; kUnknown where step() has not been called. It
+  /// stays where it is.
+  const ExpressionId* row(ExpressionId e) {
+    if (row_of_[e] == kNoRow) add_row(e);
+    return row_at(row_of_[e]);
+  }
+  /// step() where the row says kUnknown.
+  ExpressionId derive_state(ExpressionId e, std::uint8_t byte_class);
+
+  /// Each token and each mask may take as many derivatives as the limits say.
+  void begin_call() noexcept {
+    steps_left_ = limits_.max_steps;
+    depth_ = 0;
+  }
+
+  [[nodiscard]] const Node& node(ExpressionId e) const { return nodes_[e]; }
+  [[nodiscard]] bool nullable(ExpressionId e) const { return nodes_[e].nullable; }
+  [[nodiscard]] std::span<const ExpressionId> children(const Node& node) const {
+    return std::span(children_).subspan(node.a, node.b);
+  }
+  [[nodiscard]] const ByteClasses& classes() const noexcept { return classes_; }
+  [[nodiscard]] std::size_t size() const noexcept { return nodes_.size(); }
+  [[nodiscard]] std::size_t num_bytes() const noexcept;
+
+  /// Has `a` every text of `b`, and each of its beginnings? Pre: both are regular and finite.
+  bool contains(ExpressionId a, ExpressionId b);
+
+ private:
+  static constexpr std::uint32_t kNoRow = std::numeric_limits<std::uint32_t>::max();
+  static constexpr std::size_t kRowsPerChunk = 256;
+  class Depth;
+
+  ExpressionId intern(Node node, std::span<const ExpressionId> children = {});
+  [[nodiscard]] std::size_t hash(const Node& node, std::span<const ExpressionId> children) const;
+  [[nodiscard]] bool equal(const Node& a, std::span<const ExpressionId> a_children,
+                           const Node& b) const;
+  void grow_table();
+  void add_row(ExpressionId e);
+  [[nodiscard]] ExpressionId* row_at(std::uint32_t row) {
+    return rows_[row / kRowsPerChunk].data() + row % kRowsPerChunk * classes_.size();
+  }
+
+  ExpressionId derive(ExpressionId e, std::uint8_t c);
+  ExpressionId derive_uncached(ExpressionId e, std::uint8_t c);
+  /// Its children's derivatives at once; whether they have a text in common is not looked at.
+  ExpressionId derive_intersection(ExpressionId e, std::uint8_t c);
+  ExpressionId make_intersection(std::vector<ExpressionId> parts);
+  /// The same, or kNothing if it is an intersection without a text.
+  ExpressionId without_empty(ExpressionId e);
+  /// Joins alternatives that begin alike. False: there is nothing to join.
+  bool merge(std::vector<ExpressionId>& parts);
+  [[nodiscard]] std::pair<ExpressionId, ExpressionId> head_and_tail(ExpressionId e) const;
+  void charge();
+
+  ByteClasses classes_;
+  GrammarLimits limits_;
+  std::vector<Node> nodes_;
+  std::vector<std::uint32_t> row_of_;  ///< by expression
+  std::vector<std::int8_t> has_text_;  ///< by expression: 1, 0, -1 not known (intersections)
+  std::vector<ExpressionId> children_;
+  std::vector<std::bitset<256>> sets_;  ///< of classes
+  std::vector<std::uint32_t> table_;    ///< open addressing; 0 is free
+  std::vector<std::vector<ExpressionId>> rows_;
+  std::uint32_t num_rows_ = 0;
+  std::vector<ExpressionId> bodies_;
+  std::uint64_t steps_left_ = 0;
+  int depth_ = 0;
+};
+
+}  // namespace troupe

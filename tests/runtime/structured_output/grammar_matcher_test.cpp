@@ -1,0 +1,191 @@
+// The engine: what a parser takes, its masks, the way back.
+
+#include <boost/test/unit_test.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "runtime/structured_output/choice.hpp"
+#include "runtime/structured_output/compiled_grammar.hpp"
+#include "runtime/structured_output/regex.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/support/grammar_checks.hpp"
+
+namespace troupe {
+namespace {
+
+/// A cut of Llama 3's vocabulary: whole words, parts of characters, special tokens.
+const Tokenizer& tokenizer() {
+  static const auto loaded = Tokenizer::load(TROUPE_GOLDEN_DIR "/tokenizers/llama3");
+  BOOST_REQUIRE(loaded.ok());
+  return **loaded;
+}
+
+std::shared_ptr<const GrammarVocabulary> vocabulary() {
+  static const auto made =
+      GrammarVocabulary::from_tokenizer(tokenizer(), tokenizer().id_limit() + 40);
+  return made;
+}
+
+std::shared_ptr<CompiledGrammar> compile(const Result<GrammarBuilder>& grammar) {
+  BOOST_REQUIRE(grammar.ok());
+  auto compiled = CompiledGrammar::compile(*grammar, vocabulary());
+  BOOST_REQUIRE(compiled.ok());
+  return *compiled;
+}
+
+bool allows(const std::vector<std::int32_t>& row, TokenId token) {
+  return (row[static_cast<std::size_t>(token) / 32] >> (token % 32) & 1) != 0;
+}
+
+/// Walks at random through the grammar; in each state the mask has to say of each token what
+/// accept() says.
+void check_masks(const std::shared_ptr<CompiledGrammar>& grammar, unsigned seed, int steps) {
+  const TokenId stop = *tokenizer().token_to_id("<|end_of_text|>");
+  std::mt19937 random(seed);
+  GrammarMatcher matcher(grammar, {stop});
+  std::vector<std::int32_t> row(matcher.words_per_row());
+  for (int step = 0; step < steps && !matcher.has_ended(); ++step) {
+    matcher.fill_bitmask(row);
+    std::vector<TokenId> allowed;
+    for (TokenId token = 0; token < static_cast<TokenId>(vocabulary()->size()); ++token) {
+      GrammarMatcher copy = matcher;
+      const bool accepted = copy.accept(token);
+      BOOST_REQUIRE_EQUAL(accepted, allows(row, token));
+      if (accepted) allowed.push_back(token);
+    }
+    BOOST_REQUIRE(!allowed.empty());
+    BOOST_REQUIRE(matcher.accept(allowed[random() % allowed.size()]));
+  }
+}
+
+/// E := E "+" E | E "*" E | "(" E ")" | "x" | A;  A := A B | "";  B := "b" | A "c"
+GrammarBuilder left_recursive() {
+  GrammarBuilder b;
+  const GrammarRuleId e = b.add_rule();
+  const GrammarRuleId a = b.add_rule();
+  const GrammarRuleId c = b.add_rule();
+  b.set_body(e, b.choice({b.sequence({b.rule(e), b.literal("+"), b.rule(e)}),
+                          b.sequence({b.rule(e), b.literal("*"), b.rule(e)}),
+                          b.sequence({b.literal("("), b.rule(e), b.literal(")")}), b.literal("x"),
+                          b.rule(a)}));
+  b.set_body(a, b.choice({b.sequence({b.rule(a), b.rule(c)}), b.empty()}));
+  b.set_body(c, b.choice({b.literal("b"), b.sequence({b.rule(a), b.literal("c")})}));
+  return b;
+}
+
+BOOST_AUTO_TEST_CASE(a_mask_allows_exactly_the_tokens_that_are_accepted) {
+  check_masks(compile(choice_grammar(std::vector<std::string>{"yes", "no", "maybe not", "you"})), 1,
+              20);
+  check_masks(compile(regex_grammar("[a-z]+( [a-z]+){2,4}\\.")), 2, 12);
+  check_masks(compile(regex_grammar("\"([^\"\\\\\\x00-\\x1f]|\\\\[\"n])*\"(, \"x{3}\")*")), 3, 12);
+  check_masks(compile(regex_grammar("\"[^\"\\\\\\x00-\\x1f]{0,9}\"\\d*")), 4, 12);
+  check_masks(compile(regex_grammar("\\w{4}[^a]{3,}")), 5, 8);
+  check_masks(compile(left_recursive()), 6, 20);
+}
+
+BOOST_AUTO_TEST_CASE(rollback_and_copies_stand_where_the_tokens_before_led) {
+  const auto grammar = compile(regex_grammar("(ab|cd)*e"));
+  const auto id = [](std::string_view text) { return *tokenizer().token_to_id(text); };
+  const TokenId stop = id("<|end_of_text|>");
+  GrammarMatcher matcher(grammar, {stop});
+  std::vector<std::vector<std::int32_t>> rows;
+  const std::vector<TokenId> tokens{id("a"), id("b"), id("c"), id("d"), id("e"), stop};
+  for (const TokenId token : tokens) {
+    matcher.fill_bitmask(rows.emplace_back(matcher.words_per_row()));
+    const bool ends = token == stop;
+    BOOST_TEST(allows(rows.back(), stop) == ends);
+    BOOST_TEST(matcher.may_end() == ends);
+    BOOST_REQUIRE(matcher.accept(token));
+  }
+  BOOST_TEST(matcher.has_ended());
+  BOOST_TEST(!matcher.accept(id("a")));
+  for (std::size_t n = 1; n <= tokens.size(); ++n) {
+    GrammarMatcher copy = matcher;
+    copy.rollback(n);
+    std::vector<std::int32_t> row(copy.words_per_row());
+    copy.fill_bitmask(row);
+    BOOST_TEST(row == rows[tokens.size() - n]);
+    BOOST_TEST(copy.accept(tokens[tokens.size() - n]));
+  }
+  BOOST_TEST(matcher.has_ended());
+  matcher.rollback(tokens.size());
+  BOOST_TEST(!matcher.accept(id("b")));
+  BOOST_TEST(matcher.accept(id("c")));
+}
+
+BOOST_AUTO_TEST_CASE(special_tokens_and_ids_that_are_none_are_never_allowed) {
+  const auto grammar = compile(regex_grammar("(.|\\n)*"));
+  const TokenId stop = *tokenizer().token_to_id("<|end_of_text|>");
+  GrammarMatcher matcher(grammar, {stop, 5'000'000, -1});
+  std::vector<std::int32_t> row(matcher.words_per_row());
+  matcher.fill_bitmask(row);
+  BOOST_TEST(allows(row, stop));
+  const TokenId other = *tokenizer().token_to_id("<|begin_of_text|>");
+  BOOST_TEST(!allows(row, other));
+  BOOST_TEST(!matcher.accept(other));
+  const auto limit = static_cast<TokenId>(tokenizer().id_limit());
+  BOOST_TEST(!allows(row, limit));
+  for (const TokenId none : {limit, TokenId{-7}, TokenId{1 << 30}})
+    BOOST_TEST(!matcher.accept(none));
+}
+
+BOOST_AUTO_TEST_CASE(rules_may_begin_with_themselves_and_be_empty) {
+  const auto grammar = compile_for_bytes(left_recursive());
+  for (const std::string_view text :
+       {"", "x", "x+x", "x+x*x+(x)", "((x+x)*x)", "b", "bcb+c", "+", "x+", "(ccb)"})
+    BOOST_TEST(accepts_bytes(*grammar, text), text);
+  for (const std::string_view text : {"(", "xx", "x(", "xb", "())", "a"})
+    BOOST_TEST(!accepts_bytes(*grammar, text), text);
+}
+
+BOOST_AUTO_TEST_CASE(rules_without_a_text_are_no_dead_ends) {
+  GrammarBuilder b;
+  const GrammarRuleId root = b.add_rule();
+  const GrammarRuleId endless = b.add_rule();
+  b.set_body(endless, b.sequence({b.literal("a"), b.rule(endless)}));
+  b.set_body(root, b.choice({b.literal("b"), b.sequence({b.literal("a"), b.rule(endless)})}));
+  const auto grammar = compile_for_bytes(b);
+  BOOST_TEST(!grammar->advance(grammar->start(), "a").has_value());
+  BOOST_TEST(accepts_bytes(*grammar, "b"));
+  b.set_body(root, b.rule(endless));
+  const auto refused = CompiledGrammar::compile(b, byte_vocabulary());
+  BOOST_REQUIRE(!refused.ok());
+  BOOST_TEST(refused.error().message == "no text fits the grammar");
+}
+
+BOOST_AUTO_TEST_CASE(intersections_without_a_text_are_no_dead_ends) {
+  GrammarBuilder b;
+  const GrammarRuleId root = b.add_rule();
+  const GrammarNodeId even = b.repeat(b.repeat(b.byte('a'), 2, 2), 0);
+  const GrammarNodeId odd = b.sequence({b.byte('a'), even});
+  b.set_body(root, b.choice({b.byte('b'), b.sequence({b.byte('c'), b.intersection(even, odd)})}));
+  const auto grammar = compile_for_bytes(b);
+  BOOST_TEST(!grammar->advance(grammar->start(), "c").has_value());
+}
+
+BOOST_AUTO_TEST_CASE(multiples_are_numbers_of_digits) {
+  GrammarBuilder b;
+  const GrammarRuleId root = b.add_rule();
+  b.set_body(root, b.intersection(b.repeat(b.bytes(byte_range('0', '9')), 1, 3), b.multiple_of(7)));
+  const auto grammar = compile_for_bytes(b);
+  for (int i = 0; i < 1000; ++i)
+    BOOST_TEST(accepts_bytes(*grammar, std::to_string(i)) == (i % 7 == 0), i);
+}
+
+BOOST_AUTO_TEST_CASE(brackets_nest_to_any_depth_and_many_stacks_share_their_ends) {
+  // S := "a" S "b" | "a" S "c" | "": after n letters a, 2^n stacks.
+  GrammarBuilder b;
+  const GrammarRuleId s = b.add_rule();
+  b.set_body(s, b.choice({b.sequence({b.literal("a"), b.rule(s), b.literal("b")}),
+                          b.sequence({b.literal("a"), b.rule(s), b.literal("c")}), b.empty()}));
+  const auto grammar = compile_for_bytes(b);
+  std::string text(500, 'a');
+  for (int i = 0; i < 500; ++i) text += i % 3 == 0 ? 'b' : 'c';
+  BOOST_TEST(accepts_bytes(*grammar, text));
+  BOOST_TEST(!accepts_bytes(*grammar, text + "c"));
+  BOOST_TEST(grammar->num_bytes() < (2u << 20));
+}
+
+}  // namespace
+}  // namespace troupe
