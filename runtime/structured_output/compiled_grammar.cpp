@@ -158,7 +158,7 @@ Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::compile(
     if (std::ranges::any_of(builder.nodes(), [](const GrammarNode& node) {
           return node.kind == GrammarNodeKind::kMultiple;
         })) {
-      for (const char c : std::string_view("-0123456789"))
+      for (const char c : std::string_view("-.0123456789"))
         sets.push_back(ByteSet().set(static_cast<unsigned char>(c)));
     }
     Expressions expressions(ByteClasses(sets), builder.limits());

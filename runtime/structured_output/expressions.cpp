@@ -470,7 +470,7 @@ ExpressionId Expressions::derive_uncached(ExpressionId e, std::uint8_t c) {
     }
     case Kind::kMultiple: {
       const unsigned char byte = classes_.representative(c);
-      if (byte == '-') return e;
+      if (byte == '-' || byte == '.') return e;
       if (byte < '0' || byte > '9') return kNothing;
       return multiple_of(node.max, (node.min * 10 + (byte - '0')) % node.max);
     }

@@ -51,7 +51,7 @@ enum class GrammarNodeKind : std::uint8_t {
   kRepeat,        ///< min to max times
   kIntersection,  ///< both at once; regular
   kComplement,    ///< every text of bytes that it is not; regular
-  kMultiple,      ///< the digits of a multiple of max; '-' is passed over
+  kMultiple,      ///< the digits of a multiple of max; '-' and '.' are passed over
   kRule,
 };
 

@@ -30,7 +30,8 @@ std::string bytes_of(const Tokenizer& tokenizer, TokenId id) {
   const std::string_view text = tokenizer.lone_text(id);
   if (!text.empty()) return std::string(text);
   const auto spelling = tokenizer.id_to_token(id);
-  if (!spelling || tokenizer.is_added(id)) return {};
+  if (!spelling) return {};
+  if (tokenizer.is_added(id)) return std::string(*spelling);
   std::string byte = fallback_byte(*spelling);
   if (!byte.empty()) return byte;
   // Parts of characters, which are no text by themselves.

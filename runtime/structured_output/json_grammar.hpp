@@ -1,0 +1,82 @@
+#pragma once
+// The parts of JSON texts as grammars: white space, strings, numbers.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/structured_output/grammar_builder.hpp"
+#include "runtime/structured_output/json_schema.hpp"
+#include "runtime/structured_output/regex.hpp"
+
+namespace troupe {
+
+/// A number in decimal: digits of the whole part without leading zeros ("0" at least), digits of
+/// the fraction without trailing zeros.
+struct Decimal {
+  bool negative = false;
+  std::string whole = "0";
+  std::string fraction;
+
+  [[nodiscard]] bool is_zero() const { return whole == "0" && fraction.empty(); }
+  /// From JSON's spelling. Throws GrammarRefused if it has too many digits.
+  static Decimal parse(std::string_view json);
+};
+[[nodiscard]] bool less(const Decimal& a, const Decimal& b);
+
+struct NumberBounds {
+  struct Bound {
+    Decimal value;
+    bool exclusive = false;
+  };
+  bool integer = false;
+  std::optional<Bound> min;
+  std::optional<Bound> max;
+  std::optional<Decimal> multiple_of;
+};
+
+/// Makes nodes in a builder, which must outlive this; each throws GrammarRefused.
+class JsonGrammar {
+ public:
+  JsonGrammar(GrammarBuilder& builder, const JsonGrammarOptions& options);
+
+  [[nodiscard]] GrammarNodeId whitespace() const noexcept { return whitespace_; }
+  /// Between two items: white space, the character, white space.
+  GrammarNodeId separator(char c);
+  /// A string with any escapes, of min to max characters.
+  GrammarNodeId string(std::uint32_t min = 0, std::uint32_t max = GrammarBuilder::kUnbounded);
+  /// This string, spelled as `spelled_characters` does.
+  GrammarNodeId string_literal(std::string_view text);
+  /// `content` in quotes.
+  GrammarNodeId quoted(GrammarNodeId content);
+  /// A character of the set as a JSON string has it: escaped only where it must be. That way each
+  /// text has one spelling, and texts can be compared.
+  GrammarNodeId spelled_characters(const CodePointSet& set);
+  /// The content of strings that match somewhere, or as a whole.
+  GrammarNodeId matching(std::string_view pattern, bool search);
+  /// The content of strings of that format; none if it is not known.
+  std::optional<GrammarNodeId> format(std::string_view name);
+  GrammarNodeId number(const NumberBounds& bounds);
+  /// Any JSON value.
+  GrammarNodeId any_value();
+  GrammarNodeId any_object();
+
+ private:
+  GrammarNodeId magnitude_from(const Decimal& bound, bool exclusive);
+  GrammarNodeId magnitude_to(const Decimal& bound, bool exclusive);
+  GrammarNodeId bounded_magnitude(const NumberBounds& bounds, bool negative);
+  GrammarNodeId multiples(const Decimal& divisor, bool integer);
+
+  GrammarBuilder& builder_;
+  GrammarNodeId whitespace_ = 0;
+  GrammarNodeId any_character_ = 0;  ///< of a string, with its escapes
+  GrammarNodeId spelled_character_ = 0;
+  GrammarNodeId digit_ = 0;
+  GrammarNodeId digits_ = 0;  ///< any number of them
+  GrammarNodeId whole_ = 0;   ///< 0 or digits that do not begin with 0
+  std::optional<GrammarRuleId> any_value_;
+  std::optional<GrammarRuleId> any_object_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,33 @@
+#pragma once
+// JSON Schema 2020-12 as a grammar. What a grammar cannot hold is refused by the keyword's name.
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/result.hpp"
+#include "runtime/structured_output/grammar_builder.hpp"
+
+namespace troupe {
+
+struct JsonGrammarOptions {
+  /// Between tokens: at most one line end, then a bounded number of blanks; false: nothing.
+  bool any_whitespace = true;
+  /// A regular expression in its place, if it is set.
+  std::optional<std::string> whitespace_pattern;
+  /// Objects have no properties but those that their schemas name, unless they say otherwise.
+  bool disable_additional_properties = false;
+};
+
+/// The JSON texts that the schema takes, with the properties of an object in the schema's order and
+/// behind them those that it does not name. Numbers that have bounds are written without
+/// exponents. Errors: kInvalidArgument: no schema, over a limit, a keyword that is refused.
+Result<GrammarBuilder> json_schema_grammar(std::string_view schema,
+                                           const JsonGrammarOptions& options = {},
+                                           const GrammarLimits& limits = {});
+
+/// Any JSON object.
+Result<GrammarBuilder> json_object_grammar(const JsonGrammarOptions& options = {},
+                                           const GrammarLimits& limits = {});
+
+}  // namespace troupe

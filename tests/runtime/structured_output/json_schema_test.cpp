@@ -1,0 +1,316 @@
+#include "runtime/structured_output/json_schema.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/grammar_checks.hpp"
+
+namespace troupe {
+namespace {
+
+struct Case {
+  std::string_view schema;
+  std::vector<std::string_view> yes;
+  std::vector<std::string_view> no;
+};
+
+void check(const std::vector<Case>& cases, const JsonGrammarOptions& options = {}) {
+  for (const Case& c : cases) {
+    BOOST_TEST_INFO_SCOPE(c.schema);
+    const auto grammar = compile_for_bytes(json_schema_grammar(c.schema, options));
+    for (const std::string_view text : c.yes)
+      BOOST_TEST(accepts_bytes(*grammar, text), "should take " << text);
+    for (const std::string_view text : c.no)
+      BOOST_TEST(!accepts_bytes(*grammar, text), "should not take " << text);
+  }
+}
+
+std::string refusal(std::string_view schema, const GrammarLimits& limits = {}) {
+  const auto grammar = json_schema_grammar(schema, {}, limits);
+  if (!grammar.ok()) return grammar.error().message;
+  const auto compiled = CompiledGrammar::compile(*grammar, byte_vocabulary());
+  return compiled.ok() ? "" : compiled.error().message;
+}
+
+BOOST_AUTO_TEST_CASE(types_are_those_of_json) {
+  check({
+      {"true", {"1", "[]", R"({"a": [null, {"b": "c"}]})", "-0.5e+7", "\"\""}, {"", "01", "[1,]"}},
+      {"{}", {"true"}, {"True"}},
+      {R"({"type": "null"})", {"null"}, {"0"}},
+      {R"({"type": "boolean"})", {"true", "false"}, {"\"true\""}},
+      {R"({"type": "integer"})", {"0", "-12", "345"}, {"1.5", "1e3", "01", "-"}},
+      {R"({"type": "number"})", {"0", "-12.25", "1e3", "2E-7"}, {".5", "1.", "+1", "NaN"}},
+      {R"({"type": ["string", "null"]})", {"\"x\"", "null"}, {"1"}},
+      {R"({"type": "string"})",
+       {R"("")", R"("a\"b\\\/\u00e9")", "\"\xC3\xA9\xF0\x9F\x99\x82\"", R"("\ud83d\ude42")"},
+       {R"("a)", "\"\n\"", "\"\xC3\"", R"("\x")", R"("\ud83d")"}},
+      {R"({"type": "array"})", {"[]", "[ ]", "[1, \"a\"]"}, {"[1 2]", "[,]"}},
+      {R"({"type": "object"})", {"{}", R"({"a": 1, "b": {}})"}, {"{1: 2}", R"({"a"})"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(white_space_is_bounded) {
+  check({{R"({"type": "array", "items": {"type": "null"}})",
+          {"[null,null]", "[ null , null ]", "[\n    null,\n    null\n]", "[\r\n\tnull]"},
+          {"[\n\nnull]", " []", "[] ", std::string_view("[ \nnull]")}}});
+  const std::string blanks(60, ' ');
+  const auto grammar = compile_for_bytes(json_schema_grammar(R"({"type": "array"})"));
+  BOOST_TEST(!accepts_bytes(*grammar, "[" + blanks + "]"));
+  check({{R"({"type": "array"})", {"[1,2]", "[]"}, {"[1, 2]", "[ ]"}}}, {.any_whitespace = false});
+  check({{R"({"type": "array"})", {"[1,__2]", "[]"}, {"[1, 2]"}}}, {.whitespace_pattern = "_*"});
+}
+
+BOOST_AUTO_TEST_CASE(strings_have_lengths_patterns_and_formats) {
+  check({
+      {R"({"type": "string", "minLength": 2, "maxLength": 3})",
+       {R"("ab")", "\"\xF0\x9F\x99\x82\xC3\xA9\"", R"("\u00e9\n\ud83d\ude42")"},
+       {R"("a")", R"("abcd")", R"("\ud83d\ude42")"}},
+      {R"({"type": "string", "pattern": "^[a-z]+$"})", {R"("abc")"}, {R"("")", R"("aB")"}},
+      {R"({"type": "string", "pattern": "b\\d"})", {R"("ab1c")", R"("b2")"}, {R"("ab")"}},
+      {R"({"type": "string", "pattern": "^.\"$"})", {R"("a\"")", R"("\\\"")"}, {R"("a")"}},
+      {R"({"type": "string", "pattern": "^\\n\\u0001$"})", {R"("\n\u0001")"}, {R"("\n")"}},
+      {R"({"type": "string", "pattern": "^a*$", "minLength": 2, "maxLength": 4})",
+       {R"("aa")", R"("aaaa")"},
+       {R"("a")", R"("aaaaa")", R"("ab")"}},
+      {R"({"type": "string", "format": "date"})",
+       {R"("2024-02-29")", R"("2000-02-29")", R"("1999-12-31")"},
+       {R"("2023-02-29")", R"("1900-02-29")", R"("2024-04-31")", R"("24-1-1")"}},
+      {R"({"type": "string", "format": "date-time"})",
+       {R"("2024-02-29T23:59:59Z")", R"("2024-01-01t00:00:00.5+01:00")"},
+       {R"("2024-01-01 00:00:00Z")", R"("2024-01-01T24:00:00Z")"}},
+      {R"({"type": "string", "format": "time"})", {R"("12:00:00Z")"}, {R"("12:00")"}},
+      {R"({"type": "string", "format": "duration"})",
+       {R"("P1Y2M3DT4H5M6S")", R"("PT1S")", R"("P2W")"},
+       {R"("P")", R"("P1DT")"}},
+      {R"({"type": "string", "format": "email"})", {R"("a.b@c.org")"}, {R"("a@")", R"("@b")"}},
+      {R"({"type": "string", "format": "ipv4"})", {R"("127.0.0.255")"}, {R"("1.2.3.256")"}},
+      {R"({"type": "string", "format": "ipv6"})",
+       {R"("::1")", R"("2001:db8::ff00:42:8329")", R"("::")", R"("1:2:3:4:5:6:7:8")",
+        R"("::ffff:1.2.3.4")", R"("1::")"},
+       {R"("1:2:3:4:5:6:7:8:9")", R"(":::")", R"("1:2")"}},
+      {R"({"type": "string", "format": "uuid"})",
+       {R"("123e4567-e89b-12d3-a456-426614174000")"},
+       {R"("123e4567")"}},
+      {R"({"type": "string", "format": "uri"})",
+       {R"("https://a.org/b?c=d#e")", R"("urn:a:b")", R"("mailto:a@b.c")"},
+       {R"("a/b")", R"("http://a b")"}},
+      {R"({"type": "string", "format": "json-pointer"})", {R"("/a/~0b/0")", R"("")"}, {R"("a")"}},
+      {R"({"minLength": 2})", {R"("ab")", "1", "[]"}, {R"("a")"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(numbers_have_bounds_and_divisors) {
+  for (const bool exclusive : {false, true}) {
+    for (const int low : {-120, -35, -9, 0, 4, 17, 100}) {
+      for (const int high : {-100, -1, 0, 8, 99, 123}) {
+        if (low > high || (low == high && exclusive)) continue;
+        const std::string prefix = exclusive ? "exclusiveM" : "m";
+        const std::string schema = R"({"type": "integer", ")" + prefix + R"(inimum": )" +
+                                   std::to_string(low) + ", \"" + prefix + R"(aximum": )" +
+                                   std::to_string(high) + "}";
+        BOOST_TEST_INFO_SCOPE(schema);
+        const int first = low + exclusive;
+        const int last = high - exclusive;
+        if (first > last) {
+          BOOST_TEST(refusal(schema) == "no text fits the grammar");
+          continue;
+        }
+        const auto grammar = compile_for_bytes(json_schema_grammar(schema));
+        for (int i = -1300; i <= 1300; ++i)
+          BOOST_TEST(accepts_bytes(*grammar, std::to_string(i)) == (first <= i && i <= last), i);
+      }
+    }
+  }
+  check({
+      {R"({"type": "number", "minimum": -1.25, "maximum": 2.5})",
+       {"-1.25", "-1.250", "-1", "0", "2.5", "2.50", "2.4999", "0.001"},
+       {"-1.26", "2.51", "3", "-2", "2.500001", "1e0"}},
+      {R"({"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 0.05})",
+       {"0.01", "0.0499", "0.0000001"},
+       {"0", "0.0", "0.05", "0.050", "-0.01", "1"}},
+      {R"({"type": "number", "minimum": 1e3})", {"1000", "1000.0", "20000.5"}, {"999.9", "0"}},
+      {R"({"type": "number", "maximum": 5, "exclusiveMaximum": true})", {"4.9"}, {"5", "5.0"}},
+      {R"({"type": "integer", "multipleOf": 7})", {"0", "-14", "700"}, {"1", "-13"}},
+      {R"({"type": "integer", "multipleOf": 6, "minimum": 10, "maximum": 30})",
+       {"12", "30"},
+       {"6", "36", "13"}},
+      {R"({"type": "number", "multipleOf": 0.25})", {"1", "0.5", "0.75", "-2.25"}, {"0.1", "0.3"}},
+      {R"({"type": "number", "multipleOf": 0.01})", {"1.1", "1.23", "4"}, {"1.234"}},
+  });
+  BOOST_TEST(refusal(R"({"type": "integer", "minimum": 3, "maximum": 4, "multipleOf": 5})") ==
+             "no text fits the grammar");
+}
+
+BOOST_AUTO_TEST_CASE(arrays_have_items_and_lengths) {
+  check({
+      {R"({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 3})",
+       {"[1]", "[1, 2, 3]"},
+       {"[]", "[1, 2, 3, 4]", "[\"a\"]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false})",
+       {"[]", "[1]", "[1, \"a\"]"},
+       {"[\"a\"]", "[1, \"a\", 2]"}},
+      {R"({"type": "array", "prefixItems": [{"type": "integer"}], "minItems": 2})",
+       {"[1, null]", "[1, 2, 3]"},
+       {"[1]", "[]"}},
+      {R"({"type": "array", "items": [{"type": "integer"}], "additionalItems": {"type": "null"}})",
+       {"[1, null, null]", "[1]"},
+       {"[1, 2]"}},
+      {R"({"type": "array", "items": false})", {"[]", "[ ]"}, {"[1]"}},
+      {R"({"type": "array", "items": {"enum": ["a", "b", 3]}, "uniqueItems": true, "minItems": 1})",
+       {R"(["a"])", R"(["b", 3, "a"])"},
+       {"[]", R"(["a", "a"])", R"(["a", "b", 3, "a"])"}},
+      {R"({"type": "array", "maxItems": 1, "uniqueItems": true})", {"[]", "[{}]"}, {"[1, 2]"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(objects_have_properties_in_their_order) {
+  check({
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}, "b": {}, "c": {"type": "null"}},
+           "required": ["b"], "additionalProperties": false})",
+       {R"({"b": 1})", R"({"a": 1, "b": 2, "c": null})", R"({"a":1,"b":[]})",
+        R"({"b": 1, "c": null})"},
+       {"{}", R"({"a": 1})", R"({"b": 1, "a": 1})", R"({"b": 1, "d": 1})",
+        R"({"a": "x", "b": 1})"}},
+      {R"({"type": "object", "properties": {"a": {"type": "integer"}}})",
+       {"{}", R"({"a": 1})", R"({"a": 1, "b": "x"})", R"({"ab": "x", "": 1})"},
+       {R"({"a": "x"})", R"({"b": 1, "a": "x"})", R"({"\u0061": "x"})"}},
+      {R"({"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1,
+           "maxProperties": 2})",
+       {R"({"x": 1})", R"({"x": 1, "y": 2})"},
+       {"{}", R"({"x": 1, "y": 2, "z": 3})", R"({"x": "1"})"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": false,
+           "minProperties": 2, "maxProperties": 2})",
+       {R"({"a": 1, "b": 2})", R"({"a": 1, "c": 2})", R"({"b": 1, "c": 2})"},
+       {"{}", R"({"a": 1})", R"({"a": 1, "b": 2, "c": 3})"}},
+      {R"({"type": "object", "patternProperties": {"^i": {"type": "integer"}, "s$": {"type": "string"}},
+           "additionalProperties": false})",
+       {R"({"i1": 2})", R"({"ts": "x", "i": 0})"},
+       {R"({"i1": "x"})", R"({"is": 1})", R"({"is": "x"})", R"({"o": 1})"}},
+      {R"({"type": "object", "properties": {"i": {"minimum": 3}},
+           "patternProperties": {"^i": {"type": "integer"}}})",
+       {R"({"i": 3})", R"({"i": 4, "i2": 1, "o": "x"})"},
+       {R"({"i": 2})", R"({"i": 3.5})", R"({"i2": "x"})"}},
+      {R"({"type": "object", "propertyNames": {"pattern": "^[a-z]{2}$"}})",
+       {R"({"ab": 1})", "{}"},
+       {R"({"a": 1})", R"({"AB": 1})"}},
+      {R"({"type": "object", "required": ["x"], "additionalProperties": {"type": "null"}})",
+       {R"({"x": null})", R"({"x": null, "y": null})"},
+       {R"({"y": null})", R"({"x": 1})"}},
+      {R"({"type": "object", "properties": {"a": false, "b": {}}})",
+       {R"({"b": 1})"},
+       {R"({"a": 1})"}},
+  });
+  check({{R"({"type": "object", "properties": {"a": {}}})", {R"({"a": 1})"}, {R"({"b": 1})"}}},
+        {.disable_additional_properties = true});
+}
+
+BOOST_AUTO_TEST_CASE(schemas_are_combined) {
+  check({
+      {R"({"enum": ["a", 1, null, {"b": [1, 2]}]})",
+       {R"("a")", "1", "null", R"({"b": [1, 2]})", R"({"b":[1,2]})"},
+       {R"("b")", R"({"b": [2, 1]})"}},
+      {R"({"enum": ["abc", "d", 1, 20], "minLength": 2, "maximum": 10})",
+       {R"("abc")", "1"},
+       {R"("d")", "20"}},
+      {R"({"const": "x\"y"})", {R"("x\"y")"}, {R"("x")"}},
+      {R"({"anyOf": [{"type": "integer"}, {"type": "string"}]})", {"1", R"("a")"}, {"null"}},
+      {R"({"type": "string", "anyOf": [{"minLength": 3}, {"pattern": "^a"}]})",
+       {R"("abc")", R"("a")"},
+       {R"("b")", "1"}},
+      {R"({"oneOf": [{"type": "integer"}, {"type": "null"}]})", {"1", "null"}, {R"("a")"}},
+      {R"({"oneOf": [{"type": "object", "properties": {"k": {"const": "a"}, "v": {"type": "integer"}},
+                      "required": ["k"], "additionalProperties": false},
+                     {"type": "object", "properties": {"k": {"const": "b"}}, "required": ["k"],
+                      "additionalProperties": false}]})",
+       {R"({"k": "a", "v": 1})", R"({"k": "b"})"},
+       {R"({"k": "b", "v": 1})", "{}"}},
+      {R"({"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 5}, {"type": ["number", "null"]}]})",
+       {"3", "5"},
+       {"2", "6", "null", "3.5"}},
+      {R"({"allOf": [{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
+                     {"properties": {"b": {"type": "null"}, "a": {"minimum": 0}}, "required": ["b"]}]})",
+       {R"({"a": 1, "b": null})"},
+       {R"({"a": -1, "b": null})", R"({"a": 1})", R"({"b": null})"}},
+      {R"({"allOf": [{"type": "object", "properties": {"a": {}}, "additionalProperties": false},
+                     {"properties": {"b": {}}}]})",
+       {R"({"a": 1})", "{}"},
+       {R"({"b": 1})"}},
+      {R"({"$defs": {"n": {"type": "integer"}}, "type": "array", "items": {"$ref": "#/$defs/n"}})",
+       {"[1, 2]"},
+       {"[null]"}},
+      {R"({"type": "object", "properties": {"v": {"type": "integer"}, "next": {"$ref": "#"}},
+           "required": ["v"], "additionalProperties": false})",
+       {R"({"v": 1, "next": {"v": 2, "next": {"v": 3}}})"},
+       {R"({"v": 1, "next": {}})", R"({"v": 1, "next": null})"}},
+      {R"({"$defs": {"t": {"type": "object", "properties": {"c": {"type": "array", "items":
+            {"$ref": "#/$defs/t", "required": ["n"]}}, "n": {"type": "string"}},
+            "additionalProperties": false}}, "$ref": "#/$defs/t"})",
+       {R"({"c": [{"n": "x"}, {"c": [{"n": "y"}], "n": "z"}]})", "{}"},
+       {R"({"c": [{}]})", R"({"c": [{"c": [{}], "n": "z"}]})"}},
+      {R"({"$defs": {"a/b": {"$anchor": "x", "type": "null"}}, "anyOf": [{"$ref": "#/$defs/a~1b"},
+           {"type": "array", "items": {"$ref": "#x"}}]})",
+       {"null", "[null]"},
+       {"1"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(what_a_grammar_cannot_hold_is_refused_by_its_name) {
+  for (const std::string keyword : {"not", "if", "dependentRequired", "dependentSchemas",
+                                    "contains", "unevaluatedItems", "$dynamicRef"})
+    BOOST_TEST(refusal("{\"" + keyword + "\": {\"type\": \"null\"}}") ==
+               "json_schema: the keyword '" + keyword + "' is not supported");
+  BOOST_TEST(refusal(R"({"type": "object", "properties": {"a": {"not": {}}}})") ==
+             "json_schema: the keyword 'not' is not supported");
+  BOOST_TEST(refusal(R"({"type": "string", "format": "iri"})") ==
+             "json_schema: the format 'iri' is not supported");
+  BOOST_TEST(refusal(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})").find("'oneOf'") !=
+             std::string::npos);
+  BOOST_TEST(refusal(R"({"type": "array", "uniqueItems": true})").find("'uniqueItems'") !=
+             std::string::npos);
+  BOOST_TEST(refusal(R"({"$ref": "https://a.org/b"})").find("does not lead into") !=
+             std::string::npos);
+  BOOST_TEST(refusal(R"({"$ref": "#/$defs/x"})").find("does not lead into") != std::string::npos);
+  BOOST_TEST(refusal(R"({"type": "text"})") == "json_schema: 'type' \"text\" is unknown");
+  BOOST_TEST(refusal("{\"pattern\": \"(?=a)\", \"type\": \"string\"}").find("look-ahead") !=
+             std::string::npos);
+  BOOST_TEST(refusal("{").find("no JSON") != std::string::npos);
+  BOOST_TEST(refusal("[]").find("must be an object") != std::string::npos);
+  BOOST_TEST(refusal("false") == "no text fits the grammar");
+  BOOST_TEST(refusal(R"({"type": "object", "minProperties": 2, "maxProperties": 1})") ==
+             "no text fits the grammar");
+  BOOST_TEST(refusal(R"({"type": "string", "minLength": -1})").find("'minLength'") !=
+             std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(a_hostile_schema_is_refused_by_a_limit) {
+  BOOST_TEST(refusal(R"({"$ref": "#"})") == "no text fits the grammar");
+  BOOST_TEST(refusal(R"({"allOf": [{"$ref": "#"}]})").find("64 times") != std::string::npos);
+  std::string deep;
+  for (int i = 0; i < 100; ++i) deep += R"({"items":)";
+  BOOST_TEST(refusal(deep + "{}" + std::string(100, '}')).find("64 levels") != std::string::npos);
+  // 2^40 ways through pairs of alternatives.
+  std::string all = R"({"allOf":[)";
+  for (int i = 0; i < 40; ++i)
+    all += (i > 0 ? "," : "") + std::string(R"({"anyOf":[{"minLength":)") + std::to_string(i) +
+           R"(},{"pattern":"a)" + std::to_string(i) + "\"}]}";
+  BOOST_TEST(refusal(all + "]}") != "");
+  GrammarLimits limits;
+  limits.max_nodes = 1000;
+  std::string wide = R"({"type":"object","properties":{)";
+  for (int i = 0; i < 2000; ++i) wide += (i > 0 ? "," : "") + ("\"p" + std::to_string(i) + "\":{}");
+  BOOST_TEST(refusal(wide + "}}", limits).find("1000 parts") != std::string::npos);
+  BOOST_TEST(refusal(R"({"type":"object","minProperties":60000,"properties":{"a":{},"b":{}}})")
+                 .find("too many states") != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(json_object_takes_any_object) {
+  const auto grammar = compile_for_bytes(json_object_grammar());
+  BOOST_TEST(accepts_bytes(*grammar, R"({"a": [1, {"b": null}], "c": "\u00e9"})"));
+  BOOST_TEST(accepts_bytes(*grammar, "{}"));
+  BOOST_TEST(!accepts_bytes(*grammar, "[]"));
+  BOOST_TEST(!accepts_bytes(*grammar, R"({"a": 1)"));
+}
+
+}  // namespace
+}  // namespace troupe
