@@ -104,7 +104,7 @@ class LatentMean final : public Mixer {
 class Hybrid {
  public:
   Hybrid()
-      : device_(Device::create_cpu("auto", 2).value()),
+      : device_(Device::create({.name = "cpu", .num_threads = 2}).value()),
         checkpoint_(Checkpoint::open(kFolder).value()),
         tables_({kMaxTokens, kBlockSize, kBlockSize}),
         flat_(tables_) {
@@ -114,8 +114,7 @@ class Hybrid {
       return RmsNorm(loader, "model.layers.0.input_layernorm", config.hidden_size,
                      {.eps = config.rms_norm_eps});
     };
-    const auto rope =
-        std::make_shared<const RotaryEmbedding>(config.rope, config.head_dim, config.max_model_len);
+    const auto rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
     AttentionOptions attention = attention_options(config, 0, rope);
     attention.layer = 2;
     std::vector<NormedMixer> first;

@@ -73,7 +73,7 @@ std::vector<Case> read_cases(bool causal) {
 class Gemma {
  public:
   explicit Gemma(const std::string& isa)
-      : device_(Device::create_cpu(isa, 2).value()),
+      : device_(Device::create({.name = "cpu", .cpu_isa = isa, .num_threads = 2}).value()),
         loaded_(load_model(TROUPE_GOLDEN_DIR "/models/models/gemma3", *device_,
                            {.dtype = "float32"}, {})
                     .value()),
@@ -211,7 +211,7 @@ BOOST_AUTO_TEST_CASE(pictures_have_the_same_bits_alone_in_batches_and_in_chunks)
 }
 
 BOOST_AUTO_TEST_CASE(what_a_model_has_not_is_refused_by_name) {
-  const auto device = Device::create_cpu("auto", 1).value();
+  const auto device = Device::create({.name = "cpu", .num_threads = 1}).value();
   const LoadedModel loaded =
       load_model(TROUPE_GOLDEN_DIR "/models/models/llama", *device, {.dtype = "float32"}, {})
           .value();
