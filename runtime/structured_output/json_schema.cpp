@@ -54,6 +54,9 @@ const std::array<std::string_view, 20> kRefused{"not",
                                                 "divisibleBy",
                                                 "$anyOfs"};
 
+/// CompiledGrammar's error for a grammar without a text.
+constexpr std::string_view kNoText = "no text fits the grammar";
+
 /// Formats that say nothing about the text of a value.
 const std::array<std::string_view, 8> kFormatsWithoutText{"int32",    "int64", "float",  "double",
                                                           "password", "byte",  "binary", "decimal"};
@@ -619,13 +622,16 @@ class SchemaConversion {
     Json others = schema;
     others.erase("enum");
     std::shared_ptr<CompiledGrammar> accepts;
-    if (has_constraint(others) && !(others.size() == 1 && others.contains("type")))
+    const bool is_limited =
+        has_constraint(others) && !(others.size() == 1 && others.contains("type"));
+    if (is_limited)
       accepts =
           compile_alone([&](SchemaConversion& inner) { return inner.resolved_value(others); });
     std::vector<GrammarNodeId> parts;
     for (const Json& one : schema["enum"]) {
       if (schema.contains("type") && !includes_type(schema["type"], type_of(one))) continue;
-      if (accepts != nullptr) {
+      if (is_limited) {
+        if (accepts == nullptr) continue;
         const auto end = accepts->advance(accepts->start(), dump(one));
         if (!end || !accepts->may_end(*end)) continue;
       }
@@ -649,16 +655,19 @@ class SchemaConversion {
       builder.set_body(rule, inner.resolved_value(inner.resolve(schema)));
     }
     auto compiled = CompiledGrammar::compile(builder, kNoTokens);
-    if (!compiled.ok()) throw GrammarRefused(compiled.error().message);
-    return *compiled;
+    if (compiled.ok()) return *compiled;
+    if (compiled.error().message == kNoText) return nullptr;
+    throw GrammarRefused(compiled.error().message);
   }
 
   bool name_matches(const std::string& pattern, const std::string& name) {
-    auto& known = name_patterns_[pattern];
-    if (known == nullptr)
+    const auto [place, is_new] = name_patterns_.try_emplace(pattern);
+    auto& known = place->second;
+    if (is_new)
       known = compile_alone([&](SchemaConversion& inner) {
         return inner.json_.quoted(inner.json_.matching(pattern, true));
       });
+    if (known == nullptr) return false;
     const auto end = known->advance(known->start(), dump(Json(name)));
     return end && known->may_end(*end);
   }
@@ -924,13 +933,8 @@ class SchemaConversion {
   }
 
   std::shared_ptr<CompiledGrammar> compile_names(const Json& schema) {
-    try {
-      return compile_alone(
-          [&](SchemaConversion& inner) { return inner.json_.quoted(inner.names(schema)); });
-    } catch (const GrammarRefused& refused) {
-      if (refused.error().message == "no text fits the grammar") return nullptr;
-      throw;
-    }
+    return compile_alone(
+        [&](SchemaConversion& inner) { return inner.json_.quoted(inner.names(schema)); });
   }
 
   /// A name and a value beside the named ones.
