@@ -225,12 +225,16 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
     peers->recv(writable_bytes_of(residual), previous);
     peers->recv(writable_bytes_of(x), previous);
   }
+  auto number = static_cast<std::int32_t>(stage_layers(config_.num_layers, parallel_).begin);
   for (const DecoderLayer& layer : layers_) {
     if (parallel_.is_last_stage() && &layer == &layers_.back()) {
       step.query_start_loc = batch.output_start_loc;
       step.device_query_start_loc = device_batch->output_start_loc.data();
     }
+    for (LayerHook* const hook : batch.layer_hooks) hook->before_layer(number);
     layer.forward(step, residual, x, normed);
+    for (LayerHook* const hook : batch.layer_hooks) hook->after_layer(number);
+    ++number;
   }
   if (parallel_.is_last_stage()) {
     const std::int64_t num_outputs = batch.num_outputs();

@@ -13,6 +13,7 @@
 #include "messages/ids.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/models/communicator.hpp"
+#include "runtime/models/layer_hook.hpp"
 
 namespace troupe {
 
@@ -50,6 +51,7 @@ struct ForwardBatch {
   std::span<const TwoWaySpan> two_way_spans;
   std::span<const std::int32_t> span_start_loc;  ///< [num_seqs + 1], unless there are none
   std::span<const std::int32_t> adapter_ids;     ///< [num_seqs]: of each its adapter; 0: none
+  std::span<LayerHook* const> layer_hooks;       ///< called around each layer; usually none
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {
     return static_cast<std::int64_t>(token_ids.size());

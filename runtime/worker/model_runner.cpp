@@ -343,6 +343,12 @@ void ModelRunner::send_samples(std::span<const InputBatch::Row> rows) {
   peers_->broadcast(std::as_writable_bytes(std::span(step_samples_)), peers_->rank());
 }
 
+void ModelRunner::add_extension(std::unique_ptr<StepExtension> extension) {
+  CHECK(extension != nullptr && !open_step_);
+  if (extension->has_layer_hooks()) layer_hooks_.push_back(extension.get());
+  extensions_.push_back(std::move(extension));
+}
+
 Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   RETURN_IF_ERROR(execute_model(step));
   return sample_tokens({.step = step.step});
@@ -365,6 +371,8 @@ Result<ModelRunnerOutput> ModelRunner::sample_tokens(const GrammarOutput& gramma
   open_step_.reset();
   Result<ModelRunnerOutput> result = sample(grammar);
   RETURN_IF_ERROR(check_health());
+  if (!result.ok()) return result;
+  for (const auto& extension : extensions_) extension->report(*result);
   return result;
 }
 
@@ -379,15 +387,19 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
   }
   batch_->update(step, loaded_.model->vocab_size());
   move_blocks(step);
+  for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->before_forward(step));
 
-  const ForwardBatch batch = batch_->forward_batch();
+  ForwardBatch batch = batch_->forward_batch();
+  batch.layer_hooks = layer_hooks_;
   if (batch.num_tokens() == 0) return {};
   CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
   step_hidden_ = Matrix(floats(hidden_), batch.num_outputs(), loaded_.model->hidden_size());
   step_logits_ = {};
   first_logits_ = 0;
   loaded_.model->forward(batch, layer_caches_, model_peers(), step_hidden_);
-  return step_status();
+  RETURN_IF_ERROR(step_status());
+  for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->after_forward());
+  return {};
 }
 
 Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {

@@ -21,6 +21,7 @@
 #include "runtime/worker/logit_rows.hpp"
 #include "runtime/worker/ngram_proposer.hpp"
 #include "runtime/worker/sampler.hpp"
+#include "runtime/worker/step_extension.hpp"
 
 namespace troupe {
 
@@ -61,6 +62,9 @@ class ModelRunner {
   Result<void> join_group(const JoinGroup& join);
   /// This rank's step has failed: so it has on the others.
   void fail_group(const Error& reason);
+
+  /// Takes ownership until the runner ends. Pre: no step is open.
+  void add_extension(std::unique_ptr<StepExtension> extension);
 
   /// Computes a step's hidden states, block copies and zeroing first. What it samples is
   /// sample_tokens()'s to find, so that what grammars allow can be found out meanwhile; it comes
@@ -152,6 +156,8 @@ class ModelRunner {
   std::uint64_t num_samples_taken_ = 0;                      // lists before the front of these
   std::vector<TokenId> step_samples_;
 
+  std::vector<std::unique_ptr<StepExtension>> extensions_;
+  std::vector<LayerHook*> layer_hooks_;      // of extensions_, those with layer hooks
   std::optional<InputBatch> batch_;          // none before initialize_kv_cache
   std::optional<NgramProposer> proposer_;    // none: nothing is looked up
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none

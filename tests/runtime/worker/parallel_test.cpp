@@ -563,5 +563,115 @@ BOOST_AUTO_TEST_CASE(a_rank_without_its_peers_says_so) {
              met.error().message);
 }
 
+// ---- extensions around a step -------------------------------------------------------------------
+
+using Calls = std::vector<std::string>;
+
+/// Writes down how it is called, under its name.
+class Recorder final : public StepExtension {
+ public:
+  Recorder(std::string name, Calls& calls, bool has_layer_hooks = true)
+      : name_(std::move(name)), calls_(calls), has_layer_hooks_(has_layer_hooks) {}
+  Result<void> before_forward(const SchedulerOutput& step) override {
+    note("before");
+    if (step.step == fails_at) return Error{ErrorCode::kUnavailable, "made to fail"};
+    return {};
+  }
+  void before_layer(std::int32_t layer) override { note("layer " + std::to_string(layer)); }
+  void after_layer(std::int32_t layer) override { note("end of layer " + std::to_string(layer)); }
+  Result<void> after_forward() override {
+    note("after");
+    return {};
+  }
+  void report(ModelRunnerOutput& output) override {
+    note("report");
+    output.kv_connector.finished_sending.push_back(RequestId{output.step});
+  }
+  [[nodiscard]] bool has_layer_hooks() const noexcept override { return has_layer_hooks_; }
+
+  std::uint64_t fails_at = ~std::uint64_t{0};
+
+ private:
+  void note(const std::string& what) { calls_.push_back(name_ + " " + what); }
+
+  std::string name_;
+  Calls& calls_;
+  bool has_layer_hooks_;
+};
+
+/// Of a recorder a and one b without hooks, for the layers [begin, end).
+Calls calls_of_a_step(std::size_t begin, std::size_t end) {
+  Calls calls = {"a before", "b before"};
+  for (std::size_t layer = begin; layer < end; ++layer) {
+    calls.push_back("a layer " + std::to_string(layer));
+    calls.push_back("a end of layer " + std::to_string(layer));
+  }
+  for (const char* call : {"a after", "b after", "a report", "b report"}) calls.emplace_back(call);
+  return calls;
+}
+
+BOOST_AUTO_TEST_CASE(extensions_are_called_in_order_around_each_layer_of_every_family) {
+  for (const std::string family :
+       {"gemma3_text", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"}) {
+    const std::string folder = TROUPE_GOLDEN_DIR "/models/models/" + family;
+    std::vector<TokenId> tokens;
+    std::vector<std::size_t> nums_layers;
+    for (const std::int32_t stages : {1, 2}) {
+      BOOST_TEST_CONTEXT(family << ", PP " << stages) {
+        Ranks ranks(1, stages, "auto", folder);
+        SchedulerOutput step = first_step({11, 22, 33});
+        step.new_requests[0].block_ids.assign(ranks.num_groups(), {1, 2});
+        tokens.push_back(ranks.sample(step));  // without extensions
+        std::vector<Calls> calls(ranks.size());
+        for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+          ranks.runner(rank).add_extension(std::make_unique<Recorder>("a", calls[rank]));
+          ranks.runner(rank).add_extension(std::make_unique<Recorder>("b", calls[rank], false));
+        }
+        step.preempted_ids = {kRequest};
+        tokens.push_back(ranks.sample(step));
+        std::size_t end = 0;  // of the layers of the ranks so far
+        for (const Calls& of_rank : calls) {
+          const std::size_t begin = end;
+          end += static_cast<std::size_t>(std::ranges::count_if(
+              of_rank, [](const std::string& call) { return call.starts_with("a layer "); }));
+          BOOST_TEST(end > begin);
+          BOOST_TEST(of_rank == calls_of_a_step(begin, end), boost::test_tools::per_element());
+        }
+        nums_layers.push_back(end);
+      }
+    }
+    BOOST_TEST(std::ranges::count(tokens, tokens.front()) == 4);
+    BOOST_TEST(nums_layers[0] == nums_layers[1]);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_without_tokens_is_told_to_the_extensions_and_they_report) {
+  Ranks ranks(1);
+  Calls calls;
+  ranks.runner(0).add_extension(std::make_unique<Recorder>("a", calls));
+  const auto result = ranks.runner(0).execute({.step = 7});
+  BOOST_REQUIRE(result.ok());
+  BOOST_TEST(calls == (Calls{"a before", "a report"}), boost::test_tools::per_element());
+  BOOST_TEST((result->kv_connector.finished_sending == std::vector{RequestId{7}}));
+}
+
+BOOST_AUTO_TEST_CASE(an_extension_that_fails_fails_the_step_and_not_the_one_behind_it) {
+  Ranks ranks(1);
+  const TokenId expected = ranks.sample(first_step({11, 22, 33}));
+  Calls calls;
+  auto owned = std::make_unique<Recorder>("a", calls);
+  Recorder& extension = *owned;
+  ranks.runner(0).add_extension(std::move(owned));
+  SchedulerOutput step = first_step({11, 22, 33});
+  step.preempted_ids = {kRequest};
+  step.step = extension.fails_at = 2;
+  const auto failed = ranks.runner(0).execute(step);
+  BOOST_REQUIRE(!failed.ok());
+  BOOST_TEST(failed.error().message == "made to fail");
+  BOOST_TEST(calls == Calls{"a before"}, boost::test_tools::per_element());
+  step.step = 3;
+  BOOST_TEST(ranks.sample(step) == expected);
+}
+
 }  // namespace
 }  // namespace troupe
