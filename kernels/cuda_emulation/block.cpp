@@ -41,6 +41,20 @@ bool is_same_place(const Place& a, const Place& b) {
          (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
 }
 
+/// Stacks whose frames the address sanitizer forgets when they are unmapped: it keeps them poisoned
+/// otherwise, and reports memory that is mapped there later.
+class FiberStacks {
+ public:
+  boost::context::stack_context allocate() { return stacks_.allocate(); }
+  void deallocate(boost::context::stack_context& stack) noexcept {
+    unpoison(static_cast<const std::byte*>(stack.sp) - stack.size, stack.size);
+    stacks_.deallocate(stack);
+  }
+
+ private:
+  boost::context::protected_fixedsize_stack stacks_{kStackBytes};
+};
+
 /// A stack, and what runs on it. The launching thread is one too, with its own stack.
 struct Fiber {
   boost::context::fiber context;  ///< set while it does not run
@@ -409,7 +423,7 @@ class Runner {
 
   void make_fiber() {
     Fiber& fiber = *fibers_.emplace_back(std::make_unique<Fiber>());
-    boost::context::protected_fixedsize_stack stacks(kStackBytes);
+    FiberStacks stacks;
     const boost::context::stack_context stack = stacks.allocate();
     fiber.stack_size = stack.size;
     fiber.stack_bottom = static_cast<const std::byte*>(stack.sp) - stack.size;
