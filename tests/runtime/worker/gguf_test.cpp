@@ -581,8 +581,7 @@ BOOST_AUTO_TEST_CASE(layers_of_gemma3_have_windows_as_the_file_says) {
   });
   BOOST_REQUIRE(!uneven.ok());
   BOOST_TEST(uneven.error().message.find(
-                 "\"gemma3.attention.head_count_kv\" differs between layers") !=
-             std::string::npos);
+                 "\"gemma3.attention.head_count_kv\" differs between layers") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(an_answer_ends_where_key_or_text_of_a_token_says_so) {

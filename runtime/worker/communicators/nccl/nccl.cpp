@@ -136,7 +136,7 @@ class NcclCommunicator final : public Communicator {
 
   bool fail_at_deadline() const {
     hosts_.abort({ErrorCode::kTimeout, "rank " + std::to_string(rank()) + " waited " +
-                                            std::to_string(timeout_s_) + " s for NCCL"});
+                                           std::to_string(timeout_s_) + " s for NCCL"});
     return false;
   }
 

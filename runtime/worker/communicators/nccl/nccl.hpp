@@ -11,11 +11,11 @@ namespace troupe {
 /// cudaStream_t) and done in its order; barrier and status wait for it, until the deadline. recv is
 /// true when it is enqueued.
 ///
-/// The ranks have met as `hosts`, which outlives the result: it carries NCCL's id, and aborts. Where
-/// NCCL would choose an order of additions by itself, only pairs are summed: the pairs of
+/// The ranks have met as `hosts`, which outlives the result: it carries NCCL's id, and aborts.
+/// Where NCCL would choose an order of additions by itself, only pairs are summed: the pairs of
 /// neighbours, then the pairs of these, which is the canonical tree.
-/// timeout_s: for each wait. Errors: those of `hosts`; kUnsupported with NCCL's reason (two ranks on
-/// one device).
+/// timeout_s: for each wait. Errors: those of `hosts`; kUnsupported with NCCL's reason (two ranks
+/// on one device).
 Result<std::unique_ptr<Communicator>> create_nccl_communicator(Communicator& hosts,
                                                                double timeout_s, void* stream);
 
