@@ -102,6 +102,13 @@ struct SupervisorState {
 
   caf::typed_response_promise<Started> started;
   caf::typed_response_promise<Stopped> stopped;
+
+  /// Counts the Supervisors of the topology.
+  [[nodiscard]] std::uint64_t epoch() const { return predecessor ? predecessor->epoch + 1 : 0; }
+  /// Where the predecessor's Frontend listens; 0: there is none.
+  [[nodiscard]] std::uint16_t http_port_before() const {
+    return predecessor ? predecessor->http_port : std::uint16_t{0};
+  }
 };
 
 using Self = SupervisorActor::stateful_pointer<SupervisorState>;
@@ -439,12 +446,11 @@ void open_file(Self self, const std::string& identity) {
       }
     }
   }
-  supervisor.record = {
-      .identity = identity,
-      .process = ProcessId::of(getpid()).value_or(ProcessId{.pid = getpid()}),
-      .epoch = supervisor.predecessor ? supervisor.predecessor->epoch + 1 : 0,
-      .port = supervisor.port,
-      .http_port = supervisor.predecessor ? supervisor.predecessor->http_port : std::uint16_t{0}};
+  supervisor.record = {.identity = identity,
+                       .process = ProcessId::of(getpid()).value_or(ProcessId{.pid = getpid()}),
+                       .epoch = supervisor.epoch(),
+                       .port = supervisor.port,
+                       .http_port = supervisor.http_port_before()};
   auto file = SupervisorFile::create(supervisor.record);
   if (!file.ok())
     return log_warning("another supervisor would not find the nodes",
@@ -475,8 +481,8 @@ Result<void> begin(Self self) {
       .supervisor_port = static_cast<std::uint16_t>(options.topology.supervisor_port),
       .node_timeout_s = options.topology.node_timeout_s,
       .step_timeout_s = options.topology.step_timeout_s,
-      .epoch = supervisor.predecessor ? supervisor.predecessor->epoch + 1 : 0,
-      .http_port = supervisor.predecessor ? supervisor.predecessor->http_port : std::uint16_t{0},
+      .epoch = supervisor.epoch(),
+      .http_port = supervisor.http_port_before(),
       .name = "troupe-" + std::to_string(getpid()) + "-" + random_secret(),
       .secret = random_secret(),
       .settle = [self](std::span<const ModelLoaded> loaded, const KVCacheConfig& before) {
