@@ -4,8 +4,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -167,13 +165,10 @@ Result<void> SharedMemoryRing::check_shape(std::uint32_t num_readers, std::uint3
   return {};
 }
 
-Result<void> SharedMemoryRing::map() {
-  void* memory = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-  if (memory == MAP_FAILED) {
-    return system_error("mapping " + std::to_string(mapped_bytes_) + " bytes of a ring", errno);
-  }
-  base_ = static_cast<char*>(memory);
-  return {};
+void SharedMemoryRing::set_memory(SharedMemory memory) noexcept {
+  memory_ = std::move(memory);
+  base_ = reinterpret_cast<char*>(memory_.bytes().data());
+  mapped_bytes_ = memory_.bytes().size();
 }
 
 Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::create(const RingOptions& options) {
@@ -198,19 +193,15 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::create(const RingOpt
   ring->num_readers_ = options.num_readers;
   ring->num_chunks_ = options.num_chunks;
   ring->chunk_bytes_ = options.chunk_bytes;
-  ring->mapped_bytes_ = segment_bytes(options.num_readers, options.num_chunks, options.chunk_bytes);
-  ring->fd_ = FileDescriptor(::memfd_create("troupe-ring", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!ring->fd_.valid()) return system_error("creating a ring", errno);
-  // Mapped memory cannot be truncated by anybody.
-  if (::ftruncate(ring->fd_.get(), static_cast<off_t>(ring->mapped_bytes_)) != 0 ||
-      ::fcntl(ring->fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return system_error("sizing a ring of " + std::to_string(ring->mapped_bytes_) + " bytes",
-                        errno);
-  }
-  RETURN_IF_ERROR(ring->map());
+  ASSIGN_OR_RETURN(
+      SharedMemory memory,
+      SharedMemory::create("troupe-ring", segment_bytes(options.num_readers, options.num_chunks,
+                                                        options.chunk_bytes)));
+  ring->set_memory(std::move(memory));
   // The rest is zero, as required.
   new (ring->base_) Header{.identity = identity, .head = 0, .writer_pid = 0, .writer_waits = 0};
-  ring->name_ = to_text({.pid = ::getpid(), .fd = ring->fd_.get(), .token = identity.token});
+  ring->name_ =
+      to_text({.pid = ::getpid(), .fd = ring->memory_.file().get(), .token = identity.token});
   return ring;
 }
 
@@ -223,22 +214,17 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::open(const std::stri
   std::shared_ptr<SharedMemoryRing> ring(new SharedMemoryRing);
   ring->name_ = name;
   // The descriptor may refer to any file by now: opening it must have no side effects.
-  ring->fd_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   const Error gone{ErrorCode::kUnavailable,
                    "there is no ring " + name +
                        ": the process that made it has ended, or is not visible from this one"};
-  if (!ring->fd_.valid()) {
+  if (!file.valid()) {
     if (errno == ENOENT || errno == ENXIO) return gone;
     return system_error("opening the ring " + name, errno);
   }
-  struct stat status {};
-  const int seals = ::fcntl(ring->fd_.get(), F_GET_SEALS);
-  if (::fstat(ring->fd_.get(), &status) != 0 || !S_ISREG(status.st_mode) || seals < 0 ||
-      (seals & F_SEAL_SHRINK) == 0 || static_cast<std::size_t>(status.st_size) < sizeof(Header)) {
-    return gone;
-  }
   Header::Identity identity{};
-  if (::pread(ring->fd_.get(), &identity, sizeof identity, 0) != sizeof identity ||
+  if (!SharedMemory::segment_bytes(file) ||
+      ::pread(file.get(), &identity, sizeof identity, 0) != sizeof identity ||
       identity.magic != kMagic || identity.token != parsed->token) {
     return gone;
   }
@@ -260,19 +246,14 @@ Result<std::shared_ptr<SharedMemoryRing>> SharedMemoryRing::open(const std::stri
   ring->num_readers_ = identity.num_readers;
   ring->num_chunks_ = identity.num_chunks;
   ring->chunk_bytes_ = identity.chunk_bytes;
-  ring->mapped_bytes_ =
-      segment_bytes(identity.num_readers, identity.num_chunks, identity.chunk_bytes);
-  if (ring->mapped_bytes_ != static_cast<std::size_t>(status.st_size)) {
-    return Error{ErrorCode::kCorrupt, "the ring " + name + " has " +
-                                          std::to_string(status.st_size) + " bytes, not " +
-                                          std::to_string(ring->mapped_bytes_)};
+  Result<SharedMemory> memory = SharedMemory::map(
+      std::move(file),
+      segment_bytes(identity.num_readers, identity.num_chunks, identity.chunk_bytes));
+  if (!memory.ok()) {
+    return Error{memory.error().code, "the ring " + name + ": " + memory.error().message};
   }
-  RETURN_IF_ERROR(ring->map());
+  ring->set_memory(std::move(memory).value());
   return ring;
-}
-
-SharedMemoryRing::~SharedMemoryRing() {
-  if (base_ != nullptr) ::munmap(base_, mapped_bytes_);
 }
 
 void SharedMemoryRing::close() noexcept {

@@ -1,10 +1,9 @@
 #pragma once
 // A broadcast ring in shared memory: one writer, several readers on the same host.
 //
-// The segment is a memfd: it has no name in the file system, so nothing is left over when its users
-// die, and the limits of /dev/shm do not apply. Its name is "ring:PID:FD:TOKEN"; others open it
-// through /proc/PID/fd/FD while its creator lives (same host, same user, same PID namespace). The
-// token distinguishes it from another segment with the same PID and FD.
+// The segment is a SharedMemory. Its name is "ring:PID:FD:TOKEN"; others open it through
+// /proc/PID/fd/FD while its creator lives (same host, same user, same PID namespace). The token
+// distinguishes it from another segment with the same PID and FD.
 //
 //   header | one cell per reader | one cell per chunk | chunks
 //
@@ -31,6 +30,7 @@
 
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/base/shared_memory.hpp"
 
 namespace troupe {
 
@@ -66,7 +66,6 @@ class SharedMemoryRing {
   /// (not a ring), kUnsupported (another layout or build).
   [[nodiscard]] static Result<std::shared_ptr<SharedMemoryRing>> open(const std::string& name,
                                                                       std::string_view build_id);
-  ~SharedMemoryRing();
   SharedMemoryRing(const SharedMemoryRing&) = delete;
   SharedMemoryRing& operator=(const SharedMemoryRing&) = delete;
 
@@ -95,15 +94,15 @@ class SharedMemoryRing {
   [[nodiscard]] static std::size_t segment_bytes(std::uint32_t num_readers,
                                                  std::uint32_t num_chunks,
                                                  std::uint64_t chunk_bytes) noexcept;
-  [[nodiscard]] Result<void> map();
+  void set_memory(SharedMemory memory) noexcept;
   [[nodiscard]] Header& header() const noexcept;
   [[nodiscard]] ReaderCell& reader(std::uint32_t index) const noexcept;
   [[nodiscard]] ChunkCell& chunk_cell(std::uint32_t position) const noexcept;
   [[nodiscard]] char* chunk(std::uint32_t position) const noexcept;
 
   std::string name_;
-  FileDescriptor fd_;
-  char* base_ = nullptr;
+  SharedMemory memory_;
+  char* base_ = nullptr;  ///< of memory_
   std::size_t mapped_bytes_ = 0;
   // Copied when the segment was opened: later values in shared memory are not trusted.
   std::uint32_t num_readers_ = 0;

@@ -189,6 +189,26 @@ class Invariance(unittest.TestCase):
                     with self.subTest(model=folder, arguments=arguments):
                         self.assertEqual(generate(lines, str(MODELS / folder), *arguments), expected)
 
+    def test_an_emulated_device(self):
+        """The CUDA kernels, compiled for the CPU, with device memory of their own."""
+        lines = [json.dumps({**json.loads(line), "max_tokens": 5}) for line in token_requests()]
+        base = (str(MODELS / "qwen3"), "--device", "cuda-emulated")
+        expected = generate(lines, *base)
+        self.assertEqual(len(expected), len(lines))
+        for name, arguments in {
+                "each alone, pieces of 7 tokens": ("--max-num-seqs", "1", "--long-prefill-token-threshold", "7"),
+                "blocks of 32, no prefix cache": ("--block-size", "32", "--no-enable-prefix-caching"),
+                "few blocks": ("--max-model-len", "128", "--num-gpu-blocks-override", "16", "--max-num-batched-tokens", "64"),
+                "one step at a time": ("--no-async-scheduling",),
+                "drafts": ("--speculative-config", DRAFTS),
+                "2 share the layers": ("--tensor-parallel-size", "2"),
+                "2 stages of 2": ("--pipeline-parallel-size", "2", "--tensor-parallel-size", "2"),
+        }.items():
+            with self.subTest(variant=name):
+                self.assertEqual(generate(lines, *base, *arguments), expected)
+        with self.subTest(variant="from the prefix cache"):
+            self.assertEqual(generate(lines + lines, *base, "--max-num-seqs", "2"), expected + expected)
+
     def test_what_cannot_be_divided_is_refused(self):
         for arguments, reason in {("--tensor-parallel-size", "3"): "tensor-parallel-size 3: 4 attention heads cannot be divided",
                                   ("--pipeline-parallel-size", "7"): "pipeline-parallel-size 7: there are 6 layers"}.items():

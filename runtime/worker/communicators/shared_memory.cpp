@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -22,6 +21,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/futex.hpp"
+#include "runtime/base/shared_memory.hpp"
 
 namespace troupe {
 namespace {
@@ -93,37 +93,32 @@ ino_t pid_namespace() {
   return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
 }
 
-/// The shared memory; the last process that unmaps it frees it.
+Error io_error(const char* action) {
+  return {ErrorCode::kIo, std::string("cannot ") + action + ": " + std::strerror(errno)};
+}
+
+/// The shared memory with its parts.
 class Segment {
  public:
-  Segment(FileDescriptor memory, void* address, std::size_t num_bytes)
-      : memory_(std::move(memory)), address_(static_cast<std::byte*>(address)), size_(num_bytes) {}
-  ~Segment() { munmap(address_, size_); }
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
+  explicit Segment(SharedMemory memory)
+      : memory_(std::move(memory)), address_(memory_.bytes().data()) {}
 
   static Result<std::unique_ptr<Segment>> create(std::int32_t num_ranks) {
-    FileDescriptor memory(memfd_create("troupe communicator", MFD_CLOEXEC));
-    const std::size_t num_bytes = segment_bytes(num_ranks);
-    if (!memory.valid() || ftruncate(memory.get(), static_cast<off_t>(num_bytes)) != 0)
-      return io_error("make shared memory");
-    ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment, map(std::move(memory), num_ranks));
+    ASSIGN_OR_RETURN(SharedMemory memory,
+                     SharedMemory::create("troupe communicator", segment_bytes(num_ranks)));
+    auto segment = std::make_unique<Segment>(std::move(memory));
     segment->header().magic = kMagic;
     segment->header().layout_version = kLayoutVersion;
     segment->header().pid_namespace = pid_namespace();
     return segment;
   }
-  static Result<std::unique_ptr<Segment>> map(FileDescriptor memory, std::int32_t num_ranks) {
-    const std::size_t num_bytes = segment_bytes(num_ranks);
-    void* address = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-    if (address == MAP_FAILED) return io_error("map shared memory");
-    return std::make_unique<Segment>(std::move(memory), address, num_bytes);
-  }
-  static Error io_error(const char* action) {
-    return {ErrorCode::kIo, std::string("cannot ") + action + ": " + std::strerror(errno)};
+  static Result<std::unique_ptr<Segment>> map(FileDescriptor file, std::int32_t num_ranks) {
+    ASSIGN_OR_RETURN(SharedMemory memory,
+                     SharedMemory::map(std::move(file), segment_bytes(num_ranks)));
+    return std::make_unique<Segment>(std::move(memory));
   }
 
-  [[nodiscard]] const FileDescriptor& memory() const { return memory_; }
+  [[nodiscard]] const FileDescriptor& file() const { return memory_.file(); }
   [[nodiscard]] Header& header() const { return *reinterpret_cast<Header*>(address_); }
   [[nodiscard]] std::byte* slot(std::int32_t rank, std::uint32_t round) const {
     return address_ + slots_offset() +
@@ -136,9 +131,8 @@ class Segment {
   }
 
  private:
-  FileDescriptor memory_;
+  SharedMemory memory_;
   std::byte* address_;
-  std::size_t size_;
 };
 
 /// What a rank says when it comes, and what rank 0 answers; the memory travels beside the answer.
@@ -253,7 +247,7 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
   if (!listener.valid() ||
       bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0 ||
       listen(listener.get(), options.size) != 0)
-    return Segment::io_error(("listen at " + options.rendezvous).c_str());
+    return io_error(("listen at " + options.rendezvous).c_str());
   for (std::int32_t num_peers = 1; num_peers < options.size;) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
@@ -282,7 +276,7 @@ Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_poi
       static_cast<void>(send_hello(peer, answer, -1));  // so that it knows what we are
       return does_not_fit(hello, options);
     }
-    if (!send_hello(peer, answer, meeting.segment->memory().get())) continue;
+    if (!send_hello(peer, answer, meeting.segment->file().get())) continue;
     meeting.peers[static_cast<std::size_t>(hello.rank)] = std::move(peer);
     ++num_peers;
   }
@@ -293,7 +287,7 @@ Result<Meeting> come_to_meeting(const CommunicatorOptions& options, Clock::time_
   const auto [address, address_size] = socket_address(options);
   while (true) {
     FileDescriptor host(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (!host.valid()) return Segment::io_error("open a socket");
+    if (!host.valid()) return io_error("open a socket");
     if (connect(host.get(), reinterpret_cast<const sockaddr*>(&address), address_size) == 0 &&
         same_user(host) && send_hello(host, hello_of(options), -1)) {
       Hello answer;
