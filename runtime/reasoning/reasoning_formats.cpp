@@ -1,0 +1,68 @@
+#include <algorithm>
+
+#include "runtime/reasoning/reasoning_format.hpp"
+
+namespace troupe {
+namespace {
+
+// clang-format off
+const std::vector<ReasoningFormat> kFormats = {
+    {.name = "deepseek_r1", .begin = "<think>", .end = "</think>", .starts_inside = true},
+    {.name = "deepseek_v3", .aliases = {"deepseek_v31", "deepseek_v32"}, .begin = "<think>", .end = "</think>",
+     .starts_inside = true, .switch_variable = "thinking", .is_off_by_default = true},
+    {.name = "qwen3", .begin = "<think>", .end = "</think>", .implicit_ends = {"<tool_call>"},
+     .starts_inside = true, .switch_variable = "enable_thinking"},
+    {.name = "glm45", .aliases = {"glm47"}, .begin = "<think>", .end = "</think>",
+     .switch_variable = "enable_thinking"},
+    {.name = "kimi_k2", .begin = "<think>", .end = "</think>", .implicit_ends = {"<|tool_calls_section_begin|>"},
+     .starts_inside = true, .switch_variable = "thinking"},
+    {.name = "minimax_m2", .begin = "<think>", .end = "</think>", .starts_inside = true},
+    {.name = "seed_oss", .begin = "<seed:think>", .end = "</seed:think>"},
+    {.name = "mistral", .begin = "[THINK]", .end = "[/THINK]", .has_special_tokens = true},
+    {.name = "granite", .begin = "Here is my thought process:", .end = "Here is my response:"},
+    {.name = "openai_gptoss", .aliases = {"gpt_oss", "harmony"},
+     .begin = "<|channel|>analysis<|message|>", .end = "<|end|>", .repeats = true, .has_special_tokens = true},
+};
+// clang-format on
+
+std::size_t count(std::string_view text, std::string_view part) {
+  std::size_t number = 0;
+  for (std::size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size()))
+    ++number;
+  return number;
+}
+
+bool contains(std::string_view text, std::string_view part) { return text.find(part) != text.npos; }
+
+}  // namespace
+
+std::span<const ReasoningFormat> reasoning_formats() { return kFormats; }
+
+const ReasoningFormat* find_reasoning_format(std::string_view name) {
+  const auto found = std::ranges::find_if(kFormats, [&](const ReasoningFormat& format) {
+    return format.name == name || std::ranges::find(format.aliases, name) != format.aliases.end();
+  });
+  return found == kFormats.end() ? nullptr : &*found;
+}
+
+std::optional<ReasoningFormat> detect_reasoning_format(std::string_view chat_template) {
+  if (contains(chat_template, "<|channel|>") && contains(chat_template, "analysis"))
+    return *find_reasoning_format("openai_gptoss");
+  if (contains(chat_template, "[THINK]")) return *find_reasoning_format("mistral");
+  if (contains(chat_template, "<seed:think>")) return *find_reasoning_format("seed_oss");
+  if (contains(chat_template, "Here is my thought process:"))
+    return *find_reasoning_format("granite");
+  if (!contains(chat_template, "<think>")) return std::nullopt;
+  // The model may get the first tag from the template, or write it itself.
+  ReasoningFormat format = *find_reasoning_format("qwen3");
+  const std::size_t generation = chat_template.rfind("add_generation_prompt");
+  const std::string_view prompt =
+      generation == chat_template.npos ? std::string_view() : chat_template.substr(generation);
+  format.starts_inside = count(prompt, "<think>") > count(prompt, "</think>");
+  if (!contains(chat_template, "enable_thinking")) {
+    format.switch_variable = contains(chat_template, "thinking") ? "thinking" : "";
+  }
+  return format;
+}
+
+}  // namespace troupe

@@ -1,0 +1,51 @@
+#pragma once
+// From generated text to an answer: reasoning, content and tool calls.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/reasoning/answer_delta.hpp"
+#include "runtime/reasoning/reasoning_parser.hpp"
+#include "runtime/tool_parsers/tool_call_parser.hpp"
+
+namespace troupe {
+
+/// How the answer to one request is parsed; shared by its samples.
+struct AnswerFormat {
+  std::optional<ReasoningFormat> reasoning;
+  bool include_reasoning = true;
+  const ToolFormat* tools = nullptr;  ///< null: text with calls is content
+  std::shared_ptr<const ToolDeclarations> declarations;
+  /// The whole text is the arguments of this function; `tools` is null.
+  std::string forced_function;
+  bool parallel_tool_calls = true;  ///< false: only the first call counts
+};
+
+/// The calls as {"name", "parameters"} in a JSON array: for a model of which no own format is
+/// known, held to it by a grammar.
+[[nodiscard]] const ToolFormat& json_tool_format();
+
+/// Of one sample. What has been given out is a function of the text so far.
+class AnswerParser {
+ public:
+  explicit AnswerParser(const AnswerFormat& format);
+
+  [[nodiscard]] AnswerDelta feed(std::string_view text);
+  [[nodiscard]] AnswerDelta finish();
+  [[nodiscard]] bool has_calls() const noexcept;
+
+ private:
+  /// The text that is no reasoning.
+  void answer(std::string_view text, bool ended, AnswerDelta& delta);
+
+  const bool include_reasoning_;
+  const bool parallel_tool_calls_;
+  std::string forced_function_;
+  bool forced_begun_ = false;
+  std::optional<ReasoningParser> reasoning_;
+  std::optional<ToolCallParser> tools_;
+};
+
+}  // namespace troupe
