@@ -128,6 +128,8 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   add_optional("repetition_penalty", sampling.repetition_penalty);
   add_optional("max_new_tokens", sampling.max_new_tokens);
   add("response_role", options.server.response_role);
+  add("tool_call_parser", options.server.tool_call_parser);
+  add("reasoning_parser", options.server.reasoning_parser);
   add("content_format", options.model.chat_template_content_format);
   add("chat_template", chat.options.chat_template);
   for (const auto& [name, source] : chat.files.templates) add(name, source);
@@ -283,8 +285,37 @@ Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
   return defaults;
 }
 
+Result<AnswerDefaults> answer_defaults(const Options& options) {
+  AnswerDefaults answers{.exclude_tools_for_none =
+                             options.server.exclude_tools_when_tool_choice_none};
+  const std::string& tools = options.server.tool_call_parser;
+  const std::string& reasoning = options.server.reasoning_parser;
+  if (tools != "auto" && tools != "none") {
+    answers.tools = find_tool_format(tools);
+    if (answers.tools == nullptr)
+      return invalid_argument("tool-call-parser " + tools + " is unknown", "tool-call-parser");
+  }
+  if (reasoning != "auto" && reasoning != "none") {
+    const ReasoningFormat* const format = find_reasoning_format(reasoning);
+    if (format == nullptr)
+      return invalid_argument("reasoning-parser " + reasoning + " is unknown", "reasoning-parser");
+    answers.reasoning = *format;
+  }
+  if (tools == "auto" || reasoning == "auto") {
+    ASSIGN_OR_RETURN(const ChatSetup chat, load_chat_setup(options.model));
+    std::string source = chat.options.chat_template;
+    if (source.empty()) {
+      for (const auto& [name, text] : chat.files.templates) source += text;
+    }
+    if (tools == "auto") answers.tools = detect_tool_format(source);
+    if (reasoning == "auto") answers.reasoning = detect_reasoning_format(source);
+  }
+  if (!options.server.enable_auto_tool_choice) answers.tools = nullptr;
+  return answers;
+}
+
 ServerDefaults request_defaults(const Options& options, const SamplingDefaults& sampling,
-                                const ModelLoaded& model) {
+                                const AnswerDefaults& answers, const ModelLoaded& model) {
   ServerDefaults defaults;
   defaults.sampling = sampling;
   defaults.max_model_len = model.max_model_len;
@@ -300,11 +331,13 @@ ServerDefaults request_defaults(const Options& options, const SamplingDefaults& 
                    .max_answer_bytes = options.server.max_answer_bytes};
   defaults.trust_request_chat_template = options.server.trust_request_chat_template;
   defaults.response_role = options.server.response_role;
+  defaults.answers = answers;
   return defaults;
 }
 
 Result<ServerConfig> server_config(const Options& options, const SamplingDefaults& sampling,
-                                   const ModelLoaded& model, const KVCacheConfig& cache) {
+                                   const AnswerDefaults& answers, const ModelLoaded& model,
+                                   const KVCacheConfig& cache) {
   ServerConfig config;
   config.options = options.server;
   config.log_stats_interval_s = options.log.log_stats_interval_s;
@@ -336,7 +369,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.max_num_queued_reqs = options.server.max_num_queued_reqs;
   service.dev_mode = options.server.server_dev_mode;
   service.open_admin = is_loopback(options.server.host);
-  service.defaults = request_defaults(options, sampling, model);
+  service.defaults = request_defaults(options, sampling, answers, model);
   config.cache_config = cache_config_labels(options.engine, cache);
   return config;
 }

@@ -45,13 +45,18 @@ namespace troupe {
 /// The model's generation config, if enabled, overridden by the options.
 [[nodiscard]] Result<SamplingDefaults> sampling_defaults(const GenerationConfig& generation,
                                                          const ModelOptions& options);
+/// How answers are parsed: by the options, or by the model's chat template. Errors: unknown names,
+/// and those of the template's file.
+[[nodiscard]] Result<AnswerDefaults> answer_defaults(const Options& options);
 /// Defaults and limits of request bodies.
 [[nodiscard]] ServerDefaults request_defaults(const Options& options,
                                               const SamplingDefaults& sampling,
+                                              const AnswerDefaults& answers,
                                               const ModelLoaded& model);
 /// Errors: of the chat template's file or its content.
 [[nodiscard]] Result<ServerConfig> server_config(const Options& options,
                                                  const SamplingDefaults& sampling,
+                                                 const AnswerDefaults& answers,
                                                  const ModelLoaded& model,
                                                  const KVCacheConfig& cache);
 /// Reads the chat template. Errors: of its file or its content.

@@ -112,6 +112,7 @@ struct NodeState {
   std::shared_ptr<const Tokenizer> tokenizer;
   GenerationConfig generation;
   SamplingDefaults sampling;
+  AnswerDefaults answers;
   std::map<std::uint32_t, GroupActors> groups;  ///< what all of them share is kept in group 0
   std::shared_ptr<std::atomic<bool>> released;  ///< told that nobody waits for its return
 };
@@ -202,6 +203,7 @@ Result<void> prepare(Self self, bool read_tokenizer) {
   if (tokens || node.config.has(Role::kFrontend)) {
     ASSIGN_OR_RETURN(node.generation, load_generation_config(model));
     ASSIGN_OR_RETURN(node.sampling, sampling_defaults(node.generation, node.options.model));
+    ASSIGN_OR_RETURN(node.answers, answer_defaults(node.options));
   }
   return {};
 }
@@ -264,7 +266,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
   switch (what.role) {
     case Role::kFrontend: {
       ASSIGN_OR_RETURN(ServerConfig config,
-                       server_config(options, node.sampling, what.model, what.cache));
+                       server_config(options, node.sampling, node.answers, what.model, what.cache));
       if (what.port != 0) config.options.port = what.port;
       return ActorHandles{pointer(
           spawn_frontend(system, config, peers.one<RequestRouterActor>(Peer::kRequestRouter)))};

@@ -88,6 +88,7 @@ struct SupervisorState {
   StartOptions start;
   std::shared_ptr<EngineHandles> engine;
   SamplingDefaults sampling_defaults;
+  AnswerDefaults answer_defaults;
   std::unique_ptr<Supervision> core;  ///< null before Start
   Handles handles;
 
@@ -321,7 +322,8 @@ struct CommandRunner {
     if (!what.started.error) {
       EngineHandles& engine = *supervisor.engine;
       engine.request_defaults = request_defaults(supervisor.start.options,
-                                                 supervisor.sampling_defaults, what.started.model);
+                                                 supervisor.sampling_defaults,
+                                                 supervisor.answer_defaults, what.started.model);
       engine.router = get<RequestRouterActor>(what.router);
     }
     supervisor.record.http_port = what.started.port;
@@ -465,6 +467,7 @@ Result<void> begin(Self self) {
   const Options& options = supervisor.start.options;
   ASSIGN_OR_RETURN(const GenerationConfig generation, load_generation_config(options.model.model));
   ASSIGN_OR_RETURN(supervisor.sampling_defaults, sampling_defaults(generation, options.model));
+  ASSIGN_OR_RETURN(supervisor.answer_defaults, answer_defaults(options));
   ASSIGN_OR_RETURN(Topology topology, options_topology(options));
   const bool single_process = topology.nodes.size() == 1 && topology.nodes.front().name.empty();
   std::string identity;

@@ -251,6 +251,19 @@ void bind_options(OptionSet& set, Options& options) {
       .add("trust-request-chat-template", server.trust_request_chat_template,
            "accept chat templates in requests")
       .add("response-role", server.response_role, "role of generated messages")
+      .add("tool-call-parser", server.tool_call_parser,
+           "format of the model's tool calls: auto (by the chat template), none, or one of "
+           "hermes, llama3_json, llama4_pythonic, pythonic, mistral, qwen3_coder, deepseek_v3, "
+           "deepseek_v31, deepseek_v32, glm45, kimi_k2, granite, phi4_mini_json, functiongemma, "
+           "openai, minimax_m2, seed_oss, nemotron_json, jamba, internlm, lfm2")
+      .add("reasoning-parser", server.reasoning_parser,
+           "format of the model's reasoning: auto (by the chat template), none, or one of "
+           "deepseek_r1, deepseek_v3, qwen3, glm45, kimi_k2, minimax_m2, seed_oss, mistral, "
+           "granite, openai_gptoss")
+      .add("enable-auto-tool-choice", server.enable_auto_tool_choice,
+           "parse tool calls if a request has tools and does not force a call")
+      .add("exclude-tools-when-tool-choice-none", server.exclude_tools_when_tool_choice_none,
+           "tool_choice none hides the tools from the chat template")
       .add("resume", server.resume,
            "make streams resumable after a lost connection or a killed Frontend: GET "
            "/v1/streams/ID?starting_after=EVENT")

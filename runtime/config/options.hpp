@@ -92,6 +92,10 @@ struct ServerOptions {
   bool enable_force_include_usage = false;
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
+  std::string tool_call_parser = "auto";
+  std::string reasoning_parser = "auto";
+  bool enable_auto_tool_choice = true;
+  bool exclude_tools_when_tool_choice_none = false;
   bool resume = false;
   std::string resume_directory;  ///< empty: shared memory, by port
   std::int64_t resume_max_streams = 1024;

@@ -19,8 +19,6 @@ constexpr std::string_view kNoSwap = "preempted requests are recomputed, nothing
 constexpr std::string_view kNoMedia = "images and other media are not supported";
 constexpr std::string_view kNoGrammars = "structured output is not supported";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
-constexpr std::string_view kNoParsers =
-    "tool calls and reasoning are returned as text, there are no parsers";
 constexpr std::string_view kNoTls = "HTTPS is not supported, use a reverse proxy";
 constexpr std::string_view kNotOffered = "it is not supported";
 constexpr std::string_view kOwnConfig = "config.json determines it";
@@ -125,13 +123,10 @@ constexpr VllmOption kOptions[] = {
     {"guided-decoding-disable-additional-properties", kFlag, kNoGrammars},
     {"structured-outputs-config", kValue, kNoGrammars},
 
-    {"enable-auto-tool-choice", kRefused, kNoParsers},
-    {"tool-call-parser", kRefused, kNoParsers},
-    {"tool-parser-plugin", kRefused, kNoParsers},
-    {"tool-strict-level", kRefused, kNoParsers},
-    {"reasoning-parser", kRefused, kNoParsers},
-    {"reasoning-parser-plugin", kRefused, kNoParsers},
-    {"enable-reasoning", kRefused, kNoParsers},
+    {"tool-parser-plugin", kRefused, kNoCode},
+    {"tool-strict-level", kRefused, kNotOffered},
+    {"reasoning-parser-plugin", kRefused, kNoCode},
+    {"enable-reasoning", kFlag, "the reasoning parser follows from the chat template"},
     {"enable-lora", kRefused, kNoAdapters},
     {"lora-modules", kRefused, kNoAdapters},
     {"max-loras", kRefused, kNoAdapters},
@@ -155,7 +150,6 @@ constexpr VllmOption kOptions[] = {
     {"disable-sliding-window", kRefused, kOwnConfig},
     {"config-format", kRefused, kOwnConfig},
     {"default-chat-template-kwargs", kRefused, "requests set chat_template_kwargs"},
-    {"exclude-tools-when-tool-choice-none", kRefused, kNotOffered},
     {"logits-processors", kRefused, kNoCode},
     {"logits-processor-pattern", kRefused, kNoCode},
     {"scheduler-cls", kRefused, kNoCode},

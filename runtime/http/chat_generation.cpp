@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "runtime/http/generation.hpp"
 
@@ -14,21 +15,89 @@ class ChatGeneration final : public Generation {
                     .tokens_as_ids = request.return_tokens_as_token_ids}),
         role_(std::move(request.role)),
         echo_text_(std::move(request.echo_text)),
-        show_prompt_text_(request.return_prompt_text) {
+        show_prompt_text_(request.return_prompt_text),
+        answer_format_(std::move(request.answer)) {
+    const auto num_samples = static_cast<std::size_t>(request.params.n);
+    samples_.reserve(num_samples);
+    for (std::size_t i = 0; i < num_samples; ++i) samples_.emplace_back(answer_format_);
     std::vector<Prompt> prompts;
     prompts.push_back(std::move(request.prompt));
     submit(std::move(prompts), {this->head().id}, request, show_prompt_text_);
   }
 
  private:
+  /// The answer of a sample while it is generated.
+  struct ParsedSample {
+    explicit ParsedSample(const AnswerFormat& format) : parser(format) {}
+
+    AnswerParser parser;
+    /// Tokens and log-probabilities of text that the parser holds back: they are shown with it.
+    std::optional<CompletionOutput> held;
+  };
+
   void append_events(std::string& out, Part& part) override {
     if (!part.samples.front().begun) append_first_events(out, part);
     for (CompletionOutput& output : part.pending.outputs) {
       const std::optional<Usage> usage = continuous_usage(part, sample(part, output));
-      show_pieces(part, std::move(output), [&](const CompletionOutput& piece) {
-        if (!begin_event(out, part, piece.index, extent(piece))) return;
-        append_chat_event(out, head(), piece, format(), usage ? &*usage : nullptr);
+      show_pieces(part, std::move(output), [&](CompletionOutput piece) {
+        append_piece(out, part, std::move(piece), usage ? &*usage : nullptr);
       });
+    }
+  }
+
+  void append_piece(std::string& out, const Part& part, CompletionOutput piece,
+                    const Usage* usage) {
+    if (!answer_format_.is_parsed()) {
+      if (!begin_event(out, part, piece.index, extent(piece))) return;
+      ChatChoice choice;
+      choice.message.content = std::move(piece.text);
+      choice.output = std::move(piece);
+      return append_chat_event(out, head(), choice, format(), usage);
+    }
+    ParsedSample& sample = samples_[static_cast<std::size_t>(piece.index)];
+    const SamplePosition addition = extent(piece);
+    ChatChoice choice;
+    add(sample.parser.feed(piece.text), piece.index, choice.message);
+    if (piece.finish_reason) add(sample.parser.finish(), piece.index, choice.message);
+    const bool is_empty = choice.message.content.empty() && choice.message.tool_calls.empty();
+    const bool is_hidden = !answer_format_.include_reasoning && !choice.message.reasoning.empty();
+    if (is_hidden) choice.message.reasoning.clear();
+    if (is_empty && choice.message.reasoning.empty() && !piece.finish_reason) {
+      advance(part, piece.index, addition);
+      if (is_hidden) {
+        sample.held.reset();
+      } else if (sample.held) {
+        merge(*sample.held, std::move(piece));
+      } else {
+        sample.held = std::move(piece);
+      }
+      return;
+    }
+    const std::int32_t index = piece.index;
+    choice.output = std::exchange(sample.held, std::nullopt).value_or(CompletionOutput{});
+    choice.output.index = index;
+    merge(choice.output, std::move(piece));
+    // A client that resumes the stream has got what was held then.
+    if (!begin_event(out, part, index, addition)) return;
+    choice.ends_with_calls = sample.parser.has_calls();
+    append_chat_event(out, head(), choice, format(), usage);
+  }
+
+  /// Appends a delta to a message.
+  void add(AnswerDelta delta, std::int32_t index, ChatMessage& message) const {
+    message.reasoning += delta.reasoning;
+    message.content += delta.content;
+    for (ToolCallDelta& call : delta.tool_calls) {
+      if (call.name.empty() && !message.tool_calls.empty() &&
+          message.tool_calls.back().index == call.index) {
+        message.tool_calls.back().arguments += call.arguments;
+        continue;
+      }
+      ShownToolCall shown{.index = call.index};
+      if (!call.name.empty()) shown.id = call_id(answer_format_.tools, head().id, index, call);
+      shown.name = std::move(call.name);
+      shown.arguments = std::move(call.arguments);
+      message.tool_calls.push_back(std::move(shown));
     }
   }
 
@@ -44,10 +113,11 @@ class ChatGeneration final : public Generation {
                                usage ? &*usage : nullptr);
       }
       if (echo_text_.empty()) continue;
-      CompletionOutput echo;
-      echo.index = index;
-      echo.text = echo_text_;
-      if (begin_event(out, part, index, extent(echo)))
+      ChatChoice echo;
+      echo.output.index = index;
+      echo.output.text = echo_text_;
+      echo.message.content = echo_text_;
+      if (begin_event(out, part, index, extent(echo.output)))
         append_chat_event(out, head(), echo, {}, usage ? &*usage : nullptr);
     }
   }
@@ -55,10 +125,18 @@ class ChatGeneration final : public Generation {
   std::string final_json() override {
     Part& part = parts().front();
     ChatAnswer answer{.head = head(), .role = role_, .choices = {}, .usage = usage()};
-    answer.choices = std::move(part.pending.outputs);
+    for (CompletionOutput& output : part.pending.outputs) {
+      ChatChoice& choice = answer.choices.emplace_back();
+      ParsedSample& sample = samples_[static_cast<std::size_t>(output.index)];
+      choice.message.content = echo_text_;
+      add(sample.parser.feed(output.text), output.index, choice.message);
+      add(sample.parser.finish(), output.index, choice.message);
+      if (!answer_format_.include_reasoning) choice.message.reasoning.clear();
+      choice.ends_with_calls = sample.parser.has_calls();
+      choice.output = std::move(output);
+    }
     std::sort(answer.choices.begin(), answer.choices.end(),
-              [](const auto& a, const auto& b) { return a.index < b.index; });
-    for (CompletionOutput& output : answer.choices) output.text.insert(0, echo_text_);
+              [](const auto& a, const auto& b) { return a.output.index < b.output.index; });
     answer.prompt_token_ids = shown_prompt_ids(part);
     if (!part.prompt_logprobs.empty()) answer.prompt_logprobs = &part.prompt_logprobs;
     if (show_prompt_text_) answer.prompt_text = &part.prompt_text;
@@ -74,6 +152,8 @@ class ChatGeneration final : public Generation {
   const std::string role_;
   const std::string echo_text_;
   const bool show_prompt_text_;
+  const AnswerFormat answer_format_;
+  std::vector<ParsedSample> samples_;
 };
 
 }  // namespace

@@ -6,60 +6,85 @@
 namespace troupe {
 namespace {
 
-/// Tools are shown to the model through the template, and its calls are returned as text: a choice
-/// that would force a call is rejected.
-void check_tool_choice(const JsonFields& fields) {
+enum class ToolChoice : std::uint8_t { kNone, kAuto, kRequired, kFunction };
+
+/// The name of a function that must be called is written to `function`.
+ToolChoice read_tool_choice(const JsonFields& fields, std::string& function) {
+  const bool has_tools = fields.has("tools");
   const auto must_have_tools = [&] {
-    if (!fields.has("tools")) {
-      fields.wrong_value("tool_choice", "tool_choice needs tools");
-      return false;
-    }
-    return true;
-  };
-  const auto refuse = [&](const std::string& what) {
-    fields.fail({ErrorCode::kUnsupported,
-                 "tool_choice " + what + " is not supported by this server, use none or auto",
-                 "tool_choice"});
+    if (!has_tools) fields.wrong_value("tool_choice", "tool_choice needs tools");
   };
   switch (fields.kind("tool_choice")) {
     case JsonKind::kAbsent:
     case JsonKind::kNull:
-      return;
+      return has_tools ? ToolChoice::kAuto : ToolChoice::kNone;
     case JsonKind::kString: {
       const std::string choice = *fields.text("tool_choice");
-      if (choice == "none") return;
+      if (choice == "none") return ToolChoice::kNone;
       if (choice != "auto" && choice != "required") {
         fields.wrong_value("tool_choice",
                            "tool_choice must be none, auto, required or a named function");
-      } else if (must_have_tools() && choice == "required") {
-        refuse(choice);
+        return ToolChoice::kNone;
       }
-      return;
+      must_have_tools();
+      return choice == "auto" ? ToolChoice::kAuto : ToolChoice::kRequired;
     }
     case JsonKind::kObject: {
-      const std::optional<JsonFields> function = fields.object("tool_choice")->object("function");
-      const auto name = function ? function->text("name") : std::nullopt;
+      const std::optional<JsonFields> object = fields.object("tool_choice")->object("function");
+      const auto name = object ? object->text("name") : std::nullopt;
       if (!name) {
         fields.wrong_value(
             "tool_choice",
             R"(tool_choice must have the form {"type":"function","function":{"name":...}})");
-        return;
+        return ToolChoice::kNone;
       }
-      if (!must_have_tools()) return;
+      must_have_tools();
       bool known = false;
       fields.each_object("tools", [&](const JsonFields& tool) {
         const std::optional<JsonFields> candidate = tool.object("function");
         known |= candidate && candidate->text("name") == name;
       });
-      if (known) {
-        refuse("of a named function");
-      } else {
+      if (has_tools && !known)
         fields.wrong_value("tool_choice", "tool_choice names a function that is not in tools");
-      }
-      return;
+      function = *name;
+      return ToolChoice::kFunction;
     }
     default:
       fields.wrong_form("tool_choice", "a string or an object");
+      return ToolChoice::kNone;
+  }
+}
+
+/// Sets how the answer is parsed, and what follows from it for the prompt and for sampling.
+void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults,
+                        ChatRequest& request) {
+  AnswerFormat& answer = request.answer;
+  answer.include_reasoning = fields.boolean("include_reasoning").value_or(true);
+  answer.parallel_tool_calls = fields.boolean("parallel_tool_calls").value_or(true);
+  answer.reasoning = defaults.answers.reasoning;
+  if (answer.reasoning && !answer.reasoning->switch_variable.empty()) {
+    const std::optional<JsonFields> kwargs = fields.object("chat_template_kwargs");
+    const bool is_on = (kwargs ? kwargs->boolean(answer.reasoning->switch_variable) : std::nullopt)
+                           .value_or(!answer.reasoning->is_off_by_default);
+    if (!is_on) answer.reasoning.reset();
+  }
+  std::string function;
+  const ToolChoice choice = read_tool_choice(fields, function);
+  if (!fields.result().ok()) return;
+  if (choice == ToolChoice::kNone) {
+    if (defaults.answers.exclude_tools_for_none) request.prompt.tools_json.clear();
+  } else {
+    auto declarations = ToolDeclarations::parse(request.prompt.tools_json);
+    if (!declarations.ok()) return fields.fail(declarations.error());
+    answer.declarations = std::make_shared<const ToolDeclarations>(std::move(declarations).value());
+    answer.tools = defaults.answers.tools;
+  }
+  if (choice == ToolChoice::kRequired || choice == ToolChoice::kFunction)
+    return fields.fail(unsupported("tool_choice", "a tool_choice that forces a call"));
+  // Markers that are special tokens must be seen.
+  if ((answer.tools != nullptr && answer.tools->has_special_tokens) ||
+      (answer.reasoning && answer.reasoning->has_special_tokens)) {
+    request.params.skip_special_tokens = false;
   }
 }
 
@@ -93,12 +118,8 @@ Result<ChatRequest> parse_chat_request(std::string_view body, const ServerDefaul
   read_generation_fields(fields, defaults, request);
   LastMessage last;
   request.prompt = read_chat_prompt(fields, defaults, last);
-  check_tool_choice(fields);
+  read_answer_format(fields, defaults, request);
   read_logprobs(fields, defaults, request);
-  if (!fields.boolean("parallel_tool_calls").value_or(true) && fields.has("tools"))
-    fields.fail(unsupported("parallel_tool_calls", "parallel_tool_calls false"));
-  if (!fields.boolean("include_reasoning").value_or(true))
-    fields.fail(unsupported("include_reasoning", "include_reasoning false"));
   request.return_prompt_text = fields.boolean("return_prompt_text").value_or(false);
 
   const Interval allowed = {1, kAnyInt32.max};

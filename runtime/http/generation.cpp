@@ -31,27 +31,30 @@ std::int64_t num_bytes(const CompletionOutput& output) {
   return static_cast<std::int64_t>(size);
 }
 
-/// Merges a later output of a request into an earlier one that has not been sent: new text is
-/// appended, states are replaced.
-void merge(std::vector<CompletionOutput>& into, std::vector<CompletionOutput>&& from) {
+/// Merges later outputs of a request into earlier ones that have not been sent.
+void merge_all(std::vector<CompletionOutput>& into, std::vector<CompletionOutput>&& from) {
   for (CompletionOutput& output : from) {
     const auto same = std::find_if(into.begin(), into.end(), [&](const CompletionOutput& known) {
       return known.index == output.index;
     });
     if (same == into.end()) {
       into.push_back(std::move(output));
-      continue;
+    } else {
+      merge(*same, std::move(output));
     }
-    same->text += output.text;
-    append(same->token_ids, std::move(output.token_ids));
-    append(same->logprobs, std::move(output.logprobs));
-    same->cumulative_logprob = output.cumulative_logprob;
-    same->finish_reason = output.finish_reason;
-    same->stop_reason = std::move(output.stop_reason);
   }
 }
 
 }  // namespace
+
+void merge(CompletionOutput& into, CompletionOutput&& from) {
+  into.text += from.text;
+  append(into.token_ids, std::move(from.token_ids));
+  append(into.logprobs, std::move(from.logprobs));
+  into.cumulative_logprob = from.cumulative_logprob;
+  into.finish_reason = from.finish_reason;
+  into.stop_reason = std::move(from.stop_reason);
+}
 
 Generation::Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
                        std::string id, ChoiceFormat format)
@@ -74,6 +77,7 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
       body_bytes_(fields.body_bytes),
       resumable_(fields.resumable) {
   if (resumable_) shown_.samples.resize(resumable_->after.samples.size());
+  advanced_.resize(shown_.samples.size());
 }
 
 Generation::~Generation() {
@@ -156,7 +160,7 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
                              "fewer samples, tokens or log-probabilities",
                          stream_ ? "" : "n"));
   }
-  merge(part->pending.outputs, std::move(output.outputs));
+  merge_all(part->pending.outputs, std::move(output.outputs));
   part->has_pending = true;
   if (output.finished) retire(*part);
   if (stream_) {
@@ -297,20 +301,26 @@ void Generation::append_last_usage() {
   append_usage_event(events_, head_, stream_object(), usage());
 }
 
-SamplePosition& Generation::position_of(const Part& part, std::int32_t index) {
+std::size_t Generation::sample_of(const Part& part, std::int32_t index) const {
   const std::int32_t sample = part.index * num_samples_ + index;
-  return shown_.samples[static_cast<std::size_t>(sample)];
+  return static_cast<std::size_t>(sample);
+}
+
+void Generation::advance(const Part& part, std::int32_t index, const SamplePosition& addition) {
+  if (!resumable_) return;
+  SamplePosition& position = advanced_[sample_of(part, index)];
+  position.begun = true;
+  position.num_tokens += addition.num_tokens;
+  position.num_bytes += addition.num_bytes;
+  position.finished |= addition.finished;
 }
 
 bool Generation::begin_event(std::string& out, const Part& part, std::int32_t index,
                              const SamplePosition& addition) {
   if (!resumable_) return true;
-  SamplePosition& position = position_of(part, index);
-  position.begun = true;
-  position.num_tokens += addition.num_tokens;
-  position.num_bytes += addition.num_bytes;
-  position.finished |= addition.finished;
-  const auto sample = static_cast<std::size_t>(&position - shown_.samples.data());
+  advance(part, index, addition);
+  const std::size_t sample = sample_of(part, index);
+  const SamplePosition& position = shown_.samples[sample] = advanced_[sample];
   if (position.is_within(resumable_->after.samples[sample])) return false;
   append_event_id(out, to_text(shown_));
   return true;
@@ -320,8 +330,8 @@ bool Generation::begin_event(std::string& out, const Part& part, std::int32_t in
 std::optional<CompletionOutput> Generation::split_known(const Part& part,
                                                         CompletionOutput& output) {
   if (!resumable_) return std::nullopt;
-  const SamplePosition& before = position_of(part, output.index);
-  const auto sample = static_cast<std::size_t>(&before - shown_.samples.data());
+  const std::size_t sample = sample_of(part, output.index);
+  const SamplePosition& before = advanced_[sample];
   const SamplePosition& known = resumable_->after.samples[sample];
   const auto num_known = [](std::size_t has, std::size_t shown, std::size_t size) {
     return std::min(has > shown ? has - shown : 0, size);

@@ -66,8 +66,10 @@ class Generation : public Exchange {
   virtual std::string final_json() = 0;
   [[nodiscard]] virtual std::string_view stream_object() const = 0;
 
-  /// Adds to the position of a sample; returns false if the client already has all of it, otherwise
-  /// begins an event for it.
+  /// Adds output to a sample that its next event will show.
+  void advance(const Part& part, std::int32_t index, const SamplePosition& addition);
+  /// Adds output to a sample and shows it; returns false if the client already has all of it,
+  /// otherwise begins an event for it.
   bool begin_event(std::string& out, const Part& part, std::int32_t index,
                    const SamplePosition& addition);
   /// Calls show(output) or, if the client has the beginning of the output, show(beginning) and
@@ -87,7 +89,8 @@ class Generation : public Exchange {
   [[nodiscard]] std::vector<Part>& parts() noexcept { return parts_; }
 
  private:
-  [[nodiscard]] SamplePosition& position_of(const Part& part, std::int32_t index);
+  /// The index in a StreamPosition.
+  [[nodiscard]] std::size_t sample_of(const Part& part, std::int32_t index) const;
   [[nodiscard]] std::optional<CompletionOutput> split_known(const Part& part,
                                                             CompletionOutput& output);
   void observe(Part& part, const RequestOutput& output, std::uint32_t engine);
@@ -112,7 +115,8 @@ class Generation : public Exchange {
   const std::size_t body_bytes_;
   /// Null: events have no ids, and positions are not tracked.
   const std::shared_ptr<const ResumableStream> resumable_;
-  StreamPosition shown_;
+  StreamPosition shown_;                  ///< by events
+  std::vector<SamplePosition> advanced_;  ///< by sample: shown, or held back until the next event
   std::vector<Part> parts_;
   std::size_t num_live_ = 0;            ///< parts not yet retired
   std::int64_t num_pending_bytes_ = 0;  ///< of all parts, approximate
@@ -123,6 +127,10 @@ class Generation : public Exchange {
   bool done_ = false;   ///< the response is complete
   std::string events_;  ///< reused by flush
 };
+
+/// Appends a later output of a sample to an earlier one: text, tokens and log-probabilities add up,
+/// states are replaced.
+void merge(CompletionOutput& into, CompletionOutput&& from);
 
 /// The amount that an output adds to its sample.
 [[nodiscard]] inline SamplePosition extent(const CompletionOutput& output) {

@@ -19,6 +19,7 @@
 #include "messages/sampling_params.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/http/stream_position.hpp"
+#include "runtime/tool_parsers/answer_parser.hpp"
 
 namespace troupe {
 
@@ -47,6 +48,13 @@ struct RequestSizeLimits {
   std::int64_t max_answer_bytes = 64 << 20;  ///< unread bytes of a response
 };
 
+/// How answers are parsed, unless a request decides otherwise.
+struct AnswerDefaults {
+  const ToolFormat* tools = nullptr;  ///< null: calls are text, unless they are forced
+  std::optional<ReasoningFormat> reasoning;
+  bool exclude_tools_for_none = false;  ///< tool_choice none hides the tools
+};
+
 /// Limits and defaults for requests.
 struct ServerDefaults {
   SamplingDefaults sampling;
@@ -59,6 +67,7 @@ struct ServerDefaults {
   RequestLimits limits;  ///< a request can only shorten them
   bool trust_request_chat_template = false;
   std::string response_role = "assistant";
+  AnswerDefaults answers;
 };
 
 struct StreamOptions {
@@ -106,6 +115,7 @@ struct ChatRequest : GenerationFields {
   std::string role;       ///< of the response
   std::string echo_text;  ///< with echo: the last message, if it has the response's role
   bool return_prompt_text = false;
+  AnswerFormat answer;
   std::int32_t top_logprobs = 0;  ///< alternatives listed per token, if params.logprobs is set
 };
 

@@ -34,9 +34,12 @@ void append_optional_text(std::string& json, const std::string* text) {
   }
 }
 
-void append_finish(std::string& json, const CompletionOutput& output) {
+void append_finish(std::string& json, const CompletionOutput& output,
+                   bool ends_with_calls = false) {
   json += ",\"finish_reason\":";
-  if (output.finish_reason) {
+  if (output.finish_reason == FinishReason::kStop && ends_with_calls) {
+    json += "\"tool_calls\"";
+  } else if (output.finish_reason) {
     append_json_string(json, to_string(*output.finish_reason));
   } else {
     json += "null";
@@ -299,28 +302,107 @@ void append_completion_event(std::string& out, const AnswerHead& head,
   out += "}\n\n";
 }
 
+namespace {
+
+/// Also under the name that vLLM had for it before.
+void append_reasoning(std::string& json, const std::string& reasoning) {
+  json += "\"reasoning\":";
+  append_json_string(json, reasoning);
+  json += ",\"reasoning_content\":";
+  append_json_string(json, reasoning);
+}
+
+/// `whole`: of a response, not of an event.
+void append_tool_calls(std::string& json, const std::vector<ShownToolCall>& calls, bool whole) {
+  json += "\"tool_calls\":";
+  append_json_array(json, calls, [&](std::string& out, const ShownToolCall& call) {
+    out += '{';
+    if (!call.id.empty()) {
+      out += "\"id\":";
+      append_json_string(out, call.id);
+      out += ",\"type\":\"function\",";
+    }
+    if (!whole) {
+      out += "\"index\":";
+      append_json_integer(out, call.index);
+      out += ',';
+    }
+    out += "\"function\":{";
+    if (!call.name.empty()) {
+      out += "\"name\":";
+      append_json_string(out, call.name);
+      out += ',';
+    }
+    out += "\"arguments\":";
+    append_json_string(out, call.arguments);
+    out += "}}";
+  });
+}
+
+void append_chat_message(std::string& out, const ChatMessage& message) {
+  out += ",\"content\":";
+  // Content that is missing beside something else is null.
+  if (message.content.empty() && (!message.tool_calls.empty() || !message.reasoning.empty())) {
+    out += "null";
+  } else {
+    append_json_string(out, message.content);
+  }
+  out += ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,";
+  if (!message.tool_calls.empty()) {
+    append_tool_calls(out, message.tool_calls, true);
+    out += ',';
+  }
+  if (message.reasoning.empty()) {
+    out += "\"reasoning\":null";
+  } else {
+    append_reasoning(out, message.reasoning);
+  }
+}
+
+/// At least one field.
+void append_chat_delta(std::string& out, const ChatMessage& message) {
+  out += '{';
+  if (!message.reasoning.empty()) append_reasoning(out, message.reasoning);
+  if (!message.content.empty() || (message.reasoning.empty() && message.tool_calls.empty())) {
+    if (!message.reasoning.empty()) out += ',';
+    out += "\"content\":";
+    append_json_string(out, message.content);
+  }
+  if (!message.tool_calls.empty()) {
+    if (out.back() != '{') out += ',';
+    append_tool_calls(out, message.tool_calls, false);
+  }
+  out += '}';
+}
+
+std::size_t num_bytes(const ChatMessage& message) {
+  std::size_t size = 2 * message.reasoning.size() + message.content.size();
+  for (const ShownToolCall& call : message.tool_calls) size += call.arguments.size();
+  return size;
+}
+
+}  // namespace
+
 std::string chat_json(const ChatAnswer& answer, const ChoiceFormat& format) {
   std::string json;
   json.reserve(num_text_bytes(answer.choices,
-                              [](const CompletionOutput& output) { return output.text.size(); }));
+                              [](const ChatChoice& choice) { return num_bytes(choice.message); }));
   append_head(json, answer.head, kChatObject);
   json += ",\"choices\":";
-  append_json_array(json, answer.choices, [&](std::string& out, const CompletionOutput& output) {
+  append_json_array(json, answer.choices, [&](std::string& out, const ChatChoice& choice) {
+    const CompletionOutput& output = choice.output;
     out += "{\"index\":";
     append_json_integer(out, output.index);
     out += ",\"message\":{\"role\":";
     append_json_string(out, answer.role);
-    out += ",\"content\":";
-    append_json_string(out, output.text);
-    out +=
-        ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,"
-        "\"reasoning\":null},\"logprobs\":";
+    append_chat_message(out, choice.message);
+    out += "},\"logprobs\":";
     if (format.num_logprobs) {
       append_chat_logprobs(out, output.logprobs, format);
     } else {
       out += "null";
     }
-    append_finish(out, output);
+    append_finish(out, output, choice.ends_with_calls);
     append_stop_reason(out, output.stop_reason);
     out += ",\"token_ids\":";
     append_tokens(out, shown_ids(output, format));
@@ -355,21 +437,22 @@ void append_chat_role_event(std::string& out, const AnswerHead& head, std::int32
   out += "}\n\n";
 }
 
-void append_chat_event(std::string& out, const AnswerHead& head, const CompletionOutput& output,
+void append_chat_event(std::string& out, const AnswerHead& head, const ChatChoice& choice,
                        const ChoiceFormat& format, const Usage* usage) {
+  const CompletionOutput& output = choice.output;
   out += "data: ";
   append_head(out, head, kChatChunkObject);
   out += ",\"choices\":[{\"index\":";
   append_json_integer(out, output.index);
-  out += ",\"delta\":{\"content\":";
-  append_json_string(out, output.text);
-  out += "},\"logprobs\":";
+  out += ",\"delta\":";
+  append_chat_delta(out, choice.message);
+  out += ",\"logprobs\":";
   if (format.num_logprobs && !output.logprobs.empty()) {
     append_chat_logprobs(out, output.logprobs, format);
   } else {
     out += "null";
   }
-  append_finish(out, output);
+  append_finish(out, output, choice.ends_with_calls);
   if (output.finish_reason) append_stop_reason(out, output.stop_reason);
   out += ",\"token_ids\":";
   append_tokens(out, shown_ids(output, format));

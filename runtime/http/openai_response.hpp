@@ -57,10 +57,32 @@ void append_completion_event(std::string& out, const AnswerHead& head,
                              const CompletionChoice& choice, const ChoiceFormat& format,
                              const Usage* usage);
 
+/// A tool call, or a part of one: `id` and `name` with the first part only.
+struct ShownToolCall {
+  std::int32_t index = 0;
+  std::string id;
+  std::string name;
+  std::string arguments;
+};
+
+/// What the text of a sample says.
+struct ChatMessage {
+  std::string reasoning;
+  std::string content;  ///< includes the echoed message, if requested
+  std::vector<ShownToolCall> tool_calls;
+};
+
+/// One sample of a chat. The text of `output` is in `message`.
+struct ChatChoice {
+  CompletionOutput output;
+  ChatMessage message;
+  bool ends_with_calls = false;  ///< the finish reason "stop" is "tool_calls"
+};
+
 struct ChatAnswer {
   AnswerHead head;
   std::string role;
-  std::vector<CompletionOutput> choices;  ///< texts include the echoed message, if requested
+  std::vector<ChatChoice> choices;
   Usage usage;
   const std::vector<TokenId>* prompt_token_ids = nullptr;
   const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;
@@ -71,7 +93,8 @@ struct ChatAnswer {
 void append_chat_role_event(std::string& out, const AnswerHead& head, std::int32_t index,
                             std::string_view role, const std::vector<TokenId>* prompt_token_ids,
                             const std::string* prompt_text, const Usage* usage);
-void append_chat_event(std::string& out, const AnswerHead& head, const CompletionOutput& output,
+/// `choice.message`: what this event adds.
+void append_chat_event(std::string& out, const AnswerHead& head, const ChatChoice& choice,
                        const ChoiceFormat& format, const Usage* usage);
 
 /// The event with usage only, which ends a stream that requests it. `object` is the stream's.

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "runtime/base/hash.hpp"
+
 namespace troupe {
 
 const ToolFormat& json_tool_format() {
@@ -9,10 +11,20 @@ const ToolFormat& json_tool_format() {
   return format;
 }
 
+std::string call_id(const ToolFormat* format, std::string_view response_id, std::int32_t sample,
+                    const ToolCallDelta& call) {
+  const CallIds ids = format == nullptr ? CallIds::kOpenAi : format->ids;
+  if (ids == CallIds::kNumbered) {
+    const std::string number = call.model_id.empty() ? std::to_string(call.index) : call.model_id;
+    return "functions." + call.name + ":" + number;
+  }
+  const std::string digits = to_hex(xxh3_128(
+      std::string(response_id) + "/" + std::to_string(sample) + "/" + std::to_string(call.index)));
+  return ids == CallIds::kNine ? digits.substr(0, 9) : "chatcmpl-tool-" + digits.substr(0, 16);
+}
+
 AnswerParser::AnswerParser(const AnswerFormat& format)
-    : include_reasoning_(format.include_reasoning),
-      parallel_tool_calls_(format.parallel_tool_calls),
-      forced_function_(format.forced_function) {
+    : parallel_tool_calls_(format.parallel_tool_calls), forced_function_(format.forced_function) {
   if (format.reasoning) reasoning_.emplace(*format.reasoning);
   if (format.tools != nullptr) tools_.emplace(*format.tools, format.declarations);
 }
@@ -25,7 +37,6 @@ AnswerDelta AnswerParser::feed(std::string_view text) {
   }
   std::string rest;
   reasoning_->feed(text, delta.reasoning, rest);
-  if (!include_reasoning_) delta.reasoning.clear();
   answer(rest, false, delta);
   return delta;
 }
@@ -34,7 +45,6 @@ AnswerDelta AnswerParser::finish() {
   AnswerDelta delta;
   std::string rest;
   if (reasoning_) reasoning_->finish(delta.reasoning, rest);
-  if (!include_reasoning_) delta.reasoning.clear();
   answer(rest, true, delta);
   return delta;
 }

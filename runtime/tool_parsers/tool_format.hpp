@@ -1,11 +1,19 @@
 #pragma once
 // How families of models write tool calls in their answers.
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <vector>
 
 namespace troupe {
+
+/// How the ids of calls look; templates of some models accept only their own.
+enum class CallIds : std::uint8_t {
+  kOpenAi,   ///< chatcmpl-tool-<16 hexadecimal digits>
+  kNine,     ///< 9 letters and digits
+  kNumbered  ///< functions.<name>:<number>
+};
 
 /// A format is a list of patterns for one call, tried in order. A pattern is literal text with
 /// placeholders; whitespace in it stands for any whitespace, also none, and literals after the
@@ -30,6 +38,7 @@ struct ToolFormat {
   std::vector<std::string_view> markers = {};
   /// May stand between two calls.
   std::string_view separator = {};
+  CallIds ids = CallIds::kOpenAi;
   /// Its markers are special tokens in the vocabularies of its models.
   bool has_special_tokens = false;
   /// A chat template that contains all texts of one of these rows renders calls in this format.

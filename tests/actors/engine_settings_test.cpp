@@ -21,7 +21,7 @@ struct Setup {
     options.server.resume = true;
   }
   [[nodiscard]] std::string engine_name() const {
-    return server_config(options, sampling, model, {}).value().service.engine_name;
+    return server_config(options, sampling, {}, model, {}).value().service.engine_name;
   }
 };
 
@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(steps_overlap_unless_their_drafts_are_looked_up) {
 BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
   Setup setup;
   setup.options.model.chat_template = "no-such-template";
-  const auto config = server_config(setup.options, setup.sampling, setup.model, {});
+  const auto config = server_config(setup.options, setup.sampling, {}, setup.model, {});
   BOOST_REQUIRE(!config.ok());
   BOOST_TEST(config.error().message.find("no-such-template") != std::string::npos);
 }

@@ -293,9 +293,6 @@ constexpr BadField kBadChatFields[] = {
     {R"("mm_processor_kwargs":{})", "mm_processor_kwargs", kNotOffered},
     {R"("tools":[{"function":{"name":"f","strict":true}}])", "tools", kNotOffered},
     {R"("tools":[{"type":"custom","custom":{"name":"f"}}])", "tools", kNotOffered},
-    {R"("tools":[{"function":{"name":"f"}}],"parallel_tool_calls":false)", "parallel_tool_calls",
-     kNotOffered},
-    {R"("include_reasoning":false)", "include_reasoning", kNotOffered},
 };
 
 constexpr const char* kNotJson[] = {

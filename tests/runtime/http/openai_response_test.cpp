@@ -87,10 +87,14 @@ BOOST_AUTO_TEST_CASE(a_completion_event_is_one_line_of_json) {
              out);
 }
 
+ChatChoice chat(const std::string& text) {
+  return {.output = sample(text), .message = {.reasoning = {}, .content = text, .tool_calls = {}}};
+}
+
 BOOST_AUTO_TEST_CASE(a_chat_answer_has_every_key_in_order) {
   const ChatAnswer answer{.head = kHead,
                           .role = "assistant",
-                          .choices = {sample("hi")},
+                          .choices = {chat("hi")},
                           .usage = {.num_prompt_tokens = 3,
                                     .num_completion_tokens = 2,
                                     .show_details = true,
@@ -109,9 +113,32 @@ BOOST_AUTO_TEST_CASE(a_chat_answer_has_every_key_in_order) {
       R"("kv_transfer_params":null,"ec_transfer_params":null,"metrics":null})");
 }
 
+BOOST_AUTO_TEST_CASE(tool_calls_and_reasoning_stand_beside_the_content) {
+  ChatChoice choice = chat("");
+  choice.message.reasoning = "hm";
+  choice.message.tool_calls = {{.index = 0, .id = "call-1", .name = "f", .arguments = "{}"}};
+  choice.ends_with_calls = true;
+  const std::string json =
+      chat_json({.head = kHead, .role = "assistant", .choices = {choice}, .usage = {}}, {});
+  BOOST_TEST(
+      json.find(R"("content":null,"refusal":null,"annotations":null,"audio":null,)"
+                R"("function_call":null,"tool_calls":[{"id":"call-1","type":"function",)"
+                R"("function":{"name":"f","arguments":"{}"}}],"reasoning":"hm",)"
+                R"("reasoning_content":"hm"},"logprobs":null,"finish_reason":"tool_calls")") !=
+          std::string::npos,
+      json);
+  std::string out;
+  choice.message.tool_calls.push_back({.index = 1, .id = {}, .name = {}, .arguments = "{\"a"});
+  append_chat_event(out, kHead, choice, {}, nullptr);
+  BOOST_TEST(out.find(R"("delta":{"reasoning":"hm","reasoning_content":"hm","tool_calls":[)"
+                      R"({"id":"call-1","type":"function","index":0,"function":{"name":"f",)"
+                      R"("arguments":"{}"}},{"index":1,"function":{"arguments":"{\"a"}}]},)") !=
+                 std::string::npos,
+             out);
+}
+
 BOOST_AUTO_TEST_CASE(chat_logprobs_list_as_many_alternatives_as_were_asked_for) {
-  const ChatAnswer answer{
-      .head = kHead, .role = "assistant", .choices = {sample("é!")}, .usage = {}};
+  const ChatAnswer answer{.head = kHead, .role = "assistant", .choices = {chat("é!")}, .usage = {}};
   const std::string json = chat_json(answer, {.num_logprobs = 1});
   BOOST_TEST(json.find(R"("logprobs":{"content":[{"token":"é","logprob":-0.5,"bytes":[195,169],)"
                        R"("top_logprobs":[{"token":"é","logprob":-0.5,"bytes":[195,169]}]},)"
@@ -131,16 +158,16 @@ BOOST_AUTO_TEST_CASE(chat_events_begin_with_the_role_and_end_with_the_reason) {
                     R"("prompt_text":null})"
                     "\n\n");
   out.clear();
-  CompletionOutput output;
-  output.text = "hi";
-  append_chat_event(out, kHead, output, {}, nullptr);
+  ChatChoice choice;
+  choice.message.content = "hi";
+  append_chat_event(out, kHead, choice, {}, nullptr);
   BOOST_TEST(out == R"(data: {"id":"x-1","object":"chat.completion.chunk","created":7,"model":"m",)"
                     R"("choices":[{"index":0,"delta":{"content":"hi"},"logprobs":null,)"
                     R"("finish_reason":null,"token_ids":null}]})"
                     "\n\n");
   out.clear();
-  output.finish_reason = FinishReason::kStop;
-  append_chat_event(out, kHead, output, {}, nullptr);
+  choice.output.finish_reason = FinishReason::kStop;
+  append_chat_event(out, kHead, choice, {}, nullptr);
   BOOST_TEST(out.find(R"("finish_reason":"stop","stop_reason":null,"token_ids":null}]})") !=
              std::string::npos);
   out.clear();

@@ -32,6 +32,8 @@ std::vector<Event> events_of(const std::string& bytes) {
 /// What a client makes of a stream, sample by sample.
 struct Joined {
   std::string text;
+  std::string reasoning;
+  std::string calls;  ///< ids, names and arguments, by index
   std::string tokens;
   std::string offsets;
   std::string roles;
@@ -58,6 +60,16 @@ void join(Answer& result, const Event& event) {
     std::string_view text;
     if (choice["text"].get(text) == simdjson::SUCCESS) sample.text += text;
     if (choice["delta"]["content"].get(text) == simdjson::SUCCESS) sample.text += text;
+    if (choice["delta"]["reasoning"].get(text) == simdjson::SUCCESS) sample.reasoning += text;
+    simdjson::dom::array calls;
+    if (choice["delta"]["tool_calls"].get(calls) == simdjson::SUCCESS) {
+      for (const simdjson::dom::element call : calls) {
+        if (call["id"].get(text) == simdjson::SUCCESS)
+          sample.calls.append("\n").append(text).append(
+              call["function"]["name"].get_string().value());
+        sample.calls += call["function"]["arguments"].get_string().value();
+      }
+    }
     if (choice["delta"]["role"].get(text) == simdjson::SUCCESS) sample.roles += text;
     if (choice["finish_reason"].get(text) == simdjson::SUCCESS) sample.finish += text;
     const auto append = [](std::string& to,
@@ -148,16 +160,18 @@ struct Fixture {
   }
 };
 
+using Texts = std::vector<std::string>;  ///< by token
+const Texts kPlainTexts = {"a", "", "\u00e4\u4e2d", "bc", "d"};
+
 /// Outputs of two samples, token by token; some tokens have no text, some text has several bytes.
-std::vector<RequestOutput> outputs_of(RequestId id) {
+std::vector<RequestOutput> outputs_of(RequestId id, const Texts& texts) {
   std::vector<RequestOutput> outputs;
-  const std::vector<std::string> texts = {"a", "", "\u00e4\u4e2d", "bc", "d"};
   for (std::size_t i = 0; i < texts.size(); ++i) {
     for (const std::int32_t index : {1, 0}) {
       const auto token = static_cast<TokenId>(10 * static_cast<std::int32_t>(i) + index);
       const bool last = i + 1 == texts.size();
       RequestOutput output = text_output(
-          id, texts[i], {token}, last ? std::optional(FinishReason::kLength) : std::nullopt, index);
+          id, texts[i], {token}, last ? std::optional(FinishReason::kStop) : std::nullopt, index);
       output.outputs[0].logprobs = {{{token, -1, 1, texts[i]}}};
       output.finished = last && index == 0;
       if (i == 0) output.prompt_token_ids = {7, 8};
@@ -168,11 +182,13 @@ std::vector<RequestOutput> outputs_of(RequestId id) {
   return outputs;
 }
 
-void check_all_resumptions(Fixture& f, const std::string& path, const std::string& body) {
+/// Returns the first sample.
+Joined check_all_resumptions(Fixture& f, const std::string& path, const std::string& body,
+                             const Texts& texts = kPlainTexts) {
   f.post(path, body);
   const GenerateRequest request = f.last();
   std::string bytes;
-  for (RequestOutput& output : outputs_of(request.id)) bytes += f.deliver(std::move(output));
+  for (RequestOutput& output : outputs_of(request.id, texts)) bytes += f.deliver(std::move(output));
   const std::vector<Event> events = events_of(bytes);
   BOOST_REQUIRE(events.size() > 10u);
   const std::string id = id_of(bytes);
@@ -192,7 +208,7 @@ void check_all_resumptions(Fixture& f, const std::string& path, const std::strin
     same.id = request.id;
     BOOST_TEST((same == request));
     std::string rest;
-    for (RequestOutput& output : outputs_of(again.id)) rest += f.deliver(std::move(output));
+    for (RequestOutput& output : outputs_of(again.id, texts)) rest += f.deliver(std::move(output));
     // Token by token as before: the very same events.
     const std::vector<Event> expected(events.begin() + static_cast<std::ptrdiff_t>(last) + 1,
                                       events.end());
@@ -202,7 +218,7 @@ void check_all_resumptions(Fixture& f, const std::string& path, const std::strin
     BOOST_TEST(f.get(target) == "");
     again = f.last();
     RequestOutput all;
-    for (RequestOutput& output : outputs_of(again.id)) {
+    for (RequestOutput& output : outputs_of(again.id, texts)) {
       if (all.outputs.size() < 2) {
         auto merged = std::move(all.outputs);
         all = output;
@@ -222,6 +238,7 @@ void check_all_resumptions(Fixture& f, const std::string& path, const std::strin
     for (const Event& event : events_of(f.deliver(std::move(all)))) join(joined, event);
     BOOST_TEST((joined == whole), events[last].id);
   }
+  return whole.samples[0];
 }
 
 BOOST_FIXTURE_TEST_SUITE(resume, Fixture)
@@ -244,6 +261,25 @@ BOOST_AUTO_TEST_CASE(a_chat_can_be_resumed_after_any_of_its_events) {
       R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"so"}],"n":2,)"
       R"("temperature":1,"stream":true,"echo":true,"add_generation_prompt":false,)"
       R"("return_token_ids":true,"stream_options":{"include_usage":true}})");
+}
+
+BOOST_AUTO_TEST_CASE(reasoning_and_tool_calls_can_be_resumed_after_any_of_their_events) {
+  config.defaults.answers.tools = find_tool_format("hermes");
+  config.defaults.answers.reasoning = *find_reasoning_format("deepseek_r1");
+  restart();
+  const Joined sample = check_all_resumptions(
+      *this, "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"q"}],"n":2,"temperature":1,"stream":true,)"
+      R"("tools":[{"type":"function","function":{"name":"f"}}],"logprobs":true,)"
+      R"("return_token_ids":true,"stream_options":{"include_usage":true}})",
+      {"Hm", ".", "</thi", "nk>", "\n", "Yes", ".\n", "<", "tool_", "call>", "\n{", "\"name\": \"f",
+       "\", \"argu", "ments\"", ": {\"\u00e4\"", ": 1", "}}", "\n</tool", "_call>"});
+  BOOST_TEST(sample.reasoning == "Hm.");
+  BOOST_TEST(sample.text == "\nYes.\n");
+  BOOST_TEST(sample.calls.starts_with("\nchatcmpl-tool-"));
+  BOOST_TEST(sample.calls.ends_with("f{\"\u00e4\": 1}"));
+  BOOST_TEST(sample.finish == "tool_calls");
+  BOOST_TEST(sample.tokens == "0 10 20 30 40 50 60 70 80 90 100 110 120 130 140 150 160 170 180 ");
 }
 
 BOOST_AUTO_TEST_CASE(without_an_event_the_whole_stream_comes_and_the_header_names_one_too) {
