@@ -82,8 +82,11 @@ struct RouterState {
   bool healthy = true;                            ///< as the last RouterReport said
   SupervisorActor supervisor;                     ///< who says EngineReady
   std::vector<std::optional<EngineLink>> groups;  ///< none: lost, or not there yet
-  std::optional<Error> failure;                   ///< there will be no other engine
-  std::optional<PauseMode> paused;                ///< by whoever; holds for the engines to come
+  /// The OutputProcessor of the engine that each group has lost last. Compared only: it may be
+  /// gone.
+  std::vector<caf::actor_addr> lost_engines;
+  std::optional<Error> failure;     ///< there will be no other engine
+  std::optional<PauseMode> paused;  ///< by whoever; holds for the engines to come
   std::unique_ptr<RequestJournal> journal;
   std::unique_ptr<Coordinator> coordinator;
   std::map<std::uint32_t, GroupDrain> draining;  ///< by group
@@ -284,6 +287,8 @@ void try_waiting_renders(Self self) {
 /// What the group had goes on in another one, or waits for the next.
 void lose_engine(Self self, const EngineLost& lost) {
   RouterState& router = state(self);
+  if (const auto& link = router.groups[lost.group])
+    router.lost_engines[lost.group] = link->output_processor.address();
   router.groups[lost.group].reset();
   router.coordinator->forget(lost.group);
   report(self, {.healthy = router.has_ready_group(), .lost_group = lost.group});
@@ -545,6 +550,7 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
   router.book = RequestClients(random_bits() >> 32 << 32);
   router.keys.emplace(KeyStream{config.seed, key_stream(router, 0)});
   router.groups.resize(config.num_groups);
+  router.lost_engines.resize(config.num_groups);
   router.journal = std::make_unique<RequestJournal>(config.num_groups);
   router.coordinator = std::make_unique<Coordinator>(config.num_groups);
   self->set_down_handler([self](const caf::down_msg& down) { lose_client(self, down); });
@@ -610,6 +616,13 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
       [self](const EngineReady& ready, std::vector<InputProcessorActor>& input_processors,
              const OutputProcessorActor& output_processor, const SchedulerActor& scheduler) {
         state(self).supervisor = caf::actor_cast<SupervisorActor>(self->current_sender());
+        if (output_processor.address() == state(self).lost_engines[ready.group]) {
+          // A Supervisor has died before it could end this engine, and the next has found it. It
+          // still runs requests that others run by now, under the same ids.
+          if (const auto& supervisor = state(self).supervisor)
+            send(self, supervisor, EngineRefused{ready.group, ready.incarnation});
+          return;
+        }
         if (const auto& link = state(self).groups[ready.group]) {
           // Another Supervisor has found it running.
           if (link->output_processor == output_processor && link->scheduler == scheduler) return;

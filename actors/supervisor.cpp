@@ -633,6 +633,10 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
         carry_out(self);
         return Status{ended.ok() ? std::nullopt : std::optional(ended.error())};
       },
+      [self](const EngineRefused& refused) {
+        state(self).core->engine_refused(now_seconds(), refused);
+        carry_out(self);
+      },
       [self](const AskTopology&) { return state(self).core->status(); },
       [self](const NodeExited& exited) {
         state(self).processes.erase(exited.node);

@@ -168,6 +168,7 @@ using SupervisorActor = ActorOf<
     void(NodeConnected),               // The sender, a node, is connected to its peers.
     void(HeartbeatReply),              // The heartbeat of the sender, a node's HeartActor.
     Status(EndGroup),                  // End a group whose requests are elsewhere.
+    void(EngineRefused),               // The RequestRouter has taken back the requests of this engine.
     TopologyStatus(AskTopology),       // State of nodes and groups.
     void(NodeExited),                  // To itself: a child process has exited.
     void(CheckNodes),                  // To itself: check for silent nodes.

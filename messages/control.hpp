@@ -176,12 +176,23 @@ struct EngineLost {
 };
 TROUPE_MESSAGE(EngineLost, group, reason, cause, returns)
 
-/// Supervisor -> RequestRouter, with the handles of its actors: this group has an engine.
+/// Supervisor -> RequestRouter, with the handles of its actors: this group has an engine. Answered
+/// with EngineRefused if the RequestRouter has been told that this very engine is lost.
 struct EngineReady {
   std::uint32_t group = 0;
+  std::uint32_t incarnation = 0;
   bool operator==(const EngineReady&) const = default;
 };
-TROUPE_MESSAGE(EngineReady, group)
+TROUPE_MESSAGE(EngineReady, group, incarnation)
+
+/// RequestRouter -> Supervisor: the requests of this engine are resubmitted elsewhere, since an
+/// earlier Supervisor has said EngineLost of it. It has to end.
+struct EngineRefused {
+  std::uint32_t group = 0;
+  std::uint32_t incarnation = 0;
+  bool operator==(const EngineRefused&) const = default;
+};
+TROUPE_MESSAGE(EngineRefused, group, incarnation)
 
 /// The group that a client prefers for a request.
 struct Placement {

@@ -59,7 +59,7 @@ void Supervision::report_started() {
 void Supervision::hand_over(std::size_t group) {
   const GroupSlot& slot = groups_[group];
   command(SendEngine{.router = router_,
-                     .message = EngineReady{static_cast<std::uint32_t>(group)},
+                     .message = EngineReady{static_cast<std::uint32_t>(group), slot.incarnation},
                      .input_processors = slot.actors_of(Role::kInputProcessor),
                      .output_processor = slot.first_of(Role::kOutputProcessor),
                      .scheduler = slot.first_of(Role::kScheduler)});

@@ -480,6 +480,13 @@ void Supervision::admit_group(std::size_t group) {
   slot.num_recoveries = 0;
 }
 
+void Supervision::engine_refused(double now, const EngineRefused& refused) {
+  if (refused.group >= groups_.size()) return;
+  if (groups_[refused.group].incarnation != refused.incarnation) return;
+  recover_group(now, refused.group, "the request router has taken back the requests of the engine",
+                LossCause::kOutside);
+}
+
 void Supervision::confirm_loss(double now, const ConfirmLoss& loss) {
   if (loss.incarnation == groups_.at(loss.group).incarnation)
     recover_group(now, loss.group, loss.reason, LossCause::kOutside);

@@ -103,6 +103,8 @@ class Supervision {
                    const Status& status);
   void role_spawned(double now, const SpawnRole& what, const SpawnedActors& spawned);
   void confirm_loss(double now, const ConfirmLoss& loss);
+  /// A Supervisor before this one has begun to end this engine, but did not live to do it.
+  void engine_refused(double now, const EngineRefused& refused);
   /// For good; it begins anew when its nodes join anew. Errors: it is the last one, or not there.
   [[nodiscard]] Result<void> end_group(double now, std::size_t group);
   /// The share of the weights that all workers have loaded, of which one has told its own.

@@ -52,9 +52,13 @@ struct Fixture {
           }};
     });
     groups.push_back(actor);
-    const auto pointer = caf::actor_cast<caf::strong_actor_ptr>(actor);
+    report_ready(group, 1);
+  }
+  /// The engine that was connected for the group.
+  void report_ready(std::uint32_t group, std::uint32_t incarnation) {
+    const auto pointer = caf::actor_cast<caf::strong_actor_ptr>(groups[group]);
     supervisor->send(
-        router, EngineReady{group},
+        router, EngineReady{group, incarnation},
         std::vector<InputProcessorActor>{caf::actor_cast<InputProcessorActor>(pointer)},
         caf::actor_cast<OutputProcessorActor>(pointer), caf::actor_cast<SchedulerActor>(pointer));
   }
@@ -201,6 +205,24 @@ BOOST_FIXTURE_TEST_CASE(a_client_of_the_final_output_only_gets_all_of_it_also_af
   BOOST_REQUIRE(outputs[0].outputs.size() == 1u);
   BOOST_TEST(outputs[0].outputs[0].text == "once");
   BOOST_TEST((outputs[0].outputs[0].token_ids == std::vector<TokenId>{1, 2}));
+}
+
+BOOST_FIXTURE_TEST_CASE(an_engine_that_is_lost_is_not_taken_from_another_supervisor, Fixture) {
+  submit(0);
+  submit(1);
+  BOOST_REQUIRE(given[0].size() == 1u);
+  supervisor->send(router, EngineLost{.group = 0, .reason = "ended by the test"});
+  coordinator.run();
+  BOOST_REQUIRE(given[1].size() == 2u);  // the request goes on there
+  report_ready(0, 7);                    // as a Supervisor that finds it running
+  coordinator.run();
+  std::optional<EngineRefused> refused;
+  supervisor->receive([&](const EngineRefused& what) { refused = what; });
+  BOOST_TEST((refused == EngineRefused{.group = 0, .incarnation = 7}));
+  submit(0);
+  BOOST_TEST(given[0].size() == 1u);
+  bring(0, {output(given[0][0].id, "x", 1, false)});
+  BOOST_TEST(outputs.empty());  // what it still computes is nobody's
 }
 
 BOOST_FIXTURE_TEST_CASE(a_drain_rejects_new_requests_and_waits_for_running_ones, Fixture) {

@@ -101,6 +101,12 @@ class World {
                "a failure");
     if (over()) BOOST_TEST(!failure_.empty());
   }
+  /// Until every group serves; false: not within an hour.
+  [[nodiscard]] bool wait_for_all() {
+    const double deadline = now_ + 3600;
+    while (now_ < deadline && !serves_all()) step();
+    return serves_all();
+  }
   /// What runs can be ended.
   void stop() {
     if (!quit_) tell([&] { core_->stop(now_); });
@@ -125,13 +131,22 @@ class World {
     }
     later(absence_s, [this] { start_supervisor(); });
   }
+  /// The Supervisor dies when the RequestRouter has heard that the group ends, and nobody else.
+  void die_ending_group(std::size_t group) {
+    dies_at_loss_ = true;
+    tell([&] { BOOST_TEST(core_->end_group(now_, group).ok()); });
+    BOOST_TEST(!core_);
+  }
   [[nodiscard]] int num_spawned() const noexcept { return num_spawned_; }
   [[nodiscard]] std::uint64_t num_events() const noexcept { return num_events_; }
   [[nodiscard]] bool is_serving() const {
     return core_ && core_->is_up() &&
-           std::all_of(watched_.begin(), watched_.end(),
-                       [&](ActorId actor) { return !is_known(actor) || actors_.at(actor).alive; });
+           std::all_of(
+               watched_.begin(), watched_.end(),
+               [&](ActorId actor) { return !is_known(actor) || actors_.at(actor).alive; }) &&
+           router_has_engines();
   }
+  [[nodiscard]] int num_refused() const noexcept { return num_refused_; }
   [[nodiscard]] const std::string& failure() const noexcept { return failure_; }
 
  private:
@@ -157,6 +172,11 @@ class World {
   struct Actor {
     std::size_t node = 0;
     bool alive = true;
+  };
+  /// What the RequestRouter knows of a group; engines are known by their OutputProcessor.
+  struct RoutedGroup {
+    ActorId engine = kNobody;
+    ActorId lost = kNobody;  ///< the last one whose requests it has taken back
   };
 
   std::unique_ptr<Supervision> make_core() {
@@ -210,6 +230,11 @@ class World {
       for (const Command& command : commands) {
         BOOST_REQUIRE_MESSAGE(!quit_, "there is a command behind the last one");
         std::visit([this](const auto& what) { carry_out(what); }, command);
+        // The RequestRouter has taken the requests back, and what ran them has not been ended.
+        if (std::holds_alternative<SendLoss>(command) && answered_ &&
+            (std::exchange(dies_at_loss_, false) || one_in(20)))
+          kill_supervisor(delay(2));
+        if (!core_) return;
       }
     }
   }
@@ -251,6 +276,14 @@ class World {
 
   // ---- What there is
 
+  /// No group is absent.
+  bool serves_all() const {
+    if (!is_serving()) return false;
+    const auto groups = core_->status().groups;
+    return std::all_of(groups.begin(), groups.end(), [](const GroupStatus& group) {
+      return group.state == GroupState::kServing;
+    });
+  }
   bool is_single_process() const { return topology_.nodes.front().name.empty(); }
   bool is_remote(std::size_t node) const { return !topology_.nodes[node].host.empty(); }
   bool is_known(ActorId actor) const { return core_->knows(actor); }
@@ -315,6 +348,7 @@ class World {
       for (const auto& [group, record] : process.records) join.groups.push_back(record);
       handles_.insert(actors.begin(), actors.end());
       tell([&] { accepted = core_->join(now_, join, actors); });
+      if (!core_) return;  // it is to join the next one
       if (accepted.error && accepted.error->code == ErrorCode::kUnavailable)
         return join_later(node);
       if (accepted.error) return end_process(node, accepted.error->message, LossCause::kOutside);
@@ -328,6 +362,18 @@ class World {
         tell([&] { core_->node_connected(now_, actor, connected); });
       });
     });
+  }
+  /// Each group that serves, with an engine whose requests the router has not taken back.
+  bool router_has_engines() const {
+    const auto routed = routed_.find(core_->router());
+    const auto groups = core_->status().groups;
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      if (groups[group].state != GroupState::kServing) continue;
+      if (routed == routed_.end()) return false;
+      const auto found = routed->second.find(static_cast<std::uint32_t>(group));
+      if (found == routed->second.end() || found->second.engine == kNobody) return false;
+    }
+    return true;
   }
   bool is_heard(ActorId actor) const {
     const Actor& found = actors_.at(actor);
@@ -466,8 +512,23 @@ class World {
     for (const ActorId actor : what.input_processors) BOOST_TEST(actors_.contains(actor));
     BOOST_TEST(actors_.contains(what.output_processor));
     BOOST_TEST(actors_.contains(what.scheduler));
+    if (!is_heard(what.router)) return;
+    RoutedGroup& group = routed_[what.router][what.message.group];
+    if (group.lost != what.output_processor) {
+      group.engine = what.output_processor;
+      return;
+    }
+    ++num_refused_;
+    later_here(delay(0.1), [=, this] {
+      tell([&] { core_->engine_refused(now_, {what.message.group, what.message.incarnation}); });
+    });
   }
-  void carry_out(const SendLoss& what) { BOOST_TEST(!what.message.reason.empty()); }
+  void carry_out(const SendLoss& what) {
+    BOOST_TEST(!what.message.reason.empty());
+    if (!is_heard(what.router)) return;
+    RoutedGroup& group = routed_[what.router][what.message.group];
+    if (group.engine != kNobody) group.lost = std::exchange(group.engine, kNobody);
+  }
   void carry_out(const SendHealth&) {}
   void carry_out(const SendRecord& what) {
     BOOST_TEST(std::ssize(what.record.loaded) == topology_.size.num_workers);
@@ -585,6 +646,7 @@ class World {
   std::unique_ptr<Supervision> core_;
   std::vector<Process> processes_;  ///< by node
   std::map<ActorId, Actor> actors_;
+  std::map<ActorId, std::map<std::uint32_t, RoutedGroup>> routed_;  ///< by RequestRouter
   std::set<ActorId> watched_;
   std::set<ActorId> handles_;  ///< whom commands may name
   ActorId last_actor_ = kNobody;
@@ -592,7 +654,9 @@ class World {
   std::uint64_t num_events_ = 0;
   std::uint64_t epoch_ = 0;
   int num_spawned_ = 0;  ///< asked for
+  int num_refused_ = 0;  ///< engines, by the RequestRouter
   bool answered_ = false;
+  bool dies_at_loss_ = false;
   bool quit_ = false;
   std::string failure_;
 };
@@ -619,6 +683,22 @@ BOOST_AUTO_TEST_CASE(another_supervisor_takes_over_what_runs_and_starts_nothing)
   set_log_level("info");
 }
 
+BOOST_AUTO_TEST_CASE(an_engine_whose_requests_were_taken_back_is_replaced_by_the_next_supervisor) {
+  constexpr std::uint64_t kTwoGroups = 3;  // modulo the number of topologies
+  set_log_level("off");
+  for (std::uint64_t seed = kTwoGroups; seed <= 50; seed += 5) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      World world(seed, /*calm=*/true);
+      BOOST_REQUIRE(world.wait_for_all());
+      world.die_ending_group(1);
+      BOOST_REQUIRE(world.wait_for_all());
+      BOOST_TEST(world.num_refused() == 1);
+      world.stop();
+    }
+  }
+  set_log_level("info");
+}
+
 BOOST_AUTO_TEST_CASE(whatever_ends_there_is_an_engine_again_or_a_failure_with_a_name) {
   constexpr std::uint64_t kEventsPerWorld = 500;
   set_log_level("off");
@@ -627,22 +707,25 @@ BOOST_AUTO_TEST_CASE(whatever_ends_there_is_an_engine_again_or_a_failure_with_a_
   BOOST_TEST_MESSAGE("first seed " << first_seed);
   std::uint64_t seed = first_seed, events = 0;
   std::map<std::string, int> ends;
+  int num_refused = 0;
   for (; events < num_events; ++seed) {
     BOOST_TEST_CONTEXT("seed " << seed) {
       World world(seed);
       world.run(kEventsPerWorld);
       world.settle();
       ++ends[world.is_serving() ? "serving" : "failed"];
+      num_refused += world.num_refused();
       world.stop();
       events += world.num_events();
     }
   }
   BOOST_TEST_MESSAGE(events << " events, " << ends["serving"] << " engines, " << ends["failed"]
-                            << " failures");
+                            << " failures, " << num_refused << " engines refused");
   set_log_level("info");
   if (num_events < 50000) return;
   BOOST_TEST(ends["serving"] > ends["failed"]);
   BOOST_TEST(ends["failed"] > 0);
+  BOOST_TEST(num_refused > 0);
 }
 
 }  // namespace
