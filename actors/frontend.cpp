@@ -277,10 +277,15 @@ FrontendActor::behavior_type frontend_behavior(Self self, const ServerConfig& co
         FrontendState& frontend = state(self);
         frontend.drained = self->make_response_promise<Drained>();
         const FrontendActor me = self;
-        if (frontend.server)
-          frontend.server->drain([me] { post(me, DrainProgress{DrainEvent::kIdle}); });
-        else
-          post(me, DrainProgress{DrainEvent::kIdle});
+        auto on_idle = [me] { post(me, DrainProgress{DrainEvent::kIdle}); };
+        if (!frontend.server) {
+          on_idle();
+        } else if (drain.retire) {
+          frontend.server->retire(std::move(on_idle));
+        } else {
+          frontend.server->drain(std::move(on_idle));
+        }
+        if (drain.retire) return frontend.drained;
         const auto timeout = from_seconds(drain.timeout_s);
         if (timeout > 0ns) {
           send_after(self, timeout, me, DrainProgress{DrainEvent::kTimeout});

@@ -103,13 +103,25 @@ Result<Engine> start(caf::actor_system& system, const StartOptions& options) {
   return engine;
 }
 
-bool stop(caf::actor_system& system, Engine& engine, double drain_timeout_s) {
+namespace {
+
+bool end(caf::actor_system& system, Engine& engine, const Stop& how) {
   caf::scoped_actor self{system};
   bool clean = false;
-  ask(self.ptr(), engine.supervisor, Stop{drain_timeout_s})
+  ask(self.ptr(), engine.supervisor, how)
       .receive([&](const Stopped& stopped) { clean = stopped.clean; }, [](const caf::error&) {});
   engine = Engine{};
   return clean;
+}
+
+}  // namespace
+
+bool stop(caf::actor_system& system, Engine& engine, double drain_timeout_s) {
+  return end(system, engine, {.drain_timeout_s = drain_timeout_s});
+}
+
+bool retire(caf::actor_system& system, Engine& engine) {
+  return end(system, engine, {.retire = true});
 }
 
 }  // namespace troupe

@@ -48,6 +48,9 @@ struct EngineHandles {
 struct StartOptions {
   Options options;         ///< options.model.model names a folder
   bool serve_http = true;  ///< false: no Frontend; the caller's actors ask the RequestRouter
+  /// Of a running server of this user that the Frontend takes the listening socket from, where
+  /// server.host and server.port are that one's; it has to be retired then. 0: of none.
+  std::uint16_t replaces_port = 0;
   /// The program `troupe` of this version: processes of this host run it. Empty: there are none.
   std::string node_program;
   /// As on the command line of `troupe serve`: the nodes that the Supervisor starts on this host
@@ -93,5 +96,9 @@ struct Engine {
 /// Drains for at most `drain_timeout_s`, then ends every actor; blocks until they have ended. False
 /// if the engine had been given up.
 bool stop(caf::actor_system& system, Engine& engine, double drain_timeout_s);
+
+/// The same of an engine whose listening socket another one has taken: it ends when its last
+/// connection has, however long that takes.
+bool retire(caf::actor_system& system, Engine& engine);
 
 }  // namespace troupe

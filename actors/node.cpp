@@ -267,7 +267,10 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
     case Role::kFrontend: {
       ASSIGN_OR_RETURN(ServerConfig config,
                        server_config(options, node.sampling, node.answers, what.model, what.cache));
-      if (what.port != 0) config.options.port = what.port;
+      if (what.port != 0) {
+        config.options.port = what.port;
+        config.takes_over = true;
+      }
       return ActorHandles{pointer(
           spawn_frontend(system, config, peers.one<RequestRouterActor>(Peer::kRequestRouter)))};
     }

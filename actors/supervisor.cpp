@@ -37,6 +37,7 @@ using namespace supervision;
 constexpr auto kCheckInterval = 500ms;
 constexpr auto kConfirmDelay = 200ms;
 constexpr auto kLoadDeadline = 1h;
+constexpr auto kRetireDeadline = 24h * 365;
 
 /// The actors that the Supervisor's core knows by number.
 class Handles {
@@ -103,12 +104,14 @@ struct SupervisorState {
 
   caf::typed_response_promise<Started> started;
   caf::typed_response_promise<Stopped> stopped;
+  ActorId retiring = kNobody;  ///< the Frontend that is waited for
 
   /// Counts the Supervisors of the topology.
   [[nodiscard]] std::uint64_t epoch() const { return predecessor ? predecessor->epoch + 1 : 0; }
-  /// Where the predecessor's Frontend listens; 0: there is none.
+  /// Where the Frontend of the predecessor listens, or of the server that this one replaces; 0:
+  /// there is none.
   [[nodiscard]] std::uint16_t http_port_before() const {
-    return predecessor ? predecessor->http_port : std::uint16_t{0};
+    return predecessor ? predecessor->http_port : start.replaces_port;
   }
 };
 
@@ -535,18 +538,42 @@ void drain(Self self, const Handle& who, const char* name, double timeout_s, Nex
           });
 }
 
-/// The HTTP server's clients first, then those that have none in between.
+/// Clients that have no HTTP server in between are drained, then everything ends.
+void stop_without_frontend(Self self, double drain_timeout_s) {
+  const SupervisorState& supervisor = state(self);
+  const auto router = supervisor.handles.get<RequestRouterActor>(supervisor.core->router());
+  drain(self, router, "request router", drain_timeout_s, [self] {
+    state(self).core->stop(now_seconds());
+    carry_out(self);
+  });
+}
+
 void stop(Self self, double drain_timeout_s) {
   const SupervisorState& supervisor = state(self);
   const auto frontend = supervisor.handles.get<FrontendActor>(supervisor.core->frontend());
-  drain(self, frontend, "frontend", drain_timeout_s, [=] {
-    const SupervisorState& supervisor = state(self);
-    const auto router = supervisor.handles.get<RequestRouterActor>(supervisor.core->router());
-    drain(self, router, "request router", drain_timeout_s, [self] {
-      state(self).core->stop(now_seconds());
-      carry_out(self);
-    });
-  });
+  drain(self, frontend, "frontend", drain_timeout_s,
+        [=] { stop_without_frontend(self, drain_timeout_s); });
+}
+
+/// What the Frontend has served, or nobody can any more.
+void end_retire(Self self) {
+  if (std::exchange(state(self).retiring, kNobody) != kNobody) stop_without_frontend(self, 0);
+}
+
+/// Everything goes on, and is brought up again if it ends, until the Frontend has no connection.
+void retire(Self self) {
+  SupervisorState& supervisor = state(self);
+  supervisor.core->retire();
+  supervisor.retiring = supervisor.core->frontend();
+  if (supervisor.retiring == kNobody) return stop_without_frontend(self, 0);
+  log_info("retires: another server takes the connections to come");
+  ask(self, supervisor.handles.get<FrontendActor>(supervisor.retiring), kRetireDeadline,
+      Drain{.retire = true})
+      .then([self](const Drained&) { end_retire(self); },
+            [self](const caf::error& error) {
+              log_warning("not retired", kv("error", to_text(error, self->system())));
+              end_retire(self);
+            });
 }
 
 // ---- What is told ------------------------------------------------------------------------------
@@ -611,7 +638,7 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const Stop& message) -> caf::result<Stopped> {
         state(self).stopped = self->make_response_promise<Stopped>();
         auto promise = state(self).stopped;
-        stop(self, message.drain_timeout_s);
+        message.retire ? retire(self) : stop(self, message.drain_timeout_s);
         return promise;
       },
       [self](const LoadProgress& progress) { on_progress(self, progress); },
@@ -647,6 +674,7 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const CheckNodes&) {
         state(self).core->check(now_seconds());
         carry_out(self);
+        if (state(self).core->frontend() != state(self).retiring) end_retire(self);
         state(self).handles.forget_others(*state(self).core);
         check_later(self);
       },

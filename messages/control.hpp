@@ -38,9 +38,10 @@ TROUPE_MESSAGE(Started, model, num_blocks, port, error)
 /// then end all actors, last spawned first.
 struct Stop {
   double drain_timeout_s = 0;
+  bool retire = false;  ///< as in Drain, without a timeout
   bool operator==(const Stop&) const = default;
 };
-TROUPE_MESSAGE(Stop, drain_timeout_s)
+TROUPE_MESSAGE(Stop, drain_timeout_s, retire)
 
 struct Stopped {
   bool clean = true;  ///< false: the engine had already failed
@@ -65,9 +66,12 @@ TROUPE_MESSAGE(Listening, port, error)
 /// left. Requests that run longer than the timeout are aborted.
 struct Drain {
   double timeout_s = 0;
+  /// Of the Frontend: another server accepts connections instead. This one still serves those that
+  /// are open, and has drained when the last of them has ended, however long that takes.
+  bool retire = false;
   bool operator==(const Drain&) const = default;
 };
-TROUPE_MESSAGE(Drain, timeout_s)
+TROUPE_MESSAGE(Drain, timeout_s, retire)
 
 struct Drained {
   std::int32_t num_aborted = 0;

@@ -8,6 +8,7 @@
 
 #include "runtime/config/speculative_config.hpp"
 #include "tools/commands.hpp"
+#include "tools/keeper.hpp"
 
 extern char** environ;
 
@@ -22,6 +23,7 @@ std::vector<std::string> environment() {
 
 int fail(const Error& error) {
   std::fprintf(stderr, "troupe: %s\n", error.message.c_str());
+  tell_keeper(kFailureReport, error.message);
   return error.code == ErrorCode::kInvalidArgument ? kExitUsage : kExitFailure;
 }
 

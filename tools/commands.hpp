@@ -29,9 +29,7 @@ int bench(Arguments arguments);
 int tokenize(Arguments arguments);
 int render(Arguments arguments);
 int config(Arguments arguments);
-
-/// `troupe serve` with these arguments in a child process, again whenever a signal has ended it.
-int keep_alive(Arguments arguments);
+int upgrade(Arguments arguments);
 
 /// The engine's options from file, environment and command line, as every command that runs an
 /// engine reads them.
@@ -71,7 +69,8 @@ enum class HelpRequest : std::uint8_t { kShort, kAll };
 /// Reports uncaught exceptions in a sentence on standard error.
 void explain_fatal_errors();
 
-/// Prints "troupe: <message>" to standard error and returns the exit code for it.
+/// Prints "troupe: <message>" to standard error, tells it the keeper of this server if there is
+/// one, and returns the exit code for it.
 int fail(const Error& error);
 
 [[nodiscard]] std::vector<std::string> environment();

@@ -19,6 +19,7 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/http/server.hpp"
 #include "tools/commands.hpp"
+#include "tools/keeper.hpp"
 #include "tools/progress.hpp"
 #include "tools/reload.hpp"
 
@@ -27,17 +28,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Signals that end the server, and SIGHUP, which does not. They are blocked in every thread and
+/// Signals that end the server, at once or when its connections have ended, and SIGHUP, which does
+/// not. They are blocked in every thread and
 /// taken by one of this object. While the server starts there is nothing to be drained, and a
 /// second signal waits for nothing either: the process then ends at once, and with it the nodes
 /// that it has started.
 class ServerSignals {
  public:
   static constexpr int kEngineDied = SIGUSR1;
+  static constexpr int kReplaced = SIGUSR2;
 
   explicit ServerSignals(std::function<void()> on_hangup) : on_hangup_(std::move(on_hangup)) {
     sigemptyset(&set_);
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP, kEngineDied}) sigaddset(&set_, signal);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, kEngineDied, kReplaced})
+      sigaddset(&set_, signal);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
     taker_ = std::thread([this] { take(); });
@@ -66,7 +70,7 @@ class ServerSignals {
         on_hangup_();
         continue;
       }
-      if (signal != kEngineDied && (!serving_ || !is_first)) {
+      if (signal != kEngineDied && signal != kReplaced && (!serving_ || !is_first)) {
         log_warning("stopping at once, running requests are aborted",
                     kv("reason", is_first ? "not serving yet" : "a second signal"),
                     kv("signal", signal));
@@ -116,7 +120,7 @@ void print_address(const Options& options, const Started& started, const std::st
 /// server that was killed need a moment to end.
 Result<void> check_port(const StartOptions& start) {
   const Options& options = start.options;
-  if (can_resume(start)) return {};  // the Frontend has it
+  if (start.replaces_port != 0 || can_resume(start)) return {};  // a Frontend has it
   ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
   if (!topology.node_of(Role::kFrontend).host.empty()) return {};
   const auto deadline = std::chrono::steady_clock::now() + 1s;
@@ -131,15 +135,20 @@ Result<void> check_port(const StartOptions& start) {
 }  // namespace
 
 int serve(Arguments arguments) {
+  if (const auto running = RunningServer::take(arguments)) return keep_alive(arguments, running);
+  const auto kept = KeptServer::take(arguments);
+  if (kept) report_to_keeper(kept->pipe);
   CommandLine line;
   if (const auto done = read_command_line(line, arguments, "serve [MODEL] [options]")) return *done;
   Options& options = line.options;
   if (auto resolved = resolve_model(options); !resolved.ok()) return fail(resolved.error());
-  if (options.server.keep_alive) return keep_alive(arguments);
+  if (options.server.keep_alive) return keep_alive(arguments, std::nullopt);
   StartOptions start_options{
       .options = options,
       .node_program = std::filesystem::read_symlink("/proc/self/exe").string(),
       .node_arguments = {arguments.begin(), arguments.end()}};
+  if (kept && (options.server.port == 0 || options.server.port == kept->replaces_port))
+    start_options.replaces_port = kept->replaces_port;
   if (auto free = check_port(start_options); !free.ok()) return fail(free.error());
   if (auto enough = check_address_space(); !enough.ok()) return fail(enough.error());
 
@@ -151,7 +160,10 @@ int serve(Arguments arguments) {
   caf::actor_system system{config};
 
   ProgressBar progress("loading");
-  start_options.on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); };
+  start_options.on_progress = [&](const LoadProgress& p) {
+    progress.show(p.fraction, p.what);
+    tell_keeper(kProgressReport, std::to_string(p.fraction));
+  };
   start_options.on_failure = [](const std::string&) { kill(getpid(), ServerSignals::kEngineDied); };
   auto engine = start(system, start_options);
   if (!engine.ok()) {
@@ -164,8 +176,15 @@ int serve(Arguments arguments) {
   signals.begin_serving();
   progress.complete("ready");
   print_address(options, engine->started, options.model.served_model_name.front());
+  tell_keeper(kReadyReport, std::to_string(engine->started.port));
 
   const int signal = signals.wait();
+  if (signal == ServerSignals::kReplaced) {
+    const bool clean = retire(system, *engine);
+    const int code = clean ? kExitOk : kExitFailure;
+    guard.arm(code);
+    return code;
+  }
   if (signal != ServerSignals::kEngineDied)
     log_info("shutting down", kv("timeout_s", options.server.shutdown_timeout));
   const bool clean = stop(system, *engine, options.server.shutdown_timeout);

@@ -20,6 +20,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"serve", troupe::tools::serve, "serve a model over the OpenAI HTTP API"},
+    {"upgrade", troupe::tools::upgrade, "replace a running server without a pause"},
     {"node", troupe::tools::node, "one process of a topology, for other hosts"},
     {"topology", troupe::tools::topology, "draw a topology"},
     {"chat", troupe::tools::chat, "chat in the terminal"},

@@ -150,6 +150,9 @@ Result<void> KeptStreams::keep(const KeptStream& stream, double now) {
   wire::encode(stream, bytes);
   const std::string name = file_name(stream.id);
   const std::lock_guard lock(mutex_);
+  if (handed_over_)
+    return Error{ErrorCode::kOverloaded, "streams are stored by the server that replaces this one",
+                 ""};
   remove_expired(now);
   // Ids are random: an existing one belongs to another stream, which is not replaced.
   if (entries_.contains(name))
@@ -208,8 +211,18 @@ void KeptStreams::expire(double now) {
   remove_expired(now);
 }
 
+void KeptStreams::hand_over() {
+  const std::lock_guard lock(mutex_);
+  handed_over_ = true;
+  entries_.clear();
+  ended_.clear();
+  num_bytes_ = 0;
+  flock(folder_.get(), LOCK_UN);
+}
+
 void KeptStreams::remove_all() {
   const std::lock_guard lock(mutex_);
+  if (handed_over_) return;
   for (const auto& [name, entry] : entries_) unlinkat(folder_.get(), name.c_str(), 0);
   entries_.clear();
   ended_.clear();

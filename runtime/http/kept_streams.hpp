@@ -62,6 +62,10 @@ class KeptStreams {
   /// Removes expired streams; also done on each keep and resume.
   void expire(double now);
 
+  /// Another server opens the folder from now on: streams that run are its own, nothing is stored
+  /// here any more, and no file is touched.
+  void hand_over();
+
   /// Removes all streams, and the folder if it was created here and is otherwise empty.
   void remove_all();
 
@@ -99,6 +103,7 @@ class KeptStreams {
   Entries entries_;
   std::list<std::string> ended_;  // oldest first
   std::size_t num_bytes_ = 0;
+  bool handed_over_ = false;
 };
 
 }  // namespace troupe

@@ -1,5 +1,8 @@
 #include "runtime/http/server.hpp"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -20,6 +23,7 @@
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/session.hpp"
 #include "runtime/http/work_threads.hpp"
+#include "runtime/transport/listener_handover.hpp"
 
 namespace troupe {
 namespace {
@@ -30,6 +34,8 @@ using boost::system::error_code;
 
 /// How long a client may take to read the last response before its connection is closed.
 constexpr double kLingerSeconds = 2;
+/// After a pause this long no further request is on its way; clients open another connection.
+constexpr double kRetiredIdleSeconds = 2;
 /// Connections over the limit that get a 503; further ones are closed at once.
 constexpr std::int64_t kMaxRefusedConnections = 128;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
@@ -111,14 +117,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
     if (session_->broken()) return close();
     session_->check_time(now);
     if (lingering_ ? now - last_write_ > kLingerSeconds
-        : writing_ ? now - last_write_ > timeouts_.write_s
-                   : !session_->answering() && now - waiting_since_ > timeouts_.idle_s &&
-                         !session_->on_idle()) {
+        : writing_
+            ? now - last_write_ > timeouts_.write_s
+            : !session_->answering() && now - waiting_since_ > idle_s() && !session_->on_idle()) {
       return close();
     }
     if (timeouts_.silence_s > 0 && !writing_ && now - last_write_ > timeouts_.silence_s) {
       session_->on_silence();
     }
+  }
+
+  [[nodiscard]] double idle_s() const {
+    return session_->can_retire() ? std::min(timeouts_.idle_s, kRetiredIdleSeconds)
+                                  : timeouts_.idle_s;
   }
 
   void start_read() {
@@ -321,9 +332,25 @@ class Server::Impl {
   }
 
   Result<void> listen() {
-    ASSIGN_OR_RETURN(port_,
-                     open_port(*acceptor_, config_.options.host, config_.options.port, true));
+    const ServerOptions& options = config_.options;
+    if (config_.takes_over && take_listener()) return {};
+    ASSIGN_OR_RETURN(port_, open_port(*acceptor_, options.host, options.port, true));
     return {};
+  }
+
+  /// For the server that replaces this one. Pre: the port is known, and no thread runs.
+  void offer_listener() {
+    auto offered =
+        ListenerHandover::offer(config_.options.host, port_, acceptor_->native_handle(), [this] {
+          log_info("another server accepts connections too", kv("port", port_));
+          if (kept_streams_) kept_streams_->hand_over();
+        });
+    if (offered.ok()) {
+      handover_ = std::move(offered).value();
+    } else {
+      log_warning("the listening socket cannot be taken over",
+                  kv("reason", offered.error().message));
+    }
   }
 
   void run() {
@@ -358,16 +385,24 @@ class Server::Impl {
     }
   }
 
+  void retire(std::function<void()> done) {
+    handover_.reset();
+    asio::post(lanes_.front()->io, [this, done = std::move(done)]() mutable {
+      if (drained_called_) return done();
+      drained_ = std::move(done);
+      counters_.retiring = true;
+      close_acceptor();
+      check_retired();
+    });
+  }
+
   void stop() {
     if (stopped_) return;
     stopped_ = true;
+    handover_.reset();
     for (const auto& lane : lanes_) {
       asio::post(lane->io, [this, &lane = *lane] {
-        if (&lane == lanes_.front().get()) {
-          error_code ignored;
-          acceptor_->close(ignored);
-          accept_pause_->cancel();
-        }
+        if (&lane == lanes_.front().get()) close_acceptor();
         lane.close_all();
         lane.io.stop();
       });
@@ -402,45 +437,79 @@ class Server::Impl {
     lanes_.push_back(lane);
   }
 
+  bool take_listener() {
+    auto listener = ListenerHandover::take(config_.options.host,
+                                           static_cast<std::uint16_t>(config_.options.port));
+    if (!listener) return false;
+    sockaddr_storage name{};
+    socklen_t size = sizeof name;
+    error_code error;
+    if (getsockname(listener->get(), reinterpret_cast<sockaddr*>(&name), &size) != 0) return false;
+    acceptor_->assign(name.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), listener->get(), error);
+    if (error) return false;
+    static_cast<void>(listener->release());
+    port_ = acceptor_->local_endpoint(error).port();
+    log_info("took over the listening socket", kv("port", port_));
+    return !error;
+  }
+
+  /// On the first lane's thread. Released first: the reactor would go on watching a closed socket
+  /// that another process has as well.
+  void close_acceptor() {
+    accept_pause_->cancel();
+    error_code ignored;
+    if (acceptor_->is_open()) ::close(acceptor_->release(ignored));
+  }
+
   void accept() {
     Lane& lane = *lanes_[next_lane_];
     next_lane_ = (next_lane_ + 1) % lanes_.size();
     accepting_ = true;
     acceptor_->async_accept(lane.io, [this, &lane](const error_code& error, tcp::socket socket) {
       accepting_ = false;
-      if (!acceptor_->is_open()) return;
+      if (error && !acceptor_->is_open()) return check_retired();
       if (error) {
         log_warning("cannot accept a connection", kv("error", error.message()));
         accept_pause_->expires_after(kAcceptPause);
         accept_pause_->async_wait([this](const error_code& stopped) {
           accepting_ = false;
-          if (!stopped) accept();
+          stopped ? check_retired() : accept();
         });
         accepting_ = true;
         return;
       }
-      asio::post(lane.io, [this, &lane, socket = std::move(socket)]() mutable {
-        open(lane, std::move(socket));
+      const std::int64_t count = num_connections_++;
+      asio::post(lane.io, [this, &lane, count, socket = std::move(socket)]() mutable {
+        open(lane, count, std::move(socket));
       });
-      accept();
+      if (acceptor_->is_open()) accept();
     });
   }
 
-  void open(Lane& lane, tcp::socket socket) {
+  void open(Lane& lane, std::int64_t count, tcp::socket socket) {
     const std::int64_t limit = config_.options.max_connections;
-    const std::int64_t count = num_connections_.load();
-    if (count >= limit + kMaxRefusedConnections) return;
-    ++num_connections_;
+    if (count >= limit + kMaxRefusedConnections) return end_connection();
     const auto connection =
         std::make_shared<Connection>(std::move(socket), lane.service, limits_, timeouts_,
                                      count >= limit, [this, &lane](Connection& closed) {
-                                       --num_connections_;
                                        lane.connections.erase(closed.shared_from_this());
+                                       end_connection();
                                      });
     lane.connections.insert(connection);
     connection->start();
   }
 
+  void end_connection() {
+    --num_connections_;
+    if (counters_.retiring) asio::post(lanes_.front()->io, [this] { check_retired(); });
+  }
+
+  /// On the first lane's thread: is nothing left of a server that retires?
+  void check_retired() {
+    if (!counters_.retiring || accepting_ || num_connections_ > 0) return;
+    counters_.draining = true;
+    call_drained();
+  }
   void check_drained() {
     if (all_lanes_drain_ && counters_.num_exchanges == 0) call_drained();
   }
@@ -454,11 +523,12 @@ class Server::Impl {
   const HttpLimits limits_;
   const Timeouts timeouts_;
   ServiceCounters counters_;
-  std::function<void()> drained_;  ///< set before counters_.draining
+  std::function<void()> drained_;  ///< set before counters_.draining or counters_.retiring
   std::atomic<bool> all_lanes_drain_{false};
   std::atomic<bool> drained_called_{false};
   std::atomic<std::int64_t> num_connections_{0};
   std::unique_ptr<KeptStreams> kept_streams_;  ///< null: resume is off
+  std::unique_ptr<ListenerHandover> handover_;
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::unique_ptr<tcp::acceptor> acceptor_;  ///< on the first lane
   std::unique_ptr<asio::steady_timer> accept_pause_;
@@ -481,6 +551,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& p
   auto impl = std::make_unique<Impl>(std::move(config), port, metrics);
   RETURN_IF_ERROR(impl->listen());
   RETURN_IF_ERROR(impl->open_streams());
+  impl->offer_listener();
   impl->run();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
@@ -491,6 +562,7 @@ Server::~Server() { stop(); }
 std::uint16_t Server::port() const noexcept { return impl_->port(); }
 void Server::deliver(RequestOutputs outputs) { impl_->deliver(std::move(outputs)); }
 void Server::drain(std::function<void()> done) { impl_->drain(std::move(done)); }
+void Server::retire(std::function<void()> done) { impl_->retire(std::move(done)); }
 void Server::stop() { impl_->stop(); }
 
 }  // namespace troupe

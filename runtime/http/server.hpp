@@ -21,6 +21,7 @@ struct ServerConfig {
   int num_io_threads = 1;
   Labels cache_config;              ///< for the Frontend's vllm:cache_config_info
   double log_stats_interval_s = 0;  ///< interval of the Frontend's statistics; 0: none
+  bool takes_over = false;          ///< the listening socket of the server at this address, if any
 };
 
 /// Checks whether a server could listen there now, before a long start-up. Errors: as of
@@ -32,7 +33,8 @@ struct ServerConfig {
 /// `deliver` and destroys it after `stop`.
 class Server {
  public:
-  /// Binds, listens and starts to serve. `port` and `metrics` must outlive the server. Errors:
+  /// Binds, listens and starts to serve. It then accepts beside the server that it takes over from,
+  /// until that one retires. `port` and `metrics` must outlive the server. Errors:
   /// kInvalidArgument (invalid host), kIo (the port is in use).
   [[nodiscard]] static Result<std::unique_ptr<Server>> start(ServerConfig config, EnginePort& port,
                                                              EngineMetrics& metrics);
@@ -51,6 +53,10 @@ class Server {
   /// From now on new requests get 503 with Retry-After; `done` is called once, from an I/O thread
   /// (or from stop), when the last running request has been answered.
   void drain(std::function<void()> done);
+
+  /// Accepts no connection any more, and serves the open ones: responses close theirs, idle ones
+  /// are closed. `done` is called once, from an I/O thread (or from stop), when none is left.
+  void retire(std::function<void()> done);
 
   /// Closes every connection and ends the threads. Running requests are aborted. Not from an I/O
   /// thread.

@@ -360,6 +360,8 @@ void Service::deliver(RequestOutputs& outputs) {
   }
 }
 
+bool Service::retiring() const { return context_->counters.retiring; }
+
 double Service::now() const { return context_->environment.steady_clock(); }
 
 HttpHeaders Service::common_headers(const HttpRequest& request) const {

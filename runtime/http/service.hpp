@@ -159,6 +159,7 @@ struct ServiceCounters {
   std::atomic<std::int64_t> num_samples{0};    ///< samples in the engine
   CompletionRate completions;                  ///< of samples
   std::atomic<bool> draining{false};
+  std::atomic<bool> retiring{false};    ///< open connections are served, and closed when idle
   KeptStreams* kept_streams = nullptr;  ///< null: resume is off
 };
 
@@ -187,6 +188,9 @@ class Service {
 
   /// Seconds, monotonic.
   [[nodiscard]] double now() const;
+
+  /// Another server accepts new connections: a response is the last one of its connection.
+  [[nodiscard]] bool retiring() const;
 
   /// Headers of every response to `request` (CORS, request id).
   [[nodiscard]] HttpHeaders common_headers(const HttpRequest& request) const;

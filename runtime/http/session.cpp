@@ -112,6 +112,10 @@ bool HttpSession::wants_input() const noexcept {
   return !busy_ || input_.size() < kMaxWaitingBytes;
 }
 
+bool HttpSession::can_retire() const noexcept {
+  return service_.retiring() && !busy_ && input_.empty() && !parser_.in_head() && !reading_body();
+}
+
 bool HttpSession::reading_body() const noexcept { return parser_.state() == State::kBody; }
 
 void HttpSession::process() {
@@ -224,7 +228,7 @@ void HttpSession::fail(std::string_view what) noexcept {
 
 void HttpSession::append_head(const HttpResponse& response) {
   answer_at_ = output_.size();
-  if (!close_ && !parser_.keep_alive()) close_ = true;
+  if (!close_ && (!parser_.keep_alive() || service_.retiring())) close_ = true;
   output_ += http_1_0_ ? "HTTP/1.0 " : "HTTP/1.1 ";
   append_json_integer(output_, response.status);
   output_.append(1, ' ').append(reason_phrase(response.status));

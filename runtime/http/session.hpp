@@ -50,6 +50,8 @@ class HttpSession final : public ResponseSink {
   [[nodiscard]] bool finished() const noexcept;
   /// Close the connection at once: a response was interrupted.
   [[nodiscard]] bool broken() const noexcept { return broken_; }
+  /// The server is being replaced, and no request is in progress or has begun to arrive.
+  [[nodiscard]] bool can_retire() const noexcept;
   /// Whether a request is in progress (otherwise the client has to act).
   [[nodiscard]] bool answering() const noexcept { return busy_; }
   /// Whether a body is arriving: it may take longer than a head, within the body timeout.

@@ -167,7 +167,7 @@ void Supervision::advance_front() {
   }
   if (!has_enough_groups()) return;
   if (starting_ && (listening_ || !config_.serve_http)) report_started();
-  if (!config_.serve_http || frontend_ != kNobody || frontend_spawning_) return;
+  if (!config_.serve_http || retiring_ || frontend_ != kNobody || frontend_spawning_) return;
   const std::size_t index = node_of(Role::kFrontend);
   if (!nodes_[index].connected) return;
   if (!nodes_[index].prepared) return prepare_node(index);

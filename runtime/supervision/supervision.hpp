@@ -72,6 +72,9 @@ class Supervision {
   void refuse_start(double now, Error error);
   /// All who have requests have let them end.
   void stop(double now);
+  /// Another Supervisor's Frontend takes the clients that come from now on: one that ends is not
+  /// started again.
+  void retire() { retiring_ = true; }
   /// There will be no engine any more.
   void give_up(const std::string& reason);
 
@@ -323,6 +326,7 @@ class Supervision {
   bool starting_ = true;          ///< Start has not been answered
   bool resumed_ = false;          ///< another Supervisor has started the engine
   bool stopping_ = false;
+  bool retiring_ = false;
   bool given_up_ = false;
   double killed_at_ = 0;  ///< while stopping: when processes that are left are killed
 };

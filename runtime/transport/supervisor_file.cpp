@@ -91,6 +91,19 @@ SupervisorFile::~SupervisorFile() {
   if (!path_.empty()) unlink(path_.c_str());
 }
 
+std::optional<SupervisorRecord> SupervisorFile::find(pid_t supervisor) {
+  const auto folder = private_folder();
+  if (!folder.ok()) return std::nullopt;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(*folder, ignored)) {
+    if (entry.path().extension() != kSuffix) continue;
+    const auto text = read_file(entry.path().string(), kMaxFileBytes);
+    auto record = text.ok() ? SupervisorRecord::decode(*text) : std::nullopt;
+    if (record && record->process.pid == supervisor) return record;
+  }
+  return std::nullopt;
+}
+
 std::optional<SupervisorRecord> SupervisorFile::find_dead(const std::string& identity,
                                                           std::uint16_t port) {
   const auto folder = private_folder();

@@ -55,6 +55,8 @@ class SupervisorFile {
   /// `port` 0: of any. Only those nodes are in it. Files of which nothing runs are removed.
   [[nodiscard]] static std::optional<SupervisorRecord> find_dead(const std::string& identity,
                                                                  std::uint16_t port);
+  /// Of the Supervisor in this process.
+  [[nodiscard]] static std::optional<SupervisorRecord> find(pid_t supervisor);
 
  private:
   explicit SupervisorFile(std::string path) : path_(std::move(path)) {}

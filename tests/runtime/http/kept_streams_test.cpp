@@ -134,6 +134,19 @@ BOOST_AUTO_TEST_CASE(a_folder_is_for_one_server_and_one_user) {
   BOOST_TEST(!KeptStreams::open(folder.path + "/no/such", {}, now).ok());
 }
 
+BOOST_AUTO_TEST_CASE(another_server_gets_the_folder_with_all_streams) {
+  run("a");
+  run_and_end("b");
+  streams->hand_over();
+  const auto before = std::exchange(streams, KeptStreams::open(folder.path, {}, now).value());
+  BOOST_TEST(!before->keep(stream_of("c"), now).ok());
+  BOOST_TEST(!before->resume("a", "m", 2, now).ok());
+  before->release("a", now);
+  before->expire(now + 1000);
+  before->remove_all();
+  BOOST_TEST((has("a") && has("b") && !has("c")));
+}
+
 BOOST_AUTO_TEST_CASE(files_that_are_damaged_are_no_streams_and_nothing_is_left_at_the_end) {
   run("a");
   const std::string name = own_files().at(0);

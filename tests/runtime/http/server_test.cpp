@@ -201,6 +201,58 @@ BOOST_AUTO_TEST_CASE(an_idle_server_is_drained_at_once_and_stopping_aborts_the_r
   BOOST_TEST(client.at_end());
 }
 
+BOOST_AUTO_TEST_CASE(a_server_that_is_replaced_serves_its_connections_and_refuses_none) {
+  config.options.idle_timeout_s = 0.2;
+  answer_with(1);
+  Client kept(server().port()), idle(server().port()), running(server().port());
+  const auto is_answered = [](Client& client) {
+    client.get("/version");
+    return client.read_until("}");
+  };
+  BOOST_TEST(is_answered(kept).starts_with("HTTP/1.1 200 "));
+  BOOST_TEST(is_answered(idle).find("Connection: close") == std::string::npos);
+  engine.react([](const GenerateRequest&) {});
+  running.post("/v1/completions", R"({"prompt":"a","stream":true})");
+  const RequestId id = engine.wait_submitted(1).front().id;
+
+  ServerConfig other = config;
+  other.options.port = server().port();
+  BOOST_TEST(!Server::start(other, engine, metrics).ok());  // it is not asked to take over
+  other.takes_over = true;
+  FakeEngine next_engine;
+  EngineMetrics next_metrics{"m", 100};
+  const auto next = Server::start(other, next_engine, next_metrics).value();
+  BOOST_TEST(next->port() == server().port());
+  std::promise<void> retired;
+  server().retire([&] { retired.set_value(); });
+  auto done = retired.get_future();
+  BOOST_TEST(is_answered(kept).find("Connection: close") != std::string::npos);
+  BOOST_TEST(kept.at_end());
+  BOOST_TEST(idle.at_end());
+  for (int i = 0; i < 20; ++i) {
+    Client client(next->port());
+    BOOST_TEST(is_answered(client).find("Connection: close") == std::string::npos);
+  }
+  BOOST_TEST((done.wait_for(std::chrono::seconds(0)) == std::future_status::timeout));
+  server().deliver(step(text_output(id, "end", {1}, FinishReason::kStop)));
+  BOOST_TEST(running.read_until("[DONE]\n\n").find("\"text\":\"end\"") != std::string::npos);
+  BOOST_TEST((done.wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+}
+
+BOOST_AUTO_TEST_CASE(a_server_without_a_predecessor_opens_its_port) {
+  config.options.port = server().port();
+  server_.reset();
+  config.takes_over = true;
+  Client client(server().port());
+  client.get("/version");
+  BOOST_TEST(client.read_until("}").starts_with("HTTP/1.1 200 "));
+  std::promise<void> retired;
+  server().retire([&] { retired.set_value(); });
+  client.hang_up();
+  BOOST_TEST(
+      (retired.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready));
+}
+
 BOOST_AUTO_TEST_CASE(a_port_that_is_taken_is_an_error_that_names_it) {
   config.options.port = server().port();
   const auto second = Server::start(config, engine, metrics);

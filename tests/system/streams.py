@@ -1,0 +1,158 @@
+"""Streaming clients that know what every answer has to be, for the tests that disturb a server under load."""
+import contextlib
+import http.client
+import json
+import threading
+import time
+
+from support import DEADLINE_S
+
+
+def body(number):
+    """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities."""
+    fields = {"model": "demo", "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True, "seed": number,
+              "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
+    if number % 3 == 0:
+        fields["messages"] = [{"role": "user", "content": "Tell me a story about a dragon. " * (1 + number % 4)}]
+        fields.update(logprobs=True, top_logprobs=2)
+    else:
+        fields["prompt"] = "Once upon a time " * (1 + number % 5)
+        fields["logprobs"] = 1
+    if number % 6 == 1:
+        fields["n"] = 2
+    if number % 7 == 2:
+        fields.update(ignore_eos=False, stop=["night", "friend"])
+    if number % 4 == 3:
+        fields.update(repetition_penalty=1.2, presence_penalty=0.3)
+    return fields
+
+
+class Stream:
+    """What a client has of a stream, whatever the pieces in which it came."""
+
+    def __init__(self, port, fields):
+        self.port, self.fields = port, fields
+        self.stream_id, self.event_id = None, None
+        self.texts, self.tokens, self.reasons, self.usage, self.done = {}, {}, {}, None, False
+
+    def ask(self, connection):
+        if self.event_id is None:
+            path = "/v1/chat/completions" if "messages" in self.fields else "/v1/completions"
+            connection.request("POST", path, json.dumps(self.fields), {"Content-Type": "application/json"})
+        else:
+            connection.request("GET", f"/v1/streams/{self.stream_id}", headers={"Last-Event-ID": self.event_id})
+        return connection.getresponse()
+
+    def read(self):
+        """Until it ends; returns (status, text) of a refusal."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=DEADLINE_S)
+        try:
+            response = self.ask(connection)
+            if response.status != 200:
+                return response.status, response.read().decode()
+            event_id = None
+            for line in response:
+                if not line.endswith(b"\n"):
+                    break
+                if line.strip() == b"data: [DONE]":
+                    self.done = True
+                elif line.startswith(b"id: "):
+                    event_id = line[4:].strip().decode()
+                elif line.startswith(b"data: "):
+                    event = json.loads(line[6:], parse_float=str)
+                    if "error" in event:
+                        return 200, line.decode()
+                    self.take(event)
+                    self.stream_id, self.event_id = event["id"], event_id
+            return None
+        finally:
+            connection.close()
+
+    def take(self, event):
+        self.usage = event.get("usage") or self.usage
+        for choice in event["choices"]:
+            index = choice["index"]
+            text = choice.get("text", choice.get("delta", {}).get("content")) or ""
+            self.texts[index] = self.texts.get(index, "") + text
+            scored = choice.get("logprobs") or {}
+            pairs = [(each["token"], each["logprob"]) for each in scored["content"]] if "content" in scored else \
+                list(zip(scored.get("tokens", []), scored.get("token_logprobs", [])))
+            self.tokens.setdefault(index, []).extend(pairs)
+            self.reasons[index] = choice["finish_reason"] or self.reasons.get(index)
+
+    def answer(self):
+        return 200, self.done, self.texts, self.tokens, self.reasons, self.usage
+
+
+def stream(port, fields):
+    reader = Stream(port, fields)
+    return reader.read() or reader.answer()
+
+
+def resumed_stream(port, fields):
+    """The same of a client that comes back when the connection breaks, and goes on where it was."""
+    reader = Stream(port, fields)
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            refusal = reader.read()
+            if refusal or reader.done:
+                return refusal or reader.answer()
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {DEADLINE_S} s in vain for the rest of {reader.answer()}")
+        time.sleep(0.02)
+
+
+def undisturbed(port, num_streams):
+    """The answers that are expected."""
+    answers = [stream(port, body(number)) for number in range(num_streams)]
+    assert all(answer[:2] == (200, True) for answer in answers), answers
+    return answers
+
+
+class Clients:
+    """Threads that send one request after another until told to end, and compare each answer."""
+
+    def __init__(self, port, expected, ask=stream):
+        self.port, self.expected, self.ask = port, expected, ask
+        self.num_streams = len(expected)
+        self.ending = threading.Event()
+        self.num_requests, self.lost, self.different, self.bad_answers = 0, [], [], []
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.work, args=(number,)) for number in range(self.num_streams)]
+        self.threads.append(threading.Thread(target=self.send_bad_requests))
+        for thread in self.threads:
+            thread.start()
+
+    def work(self, number):
+        while not self.ending.is_set():
+            try:
+                answer = self.ask(self.port, body(number))
+            except Exception as error:  # whatever it is, the request is lost
+                answer = repr(error)
+            with self.lock:
+                self.num_requests += 1
+                if not isinstance(answer, tuple) or answer[0] != 200 or answer[1] is not True:
+                    self.lost.append((number, answer))
+                elif answer != self.expected[number]:
+                    self.different.append((number, answer, self.expected[number]))
+            number = (number + self.num_streams // 2 + 1) % self.num_streams
+
+    def send_bad_requests(self):
+        bad = [{"model": "demo", "prompt": "x", "temperature": -1}, {"model": "demo", "prompt": [1 << 30]},
+               {"model": "demo", "prompt": "word " * 5000}, {"model": "demo", "messages": []}]
+        number = 0
+        while not self.ending.wait(0.05):
+            fields = bad[number % len(bad)]
+            number += 1
+            try:
+                status, *_ = self.ask(self.port, fields)
+            except Exception as error:
+                status = repr(error)
+            if status != 400:
+                self.bad_answers.append((fields, status))
+
+    def end(self):
+        self.ending.set()
+        for thread in self.threads:
+            thread.join()
