@@ -376,7 +376,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
 
 Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
-    std::shared_ptr<const Tokenizer> tokenizer) {
+    std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars) {
   ASSIGN_OR_RETURN(ChatSetup chat, load_chat_setup(options.model));
   ASSIGN_OR_RETURN(std::shared_ptr<ChatRenderer> renderer,
                    ChatRenderer::create(std::move(chat.files), chat.options));
@@ -388,6 +388,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.max_num_samples = static_cast<std::int32_t>(options.server.max_request_samples);
   limits.max_request_tokens = options.server.max_request_tokens;
   limits.max_input_time_s = options.engine.max_input_time_s;
+  limits.grammars = std::move(grammars);
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }
 

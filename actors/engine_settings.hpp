@@ -62,7 +62,7 @@ namespace troupe {
 /// Reads the chat template. Errors: of its file or its content.
 [[nodiscard]] Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
-    std::shared_ptr<const Tokenizer> tokenizer);
+    std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars);
 
 /// The first key for sampling requests without a seed.
 [[nodiscard]] std::uint64_t first_seed(const ModelOptions& model);

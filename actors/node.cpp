@@ -18,6 +18,8 @@
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/kv_events/publisher.hpp"
+#include "runtime/structured_output/grammar_cache.hpp"
+#include "runtime/structured_output/grammar_pool.hpp"
 #include "runtime/supervision/node_watch.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "runtime/transport/step_rings.hpp"
@@ -110,6 +112,8 @@ struct NodeState {
   bool has_tokenizer = false;
   std::shared_ptr<Pulse> pulse;
   std::shared_ptr<const Tokenizer> tokenizer;
+  std::shared_ptr<GrammarCache> grammars;  ///< of all groups; null: none was needed so far
+  std::shared_ptr<GrammarPool> grammar_pool;
   GenerationConfig generation;
   SamplingDefaults sampling;
   AnswerDefaults answers;
@@ -190,8 +194,8 @@ Result<void> start_kv_events(Self self, std::int32_t group) {
 Result<void> prepare(Self self, bool read_tokenizer) {
   NodeState& node = state(self);
   const std::string& model = node.options.model.model;
-  const bool tokens =
-      node.config.has(Role::kInputProcessor) || node.config.has(Role::kOutputProcessor);
+  const bool tokens = node.config.has(Role::kInputProcessor) ||
+                      node.config.has(Role::kOutputProcessor) || node.config.has(Role::kScheduler);
   if (read_tokenizer) {
     if (!tokens) return {};
     ASSIGN_OR_RETURN(node.tokenizer, Tokenizer::load(model));
@@ -258,6 +262,21 @@ void take_rings(Self self, const OpenRings& open) {
   }
 }
 
+/// InputProcessors and Schedulers of a node share what they compile.
+const std::shared_ptr<GrammarCache>& grammars_of(NodeState& node, const ModelLoaded& model) {
+  if (node.grammars == nullptr) {
+    node.grammars =
+        std::make_shared<GrammarCache>(node.tokenizer, static_cast<std::size_t>(model.vocab_size));
+  }
+  return node.grammars;
+}
+
+const std::shared_ptr<GrammarPool>& grammar_pool_of(NodeState& node, const ModelLoaded& model) {
+  if (node.grammar_pool == nullptr)
+    node.grammar_pool = std::make_shared<GrammarPool>(grammars_of(node, model));
+  return node.grammar_pool;
+}
+
 Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& handles) {
   ASSIGN_OR_RETURN(const Peers peers, Peers::of(what, handles));
   NodeState& node = state(self);
@@ -281,7 +300,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
                    .life = what.life}))};
     case Role::kInputProcessor: {
       ASSIGN_OR_RETURN(const auto core,
-                       make_input_processor(options, what.model, node.generation, node.tokenizer));
+                       make_input_processor(options, what.model, node.generation, node.tokenizer,
+                                            grammars_of(node, what.model)));
       return ActorHandles{pointer(spawn_input_processor(
           system, core, static_cast<std::size_t>(options.engine.num_input_processors),
           peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
@@ -298,7 +318,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
           {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),
            .encoder_cache_manager = peers.one<EncoderCacheManagerActor>(Peer::kEncoderCacheManager),
            .executor = peers.one<ExecutorActor>(Peer::kExecutor),
-           .output_processor = peers.one<OutputProcessorActor>(Peer::kOutputProcessor)}))};
+           .output_processor = peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
+           .grammar_compiler = grammar_pool_of(node, what.model)}))};
     }
     case Role::kKVCacheManager: {
       KVCacheSettings settings = kv_cache_settings(options.engine, what.model, what.cache);

@@ -166,7 +166,7 @@ void compile_grammar(StatefulSelf self, const RequestState& request) {
   if (pending.grammar && pending.sequence == request.sequence) return;  // its session's next chunk
   pending = {request.sequence, std::make_shared<std::optional<Result<std::unique_ptr<Grammar>>>>()};
   scheduler.peers.grammar_compiler->compile(
-      *request.params.structured_outputs,
+      request.params,
       [me = SchedulerActor(self), compiled = GrammarCompiled{request.id, request.sequence},
        place = pending.grammar](Result<std::unique_ptr<Grammar>> grammar) {
         *place = std::move(grammar);

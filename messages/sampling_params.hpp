@@ -42,10 +42,18 @@ enum class StructuredOutputKind : std::uint8_t {
 
 struct StructuredOutputsParams {
   StructuredOutputKind kind{};
-  std::string text;  ///< the schema, pattern, grammar (EBNF) or tags; kChoice: a JSON array
+  SharedVector<std::string> texts;  ///< kChoice: the choices; kJsonObject: none; else one: the
+                                    ///< schema, pattern, grammar (EBNF) or tags
+  // Of JSON:
+  bool disable_any_whitespace = false;            ///< none between tokens
+  bool disable_additional_properties = false;     ///< unless a schema says otherwise
+  std::optional<std::string> whitespace_pattern;  ///< what is allowed between tokens
+  std::string field = "structured_outputs";       ///< of the request, for errors
+
   bool operator==(const StructuredOutputsParams&) const = default;
 };
-TROUPE_MESSAGE(StructuredOutputsParams, kind, text)
+TROUPE_MESSAGE(StructuredOutputsParams, kind, texts, disable_any_whitespace,
+               disable_additional_properties, whitespace_pattern, field)
 
 /// Cheap to copy for each sample: variable-size members are shared.
 struct SamplingParams {

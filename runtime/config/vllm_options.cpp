@@ -17,7 +17,8 @@ constexpr std::string_view kKernels = "kernels are selected for the device at st
 constexpr std::string_view kSteps = "the scheduler does not need it";
 constexpr std::string_view kNoSwap = "preempted requests are recomputed, nothing is swapped";
 constexpr std::string_view kNoMedia = "images and other media are not supported";
-constexpr std::string_view kNoGrammars = "structured output is not supported";
+constexpr std::string_view kGrammars = "there is one engine of grammars";
+constexpr std::string_view kRequestGrammars = "requests set it in structured_outputs";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kNoTls = "HTTPS is not supported, use a reverse proxy";
 constexpr std::string_view kNotOffered = "it is not supported";
@@ -117,12 +118,12 @@ constexpr VllmOption kOptions[] = {
     {"skip-mm-profiling", kFlag, kNoMedia},
     {"language-model-only", kFlag, kNoMedia},
     {"trust-request-mm-kwargs", kFlag, kNoMedia},
-    {"guided-decoding-backend", kValue, kNoGrammars},
-    {"guided-decoding-disable-fallback", kFlag, kNoGrammars},
-    {"guided-decoding-disable-any-whitespace", kFlag, kNoGrammars},
-    {"guided-decoding-disable-additional-properties", kFlag, kNoGrammars},
-    {"structured-outputs-config", kValue, kNoGrammars},
+    {"guided-decoding-backend", kValue, kGrammars},
+    {"guided-decoding-disable-fallback", kFlag, kGrammars},
 
+    {"guided-decoding-disable-any-whitespace", kRefused, kRequestGrammars},
+    {"guided-decoding-disable-additional-properties", kRefused, kRequestGrammars},
+    {"structured-outputs-config", kRefused, kRequestGrammars},
     {"tool-parser-plugin", kRefused, kNoCode},
     {"tool-strict-level", kRefused, kNotOffered},
     {"reasoning-parser-plugin", kRefused, kNoCode},

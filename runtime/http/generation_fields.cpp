@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "runtime/http/structured_fields.hpp"
 #include "runtime/http/unsupported_fields.hpp"
 
 namespace troupe {
@@ -62,8 +63,14 @@ constexpr BooleanField kBooleanFields[] = {
 constexpr std::string_view kIgnoredObjects[] = {"kv_transfer_params", "ec_transfer_params",
                                                 "vllm_xargs"};
 constexpr double kMaxLimitSeconds = 86400;
-constexpr std::string_view kIgnoredTexts[] = {"user", "session_id", "prompt_cache_key",
-                                              "prompt_cache_retention", "safety_identifier"};
+constexpr std::string_view kIgnoredTexts[] = {
+    "user",
+    "session_id",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "guided_decoding_backend",
+};
 
 SamplingParams params_from(const SamplingDefaults& defaults) {
   SamplingParams params;
@@ -184,22 +191,6 @@ void read_limits(const JsonFields& fields, const ServerDefaults& defaults,
   read("max_request_time_s", request.limits.max_request_time_s);
 }
 
-void read_response_format(const JsonFields& fields) {
-  const std::optional<JsonFields> format = fields.object("response_format");
-  if (!format) return;
-  format->require("type");
-  const std::string type = format->text("type").value_or("text");
-  if (type == "text") return;
-  if (type == "json_schema" && !format->has("json_schema")) {
-    fields.fail(invalid_argument(
-        "response_format of type json_schema must have the field json_schema", "response_format"));
-  } else if (type == "json_schema" || type == "json_object" || type == "structural_tag") {
-    fields.fail(unsupported("response_format", "response_format of type " + type));
-  } else {
-    format->wrong_value("type", "type must be text, json_object, json_schema or structural_tag");
-  }
-}
-
 void read_what_is_not_used(const JsonFields& fields) {
   refuse_unsupported_fields(fields);
   for (const std::string_view name : kIgnoredObjects) {
@@ -249,7 +240,7 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
   read_repetition_detection(fields, params);
   read_cache_salt(fields, request);
   read_limits(fields, defaults, request);
-  read_response_format(fields);
+  read_structured_outputs(fields, params);
   read_what_is_not_used(fields);
 
   if (const auto count = fields.integer("prompt_logprobs", {kAllLogprobs, kMaxInt32})) {

@@ -393,6 +393,15 @@ std::optional<std::string> JsonFields::raw(std::string_view name, JsonKind expec
   return std::nullopt;
 }
 
+std::optional<std::string> JsonFields::other_name(
+    std::initializer_list<std::string_view> known) const {
+  for (const dom::key_value_pair field : node_->object) {
+    if (!field.value.is_null() && std::find(known.begin(), known.end(), field.key) == known.end())
+      return shorten(std::string(field.key), kMaxEchoBytes);
+  }
+  return std::nullopt;
+}
+
 void JsonFields::require(std::string_view name) const {
   if (!has(name)) node_->document->wrong_form(node_->at(name), "field is required");
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -79,6 +80,10 @@ class JsonFields {
   std::optional<std::string> raw(std::string_view name, JsonKind expected) const;
   /// The kind of the first element of an array; kAbsent if it is empty or not an array.
   [[nodiscard]] JsonKind element_kind(std::string_view name) const;
+
+  /// The name of a field that is not among these, and not null.
+  [[nodiscard]] std::optional<std::string> other_name(
+      std::initializer_list<std::string_view> known) const;
 
   /// Records a format error if the field is absent or null.
   void require(std::string_view name) const;

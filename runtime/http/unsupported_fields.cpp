@@ -12,25 +12,10 @@ struct RefusedField {
 };
 /// Rejected with any value.
 constexpr RefusedField kRefused[] = {
-    {"audio"},
-    {"functions", "tools"},
-    {"guided_choice"},
-    {"guided_decoding_backend"},
-    {"guided_grammar"},
-    {"guided_json"},
-    {"guided_json_object"},
-    {"guided_regex"},
-    {"guided_whitespace_pattern"},
-    {"logprob_token_ids"},
-    {"media_io_kwargs"},
-    {"mm_processor_kwargs"},
-    {"prediction"},
-    {"prompt_embeds"},
-    {"structural_tag"},
-    {"structured_outputs"},
-    {"thinking_token_budget"},
-    {"watermarking"},
-    {"web_search_options"},
+    {"audio"},           {"functions", "tools"},  {"logprob_token_ids"},
+    {"media_io_kwargs"}, {"mm_processor_kwargs"}, {"prediction"},
+    {"prompt_embeds"},   {"structural_tag"},      {"thinking_token_budget"},
+    {"watermarking"},    {"web_search_options"},
 };
 
 /// Only false is supported.

@@ -9,6 +9,7 @@
 #include "runtime/base/request_time.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 #include "runtime/scheduler/work_queue.hpp"
+#include "runtime/structured_output/grammar_cache.hpp"
 
 namespace troupe {
 
@@ -41,6 +42,9 @@ std::size_t bytes_of(const std::vector<std::string>& texts) {
   return num_bytes;
 }
 
+/// Of text that takes as long as a byte of a schema, pattern or grammar.
+constexpr std::size_t kCompiledBytes = 32;
+
 std::size_t bytes_of(const Prompt& prompt) {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) return tokens->token_ids.size();
   const auto* chat = std::get_if<ChatPrompt>(&prompt);
@@ -60,8 +64,10 @@ std::size_t text_bytes(const Prompt& prompt) noexcept {
 }
 
 std::size_t input_bytes(const GenerateRequest& request) {
+  const auto& structured = request.params.structured_outputs;
   return bytes_of(request.prompt) + bytes_of(request.params.stop) +
-         bytes_of(request.params.bad_words);
+         bytes_of(request.params.bad_words) +
+         (structured ? kCompiledBytes * bytes_of(structured->texts) : 0);
 }
 
 std::size_t input_bytes(const RenderRequest& request) { return bytes_of(request.prompt); }
@@ -97,6 +103,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
     prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
   RETURN_IF_ERROR(complete_params(params, prompt.token_ids.size(), context.limits));
+  RETURN_IF_ERROR(check_grammar(params));
   const bool resubmitted = !request.emitted.empty();
   if (resubmitted && request.emitted.size() != static_cast<std::size_t>(params.n)) {
     return invalid_argument("the request continues the tokens of " +
@@ -258,6 +265,17 @@ Result<void> InputProcessor::check_prompt(const std::vector<TokenId>& token_ids)
                             "prompt");
   }
   return check_token_ids(token_ids);
+}
+
+Result<void> InputProcessor::check_grammar(const SamplingParams& params) const {
+  if (!params.structured_outputs) return {};
+  if (options_.grammars == nullptr) {
+    return Error{ErrorCode::kUnsupported, "structured output is not supported by this server",
+                 params.structured_outputs->field};
+  }
+  const auto compiled = options_.grammars->get(*params.structured_outputs);
+  if (!compiled.ok()) return compiled.error();
+  return {};
 }
 
 /// Encoding takes many times the memory of the text.

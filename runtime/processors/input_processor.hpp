@@ -16,6 +16,8 @@
 
 namespace troupe {
 
+class GrammarCache;
+
 /// Model properties that the InputProcessor needs besides the tokenizer.
 struct InputProcessorOptions {
   std::int32_t max_model_len = 0;
@@ -26,8 +28,9 @@ struct InputProcessorOptions {
   /// Of one request: prompt and max_tokens, summed over its samples. A single sample is limited by
   /// the model only.
   std::int64_t max_request_tokens = 1 << 20;
-  std::size_t max_num_bad_words = 128;  ///< counted as token sequences
-  double max_input_time_s = 0;          ///< for one prompt; 0: no limit
+  std::size_t max_num_bad_words = 128;     ///< counted as token sequences
+  double max_input_time_s = 0;             ///< for one prompt; 0: no limit
+  std::shared_ptr<GrammarCache> grammars;  ///< null: structured output is not offered
 };
 
 /// The size of the texts to render and tokenize.
@@ -62,6 +65,9 @@ class InputProcessor {
   /// For a request with `emitted`, finished samples get no EngineCoreRequest; the others continue
   /// after their tokens, and no prompt log-probabilities are computed.
   ///
+  /// The grammar of a structured request is compiled, so that what cannot be compiled is an error
+  /// here; the Scheduler's is the same one if it has the same cache.
+  ///
   /// Errors: kInvalidArgument with the invalid field, also for a timeout; those of the chat
   /// renderer; kAborted if it was cancelled.
   Result<ProcessedRequest> process(GenerateRequest request, const InputContext& context) const;
@@ -88,6 +94,7 @@ class InputProcessor {
                         const SamplingParams& params) const;
   Result<void> check_prompt(const std::vector<TokenId>& token_ids) const;
   Result<void> check_token_ids(const std::vector<TokenId>& token_ids) const;
+  Result<void> check_grammar(const SamplingParams& params) const;
   Result<void> check_text(std::string_view text, const std::string& field) const;
   Result<void> check_size(const SamplingParams& params, std::size_t num_prompt_tokens) const;
   Result<void> complete_params(SamplingParams& params, std::size_t num_prompt_tokens,

@@ -172,10 +172,6 @@ Result<void> normalize_sampling_params(SamplingParams& params, const SamplingLim
   sort_unique(params.allowed_token_ids);
   RETURN_IF_ERROR(normalize_logit_bias(params.logit_bias, limits.vocab_size));
   RETURN_IF_ERROR(check_repetition_detection(params));
-  if (params.structured_outputs) {
-    // It would wait for its grammar forever.
-    return invalid_argument("structured_outputs is not supported", "structured_outputs");
-  }
 
   if (params.greedy()) {
     if (params.n > 1) {

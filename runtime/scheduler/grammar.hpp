@@ -38,9 +38,9 @@ class GrammarCompiler {
 
   virtual ~GrammarCompiler() = default;
   /// Calls `done` once, now or later, on any thread, unless it is destroyed before. Does not block.
-  /// The same text gives the same grammar: an engine that takes a request over makes it anew, and
-  /// gives it the tokens that the request has.
-  virtual void compile(const StructuredOutputsParams& what, Done done) = 0;
+  /// The same parameters give the same grammar: an engine that takes a request over makes it anew,
+  /// and gives it the tokens that the request has. Pre: params.structured_outputs.
+  virtual void compile(const SamplingParams& params, Done done) = 0;
 };
 
 }  // namespace troupe

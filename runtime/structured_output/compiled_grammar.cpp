@@ -135,6 +135,20 @@ class GrammarConversion {
 
 }  // namespace
 
+class CompiledGrammar::Access {
+ public:
+  explicit Access(CompiledGrammar& grammar) : grammar_(grammar), lock_(grammar.mutex_) {
+    grammar.expressions_.begin_call();
+  }
+  ~Access() { grammar_.num_bytes_ = grammar_.expressions_.num_bytes() + grammar_.mask_bytes_; }
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+
+ private:
+  CompiledGrammar& grammar_;
+  std::lock_guard<std::mutex> lock_;
+};
+
 CompiledGrammar::CompiledGrammar(Expressions expressions, ExpressionId start,
                                  ExpressionId plain_character,
                                  std::shared_ptr<const GrammarVocabulary> vocabulary,
@@ -145,7 +159,9 @@ CompiledGrammar::CompiledGrammar(Expressions expressions, ExpressionId start,
       vocabulary_(std::move(vocabulary)),
       max_mask_bytes_(max_mask_bytes),
       walk_(vocabulary_->tree().max_depth() + 1),
-      walk_states_(vocabulary_->tree().max_depth() + 1) {}
+      walk_states_(vocabulary_->tree().max_depth() + 1) {
+  const Access first(*this);
+}
 
 Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::compile(
     const GrammarBuilder& builder, std::shared_ptr<const GrammarVocabulary> vocabulary) {
@@ -178,8 +194,7 @@ Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::compile(
 }
 
 std::optional<GrammarState> CompiledGrammar::advance(GrammarState state, std::string_view bytes) {
-  const std::lock_guard lock(mutex_);
-  expressions_.begin_call();
+  const Access access(*this);
   for (const char c : bytes) {
     state = expressions_.step(state, static_cast<unsigned char>(c));
     if (state == kNothing) return std::nullopt;
@@ -192,13 +207,8 @@ bool CompiledGrammar::may_end(GrammarState state) {
   return expressions_.nullable(state);
 }
 
-std::size_t CompiledGrammar::num_bytes() {
-  const std::lock_guard lock(mutex_);
-  return expressions_.num_bytes() + mask_bytes_;
-}
-
 void CompiledGrammar::fill_bitmask(GrammarState state, std::span<std::int32_t> row) {
-  const std::lock_guard lock(mutex_);
+  const Access access(*this);
   const Mask& known = mask(state);
   if (!known.words.empty()) {
     std::ranges::copy(known.words, row.begin());
@@ -219,7 +229,6 @@ void CompiledGrammar::fill_bitmask(GrammarState state, std::span<std::int32_t> r
 const CompiledGrammar::Mask& CompiledGrammar::mask(GrammarState state) {
   const auto known = masks_.find(state);
   if (known != masks_.end()) return known->second;
-  expressions_.begin_call();
   Mask made = compute_mask(state);
   if (made.slice == nullptr && made.tokens.size() > vocabulary_->num_words() / 2) {
     made.words.resize(vocabulary_->num_words());
@@ -332,23 +341,23 @@ bool GrammarMatcher::has_ended() const noexcept { return states_.back() == kEnde
 bool GrammarMatcher::may_end() const { return has_ended() || grammar_->may_end(states_.back()); }
 
 bool GrammarMatcher::accept(TokenId token) {
-  if (is_stop(token)) {
-    if (!may_end()) return false;
-    states_.push_back(kEnded);
-    return true;
-  }
+  auto next = state_behind(token);
+  if (!next && is_stop(token) && may_end()) next = kEnded;
+  if (!next) return false;
+  states_.push_back(*next);
+  return true;
+}
+
+std::optional<GrammarState> GrammarMatcher::state_behind(TokenId token) const {
   const GrammarVocabulary& vocabulary = grammar_->vocabulary();
   if (has_ended() || token < 0 || static_cast<std::size_t>(token) >= vocabulary.size())
-    return false;
+    return std::nullopt;
   const std::string_view bytes = vocabulary.bytes(token);
-  if (bytes.empty()) return false;
+  if (bytes.empty()) return std::nullopt;
   try {
-    const auto next = grammar_->advance(states_.back(), bytes);
-    if (!next) return false;
-    states_.push_back(*next);
-    return true;
+    return grammar_->advance(states_.back(), bytes);
   } catch (const GrammarRefused&) {
-    return false;
+    return std::nullopt;
   }
 }
 
@@ -369,13 +378,12 @@ void GrammarMatcher::fill_bitmask(std::span<std::int32_t> row) const {
       std::ranges::fill(row, 0);
     }
   }
-  const bool ends = may_end();
+  if (!may_end()) return;
   for (const TokenId token : stop_tokens_) {
     if (token < 0 || static_cast<std::size_t>(token) >= grammar_->vocabulary().size()) continue;
     auto& word = row[static_cast<std::size_t>(token) / 32];
-    const std::uint32_t bit = 1u << static_cast<unsigned>(token) % 32;
-    const auto others = static_cast<std::uint32_t>(word) & ~bit;
-    word = static_cast<std::int32_t>(ends ? others | bit : others);
+    word = static_cast<std::int32_t>(static_cast<std::uint32_t>(word) |
+                                     1u << static_cast<unsigned>(token) % 32);
   }
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // A grammar that is ready for a vocabulary. Requests with the same grammar share one.
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -42,10 +43,12 @@ class CompiledGrammar {
   void fill_bitmask(GrammarState state, std::span<std::int32_t> row);
 
   [[nodiscard]] const GrammarVocabulary& vocabulary() const noexcept { return *vocabulary_; }
-  /// Memory that it takes, without the vocabulary.
-  std::size_t num_bytes();
+  /// Memory that it takes, without the vocabulary. Waits for nothing.
+  [[nodiscard]] std::size_t num_bytes() const noexcept { return num_bytes_; }
 
  private:
+  /// For the time of a call that may change what is kept.
+  class Access;
   /// All tokens of a slice, if there is one, and these; where many fit, all are in `words`.
   struct Mask {
     const GrammarVocabulary::Slice* slice = nullptr;
@@ -67,6 +70,7 @@ class CompiledGrammar {
   const ExpressionId plain_character_;
   const std::shared_ptr<const GrammarVocabulary> vocabulary_;
   const std::size_t max_mask_bytes_;
+  std::atomic<std::size_t> num_bytes_ = 0;
   std::unordered_map<GrammarState, Mask> masks_;
   std::size_t mask_bytes_ = 0;
   std::unordered_map<ExpressionId, bool> takes_plain_;  ///< each plain character
@@ -77,7 +81,8 @@ class CompiledGrammar {
 /// One request's way through a grammar. A copy goes its own way.
 class GrammarMatcher : public Grammar {
  public:
-  /// `stop_tokens` end the text where the grammar may end.
+  /// `stop_tokens` end the text where the grammar may end. One that stands for a text may be part
+  /// of the grammar's text all the same.
   GrammarMatcher(std::shared_ptr<CompiledGrammar> grammar, std::vector<TokenId> stop_tokens);
 
   bool accept(TokenId token) override;
@@ -92,6 +97,7 @@ class GrammarMatcher : public Grammar {
 
  private:
   [[nodiscard]] bool is_stop(TokenId token) const;
+  [[nodiscard]] std::optional<GrammarState> state_behind(TokenId token) const;
 
   static constexpr GrammarState kEnded = Expressions::kNothing;
   std::shared_ptr<CompiledGrammar> grammar_;

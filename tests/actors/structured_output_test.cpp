@@ -194,7 +194,7 @@ BOOST_AUTO_TEST_CASE(others_run_while_a_grammar_is_made) {
 BOOST_AUTO_TEST_CASE(what_is_no_grammar_ends_its_request_with_the_reason) {
   with_and_without_overlap_and_drafts([](StructuredEngine& test) {
     SamplingParams params;
-    params.structured_outputs.emplace().text = "nonsense";
+    params.structured_outputs.emplace().texts = {"nonsense"};
     test.add(1, 12, params);
     test.add(2, 12);
     BOOST_TEST(test.frontend().num_finished[RequestId{1}] == 1);

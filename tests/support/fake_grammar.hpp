@@ -44,7 +44,7 @@ class FakeGrammar final : public Grammar {
 /// Sampling parameters of a request with such a grammar.
 [[nodiscard]] inline SamplingParams structured(RequestId id, std::int32_t prompt_size) {
   SamplingParams params;
-  params.structured_outputs.emplace().text = to_string(id) + " " + std::to_string(prompt_size);
+  params.structured_outputs.emplace().texts = {to_string(id) + " " + std::to_string(prompt_size)};
   return params;
 }
 
@@ -52,8 +52,8 @@ class FakeGrammar final : public Grammar {
 class FakeGrammarCompiler final : public GrammarCompiler {
  public:
   bool hold = false;
-  void compile(const StructuredOutputsParams& what, Done done) override {
-    held_.emplace_back(what.text, std::move(done));
+  void compile(const SamplingParams& params, Done done) override {
+    held_.emplace_back(params.structured_outputs->texts.front(), std::move(done));
     if (!hold) release();
   }
   [[nodiscard]] std::size_t num_held() const { return held_.size(); }

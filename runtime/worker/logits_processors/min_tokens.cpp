@@ -1,5 +1,8 @@
 // No token that ends the request before it has so many.
 
+#include <algorithm>
+#include <limits>
+
 #include "runtime/worker/logits_processors/kinds.hpp"
 
 namespace troupe {
@@ -15,11 +18,22 @@ class MinTokens final : public LogitsProcessor {
 
   void append(TokenId /*token*/) override { num_missing_ -= num_missing_ > 0; }
   void apply(std::span<float> logits) const override {
-    if (num_missing_ == 0) return;
+    if (num_missing_ == 0 || only_ends(logits)) return;
     for (const TokenId token : stop_token_ids_) forbid(logits, token);
   }
 
  private:
+  /// Under a grammar, which comes before, the text may be complete.
+  [[nodiscard]] bool only_ends(std::span<const float> logits) const {
+    for (std::size_t token = 0; token < logits.size(); ++token) {
+      if (logits[token] != -std::numeric_limits<float>::infinity() &&
+          std::find(stop_token_ids_.begin(), stop_token_ids_.end(), static_cast<TokenId>(token)) ==
+              stop_token_ids_.end())
+        return false;
+    }
+    return true;
+  }
+
   std::int32_t num_missing_;
   SharedVector<TokenId> stop_token_ids_;
 };

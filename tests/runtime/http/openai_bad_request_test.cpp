@@ -160,19 +160,11 @@ constexpr BadField kBadFields[] = {
     {R"("response_format":{})", "response_format.type", kForm},
     {R"("response_format":{"type":"xml"})", "response_format.type", kValue},
     {R"("response_format":{"type":"json_schema"})", "response_format", kValue},
-    {R"("response_format":{"type":"json_object"})", "response_format", kNotOffered},
-    {R"("response_format":{"type":"json_schema","json_schema":{}})", "response_format",
-     kNotOffered},
-    {R"("structured_outputs":{"regex":"a"})", "structured_outputs", kNotOffered},
     {R"("thinking_token_budget":5)", "thinking_token_budget", kNotOffered},
     {R"("logprob_token_ids":[1])", "logprob_token_ids", kNotOffered},
     {R"("functions":[{"name":"f"}])", "functions", kNotOffered},
     {R"("function_call":"auto")", "function_call", kNotOffered},
     {R"("function_call":{"name":"f"})", "function_call", kNotOffered},
-    {R"("guided_json":{"type":"object"})", "guided_json", kNotOffered},
-    {R"("guided_regex":"a+")", "guided_regex", kNotOffered},
-    {R"("guided_choice":["a"])", "guided_choice", kNotOffered},
-    {R"("guided_grammar":"g")", "guided_grammar", kNotOffered},
     {R"("modalities":["text","audio"])", "modalities", kNotOffered},
     {R"("modalities":[5])", "modalities.0", kForm},
     {R"("audio":{"voice":"v","format":"wav"})", "audio", kNotOffered},
@@ -183,7 +175,6 @@ constexpr BadField kBadFields[] = {
     {R"("verbosity":"low")", "verbosity", kNotOffered},
     {R"("best_of":3)", "best_of", kNotOffered},
     {R"("return_token_offsets":true)", "return_token_offsets", kNotOffered},
-    {R"("stream":true,"guided_json":{})", "guided_json", kNotOffered},
     {R"("request_id":")"
      "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"
      "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567"

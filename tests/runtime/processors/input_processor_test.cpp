@@ -6,6 +6,7 @@
 
 #include "runtime/processors/sampling_params_check.hpp"
 #include "runtime/scheduler/work_queue.hpp"
+#include "runtime/structured_output/grammar_cache.hpp"
 #include "tests/runtime/processors/byte_tokenizer.hpp"
 
 namespace troupe {
@@ -327,8 +328,26 @@ BOOST_AUTO_TEST_CASE(each_parameter_outside_its_range_is_an_error_that_names_it)
   refused("repetition_detection", [](SamplingParams& p) {
     p.repetition_detection = RepetitionDetection{2, 3, 2};
   });
-  // Nothing could make the grammar that the Scheduler would wait for.
-  refused("structured_outputs", [](SamplingParams& p) { p.structured_outputs.emplace(); });
+}
+
+BOOST_AUTO_TEST_CASE(what_the_scheduler_could_not_compile_is_refused) {
+  auto& what = params().structured_outputs.emplace();
+  what.kind = StructuredOutputKind::kRegex;
+  what.texts = {"a+"};
+  what.field = "guided_regex";
+  // No grammars at all.
+  const auto none = process();
+  BOOST_REQUIRE(!none.ok());
+  BOOST_TEST((none.error().code == ErrorCode::kUnsupported));
+  BOOST_TEST(none.error().param == "guided_regex");
+  options.grammars = std::make_shared<GrammarCache>(byte_tokenizer(), kVocabSize);
+  BOOST_TEST((processed_params().structured_outputs == params().structured_outputs));
+  BOOST_TEST(options.grammars->size() == 1u);
+  what.texts = {"a++"};
+  BOOST_TEST(error("guided_regex").starts_with("regex"));
+  const std::size_t bytes = input_bytes(request);
+  what.texts = {std::string(1000, 'a')};
+  BOOST_TEST(input_bytes(request) > bytes + 10000);
 }
 
 BOOST_AUTO_TEST_CASE(the_whole_vocabulary_of_logprobs_needs_a_server_without_limit) {

@@ -1,0 +1,74 @@
+#include "runtime/structured_output/structured_grammar.hpp"
+
+#include <string>
+#include <string_view>
+
+#include "runtime/structured_output/choice.hpp"
+#include "runtime/structured_output/ebnf.hpp"
+#include "runtime/structured_output/json_schema.hpp"
+#include "runtime/structured_output/regex.hpp"
+
+namespace troupe {
+namespace {
+
+/// It may be as large as a request: each sample has a copy of it.
+constexpr std::size_t kMaxWhitespacePatternBytes = 4096;
+
+Result<JsonGrammarOptions> json_options(const StructuredOutputsParams& what) {
+  if (what.whitespace_pattern && what.whitespace_pattern->size() > kMaxWhitespacePatternBytes) {
+    return invalid_argument("whitespace_pattern has " +
+                            std::to_string(what.whitespace_pattern->size()) +
+                            " bytes, the limit is " + std::to_string(kMaxWhitespacePatternBytes));
+  }
+  return JsonGrammarOptions{.any_whitespace = !what.disable_any_whitespace,
+                            .whitespace_pattern = what.whitespace_pattern,
+                            .disable_additional_properties = what.disable_additional_properties};
+}
+
+Result<GrammarBuilder> json_grammar(const StructuredOutputsParams& what,
+                                    const GrammarLimits& limits) {
+  ASSIGN_OR_RETURN(const JsonGrammarOptions options, json_options(what));
+  if (what.kind == StructuredOutputKind::kJsonObject) return json_object_grammar(options, limits);
+  return json_schema_grammar(what.texts.front(), options, limits);
+}
+
+Result<GrammarBuilder> grammar_of(const StructuredOutputsParams& what,
+                                  const GrammarLimits& limits) {
+  using Kind = StructuredOutputKind;
+  if (what.kind == Kind::kChoice) return choice_grammar(what.texts, limits);
+  const bool is_json_object = what.kind == Kind::kJsonObject;
+  if (what.texts.size() != (is_json_object ? 0 : 1)) {
+    return invalid_argument("structured output has " + std::to_string(what.texts.size()) +
+                            " texts, expected " + (is_json_object ? "none" : "one"));
+  }
+  switch (what.kind) {
+    case Kind::kJsonSchema:
+    case Kind::kJsonObject:
+      return json_grammar(what, limits);
+    case Kind::kRegex:
+      return regex_grammar(what.texts.front(), limits);
+    case Kind::kGrammar:
+      if (what.texts.front().find("::=") == std::string::npos) {
+        return invalid_argument(
+            "grammar: it has no rule \"name ::= ...\"; EBNF is supported, Lark is not");
+      }
+      return ebnf_grammar(what.texts.front(), limits);
+    case Kind::kStructuralTag:
+    case Kind::kChoice:
+      break;
+  }
+  return Error{ErrorCode::kUnsupported, "structural_tag is not supported by this server", {}};
+}
+
+}  // namespace
+
+Result<GrammarBuilder> structured_grammar(const StructuredOutputsParams& what,
+                                          const GrammarLimits& limits) {
+  auto grammar = grammar_of(what, limits);
+  if (grammar.ok()) return grammar;
+  Error error = std::move(grammar).error();
+  error.param = what.field;
+  return error;
+}
+
+}  // namespace troupe
