@@ -142,7 +142,7 @@ Value with_field(const Dict& object, std::string_view name, Value value) {
   return Value::dict(std::move(changed));
 }
 
-/// A tool call whose function.arguments are an object.
+/// A tool call whose function.arguments are an object, or text that is none.
 Value with_object_arguments(const Value& call) {
   const Value* function = call.dict() ? call.dict()->find("function") : nullptr;
   if (!function || !function->dict()) return call;
@@ -151,7 +151,11 @@ Value with_object_arguments(const Value& call) {
   if (arguments && !arguments->is_none()) {
     if (!arguments->is_string()) return call;
     std::optional<Value> parsed = parse(*arguments->string());
-    if (parsed && parsed->dict()) object = *std::move(parsed);
+    if (parsed && parsed->dict()) {
+      object = *std::move(parsed);
+    } else if (!arguments->string()->empty()) {
+      return call;
+    }
   }
   return with_field(*call.dict(), "function",
                     with_field(*function->dict(), "arguments", std::move(object)));

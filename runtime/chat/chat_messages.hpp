@@ -32,8 +32,9 @@ struct NormalizeOptions {
 /// - openai content: a list of {"type": "text", "text"}, {"type": "image"} etc.;
 /// - developer messages become system messages, merged with the system messages they follow;
 /// - a tool message's list of texts is joined by newlines;
-/// - tool_calls[].function.arguments: JSON text becomes an object (invalid JSON, or deeper than
-///   kMaxJsonDepth: {}); an empty tool_calls is removed.
+/// - tool_calls[].function.arguments: JSON text becomes an object (empty: {}; text that is no
+/// object,
+///   or deeper than kMaxJsonDepth, stays as it is); an empty tool_calls is removed.
 /// Errors: kInvalidArgument, param "messages", for a message that is not an object, has no role, or
 /// has a part of unknown type.
 Result<NormalizedMessages> normalize_messages(const std::string& messages_json,

@@ -1,7 +1,7 @@
 #include "runtime/http/chat_fields.hpp"
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/openai_request.hpp"
-#include "runtime/http/unsupported_fields.hpp"
+#include "runtime/tool_parsers/tool_schemas.hpp"
 
 namespace troupe {
 namespace {
@@ -55,6 +55,30 @@ ToolChoice read_tool_choice(const JsonFields& fields, std::string& function) {
   }
 }
 
+/// Holds the answer to calls by a grammar.
+Result<void> force_calls(ToolChoice choice, const std::string& function, ChatRequest& request) {
+  if (request.params.structured_outputs) {
+    return invalid_argument("tool_choice cannot force a call together with structured output",
+                            "tool_choice");
+  }
+  AnswerFormat& answer = request.answer;
+  answer.reasoning.reset();  // a grammar holds from the first token
+  const std::string& tools = request.prompt.tools_json;
+  std::string schema;
+  if (choice == ToolChoice::kFunction) {
+    answer.tools = nullptr;
+    answer.forced_function = function;
+    ASSIGN_OR_RETURN(schema, parameters_schema(tools, function));
+  } else {
+    answer.tools = &json_tool_format();
+    ASSIGN_OR_RETURN(schema, calls_schema(tools, answer.parallel_tool_calls));
+  }
+  StructuredOutputsParams grammar{.kind = StructuredOutputKind::kJsonSchema, .field = "tools"};
+  grammar.texts = {std::move(schema)};
+  request.params.structured_outputs = std::move(grammar);
+  return {};
+}
+
 /// Sets how the answer is parsed, and what follows from it for the prompt and for sampling.
 void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults,
                         ChatRequest& request) {
@@ -79,8 +103,10 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
     answer.declarations = std::make_shared<const ToolDeclarations>(std::move(declarations).value());
     answer.tools = defaults.answers.tools;
   }
-  if (choice == ToolChoice::kRequired || choice == ToolChoice::kFunction)
-    return fields.fail(unsupported("tool_choice", "a tool_choice that forces a call"));
+  if (choice == ToolChoice::kRequired || choice == ToolChoice::kFunction) {
+    if (const auto forced = force_calls(choice, function, request); !forced.ok())
+      return fields.fail(forced.error());
+  }
   // Markers that are special tokens must be seen.
   if ((answer.tools != nullptr && answer.tools->has_special_tokens) ||
       (answer.reasoning && answer.reasoning->has_special_tokens)) {

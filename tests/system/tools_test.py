@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Tool calls through the OpenAI Python package: the demo model's own calls, forced ones, streamed and not, and the turn
+after a call."""
+import json
+import unittest
+
+import jsonschema
+import openai
+
+from support import Server
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
+           "additionalProperties": False}
+SUM = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/$defs/small"}}, "required": ["a", "b"],
+       "additionalProperties": False, "$defs": {"small": {"type": "integer", "minimum": 0, "maximum": 99}}}
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "description": "Weather of a city", "parameters": WEATHER}},
+         {"type": "function", "function": {"name": "add", "parameters": SUM}}]
+SCHEMAS = {"get_weather": WEATHER, "add": SUM}
+QUESTION = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+class Tools(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server("--max-model-len", "1024", "--served-model-name", "demo"))
+        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+
+    def chat(self, **arguments):
+        arguments = {"model": "demo", "messages": QUESTION, "tools": TOOLS, "temperature": 0,
+                     "max_tokens": 200, **arguments}
+        return self.client.chat.completions.create(**arguments)
+
+    def streamed(self, **arguments):
+        """The choices of a stream, joined."""
+        choices = {}
+        for chunk in self.chat(stream=True, **arguments):
+            for part in chunk.choices:
+                choice = choices.setdefault(part.index, {"content": "", "calls": [], "finish": None})
+                choice["content"] += part.delta.content or ""
+                for call in part.delta.tool_calls or []:
+                    if call.id:
+                        self.assertEqual(call.index, len(choice["calls"]))
+                        choice["calls"].append([call.function.name, ""])
+                    choice["calls"][call.index][1] += call.function.arguments
+                choice["finish"] = part.finish_reason or choice["finish"]
+        return choices
+
+    def check_calls(self, calls):
+        for call in calls:
+            self.assertRegex(call.id, r"^chatcmpl-tool-[0-9a-f]{16}$")
+            self.assertEqual(call.type, "function")
+            jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+        self.assertEqual(len({call.id for call in calls}), len(calls))
+
+    def test_the_models_own_call(self):
+        choice = self.chat().choices[0]
+        self.assertEqual(choice.finish_reason, "tool_calls")
+        self.assertIsNone(choice.message.content)
+        self.check_calls(choice.message.tool_calls)
+        call = choice.message.tool_calls[0].function
+        self.assertEqual((call.name, json.loads(call.arguments)), ("get_weather", {"city": "Paris"}))
+        self.assertEqual(self.streamed()[0], {"content": "", "calls": [[call.name, call.arguments]], "finish": "tool_calls"})
+
+    def test_the_turn_after_a_call(self):
+        message = self.chat().choices[0].message
+        answer = self.chat(messages=[*QUESTION, message.model_dump(exclude_none=True),
+                                     {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "It is sunny."}])
+        self.assertEqual(answer.choices[0].finish_reason, "stop")
+        self.assertTrue(answer.choices[0].message.content)
+        self.assertIsNone(answer.choices[0].message.tool_calls)
+
+    def test_no_calls_without_tools_and_with_none(self):
+        text = self.chat(tool_choice="none").choices[0]
+        self.assertIn("<tool_call>", text.message.content)
+        self.assertEqual((text.finish_reason, text.message.tool_calls), ("stop", None))
+        self.assertIsNone(self.chat(tools=openai.NOT_GIVEN).choices[0].message.tool_calls)
+
+    def test_forced_calls_always_validate(self):
+        for temperature in (0, 2):
+            for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+                for parallel in (True, False):
+                    with self.subTest(temperature=temperature, choice=choice, parallel=parallel):
+                        arguments = {"tool_choice": choice, "temperature": temperature, "n": 3 if temperature else 1, "seed": 5,
+                                     "parallel_tool_calls": parallel, "max_tokens": 400}
+                        whole = self.chat(**arguments).choices
+                        streamed = self.streamed(**arguments)
+                        self.assertEqual(len(whole), arguments["n"])
+                        for answer in whole:
+                            calls = answer.message.tool_calls
+                            joined = streamed[answer.index]
+                            self.assertEqual([[call.function.name, call.function.arguments] for call in calls], joined["calls"])
+                            self.assertEqual(answer.finish_reason, joined["finish"])
+                            self.assertFalse(answer.message.content)
+                            if answer.finish_reason == "length":
+                                continue  # reported as it stands
+                            self.check_calls(calls)
+                            if isinstance(choice, dict):
+                                self.assertEqual([call.function.name for call in calls], ["add"])
+                                self.assertEqual(answer.finish_reason, "stop")
+                            else:
+                                self.assertEqual(answer.finish_reason, "tool_calls")
+                            if not parallel:
+                                self.assertEqual(len(calls), 1)
+
+    def test_what_is_wrong_is_named(self):
+        for arguments, name in [
+                ({"tool_choice": {"type": "function", "function": {"name": "fly"}}}, "tool_choice"),
+                ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+                ({"tool_choice": "required", "tools": openai.NOT_GIVEN}, "tool_choice"),
+                ({"tool_choice": "required", "tools": [{"type": "function", "function": {
+                    "name": "f", "parameters": {"type": "object", "not": {"required": ["a"]}}}}]}, "tools"),
+                ({"tools": []}, "tools")]:
+            with self.subTest(arguments=str(arguments)):
+                with self.assertRaises(openai.BadRequestError) as refused:
+                    self.chat(**arguments)
+                self.assertEqual(refused.exception.body["param"], name)
+
+
+if __name__ == "__main__":
+    unittest.main()
