@@ -14,7 +14,7 @@ import tempfile
 import threading
 import unittest
 
-from chaos_test import body, stream
+from streams import body, stream
 from support import BINARY, Server, make_certificates, tls_options
 
 CONFIG = pathlib.Path(__file__).resolve().parents[2] / "configs" / "multi-process.conf"

@@ -9,7 +9,8 @@ import statistics
 import sys
 import time
 
-from chaos_test import CONFIGS, NUM_STREAMS, SEED, Clients, body, stream
+from chaos_test import CONFIGS, NUM_STREAMS, SEED
+from streams import Clients, undisturbed
 from support import Server, wait_until
 from bench_streams import memory_mib
 
@@ -35,7 +36,7 @@ def main():
     config = sys.argv[2] if len(sys.argv) > 2 else str(CONFIGS / "one-process-per-role.conf")
     numbers = random.Random(SEED)
     with Server("--config-file", config, "--log-stats-interval-s", "0") as server:
-        expected = [stream(server.port, body(number)) for number in range(NUM_STREAMS)]
+        expected = undisturbed(server.port, NUM_STREAMS)
         lasting = {"supervisor": server.process.pid, "frontend": server.nodes()["front"]}
         names = sorted(set(server.nodes()) - {"front"})
         clients = Clients(server.port, expected)

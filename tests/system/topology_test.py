@@ -19,7 +19,7 @@ import urllib.request
 
 import yaml
 
-from chaos_test import body, stream
+from streams import body, stream
 from support import (BINARY, ENVIRONMENT, Server, cpu_seconds, is_running, make_certificates, node_of_second_host, node_process, run,
                      second_host, tls_options, wait_until)
 
