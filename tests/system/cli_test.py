@@ -86,7 +86,7 @@ class HelpAndOptions(unittest.TestCase):
                                 (["serve", "--api-key", "--port", "1"], "--api-key=--port"),
                                 (["serve", "--api-key", "--config-file", "x.conf"], "--api-key=--config-file"),
                                 (["serve", "--max-seqs", "1"], "did you mean --max-num-seqs?"),
-                                (["serve", "--tool-call-parser", "hermes"], "--tool-call-parser is a vLLM option"),
+                                (["serve", "--tool-parser-plugin", "a.py"], "--tool-parser-plugin is a vLLM option"),
                                 (["tokenize", "-v"], "-v"), (["render", "--model", MODEL], "--model"),
                                 (["bench", "serve", "-x"], "-x"), (["topology", "-x"], "-x"), (["node", "-x"], "-x")]:
             code, out, errors = troupe(*arguments)

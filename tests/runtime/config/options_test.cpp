@@ -174,8 +174,8 @@ BOOST_AUTO_TEST_CASE(options_of_vllm_without_a_meaning_here_are_noted_and_others
     return refusing.rest.ok() ? "" : refusing.rest.error().message;
   };
   // What would change answers, or what clients meet.
-  BOOST_TEST(
-      refused({"--tool-call-parser", "hermes"}).starts_with("--tool-call-parser is a vLLM option"));
+  BOOST_TEST(refused({"--tool-parser-plugin", "a.py"})
+                 .starts_with("--tool-parser-plugin is a vLLM option"));
   BOOST_TEST(refused({"--tokenizer-mode", "mistral"})
                  .starts_with("--tokenizer-mode = 'mistral' is not supported"));
   BOOST_TEST(refused({"--swap-space"}) == "--swap-space needs a value");

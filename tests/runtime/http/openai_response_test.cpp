@@ -87,14 +87,14 @@ BOOST_AUTO_TEST_CASE(a_completion_event_is_one_line_of_json) {
              out);
 }
 
-ChatChoice chat(const std::string& text) {
+ChatChoice chat_choice(const std::string& text) {
   return {.output = sample(text), .message = {.reasoning = {}, .content = text, .tool_calls = {}}};
 }
 
 BOOST_AUTO_TEST_CASE(a_chat_answer_has_every_key_in_order) {
   const ChatAnswer answer{.head = kHead,
                           .role = "assistant",
-                          .choices = {chat("hi")},
+                          .choices = {chat_choice("hi")},
                           .usage = {.num_prompt_tokens = 3,
                                     .num_completion_tokens = 2,
                                     .show_details = true,
@@ -114,7 +114,7 @@ BOOST_AUTO_TEST_CASE(a_chat_answer_has_every_key_in_order) {
 }
 
 BOOST_AUTO_TEST_CASE(tool_calls_and_reasoning_stand_beside_the_content) {
-  ChatChoice choice = chat("");
+  ChatChoice choice = chat_choice("");
   choice.message.reasoning = "hm";
   choice.message.tool_calls = {{.index = 0, .id = "call-1", .name = "f", .arguments = "{}"}};
   choice.ends_with_calls = true;
@@ -138,7 +138,8 @@ BOOST_AUTO_TEST_CASE(tool_calls_and_reasoning_stand_beside_the_content) {
 }
 
 BOOST_AUTO_TEST_CASE(chat_logprobs_list_as_many_alternatives_as_were_asked_for) {
-  const ChatAnswer answer{.head = kHead, .role = "assistant", .choices = {chat("é!")}, .usage = {}};
+  const ChatAnswer answer{
+      .head = kHead, .role = "assistant", .choices = {chat_choice("é!")}, .usage = {}};
   const std::string json = chat_json(answer, {.num_logprobs = 1});
   BOOST_TEST(json.find(R"("logprobs":{"content":[{"token":"é","logprob":-0.5,"bytes":[195,169],)"
                        R"("top_logprobs":[{"token":"é","logprob":-0.5,"bytes":[195,169]}]},)"
