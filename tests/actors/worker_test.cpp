@@ -125,8 +125,7 @@ BOOST_FIXTURE_TEST_CASE(a_worker_that_is_warm_gives_the_same_tokens, Fixture) {
 }
 
 BOOST_FIXTURE_TEST_CASE(a_method_that_fails_says_why_and_the_worker_goes_on, Fixture) {
-  const auto failed =
-      reply_to(LoadModel{.options = {.model = "/nowhere", .max_num_batched_tokens = 64}});
+  const auto failed = reply_to(LoadModel{.options = {.model = "/nowhere", .max_num_batched_tokens = 64}});
   BOOST_REQUIRE(failed.error.has_value());
   BOOST_TEST(failed.error->message.find("/nowhere") != std::string::npos, failed.error->message);
   self->send(worker, step_of(1, false));
