@@ -48,7 +48,8 @@ struct CrashToken {
 //
 // 1. The engine's process makes rings = StepRings::create({.ranks, .incarnation}).
 // 2. It sends rings->worker(i), a message, to the process of worker i, which calls
-//    spawn_remote_executor. When does not matter: calls and steps wait in the rings.
+//    spawn_remote_executor. When does not matter: steps wait in the rings. LoadModel and
+//    InitializeKVCache reach the Worker by CAF, as without rings.
 // 3. The engine's process gives spawn_remote_workers(system, rings) to spawn_executor, instead of
 //    these workers.
 //
@@ -61,8 +62,8 @@ struct CrashToken {
 
 /// The engine's end of the rings. Detached: it may wait for room in a ring. Its answers come from
 /// all of its ranks.
-[[nodiscard]] WorkerActor spawn_remote_workers(caf::actor_system& system,
-                                               std::shared_ptr<StepRings> rings);
+[[nodiscard]] StepRunnerActor spawn_remote_workers(caf::actor_system& system,
+                                                   std::shared_ptr<StepRings> rings);
 
 /// The worker's end. Detached, for the same reason. Errors: those of WorkerStepRings::open.
 [[nodiscard]] Result<StepSinkActor> spawn_remote_executor(caf::actor_system& system,
@@ -71,7 +72,7 @@ struct CrashToken {
 
 /// `workers` run all ranks of `parallel` together.
 [[nodiscard]] ExecutorActor spawn_executor(caf::actor_system& system,
-                                           std::vector<WorkerActor> workers,
+                                           std::vector<StepRunnerActor> workers,
                                            const ParallelConfig& parallel = {});
 
 /// The actor keeps `core`; it ends with the last of its owners.

@@ -48,20 +48,18 @@ struct AskWorker {
   std::uint32_t incarnation = 0;
   SpawnWorker question;
 };
-/// Load the model on all workers. Answered with workers_replied.
+/// Answered with model_loaded.
 struct AskLoad {
-  ActorId executor = kNobody;
+  ActorId worker = kNobody;
   std::uint32_t group = 0;
-  std::uint32_t incarnation = 0;
-  ParallelConfig parallel;  ///< but for what depends on the rank
-  std::vector<RankPlacement> ranks;
+  std::string device;  ///< that the worker's node names; empty: none
+  ParallelConfig parallel;
 };
-/// Another method of all workers. Answered with workers_replied.
-struct AskWorkers {
-  ActorId executor = kNobody;
+/// Answered with cache_taken.
+struct AskCache {
+  ActorId worker = kNobody;
   std::uint32_t group = 0;
-  std::uint32_t incarnation = 0;
-  WorkerMethod method;
+  InitializeKVCache question;
 };
 /// Answered with role_spawned.
 struct AskRole {
@@ -132,7 +130,7 @@ struct Quit {
 };
 
 using Command = std::variant<StartProcess, KillProcess, BeatHeart, SendLeave, AskPrepare, AskWorker,
-                             AskLoad, AskWorkers, AskRole, AskListen, SendEngine, SendLoss,
+                             AskLoad, AskCache, AskRole, AskListen, SendEngine, SendLoss,
                              SendHealth, SendRecord, SendRouter, WatchActor, EndActor, ConfirmLater,
                              AnswerStart, AnnounceRouter, AnnounceFailure, Quit>;
 
