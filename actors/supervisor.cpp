@@ -674,8 +674,6 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const CheckNodes&) {
         state(self).core->check(now_seconds());
         carry_out(self);
-        if (const auto& on_check = state(self).start.on_check; on_check && state(self).network)
-          on_check();
         if (state(self).core->frontend() != state(self).retiring) end_retire(self);
         state(self).handles.forget_others(*state(self).core);
         check_later(self);

@@ -259,7 +259,6 @@ class Supervision {
   /// The group has ended: asks those of its nodes to leave that run nothing else.
   void release_nodes(double now, std::size_t group);
   void start_process(double now, std::size_t index);
-  void excuse_pause(double now);
   [[nodiscard]] bool is_needed(const NodeSlot& slot) const;
   [[nodiscard]] bool is_missing(const NodeSlot& slot) const;
   [[nodiscard]] double join_timeout_s() const;
@@ -329,8 +328,7 @@ class Supervision {
   bool stopping_ = false;
   bool retiring_ = false;
   bool given_up_ = false;
-  double checked_at_ = 0;  ///< 0: never
-  double killed_at_ = 0;   ///< while stopping: when processes that are left are killed
+  double killed_at_ = 0;  ///< while stopping: when processes that are left are killed
 };
 
 }  // namespace troupe::supervision
