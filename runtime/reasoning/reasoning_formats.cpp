@@ -1,5 +1,4 @@
-#include <algorithm>
-
+#include "runtime/reasoning/find_format.hpp"
 #include "runtime/reasoning/reasoning_format.hpp"
 
 namespace troupe {
@@ -39,10 +38,7 @@ bool contains(std::string_view text, std::string_view part) { return text.find(p
 std::span<const ReasoningFormat> reasoning_formats() { return kFormats; }
 
 const ReasoningFormat* find_reasoning_format(std::string_view name) {
-  const auto found = std::ranges::find_if(kFormats, [&](const ReasoningFormat& format) {
-    return format.name == name || std::ranges::find(format.aliases, name) != format.aliases.end();
-  });
-  return found == kFormats.end() ? nullptr : &*found;
+  return find_format(reasoning_formats(), name);
 }
 
 std::optional<ReasoningFormat> detect_reasoning_format(std::string_view chat_template) {

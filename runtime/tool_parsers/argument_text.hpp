@@ -24,6 +24,34 @@ inline constexpr std::string_view kJsonSpace = " \t\r\n";
 /// nullopt if `text` is something else.
 [[nodiscard]] std::optional<std::string> json_of_escaped(std::string_view text);
 
+/// The brackets around a position in JSON text; those in strings do not count.
+class JsonNesting {
+ public:
+  /// Moves behind the next character.
+  void add(char c) noexcept {
+    if (is_escaped_) {
+      is_escaped_ = false;
+    } else if (is_in_string_) {
+      is_escaped_ = c == '\\';
+      is_in_string_ = c != '"';
+    } else if (c == '"') {
+      is_in_string_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if (c == '}' || c == ']') {
+      --depth_;
+    }
+  }
+  [[nodiscard]] bool is_in_string() const noexcept { return is_in_string_; }
+  /// Negative: behind the end of what the text began in.
+  [[nodiscard]] int depth() const noexcept { return depth_; }
+
+ private:
+  int depth_ = 0;
+  bool is_in_string_ = false;
+  bool is_escaped_ = false;
+};
+
 /// Finds the end of a value in text that arrives in pieces: the first of `ends` that is outside of
 /// brackets and strings. Quotes are those of Python or JSON; or, for FunctionGemma, the marker
 /// <escape>.

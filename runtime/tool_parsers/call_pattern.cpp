@@ -46,27 +46,14 @@ Match read_string(std::string_view text, std::size_t& at, std::string& value) {
 
 /// Any JSON value, roughly: brackets and strings are balanced.
 Match skip_value(std::string_view text, std::size_t& at) {
-  int depth = 0;
-  bool quoted = false;
+  JsonNesting nesting;
   for (std::size_t i = at; i < text.size(); ++i) {
     const char c = text[i];
-    if (quoted) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        quoted = false;
-      }
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if (c == '}' || c == ']' || c == ',') {
-      if (depth == 0) {
-        at = i;
-        return Match::kYes;
-      }
-      if (c != ',') --depth;
+    if (nesting.depth() == 0 && !nesting.is_in_string() && (c == '}' || c == ']' || c == ',')) {
+      at = i;
+      return Match::kYes;
     }
+    nesting.add(c);
   }
   return Match::kMore;
 }

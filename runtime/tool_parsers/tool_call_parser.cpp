@@ -237,21 +237,18 @@ void ToolCallParser::end_object() {
 bool ToolCallParser::json_step(AnswerDelta& delta) {
   const PatternPartKind kind = (*pattern_)[part_].kind;
   const auto finish_value = [&] {
-    depth_ = 0;
-    quoted_ = escaped_ = false;
+    nesting_ = {};
     if (kind == PatternPartKind::kJson) return end_call();
     state_ = State::kObjectRest;
   };
   if (!value_begun_) {
     at_ = skip_space(buffer_, at_);
     if (at_ == buffer_.size()) return false;
-    depth_ = 0;
-    quoted_ = escaped_ = false;
+    nesting_ = {};
     const char c = buffer_[at_];
     if (c != '{' && c != '[') {
       // A string with JSON in it, or null: some models write these.
-      scanner_ = ValueScanner();
-      const std::size_t size = scanner_.find(rest(), ",}");
+      const std::size_t size = ValueScanner().find(rest(), ",}");
       if (size == std::string_view::npos) return false;
       const auto value = nlohmann::json::parse(rest().substr(0, size), nullptr, false);
       const std::string text = value.is_string() ? value.get<std::string>() : "{}";
@@ -265,22 +262,8 @@ bool ToolCallParser::json_step(AnswerDelta& delta) {
   std::size_t end = at_;
   bool is_complete = false;
   while (end < buffer_.size() && !is_complete) {
-    const char c = buffer_[end++];
-    if (quoted_) {
-      if (escaped_) {
-        escaped_ = false;
-      } else if (c == '\\') {
-        escaped_ = true;
-      } else if (c == '"') {
-        quoted_ = false;
-      }
-    } else if (c == '"') {
-      quoted_ = true;
-    } else if (c == '{' || c == '[') {
-      ++depth_;
-    } else if (c == '}' || c == ']') {
-      is_complete = --depth_ == 0;
-    }
+    nesting_.add(buffer_[end++]);
+    is_complete = nesting_.depth() == 0;
   }
   if (end == at_) return false;
   arguments(rest().substr(0, end - at_), delta);
@@ -292,24 +275,10 @@ bool ToolCallParser::json_step(AnswerDelta& delta) {
 /// Up to the brace that closes the call's object.
 bool ToolCallParser::object_rest_step() {
   while (at_ < buffer_.size()) {
-    const char c = buffer_[at_++];
-    if (quoted_) {
-      if (escaped_) {
-        escaped_ = false;
-      } else if (c == '\\') {
-        escaped_ = true;
-      } else if (c == '"') {
-        quoted_ = false;
-      }
-    } else if (c == '"') {
-      quoted_ = true;
-    } else if (c == '{' || c == '[') {
-      ++depth_;
-    } else if (c == '}' || c == ']') {
-      if (depth_-- > 0) continue;
-      end_object();
-      return true;
-    }
+    nesting_.add(buffer_[at_++]);
+    if (nesting_.depth() >= 0) continue;
+    end_object();
+    return true;
   }
   return false;
 }

@@ -98,9 +98,7 @@ class ToolCallParser {
   const CallPattern* pattern_ = nullptr;
   std::size_t part_ = 0;
   std::string name_;
-  int depth_ = 0;
-  bool quoted_ = false;
-  bool escaped_ = false;
+  JsonNesting nesting_;  ///< of the arguments, then of the object around them
   bool value_begun_ = false;
   std::size_t num_parameters_ = 0;
   bool is_string_ = false;

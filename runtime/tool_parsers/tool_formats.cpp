@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "runtime/reasoning/find_format.hpp"
 #include "runtime/tool_parsers/tool_format.hpp"
 
 namespace troupe {
@@ -108,10 +109,7 @@ const std::vector<ToolFormat> kFormats = {
 std::span<const ToolFormat> tool_formats() { return kFormats; }
 
 const ToolFormat* find_tool_format(std::string_view name) {
-  const auto found = std::ranges::find_if(kFormats, [&](const ToolFormat& format) {
-    return format.name == name || std::ranges::find(format.aliases, name) != format.aliases.end();
-  });
-  return found == kFormats.end() ? nullptr : &*found;
+  return find_format(tool_formats(), name);
 }
 
 const ToolFormat* detect_tool_format(std::string_view chat_template) {
