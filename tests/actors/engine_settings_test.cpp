@@ -139,5 +139,34 @@ BOOST_AUTO_TEST_CASE(a_chat_template_that_is_not_there_is_named) {
   BOOST_TEST(config.error().message.find("no-such-template") != std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(the_help_names_every_format_of_tool_calls_and_of_reasoning) {
+  Options options;
+  OptionSet set;
+  bind_options(set, options);
+  const auto help_of = [&](const std::string& name) {
+    for (const OptionSet::Option& option : set.options())
+      if (option.name == name) return option.help + ",";
+    return std::string();
+  };
+  const auto has = [](const std::string& help, std::string_view name) {
+    return help.find(" " + std::string(name) + ",") != std::string::npos;
+  };
+  for (const ToolFormat& format : tool_formats())
+    BOOST_TEST(has(help_of("tool-call-parser"), format.name), format.name);
+  for (const ReasoningFormat& format : reasoning_formats())
+    BOOST_TEST(has(help_of("reasoning-parser"), format.name), format.name);
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_format_of_answers_is_an_error_with_its_name) {
+  Setup setup;
+  setup.options.server.tool_call_parser = "hermse";
+  BOOST_TEST(answer_defaults(setup.options).error().message ==
+             "tool-call-parser hermse is unknown");
+  setup.options.server.tool_call_parser = "auto";
+  BOOST_TEST(answer_defaults(setup.options).value().tools->name == "hermes");  // the demo model's
+  setup.options.server.enable_auto_tool_choice = false;
+  BOOST_TEST((answer_defaults(setup.options).value().tools == nullptr));
+}
+
 }  // namespace
 }  // namespace troupe
