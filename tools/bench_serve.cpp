@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tools/bench.hpp"
 #include "tools/bench/openai_client.hpp"

@@ -20,6 +20,7 @@ else
   clang-format --dry-run --Werror "${sources[@]}"
 fi
 tools/check_includes.py
+tools/check_unity.py
 # Configured for clang, whose options clang-tidy understands.
 cmake --preset dev -B build/tidy -DCMAKE_CXX_COMPILER=clang++ > /dev/null
 if ((!${#units[@]})); then

@@ -56,13 +56,19 @@ def check(root):
                         problems.append(f"{where}: {rule} may not include {target}")
                     if target.startswith("kernels/") and rule.startswith("runtime") and not within(name, KERNEL_USERS):
                         problems.append(f"{where}: only {' and '.join(KERNEL_USERS)} may include kernels")
+                    if (target in ("runtime/base/json.hpp", "runtime/base/ordered_json.hpp") and path.suffix == ".hpp"
+                            and not within(name, ["tests", "runtime/base/ordered_json.hpp"])):
+                        problems.append(f"{where}: {target} must not be included in headers")
                     if target in CAF_MESSAGES and not within(name, CAF_USERS):
                         problems.append(f"{where}: {target} includes CAF, which is not allowed here")
                     if name.startswith("actors/") and target.endswith(".cpp"):
                         problems.append(f"{where}: includes another actor's source")
                 elif target.startswith("caf/") and not within(name, CAF_USERS):
                     problems.append(f"{where}: CAF is not allowed here")
-                elif HEAVY.match(target) and path.suffix == ".hpp" and not within(name, ["tests"]):
+                elif target == "nlohmann/json.hpp" and name != "runtime/base/json.hpp":
+                    problems.append(f"{where}: {target} is included through runtime/base/json.hpp")
+                elif (HEAVY.match(target) and path.suffix == ".hpp"
+                      and not within(name, ["tests", "runtime/base/json.hpp"])):
                     problems.append(f"{where}: {target} must not be included in headers")
     return problems
 

@@ -1,8 +1,8 @@
 // troupe tokenize, troupe render: tokenize text, render a chat template, JSON lines in and out, for
 // debugging prompts. Only tokenizer and chat template are loaded.
 #include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/chat/chat_renderer.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tools/commands.hpp"

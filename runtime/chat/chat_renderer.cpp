@@ -1,8 +1,7 @@
 #include "runtime/chat/chat_renderer.hpp"
 
-#include <nlohmann/json.hpp>
-
 #include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/model_files.hpp"
 

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {

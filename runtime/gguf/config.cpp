@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/gguf/architecture.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/metadata.hpp"

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/gguf/metadata.hpp"
 
 namespace troupe {

@@ -1,8 +1,9 @@
 #include "runtime/gguf/metadata.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/gguf/architecture.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"

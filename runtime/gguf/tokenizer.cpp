@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <unordered_map>
 
+#include "runtime/base/json.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/gguf/metadata.hpp"
 #include "runtime/gguf/model_files.hpp"

@@ -1,7 +1,8 @@
 #include "runtime/kv_events/kv_events_config.hpp"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {

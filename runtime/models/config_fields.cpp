@@ -1,8 +1,8 @@
 #include "runtime/models/config_fields.hpp"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/base/json_depth.hpp"
 
 namespace troupe {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/registry.hpp"

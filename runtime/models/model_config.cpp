@@ -1,8 +1,8 @@
 #include "runtime/models/model_config.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/config_fields.hpp"

@@ -9,10 +9,10 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 

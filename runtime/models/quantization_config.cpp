@@ -1,7 +1,8 @@
 #include "runtime/models/quantization_config.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {

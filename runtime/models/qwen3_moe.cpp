@@ -2,8 +2,8 @@
 // mlp_only_layers they stand in the MLP's place.
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/pre_norm_decoder.hpp"
 #include "runtime/models/registry.hpp"

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.hpp"
 #include "runtime/gguf/metadata.hpp"
 
 namespace troupe {

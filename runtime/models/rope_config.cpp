@@ -1,8 +1,9 @@
 #include "runtime/models/rope_config.hpp"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/gguf_model.hpp"
 #include "runtime/gguf/model_files.hpp"

@@ -1,9 +1,9 @@
 // KV connector: asynchronous loads, failed loads, and blocks that outlive their requests.
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/scheduler/scheduler.hpp"
 
 namespace troupe {

@@ -7,13 +7,13 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/json_depth.hpp"
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/structured_output/compiled_grammar.hpp"
 #include "runtime/structured_output/json_grammar.hpp"
 

@@ -1,8 +1,8 @@
 #include "runtime/tokenizer/added_vocabulary.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/unicode.hpp"
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <nlohmann/json.hpp>
 #include <queue>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/byte_level.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/unicode.hpp"

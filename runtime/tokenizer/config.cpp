@@ -1,7 +1,6 @@
 #include "runtime/tokenizer/config.hpp"
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.hpp"
 #include "runtime/base/json_depth.hpp"
 
 namespace troupe {

@@ -1,7 +1,6 @@
 #include "runtime/tokenizer/json_fields.hpp"
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/unicode.hpp"
 
 namespace troupe::json_fields {

@@ -1,7 +1,6 @@
 #include "runtime/tokenizer/model.hpp"
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/bpe.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 

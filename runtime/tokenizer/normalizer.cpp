@@ -1,8 +1,8 @@
 #include "runtime/tokenizer/normalizer.hpp"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/byte_level.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/pattern.hpp"

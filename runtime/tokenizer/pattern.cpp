@@ -1,8 +1,8 @@
 #include "runtime/tokenizer/pattern.hpp"
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 
 namespace troupe {

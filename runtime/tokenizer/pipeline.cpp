@@ -1,7 +1,6 @@
 #include "runtime/tokenizer/pipeline.hpp"
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/byte_level.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/unicode.hpp"

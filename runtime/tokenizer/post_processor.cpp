@@ -1,8 +1,8 @@
 #include "runtime/tokenizer/post_processor.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/byte_level.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/unicode.hpp"

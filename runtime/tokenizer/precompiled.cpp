@@ -4,8 +4,8 @@
 #include <utf8proc.h>
 
 #include <cstring>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/normalizer.hpp"
 #include "runtime/tokenizer/unicode.hpp"

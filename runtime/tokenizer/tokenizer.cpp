@@ -1,8 +1,8 @@
 #include "runtime/tokenizer/tokenizer.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/tokenizer/config.hpp"

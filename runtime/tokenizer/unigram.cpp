@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/aligned_text.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/model.hpp"

@@ -1,7 +1,6 @@
 // Models with a plain word list: WordLevel maps whole pieces, WordPiece splits them greedily.
 
-#include <nlohmann/json.hpp>
-
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/json_fields.hpp"
 #include "runtime/tokenizer/model.hpp"
 #include "runtime/tokenizer/unicode.hpp"

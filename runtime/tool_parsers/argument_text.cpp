@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/tool_parsers/argument_text.hpp"
 
 namespace troupe {

@@ -1,9 +1,9 @@
 #include "runtime/tool_parsers/tool_call_parser.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/base/text_cut.hpp"
 
 namespace troupe {

@@ -1,6 +1,6 @@
 #include "runtime/tool_parsers/tool_declarations.hpp"
 
-#include <nlohmann/json.hpp>
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {

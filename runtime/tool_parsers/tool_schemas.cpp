@@ -1,6 +1,6 @@
 #include "runtime/tool_parsers/tool_schemas.hpp"
 
-#include <nlohmann/json.hpp>
+#include "runtime/base/ordered_json.hpp"
 
 namespace troupe {
 namespace {

@@ -1,10 +1,10 @@
 // GGUF files from arbitrary bytes, and what their metadata says.
 #include <cstdint>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/registry.hpp"
 

@@ -281,6 +281,8 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_chunking_block_size_block_order_or_th
     for (const ElementType type :
          {ElementType::kF32, ElementType::kBF16, ElementType::kI8, ElementType::kF8E4M3}) {
       for (const Shape& shape : kShapes) {
+        // The shape of many heads takes as long as the others together.
+        if (kSanitized && shape.num_heads > 8 && type != ElementType::kF32) continue;
         Sequence seq(shape, 290, 4);
         if (type == ElementType::kF8E4M3) {
           // Every other value is so small, beside the first, that it is kept without an exponent.
@@ -294,8 +296,6 @@ BOOST_AUTO_TEST_CASE(bits_do_not_depend_on_chunking_block_size_block_order_or_th
         const Floats whole = run_in_pieces(*ops, shape, seq, type, 16, 290, 1, 1);
         std::vector<std::tuple<int, int, int>> cuts = {{16, 1, 2}, {5, 257, 4}, {16, 16, 2}};
         if (!kSanitized) cuts.insert(cuts.end(), {{32, 100, 1}, {128, 290, 4}, {8, 33, 2}});
-        // The shape of many heads takes as long as the others together.
-        if (kSanitized && shape.num_heads > 8) cuts.resize(1);
         for (const auto& [block_size, step, threads] : cuts) {
           const Floats pieces = run_in_pieces(*ops, shape, seq, type, block_size, step, 7, threads);
           BOOST_TEST(same_bits(whole.data(), pieces.data(), n),

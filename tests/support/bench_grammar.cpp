@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/structured_output/compiled_grammar.hpp"
 #include "runtime/structured_output/json_schema.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"

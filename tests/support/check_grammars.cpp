@@ -4,10 +4,10 @@
 
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.hpp"
 #include "runtime/structured_output/compiled_grammar.hpp"
 #include "runtime/structured_output/ebnf.hpp"
 #include "runtime/structured_output/json_schema.hpp"

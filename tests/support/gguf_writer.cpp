@@ -4,11 +4,11 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
+#include "runtime/base/json.hpp"
 #include "runtime/chat/chat_renderer.hpp"
 #include "runtime/models/half_floats.hpp"
 #include "runtime/models/model_config.hpp"

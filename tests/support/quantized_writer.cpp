@@ -6,10 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/models/half_floats.hpp"
 #include "runtime/models/quantize.hpp"
 #include "runtime/models/safetensors.hpp"

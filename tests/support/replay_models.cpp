@@ -8,13 +8,13 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <span>
 #include <stdexcept>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/safetensors.hpp"
 #include "runtime/tokenizer/incremental_decoder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"

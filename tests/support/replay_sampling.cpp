@@ -7,9 +7,9 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 
+#include "runtime/base/json.hpp"
 #include "runtime/models/safetensors.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 #include "runtime/worker/sampler.hpp"

@@ -2,10 +2,10 @@
 #include <cstdio>
 #include <ctime>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/chat/chat_template.hpp"
 #include "tests/support/replay.hpp"
 

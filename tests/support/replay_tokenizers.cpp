@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/incremental_decoder.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/support/replay.hpp"

@@ -2,13 +2,13 @@
 // Between the traces' JSON and our structs.
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "messages/request.hpp"
 #include "messages/scheduler_output.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/cache/kv_cache_manager.hpp"
 #include "runtime/cache/kv_events.hpp"
 #include "runtime/scheduler/request_state.hpp"

@@ -5,8 +5,9 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 

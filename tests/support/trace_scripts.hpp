@@ -2,8 +2,8 @@
 // What the traces script instead of running it: a KV connector and grammars.
 
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/scheduler/grammar.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 #include "tests/support/trace_format.hpp"

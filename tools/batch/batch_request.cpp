@@ -1,10 +1,10 @@
 #include "tools/batch/batch_request.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/json_depth.hpp"
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/http/openai_response.hpp"
 
 namespace troupe::tools {

@@ -1,6 +1,6 @@
 #include "tools/bench/answer_stream.hpp"
 
-#include <nlohmann/json.hpp>
+#include "runtime/base/json.hpp"
 
 namespace troupe::tools {
 namespace {

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
 #include "runtime/base/check.hpp"
+#include "runtime/base/json.hpp"
 
 namespace troupe::tools {
 namespace {

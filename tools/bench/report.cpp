@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/ordered_json.hpp"
 
 namespace troupe::tools {
 namespace {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/ordered_json.hpp"
 
 namespace troupe::tools {
 

@@ -1,9 +1,9 @@
 #include "tools/chat/server_chat.hpp"
 
 #include <chrono>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "runtime/base/ordered_json.hpp"
 #include "tools/bench/answer_stream.hpp"
 
 namespace troupe::tools {

@@ -88,6 +88,13 @@ function(troupe_tests folder)
     target_link_libraries(${name}_test PRIVATE ${dependency})
   endforeach()
   set_target_properties(${name}_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(NOT folder MATCHES "^kernels")
+    # Compiled in two thirds of the time of -O2. What is tested has the options of its own target. Kernels are compared
+    # with reference loops in the tests, which take long.
+    target_compile_options(${name}_test PRIVATE -Og)
+  elseif(TROUPE_SANITIZE)
+    target_compile_options(${name}_test PRIVATE -O1)
+  endif()
   foreach(source ${sources})
     get_filename_component(file ${source} NAME_WE)
     add_test(NAME ${folder}/${file} COMMAND ${name}_test --catch_system_errors=no --file=${file}.cpp)

@@ -1,6 +1,6 @@
 #include <array>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/base/keyed_hash.hpp"
 #include "runtime/chat/jinja/operations.hpp"
 

@@ -3,9 +3,9 @@
 #include <bit>
 #include <boost/test/unit_test.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/cache/kv_events.hpp"
 
 namespace troupe {

@@ -3,9 +3,9 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "runtime/base/json.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
 
 namespace troupe {

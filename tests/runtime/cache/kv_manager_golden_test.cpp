@@ -3,8 +3,8 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/cache/kv_cache_manager.hpp"
 
 namespace troupe {

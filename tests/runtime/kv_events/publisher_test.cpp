@@ -3,10 +3,10 @@
 
 #include <boost/test/unit_test.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <zmq.hpp>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/kv_events/event_log.hpp"
 #include "tests/runtime/kv_events/event_testing.hpp"
 

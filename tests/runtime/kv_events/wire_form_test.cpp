@@ -3,10 +3,10 @@
 
 #include <boost/test/unit_test.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "runtime/base/hash.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/kv_events/event_log.hpp"
 #include "runtime/kv_events/kv_events_config.hpp"
 

@@ -4,11 +4,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {

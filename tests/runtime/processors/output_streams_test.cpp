@@ -3,10 +3,10 @@
 #include <boost/test/unit_test.hpp>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
+#include "runtime/base/json.hpp"
 #include "runtime/processors/output_processor.hpp"
 #include "runtime/tokenizer/incremental_decoder.hpp"
 #include "tests/runtime/processors/byte_tokenizer.hpp"

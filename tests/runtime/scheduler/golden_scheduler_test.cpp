@@ -6,8 +6,8 @@
 #include <deque>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/scheduler/scheduler.hpp"
 #include "tests/support/local_ports.hpp"
 #include "tests/support/trace_format.hpp"

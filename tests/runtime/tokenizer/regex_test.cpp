@@ -2,10 +2,10 @@
 
 #include <boost/test/unit_test.hpp>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/splitters.hpp"
 
 namespace troupe {

@@ -1,8 +1,8 @@
 // A tokenizer.json whose components do much more to a text than real ones fails with an error that
 // says so; it neither hangs nor takes the memory of the process.
 #include <boost/test/unit_test.hpp>
-#include <nlohmann/json.hpp>
 
+#include "runtime/base/json.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {

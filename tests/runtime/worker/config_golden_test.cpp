@@ -6,9 +6,9 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/models/half_floats.hpp"
 #include "runtime/models/safetensors.hpp"
 #include "tests/support/quantized_writer.hpp"

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
 #include "runtime/models/load_model.hpp"
 #include "runtime/models/safetensors.hpp"
 #include "runtime/worker/flat_batch.hpp"

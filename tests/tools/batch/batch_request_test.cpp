@@ -1,7 +1,8 @@
 #include "tools/batch/batch_request.hpp"
 
 #include <boost/test/unit_test.hpp>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe::tools {
 namespace {

@@ -2,7 +2,8 @@
 
 #include <boost/test/unit_test.hpp>
 #include <cmath>
-#include <nlohmann/json.hpp>
+
+#include "runtime/base/json.hpp"
 
 namespace troupe::tools {
 namespace {

@@ -1,9 +1,9 @@
 #include "tools/chat/conversation.hpp"
 
 #include <boost/test/unit_test.hpp>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "runtime/base/ordered_json.hpp"
 #include "tools/chat/terminal_input.hpp"
 
 namespace troupe::tools {
