@@ -17,7 +17,7 @@ struct Event {
 };
 
 /// Of a chunked stream whose chunks hold whole events.
-std::vector<Event> events_of(const std::string& bytes) {
+std::vector<Event> events_with_ids(const std::string& bytes) {
   std::vector<Event> events;
   std::string id;
   for (std::size_t at = 0; at < bytes.size();) {
@@ -88,7 +88,7 @@ void join(Answer& result, const Event& event) {
 /// Of the answer that the first event belongs to.
 std::string id_of(const std::string& bytes) {
   simdjson::dom::parser parser;
-  return std::string(parser.parse(events_of(bytes).at(0).data)["id"].get_string().value());
+  return std::string(parser.parse(events_with_ids(bytes).at(0).data)["id"].get_string().value());
 }
 
 struct Fixture {
@@ -189,7 +189,7 @@ Joined check_all_resumptions(Fixture& f, const std::string& path, const std::str
   const GenerateRequest request = f.last();
   std::string bytes;
   for (RequestOutput& output : outputs_of(request.id, texts)) bytes += f.deliver(std::move(output));
-  const std::vector<Event> events = events_of(bytes);
+  const std::vector<Event> events = events_with_ids(bytes);
   BOOST_REQUIRE(events.size() > 10u);
   const std::string id = id_of(bytes);
   Answer whole;
@@ -212,7 +212,7 @@ Joined check_all_resumptions(Fixture& f, const std::string& path, const std::str
     // Token by token as before: the very same events.
     const std::vector<Event> expected(events.begin() + static_cast<std::ptrdiff_t>(last) + 1,
                                       events.end());
-    BOOST_TEST((events_of(rest) == expected), events[last].id);
+    BOOST_TEST((events_with_ids(rest) == expected), events[last].id);
 
     // All tokens at once: other events, which say the same.
     BOOST_TEST(f.get(target) == "");
@@ -235,7 +235,7 @@ Joined check_all_resumptions(Fixture& f, const std::string& path, const std::str
       all.finished = output.finished;
     }
     Answer joined = before;
-    for (const Event& event : events_of(f.deliver(std::move(all)))) join(joined, event);
+    for (const Event& event : events_with_ids(f.deliver(std::move(all)))) join(joined, event);
     BOOST_TEST((joined == whole), events[last].id);
   }
   return whole.samples[0];
@@ -294,8 +294,8 @@ BOOST_AUTO_TEST_CASE(without_an_event_the_whole_stream_comes_and_the_header_name
   get(target, "Last-Event-ID: 1.2\r\n");
   const std::string head = deliver(text_output(last().id, "ab", {1}));
   BOOST_TEST(head.starts_with("HTTP/1.1 200"));  // at once, though it is silent
-  BOOST_TEST(events_of(head).empty());
-  BOOST_TEST(events_of(deliver(text_output(last().id, "c", {2}))).at(0).id == "2.3");
+  BOOST_TEST(events_with_ids(head).empty());
+  BOOST_TEST(events_with_ids(deliver(text_output(last().id, "c", {2}))).at(0).id == "2.3");
 }
 
 BOOST_AUTO_TEST_CASE(a_stream_that_is_run_again_has_as_much_time_as_it_had_before) {
