@@ -61,6 +61,9 @@ struct StartOptions {
   /// the next. It knows no request: those that had not ended are to be sent again, with what has
   /// come of them in `emitted`, and go on behind that. From another thread; may be empty.
   std::function<void(const RequestRouterActor&)> on_router;
+  /// Every half second if the engine has nodes: without it the Supervisor is stopped or stuck. From
+  /// another thread; may be empty.
+  std::function<void()> on_check;
   std::function<void(const std::string&)>
       on_failure;  ///< the engine is gone, and will not come back; from another thread
   /// Each actor of the engine when it has been spawned, also again, with what it is ("worker"); for

@@ -34,7 +34,6 @@ namespace {
 using namespace std::chrono_literals;
 using namespace supervision;
 
-constexpr auto kCheckInterval = 500ms;
 constexpr auto kConfirmDelay = 200ms;
 constexpr auto kLoadDeadline = 1h;
 constexpr auto kRetireDeadline = 24h * 365;
@@ -324,9 +323,9 @@ struct CommandRunner {
   void operator()(const AnswerStart& what) const {
     if (!what.started.error) {
       EngineHandles& engine = *supervisor.engine;
-      engine.request_defaults = request_defaults(supervisor.start.options,
-                                                 supervisor.sampling_defaults,
-                                                 supervisor.answer_defaults, what.started.model);
+      engine.request_defaults =
+          request_defaults(supervisor.start.options, supervisor.sampling_defaults,
+                           supervisor.answer_defaults, what.started.model);
       engine.router = get<RequestRouterActor>(what.router);
     }
     supervisor.record.http_port = what.started.port;
@@ -507,7 +506,9 @@ Result<void> begin(Self self) {
 
 void check_later(Self self) {
   const SupervisorActor me = self;
-  send_after(self, kCheckInterval, me, CheckNodes{});
+  const auto interval = std::chrono::duration_cast<caf::timespan>(
+      std::chrono::duration<double>(supervision::kCheckInterval_s));
+  send_after(self, interval, me, CheckNodes{});
 }
 
 void start(Self self) {
@@ -674,6 +675,8 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const CheckNodes&) {
         state(self).core->check(now_seconds());
         carry_out(self);
+        if (const auto& on_check = state(self).start.on_check; on_check && state(self).network)
+          on_check();
         if (state(self).core->frontend() != state(self).retiring) end_retire(self);
         state(self).handles.forget_others(*state(self).core);
         check_later(self);

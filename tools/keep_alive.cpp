@@ -113,6 +113,8 @@ struct ServerProcess {
   double pause_s = kMinPause_s;
   double again_at = 0;    ///< 0: never
   double ends_at = 0;     ///< when it is killed; 0: never
+  double heard_at = 0;    ///< when it was alive
+  double patience_s = 0;  ///< after which it is killed if it has said nothing; 0: it need not
   FileDescriptor client;  ///< who hears of what it does
 
   [[nodiscard]] Result<void> start(double now);
@@ -132,7 +134,7 @@ Result<void> ServerProcess::start(double now) {
   heard.clear();
   failure.clear();
   port = 0;
-  again_at = ends_at = 0;
+  again_at = ends_at = patience_s = 0;
   started_at = now;
   ASSIGN_OR_RETURN(pid, run(program, all, other.get()));
   return {};
@@ -166,6 +168,8 @@ class Keeper {
     if (running) {
       current_->pid = running->pid;
       current_->port = running->port;
+      current_->pipe = FileDescriptor(running->pipe);
+      fcntl(running->pipe, F_SETFD, FD_CLOEXEC);
       current_->started_at = now_seconds();
     } else if (auto started = current_->start(now_seconds()); !started.ok()) {
       close_door();
@@ -209,6 +213,8 @@ class Keeper {
     for (const ServerProcess& server : servers_) {
       consider(server.again_at);
       consider(server.ends_at);
+      // Often enough that a pause of this process itself can be told from the server's silence.
+      if (server.patience_s > 0) consider(now_seconds() + server.patience_s / 8);
     }
     for (const OrderInput& order : orders_) consider(order.deadline);
     consider(next_deadline_);
@@ -305,7 +311,10 @@ class Keeper {
 
   void on_report(ServerProcess& server, const std::string& line) {
     const auto rest = [&](std::string_view report) { return line.substr(report.size()); };
-    if (line.starts_with(kFailureReport)) {
+    if (line.starts_with(kAliveReport)) {
+      server.heard_at = now_seconds();
+      server.patience_s = std::atof(rest(kAliveReport).c_str());
+    } else if (line.starts_with(kFailureReport)) {
       server.failure = rest(kFailureReport);
     } else if (line.starts_with(kProgressReport)) {
       const int tenth = static_cast<int>(10 * std::atof(rest(kProgressReport).c_str()));
@@ -324,6 +333,7 @@ class Keeper {
 
   void watch_clock() {
     const double now = now_seconds();
+    const double own_pause_s = now - std::exchange(watched_at_, now);
     if (next_deadline_ > 0 && now >= next_deadline_) {
       next_deadline_ = 0;
       next_->failure = "the new server was not ready within " + deadline_text_ + " s";
@@ -331,6 +341,14 @@ class Keeper {
       next_->ends_at = now + kEndTimeout_s;
     }
     for (ServerProcess& server : servers_) {
+      // Unless this process has been stopped as well.
+      if (own_pause_s > server.patience_s / 2) server.heard_at = now;
+      if (server.pid > 0 && server.patience_s > 0 && now >= server.heard_at + server.patience_s) {
+        log_error("the supervisor has been silent", kv("pid", server.pid),
+                  kv("ms", static_cast<int>(1000 * server.patience_s)));
+        server.patience_s = 0;
+        kill(server.pid, SIGKILL);
+      }
       if (server.pid > 0 && server.ends_at > 0 && now >= server.ends_at) {
         server.ends_at = 0;
         kill(server.pid, SIGKILL);
@@ -474,7 +492,9 @@ class Keeper {
       return;
     std::vector<std::string> arguments = {"troupe", "serve"};
     arguments.insert(arguments.end(), current_->arguments.begin(), current_->arguments.end());
-    arguments.push_back(RunningServer{current_->pid, current_->port}.encode());
+    arguments.push_back(
+        RunningServer{current_->pid, current_->port, current_->pipe.get()}.encode());
+    fcntl(current_->pipe.get(), F_SETFD, 0);
     log_info("the keeper executes the new program", kv("program", current_->program));
     close_door();
     execv(current_->program.c_str(), pointers_to(arguments).data());
@@ -494,6 +514,7 @@ class Keeper {
   ServerProcess* next_ = nullptr;  ///< not ready yet; null: no upgrade is under way
   double next_deadline_ = 0;       ///< 0: none
   std::string deadline_text_;
+  double watched_at_ = 0;
   int told_tenth_ = -1;  ///< of the progress of next_
   bool stopping_ = false;
   std::optional<int> exit_code_;  ///< when no process is left

@@ -32,14 +32,18 @@ bool read_number(std::string_view& text, Number& number) {
   return error == std::errc();
 }
 
-/// "FIRST,SECOND" behind the option, which is the last argument and is removed.
-template <class First, class Second>
-bool take_pair(Arguments& arguments, std::string_view option, First& first, Second& second) {
+/// Numbers with commas between them behind the option, which is the last argument and is removed.
+template <class... Numbers>
+bool take_numbers(Arguments& arguments, std::string_view option, Numbers&... numbers) {
   if (arguments.empty() || !arguments.back().starts_with(option)) return false;
-  std::string_view text = std::string_view(arguments.back()).substr(option.size());
-  if (!read_number(text, first) || !text.starts_with(',')) return false;
-  text.remove_prefix(1);
-  if (!read_number(text, second) || !text.empty()) return false;
+  std::string text = arguments.back().substr(option.size()) + ',';
+  std::string_view rest = text;
+  const auto take = [&](auto& number) {
+    const bool is_read = read_number(rest, number) && rest.starts_with(',');
+    if (is_read) rest.remove_prefix(1);
+    return is_read;
+  };
+  if (!(take(numbers) && ...) || !rest.empty()) return false;
   arguments = arguments.first(arguments.size() - 1);
   return true;
 }
@@ -52,17 +56,19 @@ std::string KeptServer::encode() const {
 
 std::optional<KeptServer> KeptServer::take(Arguments& arguments) {
   KeptServer kept;
-  if (!take_pair(arguments, kKeptBy, kept.pipe, kept.replaces_port)) return std::nullopt;
+  if (!take_numbers(arguments, kKeptBy, kept.pipe, kept.replaces_port)) return std::nullopt;
   return kept;
 }
 
 std::string RunningServer::encode() const {
-  return std::string(kKeeps) + std::to_string(pid) + "," + std::to_string(port);
+  return std::string(kKeeps) + std::to_string(pid) + "," + std::to_string(port) + "," +
+         std::to_string(pipe);
 }
 
 std::optional<RunningServer> RunningServer::take(Arguments& arguments) {
   RunningServer running;
-  if (!take_pair(arguments, kKeeps, running.pid, running.port)) return std::nullopt;
+  if (!take_numbers(arguments, kKeeps, running.pid, running.port, running.pipe))
+    return std::nullopt;
   return running;
 }
 

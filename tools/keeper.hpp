@@ -30,6 +30,7 @@ struct KeptServer {
 struct RunningServer {
   pid_t pid = 0;
   std::uint16_t port = 0;
+  int pipe = -1;  ///< the end of the pipe that the keeper reads
 
   [[nodiscard]] std::string encode() const;
   /// Removes the argument. None: this is no keeper's next image.
@@ -44,6 +45,7 @@ int keep_alive(Arguments arguments, const std::optional<RunningServer>& running)
 inline constexpr std::string_view kReadyReport = "ready ";        ///< and the port
 inline constexpr std::string_view kProgressReport = "progress ";  ///< and the fraction
 inline constexpr std::string_view kFailureReport = "failed ";     ///< and why
+inline constexpr std::string_view kAliveReport = "alive ";  ///< and the seconds until the next one
 /// Pre: `pipe` stays open. Later programs of this process do not inherit it.
 void report_to_keeper(int pipe);
 void tell_keeper(std::string_view report, const std::string& text);

@@ -165,6 +165,12 @@ int serve(Arguments arguments) {
     tell_keeper(kProgressReport, std::to_string(p.fraction));
   };
   start_options.on_failure = [](const std::string&) { kill(getpid(), ServerSignals::kEngineDied); };
+  // Alone, the nodes wait for the next Supervisor: one that is stuck had better be killed.
+  if (options.topology.supervisor_timeout_s > 0) {
+    start_options.on_check = [patience = std::to_string(options.topology.node_timeout_s)] {
+      tell_keeper(kAliveReport, patience);
+    };
+  }
   auto engine = start(system, start_options);
   if (!engine.ok()) {
     progress.finish();

@@ -16,6 +16,9 @@ constexpr double kReleaseTimeout_s = 5;
 /// To begin, to join and to reach the other nodes a process may take so many times node-timeout-s.
 constexpr double kJoinFactor = 5;
 
+/// The Supervisor has been stopped if check() comes late by so many times node-timeout-s.
+constexpr double kOwnPause = 0.5;
+
 std::string milliseconds(double seconds) {
   return std::to_string(static_cast<int>(seconds * 1000)) + " ms";
 }
@@ -246,7 +249,20 @@ void Supervision::heart_beat(double now, ActorId heart, const HeartbeatReply& re
   }
 }
 
+/// While this process did not run itself, it asked nobody, and heard nobody.
+void Supervision::excuse_pause(double now) {
+  const double due_at = std::exchange(checked_at_, now) + kCheckInterval_s;
+  const double pause_s = now - due_at;
+  if (due_at == kCheckInterval_s || pause_s < kOwnPause * config_.node_timeout_s) return;
+  log_warning("the supervisor has been stopped itself", kv("ms", milliseconds(pause_s)));
+  for (NodeSlot& slot : nodes_) {
+    slot.heard_at += pause_s;
+    if (slot.lost_at > 0) slot.lost_at += pause_s;
+  }
+}
+
 void Supervision::check(double now) {
+  excuse_pause(now);
   if (stopping_) {
     if (now < killed_at_) return;
     for (std::size_t index = 0; index < nodes_.size(); ++index) {

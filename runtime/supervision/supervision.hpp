@@ -53,6 +53,8 @@ struct SpawnedActors {
   std::vector<ActorId> actors;  ///< not empty without an error
 };
 
+inline constexpr double kCheckInterval_s = 0.5;
+
 class Supervision {
  public:
   explicit Supervision(SupervisionConfig config);
@@ -91,7 +93,7 @@ class Supervision {
   void node_connected(double now, ActorId node, const NodeConnected& connected);
   void node_prepared(double now, std::size_t node, std::uint64_t visit, const Status& status);
   void heart_beat(double now, ActorId heart, const HeartbeatReply& reply);
-  /// Now and then: who is silent, late or missing?
+  /// Every kCheckInterval_s: who is silent, late or missing?
   void check(double now);
   /// A node reports itself, or its process does. `unreachable`: only the connection has ended.
   void actor_down(double now, ActorId actor, const std::string& reason, bool unreachable);
@@ -259,6 +261,7 @@ class Supervision {
   /// The group has ended: asks those of its nodes to leave that run nothing else.
   void release_nodes(double now, std::size_t group);
   void start_process(double now, std::size_t index);
+  void excuse_pause(double now);
   [[nodiscard]] bool is_needed(const NodeSlot& slot) const;
   [[nodiscard]] bool is_missing(const NodeSlot& slot) const;
   [[nodiscard]] double join_timeout_s() const;
@@ -328,7 +331,8 @@ class Supervision {
   bool stopping_ = false;
   bool retiring_ = false;
   bool given_up_ = false;
-  double killed_at_ = 0;  ///< while stopping: when processes that are left are killed
+  double checked_at_ = 0;  ///< 0: never
+  double killed_at_ = 0;   ///< while stopping: when processes that are left are killed
 };
 
 }  // namespace troupe::supervision

@@ -83,15 +83,16 @@ class Chaos(unittest.TestCase):
             for fault in range(num_faults):
                 time.sleep(numbers.uniform(0.05, 0.6))  # not to wait for anything: a fault comes when it comes
                 name = "front" if front and fault == 0 else numbers.choice(names)
+                stopped = numbers.random() < SHARE_STOPPED or fault == num_faults // 2
+                blow = signal.SIGSTOP if stopped else signal.SIGKILL
                 if name == "supervisor":
                     ready = server.log().count("engine ready")
-                    os.kill(server.supervisor(), signal.SIGKILL)
+                    os.kill(server.supervisor(), blow)
                     wait_until(lambda: server.log().count("engine ready") > ready, "the next supervisor")
                     continue
                 num_incidents += 1
                 victim, restarts = server.nodes()[name], server.log().count("engine restarted")
-                stopped = numbers.random() < SHARE_STOPPED or fault == num_faults // 2
-                os.kill(victim, signal.SIGSTOP if stopped else signal.SIGKILL)
+                os.kill(victim, blow)
                 wait_until(lambda: server.nodes().get(name, victim) != victim, f"another process for {name}")
                 wait_until(lambda: server.log().count("engine restarted") > restarts, "the engine to come up again")
             self.finish(server, clients, config, num_faults, num_incidents)

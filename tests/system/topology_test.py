@@ -342,10 +342,10 @@ class Topologies(unittest.TestCase):
     def test_a_supervisor_that_is_kept_alive_comes_back_by_itself(self):
         with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--keep-alive") as server:
             load, nodes = Load(server, self.expected), server.nodes()
-            for _ in range(3):
+            for blow in (signal.SIGKILL, signal.SIGSTOP, signal.SIGKILL):
                 supervisor, ready = server.supervisor(), server.log().count("engine ready")
                 self.assertNotEqual(supervisor, server.process.pid, server.log()[-3000:])
-                os.kill(supervisor, signal.SIGKILL)
+                os.kill(supervisor, blow)
                 wait_until(lambda: server.log().count("engine ready") > ready, "the next supervisor")
                 self.assertNotEqual(server.supervisor(), supervisor)
             self.assertEqual(load.end(), [])

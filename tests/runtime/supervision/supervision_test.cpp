@@ -107,6 +107,11 @@ class World {
     while (now_ < deadline && !serves_all()) step();
     return serves_all();
   }
+  /// The Supervisor is stopped; nobody hears of it.
+  void sleep(double seconds) {
+    asleep_until_ = now_ + seconds;
+    while (now_ < asleep_until_ + 2 * kNodeTimeout_s) step();
+  }
   /// What runs can be ended.
   void stop() {
     if (!quit_) tell([&] { core_->stop(now_); });
@@ -239,9 +244,9 @@ class World {
     }
   }
   void check_later() {
-    later(0.5, [this] {
+    later(kCheckInterval_s, [this] {
       if (core_) --num_events_;  // counts for nothing
-      tell([&] { core_->check(now_); });
+      if (now_ >= asleep_until_) tell([&] { core_->check(now_); });
       if (core_) std::erase_if(handles_, [&](ActorId actor) { return !core_->knows(actor); });
       for (std::size_t node = 0; node < processes_.size(); ++node) {
         const Process& process = processes_[node];
@@ -657,6 +662,7 @@ class World {
   int num_refused_ = 0;  ///< engines, by the RequestRouter
   bool answered_ = false;
   bool dies_at_loss_ = false;
+  double asleep_until_ = 0;
   bool quit_ = false;
   std::string failure_;
 };
@@ -693,6 +699,22 @@ BOOST_AUTO_TEST_CASE(an_engine_whose_requests_were_taken_back_is_replaced_by_the
       world.die_ending_group(1);
       BOOST_REQUIRE(world.wait_for_all());
       BOOST_TEST(world.num_refused() == 1);
+      world.stop();
+    }
+  }
+  set_log_level("info");
+}
+
+BOOST_AUTO_TEST_CASE(a_supervisor_that_was_stopped_does_not_take_the_others_for_silent) {
+  set_log_level("off");
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    BOOST_TEST_CONTEXT("seed " << seed) {
+      World world(seed, /*calm=*/true);
+      BOOST_REQUIRE(world.wait_for_all());
+      const int num_spawned = world.num_spawned();
+      world.sleep(1.5 * kNodeTimeout_s);
+      BOOST_TEST(world.is_serving());
+      BOOST_TEST(world.num_spawned() == num_spawned);
       world.stop();
     }
   }
