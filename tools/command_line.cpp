@@ -1,14 +1,16 @@
 // Shared by the subcommands: options, model lookup, error reporting.
 #include <unistd.h>
 
-#include <algorithm>
-#include <cctype>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 
 #include "runtime/config/speculative_config.hpp"
+#include "runtime/hub/hub_cache.hpp"
+#include "runtime/hub/pull.hpp"
 #include "tools/commands.hpp"
 #include "tools/keeper.hpp"
+#include "tools/progress.hpp"
 
 extern char** environ;
 
@@ -72,50 +74,49 @@ std::optional<int> read_command_line(CommandLine& line, Arguments arguments, std
   return std::nullopt;
 }
 
+Result<std::string> locate_model(const std::string& model, const ModelOptions& options) {
+  std::error_code ignored;
+  if (std::filesystem::exists(model, ignored)) return model;
+  auto reference = parse_hub_reference(model);
+  if (!reference) {
+    return Error{ErrorCode::kNotFound,
+                 "no folder or GGUF file '" + model +
+                     "', and no name of a model on the Hugging Face Hub, OWNER/NAME, "
+                     "OWNER/NAME@REVISION or OWNER/NAME:FILE.gguf",
+                 "model"};
+  }
+  if (reference->revision.empty()) reference->revision = options.revision;
+  ProgressBar progress("downloading");
+  auto found = find_or_pull_model(
+      *reference, hub_settings_of(options.download_dir),
+      [&](double fraction, const std::string& what) { progress.show(fraction, what); });
+  progress.finish();
+  if (!found.ok()) return found.error();
+  return found->string();
+}
+
+HubSettings hub_settings_of(const std::string& download_dir) {
+  HubSettings settings = hub_settings([](const char* name) { return std::getenv(name); });
+  if (!download_dir.empty()) settings.cache = download_dir;
+  return settings;
+}
+
 namespace {
 
-/// OWNER/NAME on the Hugging Face Hub; empty: `model` has another form.
-std::string hub_name(std::string model) {
-  for (const std::string_view prefix : {"https://huggingface.co/", "https://hf.co/", "hf://"})
-    if (model.starts_with(prefix)) model.erase(0, prefix.size());
-  const auto is_part = [](std::string_view part) {
-    return !part.empty() && part[0] != '.' && std::all_of(part.begin(), part.end(), [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
-    });
-  };
-  const std::size_t slash = model.find('/');
-  if (slash == std::string::npos) return "";
-  const std::string_view owner = std::string_view(model).substr(0, slash);
-  const std::string_view name = std::string_view(model).substr(slash + 1);
-  return is_part(owner) && is_part(name) && !name.ends_with(".gguf") ? model : "";
+/// Brings the draft model of speculative decoding here, and puts its folder in its place.
+Result<void> resolve_draft_model(Options& options) {
+  std::string& text = options.engine.speculative_config;
+  const auto speculative = parse_speculative_config(text, options.engine.tensor_parallel_size);
+  if (!speculative.ok() || speculative->draft_model.empty()) return {};
+  ModelOptions draft = options.model;
+  draft.revision.clear();  // of the model itself
+  ASSIGN_OR_RETURN(const std::string folder, locate_model(speculative->draft_model, draft));
+  text = with_draft_model(text, folder);
+  return {};
 }
 
-}  // namespace
-
-Result<void> check_model_exists(const std::string& model) {
-  std::error_code ignored;
-  if (std::filesystem::exists(model, ignored)) return {};
-  std::string text = "no folder or GGUF file '" + model + "'";
-  if (const std::string hub = hub_name(model); !hub.empty()) {
-    const std::string folder = hub.substr(hub.find('/') + 1);
-    text +=
-        "; Troupe downloads nothing. Models of the Hugging Face Hub can be downloaded with\n"
-        "  pip install huggingface_hub && hf download " +
-        hub + " --local-dir " + folder + "\nand loaded as " + folder;
-  }
-  return Error{ErrorCode::kNotFound, text, "model"};
-}
-
-Result<std::string> model_folder(const Options& options) {
+Result<std::string> demo_model() {
   namespace fs = std::filesystem;
-  const auto speculative = parse_speculative_config(options.engine.speculative_config,
-                                                    options.engine.tensor_parallel_size);
-  if (speculative.ok() && !speculative->draft_model.empty())
-    RETURN_IF_ERROR(check_model_exists(speculative->draft_model));
-  if (!options.model.model.empty()) {
-    RETURN_IF_ERROR(check_model_exists(options.model.model));
-    return options.model.model;
-  }
   const fs::path binary = fs::read_symlink("/proc/self/exe").parent_path();
   for (const fs::path& place : {binary / "demo_model", binary / "../share/troupe/demo_model"}) {
     if (fs::exists(place / "config.json")) return fs::weakly_canonical(place).string();
@@ -125,12 +126,25 @@ Result<std::string> model_folder(const Options& options) {
                    (binary / "demo_model").string() + "'"};
 }
 
+}  // namespace
+
 Result<void> resolve_model(Options& options) {
-  ASSIGN_OR_RETURN(const std::string folder, model_folder(options));
-  std::string& model = options.model.model;
-  if (options.model.served_model_name.empty())
-    options.model.served_model_name = {model.empty() ? "demo" : model};
-  model = folder;
+  RETURN_IF_ERROR(resolve_draft_model(options));
+  ModelOptions& model = options.model;
+  const std::string given = model.model;
+  if (given.empty()) {
+    ASSIGN_OR_RETURN(model.model, demo_model());
+  } else {
+    ASSIGN_OR_RETURN(model.model, locate_model(given, model));
+  }
+  std::string name = given.empty() ? "demo" : given;
+  const auto reference = model.model == given ? std::nullopt : parse_hub_reference(given);
+  if (reference) {
+    name = HubReference{.repository = reference->repository, .file = reference->file}.text();
+    // What nodes of this engine load, also if the branch has moved on meanwhile.
+    model.revision = HubCache::commit_of_path(model.model);
+  }
+  if (model.served_model_name.empty()) model.served_model_name = {name};
   return {};
 }
 

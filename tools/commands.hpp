@@ -11,6 +11,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/config/options.hpp"
+#include "runtime/hub/hub_settings.hpp"
 
 namespace troupe::tools {
 
@@ -30,6 +31,8 @@ int tokenize(Arguments arguments);
 int render(Arguments arguments);
 int config(Arguments arguments);
 int upgrade(Arguments arguments);
+int pull(Arguments arguments);
+int list(Arguments arguments);
 
 /// The engine's options from file, environment and command line, as every command that runs an
 /// engine reads them.
@@ -56,15 +59,19 @@ struct CommandLine {
 enum class HelpRequest : std::uint8_t { kShort, kAll };
 [[nodiscard]] std::optional<HelpRequest> help_request(Arguments arguments);
 
-/// Error: no such folder or file, with download instructions for the Hugging Face Hub.
-[[nodiscard]] Result<void> check_model_exists(const std::string& model);
+/// The folder or GGUF file of a model that is given by its path, or by its name on the Hugging Face
+/// Hub: from the cache, or downloaded with a progress bar. Errors: there is no such file, those of
+/// find_or_pull_model.
+[[nodiscard]] Result<std::string> locate_model(const std::string& model,
+                                               const ModelOptions& options);
 
-/// The folder of the model to load: as given, or the demo model installed with the binary. Error:
-/// it, or the draft model, does not exist.
-[[nodiscard]] Result<std::string> model_folder(const Options& options);
-
-/// Sets the model's folder, and its name in the API if none is given.
+/// Sets the folders of the model and of the draft model, the model's name in the API if none is
+/// given, and for a model of the Hub the commit. The default is the demo model installed with the
+/// binary. Errors: as locate_model.
 [[nodiscard]] Result<void> resolve_model(Options& options);
+
+/// From the environment; the folder, if any, replaces that of the cache.
+[[nodiscard]] HubSettings hub_settings_of(const std::string& download_dir);
 
 /// Reports uncaught exceptions in a sentence on standard error.
 void explain_fatal_errors();

@@ -10,7 +10,7 @@
 namespace troupe::tools {
 
 Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
-  ASSIGN_OR_RETURN(line.options.model.model, model_folder(line.options));
+  RETURN_IF_ERROR(resolve_model(line.options));
   std::unique_ptr<OfflineEngine> offline(new OfflineEngine);
   RETURN_IF_ERROR(offline->config_.apply(line.caf_entries));
   offline->system_.emplace(offline->config_);

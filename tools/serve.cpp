@@ -2,6 +2,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -147,6 +149,11 @@ int serve(Arguments arguments) {
       .options = options,
       .node_program = std::filesystem::read_symlink("/proc/self/exe").string(),
       .node_arguments = {arguments.begin(), arguments.end()}};
+  if (!options.model.revision.empty()) {
+    std::vector<std::string>& own = start_options.node_arguments;
+    const std::array revision = {std::string("--revision"), options.model.revision};
+    own.insert(std::find(own.begin(), own.end(), "--"), revision.begin(), revision.end());
+  }
   if (kept && (options.server.port == 0 || options.server.port == kept->replaces_port))
     start_options.replaces_port = kept->replaces_port;
   if (auto free = check_port(start_options); !free.ok()) return fail(free.error());

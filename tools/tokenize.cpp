@@ -97,10 +97,10 @@ std::optional<std::string> folder_argument(Arguments arguments, const char* usag
   } else if (given->positionals.size() != 1) {
     code = kExitUsage;
     std::cerr << usage;
-  } else if (const auto exists = check_model_exists(given->positionals[0]); !exists.ok()) {
-    code = fail(exists.error());
+  } else if (auto folder = locate_model(given->positionals[0], {}); !folder.ok()) {
+    code = fail(folder.error());
   } else {
-    return given->positionals[0];
+    return std::move(folder).value();
   }
   return std::nullopt;
 }

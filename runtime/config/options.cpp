@@ -51,9 +51,15 @@ void bind_options(OptionSet& set, Options& options) {
   ModelOptions& model = options.model;
   set.section("model")
       .add("model", model.model,
-           "folder of a Hugging Face model, or a GGUF file; default: the demo model")
+           "folder of a Hugging Face model, a GGUF file, or a name on the Hugging Face Hub: "
+           "OWNER/NAME, OWNER/NAME@REVISION, OWNER/NAME:FILE.gguf; default: the demo model")
+      .add("revision", model.revision,
+           "branch, tag or commit of a model of the Hugging Face Hub; default: main")
+      .add("download-dir", model.download_dir,
+           "folder for models of the Hugging Face Hub; default: HF_HUB_CACHE, HF_HOME/hub or "
+           "~/.cache/huggingface/hub")
       .add("served-model-name", model.served_model_name,
-           "model name in the API; default: the path as given")
+           "model name in the API; default: the path or name as given")
       .add("dtype", model.dtype,
            "data type of weights and arithmetic; auto: that of the checkpoint, bfloat16 for GGUF "
            "files with quantised blocks; float16: weights and KV cache in float16, accumulation in "

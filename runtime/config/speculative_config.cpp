@@ -103,4 +103,10 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
   return config;
 }
 
+std::string with_draft_model(const std::string& json, const std::string& model) {
+  auto object = nlohmann::json::parse(json);
+  object["model"] = model;
+  return object.dump();
+}
+
 }  // namespace troupe

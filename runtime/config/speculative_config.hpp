@@ -23,4 +23,8 @@ inline constexpr std::int32_t kDraftModelSlots = 1;
 [[nodiscard]] Result<SpeculativeDecoding> parse_speculative_config(
     const std::string& json, std::int64_t tensor_parallel_size);
 
+/// The same object with another "model". Pre: parse_speculative_config takes it, with a draft
+/// model.
+[[nodiscard]] std::string with_draft_model(const std::string& json, const std::string& model);
+
 }  // namespace troupe

@@ -9,7 +9,6 @@ using enum VllmOption::Kind;
 
 constexpr std::string_view kNoCode = "custom code is not supported";
 constexpr std::string_view kNoGraphs = "graphs are neither captured nor compiled";
-constexpr std::string_view kNoDownload = "models are local, nothing is downloaded";
 constexpr std::string_view kRequestLog = "prompts and outputs are never logged";
 constexpr std::string_view kOneServer = "one process serves all connections";
 constexpr std::string_view kTopology = "the topology is set in --config-file (troupe topology)";
@@ -48,12 +47,10 @@ constexpr VllmOption kOptions[] = {
     {"disable-nccl-for-dp-synchronization", kFlag, kKernels},
     {"calculate-kv-scales", kFlag, "keys and values in 8 bits have a scale for each token"},
     {"model-impl", kValue, "there is one implementation of each model", "auto|vllm"},
-    {"revision", kValue, kNoDownload},
-    {"code-revision", kValue, kNoDownload},
-    {"tokenizer-revision", kValue, kNoDownload},
-    {"hf-token", kValue, kNoDownload},
-    {"download-dir", kValue, kNoDownload},
-    {"ignore-patterns", kValues, kNoDownload},
+    {"code-revision", kValue, kNoCode},
+    {"tokenizer-revision", kValue, "the tokenizer is that of the model's revision"},
+    {"hf-token", kValue, "the environment variable HF_TOKEN sets the token"},
+    {"ignore-patterns", kValues, "only the files that are loaded are downloaded"},
     {"use-tqdm-on-load", kFlag, "progress is always shown"},
     {"load-format", kValue, "the format is detected from the files",
      "auto|safetensors|fastsafetensors|instanttensor|hf|gguf"},

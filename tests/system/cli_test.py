@@ -101,17 +101,19 @@ class HelpAndOptions(unittest.TestCase):
             self.assertEqual(code, 1, command)
             self.assertIn("no/such/folder", errors)
 
-    def test_a_hugging_face_name_gets_download_instructions(self):
-        for command in (["serve"], ["chat"], ["tokenize"], ["bench", "latency"]):
-            for name in ("Qwen/Qwen3-0.6B", "https://huggingface.co/Qwen/Qwen3-0.6B"):
-                code, _, errors = troupe(*command, name)
-                self.assertEqual(code, 1)
-                self.assertIn(f"no folder or GGUF file '{name}'", errors)
-                self.assertIn("hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n", errors)
-        draft = '{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 2}'
-        code, _, errors = troupe("generate", "--speculative-config", draft)
-        self.assertEqual(code, 1)
-        self.assertIn("hf download Qwen/Qwen3-0.6B", errors)
+    def test_a_hugging_face_name_that_cannot_be_downloaded_gets_instructions(self):
+        with tempfile.TemporaryDirectory() as folder:
+            nowhere = {"HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
+            for command in (["serve"], ["chat"], ["tokenize"], ["bench", "latency"]):
+                for name in ("Qwen/Qwen3-0.6B", "https://huggingface.co/Qwen/Qwen3-0.6B"):
+                    code, _, errors = troupe(*command, name, environment=nowhere)
+                    self.assertEqual(code, 1)
+                    self.assertIn(f"Qwen/Qwen3-0.6B is not in {folder}/hub", errors)
+                    self.assertIn("`troupe pull Qwen/Qwen3-0.6B`", errors)
+            draft = '{"model": "Qwen/Qwen3-0.6B", "num_speculative_tokens": 2}'
+            code, _, errors = troupe("generate", "--speculative-config", draft, environment=nowhere)
+            self.assertEqual(code, 1)
+            self.assertIn("`troupe pull Qwen/Qwen3-0.6B`", errors)
 
     def test_a_port_in_use_is_found_before_the_model_is_loaded(self):
         with socket.create_server(("127.0.0.1", 0)) as other:
