@@ -106,7 +106,8 @@ Result<void> check_address_space() {
 void print_address(const Options& options, const Started& started, const std::string& model_name) {
   const bool everywhere = options.server.host == "0.0.0.0" || options.server.host == "::";
   const std::string host = everywhere ? "localhost" : options.server.host;
-  const std::string url = "http://" + host + ":" + std::to_string(started.port);
+  const std::string url = (options.server.ssl_certfile.empty() ? "http://" : "https://") + host +
+                          ":" + std::to_string(started.port);
   const bool open = options.server.api_key.empty() && options.server.api_key_file.empty();
   const char* key = open ? "" : " -H 'Authorization: Bearer YOUR-KEY'";
   std::printf(
@@ -127,7 +128,7 @@ Result<void> check_port(const StartOptions& start) {
   if (!topology.node_of(Role::kFrontend).host.empty()) return {};
   const auto deadline = std::chrono::steady_clock::now() + 1s;
   for (;; std::this_thread::sleep_for(50ms)) {
-    const auto free = check_address(options.server.host, options.server.port);
+    const auto free = check_address(options.server);
     if (free.ok() || free.error().code != ErrorCode::kIo ||
         std::chrono::steady_clock::now() > deadline)
       return free;

@@ -193,6 +193,18 @@ void bind_options(OptionSet& set, Options& options) {
   set.section("server")
       .add("host", server.host, "address to listen on; 0.0.0.0 for all")
       .add("port", server.port, "port to listen on; 0: any free port", 0, 65535)
+      .add("ssl-certfile", server.ssl_certfile,
+           "PEM file with the certificate for HTTPS, followed by intermediate ones; it is read "
+           "again "
+           "when it changes; default: plain HTTP")
+      .add("ssl-keyfile", server.ssl_keyfile,
+           "PEM file with the key of ssl-certfile; default: in the same file")
+      .add("ssl-ca-certs", server.ssl_ca_certs,
+           "PEM file with the authorities that sign certificates of clients")
+      .add("ssl-cert-reqs", server.ssl_cert_reqs,
+           "certificates of clients: 0 none, 1 verified if sent, 2 required", 0, 2)
+      .add("ssl-ciphers", server.ssl_ciphers,
+           "ciphers for TLS 1.2, as OpenSSL writes them; default: OpenSSL's")
       .add("api-key", server.api_key,
            "API key that clients must send as a bearer token; command lines are visible to other "
            "users of the host, prefer api-key-file")
@@ -347,6 +359,16 @@ Result<void> validate(const Options& options) {
             ", it must be at least max-num-seqs, " + std::to_string(engine.max_num_seqs),
         "max-num-batched-tokens");
   }
+  const ServerOptions& server = options.server;
+  const bool wants_https =
+      !server.ssl_keyfile.empty() || !server.ssl_ca_certs.empty() || server.ssl_cert_reqs > 0;
+  if (wants_https && server.ssl_certfile.empty())
+    return invalid_argument("ssl-keyfile, ssl-ca-certs and ssl-cert-reqs need ssl-certfile",
+                            "ssl-certfile");
+  if (server.ssl_cert_reqs > 0 && server.ssl_ca_certs.empty())
+    return invalid_argument(
+        "ssl-cert-reqs is " + std::to_string(server.ssl_cert_reqs) + ", which needs ssl-ca-certs",
+        "ssl-ca-certs");
   if (options.server.dev_crash_token >= 0 && !options.server.server_dev_mode)
     return invalid_argument("dev-crash-token needs server-dev-mode", "dev-crash-token");
   if (engine.data_parallel_size > 1 && options.model.max_model_len < 0) {

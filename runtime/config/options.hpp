@@ -69,6 +69,11 @@ struct EngineOptions {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 8000;
+  std::string ssl_certfile;  ///< empty: plain HTTP
+  std::string ssl_keyfile;   ///< empty: in ssl_certfile
+  std::string ssl_ca_certs;
+  std::int64_t ssl_cert_reqs = 0;  ///< certificates of clients: 0 none, 1 optional, 2 required
+  std::string ssl_ciphers;
   std::vector<std::string> api_key;
   std::string api_key_file;  ///< one key per line
   std::vector<std::string> allowed_origins;

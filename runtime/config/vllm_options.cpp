@@ -19,7 +19,6 @@ constexpr std::string_view kNoMedia = "images and other media are not supported"
 constexpr std::string_view kGrammars = "there is one engine of grammars";
 constexpr std::string_view kRequestGrammars = "requests set it in structured_outputs";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
-constexpr std::string_view kNoTls = "HTTPS is not supported, use a reverse proxy";
 constexpr std::string_view kNotOffered = "it is not supported";
 constexpr std::string_view kOwnConfig = "config.json determines it";
 constexpr std::string_view kGenerates = "only text generation is supported";
@@ -133,12 +132,7 @@ constexpr VllmOption kOptions[] = {
     {"lora-dtype", kRefused, kNoAdapters},
     {"fully-sharded-loras", kRefused, kNoAdapters},
     {"enable-prompt-adapter", kRefused, kNoAdapters},
-    {"ssl-keyfile", kRefused, kNoTls},
-    {"ssl-certfile", kRefused, kNoTls},
-    {"ssl-ca-certs", kRefused, kNoTls},
-    {"ssl-cert-reqs", kRefused, kNoTls},
-    {"ssl-ciphers", kRefused, kNoTls},
-    {"enable-ssl-refresh", kRefused, kNoTls},
+    {"enable-ssl-refresh", kFlag, "certificates are read again when their files change"},
     {"tokenizer", kRefused, "the tokenizer is read from the model folder"},
     {"skip-tokenizer-init", kRefused, "the tokenizer is read from the model folder"},
     {"hf-config-path", kRefused, kOwnConfig},

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/executor_work_guard.hpp>
@@ -20,10 +19,11 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
+#include "runtime/http/connection.hpp"
 #include "runtime/http/kept_streams.hpp"
-#include "runtime/http/session.hpp"
 #include "runtime/http/work_threads.hpp"
 #include "runtime/transport/listener_handover.hpp"
+#include "runtime/transport/tls.hpp"
 
 namespace troupe {
 namespace {
@@ -32,186 +32,16 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-/// How long a client may take to read the last response before its connection is closed.
-constexpr double kLingerSeconds = 2;
-/// After a pause this long no further request is on its way; clients open another connection.
-constexpr double kRetiredIdleSeconds = 2;
 /// Connections over the limit that get a 503; further ones are closed at once.
 constexpr std::int64_t kMaxRefusedConnections = 128;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);
-constexpr std::size_t kReadBytes = 64 << 10;
 /// Threads that parse long bodies; several, so that one body cannot block all others.
 constexpr int kNumReaders = 2;
-
-struct Timeouts {
-  double idle_s;
-  double write_s;
-  double silence_s;  ///< 0: no keep-alive comments
-  double body_s;
-  /// Interval of timeout checks: a timeout may fire late by this much.
-  [[nodiscard]] double tick_s() const {
-    const double shortest = std::min({idle_s, write_s, body_s, silence_s > 0 ? silence_s : idle_s});
-    return std::clamp(shortest / 4, 0.01, 1.0);
-  }
-};
-
-std::string peer_of(const tcp::socket& socket) {
-  error_code error;
-  const tcp::endpoint peer = socket.remote_endpoint(error);
-  if (error) return {};
-  const std::string address = peer.address().to_string();
-  return (peer.address().is_v6() ? "[" + address + "]" : address) + ":" +
-         std::to_string(peer.port());
-}
-
-/// Owns a socket and its session. A read is always pending (unless enough is buffered), so that a
-/// disconnect is noticed while a request runs.
-class Connection : public std::enable_shared_from_this<Connection> {
- public:
-  Connection(tcp::socket socket, Service& service, const HttpLimits& limits,
-             const Timeouts& timeouts, bool refuse, std::function<void(Connection&)> closed)
-      : socket_(std::move(socket)),
-        timeouts_(timeouts),
-        closed_(std::move(closed)),
-        session_(std::make_unique<HttpSession>(
-            service, limits, wall_seconds, [this] { start_write(); }, refuse, peer_of(socket_))),
-        waiting_since_(now_seconds()),
-        last_write_(waiting_since_) {
-    error_code ignored;
-    socket_.set_option(tcp::no_delay(true), ignored);
-  }
-
-  void start() {
-    guard([&] { start_read(); });
-  }
-
-  /// Closes at once; running requests are aborted.
-  void close() {
-    if (!session_) return;
-    session_.reset();
-    error_code ignored;
-    socket_.close(ignored);
-    const auto self = shared_from_this();
-    closed_(*this);
-  }
-
-  void tick(double now) {
-    guard([&] { look_at_clock(now); });
-  }
-
- private:
-  /// The session handles exceptions of its own; a socket's exception ends this connection.
-  template <class Function>
-  void guard(Function&& function) {
-    const auto self = shared_from_this();
-    try {
-      function();
-    } catch (const std::exception& failure) {
-      log_error("connection failed", kv("what", std::string(failure.what())));
-      close();
-    }
-  }
-
-  void look_at_clock(double now) {
-    if (!session_) return;
-    if (session_->broken()) return close();
-    session_->check_time(now);
-    if (lingering_ ? now - last_write_ > kLingerSeconds
-        : writing_
-            ? now - last_write_ > timeouts_.write_s
-            : !session_->answering() && now - waiting_since_ > idle_s() && !session_->on_idle()) {
-      return close();
-    }
-    if (timeouts_.silence_s > 0 && !writing_ && now - last_write_ > timeouts_.silence_s) {
-      session_->on_silence();
-    }
-  }
-
-  [[nodiscard]] double idle_s() const {
-    return session_->can_retire() ? std::min(timeouts_.idle_s, kRetiredIdleSeconds)
-                                  : timeouts_.idle_s;
-  }
-
-  void start_read() {
-    if (reading_ || !session_ || !(lingering_ || session_->wants_input())) return;
-    reading_ = true;
-    socket_.async_read_some(
-        asio::buffer(received_),
-        [self = shared_from_this()](const error_code& error, std::size_t num_bytes) {
-          self->reading_ = false;
-          self->guard([&] { self->on_read(error, num_bytes); });
-        });
-  }
-
-  void on_read(const error_code& error, std::size_t num_bytes) {
-    if (!session_) return;
-    if (error) return close();
-    if (!lingering_) {
-      session_->receive({received_.data(), num_bytes});
-      // A head must arrive within the idle timeout, however slowly its bytes trickle in.
-      if (session_->answering() || session_->reading_body()) waiting_since_ = now_seconds();
-    }
-    start_read();
-  }
-
-  void start_write() {
-    if (session_->broken()) {  // on_output: destroy it after it returns
-      return asio::post(socket_.get_executor(), [self = shared_from_this()] { self->close(); });
-    }
-    if (writing_ || !session_->take_output(sending_)) return;
-    writing_ = true;
-    last_write_ = now_seconds();
-    num_written_ = 0;
-    continue_write();
-  }
-
-  void continue_write() {
-    socket_.async_write_some(
-        asio::buffer(sending_.data() + num_written_, sending_.size() - num_written_),
-        [self = shared_from_this()](const error_code& error, std::size_t num_bytes) {
-          self->guard([&] { self->on_written(error, num_bytes); });
-        });
-  }
-
-  void on_written(const error_code& error, std::size_t num_bytes) {
-    if (!session_) return;
-    if (error) return close();
-    last_write_ = now_seconds();
-    num_written_ += num_bytes;
-    if (num_written_ < sending_.size()) return continue_write();
-    writing_ = false;
-    waiting_since_ = last_write_;
-    session_->sent();
-    if (session_->finished()) linger();
-    start_read();
-  }
-
-  /// Closing at once would discard a response that the client has not read while it still sends.
-  void linger() {
-    if (lingering_) return;
-    lingering_ = true;
-    error_code ignored;
-    socket_.shutdown(tcp::socket::shutdown_send, ignored);
-  }
-
-  tcp::socket socket_;
-  const Timeouts timeouts_;
-  const std::function<void(Connection&)> closed_;
-  std::unique_ptr<HttpSession> session_;  ///< null: closed
-  std::array<char, kReadBytes> received_;
-  std::string sending_;
-  std::size_t num_written_ = 0;
-  bool reading_ = false;
-  bool writing_ = false;
-  bool lingering_ = false;
-  double waiting_since_;  ///< since when the client has to act
-  double last_write_;
-};
 
 /// One I/O thread with its connections and requests.
 struct Lane {
   Lane(const ServerConfig& config, ServiceEnvironment environment, ServiceCounters& counters,
-       EnginePort& port, EngineMetrics& metrics, const Timeouts& timeouts)
+       EnginePort& port, EngineMetrics& metrics, const ConnectionTimeouts& timeouts)
       : work(asio::make_work_guard(io)),
         ticker(io),
         tick(from_seconds(timeouts.tick_s())),
@@ -266,6 +96,19 @@ struct Lane {
   bool ticking = false;
   std::thread thread;
 };
+
+/// Null: plain HTTP.
+Result<std::shared_ptr<TlsSource>> open_https(const ServerOptions& options) {
+  if (options.ssl_certfile.empty()) return std::shared_ptr<TlsSource>();
+  const TlsServerPolicy policy{
+      .client_certificate = static_cast<TlsServerPolicy::ClientCertificate>(options.ssl_cert_reqs),
+      .ciphers = options.ssl_ciphers};
+  return TlsSource::open(
+      {.certificate = options.ssl_certfile,
+       .key = options.ssl_keyfile.empty() ? options.ssl_certfile : options.ssl_keyfile,
+       .ca = options.ssl_ca_certs},
+      [policy](const TlsFiles& files) { return TlsContext::load_for_http(files, policy); });
+}
 
 /// Binds the acceptor, optionally listens; returns the port.
 Result<std::uint16_t> open_port(tcp::acceptor& acceptor, const std::string& host,
@@ -333,6 +176,7 @@ class Server::Impl {
 
   Result<void> listen() {
     const ServerOptions& options = config_.options;
+    ASSIGN_OR_RETURN(tls_, open_https(options));
     if (config_.takes_over && take_listener()) return {};
     ASSIGN_OR_RETURN(port_, open_port(*acceptor_, options.host, options.port, true));
     return {};
@@ -489,12 +333,12 @@ class Server::Impl {
   void open(Lane& lane, std::int64_t count, tcp::socket socket) {
     const std::int64_t limit = config_.options.max_connections;
     if (count >= limit + kMaxRefusedConnections) return end_connection();
-    const auto connection =
-        std::make_shared<Connection>(std::move(socket), lane.service, limits_, timeouts_,
-                                     count >= limit, [this, &lane](Connection& closed) {
-                                       lane.connections.erase(closed.shared_from_this());
-                                       end_connection();
-                                     });
+    const auto connection = std::make_shared<Connection>(
+        ClientStream(std::move(socket), tls_ ? tls_->context() : nullptr), lane.service, limits_,
+        timeouts_, count >= limit, [this, &lane](Connection& closed) {
+          lane.connections.erase(closed.shared_from_this());
+          end_connection();
+        });
     lane.connections.insert(connection);
     connection->start();
   }
@@ -521,13 +365,14 @@ class Server::Impl {
   const ServerConfig config_;
   EngineMetrics& metrics_;
   const HttpLimits limits_;
-  const Timeouts timeouts_;
+  const ConnectionTimeouts timeouts_;
   ServiceCounters counters_;
   std::function<void()> drained_;  ///< set before counters_.draining or counters_.retiring
   std::atomic<bool> all_lanes_drain_{false};
   std::atomic<bool> drained_called_{false};
   std::atomic<std::int64_t> num_connections_{0};
   std::unique_ptr<KeptStreams> kept_streams_;  ///< null: resume is off
+  std::shared_ptr<TlsSource> tls_;             ///< null: plain HTTP
   std::unique_ptr<ListenerHandover> handover_;
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::unique_ptr<tcp::acceptor> acceptor_;  ///< on the first lane
@@ -539,10 +384,11 @@ class Server::Impl {
   bool stopped_ = false;
 };
 
-Result<void> check_address(const std::string& host, std::int64_t port) {
+Result<void> check_address(const ServerOptions& options) {
+  ASSIGN_OR_RETURN(const auto https, open_https(options));
   asio::io_context io;
   tcp::acceptor acceptor(io);
-  RETURN_IF_ERROR(open_port(acceptor, host, port, false));
+  RETURN_IF_ERROR(open_port(acceptor, options.host, options.port, false));
   return {};
 }
 

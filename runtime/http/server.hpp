@@ -24,9 +24,9 @@ struct ServerConfig {
   bool takes_over = false;          ///< the listening socket of the server at this address, if any
 };
 
-/// Checks whether a server could listen there now, before a long start-up. Errors: as of
-/// Server::start.
-[[nodiscard]] Result<void> check_address(const std::string& host, std::int64_t port);
+/// Checks whether a server could listen there now, with these certificates, before a long start-up.
+/// Errors: as of Server::start.
+[[nodiscard]] Result<void> check_address(const ServerOptions& options);
 
 /// Owns its I/O threads, each with its connections and live requests: a request stays on one
 /// thread, so none of its state is shared. Created by the Frontend, which passes outputs to

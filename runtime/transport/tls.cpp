@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstring>
+#include <string_view>
 
 #include "runtime/base/log.hpp"
 
@@ -48,7 +49,67 @@ Result<void> check_own_certificate(SSL_CTX* context, const TlsFiles& files) {
       std::string(X509_verify_cert_error_string(error)) + " (tls-ca is " + files.ca + ")");
 }
 
+/// Names of the options, for errors.
+struct FileOptions {
+  const char *certificate, *key, *ca;
+};
+constexpr FileOptions kNodeOptions = {"tls-certificate", "tls-key", "tls-ca"};
+constexpr FileOptions kHttpOptions = {"ssl-certfile", "ssl-keyfile", "ssl-ca-certs"};
+
+/// `files.ca` may be empty.
+Result<void> load_files(SSL_CTX* context, const TlsFiles& files, const FileOptions& options) {
+  if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1)
+    return bad_file(options.certificate, files.certificate, take_errors());
+  // A key with a passphrase would prompt at a terminal.
+  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return -1; });
+  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_check_private_key(context) != 1)
+    return bad_file(options.key, files.key, take_errors());
+  if (!files.ca.empty() && SSL_CTX_load_verify_file(context, files.ca.c_str()) != 1)
+    return bad_file(options.ca, files.ca, take_errors());
+  return {};
+}
+
+/// Clients that also know HTTP/2 are told to use HTTP/1.1.
+int choose_protocol(SSL*, const unsigned char** chosen, unsigned char* size,
+                    const unsigned char* offered, unsigned int offered_size, void*) {
+  constexpr std::string_view kHttp = "\x08http/1.1";
+  unsigned char* found = nullptr;
+  const int result =
+      SSL_select_next_proto(&found, size, reinterpret_cast<const unsigned char*>(kHttp.data()),
+                            static_cast<unsigned>(kHttp.size()), offered, offered_size);
+  *chosen = found;
+  return result == OPENSSL_NPN_NEGOTIATED ? SSL_TLSEXT_ERR_OK : SSL_TLSEXT_ERR_NOACK;
+}
+
 }  // namespace
+
+Result<std::shared_ptr<const TlsContext>> TlsContext::load_for_http(const TlsFiles& files,
+                                                                    const TlsServerPolicy& policy) {
+  const std::shared_ptr<TlsContext> loaded(new TlsContext(SSL_CTX_new(TLS_server_method())));
+  SSL_CTX* context = loaded->get();
+  CHECK(context != nullptr, files.certificate);
+  SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+  SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS);
+  RETURN_IF_ERROR(load_files(context, files, kHttpOptions));
+  if (!policy.ciphers.empty() && SSL_CTX_set_cipher_list(context, policy.ciphers.c_str()) != 1)
+    return bad_file("ssl-ciphers", policy.ciphers, take_errors());
+  using enum TlsServerPolicy::ClientCertificate;
+  if (policy.client_certificate != kNone) {
+    SSL_CTX_set_verify(
+        context,
+        SSL_VERIFY_PEER |
+            (policy.client_certificate == kRequired ? SSL_VERIFY_FAIL_IF_NO_PEER_CERT : 0),
+        nullptr);
+    // Sessions of clients with certificates are resumed in this process only.
+    SSL_CTX_set_session_id_context(context, reinterpret_cast<const unsigned char*>("troupe"), 6);
+    if (STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(files.ca.c_str()); names != nullptr)
+      SSL_CTX_set_client_CA_list(context, names);
+  }
+  SSL_CTX_set_alpn_select_cb(context, choose_protocol, nullptr);
+  return std::shared_ptr<const TlsContext>(loaded);
+}
 
 Result<std::shared_ptr<const TlsContext>> TlsContext::load(const TlsFiles& files) {
   const std::shared_ptr<TlsContext> loaded(new TlsContext(SSL_CTX_new(TLS_method())));
@@ -62,15 +123,7 @@ Result<std::shared_ptr<const TlsContext>> TlsContext::load(const TlsFiles& files
   SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
-  if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1)
-    return bad_file("tls-certificate", files.certificate, take_errors());
-  // A key with a passphrase would prompt at a terminal.
-  SSL_CTX_set_default_passwd_cb(context, [](char*, int, int, void*) { return -1; });
-  if (SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) != 1 ||
-      SSL_CTX_check_private_key(context) != 1)
-    return bad_file("tls-key", files.key, take_errors());
-  if (SSL_CTX_load_verify_file(context, files.ca.c_str()) != 1)
-    return bad_file("tls-ca", files.ca, take_errors());
+  RETURN_IF_ERROR(load_files(context, files, kNodeOptions));
   RETURN_IF_ERROR(check_own_certificate(context, files));
   return std::shared_ptr<const TlsContext>(loaded);
 }
@@ -89,10 +142,11 @@ TlsSource::Stamps TlsSource::stamps_of(const TlsFiles& files) {
   return stamps;
 }
 
-Result<std::shared_ptr<TlsSource>> TlsSource::open(const TlsFiles& files) {
+Result<std::shared_ptr<TlsSource>> TlsSource::open(const TlsFiles& files, Load load) {
   const Stamps stamps = stamps_of(files);  // before they are read: a later change is detected
-  ASSIGN_OR_RETURN(auto context, TlsContext::load(files));
-  return std::shared_ptr<TlsSource>(new TlsSource(files, std::move(context), stamps));
+  ASSIGN_OR_RETURN(auto context, load(files));
+  return std::shared_ptr<TlsSource>(
+      new TlsSource(files, std::move(load), std::move(context), stamps));
 }
 
 std::shared_ptr<const TlsContext> TlsSource::context() {
@@ -100,7 +154,7 @@ std::shared_ptr<const TlsContext> TlsSource::context() {
   const Stamps stamps = stamps_of(files_);
   if (stamps == stamps_) return context_;
   stamps_ = stamps;
-  if (auto loaded = TlsContext::load(files_); loaded.ok()) {
+  if (auto loaded = load_(files_); loaded.ok()) {
     context_ = std::move(loaded).value();
     log_info("certificates renewed", kv("certificate", files_.certificate));
   } else {

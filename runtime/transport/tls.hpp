@@ -1,12 +1,12 @@
 #pragma once
-// TLS 1.3 with mutual authentication over non-blocking connections, for nodes on several hosts.
-// Every certificate of the authority is accepted, under any name: use an authority for this system
-// alone.
+// TLS: between nodes on several hosts (1.3, with mutual authentication, over non-blocking
+// connections) and for the HTTP server's clients.
 
 #include <openssl/ssl.h>
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,12 +27,25 @@ struct TlsFiles {
   std::string ca;
 };
 
+/// What an HTTP server asks of its clients.
+struct TlsServerPolicy {
+  enum class ClientCertificate : std::uint8_t { kNone, kOptional, kRequired };
+  ClientCertificate client_certificate = ClientCertificate::kNone;
+  std::string ciphers;  ///< up to TLS 1.2, as OpenSSL writes them; empty: its default
+};
+
 /// Certificate, key and authority of this host, for any number of sessions. Thread-safe.
 class TlsContext {
  public:
-  /// Errors name the file: not readable, the key does not match the certificate, the certificate is
-  /// not signed by the authority, or is expired or not yet valid.
+  /// For nodes: every certificate of the authority is accepted, under any name, so use an authority
+  /// for this system alone. Errors name the file: not readable, the key does not match the
+  /// certificate, the certificate is not signed by the authority, or is expired or not yet valid.
   [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> load(const TlsFiles& files);
+
+  /// For an HTTP server: TLS 1.2 or later, HTTP/1.1. `files.ca` signs the certificates of clients,
+  /// if any are asked for. Errors name the option and its value.
+  [[nodiscard]] static Result<std::shared_ptr<const TlsContext>> load_for_http(
+      const TlsFiles& files, const TlsServerPolicy& policy);
 
   [[nodiscard]] SSL_CTX* get() const noexcept { return context_.get(); }
 
@@ -45,8 +58,11 @@ class TlsContext {
 /// Thread-safe.
 class TlsSource {
  public:
-  /// Errors: of TlsContext::load.
-  [[nodiscard]] static Result<std::shared_ptr<TlsSource>> open(const TlsFiles& files);
+  using Load = std::function<Result<std::shared_ptr<const TlsContext>>(const TlsFiles&)>;
+
+  /// Errors: of `load`.
+  [[nodiscard]] static Result<std::shared_ptr<TlsSource>> open(const TlsFiles& files,
+                                                               Load load = TlsContext::load);
 
   /// The context of the current files; if they have changed and are invalid, the previous context,
   /// which is logged once.
@@ -62,11 +78,16 @@ class TlsSource {
   };
   using Stamps = std::array<Stamp, 3>;
 
-  TlsSource(TlsFiles files, std::shared_ptr<const TlsContext> context, const Stamps& stamps)
-      : files_(std::move(files)), context_(std::move(context)), stamps_(stamps) {}
+  TlsSource(TlsFiles files, Load load, std::shared_ptr<const TlsContext> context,
+            const Stamps& stamps)
+      : files_(std::move(files)),
+        load_(std::move(load)),
+        context_(std::move(context)),
+        stamps_(stamps) {}
   static Stamps stamps_of(const TlsFiles& files);
 
   const TlsFiles files_;
+  const Load load_;
   std::mutex mutex_;  // guards the two below
   std::shared_ptr<const TlsContext> context_;
   Stamps stamps_;

@@ -90,7 +90,7 @@ class Server:
                 self.process.kill()
                 raise RuntimeError(f"the server did not start: {seen}{self.log()}")
             seen += line
-            match = re.search(r" at (http://\S+)", line)
+            match = re.search(r" at (https?://\S+)", line)
             if match:
                 self.url = match.group(1)
         self.port = int(self.url.rsplit(":", 1)[1])
