@@ -150,10 +150,11 @@ Result<std::string> engine_name(const Options& options, const SamplingDefaults& 
 }
 
 /// Those of the options and of the file that they name.
-Result<std::vector<std::string>> api_keys(const ServerOptions& server) {
-  std::vector<std::string> keys = server.api_key;
+Result<std::vector<ApiKey>> api_keys(const ServerOptions& server) {
+  std::vector<ApiKey> keys;
+  for (const std::string& key : server.api_key) keys.push_back({.key = key});
   if (server.api_key_file.empty()) return keys;
-  ASSIGN_OR_RETURN(const std::vector<std::string> more, read_api_key_file(server.api_key_file));
+  ASSIGN_OR_RETURN(const std::vector<ApiKey> more, read_api_key_file(server.api_key_file));
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
 }
@@ -352,7 +353,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   ASSIGN_OR_RETURN(service.api_keys, api_keys(options.server));
   service.read_api_keys = [server = options.server,
                            read_again =
-                               options.read_again]() mutable -> Result<std::vector<std::string>> {
+                               options.read_again]() mutable -> Result<std::vector<ApiKey>> {
     if (read_again) {
       ASSIGN_OR_RETURN(Options options, read_again());
       server = std::move(options.server);

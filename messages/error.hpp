@@ -24,6 +24,7 @@ enum class ErrorCode : std::uint8_t {
   kCorrupt,          ///< a file or a message is malformed
   kIo,               ///< the operating system reported an error
   kInternal,         ///< a bug in this program: 500
+  kRateLimited,      ///< over a limit of the client's API key, try again later: 429
 };
 
 struct Error {

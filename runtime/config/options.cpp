@@ -209,7 +209,9 @@ void bind_options(OptionSet& set, Options& options) {
            "API key that clients must send as a bearer token; command lines are visible to other "
            "users of the host, prefer api-key-file")
       .add("api-key-file", server.api_key_file,
-           "file with one API key per line, in addition to api-key; SIGHUP reloads it")
+           "file with one API key per line, in addition to api-key; behind a key there may be its "
+           "name in the log and limits, beyond which requests get 429: name=NAME "
+           "requests-per-minute=N tokens-per-minute=N max-concurrent-requests=N; SIGHUP reloads it")
       .add("allowed-origins", server.allowed_origins, "allowed CORS origins")
       .add("allowed-hosts", server.allowed_hosts,
            "accepted values of the Host header; *.NAME: all subdomains, *: any; default without "

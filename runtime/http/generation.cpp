@@ -75,6 +75,7 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
       num_samples_(fields.params.n),
       arrival_(context.environment.steady_clock()),
       body_bytes_(fields.body_bytes),
+      key_use_(fields.key_use),
       resumable_(fields.resumable) {
   if (resumable_) shown_.samples.resize(resumable_->after.samples.size());
   advanced_.resize(shown_.samples.size());
@@ -145,12 +146,19 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
     if (output.finished) retire(*part);
     return fail({ErrorCode::kInternal, "the engine failed during generation", ""});
   }
-  if (!part->begun) take_first(*part, output);
+  std::int64_t num_tokens = 0;
+  if (!part->begun) {
+    take_first(*part, output);
+    num_tokens = part->num_prompt_tokens;
+  }
   for (const CompletionOutput& completion : output.outputs) {
-    sample(*part, completion).num_tokens += static_cast<std::int64_t>(completion.token_ids.size());
+    const auto size = static_cast<std::int64_t>(completion.token_ids.size());
+    sample(*part, completion).num_tokens += size;
+    num_tokens += size;
     num_pending_bytes_ += num_bytes(completion);
     num_answer_bytes_ += num_bytes(completion);
   }
+  if (key_use_) key_use_->spend_tokens(num_tokens);
   const std::int64_t limit = context_.config.defaults.size.max_answer_bytes;
   if (num_pending_bytes_ > limit) {
     if (output.finished) retire(*part);

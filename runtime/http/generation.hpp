@@ -113,6 +113,7 @@ class Generation : public Exchange {
   const std::int32_t num_samples_;  ///< of each part
   const double arrival_;            ///< steady clock
   const std::size_t body_bytes_;
+  const std::shared_ptr<const KeyUse> key_use_;  ///< null: no limits apply
   /// Null: events have no ids, and positions are not tracked.
   const std::shared_ptr<const ResumableStream> resumable_;
   StreamPosition shown_;                  ///< by events

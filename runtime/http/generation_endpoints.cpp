@@ -37,6 +37,17 @@ std::optional<HttpResponse> refuse_overload(ServiceContext& context, std::int64_
                         retry_after_s);
 }
 
+/// Counts the request for the limits of its API key; returns a response if one is reached.
+std::optional<HttpResponse> refuse_key(ServiceContext& context, GenerationFields& request) {
+  const double now = context.environment.steady_clock();
+  if (const auto limited = context.api_keys.begin_request(request.tenant, now)) {
+    context.metrics.observe_rejection();
+    return error_response(limited->error, limited->retry_after_s);
+  }
+  request.key_use = std::make_shared<const KeyUse>(context, request.tenant);
+  return std::nullopt;
+}
+
 /// The client's own id, if given, plus random bits: knowing the id of a resumable stream permits
 /// reading it, so it must not be guessable.
 std::string base_id(const ServiceContext& context, const HttpRequest& http,
@@ -131,7 +142,9 @@ template <class Request, Start<Request> start>
 Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http,
                             Result<Request> parsed, ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, read_generation(context, http, std::move(parsed)));
-  if (auto refusal = refuse_overload(context, num_samples(request))) {
+  auto refusal = refuse_key(context, request);
+  if (!refusal) refusal = refuse_overload(context, num_samples(request));
+  if (refusal) {
     sink.respond(*std::move(refusal));
     return Answer(nullptr);
   }

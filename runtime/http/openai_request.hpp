@@ -84,6 +84,8 @@ struct ResumableStream {
 };
 
 /// Fields common to completions and chat.
+class KeyUse;
+
 struct GenerationFields {
   std::string model;  ///< empty: the first served model
   SamplingParams params;
@@ -99,6 +101,7 @@ struct GenerationFields {
   std::uint32_t tenant = 0;  ///< from the API key, not from the body
   std::uint32_t client = 0;  ///< from the connection, not from the body
   std::shared_ptr<const ResumableStream> resumable;  ///< not from the body; null: not resumable
+  std::shared_ptr<const KeyUse> key_use;             ///< not from the body; null: no limits apply
   std::string request_id;                            ///< the client's, may be empty
   std::size_t body_bytes = 0;                        ///< of the request
   std::string cache_salt;

@@ -507,6 +507,8 @@ ErrorForm error_form(ErrorCode code) noexcept {
       return {503, "Service Unavailable"};
     case ErrorCode::kUnavailable:
       return {503, "ServiceUnavailableError"};
+    case ErrorCode::kRateLimited:
+      return {429, "RateLimitError"};
     case ErrorCode::kTimeout:
       return {504, "Gateway Timeout"};
     default:
@@ -538,6 +540,8 @@ std::string error_json(const Error& error) {
   const ErrorForm form = error_form(error.code);
   if (error.code == ErrorCode::kUnsupported)
     return error_text(form.type, error.message, error.param, "\"unsupported_parameter\"");
+  if (error.code == ErrorCode::kRateLimited)
+    return error_text(form.type, error.message, error.param, "\"rate_limit_exceeded\"");
   return error_json(form.status, form.type, error.message, error.param);
 }
 

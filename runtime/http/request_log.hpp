@@ -7,7 +7,9 @@
 
 namespace troupe {
 
-/// Without prompt text, queries, or secret ids. `client` is an address.
-void log_request(const HttpObservation& request, const WorkDone& work, std::string_view client);
+/// Without prompt text, queries, or secret ids. `client` is an address, `key` the name of an API
+/// key.
+void log_request(const HttpObservation& request, const WorkDone& work, std::string_view client,
+                 std::string_view key);
 
 }  // namespace troupe

@@ -222,7 +222,7 @@ HttpResponse error_response(const Error& error, std::int64_t retry_after_s) {
   HttpResponse response{.status = http_status(error.code),
                         .content_type = std::string(kJson),
                         .body = error_json(error)};
-  if (response.status == 503) {
+  if (response.status == 503 || response.status == 429) {
     response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
   }
   return response;
@@ -257,16 +257,12 @@ Result<std::string> ServiceContext::resolve_model(const std::string& model) cons
 
 Service::Service(const ServiceConfig& config, ServiceEnvironment environment,
                  ServiceCounters& counters, EnginePort& port, EngineMetrics& metrics)
-    : context_(new ServiceContext{config,
-                                  std::move(environment),
-                                  counters,
-                                  port,
-                                  metrics,
-                                  ApiKeys(config.api_keys, config.read_api_keys),
-                                  {},
-                                  {},
-                                  0}) {
+    : context_(nullptr) {
   CHECK(!config.model_names.empty());
+  if (counters.api_keys == nullptr)
+    counters.api_keys = std::make_shared<const ApiKeys>(config.api_keys, config.read_api_keys);
+  context_.reset(new ServiceContext{
+      config, std::move(environment), counters, port, metrics, *counters.api_keys, {}, {}, 0});
 }
 
 Service::~Service() { CHECK(context_->live.empty()); }
@@ -414,7 +410,8 @@ void Service::end_observation(HttpObservation observation, const WorkDone& work,
                               std::string_view client) {
   observation.end = now();
   if (!observation.handler.empty()) context_->metrics.observe_http(observation);
-  if (context_->config.log_requests) log_request(observation, work, client);
+  if (context_->config.log_requests)
+    log_request(observation, work, client, context_->api_keys.name(observation.tenant));
 }
 
 void Service::log_unanswered(HttpObservation observation, const WorkDone& work,

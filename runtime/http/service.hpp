@@ -50,7 +50,7 @@ struct HttpResponse {
   HttpHeaders headers;
 };
 
-/// A response in OpenAI's error format; with status 503, `retry_after_s` sets Retry-After.
+/// A response in OpenAI's error format; with status 503 or 429, `retry_after_s` sets Retry-After.
 [[nodiscard]] HttpResponse error_response(const Error& error, std::int64_t retry_after_s = 1);
 [[nodiscard]] HttpResponse error_response(int status, std::string_view type,
                                           std::string_view message);
@@ -117,7 +117,7 @@ struct ServiceConfig {
   /// resumable.
   std::string engine_name;
   ServerDefaults defaults;
-  std::vector<std::string> api_keys;         ///< empty: open to all
+  std::vector<ApiKey> api_keys;              ///< empty: open to all
   ReadApiKeys read_api_keys;                 ///< reloads them; empty: they do not change
   std::vector<std::string> allowed_origins;  ///< CORS; "*" allows every one
   AllowedHosts allowed_hosts;
@@ -159,8 +159,9 @@ struct ServiceCounters {
   std::atomic<std::int64_t> num_samples{0};    ///< samples in the engine
   CompletionRate completions;                  ///< of samples
   std::atomic<bool> draining{false};
-  std::atomic<bool> retiring{false};    ///< open connections are served, and closed when idle
-  KeptStreams* kept_streams = nullptr;  ///< null: resume is off
+  std::atomic<bool> retiring{false};        ///< open connections are served, and closed when idle
+  KeptStreams* kept_streams = nullptr;      ///< null: resume is off
+  std::shared_ptr<const ApiKeys> api_keys;  ///< made by the first service
 };
 
 struct ServiceContext;

@@ -19,7 +19,7 @@ struct ServiceContext {
   ServiceCounters& counters;
   EnginePort& port;
   EngineMetrics& metrics;
-  const ApiKeys api_keys;
+  const ApiKeys& api_keys;
 
   std::unordered_map<RequestId, Generation*> live;  ///< by the id of each GenerateRequest
   std::unordered_map<std::uint64_t, Rendering*> renderings;
@@ -29,6 +29,25 @@ struct ServiceContext {
   [[nodiscard]] std::string random_id() const;
   /// The served name for `model` (empty: the first). Errors: kNotFound, param model.
   [[nodiscard]] Result<std::string> resolve_model(const std::string& model) const;
+};
+
+/// A request that counts for the limits of its API key, until this is destroyed.
+class KeyUse {
+ public:
+  /// Pre: begin_request has admitted it.
+  KeyUse(const ServiceContext& context, std::uint32_t tenant)
+      : context_(context), tenant_(tenant) {}
+  ~KeyUse() { context_.api_keys.end_request(tenant_); }
+  KeyUse(const KeyUse&) = delete;
+  KeyUse& operator=(const KeyUse&) = delete;
+
+  void spend_tokens(std::int64_t num_tokens) const {
+    context_.api_keys.spend_tokens(tenant_, num_tokens, context_.environment.steady_clock());
+  }
+
+ private:
+  const ServiceContext& context_;
+  const std::uint32_t tenant_;
 };
 
 /// Counts live exchanges, so that draining knows when the last one is gone.

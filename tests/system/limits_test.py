@@ -2,10 +2,14 @@
 """Limits on time and number, and who gets the engine when there is more to do than it can."""
 import http.client
 import json
+import signal
 import socket
+import tempfile
 import threading
 import time
 import unittest
+
+import openai
 
 from support import DEADLINE_S, Server, wait_until
 
@@ -178,6 +182,33 @@ class Turns(unittest.TestCase):
                 if server.metric("vllm:num_preemptions_total") > 0:
                     break
             self.assertGreater(server.metric("vllm:num_preemptions_total"), 0)
+
+
+class Keys(unittest.TestCase):
+    def test_a_key_has_limits_of_its_own(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as file:
+            file.write("k-open\nk-slow name=slow requests-per-minute=2\nk-one name=one max-concurrent-requests=1\n")
+            file.flush()
+            with Server(*DEMO, "--api-key-file", file.name) as server:
+                short = {"model": "demo", "prompt": "Once", "max_tokens": 1}
+                self.assertEqual([post(server, short, "k-slow")[0] for _ in range(3)], [200, 200, 429])
+                client = openai.OpenAI(base_url=server.url + "/v1", api_key="k-slow", max_retries=0)
+                with self.assertRaises(openai.RateLimitError) as refused:
+                    client.completions.create(**short)
+                self.assertEqual(refused.exception.code, "rate_limit_exceeded")
+                self.assertIn("requests-per-minute is 2", refused.exception.message)
+                self.assertIn(int(refused.exception.response.headers["Retry-After"]), range(1, 31))
+                stream = Stream(server, LONG, "k-one")
+                self.assertEqual(post(server, short, "k-one")[0], 429)
+                stream.close()
+                wait_until(lambda: post(server, short, "k-one")[0] == 200, "the client's stream to end")
+                self.assertEqual([post(server, short, "k-open")[0] for _ in range(4)], [200] * 4)
+                self.assertRegex(server.log(), r"http request client=\S+ key=slow .* status=429")
+                file.write("k-more requests-per-minute=none\n")
+                file.flush()
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: post(server, short, "k-open")[0] == 200 and "not reloaded" in server.log(), "the reload")
+                self.assertIn("line 4: requests-per-minute is 'none'", server.log())
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ BOOST_AUTO_TEST_CASE(a_host_that_is_not_ours_reaches_nothing_but_health) {
 }
 
 BOOST_AUTO_TEST_CASE(tokenizing_needs_the_key_as_all_work_does) {
-  config.api_keys = {"secret"};
+  config.api_keys = {{"secret"}};
   for (const char* path : {"/tokenize", "/detokenize"}) {
     const std::string answer = post(path, R"({"prompt":"a","tokens":[97]})");
     BOOST_TEST(starts(answer, 401), answer);
@@ -215,7 +215,7 @@ BOOST_AUTO_TEST_CASE(long_bodies_are_parsed_on_another_thread_unless_the_client_
 
 BOOST_AUTO_TEST_CASE(each_request_has_a_line_in_the_log_and_none_of_its_secrets) {
   config.log_requests = true;
-  config.api_keys = {"other", "secret"};
+  config.api_keys = {{"other"}, {"secret"}};
   StandardError captured;
   const std::string key = "Authorization: Bearer secret\r\n";
   const auto logged = [&] { return captured.take(); };

@@ -1,6 +1,11 @@
 // Limits on number and time, and whose request it is.
 
+#include <unistd.h>
+
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
+#include <fstream>
+#include <map>
 
 #include "runtime/base/reload.hpp"
 #include "runtime/http/api_keys.hpp"
@@ -167,17 +172,40 @@ BOOST_AUTO_TEST_CASE(time_that_is_up_has_a_status_and_a_reason) {
 }
 
 BOOST_AUTO_TEST_CASE(a_request_carries_the_number_of_its_key) {
-  config.api_keys = {"first", "second"};
+  config.api_keys = {{"first"}, {"second"}};
   post(R"({"prompt":"a"})", "second");
   BOOST_TEST(last().tenant == 2u);
   post(R"({"prompt":"a"})", "first");
   BOOST_TEST(last().tenant == 1u);
 }
 
+BOOST_AUTO_TEST_CASE(a_request_over_the_limits_of_its_key_is_refused_until_there_is_room) {
+  config.api_keys = {{"first", "", {.tokens_per_minute = 4, .max_concurrent_requests = 1}},
+                     {"second"}};
+  const auto refused_by = [&](const char* limit, const char* retry_after) {
+    const Call& refused = post(R"({"prompt":"a"})", "first");
+    BOOST_TEST(refused.sink.answer.status == 429);
+    BOOST_TEST(refused.sink.header("Retry-After") == retry_after);
+    BOOST_TEST(refused.sink.answer.body.find(std::string(R"("param":")") + limit +
+                                             R"(","code":"rate_limit_exceeded")") !=
+               std::string::npos);
+  };
+  Call& first = post(R"({"prompt":"a"})", "first");
+  const RequestId id = last().id;
+  refused_by("max-concurrent-requests", "1");
+  BOOST_TEST(post(R"({"prompt":"a"})", "second").sink.answer.status == 0);
+  deliver(text_output(id, "all", {1, 2, 3, 4, 5, 6}, FinishReason::kStop));
+  BOOST_TEST(first.sink.answer.status == 200);
+  first.exchange.reset();
+  refused_by("tokens-per-minute", "30");  // six of four
+  now += 61;
+  BOOST_TEST(post(R"({"prompt":"a"})", "first").sink.answer.status == 0);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 BOOST_AUTO_TEST_CASE(keys_have_numbers_in_their_order) {
-  const ApiKeys keys({"a", "b", "a"});
+  const ApiKeys keys({{"a"}, {"b"}, {"a"}});
   BOOST_TEST(keys.tenant("Bearer a") == 1u);
   BOOST_TEST(keys.tenant("bEARER b") == 2u);
   BOOST_TEST(keys.tenant("Bearer c") == 0u);
@@ -190,8 +218,8 @@ BOOST_AUTO_TEST_CASE(keys_have_numbers_in_their_order) {
 }
 
 BOOST_AUTO_TEST_CASE(keys_that_are_read_again_keep_their_numbers_and_no_other_gets_one) {
-  Result<std::vector<std::string>> next = std::vector<std::string>{"c", "b"};
-  const ApiKeys keys({"a", "b"}, [&] { return next; });
+  Result<std::vector<ApiKey>> next = std::vector<ApiKey>{{"c"}, {"b"}};
+  const ApiKeys keys({{"a"}, {"b"}}, [&] { return next; });
   BOOST_TEST(keys.tenant("Bearer a") == 1u);
   BOOST_TEST(!keys.allow("Bearer c"));
   ++reload_count;
@@ -201,26 +229,97 @@ BOOST_AUTO_TEST_CASE(keys_that_are_read_again_keep_their_numbers_and_no_other_ge
   next = Error{ErrorCode::kNotFound, "no file", ""};
   ++reload_count;
   BOOST_TEST(keys.tenant("Bearer c") == 3u);
-  next = std::vector<std::string>{"a"};
+  next = std::vector<ApiKey>{{"a"}};
   ++reload_count;
   BOOST_TEST(keys.tenant("Bearer a") == 1u);
   BOOST_TEST(!keys.allow("Bearer c"));
-  next = std::vector<std::string>{};
+  next = std::vector<ApiKey>{};
   ++reload_count;
   BOOST_TEST(keys.allow("Bearer a"));
   BOOST_TEST(!keys.allow(""));
 }
 
 BOOST_AUTO_TEST_CASE(a_server_without_keys_has_some_after_they_were_read) {
-  std::vector<std::string> next;
+  std::vector<ApiKey> next;
   const ApiKeys keys({}, [&] { return next; });
   BOOST_TEST(keys.allow(""));
   ++reload_count;
   BOOST_TEST(keys.allow(""));
-  next = {"a"};
+  next = {{"a"}};
   ++reload_count;
   BOOST_TEST(!keys.allow(""));
   BOOST_TEST(keys.tenant("Bearer a") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(limits_of_a_key_are_buckets_that_fill_up) {
+  const ApiKeys keys({{"a", "alice", {.requests_per_minute = 2, .max_concurrent_requests = 3}},
+                      {"b", "", {.tokens_per_minute = 60}},
+                      {"c"}});
+  BOOST_TEST(keys.name(1) == "alice");
+  BOOST_TEST(keys.name(2) == "2");
+  double now = 1000;
+  BOOST_TEST(!keys.begin_request(1, now));
+  BOOST_TEST(!keys.begin_request(1, now));
+  auto limited = keys.begin_request(1, now);
+  BOOST_REQUIRE(limited.has_value());
+  BOOST_TEST((limited->error == Error{ErrorCode::kRateLimited,
+                                      "the API key's limit is reached: requests-per-minute is 2",
+                                      "requests-per-minute"}));
+  BOOST_TEST(limited->retry_after_s == 30);
+  BOOST_TEST(keys.begin_request(1, now + 29).has_value());
+  BOOST_TEST(!keys.begin_request(1, now + 30));
+  limited = keys.begin_request(1, now + 3000);  // three are running
+  BOOST_REQUIRE(limited.has_value());
+  BOOST_TEST(limited->error.param == "max-concurrent-requests");
+  keys.end_request(1);
+  BOOST_TEST(!keys.begin_request(1, now + 3000));
+
+  BOOST_TEST(!keys.begin_request(2, now));
+  keys.spend_tokens(2, 90, now);  // more than there are: paid back before the next request
+  limited = keys.begin_request(2, now);
+  BOOST_REQUIRE(limited.has_value());
+  BOOST_TEST(limited->error.param == "tokens-per-minute");
+  BOOST_TEST(limited->retry_after_s == 30);
+  BOOST_TEST(keys.begin_request(2, now + 30).has_value());
+  BOOST_TEST(!keys.begin_request(2, now + 31));
+
+  for (int i = 0; i < 1000; ++i) {
+    BOOST_TEST(!keys.begin_request(3, now));
+    BOOST_TEST(!keys.begin_request(0, now));  // no key
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_key_file_has_names_and_limits) {
+  const std::string file =
+      (std::filesystem::temp_directory_path() / ("troupe_keys_" + std::to_string(getpid())))
+          .string();
+  const auto read = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    return read_api_key_file(file);
+  };
+  const auto keys = read(
+      "# keys\n\n  plain  \r\nk2 name=bob requests-per-minute=5\n"
+      "k3 tokens-per-minute=7\tmax-concurrent-requests=1\n");
+  BOOST_REQUIRE(keys.ok());
+  BOOST_REQUIRE(keys->size() == 3u);
+  BOOST_TEST((*keys)[0].key == "plain");
+  BOOST_TEST(((*keys)[0].limits == KeyLimits{}));
+  BOOST_TEST((*keys)[1].name == "bob");
+  BOOST_TEST(((*keys)[1].limits == KeyLimits{.requests_per_minute = 5}));
+  BOOST_TEST(
+      ((*keys)[2].limits == KeyLimits{.tokens_per_minute = 7, .max_concurrent_requests = 1}));
+  for (const auto& [line, what] : std::map<std::string, std::string>{
+           {"k rpm=5", "unknown setting 'rpm'"},
+           {"k requests-per-minute=0", "requests-per-minute is '0', it must be a whole number"},
+           {"k requests-per-minute=1.5", "requests-per-minute is '1.5'"},
+           {"k name=", "name has no value"},
+           {"k secret word", "unknown setting 'secret'"}}) {
+    const auto refused = read("first\n" + line + "\n");
+    BOOST_REQUIRE(!refused.ok());
+    BOOST_TEST(refused.error().message.starts_with("api-key-file " + file + ", line 2: " + what),
+               refused.error().message);
+  }
+  std::filesystem::remove(file);
 }
 
 }  // namespace

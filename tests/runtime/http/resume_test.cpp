@@ -122,6 +122,7 @@ struct Fixture {
     streams.reset();
     streams = KeptStreams::open(folder, {}, clock).value();
     counters.kept_streams = streams.get();
+    counters.api_keys.reset();
     ServiceEnvironment environment{.wall_clock = [this] { return clock; },
                                    .steady_clock = [] { return 1.0; },
                                    .random = [this] { return ++random; },
@@ -333,7 +334,7 @@ BOOST_AUTO_TEST_CASE(streams_that_cannot_be_resumed_are_rejected_with_the_reason
 }
 
 BOOST_AUTO_TEST_CASE(another_client_does_not_get_the_stream) {
-  config.api_keys = {"k1", "k2"};
+  config.api_keys = {{"k1"}, {"k2"}};
   restart();
   const std::string first = "Authorization: Bearer k1\r\n", second = "Authorization: Bearer k2\r\n";
   const auto start_as = [&](const std::string& key) {

@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(a_connection_serves_one_request_after_another) {
 }
 
 BOOST_AUTO_TEST_CASE(a_disconnect_aborts_rendering) {
-  config.service.api_keys = {"k1", "k2"};
+  config.service.api_keys = {{"k1"}, {"k2"}};
   engine.hold_renders();
   Client client(server().port());
   const std::string body = R"({"prompt":"a"})";

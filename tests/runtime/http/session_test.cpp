@@ -304,7 +304,7 @@ BOOST_AUTO_TEST_CASE(tokens_and_texts_are_rendered) {
 }
 
 BOOST_AUTO_TEST_CASE(keys_guard_the_api_and_nothing_else) {
-  config.api_keys = {"secret", "other"};
+  config.api_keys = {{"secret"}, {"other"}};
   BOOST_TEST(starts(get("/health"), 200));
   const std::string refused = get("/v1/models");
   BOOST_TEST(starts(refused, 401));
@@ -355,7 +355,7 @@ BOOST_AUTO_TEST_CASE(a_silent_stream_is_kept_alive_with_comments) {
 }
 
 BOOST_AUTO_TEST_CASE(caches_are_reset_in_development_mode_only) {
-  config.api_keys = {"secret"};
+  config.api_keys = {{"secret"}};
   const std::string request = "Authorization: Bearer secret\r\n\r\n";
   const std::string head = " HTTP/1.1\r\nHost: h\r\n";
   BOOST_TEST(starts(exchange("POST /reset_prefix_cache" + head + request), 404));
