@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/http/dialect.hpp"
 #include "runtime/http/generation.hpp"
 
 namespace troupe {
@@ -16,7 +17,8 @@ class ChatGeneration final : public Generation {
         role_(std::move(request.role)),
         echo_text_(std::move(request.echo_text)),
         show_prompt_text_(request.return_prompt_text),
-        answer_format_(std::move(request.answer)) {
+        answer_format_(std::move(request.answer)),
+        writer_(request.api->make_writer(head())) {
     const auto num_samples = static_cast<std::size_t>(request.params.n);
     samples_.reserve(num_samples);
     for (std::size_t i = 0; i < num_samples; ++i) samples_.emplace_back(answer_format_);
@@ -52,7 +54,7 @@ class ChatGeneration final : public Generation {
       ChatChoice choice;
       choice.message.content = std::move(piece.text);
       choice.output = std::move(piece);
-      return append_chat_event(out, head(), choice, format(), usage);
+      return writer_->append_delta(out, choice, format(), usage);
     }
     ParsedSample& sample = samples_[static_cast<std::size_t>(piece.index)];
     const SamplePosition addition = extent(piece);
@@ -80,7 +82,7 @@ class ChatGeneration final : public Generation {
     // A client that resumes the stream has got what was held then.
     if (!begin_event(out, part, index, addition)) return;
     choice.ends_with_calls = sample.parser.has_calls();
-    append_chat_event(out, head(), choice, format(), usage);
+    writer_->append_delta(out, choice, format(), usage);
   }
 
   /// Appends a delta to a message.
@@ -108,9 +110,12 @@ class ChatGeneration final : public Generation {
       const auto index = static_cast<std::int32_t>(i);
       const std::optional<Usage> usage = continuous_usage(part, {});
       if (begin_event(out, part, index, {})) {
-        append_chat_role_event(out, head(), index, role_, shown_prompt_ids(part),
-                               show_prompt_text_ ? &part.prompt_text : nullptr,
-                               usage ? &*usage : nullptr);
+        writer_->append_begin(out, {.index = index,
+                                    .role = role_,
+                                    .prompt_token_ids = shown_prompt_ids(part),
+                                    .prompt_text = show_prompt_text_ ? &part.prompt_text : nullptr,
+                                    .usage = usage ? &*usage : nullptr,
+                                    .prompt_usage = prompt_usage(part)});
       }
       if (echo_text_.empty()) continue;
       ChatChoice echo;
@@ -118,7 +123,7 @@ class ChatGeneration final : public Generation {
       echo.output.text = echo_text_;
       echo.message.content = echo_text_;
       if (begin_event(out, part, index, extent(echo.output)))
-        append_chat_event(out, head(), echo, {}, usage ? &*usage : nullptr);
+        writer_->append_delta(out, echo, {}, usage ? &*usage : nullptr);
     }
   }
 
@@ -140,7 +145,18 @@ class ChatGeneration final : public Generation {
     answer.prompt_token_ids = shown_prompt_ids(part);
     if (!part.prompt_logprobs.empty()) answer.prompt_logprobs = &part.prompt_logprobs;
     if (show_prompt_text_) answer.prompt_text = &part.prompt_text;
-    return chat_json(answer, format());
+    return writer_->whole(answer, format());
+  }
+
+  void append_end(std::string& out) override {
+    writer_->append_end(out, usage());
+    Generation::append_end(out);
+  }
+
+  [[nodiscard]] static Usage prompt_usage(const Part& part) {
+    return {.num_prompt_tokens = part.num_prompt_tokens,
+            .num_cached_tokens = part.num_cached_tokens,
+            .num_cache_creation_tokens = part.num_cache_creation_tokens};
   }
 
   [[nodiscard]] std::string_view stream_object() const override { return kChatChunkObject; }
@@ -153,6 +169,7 @@ class ChatGeneration final : public Generation {
   const std::string echo_text_;
   const bool show_prompt_text_;
   const AnswerFormat answer_format_;
+  const std::unique_ptr<ChatWriter> writer_;
   std::vector<ParsedSample> samples_;
 };
 

@@ -1,4 +1,5 @@
 #include "runtime/http/chat_fields.hpp"
+#include "runtime/http/dialect.hpp"
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/tool_parsers/tool_schemas.hpp"
@@ -141,6 +142,8 @@ PromptSizes sizes_of(const ChatRequest& request) {
 Result<ChatRequest> parse_chat_request(std::string_view body, const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
   ChatRequest request;
+  request.dialect = &kOpenAiDialect;
+  request.api = &kOpenAiChat;
   read_generation_fields(fields, defaults, request);
   LastMessage last;
   request.prompt = read_chat_prompt(fields, defaults, last);

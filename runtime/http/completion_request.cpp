@@ -1,3 +1,4 @@
+#include "runtime/http/dialect.hpp"
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/openai_request.hpp"
 
@@ -73,6 +74,7 @@ Result<CompletionRequest> parse_completion_request(std::string_view body,
                                                    const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
   CompletionRequest request;
+  request.dialect = &kOpenAiDialect;
   read_generation_fields(fields, defaults, request);
   request.prompts = read_prompts(fields, defaults.vocab_size);
 

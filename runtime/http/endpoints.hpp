@@ -25,17 +25,21 @@ using Prepare = Prepared(std::string_view body, const ServerDefaults& defaults);
 /// Parses the body of `http` with `prepare`, on another thread if it is long, and continues with
 /// the result.
 [[nodiscard]] Answer answer_prepared(ServiceContext& context, HttpRequest http,
-                                     std::function<Prepare> prepare, ResponseSink& sink);
+                                     std::function<Prepare> prepare, ResponseSink& sink,
+                                     const Dialect& dialect = kOpenAiDialect);
 
 [[nodiscard]] HttpResponse json_response(std::string body);
 
 /// The answer of an attempt; an error is sent at once.
-[[nodiscard]] Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink);
+[[nodiscard]] Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink,
+                                      const Dialect& dialect = kOpenAiDialect);
 
 // ---- generation_endpoints.cpp: the OpenAI API
 
 Prepare prepare_completion;
 Prepare prepare_chat;
+Prepare prepare_messages;      ///< Anthropic's
+Prepare prepare_count_tokens;  ///< Anthropic's
 /// GET /v1/streams/ID?starting_after=EVENT, or with the header Last-Event-ID.
 Endpoint answer_resumed_stream;
 Prepare prepare_tokenize;

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "runtime/base/memory.hpp"
+#include "runtime/http/dialect.hpp"
 #include "runtime/http/kept_streams.hpp"
 
 namespace troupe {
@@ -61,6 +62,7 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
     : context_(context),
       count_(context),
       sink_(sink),
+      dialect_(*fields.dialect),
       head_{
           .id = std::move(id),
           .created = static_cast<std::int64_t>(fields.resumable ? fields.resumable->arrival_time
@@ -68,9 +70,9 @@ Generation::Generation(ServiceContext& context, ResponseSink& sink, const Genera
           .model = fields.model},
       format_(format),
       stream_(fields.stream),
-      stream_options_{
-          fields.stream_options.include_usage || context.config.enable_force_include_usage,
-          fields.stream_options.continuous_usage_stats},
+      stream_options_{dialect_.has_usage_event && (fields.stream_options.include_usage ||
+                                                   context.config.enable_force_include_usage),
+                      fields.stream_options.continuous_usage_stats},
       max_tokens_(fields.params.max_tokens),
       num_samples_(fields.params.n),
       arrival_(context.environment.steady_clock()),
@@ -260,16 +262,18 @@ void Generation::fail(Error error) {
   done_ = true;
   // The client does not read, so flush what is buffered first.
   ServiceCounters& counters = context_.counters;
-  sink_.respond(error_response(
-      *error_, counters.completions.retry_after_s(counters.num_samples.load(),
-                                                  context_.environment.steady_clock())));
+  sink_.respond(
+      error_response(*error_,
+                     counters.completions.retry_after_s(counters.num_samples.load(),
+                                                        context_.environment.steady_clock()),
+                     dialect_));
 }
 
 void Generation::begin() {
   if (begun_) return;
   begun_ = true;
   sink_.begin({.status = 200,
-               .content_type = "text/event-stream; charset=utf-8",
+               .content_type = std::string(dialect_.stream_type),
                .headers = {{"Cache-Control", "no-cache"}}});
 }
 
@@ -285,11 +289,11 @@ void Generation::flush() {
   num_pending_bytes_ = 0;
   const bool complete = num_live_ == 0;
   if (error_) {
-    append_error_event(events_, *error_);
-  } else if (complete && stream_options_.include_usage) {
-    append_last_usage();
+    dialect_.append_error_event(events_, *error_);
+  } else if (complete) {
+    append_end(events_);
   }
-  if (complete) append_done_event(events_);
+  if (complete) events_ += dialect_.stream_end;
   if (events_.empty()) {
     if (resumable_ && !begun_)
       on_silence();  // the client has all output so far, and the next may take a while
@@ -300,13 +304,14 @@ void Generation::flush() {
   sink_.write(events_, complete);
 }
 
-void Generation::append_last_usage() {
+void Generation::append_end(std::string& out) {
+  if (!stream_options_.include_usage) return;
   if (resumable_) {
     if (resumable_->after.has_usage) return;
     shown_.has_usage = true;
-    append_event_id(events_, to_text(shown_));
+    append_event_id(out, to_text(shown_));
   }
-  append_usage_event(events_, head_, stream_object(), usage());
+  append_usage_event(out, head_, stream_object(), usage());
 }
 
 std::size_t Generation::sample_of(const Part& part, std::int32_t index) const {
@@ -374,7 +379,7 @@ void Generation::on_ready() {
 void Generation::on_silence() {
   if (!stream_ || done_ || !sink_.ready()) return;
   begin();
-  sink_.write(kKeepAliveEvent, false);
+  sink_.write(dialect_.keep_alive, false);
 }
 
 Generation::Sample& Generation::sample(Part& part, const CompletionOutput& output) const {

@@ -65,6 +65,8 @@ class Generation : public Exchange {
   /// The complete response; all output is in the parts' pending outputs.
   virtual std::string final_json() = 0;
   [[nodiscard]] virtual std::string_view stream_object() const = 0;
+  /// Appends the events that follow the last output of a stream.
+  virtual void append_end(std::string& out);
 
   /// Adds output to a sample that its next event will show.
   void advance(const Part& part, std::int32_t index, const SamplePosition& addition);
@@ -100,11 +102,11 @@ class Generation : public Exchange {
   void fail(Error error);
   void begin();
   void flush();
-  void append_last_usage();
 
   ServiceContext& context_;
   const ExchangeCount count_;
   ResponseSink& sink_;
+  const Dialect& dialect_;
   const AnswerHead head_;
   const ChoiceFormat format_;
   const bool stream_;

@@ -2,6 +2,8 @@
 #include <charconv>
 
 #include "runtime/base/log.hpp"
+#include "runtime/http/anthropic.hpp"
+#include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/kept_streams.hpp"
@@ -119,7 +121,9 @@ using Start = Answer (*)(ServiceContext& context, ResponseSink& sink, Request re
 std::size_t num_prompts(const CompletionRequest& request) { return request.prompts.size(); }
 std::size_t num_prompts(const ChatRequest&) { return 1; }
 std::string_view id_prefix(const CompletionRequest&) { return "cmpl-"; }
-std::string_view id_prefix(const ChatRequest&) { return "chatcmpl-"; }
+std::string_view id_prefix(const ChatRequest& request) { return request.api->id_prefix; }
+bool is_resumable(const CompletionRequest&) { return true; }
+bool is_resumable(const ChatRequest& request) { return request.api->is_resumable; }
 
 template <class Request>
 std::int64_t num_samples(const Request& request) {
@@ -132,7 +136,7 @@ Result<Request> read_generation(ServiceContext& context, const HttpRequest& http
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
-  request.tenant = context.api_keys.tenant(http.header("Authorization"));
+  request.tenant = context.api_keys.tenant(http.authorization());
   request.client = http.client_number();
   request.body_bytes = http.body.size();
   return request;
@@ -145,10 +149,13 @@ Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http,
   auto refusal = refuse_key(context, request);
   if (!refusal) refusal = refuse_overload(context, num_samples(request));
   if (refusal) {
+    if (request.dialect != &kOpenAiDialect)
+      refusal->body = request.dialect->error_body(refusal->status, {.message = refusal->error});
     sink.respond(*std::move(refusal));
     return Answer(nullptr);
   }
-  const bool keeps = request.stream && context.counters.kept_streams != nullptr &&
+  const bool keeps = request.stream && is_resumable(request) &&
+                     context.counters.kept_streams != nullptr &&
                      num_samples(request) <= kMaxResumableSamples;
   std::string id = std::string(id_prefix(request)) + base_id(context, http, request, keeps);
   if (keeps) request.resumable = keep_stream(context, http, request, num_prompts(request), id);
@@ -193,7 +200,7 @@ Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, Resu
                           ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
-  request.render.tenant = context.api_keys.tenant(http.header("Authorization"));
+  request.render.tenant = context.api_keys.tenant(http.authorization());
   request.render.client = http.client_number();
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
 }
@@ -250,7 +257,7 @@ Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& htt
   const std::string id = unescaped(http.path().substr(kStreamsPath.size()));
   const std::string_view after =
       query_value(http.target, "starting_after").value_or(http.header("Last-Event-ID"));
-  const std::string_view key = http.header("Authorization");
+  const std::string_view key = http.authorization();
   ASSIGN_OR_RETURN(KeptStream kept,
                    streams->resume(id, context.config.engine_name, context.api_keys.tenant(key),
                                    context.environment.wall_clock()));
@@ -274,6 +281,16 @@ Prepared prepare_completion(std::string_view body, const ServerDefaults& default
 
 Prepared prepare_chat(std::string_view body, const ServerDefaults& defaults) {
   return with_request(parse_chat_request(body, defaults), try_generate<ChatRequest, start_chat>);
+}
+
+Prepared prepare_messages(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(kAnthropicMessages.parse(body, defaults),
+                      try_generate<ChatRequest, start_chat>);
+}
+
+Prepared prepare_count_tokens(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse_count_tokens_request(body, defaults),
+                      try_render<TokenizeRequest, Rendering::Kind::kCountTokens>);
 }
 
 Answer answer_resumed_stream(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {

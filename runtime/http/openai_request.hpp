@@ -83,11 +83,14 @@ struct ResumableStream {
   StreamPosition after;                    ///< what the client has
 };
 
-/// Fields common to completions and chat.
 class KeyUse;
+struct ChatApi;
+struct Dialect;
 
+/// Fields common to completions and chat.
 struct GenerationFields {
-  std::string model;  ///< empty: the first served model
+  const Dialect* dialect = nullptr;  ///< the API that it came by
+  std::string model;                 ///< empty: the first served model
   SamplingParams params;
   bool stream = false;
   StreamOptions stream_options;
@@ -114,6 +117,7 @@ struct CompletionRequest : GenerationFields {
 };
 
 struct ChatRequest : GenerationFields {
+  const ChatApi* api = nullptr;
   ChatPrompt prompt;
   std::string role;       ///< of the response
   std::string echo_text;  ///< with echo: the last message, if it has the response's role

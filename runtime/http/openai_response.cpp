@@ -470,14 +470,8 @@ void append_usage_event(std::string& out, const AnswerHead& head, std::string_vi
   out += "}\n\n";
 }
 
-void append_done_event(std::string& out) { out += "data: [DONE]\n\n"; }
-
 void append_event_id(std::string& out, std::string_view id) {
   out.append("id: ").append(id).append("\n");
-}
-
-void append_error_event(std::string& out, const Error& error) {
-  out.append("data: ").append(error_json(error)).append("\n\n");
 }
 
 namespace {

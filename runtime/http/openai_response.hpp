@@ -100,14 +100,11 @@ void append_chat_event(std::string& out, const AnswerHead& head, const ChatChoic
 /// The event with usage only, which ends a stream that requests it. `object` is the stream's.
 void append_usage_event(std::string& out, const AnswerHead& head, std::string_view object,
                         const Usage& usage);
-void append_done_event(std::string& out);
 /// Written before the event that it identifies.
 void append_event_id(std::string& out, std::string_view id);
-void append_error_event(std::string& out, const Error& error);
 
 inline constexpr std::string_view kCompletionObject = "text_completion";
 inline constexpr std::string_view kChatChunkObject = "chat.completion.chunk";
-inline constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
 
 [[nodiscard]] int http_status(ErrorCode code) noexcept;
 /// `{"error":{...}}`

@@ -49,23 +49,25 @@ struct Preparation::Job {
 };
 
 Answer answer_prepared(ServiceContext& context, HttpRequest http, std::function<Prepare> prepare,
-                       ResponseSink& sink) {
+                       ResponseSink& sink, const Dialect& dialect) {
   const bool is_short = http.body.size() <= kMaxInlineBytes && !is_packed(http);
   if (!is_short && context.environment.work) {
-    return std::make_unique<Preparation>(context, std::move(http), std::move(prepare), sink);
+    return std::make_unique<Preparation>(context, std::move(http), std::move(prepare), sink,
+                                         dialect);
   }
   const Prepared prepared = read_body(http, prepare, context.config);
-  return answer_or_refuse(prepared(context, http, sink), sink);
+  return answer_or_refuse(prepared(context, http, sink), sink, dialect);
 }
 
 Preparation::Preparation(ServiceContext& context, HttpRequest http, std::function<Prepare> prepare,
-                         ResponseSink& sink)
+                         ResponseSink& sink, const Dialect& dialect)
     : context_(context),
       count_(context),
       sink_(sink),
+      dialect_(dialect),
       self_(std::make_shared<Preparation*>(this)),
       wanted_(std::make_shared<std::atomic<bool>>(true)) {
-  Work work{.tenant = context.api_keys.tenant(http.header("Authorization")),
+  Work work{.tenant = context.api_keys.tenant(http.authorization()),
             .client = http.client_number(),
             .num_bytes = http.body.size()};
   auto job = std::make_shared<Job>(Job{.http = std::move(http), .prepare = std::move(prepare)});
@@ -92,7 +94,7 @@ Preparation::~Preparation() { *wanted_ = false; }
 
 void Preparation::go_on(Job& job) {
   if (!job.prepared) return sink_.fail(job.failure);
-  answer_ = answer_or_refuse(job.prepared(context_, job.http, sink_), sink_);
+  answer_ = answer_or_refuse(job.prepared(context_, job.http, sink_), sink_, dialect_);
 }
 
 void Preparation::on_ready() {

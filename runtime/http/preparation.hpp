@@ -14,7 +14,7 @@ namespace troupe {
 class Preparation final : public Exchange {
  public:
   Preparation(ServiceContext& context, HttpRequest http, std::function<Prepare> prepare,
-              ResponseSink& sink);
+              ResponseSink& sink, const Dialect& dialect);
   ~Preparation() override;
   Preparation(const Preparation&) = delete;
   Preparation& operator=(const Preparation&) = delete;
@@ -30,6 +30,7 @@ class Preparation final : public Exchange {
   ServiceContext& context_;
   const ExchangeCount count_;
   ResponseSink& sink_;
+  const Dialect& dialect_;
   const std::shared_ptr<Preparation*> self_;
   const std::shared_ptr<std::atomic<bool>> wanted_;
   Answer answer_;

@@ -1,6 +1,7 @@
 #include "runtime/http/rendering.hpp"
 
 #include "runtime/base/memory.hpp"
+#include "runtime/http/dialect.hpp"
 #include "runtime/http/json_text.hpp"
 
 namespace troupe {
@@ -34,11 +35,19 @@ Rendering::~Rendering() {
 
 void Rendering::answer(const RenderReply& reply) {
   answered_ = true;
-  if (reply.error) return sink_.respond(error_response(*reply.error));
+  if (reply.error)
+    return sink_.respond(error_response(
+        *reply.error, 1, kind_ == Kind::kCountTokens ? kAnthropicDialect : kOpenAiDialect));
   std::string json;
   if (kind_ == Kind::kDetokenize) {
     json += "{\"prompt\":";
     append_json_string(json, reply.text);
+  } else if (kind_ == Kind::kCountTokens) {
+    json += "{\"input_tokens\":";
+    append_json_integer(json, reply.token_ids.size());
+    json += ",\"context_management\":{\"original_input_tokens\":";
+    append_json_integer(json, reply.token_ids.size());
+    json += '}';
   } else {
     json += "{\"count\":";
     append_json_integer(json, reply.token_ids.size());

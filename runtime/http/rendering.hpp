@@ -1,5 +1,6 @@
 #pragma once
-// A /tokenize or /detokenize request in an InputProcessor.
+// A request for tokens or text in an InputProcessor: /tokenize, /detokenize,
+// /v1/messages/count_tokens.
 
 #include <cstdint>
 #include <memory>
@@ -12,7 +13,7 @@ namespace troupe {
 /// reply aborts the work.
 class Rendering : public Exchange {
  public:
-  enum class Kind : std::uint8_t { kTokenize, kDetokenize };
+  enum class Kind : std::uint8_t { kTokenize, kDetokenize, kCountTokens };
   Rendering(ServiceContext& context, ResponseSink& sink, Kind kind, RenderRequest request);
   ~Rendering() override;
   Rendering(const Rendering&) = delete;

@@ -6,6 +6,7 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/field_syntax.hpp"
 #include "runtime/http/generation.hpp"
@@ -127,6 +128,7 @@ struct Route {
   Endpoint* answer;            ///< null: has prepare
   Prepare* prepare = nullptr;  ///< takes JSON and uses the engine: rejected while draining
   bool dev = false;            ///< in development mode only, and behind the API key
+  const Dialect* dialect = &kOpenAiDialect;
 };
 constexpr Route kRoutes[] = {
     {"GET", "/health", answer_health},
@@ -138,6 +140,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/models", answer_models},
     {"POST", "/v1/completions", nullptr, prepare_completion},
     {"POST", kChatPath, nullptr, prepare_chat},
+    {"POST", "/v1/messages", nullptr, prepare_messages, false, &kAnthropicDialect},
+    {"POST", "/v1/messages/count_tokens", nullptr, prepare_count_tokens, false, &kAnthropicDialect},
     {"GET", kStreamsPath, answer_resumed_stream},
     {"POST", "/tokenize", nullptr, prepare_tokenize},
     {"POST", "/detokenize", nullptr, prepare_detokenize},
@@ -199,6 +203,11 @@ std::string_view HttpRequest::header(std::string_view name) const noexcept {
   return {};
 }
 
+std::string HttpRequest::authorization() const {
+  const std::string_view given = header("Authorization"), key = header("X-Api-Key");
+  return given.empty() && !key.empty() ? "Bearer " + std::string(key) : std::string(given);
+}
+
 std::string_view HttpRequest::path() const noexcept {
   return std::string_view(target).substr(0, target.find('?'));
 }
@@ -208,9 +217,9 @@ std::uint32_t HttpRequest::client_number() const noexcept {
   return static_cast<std::uint32_t>(std::hash<std::string_view>{}(address));
 }
 
-Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink) {
+Answer answer_or_refuse(Result<Answer> attempt, ResponseSink& sink, const Dialect& dialect) {
   if (attempt.ok()) return *std::move(attempt);
-  sink.respond(error_response(attempt.error()));
+  sink.respond(error_response(attempt.error(), 1, dialect));
   return nullptr;
 }
 
@@ -218,10 +227,14 @@ HttpResponse json_response(std::string body) {
   return {.status = 200, .content_type = std::string(kJson), .body = std::move(body)};
 }
 
-HttpResponse error_response(const Error& error, std::int64_t retry_after_s) {
-  HttpResponse response{.status = http_status(error.code),
+HttpResponse error_response(const Error& error, std::int64_t retry_after_s,
+                            const Dialect& dialect) {
+  const int status = http_status(error.code);
+  HttpResponse response{.status = status,
                         .content_type = std::string(kJson),
-                        .body = error_json(error)};
+                        .body = dialect.error_body(status, error),
+                        .headers = {},
+                        .error = error.message};
   if (response.status == 503 || response.status == 429) {
     response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
   }
@@ -231,7 +244,9 @@ HttpResponse error_response(const Error& error, std::int64_t retry_after_s) {
 HttpResponse error_response(int status, std::string_view type, std::string_view message) {
   return {.status = status,
           .content_type = std::string(kJson),
-          .body = error_json(status, type, message)};
+          .body = error_json(status, type, message),
+          .headers = {},
+          .error = std::string(message)};
 }
 
 std::string ServiceContext::random_id() const {
@@ -268,6 +283,16 @@ Service::Service(const ServiceConfig& config, ServiceEnvironment environment,
 Service::~Service() { CHECK(context_->live.empty()); }
 
 std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
+  auto refusal = find_refusal(head);
+  if (!refusal || refusal->error.empty()) return refusal;
+  const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                                  [&](const Route& each) { return leads_to(each, head.path()); });
+  if (route != std::end(kRoutes) && route->dialect != &kOpenAiDialect)
+    refusal->body = route->dialect->error_body(refusal->status, {.message = refusal->error});
+  return refusal;
+}
+
+std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const {
   const std::string_view path = head.path();
   if (const std::string_view id = head.header(kRequestId); !is_request_id(id)) {
     return error_response(invalid_argument(
@@ -289,11 +314,12 @@ std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
         {ErrorCode::kNotFound, "no such path: " + std::string(path.substr(0, 256)), ""});
   }
   if (head.method == "OPTIONS") return std::nullopt;
-  if (guarded(path) && !context_->api_keys.allow(head.header("Authorization"))) {
+  if (guarded(path) && !context_->api_keys.allow(head.authorization())) {
     return HttpResponse{.status = 401,
                         .content_type = std::string(kJson),
                         .body = R"({"error":"Unauthorized"})",
-                        .headers = {{"WWW-Authenticate", "Bearer"}}};
+                        .headers = {{"WWW-Authenticate", "Bearer"}},
+                        .error = "the request has no valid API key"};
   }
   if (path.starts_with(kAdminPrefix) && context_->config.api_keys.empty() &&
       !context_->config.open_admin) {
@@ -340,10 +366,11 @@ std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sin
   CHECK(route != nullptr, request.method, path);
   if (route->prepare == nullptr) return route->answer(*context_, request, sink);
   if (context_->counters.draining) {  // since `refuse` was called
-    sink.respond(error_response({ErrorCode::kOverloaded, "the server is shutting down", ""}));
+    sink.respond(error_response({ErrorCode::kOverloaded, "the server is shutting down", ""}, 1,
+                                *route->dialect));
     return nullptr;
   }
-  return answer_prepared(*context_, std::move(request), route->prepare, sink);
+  return answer_prepared(*context_, std::move(request), route->prepare, sink, *route->dialect);
 }
 
 void Service::deliver(RequestOutputs& outputs) {
@@ -391,7 +418,7 @@ HttpObservation Service::begin_observation(const HttpRequest& head) const {
   const std::string_view path = head.path();
   HttpObservation observation{.method = head.method,
                               .path = std::string(path.substr(0, kMaxLoggedPathBytes)),
-                              .tenant = context_->api_keys.tenant(head.header("Authorization")),
+                              .tenant = context_->api_keys.tenant(head.authorization()),
                               .start = now()};
   const Route* const route =
       std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& candidate) {

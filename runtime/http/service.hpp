@@ -25,6 +25,7 @@
 namespace troupe {
 
 class KeptStreams;
+extern const Dialect kOpenAiDialect;
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
@@ -39,6 +40,8 @@ struct HttpRequest {
   /// The value of the first header with this name (case-insensitive), or empty.
   [[nodiscard]] std::string_view header(std::string_view name) const noexcept;
   [[nodiscard]] std::string_view path() const noexcept;
+  /// The header Authorization, or the same made of X-Api-Key.
+  [[nodiscard]] std::string authorization() const;
   /// The same number for all requests from one address.
   [[nodiscard]] std::uint32_t client_number() const noexcept;
 };
@@ -48,10 +51,13 @@ struct HttpResponse {
   std::string content_type;  ///< empty: no body
   std::string body;
   HttpHeaders headers;
+  std::string error;  ///< what the body says, if it is that of an error
 };
 
-/// A response in OpenAI's error format; with status 503 or 429, `retry_after_s` sets Retry-After.
-[[nodiscard]] HttpResponse error_response(const Error& error, std::int64_t retry_after_s = 1);
+/// With status 503 or 429, `retry_after_s` sets Retry-After.
+[[nodiscard]] HttpResponse error_response(const Error& error, std::int64_t retry_after_s = 1,
+                                          const Dialect& dialect = kOpenAiDialect);
+/// In OpenAI's format.
 [[nodiscard]] HttpResponse error_response(int status, std::string_view type,
                                           std::string_view message);
 
@@ -204,6 +210,8 @@ class Service {
   void log_unanswered(HttpObservation observation, const WorkDone& work, std::string_view client);
 
  private:
+  [[nodiscard]] std::optional<HttpResponse> find_refusal(const HttpRequest& head) const;
+
   std::unique_ptr<ServiceContext> context_;
 };
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "runtime/http/anthropic.hpp"
 #include "runtime/http/json_fields.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/http/openai_response.hpp"
@@ -53,6 +54,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(JsonFields::parse(chat->prompt.template_kwargs_json).ok());
     }
   }
+  const auto messages = parse_messages_request(body, defaults);
+  check_error(messages);
+  if (messages.ok()) check_params(messages->params);
+  check_error(parse_count_tokens_request(body, defaults));
   check_error(parse_tokenize_request(body, defaults));
   check_error(parse_detokenize_request(body, defaults));
   check_error(parse_sampling_defaults(body, {}));

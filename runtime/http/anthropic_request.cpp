@@ -1,0 +1,336 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+
+#include "runtime/base/ordered_json.hpp"
+#include "runtime/http/anthropic.hpp"
+#include "runtime/http/dialect.hpp"
+#include "runtime/http/json_fields.hpp"
+
+namespace troupe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Claude Code puts this at the head of its system prompt; it is not for the model.
+constexpr std::string_view kBillingHeader = "x-anthropic-billing-header";
+constexpr std::size_t kMaxStopSequences = 4;
+constexpr std::int64_t kMinThinkingBudget = 1024;
+/// Fields that mean the same in both APIs, or that only this server has.
+constexpr std::array kSameFields = {"model",
+                                    "max_tokens",
+                                    "temperature",
+                                    "top_p",
+                                    "top_k",
+                                    "stream",
+                                    "seed",
+                                    "min_p",
+                                    "min_tokens",
+                                    "ignore_eos",
+                                    "repetition_penalty",
+                                    "presence_penalty",
+                                    "frequency_penalty",
+                                    "stop_token_ids",
+                                    "logit_bias",
+                                    "bad_words",
+                                    "priority",
+                                    "cache_salt",
+                                    "request_id",
+                                    "truncate_prompt_tokens",
+                                    "chat_template_kwargs"};
+constexpr std::array kUnsupportedFields = {"mcp_servers", "container"};
+
+Error wrong(const std::string& field, const std::string& what) {
+  return invalid_argument(field + ": " + what, field);
+}
+
+Result<std::string> text_of(const Json& object, const char* name, const std::string& where) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_string())
+    return wrong(where + "." + name, "must be a string");
+  return found->get<std::string>();
+}
+
+/// The texts of a string or of an array of text blocks, joined.
+Result<std::string> joined_text(const Json& content, const std::string& where) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) return wrong(where, "must be a string or an array of blocks");
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string place = where + "." + std::to_string(i);
+    const Json& block = content[i];
+    if (!block.is_object()) return wrong(place, "must be an object");
+    ASSIGN_OR_RETURN(const std::string type, text_of(block, "type", place));
+    if (type != "text") return wrong(place + ".type", "'" + type + "' is not supported here");
+    ASSIGN_OR_RETURN(const std::string piece, text_of(block, "text", place));
+    if (!piece.starts_with(kBillingHeader)) text += piece;
+  }
+  return text;
+}
+
+/// A message in the making: what its blocks have become.
+struct Message {
+  std::string text, reasoning;
+  Json calls = Json::array();
+  bool has_text = false;
+};
+
+Json tool_call(const std::string& id, const std::string& name, const Json& input) {
+  return {{"id", id},
+          {"type", "function"},
+          {"function", {{"name", name}, {"arguments", input.dump()}}}};
+}
+
+/// Adds a block to the message, or a message of its own to `messages`.
+Result<void> add_block(const Json& block, const std::string& where, bool is_assistant,
+                       Message& message, Json& messages) {
+  if (!block.is_object()) return wrong(where, "must be an object");
+  ASSIGN_OR_RETURN(const std::string type, text_of(block, "type", where));
+  if (type == "text") {
+    ASSIGN_OR_RETURN(const std::string text, text_of(block, "text", where));
+    message.text += text;
+    message.has_text = true;
+  } else if (type == "thinking" && is_assistant) {
+    ASSIGN_OR_RETURN(const std::string text, text_of(block, "thinking", where));
+    message.reasoning += text;
+  } else if (type == "redacted_thinking" && is_assistant) {
+    return {};  // readable for its provider only
+  } else if (type == "tool_use" && is_assistant) {
+    ASSIGN_OR_RETURN(const std::string id, text_of(block, "id", where));
+    ASSIGN_OR_RETURN(const std::string name, text_of(block, "name", where));
+    const auto input = block.find("input");
+    if (input == block.end() || !input->is_object())
+      return wrong(where + ".input", "must be an object");
+    message.calls.push_back(tool_call(id, name, *input));
+  } else if (type == "tool_result" && !is_assistant) {
+    ASSIGN_OR_RETURN(const std::string id, text_of(block, "tool_use_id", where));
+    std::string text;
+    if (const auto content = block.find("content"); content != block.end() && !content->is_null()) {
+      ASSIGN_OR_RETURN(text, joined_text(*content, where + ".content"));
+    }
+    messages.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", text}});
+  } else {
+    return wrong(where + ".type", "'" + type + "' is not supported in a message of the " +
+                                      (is_assistant ? "assistant" : "user"));
+  }
+  return {};
+}
+
+Result<void> add_message(const Json& given, const std::string& where, Json& messages) {
+  if (!given.is_object()) return wrong(where, "must be an object");
+  ASSIGN_OR_RETURN(const std::string role, text_of(given, "role", where));
+  if (role != "user" && role != "assistant")
+    return wrong(where + ".role", "must be user or assistant, not '" + role.substr(0, 64) + "'");
+  const auto content = given.find("content");
+  if (content == given.end()) return wrong(where + ".content", "Field required");
+  if (content->is_string()) {
+    messages.push_back({{"role", role}, {"content", *content}});
+    return {};
+  }
+  if (!content->is_array())
+    return wrong(where + ".content", "must be a string or an array of blocks");
+  Message message;
+  for (std::size_t i = 0; i < content->size(); ++i) {
+    RETURN_IF_ERROR(add_block((*content)[i], where + ".content." + std::to_string(i),
+                              role == "assistant", message, messages));
+  }
+  if (!message.has_text && message.calls.empty() && message.reasoning.empty()) return {};
+  Json made = {{"role", role}, {"content", message.text}};
+  if (!message.reasoning.empty()) {
+    made["reasoning"] = message.reasoning;
+    made["reasoning_content"] = message.reasoning;
+  }
+  if (!message.calls.empty()) made["tool_calls"] = std::move(message.calls);
+  messages.push_back(std::move(made));
+  return {};
+}
+
+Result<void> add_messages(const Json& given, Json& chat) {
+  Json messages = Json::array();
+  if (const auto system = given.find("system"); system != given.end() && !system->is_null()) {
+    ASSIGN_OR_RETURN(std::string text, joined_text(*system, "system"));
+    if (!text.empty()) messages.push_back({{"role", "system"}, {"content", std::move(text)}});
+  }
+  const auto found = given.find("messages");
+  if (found == given.end() || !found->is_array())
+    return wrong("messages", "must be an array of messages");
+  if (found->empty()) return wrong("messages", "must not be empty");
+  for (std::size_t i = 0; i < found->size(); ++i)
+    RETURN_IF_ERROR(add_message((*found)[i], "messages." + std::to_string(i), messages));
+  // A last message of the assistant is the beginning of the answer.
+  if (const Json& last = messages.back();
+      last["role"] == "assistant" && !last.contains("tool_calls")) {
+    chat["add_generation_prompt"] = false;
+    chat["continue_final_message"] = true;
+  }
+  chat["messages"] = std::move(messages);
+  return {};
+}
+
+Result<void> add_tools(const Json& given, Json& chat) {
+  const auto tools = given.find("tools");
+  if (tools == given.end() || tools->is_null()) return {};
+  if (!tools->is_array()) return wrong("tools", "must be an array");
+  Json made = Json::array();
+  for (std::size_t i = 0; i < tools->size(); ++i) {
+    const Json& tool = (*tools)[i];
+    const std::string where = "tools." + std::to_string(i);
+    if (!tool.is_object()) return wrong(where, "must be an object");
+    const auto type = tool.find("type");
+    if (type != tool.end() && !type->is_null() && *type != "custom")
+      return wrong(where + ".type", type->dump().substr(0, 64) +
+                                        " is a tool of Anthropic's, only custom ones are "
+                                        "supported");
+    ASSIGN_OR_RETURN(const std::string name, text_of(tool, "name", where));
+    const auto schema = tool.find("input_schema");
+    if (schema == tool.end() || !schema->is_object())
+      return wrong(where + ".input_schema", "must be an object");
+    Json function = {{"name", name}};
+    if (const auto text = tool.find("description"); text != tool.end() && text->is_string())
+      function["description"] = *text;
+    function["parameters"] = *schema;
+    if (const auto strict = tool.find("strict"); strict != tool.end()) function["strict"] = *strict;
+    made.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  if (!made.empty()) chat["tools"] = std::move(made);
+  return {};
+}
+
+Result<void> add_tool_choice(const Json& given, Json& chat) {
+  const auto choice = given.find("tool_choice");
+  if (choice == given.end() || choice->is_null()) return {};
+  if (!choice->is_object()) return wrong("tool_choice", "must be an object");
+  ASSIGN_OR_RETURN(const std::string type, text_of(*choice, "type", "tool_choice"));
+  if (type == "tool") {
+    ASSIGN_OR_RETURN(const std::string name, text_of(*choice, "name", "tool_choice"));
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
+  } else if (type == "auto" || type == "none" || type == "any") {
+    chat["tool_choice"] = type == "any" ? "required" : type;
+  } else {
+    return wrong("tool_choice.type", "must be auto, any, tool or none");
+  }
+  if (const auto off = choice->find("disable_parallel_tool_use"); off != choice->end()) {
+    if (!off->is_boolean())
+      return wrong("tool_choice.disable_parallel_tool_use", "must be true or false");
+    chat["parallel_tool_calls"] = !off->get<bool>();
+  }
+  return {};
+}
+
+/// Turns the model's reasoning on or off. The budget is a target that the API does not promise to
+/// keep; here it is checked only.
+Result<void> add_thinking(const Json& given, const ServerDefaults& defaults, Json& chat) {
+  const auto thinking = given.find("thinking");
+  if (thinking == given.end() || thinking->is_null()) return {};
+  if (!thinking->is_object()) return wrong("thinking", "must be an object");
+  ASSIGN_OR_RETURN(const std::string type, text_of(*thinking, "type", "thinking"));
+  if (type != "enabled" && type != "disabled" && type != "adaptive")
+    return wrong("thinking.type", "must be enabled, disabled or adaptive");
+  if (type == "enabled") {
+    const auto budget = thinking->find("budget_tokens");
+    if (budget == thinking->end() || !budget->is_number_integer() || *budget < kMinThinkingBudget)
+      return wrong("thinking.budget_tokens",
+                   "must be a whole number of at least " + std::to_string(kMinThinkingBudget));
+    if (const auto max = given.find("max_tokens");
+        max != given.end() && max->is_number_integer() && *budget >= *max)
+      return wrong("thinking.budget_tokens", "must be less than max_tokens");
+  }
+  const auto& reasoning = defaults.answers.reasoning;
+  if (reasoning && !reasoning->switch_variable.empty() &&
+      !chat["chat_template_kwargs"].contains(reasoning->switch_variable))
+    chat["chat_template_kwargs"][reasoning->switch_variable] = type != "disabled";
+  return {};
+}
+
+Result<void> add_output_config(const Json& given, Json& chat) {
+  const auto config = given.find("output_config");
+  if (config == given.end() || config->is_null()) return {};
+  if (!config->is_object()) return wrong("output_config", "must be an object");
+  if (const auto effort = config->find("effort"); effort != config->end() && !effort->is_null())
+    chat["reasoning_effort"] = *effort;
+  const auto format = config->find("format");
+  if (format == config->end() || format->is_null()) return {};
+  if (!format->is_object()) return wrong("output_config.format", "must be an object");
+  ASSIGN_OR_RETURN(const std::string type, text_of(*format, "type", "output_config.format"));
+  const auto schema = format->find("schema");
+  if (type != "json_schema") return wrong("output_config.format.type", "must be json_schema");
+  if (schema == format->end()) return wrong("output_config.format.schema", "Field required");
+  chat["response_format"] = {{"type", "json_schema"},
+                             {"json_schema", {{"name", "output"}, {"schema", *schema}}}};
+  return {};
+}
+
+Result<void> add_stop_sequences(const Json& given, Json& chat) {
+  const auto stop = given.find("stop_sequences");
+  if (stop == given.end() || stop->is_null()) return {};
+  const bool are_texts =
+      stop->is_array() &&
+      std::all_of(stop->begin(), stop->end(), [](const Json& each) { return each.is_string(); });
+  if (!are_texts) return wrong("stop_sequences", "must be an array of strings");
+  if (stop->size() > kMaxStopSequences)
+    return wrong("stop_sequences", "has " + std::to_string(stop->size()) +
+                                       " entries, the limit is " +
+                                       std::to_string(kMaxStopSequences));
+  chat["stop"] = *stop;
+  return {};
+}
+
+Result<Json> read_body(std::string_view body) {
+  // Bounds the objects that are made of it, before they are.
+  if (count_json_values(body) > JsonFields::kMaxValues)
+    return Error{ErrorCode::kCorrupt, "the body has too many values, the limit is " +
+                                          std::to_string(JsonFields::kMaxValues)};
+  Json given = parse_bounded_json<Json>(body);
+  if (!given.is_object())
+    return Error{ErrorCode::kCorrupt, "the body is not a JSON object in UTF-8 with at most " +
+                                          std::to_string(JsonFields::kMaxDepth) + " levels"};
+  for (const char* name : kUnsupportedFields) {
+    const auto found = given.find(name);
+    if (found != given.end() && !found->is_null() && !found->empty())
+      return Error{ErrorCode::kUnsupported, std::string(name) + " is not supported", name};
+  }
+  return given;
+}
+
+/// The fields that make the prompt.
+Result<Json> prompt_fields(const Json& given, const ServerDefaults& defaults) {
+  Json chat = Json::object();
+  chat["chat_template_kwargs"] = Json::object();
+  for (const char* name : {"model", "chat_template_kwargs"})
+    if (const auto found = given.find(name); found != given.end() && !found->is_null())
+      chat[name] = *found;
+  RETURN_IF_ERROR(add_messages(given, chat));
+  RETURN_IF_ERROR(add_tools(given, chat));
+  if (!chat["chat_template_kwargs"].is_object())
+    return wrong("chat_template_kwargs", "must be an object");
+  RETURN_IF_ERROR(add_thinking(given, defaults, chat));
+  return chat;
+}
+
+}  // namespace
+
+Result<ChatRequest> parse_messages_request(std::string_view body, const ServerDefaults& defaults) {
+  ASSIGN_OR_RETURN(const Json given, read_body(body));
+  if (!given.contains("max_tokens")) return wrong("max_tokens", "Field required");
+  ASSIGN_OR_RETURN(Json chat, prompt_fields(given, defaults));
+  for (const char* name : kSameFields)
+    if (const auto found = given.find(name); found != given.end() && !chat.contains(name))
+      chat[name] = *found;
+  RETURN_IF_ERROR(add_tool_choice(given, chat));
+  RETURN_IF_ERROR(add_stop_sequences(given, chat));
+  RETURN_IF_ERROR(add_output_config(given, chat));
+  ASSIGN_OR_RETURN(ChatRequest request, parse_chat_request(chat.dump(), defaults));
+  request.dialect = &kAnthropicDialect;
+  request.api = &kAnthropicMessages;
+  return request;
+}
+
+Result<TokenizeRequest> parse_count_tokens_request(std::string_view body,
+                                                   const ServerDefaults& defaults) {
+  ASSIGN_OR_RETURN(const Json given, read_body(body));
+  ASSIGN_OR_RETURN(const Json chat, prompt_fields(given, defaults));
+  return parse_tokenize_request(chat.dump(), defaults);
+}
+
+}  // namespace troupe

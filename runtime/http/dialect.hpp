@@ -1,0 +1,64 @@
+#pragma once
+// The APIs that clients speak: what is common to all responses of one.
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "runtime/base/result.hpp"
+#include "runtime/http/openai_request.hpp"
+#include "runtime/http/openai_response.hpp"
+
+namespace troupe {
+
+struct Dialect {
+  std::string_view stream_type;  ///< media type of streams
+  std::string_view keep_alive;   ///< is sent when nothing was for a while
+  std::string_view stream_end;   ///< follows the last event
+  bool has_usage_event = false;  ///< streams may end with an event that has the usage only
+  /// The body of an error response.
+  std::string (*error_body)(int status, const Error& error);
+  void (*append_error_event)(std::string& out, const Error& error);
+};
+
+extern const Dialect kOpenAiDialect;
+extern const Dialect kAnthropicDialect;
+
+/// Begins the answer of one sample.
+struct ChatBegin {
+  std::int32_t index = 0;
+  std::string_view role;
+  const std::vector<TokenId>* prompt_token_ids = nullptr;  ///< null: not shown
+  const std::string* prompt_text = nullptr;                ///< null: not shown
+  const Usage* usage = nullptr;                            ///< so far; null: not shown
+  Usage prompt_usage;                                      ///< of all samples
+};
+
+/// Writes the answer of one chat. A stream is a call of append_begin for each sample, of
+/// append_delta for each piece of one, and of append_end; each appends whole events, or none.
+class ChatWriter {
+ public:
+  virtual ~ChatWriter() = default;
+  virtual void append_begin(std::string& out, const ChatBegin& begin) = 0;
+  /// `choice.message`: what is added. `usage`: so far; null: not shown.
+  virtual void append_delta(std::string& out, const ChatChoice& choice, const ChoiceFormat& format,
+                            const Usage* usage) = 0;
+  /// All samples have ended.
+  virtual void append_end(std::string& out, const Usage& usage) = 0;
+  [[nodiscard]] virtual std::string whole(const ChatAnswer& answer, const ChoiceFormat& format) = 0;
+};
+
+/// An API for chats. A new one is such a table, and a row of routes.
+struct ChatApi {
+  const Dialect& dialect;
+  std::string_view id_prefix;
+  bool is_resumable;  ///< its streams can be, see GET /v1/streams
+  Result<ChatRequest> (*parse)(std::string_view body, const ServerDefaults& defaults);
+  std::unique_ptr<ChatWriter> (*make_writer)(const AnswerHead& head);
+};
+
+extern const ChatApi kOpenAiChat;
+extern const ChatApi kAnthropicMessages;
+
+}  // namespace troupe
