@@ -162,7 +162,7 @@ class Upgrades(unittest.TestCase):
 
     def test_a_stream_of_the_old_server_goes_on_though_its_supervisor_is_killed(self):
         fields = {**body(0), "max_tokens": 1200}
-        with Server(*serve_arguments("multi-process.conf")[2:]) as server:
+        with Server(*serve_arguments("multi-process.conf", "--generation-config", "vllm")[2:]) as server:  # no cap of max_tokens
             expected = stream(server.port, fields)
             answers = []
             reader = threading.Thread(target=lambda: answers.append(stream(server.port, fields)))
@@ -180,7 +180,7 @@ class Upgrades(unittest.TestCase):
 
     def test_streams_of_the_old_server_are_resumed_by_the_new_one(self):
         fields = {**body(0), "max_tokens": 1200}
-        with Server(*serve_arguments(None, "--resume")[2:]) as server:
+        with Server(*serve_arguments(None, "--resume", "--generation-config", "vllm")[2:]) as server:
             expected = stream(server.port, fields)
             reader = Stream(server.port, fields)
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
