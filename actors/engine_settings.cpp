@@ -167,15 +167,14 @@ ParallelConfig parallel_config(const EngineOptions& engine) {
           .timeout_s = kPeerDeadlineS};
 }
 
-WorkerOptions worker_options(const Options& options, const std::string& device,
-                             const ParallelConfig& parallel) {
+WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
   return {
       .model = options.model.model,
       .dtype = options.model.dtype,
       .quantization = options.model.quantization,
       .packed_weights_dir = options.model.packed_weights_dir,
       .kv_cache_dtype = options.engine.kv_cache_dtype,
-      .device = device.empty() ? options.engine.device : device,
+      .device = options.engine.device,
       .cpu_isa = options.engine.cpu_isa,
       .threads = static_cast<std::int32_t>(options.engine.threads),
       .numa_bind = options.engine.numa_bind,

@@ -21,9 +21,7 @@ namespace troupe {
 
 /// How many workers share the model, and how; the Supervisor adds ranks and rendezvous.
 [[nodiscard]] ParallelConfig parallel_config(const EngineOptions& engine);
-/// device: that the worker's node names; empty: that of the options.
-[[nodiscard]] WorkerOptions worker_options(const Options& options, const std::string& device,
-                                           const ParallelConfig& parallel);
+[[nodiscard]] WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel);
 
 /// The division of the workers' memory into blocks. Errors: too little for one request of
 /// max_model_len.

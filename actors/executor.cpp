@@ -1,6 +1,9 @@
 // The Executor: one group of Workers that run each step together.
+#include <map>
+
 #include "actors/spawn.hpp"
 #include "messages/type_ids.hpp"
+#include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/worker/worker_group.hpp"
 
@@ -12,14 +15,27 @@ namespace {
 /// one before; its result is that of the output rank, once all have answered, and the first failure
 /// is the step's. Which steps are open is the Scheduler's to know: it drops what answers none of
 /// them. So do the workers with a GrammarOutput for a step that they do not have open.
+///
+/// What else is asked of all workers goes to them by CollectiveRpc, in the order of the steps and
+/// calls; the replies come in rank order, all of them or the first failure.
 struct ExecutorState {
   ExecutorState() = default;
   static inline const char* name = "executor";
 
-  std::vector<StepRunnerActor> workers;
+  std::vector<WorkerActor> workers;
   std::optional<StepAnswers> answers;  ///< none with one worker: its answer is the step's
   std::uint32_t generation = 0;        ///< times that the workers have been told to meet
   SchedulerActor scheduler;            ///< whoever asked for the latest step
+
+  /// Somebody who waits for the results of a call.
+  struct Caller {
+    caf::typed_response_promise<CollectiveRpcReply> promise;
+    double timeout_s = 0;
+    bool joins = false;  ///< the ranks meet when it has succeeded
+  };
+  std::optional<CollectiveCalls> calls;
+  std::map<std::uint64_t, Caller> callers;  ///< by call
+  SupervisorActor progress_listener;        ///< whoever made the latest call
 };
 
 using Self = ExecutorActor::stateful_pointer<ExecutorState>;
@@ -28,26 +44,64 @@ using Self = ExecutorActor::stateful_pointer<ExecutorState>;
 template <class Message>
 void send_to_workers(Self self, Message&& message) {
   const caf::message shared = caf::make_message(std::forward<Message>(message));
-  for (const StepRunnerActor& worker : state(self).workers) send_shared(self, worker, shared);
+  for (const WorkerActor& worker : state(self).workers) send_shared(self, worker, shared);
 }
 
 void join_group(Self self) {
   ExecutorState& executor = state(self);
   const JoinGroup join{executor.generation++};
-  for (const StepRunnerActor& worker : executor.workers) send(self, worker, join);
+  for (const WorkerActor& worker : executor.workers) send(self, worker, join);
 }
 
-ExecutorActor::behavior_type executor_behavior(Self self,
-                                               const std::vector<StepRunnerActor>& workers,
+caf::result<CollectiveRpcReply> call_workers(Self self, CollectiveRpc& rpc) {
+  ExecutorState& executor = state(self);
+  // Before the promise, which takes the sender.
+  executor.progress_listener = caf::actor_cast<SupervisorActor>(self->current_sender());
+  const std::uint64_t call = executor.calls->begin(name_of(rpc.method));
+  auto promise = self->make_response_promise<CollectiveRpcReply>();
+  executor.callers[call] = {
+      .promise = promise,
+      .timeout_s = rpc.timeout_s,
+      .joins = executor.answers && std::holds_alternative<InitializeKVCache>(rpc.method)};
+  const ExecutorActor me = self;
+  send_after(self, from_seconds(rpc.timeout_s), me, RpcDeadline{call});
+  send_to_workers(self, WorkerRpc{call, std::move(rpc.method)});
+  return promise;
+}
+
+/// Nothing, while a call is open or if it is over.
+void end_call(Self self, std::uint64_t call, std::optional<CollectiveRpcReply> reply) {
+  if (!reply) return;
+  auto caller = state(self).callers.extract(call);
+  if (!reply->error && caller.mapped().joins) join_group(self);
+  caller.mapped().promise.deliver(std::move(*reply));
+}
+
+ExecutorActor::behavior_type executor_behavior(Self self, const std::vector<WorkerActor>& workers,
                                                const ParallelConfig& parallel) {
   state(self).workers = workers;
+  state(self).calls.emplace(parallel.world_size());
   if (parallel.world_size() > 1) {
     state(self).answers.emplace(parallel);
     // Workers outlive this actor: the next one counts on from elsewhere.
     state(self).generation = static_cast<std::uint32_t>(parallel.incarnation << 16);
-    join_group(self);
   }
   return {
+      [self](CollectiveRpc& rpc) { return call_workers(self, rpc); },
+      [self](WorkerRpcReply& reply) {
+        const std::uint64_t call = reply.call;
+        end_call(self, call, state(self).calls->add(std::move(reply)));
+      },
+      [self](LoadProgress& progress) {
+        if (state(self).progress_listener)
+          send(self, state(self).progress_listener, std::move(progress));
+      },
+      [self](const RpcDeadline& deadline) {
+        const auto caller = state(self).callers.find(deadline.call);
+        if (caller == state(self).callers.end()) return;
+        end_call(self, deadline.call,
+                 state(self).calls->expire(deadline.call, caller->second.timeout_s));
+      },
       [self](SchedulerOutput& output) {
         ExecutorState& executor = state(self);
         executor.scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
@@ -74,7 +128,7 @@ ExecutorActor::behavior_type executor_behavior(Self self,
 
 }  // namespace
 
-ExecutorActor spawn_executor(caf::actor_system& system, std::vector<StepRunnerActor> workers,
+ExecutorActor spawn_executor(caf::actor_system& system, std::vector<WorkerActor> workers,
                              const ParallelConfig& parallel) {
   return system.spawn(executor_behavior, std::move(workers), parallel);
 }

@@ -217,7 +217,7 @@ Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const Peer
   ParallelConfig parallel = parallel_config(state(self).options.engine);
   parallel.incarnation = what.incarnation;
   const auto& ring_ranks = what.ring_ranks;
-  const auto all_workers = peers.all<StepRunnerActor>(Peer::kWorkers);
+  const auto all_workers = peers.all<WorkerActor>(Peer::kWorkers);
   const auto ring_nodes = peers.all<NodeActor>(Peer::kRingNodes);
   if (std::ssize(all_workers) != parallel.world_size() || ring_nodes.size() != ring_ranks.size()) {
     return invalid_argument("the executor has " + std::to_string(all_workers.size()) +
@@ -225,7 +225,7 @@ Result<ActorHandles> spawn_executor(Self self, const SpawnRole& what, const Peer
                             " nodes of rings, expected " + std::to_string(parallel.world_size()) +
                             " and " + std::to_string(ring_ranks.size()));
   }
-  std::vector<StepRunnerActor> workers;
+  std::vector<WorkerActor> workers;
   for (std::int32_t rank = 0; rank < parallel.world_size(); ++rank) {
     if (std::find(ring_ranks.begin(), ring_ranks.end(), rank) == ring_ranks.end())
       workers.push_back(all_workers[static_cast<std::size_t>(rank)]);

@@ -1,5 +1,5 @@
-// The Executor as a Worker in another process of its host sees it: steps come out of a ring,
-// answers go into another.
+// The Executor as a Worker in another process of its host sees it: calls and steps come out of a
+// ring, answers go into another.
 #include <thread>
 
 #include "actors/spawn.hpp"
@@ -64,6 +64,8 @@ StepSinkActor::behavior_type remote_executor_behavior(Self self,
     read_calls(*rings, own, worker);
   });
   return {
+      [self](const WorkerRpcReply& reply) { answer(self, reply); },
+      [self](const LoadProgress& progress) { answer(self, progress); },
       [self](const ModelRunnerOutput& output) { answer(self, output); },
       [self](const StepFailed& failure) { answer(self, failure); },
   };

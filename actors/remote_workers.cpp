@@ -36,7 +36,7 @@ struct RemoteWorkersState {
   std::vector<std::thread> readers;
 };
 
-using Self = StepRunnerActor::stateful_pointer<RemoteWorkersState>;
+using Self = WorkerActor::stateful_pointer<RemoteWorkersState>;
 
 void read_answers(StepRings& rings, std::size_t i, const StepSinkActor& executor,
                   const caf::actor& workers) {
@@ -82,8 +82,8 @@ void send_to_all(Self self, const Message& message) {
   self->quit(exit_reason_of(sent.error().message));
 }
 
-StepRunnerActor::behavior_type remote_workers_behavior(Self self,
-                                                       const std::shared_ptr<StepRings>& rings) {
+WorkerActor::behavior_type remote_workers_behavior(Self self,
+                                                   const std::shared_ptr<StepRings>& rings) {
   state(self).rings = rings;
   self->set_exit_handler([self](caf::exit_msg& exit) {
     if (exit.reason != caf::exit_reason::user_shutdown)
@@ -91,6 +91,10 @@ StepRunnerActor::behavior_type remote_workers_behavior(Self self,
     self->quit(std::move(exit.reason));
   });
   return {
+      [self](const WorkerRpc& rpc) {
+        know_executor(self);
+        send_to_all(self, rpc);
+      },
       [self](const JoinGroup& join) {
         know_executor(self);
         send_to_all(self, join);
@@ -108,7 +112,7 @@ StepRunnerActor::behavior_type remote_workers_behavior(Self self,
 
 }  // namespace
 
-StepRunnerActor spawn_remote_workers(caf::actor_system& system, std::shared_ptr<StepRings> rings) {
+WorkerActor spawn_remote_workers(caf::actor_system& system, std::shared_ptr<StepRings> rings) {
   return system.spawn<caf::detached>(remote_workers_behavior, std::move(rings));
 }
 

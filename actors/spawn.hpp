@@ -48,8 +48,7 @@ struct CrashToken {
 //
 // 1. The engine's process makes rings = StepRings::create({.ranks, .incarnation}).
 // 2. It sends rings->worker(i), a message, to the process of worker i, which calls
-//    spawn_remote_executor. When does not matter: steps wait in the rings. LoadModel and
-//    InitializeKVCache reach the Worker by CAF, as without rings.
+//    spawn_remote_executor. When does not matter: calls and steps wait in the rings.
 // 3. The engine's process gives spawn_remote_workers(system, rings) to spawn_executor, instead of
 //    these workers.
 //
@@ -62,8 +61,8 @@ struct CrashToken {
 
 /// The engine's end of the rings. Detached: it may wait for room in a ring. Its answers come from
 /// all of its ranks.
-[[nodiscard]] StepRunnerActor spawn_remote_workers(caf::actor_system& system,
-                                                   std::shared_ptr<StepRings> rings);
+[[nodiscard]] WorkerActor spawn_remote_workers(caf::actor_system& system,
+                                               std::shared_ptr<StepRings> rings);
 
 /// The worker's end. Detached, for the same reason. Errors: those of WorkerStepRings::open.
 [[nodiscard]] Result<StepSinkActor> spawn_remote_executor(caf::actor_system& system,
@@ -72,7 +71,7 @@ struct CrashToken {
 
 /// `workers` run all ranks of `parallel` together.
 [[nodiscard]] ExecutorActor spawn_executor(caf::actor_system& system,
-                                           std::vector<StepRunnerActor> workers,
+                                           std::vector<WorkerActor> workers,
                                            const ParallelConfig& parallel = {});
 
 /// The actor keeps `core`; it ends with the last of its owners.

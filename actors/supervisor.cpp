@@ -254,23 +254,24 @@ struct CommandRunner {
         what.question);
   }
   void operator()(const AskLoad& what) const {
-    ask_for<ModelLoaded>(
-        self, get<WorkerActor>(what.worker), kLoadDeadline,
-        "worker " + std::to_string(what.parallel.rank) + " did not load",
-        [self = self, group = what.group, rank = what.parallel.rank,
-         incarnation = static_cast<std::uint32_t>(what.parallel.incarnation)](ModelLoaded& model) {
-          state(self).core->model_loaded(now_seconds(), group, incarnation, rank, std::move(model));
-        },
-        LoadModel{worker_options(supervisor.start.options, what.device, what.parallel)});
+    call_workers(what.executor, what.group, what.incarnation, kLoadDeadline,
+                 LoadModel{worker_options(supervisor.start.options, what.parallel), what.ranks});
   }
-  void operator()(const AskCache& what) const {
-    ask_for<Status>(
-        self, get<WorkerActor>(what.worker), kControlDeadline, "the worker took no KV cache",
-        [self = self, group = what.group,
-         incarnation = what.question.incarnation](const Status& status) {
-          state(self).core->cache_taken(now_seconds(), group, incarnation, status);
+  void operator()(const AskWorkers& what) const {
+    call_workers(what.executor, what.group, what.incarnation,
+                 std::holds_alternative<WarmUp>(what.method) ? kLoadDeadline : kControlDeadline,
+                 what.method);
+  }
+  /// The Executor has the same deadline and names the ranks, so that it comes first.
+  void call_workers(ActorId executor, std::uint32_t group, std::uint32_t incarnation,
+                    std::chrono::seconds deadline, WorkerMethod method) const {
+    const std::string what = std::string(name_of(method)) + ": the executor did not reply";
+    ask_for<CollectiveRpcReply>(
+        self, get<ExecutorActor>(executor), deadline + kControlDeadline, what,
+        [self = self, group, incarnation](CollectiveRpcReply& reply) {
+          state(self).core->workers_replied(now_seconds(), group, incarnation, std::move(reply));
         },
-        what.question);
+        CollectiveRpc{std::move(method), static_cast<double>(deadline.count())});
   }
   void operator()(const AskRole& what) const {
     ask_node(
@@ -579,13 +580,13 @@ void retire(Self self) {
 
 // ---- What is told ------------------------------------------------------------------------------
 
-/// The share that all workers have loaded. Comes from one of them.
+/// The share that all workers have loaded. Comes from one of them, through its Executor.
 void on_progress(Self self, LoadProgress progress) {
   SupervisorState& supervisor = state(self);
   if (!supervisor.start.on_progress || !supervisor.core->is_starting()) return;
   const auto sender = caf::actor_cast<caf::actor_addr>(self->current_sender());
-  progress.fraction =
-      supervisor.core->load_progress(supervisor.handles.find(sender), progress.fraction);
+  progress.fraction = supervisor.core->load_progress(supervisor.handles.find(sender), progress.rank,
+                                                     progress.fraction);
   supervisor.start.on_progress(progress);
 }
 

@@ -46,6 +46,32 @@ void crash_on(const SchedulerOutput& step, CrashToken crash) {
 
 using Self = WorkerActor::stateful_pointer<WorkerState>;
 
+/// Runs a method that is called on all workers.
+struct MethodRunner {
+  Self self;
+  std::int32_t rank;
+
+  Result<WorkerResult> operator()(const LoadModel& load) const {
+    const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+    const auto progress = [&](double fraction, std::string_view what) {
+      send(self, executor, LoadProgress{rank, fraction, std::string(what)});
+    };
+    ASSIGN_OR_RETURN(state(self).runner, ModelRunner::load(load.options_of(rank), progress));
+    return WorkerResult{state(self).runner->describe()};
+  }
+  Result<WorkerResult> operator()(const InitializeKVCache& initialize) const {
+    CHECK(state(self).runner != nullptr);
+    state(self).incarnation = initialize.incarnation;
+    RETURN_IF_ERROR(state(self).runner->initialize_kv_cache(initialize.config));
+    return WorkerResult{};
+  }
+  Result<WorkerResult> operator()(const WarmUp&) const {
+    CHECK(state(self).runner != nullptr);
+    RETURN_IF_ERROR(state(self).runner->warm_up());
+    return WorkerResult{};
+  }
+};
+
 /// One of the two phases of a step, or both: the sender gets what came of it. None: the step is
 /// still to be sampled.
 template <class Phase>
@@ -71,22 +97,15 @@ WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
                                            const std::shared_ptr<WorkerProgress>& progress,
                                            CrashToken crash) {
   return {
-      [self, rank](const LoadModel& load) -> ModelLoaded {
-        const auto asker = caf::actor_cast<SupervisorActor>(self->current_sender());
-        const auto progress = [&](double fraction, std::string_view what) {
-          send(self, asker, LoadProgress{rank, fraction, std::string(what)});
-        };
-        auto runner = guarded([&] { return ModelRunner::load(load.options, progress); });
-        if (!runner.ok()) return {.rank = rank, .error = runner.error()};
-        state(self).runner = std::move(runner).value();
-        return state(self).runner->describe();
-      },
-      [self](const InitializeKVCache& initialize) -> Status {
-        CHECK(state(self).runner != nullptr);
-        state(self).incarnation = initialize.incarnation;
-        auto done =
-            guarded([&] { return state(self).runner->initialize_kv_cache(initialize.config); });
-        return {done.ok() ? std::nullopt : std::optional(done.error())};
+      [self, rank](const WorkerRpc& rpc) {
+        const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+        WorkerRpcReply reply{.call = rpc.call, .rank = rank, .result = {}, .error = {}};
+        auto result = guarded([&] { return std::visit(MethodRunner{self, rank}, rpc.method); });
+        if (result.ok())
+          reply.result = std::move(result).value();
+        else
+          reply.error = std::move(result).error();
+        send(self, executor, std::move(reply));
       },
       [self](const JoinGroup& join) {
         CHECK(state(self).runner != nullptr);

@@ -6,28 +6,27 @@
 // clang-format off
 namespace troupe {
 
-/// One per device: holds the weights and the KV cache, runs the model.
+/// One per device: holds the weights and the KV cache, runs the model. Or a proxy for the workers
+/// of a host behind their rings: then every rank answers the sender.
 using WorkerActor = ActorOf<
-    ModelLoaded(LoadModel),            // Load the weights; LoadProgress is sent to the requester meanwhile.
-    Status(InitializeKVCache),         // Allocate the KV cache.
+    void(WorkerRpc),                   // Run a method; WorkerRpcReply goes to the sender, LoadProgress before it.
     void(JoinGroup),                   // Join the communication group of the ranks.
     void(SchedulerOutput),             // Run a step; ModelRunnerOutput or StepFailed goes to the sender.
     void(GrammarOutput)>;              // Sample a structured step; ModelRunnerOutput or StepFailed goes to the sender.
 
-/// The part of a Worker that an Executor uses: a Worker itself, or a proxy for those of a host
-/// behind their rings.
-using StepRunnerActor = ActorOf<
-    void(JoinGroup),                   // Join the communication group of the ranks.
-    void(SchedulerOutput),             // Run a step; every rank answers the sender.
-    void(GrammarOutput)>;              // Sample a structured step; every rank answers the sender.
-
 /// The recipient of a Worker's results: its Executor, or the proxy at the end of the rings.
 using StepSinkActor = ActorOf<
+    void(WorkerRpcReply),              // What a method has returned.
+    void(LoadProgress),                // A worker is still loading.
     void(ModelRunnerOutput),           // A worker's result.
     void(StepFailed)>;                 // A worker's failure.
 
 /// The group of workers of one engine.
 using ExecutorActor = ActorOf<
+    CollectiveRpcReply(CollectiveRpc),  // Run a method on every worker; LoadProgress goes to the sender meanwhile.
+    void(WorkerRpcReply),              // What a method has returned on a worker.
+    void(LoadProgress),                // A worker is still loading.
+    void(RpcDeadline),                 // To itself: fail the call unless all workers have replied.
     void(SchedulerOutput),             // Run a step on every worker; the result goes to the sender.
     void(GrammarOutput),               // What every worker needs to sample a structured step.
     void(ModelRunnerOutput),           // A worker's result.

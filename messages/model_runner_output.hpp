@@ -47,7 +47,8 @@ struct KVConnectorOutput {
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
                invalid_block_ids)
 
-/// With several ranks, the output rank fills all fields, the others only step and rank.
+/// With several ranks, the output rank fills all fields; of the others' the Executor uses step,
+/// rank, request_errors and kv_connector.
 struct ModelRunnerOutput {
   std::uint64_t step = 0;
   std::vector<RequestId> ids;  ///< the step's batch

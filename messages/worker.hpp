@@ -2,8 +2,10 @@
 // Messages of Supervisor and Executor to a Worker, other than steps.
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "messages/cache.hpp"
@@ -85,13 +87,35 @@ TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, packed_weights_dir, kv
                device, cpu_isa, threads, numa_bind, block_size, max_model_len, max_num_seqs,
                max_num_batched_tokens, parallel, speculative)
 
+/// Where a rank runs.
+struct RankPlacement {
+  std::string device;  ///< as its node names it; empty: as WorkerOptions does
+  std::int32_t rank_on_host = 0;
+  std::int32_t ranks_on_host = 1;
+  bool operator==(const RankPlacement&) const = default;
+};
+TROUPE_MESSAGE(RankPlacement, device, rank_on_host, ranks_on_host)
+
+/// Load the weights; returns ModelLoaded. Each rank completes the options by its own placement.
 struct LoadModel {
   WorkerOptions options;
+  std::vector<RankPlacement> ranks;
+
+  [[nodiscard]] WorkerOptions options_of(std::int32_t rank) const {
+    WorkerOptions own = options;
+    own.parallel.rank = rank;
+    const auto index = static_cast<std::size_t>(rank);
+    if (index >= ranks.size()) return own;
+    if (!ranks[index].device.empty()) own.device = ranks[index].device;
+    own.parallel.rank_on_host = ranks[index].rank_on_host;
+    own.parallel.ranks_on_host = ranks[index].ranks_on_host;
+    return own;
+  }
   bool operator==(const LoadModel&) const = default;
 };
-TROUPE_MESSAGE(LoadModel, options)
+TROUPE_MESSAGE(LoadModel, options, ranks)
 
-/// Worker -> Supervisor while it loads.
+/// Worker -> Executor -> Supervisor while it loads.
 struct LoadProgress {
   std::int32_t rank = 0;
   double fraction = 0;
@@ -100,7 +124,7 @@ struct LoadProgress {
 };
 TROUPE_MESSAGE(LoadProgress, rank, fraction, what)
 
-/// The reply to LoadModel.
+/// The result of LoadModel.
 struct ModelLoaded {
   std::int32_t rank = 0;
   std::string architecture;
@@ -115,7 +139,6 @@ struct ModelLoaded {
   std::vector<LayerCacheSpec> kv_cache_specs;  ///< of this rank's layers; merged: of all, in order
   std::int64_t weight_bytes = 0;
   std::int64_t available_bytes = 0;  ///< of the device, for the KV cache
-  std::optional<Error> error;
 
   /// Pre: merged, so that layer i is the i-th.
   [[nodiscard]] std::vector<KVCacheSpec> layer_specs() const {
@@ -126,16 +149,71 @@ struct ModelLoaded {
   bool operator==(const ModelLoaded&) const = default;
 };
 TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, device, cpu_isa, max_model_len, vocab_size,
-               canonical_shards, kv_cache_specs, weight_bytes, available_bytes, error)
+               canonical_shards, kv_cache_specs, weight_bytes, available_bytes)
 
-/// Supervisor -> Worker: allocate the KV cache and serve this incarnation of the engine; state of
-/// earlier ones is discarded. Answered with Status.
+/// Allocate the KV cache and serve this incarnation of the engine; state of earlier ones is
+/// discarded.
 struct InitializeKVCache {
   KVCacheConfig config;
   std::uint32_t incarnation = 0;
   bool operator==(const InitializeKVCache&) const = default;
 };
 TROUPE_MESSAGE(InitializeKVCache, config, incarnation)
+
+/// Run steps that nobody asked for, so that the first request finds weights and buffers in memory.
+struct WarmUp {
+  bool operator==(const WarmUp&) const = default;
+};
+TROUPE_MESSAGE(WarmUp)
+
+/// What is asked of all workers of an engine at once, other than steps.
+using WorkerMethod = std::variant<LoadModel, InitializeKVCache, WarmUp>;
+[[nodiscard]] inline const char* name_of(const WorkerMethod& method) noexcept {
+  constexpr const char* kNames[] = {"load_model", "initialize_kv_cache", "warm_up"};
+  static_assert(std::size(kNames) == std::variant_size_v<WorkerMethod>);
+  return kNames[method.index()];
+}
+/// What a method returns; most of them nothing.
+using WorkerResult = std::variant<std::monostate, ModelLoaded>;
+
+/// -> Executor: run a method on every worker. Answered with CollectiveRpcReply.
+struct CollectiveRpc {
+  WorkerMethod method;
+  double timeout_s = 0;
+  bool operator==(const CollectiveRpc&) const = default;
+};
+TROUPE_MESSAGE(CollectiveRpc, method, timeout_s)
+
+struct CollectiveRpcReply {
+  std::vector<WorkerResult> results;  ///< by rank; empty if there is an error
+  std::optional<Error> error;  ///< names the rank that failed first, or those that did not reply
+  bool operator==(const CollectiveRpcReply&) const = default;
+};
+TROUPE_MESSAGE(CollectiveRpcReply, results, error)
+
+/// Executor -> Worker. Answered with WorkerRpcReply, to the sender.
+struct WorkerRpc {
+  std::uint64_t call = 0;  ///< counts those of the Executor
+  WorkerMethod method;
+  bool operator==(const WorkerRpc&) const = default;
+};
+TROUPE_MESSAGE(WorkerRpc, call, method)
+
+struct WorkerRpcReply {
+  std::uint64_t call = 0;
+  std::int32_t rank = 0;
+  WorkerResult result;
+  std::optional<Error> error;
+  bool operator==(const WorkerRpcReply&) const = default;
+};
+TROUPE_MESSAGE(WorkerRpcReply, call, rank, result, error)
+
+/// The Executor to itself: the deadline of a call has passed.
+struct RpcDeadline {
+  std::uint64_t call = 0;
+  bool operator==(const RpcDeadline&) const = default;
+};
+TROUPE_MESSAGE(RpcDeadline, call)
 
 /// Success, or the error.
 struct Status {
@@ -144,9 +222,9 @@ struct Status {
 };
 TROUPE_MESSAGE(Status, error)
 
-/// Executor -> Worker, only with several ranks: join the group of ranks. Sent before the first step
-/// and after each failed one, since a failure ends the group. `generation` counts these within an
-/// incarnation.
+/// Executor -> Worker, only with several ranks: join the group of ranks. Sent when all have their
+/// KV cache and after each failed step, since a failure ends the group. `generation` counts these
+/// within an incarnation.
 struct JoinGroup {
   std::uint32_t generation = 0;
   bool operator==(const JoinGroup&) const = default;

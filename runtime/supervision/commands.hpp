@@ -48,18 +48,20 @@ struct AskWorker {
   std::uint32_t incarnation = 0;
   SpawnWorker question;
 };
-/// Answered with model_loaded.
+/// Load the model on all workers. Answered with workers_replied.
 struct AskLoad {
-  ActorId worker = kNobody;
+  ActorId executor = kNobody;
   std::uint32_t group = 0;
-  std::string device;  ///< that the worker's node names; empty: none
-  ParallelConfig parallel;
+  std::uint32_t incarnation = 0;
+  ParallelConfig parallel;  ///< but for what depends on the rank
+  std::vector<RankPlacement> ranks;
 };
-/// Answered with cache_taken.
-struct AskCache {
-  ActorId worker = kNobody;
+/// Another method of all workers. Answered with workers_replied.
+struct AskWorkers {
+  ActorId executor = kNobody;
   std::uint32_t group = 0;
-  InitializeKVCache question;
+  std::uint32_t incarnation = 0;
+  WorkerMethod method;
 };
 /// Answered with role_spawned.
 struct AskRole {
@@ -130,7 +132,7 @@ struct Quit {
 };
 
 using Command = std::variant<StartProcess, KillProcess, BeatHeart, SendLeave, AskPrepare, AskWorker,
-                             AskLoad, AskCache, AskRole, AskListen, SendEngine, SendLoss,
+                             AskLoad, AskWorkers, AskRole, AskListen, SendEngine, SendLoss,
                              SendHealth, SendRecord, SendRouter, WatchActor, EndActor, ConfirmLater,
                              AnswerStart, AnnounceRouter, AnnounceFailure, Quit>;
 

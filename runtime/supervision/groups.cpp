@@ -50,30 +50,40 @@ void Supervision::prepare_nodes(std::size_t group) {
 
 /// Says which of the workers on its host this one is, those of all groups in order, and how many
 /// they are.
-void Supervision::count_workers_beside(const WorkerSlot& worker, ParallelConfig& parallel) const {
-  parallel.ranks_on_host = 0;
+RankPlacement Supervision::placement_of(const WorkerSlot& worker) const {
+  RankPlacement place{.device = nodes_[worker.node].config.device, .ranks_on_host = 0};
   for (const GroupSlot& group : groups_) {
     for (const WorkerSlot& other : group.workers) {
-      if (&other == &worker) parallel.rank_on_host = parallel.ranks_on_host;
-      if (nodes_[other.node].config.host == nodes_[worker.node].config.host)
-        ++parallel.ranks_on_host;
+      if (&other == &worker) place.rank_on_host = place.ranks_on_host;
+      if (nodes_[other.node].config.host == nodes_[worker.node].config.host) ++place.ranks_on_host;
     }
   }
+  return place;
 }
 
-void Supervision::load_model(std::size_t group, std::size_t rank) {
-  const GroupSlot& slot = groups_[group];
+void Supervision::load_model(std::size_t group) {
+  GroupSlot& slot = groups_[group];
+  slot.workers_asked = true;
   ParallelConfig parallel = config_.parallel;
-  parallel.rank = static_cast<std::int32_t>(rank);
-  count_workers_beside(slot.workers[rank], parallel);
   parallel.rendezvous = slot.rendezvous;
   parallel.secret = slot.secret;
   parallel.incarnation = slot.incarnation;
-  const WorkerSlot& worker = slot.workers[rank];
-  command(AskLoad{.worker = worker.worker,
+  std::vector<RankPlacement> ranks;
+  for (const WorkerSlot& worker : slot.workers) ranks.push_back(placement_of(worker));
+  command(AskLoad{.executor = slot.first_of(Role::kExecutor),
                   .group = static_cast<std::uint32_t>(group),
-                  .device = nodes_[worker.node].config.device,
-                  .parallel = std::move(parallel)});
+                  .incarnation = slot.incarnation,
+                  .parallel = std::move(parallel),
+                  .ranks = std::move(ranks)});
+}
+
+void Supervision::ask_workers(std::size_t group, WorkerMethod method) {
+  GroupSlot& slot = groups_[group];
+  slot.workers_asked = true;
+  command(AskWorkers{.executor = slot.first_of(Role::kExecutor),
+                     .group = static_cast<std::uint32_t>(group),
+                     .incarnation = slot.incarnation,
+                     .method = std::move(method)});
 }
 
 void Supervision::spawn_workers(std::size_t group) {
@@ -98,16 +108,31 @@ void Supervision::worker_spawned(double now, std::uint32_t incarnation, const Sp
   worker.spawning = false;
   worker.worker = spawned.actors.front();
   watch("worker", worker.worker, worker.node, what.group);
-  load_model(what.group, static_cast<std::size_t>(what.rank));
+  advance_group(what.group);
 }
 
-void Supervision::model_loaded(double now, std::uint32_t group, std::uint32_t incarnation,
-                               std::int32_t rank, ModelLoaded model) {
+void Supervision::workers_replied(double now, std::uint32_t group, std::uint32_t incarnation,
+                                  CollectiveRpcReply reply) {
   GroupSlot& slot = groups_[group];
   if (slot.incarnation != incarnation || stopping_) return;
-  if (model.error) return fail_group(now, group, *model.error);
-  slot.workers[static_cast<std::size_t>(rank)].loaded = std::move(model);
-  advance_group(now, group);
+  if (reply.error) return fail_group(now, group, std::move(*reply.error));
+  slot.workers_asked = false;
+  if (!slot.workers.front().loaded) {
+    CHECK(reply.results.size() == slot.workers.size(), reply.results.size(), slot.workers.size());
+    for (std::size_t rank = 0; rank < slot.workers.size(); ++rank) {
+      slot.workers[rank].loaded = std::get<ModelLoaded>(std::move(reply.results[rank]));
+      slot.workers[rank].fraction = 1;
+    }
+    if (auto settled = settle_model(slot); !settled.ok()) {
+      for (WorkerSlot& worker : slot.workers) worker.loaded.reset();
+      return fail_group(now, group, settled.error());
+    }
+  } else if (!slot.have_caches) {
+    slot.have_caches = true;
+  } else {
+    slot.are_warm = true;
+  }
+  advance_group(group);
 }
 
 /// All workers agree on what they have loaded; the first time that settles the cache.
@@ -120,24 +145,15 @@ Result<void> Supervision::settle_model(GroupSlot& group) const {
   return {};
 }
 
-void Supervision::initialize_caches(double now, std::size_t group) {
-  GroupSlot& slot = groups_[group];
-  slot.caches_asked = true;
-  if (auto settled = settle_model(slot); !settled.ok())
-    return fail_group(now, group, settled.error());
-  for (const WorkerSlot& worker : slot.workers) {
-    command(AskCache{worker.worker, static_cast<std::uint32_t>(group),
-                     InitializeKVCache{slot.cache, slot.incarnation}});
-  }
-}
-
-void Supervision::cache_taken(double now, std::uint32_t group, std::uint32_t incarnation,
-                              const Status& status) {
-  GroupSlot& slot = groups_[group];
-  if (slot.incarnation != incarnation || stopping_) return;
-  if (status.error) return fail_group(now, group, *status.error);
-  ++slot.num_caches;
-  advance_group(now, group);
+bool Supervision::advance_workers(std::size_t group) {
+  const GroupSlot& slot = groups_[group];
+  if (slot.workers_asked) return false;
+  if (!slot.workers.front().loaded) return load_model(group), false;
+  if (!all_nodes(group, &NodeSlot::has_tokenizer)) return false;
+  if (!slot.have_caches)
+    return ask_workers(group, InitializeKVCache{slot.cache, slot.incarnation}), false;
+  if (!slot.are_warm) return ask_workers(group, WarmUp{}), false;
+  return true;
 }
 
 /// The workers that share a host with the Executor, but not its process.
@@ -209,7 +225,7 @@ void Supervision::role_spawned(double now, const SpawnRole& what, const SpawnedA
   if (spawned.error) return fail_group(now, what.group, *spawned.error);
   slot.role_asked = false;
   watch_role(what.group, what.role, spawned.actors);
-  advance_group(now, what.group);
+  advance_group(what.group);
 }
 
 void Supervision::watch_role(std::size_t group, Role role, std::vector<ActorId> actors) {
@@ -227,13 +243,14 @@ void Supervision::end_workers(GroupSlot& slot) {
     if (worker.worker != kNobody) end_quietly(worker.worker);
     worker = {.node = worker.node};
   }
+  slot.are_warm = false;
 }
 
 /// Ends all actors but the workers; answers to them mean nothing any more.
 void Supervision::end_actors(GroupSlot& slot) {
   ++slot.incarnation;
-  slot.caches_asked = false;
-  slot.num_caches = slot.num_spawned = 0;
+  slot.workers_asked = slot.have_caches = false;
+  slot.num_spawned = 0;
   slot.role_asked = false;
   for (std::vector<ActorId>& actors : slot.actors) {
     for (const ActorId actor : actors) end_quietly(actor);
@@ -262,7 +279,7 @@ bool Supervision::is_last(std::size_t group) const {
   return true;
 }
 
-void Supervision::advance_group(double now, std::size_t group) {
+void Supervision::advance_group(std::size_t group) {
   GroupSlot& slot = groups_[group];
   if (stopping_ || slot.state != GroupState::kStarting || slot.waits) return;
   if (!all_nodes(group, &NodeSlot::connected)) return;
@@ -274,13 +291,12 @@ void Supervision::advance_group(double now, std::size_t group) {
   if (!all_nodes(group, &NodeSlot::prepared)) return prepare_nodes(group);
   spawn_workers(group);  // they load while the tokenizer is read
   prepare_nodes(group);
-  if (!all_nodes(group, &NodeSlot::has_tokenizer) ||
-      !std::all_of(slot.workers.begin(), slot.workers.end(),
-                   [](const WorkerSlot& worker) { return worker.loaded.has_value(); }))
+  if (std::any_of(slot.workers.begin(), slot.workers.end(),
+                  [](const WorkerSlot& worker) { return worker.worker == kNobody; }))
     return;
-  if (!slot.caches_asked) return initialize_caches(now, group);
-  if (slot.num_caches < slot.workers.size()) return;
   if (slot.role_asked) return;
+  // The workers are asked through the Executor, the first of the roles.
+  if (slot.num_spawned > 0 && !advance_workers(group)) return;
   if (slot.num_spawned < kSpawnOrder.size()) {
     const Role next = kSpawnOrder[slot.num_spawned];
     // Its node is to see when the RequestRouter's cannot be reached.
@@ -396,8 +412,7 @@ void Supervision::adopt_group(std::size_t group) {
     worker.loaded = record->loaded[rank];
     watch("worker", worker.worker, worker.node, group);
   }
-  slot.caches_asked = true;
-  slot.num_caches = slot.workers.size();
+  slot.have_caches = slot.are_warm = true;
   for (const Role role : kSpawnOrder) watch_role(group, role, find_running(group, *record, role));
   slot.state = GroupState::kServing;
   log_info("engine adopted", kv("group", group), kv("incarnation", slot.incarnation));
@@ -444,7 +459,7 @@ void Supervision::recover_group(double now, std::size_t group, const std::string
       slot.workers.begin(), slot.workers.end(),
       [](const WorkerSlot& worker) { return worker.worker == kNobody || !worker.loaded; });
   if (worker_lost) end_workers(slot);
-  advance_group(now, group);
+  advance_group(group);
 }
 
 void Supervision::recover_node(double now, std::size_t index, const std::string& reason,

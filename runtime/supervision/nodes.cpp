@@ -107,7 +107,7 @@ void Supervision::node_prepared(double now, std::size_t node, std::uint64_t visi
   if (status.error) return recover_node(now, node, status.error->message, LossCause::kOutside);
   (slot.prepared ? slot.has_tokenizer : slot.prepared) = true;
   for (const std::int32_t group : slot.config.groups)
-    advance_group(now, static_cast<std::size_t>(group));
+    advance_group(static_cast<std::size_t>(group));
   advance_front();
 }
 
@@ -221,7 +221,7 @@ void Supervision::node_connected(double now, ActorId node, const NodeConnected& 
     adopt_front(index);
     for (const std::int32_t group : slot.config.groups)
       admit_group(static_cast<std::size_t>(group));
-    for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(now, group);
+    for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(group);
     return advance_front();
   }
 }
@@ -293,7 +293,7 @@ void Supervision::check(double now) {
     if (is_missing(slot) && now - slot.started_at >= kRestartInterval_s) start_process(now, index);
   }
   for (std::size_t group = 0; group < groups_.size(); ++group) {
-    if (std::exchange(groups_[group].waits, false)) advance_group(now, group);
+    if (std::exchange(groups_[group].waits, false)) advance_group(group);
   }
   if (std::exchange(front_waits_, false)) advance_front();
 }

@@ -58,7 +58,7 @@ void Supervision::start(double now) {
     if (is_missing(nodes_[index])) start_process(now, index);
   }
   advance_front();
-  for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(now, group);
+  for (std::size_t group = 0; group < groups_.size(); ++group) advance_group(group);
 }
 
 void Supervision::refuse_start(double now, Error error) {
@@ -157,15 +157,16 @@ std::string Supervision::rendezvous_name(std::size_t group) const {
   return "tcp:" + first + ":" + std::to_string(config_.supervisor_port + 1 + group);
 }
 
-double Supervision::load_progress(ActorId worker, double fraction) {
+double Supervision::load_progress(ActorId executor, std::int32_t rank, double fraction) {
   const double own = fraction >= 0 ? std::min(fraction, 1.0) : 0;  // not NaN
   double all = 1;
   for (GroupSlot& group : groups_) {
     if (group.state == GroupState::kAbsent) continue;
-    for (WorkerSlot& slot : group.workers) {
-      if (slot.worker != kNobody && slot.worker == worker) slot.fraction = own;
-      all = std::min(all, slot.fraction);
-    }
+    const auto& executors = group.actors_of(Role::kExecutor);
+    const bool is_its = !executors.empty() && executors.front() == executor;
+    if (is_its && rank >= 0 && rank < std::ssize(group.workers))
+      group.workers[static_cast<std::size_t>(rank)].fraction = own;
+    for (const WorkerSlot& slot : group.workers) all = std::min(all, slot.fraction);
   }
   return all;
 }

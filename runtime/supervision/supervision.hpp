@@ -102,18 +102,18 @@ class Supervision {
 
   void worker_spawned(double now, std::uint32_t incarnation, const SpawnWorker& what,
                       const SpawnedActors& spawned);
-  void model_loaded(double now, std::uint32_t group, std::uint32_t incarnation, std::int32_t rank,
-                    ModelLoaded model);
-  void cache_taken(double now, std::uint32_t group, std::uint32_t incarnation,
-                   const Status& status);
+  /// What was last asked of all workers of the group.
+  void workers_replied(double now, std::uint32_t group, std::uint32_t incarnation,
+                       CollectiveRpcReply reply);
   void role_spawned(double now, const SpawnRole& what, const SpawnedActors& spawned);
   void confirm_loss(double now, const ConfirmLoss& loss);
   /// A Supervisor before this one has begun to end this engine, but did not live to do it.
   void engine_refused(double now, const EngineRefused& refused);
   /// For good; it begins anew when its nodes join anew. Errors: it is the last one, or not there.
   [[nodiscard]] Result<void> end_group(double now, std::size_t group);
-  /// The share of the weights that all workers have loaded, of which one has told its own.
-  [[nodiscard]] double load_progress(ActorId worker, double fraction);
+  /// The share of the weights that all workers have loaded, of which one has told its own by its
+  /// Executor.
+  [[nodiscard]] double load_progress(ActorId executor, std::int32_t rank, double fraction);
 
   // ---- RequestRouter and Frontend
 
@@ -179,8 +179,9 @@ class Supervision {
     std::string secret;
     ModelLoaded model;
     KVCacheConfig cache;
-    bool caches_asked = false;
-    std::size_t num_caches = 0;   ///< workers that have taken their memory
+    bool workers_asked = false;   ///< all workers are at a method, the next in order
+    bool have_caches = false;     ///< of this incarnation
+    bool are_warm = false;        ///< the workers, since they have been loaded
     std::size_t num_spawned = 0;  ///< roles, in their order
     bool role_asked = false;      ///< the next one is being spawned
     std::array<std::vector<ActorId>, kNumRoles> actors;
@@ -269,7 +270,7 @@ class Supervision {
   // ---- groups.cpp
 
   /// Does what can be done next for a group. Called whenever something has been achieved.
-  void advance_group(double now, std::size_t group);
+  void advance_group(std::size_t group);
   /// Something of the group is gone. What lives of it ends, but workers that have lost no rank of
   /// their group; then it is brought up anew.
   void recover_group(double now, std::size_t group, const std::string& reason, LossCause cause);
@@ -292,17 +293,19 @@ class Supervision {
   /// The nodes of a group that serves keep what the next Supervisor needs.
   void send_records(std::size_t group);
   void prepare_nodes(std::size_t group);
-  void load_model(std::size_t group, std::size_t rank);
+  /// Asks all workers for what comes next. True: they are ready for steps.
+  [[nodiscard]] bool advance_workers(std::size_t group);
+  void load_model(std::size_t group);
+  void ask_workers(std::size_t group, WorkerMethod method);
   void spawn_workers(std::size_t group);
   [[nodiscard]] Result<void> settle_model(GroupSlot& group) const;
-  void initialize_caches(double now, std::size_t group);
   void spawn_role(std::size_t group, Role role);
   /// The next of the group's roles is there.
   void watch_role(std::size_t group, Role role, std::vector<ActorId> actors);
   void end_workers(GroupSlot& slot);
   void end_actors(GroupSlot& slot);
   void leave_out(double now, std::size_t group, const std::string& reason, LossCause cause);
-  void count_workers_beside(const WorkerSlot& worker, ParallelConfig& parallel) const;
+  [[nodiscard]] RankPlacement placement_of(const WorkerSlot& worker) const;
   [[nodiscard]] bool is_last(std::size_t group) const;
   [[nodiscard]] bool all_nodes(std::size_t group, bool NodeSlot::*flag) const;
   [[nodiscard]] std::size_t node_index(std::size_t group, Role role) const;

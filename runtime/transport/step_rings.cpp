@@ -118,6 +118,9 @@ Result<void> StepRings::send(const SchedulerOutput& step, Deadline deadline) {
 Result<void> StepRings::send(const GrammarOutput& grammar, Deadline deadline) {
   return send_to_all(grammar, deadline);
 }
+Result<void> StepRings::send(const WorkerRpc& rpc, Deadline deadline) {
+  return send_to_all(rpc, deadline);
+}
 
 Result<std::optional<WorkerAnswer>> StepRings::receive(std::size_t i, Deadline deadline) {
   auto answer = receive_as<WorkerAnswer>(*readers_[i], incarnation_, deadline);
@@ -164,6 +167,14 @@ Result<void> WorkerStepRings::send(const ModelRunnerOutput& output, Deadline dea
 }
 Result<void> WorkerStepRings::send(const StepFailed& failure, Deadline deadline) {
   return send_as<WorkerAnswer>(*writer_, incarnation_, failure, deadline);
+}
+
+Result<void> WorkerStepRings::send(const LoadProgress& progress, Deadline deadline) {
+  return send_as<WorkerAnswer>(*writer_, incarnation_, progress, deadline);
+}
+
+Result<void> WorkerStepRings::send(const WorkerRpcReply& reply, Deadline deadline) {
+  return send_as<WorkerAnswer>(*writer_, incarnation_, reply, deadline);
 }
 
 void WorkerStepRings::close() noexcept {

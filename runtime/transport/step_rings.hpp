@@ -23,8 +23,8 @@
 
 namespace troupe {
 
-using WorkerCall = std::variant<JoinGroup, SchedulerOutput, GrammarOutput>;
-using WorkerAnswer = std::variant<ModelRunnerOutput, StepFailed>;
+using WorkerCall = std::variant<JoinGroup, SchedulerOutput, GrammarOutput, WorkerRpc>;
+using WorkerAnswer = std::variant<ModelRunnerOutput, StepFailed, LoadProgress, WorkerRpcReply>;
 
 struct StepRingsOptions {
   std::vector<std::int32_t> ranks;  ///< of the workers on this host
@@ -52,6 +52,7 @@ class StepRings {
   [[nodiscard]] Result<void> send(const JoinGroup& join, Deadline deadline);
   [[nodiscard]] Result<void> send(const SchedulerOutput& step, Deadline deadline);
   [[nodiscard]] Result<void> send(const GrammarOutput& grammar, Deadline deadline);
+  [[nodiscard]] Result<void> send(const WorkerRpc& rpc, Deadline deadline);
   /// The next reply of worker i, with its rank; nullopt if none arrived before the deadline.
   /// Errors: kAborted (closed by either end), kUnavailable (its process has ended), kCorrupt; each
   /// names the rank.
@@ -91,6 +92,8 @@ class WorkerStepRings {
   /// Errors: those of RingWriter::commit.
   [[nodiscard]] Result<void> send(const ModelRunnerOutput& output, Deadline deadline);
   [[nodiscard]] Result<void> send(const StepFailed& failure, Deadline deadline);
+  [[nodiscard]] Result<void> send(const LoadProgress& progress, Deadline deadline);
+  [[nodiscard]] Result<void> send(const WorkerRpcReply& reply, Deadline deadline);
   void close() noexcept;
 
  private:

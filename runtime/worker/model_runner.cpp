@@ -1,6 +1,7 @@
 #include "runtime/worker/model_runner.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/base/log.hpp"
 #include "runtime/models/layers.hpp"
@@ -40,6 +41,11 @@ Result<void> check_kv_cache_dtype(const Device& device, const std::string& name,
                "kv_cache_dtype is " + name + ", but device " + std::string(device.name()) +
                    " supports float32, bfloat16 and float16; device cpu has those of 8 bits"};
 }
+
+/// No request of the Scheduler has this id.
+constexpr RequestId kWarmUpRequest{std::numeric_limits<std::uint64_t>::max()};
+/// A tile of the matrix units.
+constexpr std::int64_t kNumWarmUpTokens = 16;
 
 /// One error per request: the first.
 void add_error(RequestId id, const Error& error, ModelRunnerOutput& output) {
@@ -230,6 +236,53 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
     caches.erase(first_other, caches.end());
   }
   layer_caches_ = std::move(caches);
+  return {};
+}
+
+Result<void> ModelRunner::warm_up() {
+  auto extensions = std::exchange(extensions_, {});
+  auto layer_hooks = std::exchange(layer_hooks_, {});
+  Result<void> done = run_warm_up_steps();
+  extensions_ = std::move(extensions);
+  layer_hooks_ = std::move(layer_hooks);
+  return done;
+}
+
+Result<void> ModelRunner::run_warm_up_steps() {
+  CHECK(batch_.has_value());
+  const auto num_groups = static_cast<std::int32_t>(cache_config_.groups.size());
+  // Each group has blocks of its own, behind the null block.
+  const std::int32_t num_blocks = num_groups == 0 ? 0 : (cache_config_.num_blocks - 1) / num_groups;
+  std::int64_t num_tokens =
+      std::min({kNumWarmUpTokens, std::int64_t{options_.max_num_batched_tokens},
+                loaded_.model->max_model_len() - 1});
+  for (const KVCacheGroup& group : cache_config_.groups)
+    num_tokens = std::min(num_tokens, std::int64_t{num_blocks} * group.spec.block_size - 1);
+  if (num_tokens < 1) return {};
+
+  NewRequestData request{.id = kWarmUpRequest,
+                         .token_ids = std::vector<TokenId>(static_cast<std::size_t>(num_tokens)),
+                         .num_prompt_tokens = static_cast<std::int32_t>(num_tokens)};
+  request.params.temperature = 1;
+  BlockId block = kNullBlock;
+  for (const KVCacheGroup& group : cache_config_.groups) {
+    std::vector<BlockId>& blocks = request.block_ids.emplace_back();
+    while (std::ssize(blocks) * group.spec.block_size <= num_tokens) blocks.push_back(++block);
+  }
+  SchedulerOutput prefill{.step = 1};
+  prefill.new_requests.push_back(std::move(request));
+  prefill.scheduled_ids = {kWarmUpRequest};
+  prefill.num_scheduled_tokens = {static_cast<std::int32_t>(num_tokens)};
+  prefill.total_num_scheduled_tokens = static_cast<std::int32_t>(num_tokens);
+  RETURN_IF_ERROR(execute(prefill));
+  SchedulerOutput decode{.step = 2};
+  decode.cached_requests.ids = {kWarmUpRequest};
+  decode.cached_requests.num_computed_tokens = {static_cast<std::int32_t>(num_tokens)};
+  decode.scheduled_ids = {kWarmUpRequest};
+  decode.num_scheduled_tokens = {1};
+  decode.total_num_scheduled_tokens = 1;
+  RETURN_IF_ERROR(execute(decode));
+  RETURN_IF_ERROR(execute({.step = 3, .finished_ids = {kWarmUpRequest}}));
   return {};
 }
 

@@ -57,6 +57,11 @@ class ModelRunner {
   /// pages). Pre: every attention layer is in one group, with the spec it asked for.
   Result<void> initialize_kv_cache(const KVCacheConfig& config);
 
+  /// Runs a short request that nobody sent, prefill and decode, as all ranks do at once: weights
+  /// and buffers are in memory then. The extensions do not see it. What it leaves in the cache
+  /// counts for nothing. Errors: those of execute(). Pre: there is a cache, and the ranks have met.
+  Result<void> warm_up();
+
   /// Meets the other ranks, where there are any; what was left of an earlier meeting is given up.
   /// Errors: kUnavailable naming who did not come in time.
   Result<void> join_group(const JoinGroup& join);
@@ -99,6 +104,7 @@ class ModelRunner {
  private:
   [[nodiscard]] bool is_output_rank() const noexcept;
   Result<void> compute(const SchedulerOutput& step);
+  Result<void> run_warm_up_steps();
   Result<ModelRunnerOutput> sample(const GrammarOutput& grammar);
   /// Takes what the output rank sampled in the steps before, as far as this step touches it.
   void take_samples(const SchedulerOutput& step);

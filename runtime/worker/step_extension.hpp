@@ -22,7 +22,9 @@ class StepExtension : public LayerHook {
   virtual Result<void> before_forward(const SchedulerOutput& step) = 0;
   /// Called after the last layer; not in a step without tokens. Errors fail the step.
   virtual Result<void> after_forward() = 0;
-  /// Called in every step that has not failed: adds the extension's results for the Scheduler.
+  /// Called in every step that has not failed: adds the extension's results for the Scheduler. Of
+  /// all ranks count kv_connector, which is aggregated (KVReports), and request_errors; of the
+  /// output rank all.
   virtual void report(ModelRunnerOutput& output) = 0;
   /// Whether before_layer and after_layer are called. Constant.
   [[nodiscard]] virtual bool has_layer_hooks() const noexcept { return true; }

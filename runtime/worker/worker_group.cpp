@@ -1,6 +1,9 @@
 #include "runtime/worker/worker_group.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -52,15 +55,45 @@ Result<ModelLoaded> join_loaded(std::span<const ModelLoaded> loaded) {
   return group;
 }
 
+void KVReports::add(const KVConnectorOutput& report) {
+  const auto count = [this](std::map<RequestId, std::int32_t>& counts, RequestId id) {
+    if (++counts[id] < num_ranks_) return false;
+    counts.erase(id);
+    return true;
+  };
+  for (const RequestId id : report.finished_sending)
+    if (count(sending_, id)) complete_.finished_sending.push_back(id);
+  failed_.insert(report.failed_recving.begin(), report.failed_recving.end());
+  for (const RequestId id : report.finished_recving) {
+    if (!count(receiving_, id)) continue;
+    complete_.finished_recving.push_back(id);
+    if (failed_.erase(id) > 0) complete_.failed_recving.push_back(id);
+  }
+  for (const BlockId block : report.invalid_block_ids) {
+    auto& blocks = complete_.invalid_block_ids;
+    if (std::ranges::find(blocks, block) == blocks.end()) blocks.push_back(block);
+  }
+}
+
 std::optional<ModelRunnerOutput> StepAnswers::add(ModelRunnerOutput answer) {
+  if (!answer.kv_connector.empty()) kv_reports_.add(answer.kv_connector);
   const auto found = open_.find(answer.step);
   if (found == open_.end()) return std::nullopt;
   Open& open = found->second;
   ++open.num_answers;
-  if (answer.rank == output_rank_) open.result = std::move(answer);
+  if (answer.rank == output_rank_)
+    open.result = std::move(answer);
+  else
+    std::ranges::move(answer.request_errors, std::back_inserter(open.request_errors));
   if (open.num_answers < num_ranks_) return std::nullopt;
   ModelRunnerOutput result = std::move(open.result);
+  for (auto& [id, error] : open.request_errors) {
+    const auto has_failed = [id = id](const auto& other) { return other.first == id; };
+    if (std::ranges::none_of(result.request_errors, has_failed))
+      result.request_errors.emplace_back(id, std::move(error));
+  }
   open_.erase(found);
+  result.kv_connector = kv_reports_.take();
   return result;
 }
 
@@ -68,6 +101,51 @@ bool StepAnswers::fail(std::uint64_t step) {
   if (!open_.contains(step)) return false;
   open_.clear();
   return true;
+}
+
+std::uint64_t CollectiveCalls::begin(std::string method) {
+  Open& open = open_[++last_call_];
+  open.method = std::move(method);
+  open.results.resize(static_cast<std::size_t>(num_ranks_));
+  return last_call_;
+}
+
+std::optional<CollectiveRpcReply> CollectiveCalls::add(WorkerRpcReply reply) {
+  const auto found = open_.find(reply.call);
+  if (found == open_.end() || reply.rank < 0 || reply.rank >= num_ranks_) return std::nullopt;
+  Open& open = found->second;
+  CollectiveRpcReply joined;
+  if (reply.error) {
+    joined.error = std::move(reply.error);
+    if (num_ranks_ > 1)
+      joined.error->message = open.method + ": worker of rank " + std::to_string(reply.rank) +
+                              ": " + joined.error->message;
+    open_.erase(found);
+    return joined;
+  }
+  std::optional<WorkerResult>& result = open.results[static_cast<std::size_t>(reply.rank)];
+  if (!result) ++open.num_replies;
+  result = std::move(reply.result);
+  if (open.num_replies < num_ranks_) return std::nullopt;
+  for (std::optional<WorkerResult>& one : open.results) joined.results.push_back(*std::move(one));
+  open_.erase(found);
+  return joined;
+}
+
+std::optional<CollectiveRpcReply> CollectiveCalls::expire(std::uint64_t call, double timeout_s) {
+  const auto found = open_.find(call);
+  if (found == open_.end()) return std::nullopt;
+  std::string ranks;
+  for (std::size_t rank = 0; rank < found->second.results.size(); ++rank) {
+    if (found->second.results[rank]) continue;
+    ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  std::array<char, 32> seconds{};
+  std::snprintf(seconds.data(), seconds.size(), "%g", timeout_s);
+  const std::string text = found->second.method + ": no reply within " + seconds.data() +
+                           " s from the workers of rank " + ranks;
+  open_.erase(found);
+  return CollectiveRpcReply{.results = {}, .error = Error{ErrorCode::kTimeout, text}};
 }
 
 }  // namespace troupe

@@ -1,10 +1,14 @@
 #pragma once
-// The workers of one engine as one: do they fit together, and what did a step give?
+// The workers of one engine as one: do they fit together, what did a step give, and what a call?
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "messages/model_runner_output.hpp"
 #include "messages/worker.hpp"
@@ -17,15 +21,38 @@ namespace troupe {
 /// ranks differ in, or a layer that none of them has.
 Result<ModelLoaded> join_loaded(std::span<const ModelLoaded> loaded);
 
+/// What the step extensions of all ranks report, as one. A transfer has finished when every rank
+/// has reported it, however many steps apart; what failed on any of them has failed, and blocks
+/// that are invalid on any of them are. As vLLM's KVOutputAggregator.
+class KVReports {
+ public:
+  explicit KVReports(std::int32_t num_ranks) : num_ranks_(num_ranks) {}
+
+  /// Of one rank; it reports each transfer once.
+  void add(const KVConnectorOutput& report);
+  /// What is complete and has not been taken.
+  [[nodiscard]] KVConnectorOutput take() { return std::exchange(complete_, {}); }
+
+ private:
+  std::int32_t num_ranks_;
+  std::map<RequestId, std::int32_t> sending_, receiving_;  // how many ranks have finished
+  std::set<RequestId> failed_;                             // of receiving_
+  KVConnectorOutput complete_;
+};
+
 /// Joins the answers of several ranks to one per step. The Executor owns it: every step is begun,
-/// then the answers come, those of different steps in any order. Nothing that is not open counts.
+/// then the answers come, those of different steps in any order. Of those that are of no open step,
+/// only the KV connector's reports count: they are of no step, and come once.
 class StepAnswers {
  public:
   explicit StepAnswers(const ParallelConfig& parallel)
-      : num_ranks_(parallel.world_size()), output_rank_(parallel.output_rank()) {}
+      : num_ranks_(parallel.world_size()),
+        output_rank_(parallel.output_rank()),
+        kv_reports_(num_ranks_) {}
 
   void begin(std::uint64_t step) { open_.emplace(step, Open{}); }
-  /// The output rank's result, once every rank has answered.
+  /// The output rank's result, once every rank has answered, with the reports of the KV connectors
+  /// of all ranks and with the errors of requests that other ranks have found.
   std::optional<ModelRunnerOutput> add(ModelRunnerOutput answer);
   /// True if the step was open. The steps with the workers build on each other, so that none of
   /// them is open afterwards.
@@ -35,9 +62,36 @@ class StepAnswers {
   struct Open {
     std::int32_t num_answers = 0;
     ModelRunnerOutput result;
+    std::vector<std::pair<RequestId, Error>> request_errors;  // of the other ranks
   };
   std::int32_t num_ranks_;
   std::int32_t output_rank_;
+  std::map<std::uint64_t, Open> open_;
+  KVReports kv_reports_;
+};
+
+/// Joins the replies of all ranks to a method that was called on each of them (CollectiveRpc). The
+/// Executor owns it. Replies to no open call do not count.
+class CollectiveCalls {
+ public:
+  explicit CollectiveCalls(std::int32_t num_ranks) : num_ranks_(num_ranks) {}
+
+  /// The number of a new call.
+  [[nodiscard]] std::uint64_t begin(std::string method);
+  /// The results in the order of ranks, once every rank has replied; or the first failure, with its
+  /// rank: the call is over then.
+  std::optional<CollectiveRpcReply> add(WorkerRpcReply reply);
+  /// The call is over: kTimeout naming the ranks that have not replied. None: it was before.
+  std::optional<CollectiveRpcReply> expire(std::uint64_t call, double timeout_s);
+
+ private:
+  struct Open {
+    std::string method;
+    std::vector<std::optional<WorkerResult>> results;  // by rank
+    std::int32_t num_replies = 0;
+  };
+  std::int32_t num_ranks_;
+  std::uint64_t last_call_ = 0;
   std::map<std::uint64_t, Open> open_;
 };
 

@@ -28,8 +28,10 @@ struct Setup {
 BOOST_AUTO_TEST_CASE(a_worker_computes_on_the_device_of_its_node_or_else_on_that_of_the_options) {
   Options options;
   options.engine.device = "cpu";
-  BOOST_TEST(worker_options(options, "", {}).device == "cpu");
-  BOOST_TEST(worker_options(options, "cuda", {}).device == "cuda");
+  const LoadModel load{worker_options(options, {}), {{}, {.device = "cuda"}}};
+  BOOST_TEST(load.options_of(0).device == "cpu");
+  BOOST_TEST(load.options_of(1).device == "cuda");
+  BOOST_TEST(load.options_of(1).parallel.rank == 1);
 }
 
 BOOST_AUTO_TEST_CASE(an_engine_that_could_answer_otherwise_has_another_name) {

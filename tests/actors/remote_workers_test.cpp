@@ -112,7 +112,7 @@ BOOST_FIXTURE_TEST_CASE(an_executor_runs_steps_on_workers_behind_rings, Fixture)
   const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
   const WorkerActor worker = spawn_fake_worker(other, log);
   const auto sink = spawn_remote_executor(other, rings->worker(0), worker).value();
-  const StepRunnerActor workers = spawn_remote_workers(engine, rings);
+  const WorkerActor workers = spawn_remote_workers(engine, rings);
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {workers})};
   for (std::uint64_t n = 1; n <= 200; ++n) asker.check_step(n);
   end(asker.executor), end(workers), end(sink), end(worker);
@@ -125,7 +125,7 @@ BOOST_FIXTURE_TEST_CASE(all_ranks_behind_one_ring_answer_a_step_together, Fixtur
   const WorkerActor second = spawn_fake_worker(other, second_log);
   const auto first_sink = spawn_remote_executor(other, rings->worker(0), first).value();
   const auto second_sink = spawn_remote_executor(other, rings->worker(1), second).value();
-  const StepRunnerActor workers = spawn_remote_workers(engine, rings);
+  const WorkerActor workers = spawn_remote_workers(engine, rings);
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {workers}, ranks(2))};
   for (std::uint64_t n = 1; n <= 200; ++n) asker.check_step(n);
   // Their answers are read, so that the logs are at rest.
@@ -140,9 +140,39 @@ BOOST_FIXTURE_TEST_CASE(a_worker_here_and_one_behind_a_ring_are_one_group, Fixtu
   const WorkerActor near = spawn_fake_worker(engine, log);
   const WorkerActor far = spawn_fake_worker(other, std::make_shared<FakeWorkerLog>());
   const auto sink = spawn_remote_executor(other, rings->worker(0), far).value();
-  const StepRunnerActor workers = spawn_remote_workers(engine, rings);
+  const WorkerActor workers = spawn_remote_workers(engine, rings);
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {near, workers}, ranks(2))};
   for (std::uint64_t n = 1; n <= 50; ++n) asker.check_step(n);
+  end(asker.executor), end(workers), end(near), end(sink), end(far);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_method_runs_on_a_worker_here_and_on_those_behind_a_ring, Fixture) {
+  const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {1}}).value();
+  const auto far_log = std::make_shared<FakeWorkerLog>();
+  far_log->rank = 1;
+  const WorkerActor near = spawn_fake_worker(engine, log);
+  const WorkerActor far = spawn_fake_worker(other, far_log);
+  const auto sink = spawn_remote_executor(other, rings->worker(0), far).value();
+  const WorkerActor workers = spawn_remote_workers(engine, rings);
+  Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {near, workers}, ranks(2))};
+  const auto call = [&] {
+    CollectiveRpcReply reply;
+    asker.self
+        ->request(asker.executor, kPatience,
+                  CollectiveRpc{LoadModel{.options = {.model = "m"}}, 60})
+        .receive([&](CollectiveRpcReply& answer) { reply = std::move(answer); },
+                 [&](const caf::error& error) { BOOST_ERROR(to_text(error, engine)); });
+    return reply;
+  };
+  const CollectiveRpcReply all = call();
+  BOOST_REQUIRE_EQUAL(all.results.size(), 2u);
+  for (std::int32_t rank = 0; rank < 2; ++rank) {
+    const auto& loaded = std::get<ModelLoaded>(all.results[static_cast<std::size_t>(rank)]);
+    BOOST_TEST(loaded.rank == rank);
+    BOOST_TEST(loaded.architecture == "m");
+  }
+  far_log->rpc_error = Error{ErrorCode::kIo, "no such file"};
+  BOOST_TEST(call().error->message == "load_model: worker of rank 1: no such file");
   end(asker.executor), end(workers), end(near), end(sink), end(far);
 }
 
@@ -151,7 +181,7 @@ BOOST_FIXTURE_TEST_CASE(the_end_of_a_worker_fails_open_steps_and_ends_both_sides
   const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
   const WorkerActor worker = spawn_fake_worker(other, log);
   const auto sink = spawn_remote_executor(other, rings->worker(0), worker).value();
-  const StepRunnerActor workers = spawn_remote_workers(engine, rings);
+  const WorkerActor workers = spawn_remote_workers(engine, rings);
   Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {workers})};
   asker.self->monitor(workers);
   asker.self->send(asker.executor, step_of(1));
@@ -174,7 +204,7 @@ BOOST_FIXTURE_TEST_CASE(a_worker_continues_under_a_new_incarnation, Fixture) {
     const auto sink = spawn_remote_executor(other, rings->worker(0), worker).value();
     caf::scoped_actor watcher{other};
     watcher->monitor(sink);
-    const StepRunnerActor workers = spawn_remote_workers(engine, rings);
+    const WorkerActor workers = spawn_remote_workers(engine, rings);
     Asker asker{caf::scoped_actor{engine}, spawn_executor(engine, {workers})};
     for (std::uint64_t n = 1; n <= 20; ++n) asker.check_step(n);
     end(asker.executor), end(workers);
@@ -247,7 +277,7 @@ BOOST_AUTO_TEST_CASE(a_killed_worker_process_ends_the_group_with_its_rank_and_a_
     Child second([&] { serve_steps(rings->worker(1)); });
     SystemConfig config;
     caf::actor_system system{config};
-    const StepRunnerActor workers = spawn_remote_workers(system, rings);
+    const WorkerActor workers = spawn_remote_workers(system, rings);
     Asker asker{caf::scoped_actor{system}, spawn_executor(system, {workers}, ranks(2))};
     asker.self->monitor(workers);
     for (std::uint64_t n = 1; n <= 50; ++n)
@@ -274,7 +304,7 @@ BOOST_AUTO_TEST_CASE(a_killed_engine_process_ends_the_workers_end_of_the_rings) 
     if (::write(pipe_ends[1], bytes.data(), bytes.size()) < 0) return;
     SystemConfig config;
     caf::actor_system system{config};
-    const StepRunnerActor workers = spawn_remote_workers(system, rings);
+    const WorkerActor workers = spawn_remote_workers(system, rings);
     const ExecutorActor executor = spawn_executor(system, {workers});
     caf::scoped_actor self{system};
     for (std::uint64_t n = 1;; ++n) {

@@ -25,22 +25,30 @@ struct Fixture {
   using Answer = std::variant<std::monostate, ModelRunnerOutput, StepFailed>;
 
   Fixture() {
-    ask(LoadModel{{.model = TROUPE_SOURCE_DIR "/tools/demo_model/model",
-                   .threads = 1,
-                   .max_model_len = 256,
-                   .max_num_seqs = 8,
-                   .max_num_batched_tokens = 64}},
-        model);
-    BOOST_REQUIRE(!model.error.has_value());
+    model = std::get<ModelLoaded>(
+        call(LoadModel{.options = {.model = TROUPE_SOURCE_DIR "/tools/demo_model/model",
+                                   .threads = 1,
+                                   .max_model_len = 256,
+                                   .max_num_seqs = 8,
+                                   .max_num_batched_tokens = 64}}));
     initialize(kIncarnation);
   }
   ~Fixture() { caf::anon_send_exit(worker, caf::exit_reason::user_shutdown); }
 
-  template <class Question, class Reply>
-  void ask(Question question, Reply& reply) {
-    self->request(worker, kPatience, std::move(question))
-        .receive([&](Reply& answer) { reply = std::move(answer); },
-                 [&](const caf::error& error) { BOOST_FAIL(to_text(error, system)); });
+  WorkerRpcReply reply_to(WorkerMethod method) {
+    self->send(worker, WorkerRpc{++num_calls, std::move(method)});
+    WorkerRpcReply reply;
+    bool got = false;
+    self->receive_while([&] { return !got; })(
+        [&](WorkerRpcReply& answer) { reply = std::move(answer), got = true; },
+        [](const LoadProgress&) {}, caf::after(kPatience) >> [&] { got = true; });
+    BOOST_TEST(reply.call == num_calls);
+    return reply;
+  }
+  WorkerResult call(WorkerMethod method) {
+    WorkerRpcReply reply = reply_to(std::move(method));
+    BOOST_REQUIRE_MESSAGE(!reply.error, (reply.error ? reply.error->message : ""));
+    return std::move(reply.result);
   }
   void initialize(std::uint32_t incarnation) {
     const KVCacheConfig cache =
@@ -48,9 +56,7 @@ struct Fixture {
                                                    .max_model_len = model.max_model_len,
                                                    .max_in_flight_tokens = 64})
             .value();
-    Status status;
-    ask(InitializeKVCache{cache, incarnation}, status);
-    BOOST_REQUIRE(!status.error.has_value());
+    call(InitializeKVCache{cache, incarnation});
     num_groups = cache.groups.size();
   }
   Answer next() {
@@ -103,7 +109,29 @@ struct Fixture {
   }
 
   std::size_t num_groups = 0;
+  std::uint64_t num_calls = 0;
 };
+
+BOOST_FIXTURE_TEST_CASE(a_worker_that_is_warm_gives_the_same_tokens, Fixture) {
+  self->send(worker, step_of(1, false));
+  const TokenId cold = token_of(1);
+  initialize(kIncarnation);
+  call(WarmUp{});
+  self->send(worker, step_of(1, false));
+  BOOST_TEST(token_of(1) == cold);
+  call(WarmUp{});  // between steps
+  self->send(worker, step_of(2, false));
+  BOOST_TEST(token_of(2) == cold);
+}
+
+BOOST_FIXTURE_TEST_CASE(a_method_that_fails_says_why_and_the_worker_goes_on, Fixture) {
+  const auto failed =
+      reply_to(LoadModel{.options = {.model = "/nowhere", .max_num_batched_tokens = 64}});
+  BOOST_REQUIRE(failed.error.has_value());
+  BOOST_TEST(failed.error->message.find("/nowhere") != std::string::npos, failed.error->message);
+  self->send(worker, step_of(1, false));
+  token_of(1);
+}
 
 BOOST_FIXTURE_TEST_CASE(a_structured_step_is_sampled_when_its_mask_comes_others_at_once, Fixture) {
   self->send(worker, step_of(1, false));

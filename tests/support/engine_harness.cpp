@@ -132,7 +132,7 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
   SchedulerPeers peers;
   const KVCacheManagerActor cache = keep(spawn_kv_cache_manager(system, settings));
   peers.kv_cache_manager = keep(system.spawn(counting_cache, cache, cache_log));
-  StepRunnerActor runner = worker;
+  WorkerActor runner = worker;
   if (options.through_rings) {
     const std::shared_ptr<StepRings> rings = StepRings::create({.ranks = {0}}).value();
     keep(spawn_remote_executor(system, rings->worker(0), worker).value());

@@ -121,8 +121,16 @@ WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerS
     answer(state(self).execute(step, grammar, log->kv_report, log->num_drafts));
   };
   return {
-      [](const LoadModel&) { return ModelLoaded{}; },
-      [](const InitializeKVCache&) { return Status{}; },
+      [self, log](const WorkerRpc& rpc) {
+        const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
+        WorkerRpcReply reply{.call = rpc.call, .rank = log->rank, .result = {}, .error = {}};
+        if (const auto* load = std::get_if<LoadModel>(&rpc.method)) {
+          send(self, executor, LoadProgress{log->rank, 0.5, "weights"});
+          reply.result = ModelLoaded{.rank = log->rank, .architecture = load->options.model};
+        }
+        if (log->rpc_error) reply.error = log->rpc_error;
+        send(self, executor, std::move(reply));
+      },
       [](const JoinGroup&) {},
       [self, log, answer, sample](const SchedulerOutput& step) {
         ++log->num_steps;

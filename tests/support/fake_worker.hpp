@@ -18,6 +18,8 @@ using StepAnswer = std::variant<ModelRunnerOutput, StepFailed>;
 /// Shared by a fake worker and its test; both run on the test's thread, or the test reads it at
 /// rest, all but num_taken.
 struct FakeWorkerLog {
+  std::int32_t rank = 0;                    ///< in its replies to methods
+  std::optional<Error> rpc_error;           ///< of every method
   std::atomic<std::uint64_t> num_taken{0};  ///< steps; notified
   std::uint64_t num_steps = 0;
   std::vector<GrammarOutput> grammars;                ///< in the order of arrival

@@ -83,6 +83,10 @@ inline ExecutorActor::behavior_type breaking_executor(
     return !executor.broken || !executor.plan.silent;
   };
   return {
+      [=](CollectiveRpc& rpc) { return self->delegate(next, std::move(rpc)); },
+      [](const WorkerRpcReply&) {},
+      [](const LoadProgress&) {},
+      [](const RpcDeadline&) {},
       [=](SchedulerOutput& step) {
         BreakingExecutorState& executor = state(self);
         executor.scheduler = caf::actor_cast<SchedulerActor>(self->current_sender());
@@ -117,8 +121,9 @@ class ReplaceableEngine {
                                        .max_num_seqs = kMaxNumSeqs,
                                        .max_num_batched_tokens = kMaxBatchedTokens};
     worker_ = spawn_worker(system_, 0);
-    model_ = answer_of<ModelLoaded>(worker_, LoadModel{worker_options});
-    BOOST_REQUIRE(!model_.error.has_value());
+    const ExecutorActor loader = spawn_executor(system_, {worker_});
+    model_ = std::get<ModelLoaded>(call_workers(loader, LoadModel{worker_options, {}}).at(0));
+    caf::anon_send_exit(loader, caf::exit_reason::kill);
     cache_ =
         make_kv_cache_config(model_.layer_specs(), {.available_bytes = 64 << 20,
                                                     .max_model_len = model_.max_model_len,
@@ -190,6 +195,12 @@ class ReplaceableEngine {
                  [](const caf::error&) { BOOST_FAIL("no answer"); });
     return result;
   }
+  std::vector<WorkerResult> call_workers(const ExecutorActor& executor, WorkerMethod method) {
+    auto reply = answer_of<CollectiveRpcReply>(executor,
+                                               CollectiveRpc{std::move(method), /*timeout_s=*/600});
+    BOOST_REQUIRE_MESSAGE(!reply.error, (reply.error ? reply.error->message : ""));
+    return std::move(reply.results);
+  }
   template <class Handle>
   Handle keep(Handle handle) {
     actors_.push_back(caf::actor_cast<caf::actor>(handle));
@@ -197,7 +208,8 @@ class ReplaceableEngine {
   }
 
   void spawn_actors(const BreakPlan& plan) {
-    BOOST_REQUIRE(!answer_of<Status>(worker_, InitializeKVCache{cache_}).error.has_value());
+    const ExecutorActor executor = keep(spawn_executor(system_, {worker_}));
+    call_workers(executor, InitializeKVCache{cache_});
     KVCacheSettings settings;
     settings.groups = cache_.groups;
     settings.num_blocks = cache_.num_blocks;
@@ -213,7 +225,6 @@ class ReplaceableEngine {
     peers.kv_cache_manager = keep(spawn_kv_cache_manager(system_, settings));
     peers.encoder_cache_manager =
         keep(spawn_encoder_cache_manager(system_, {.capacity = kMaxBatchedTokens}));
-    const ExecutorActor executor = keep(spawn_executor(system_, {worker_}));
     peers.executor = keep(system_.spawn(breaking_executor, executor, plan, &events_));
     output_processor_ = keep(spawn_output_processor(system_, tokenizer_));
     peers.output_processor = output_processor_;

@@ -477,15 +477,20 @@ class World {
     });
   }
   void carry_out(const AskLoad& what) {
-    BOOST_TEST(what.parallel.rank < what.parallel.world_size());
-    ask(what.worker, [=, this](const std::optional<Error>& error) {
-      core_->model_loaded(now_, what.group, static_cast<std::uint32_t>(what.parallel.incarnation),
-                          what.parallel.rank, ModelLoaded{.error = error});
-    });
+    BOOST_TEST(std::ssize(what.ranks) == what.parallel.world_size());
+    for (const RankPlacement& rank : what.ranks) BOOST_TEST(rank.rank_on_host < rank.ranks_on_host);
+    ask_workers(what.executor, what.group, what.incarnation,
+                std::vector<WorkerResult>(what.ranks.size(), ModelLoaded{}));
   }
-  void carry_out(const AskCache& what) {
-    ask(what.worker, [=, this](const std::optional<Error>& error) {
-      core_->cache_taken(now_, what.group, what.question.incarnation, Status{error});
+  void carry_out(const AskWorkers& what) {
+    ask_workers(what.executor, what.group, what.incarnation,
+                std::vector<WorkerResult>(static_cast<std::size_t>(topology_.size.num_workers)));
+  }
+  void ask_workers(ActorId executor, std::uint32_t group, std::uint32_t incarnation,
+                   const std::vector<WorkerResult>& results) {
+    ask(executor, [=, this](const std::optional<Error>& error) {
+      core_->workers_replied(now_, group, incarnation,
+                             {error ? std::vector<WorkerResult>() : results, error});
     });
   }
   void carry_out(const AskRole& what) {

@@ -86,6 +86,20 @@ BOOST_FIXTURE_TEST_CASE(what_the_grammars_allow_arrives_behind_its_step_at_every
   }
 }
 
+BOOST_FIXTURE_TEST_CASE(methods_arrive_at_every_worker_and_their_replies_with_the_rank, Fixture) {
+  const WorkerRpc rpc{9, LoadModel{.options = {.model = "m"}, .ranks = {{}, {.device = "cpu"}}}};
+  BOOST_REQUIRE(engine->send(rpc, patient()).ok());
+  BOOST_TEST((taken<WorkerRpc>(first->receive(patient())) == rpc));
+  BOOST_TEST((taken<WorkerRpc>(second->receive(patient())) == rpc));
+  BOOST_REQUIRE(second->send(LoadProgress{0, 0.25, "weights"}, patient()).ok());
+  BOOST_TEST(
+      (taken<LoadProgress>(engine->receive(1, patient())) == LoadProgress{3, 0.25, "weights"}));
+  WorkerRpcReply reply{.call = 9, .result = ModelLoaded{.architecture = "A"}, .error = {}};
+  BOOST_REQUIRE(first->send(reply, patient()).ok());
+  reply.rank = 2;
+  BOOST_TEST((taken<WorkerRpcReply>(engine->receive(0, patient())) == reply));
+}
+
 BOOST_FIXTURE_TEST_CASE(steps_wait_for_a_worker_that_opens_its_end_late, Fixture) {
   auto other = StepRings::create({.ranks = {0}}).value();
   BOOST_REQUIRE(other->send(step_of(1), patient()).ok());

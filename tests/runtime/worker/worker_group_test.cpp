@@ -61,6 +61,66 @@ BOOST_AUTO_TEST_CASE(the_first_failure_ends_every_open_step_and_later_answers_do
   BOOST_TEST(answers.add(answer(3, 3)).has_value());
 }
 
+BOOST_AUTO_TEST_CASE(a_transfer_has_finished_when_every_rank_has_reported_it) {
+  StepAnswers answers({.tensor_parallel_size = 2});
+  /// The step's result; the ranks' reports come with their answers, the output rank's last.
+  const auto run = [&](std::uint64_t step, const KVConnectorOutput& first,
+                       const KVConnectorOutput& second) {
+    answers.begin(step);
+    for (const std::int32_t rank : {1, 0}) {
+      ModelRunnerOutput output = answer(step, rank);
+      output.kv_connector = rank == 0 ? first : second;
+      if (auto result = answers.add(std::move(output))) return result->kv_connector;
+    }
+    BOOST_FAIL("the step has no result");
+    return KVConnectorOutput{};
+  };
+  const std::vector<RequestId> a = {RequestId{1}}, b = {RequestId{2}};
+  BOOST_TEST(run(1, {}, {.finished_sending = a, .finished_recving = a}).empty());
+  BOOST_TEST((run(2, {.finished_recving = b}, {.finished_recving = b, .failed_recving = b}) ==
+              KVConnectorOutput{.finished_recving = b, .failed_recving = b}));
+  BOOST_TEST(run(3, {}, {}).empty());
+  BOOST_TEST((run(4, {.finished_sending = a, .finished_recving = a}, {}) ==
+              KVConnectorOutput{.finished_sending = a, .finished_recving = a}));
+  // An id may come again.
+  BOOST_TEST(run(5, {.finished_sending = a}, {}).empty());
+  BOOST_TEST((run(6, {.invalid_block_ids = {4, 5}}, {.invalid_block_ids = {5, 6}}) ==
+              KVConnectorOutput{.invalid_block_ids = {5, 6, 4}}));
+}
+
+BOOST_AUTO_TEST_CASE(the_report_of_a_rank_whose_step_fails_on_another_one_is_kept) {
+  StepAnswers answers({.tensor_parallel_size = 2});
+  const auto sent = [](std::uint64_t step, std::int32_t rank) {
+    ModelRunnerOutput output = answer(step, rank);
+    output.kv_connector.finished_sending = {RequestId{1}};
+    return output;
+  };
+  answers.begin(1);
+  BOOST_TEST(answers.fail(1));
+  BOOST_TEST(!answers.add(sent(1, 1)).has_value());
+  answers.begin(2);
+  BOOST_TEST(!answers.add(answer(2, 1)).has_value());
+  const auto result = answers.add(sent(2, 0));
+  BOOST_REQUIRE(result.has_value());
+  BOOST_TEST((result->kv_connector.finished_sending == std::vector{RequestId{1}}));
+}
+
+BOOST_AUTO_TEST_CASE(errors_of_requests_come_from_all_ranks_one_for_each_request) {
+  StepAnswers answers({.tensor_parallel_size = 2});
+  answers.begin(1);
+  ModelRunnerOutput other = answer(1, 1);
+  other.request_errors = {{RequestId{1}, {ErrorCode::kIo, "lost"}},
+                          {RequestId{2}, {ErrorCode::kIo, "lost"}}};
+  BOOST_TEST(!answers.add(std::move(other)).has_value());
+  ModelRunnerOutput own = answer(1, 0);
+  own.request_errors = {{RequestId{1}, {ErrorCode::kInternal, "not finite"}}};
+  const auto result = answers.add(std::move(own));
+  BOOST_REQUIRE(result.has_value());
+  BOOST_REQUIRE_EQUAL(result->request_errors.size(), 2u);
+  BOOST_TEST(result->request_errors[0].second.message == "not finite");
+  BOOST_TEST((result->request_errors[1].first == RequestId{2}));
+}
+
 BOOST_AUTO_TEST_CASE(workers_that_do_not_fit_together_are_told_in_what) {
   ModelLoaded first{
       .architecture = "A", .cpu_isa = "avx512", .weight_bytes = 5, .available_bytes = 10};
