@@ -7,10 +7,14 @@
 
 namespace troupe {
 
-BlockTables::BlockTables(const std::vector<std::int32_t>& block_sizes) {
-  for (const std::int32_t block_size : block_sizes) {
-    CHECK(block_size > 0, block_size);
-    groups_.push_back({.block_size = block_size, .stride = 0, .blocks = {}, .num_blocks = {}});
+BlockTables::BlockTables(const std::vector<GroupBlockSizes>& groups) {
+  for (const auto& [block, kernel] : groups) {
+    CHECK(kernel > 0 && block > 0 && block % kernel == 0, block, kernel);
+    groups_.push_back({.block_size = kernel,
+                       .kernel_blocks_per_block = block / kernel,
+                       .stride = 0,
+                       .blocks = {},
+                       .num_blocks = {}});
   }
 }
 
@@ -35,10 +39,14 @@ std::int32_t BlockTables::add(const BlockTable& blocks) {
 void BlockTables::append(std::int32_t row, std::size_t group, std::span<const BlockId> blocks) {
   Group& table = groups_[group];
   std::size_t& num_blocks = table.num_blocks[static_cast<std::size_t>(row)];
-  widen(table, num_blocks + blocks.size());
+  const BlockId each = table.kernel_blocks_per_block;
+  const std::size_t num_new = blocks.size() * static_cast<std::size_t>(each);
+  widen(table, num_blocks + num_new);
   const std::size_t end = static_cast<std::size_t>(row) * table.stride + num_blocks;
-  std::ranges::copy(blocks, table.blocks.begin() + static_cast<std::ptrdiff_t>(end));
-  num_blocks += blocks.size();
+  auto next = table.blocks.begin() + static_cast<std::ptrdiff_t>(end);
+  for (const BlockId block : blocks)
+    for (BlockId i = 0; i < each; ++i) *next++ = block * each + i;
+  num_blocks += num_new;
 }
 
 void BlockTables::remove(std::int32_t row) {

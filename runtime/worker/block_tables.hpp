@@ -9,6 +9,16 @@
 
 namespace troupe {
 
+/// Of a KV-cache group, in tokens.
+struct GroupBlockSizes {
+  std::int32_t block = 0;   ///< the KVCacheManager's
+  std::int32_t kernel = 0;  ///< the kernels': divides `block`
+
+  GroupBlockSizes(std::int32_t size) : block(size), kernel(size) {}
+  GroupBlockSizes(std::int32_t block_size, std::int32_t kernel_size)
+      : block(block_size), kernel(kernel_size) {}
+};
+
 /// Owns, per KV-cache group, an array of rows: one row per request, with the blocks of its tokens
 /// in order. A row stays where it is from add() to remove(), and new blocks are appended to it, so
 /// that a step writes what is new in it and nothing else, however long the contexts are. A batch
@@ -16,10 +26,13 @@ namespace troupe {
 /// requests come, go, or sit out a step.
 ///
 /// Rows widen, and their number grows, by doubling. What a row does not use is the null block.
+///
+/// The blocks of the KVCacheManager may be larger than those of the kernels: block b of k kernel
+/// blocks is the kernels' blocks b * k to b * k + k - 1, one behind the other in its page. add()
+/// and append() take the manager's, everything else is about the kernels'.
 class BlockTables {
  public:
-  /// block_sizes: per KV-cache group, in tokens.
-  explicit BlockTables(const std::vector<std::int32_t>& block_sizes);
+  explicit BlockTables(const std::vector<GroupBlockSizes>& groups);
 
   /// A row with these blocks: one list per group.
   [[nodiscard]] std::int32_t add(const BlockTable& blocks);
@@ -45,6 +58,7 @@ class BlockTables {
  private:
   struct Group {
     std::int32_t block_size = 0;
+    std::int32_t kernel_blocks_per_block = 1;
     std::size_t stride = 0;
     std::vector<BlockId> blocks;          // [num_rows_, stride]
     std::vector<std::size_t> num_blocks;  // of each row

@@ -66,7 +66,7 @@ class InputBatch {
   };
 
   /// block_sizes: per KV-cache group. two_way_items: Model::sees_items_both_ways.
-  explicit InputBatch(const std::vector<std::int32_t>& block_sizes, bool two_way_items = false)
+  explicit InputBatch(const std::vector<GroupBlockSizes>& block_sizes, bool two_way_items = false)
       : two_way_items_(two_way_items), tables_(block_sizes), flat_(tables_) {}
   InputBatch(const InputBatch&) = delete;  // flat_ refers to tables_
   InputBatch& operator=(const InputBatch&) = delete;

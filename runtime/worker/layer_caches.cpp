@@ -11,20 +11,21 @@ struct Pages {
   std::byte* data;
   std::int64_t num_blocks;
   std::int64_t page_bytes;
+  std::int64_t kernel_blocks_per_block;
 
   LayerKvCache keys_and_values(const TokenShape& token) const {
     return {.pages = KvCacheView{.data = data,
                                  .type = cache_element_type(token.dtype),
-                                 .num_blocks = num_blocks,
-                                 .block_size = spec.block_size,
+                                 .num_blocks = num_blocks * kernel_blocks_per_block,
+                                 .block_size = spec.block_size / kernel_blocks_per_block,
                                  .num_kv_heads = token.num_kv_heads,
                                  .head_dim = token.head_dim}};
   }
   LayerKvCache latents(const TokenShape& token) const {
     return {.pages = LatentCacheView{.data = data,
                                      .type = cache_element_type(token.dtype),
-                                     .num_blocks = num_blocks,
-                                     .block_size = spec.block_size,
+                                     .num_blocks = num_blocks * kernel_blocks_per_block,
+                                     .block_size = spec.block_size / kernel_blocks_per_block,
                                      .num_kv_heads = token.num_kv_heads,
                                      .dim = token.head_dim}};
   }
@@ -79,11 +80,22 @@ ElementType cache_element_type(DType dtype) noexcept {
   }
 }
 
+std::int32_t kernel_block_size(const KVCacheSpec& spec) noexcept {
+  constexpr std::int32_t kKernelBlock = 16;
+  const TokenShape* token = spec.token();
+  const bool divides =
+      token != nullptr && token->tokens_per_state == 1 && spec.block_size % kKernelBlock == 0;
+  return divides ? kKernelBlock : spec.block_size;
+}
+
 Result<LayerKvCache> layer_cache(const KVCacheSpec& spec, std::size_t group, std::byte* data,
                                  std::int64_t num_blocks, std::int64_t page_bytes) {
-  LayerKvCache cache = std::visit(Pages{spec, data, num_blocks, page_bytes}, spec.kind);
+  const std::int64_t kernel_blocks = spec.block_size / kernel_block_size(spec);
+  LayerKvCache cache =
+      std::visit(Pages{spec, data, num_blocks, page_bytes, kernel_blocks}, spec.kind);
   cache.group = group;
   const std::int64_t needed =
+      kernel_blocks *
       std::visit([](const auto& pages) { return bytes_of_page(pages); }, cache.pages);
   if (needed != page_bytes)
     return Error{ErrorCode::kUnsupported, "a page takes " + std::to_string(needed) +

@@ -184,7 +184,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   const std::size_t num_layers =
       specs.empty() ? 0 : static_cast<std::size_t>(specs.back().layer) + 1;
   std::vector<LayerKvCache> caches(num_layers);
-  std::vector<std::int32_t> block_sizes;
+  std::vector<GroupBlockSizes> block_sizes;
   // A stage keeps those of the pool's tensors that its layers use.
   const auto is_here = [&](std::int32_t layer) {
     return std::ranges::find(specs, layer, &LayerCacheSpec::layer) != specs.end();
@@ -207,7 +207,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   ASSIGN_OR_RETURN(memory, device_->allocate(static_cast<std::size_t>(num_bytes), "the KV cache"));
   for (std::size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
-    block_sizes.push_back(group.spec.block_size);
+    block_sizes.push_back({group.spec.block_size, kernel_block_size(group.spec)});
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
       if (!is_here(group.layers[i])) continue;
       LayerKvCache& cache = caches.at(static_cast<std::size_t>(group.layers[i]));

@@ -232,5 +232,24 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   BOOST_TEST(causal.forward_batch().two_way_spans.empty());
 }
 
+BOOST_AUTO_TEST_CASE(a_block_of_the_manager_is_several_of_the_kernels) {
+  BlockTables tables({{64, 16}, {16, 16}});
+  const std::int32_t row = tables.add({{3}, {9, 4}});
+  tables.append(row, 0, std::vector<BlockId>{1});
+  const auto first = tables.blocks(row, 0);
+  BOOST_TEST((std::vector<BlockId>(first.begin(), first.end()) ==
+              std::vector<BlockId>{12, 13, 14, 15, 4, 5, 6, 7}));
+  BOOST_TEST(tables.block_size(0) == 16);
+  BOOST_TEST(tables.num_slots(row) == 32);
+  // The slots are those of whole blocks.
+  FlatBatch batch(tables);
+  const std::vector<TokenId> tokens(20);
+  batch.clear();
+  batch.add(tokens, 0, row, 1);
+  BOOST_TEST(batch.view().groups[0].slots[17] == 3 * 64 + 17);
+  tables.remove(row);
+  BOOST_TEST(tables.blocks(row, 0).empty());
+}
+
 }  // namespace
 }  // namespace troupe

@@ -39,6 +39,20 @@ BOOST_AUTO_TEST_CASE(a_layer_sees_pages_of_its_kind) {
     BOOST_TEST(pages.dim == 576);
     BOOST_TEST(pages.block_bytes() == 16 * (576 + 4));
   }
+  // Larger blocks are several of the kernels', in the same memory; others are left whole.
+  const KVCacheSpec large{.kind = FullAttentionSpec{kToken}, .block_size = 128};
+  BOOST_TEST(kernel_block_size(large) == 16);
+  const auto divided = std::get<KvCacheView>(pages_of(large));
+  BOOST_TEST(divided.block_size == 16);
+  BOOST_TEST(divided.num_blocks == 8 * kNumBlocks);
+  const auto latents =
+      std::get<LatentCacheView>(pages_of({.kind = MlaSpec{latent}, .block_size = 64}));
+  BOOST_TEST(latents.block_size == 16);
+  BOOST_TEST(latents.num_blocks == 4 * kNumBlocks);
+  const KVCacheSpec odd{.kind = FullAttentionSpec{kToken}, .block_size = 24};
+  BOOST_TEST(kernel_block_size(odd) == 24);
+  BOOST_TEST(std::get<KvCacheView>(pages_of(odd)).num_blocks == kNumBlocks);
+  BOOST_TEST(kernel_block_size({.kind = MambaSpec{.state_bytes = 8}, .block_size = 512}) == 512);
   // A state's page may be larger than the state.
   const KVCacheSpec states{.kind = MambaSpec{.state_bytes = 1000}, .padded_page_bytes = 4096};
   const auto pages = std::get<StateCacheView>(pages_of(states));

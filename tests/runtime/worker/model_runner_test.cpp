@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemp
               "on shared blocks");
           DriverModelOptions other = options;
           other.threads = 1;
-          other.block_size = 32;
+          other.block_size = 24;  // which the kernels read whole
           DrivenRunner other_runner = load_driven_runner(other);
           BOOST_TEST((drive(other_runner, jobs, {}) == alone), "one thread, other blocks");
         }
@@ -155,7 +155,7 @@ BOOST_AUTO_TEST_CASE(every_width_of_weights_and_cache_gives_the_same_bits_in_any
         const auto alone = drive_alone(runner, jobs);
         BOOST_TEST((drive(runner, jobs, {}) == alone), "batched together");
         options.threads = 1;
-        options.block_size = 32;
+        options.block_size = 128;  // 8 blocks of the kernels
         DrivenRunner other = load_driven_runner(options);
         BOOST_TEST((drive(other, jobs,
                           {.token_budget = 50, .preempt_every = 3, .oracle = &alone}) == alone),
