@@ -23,7 +23,7 @@ CAF_USERS = ["actors", "tools", "tests", "messages/type_ids.hpp", "messages/acto
              "messages/caf_compat.hpp"]
 CAF_MESSAGES = {"messages/type_ids.hpp", "messages/actor_interfaces.hpp", "messages/caf_compat.hpp"}
 # Slow to compile: they stay out of our headers.
-HEAVY = re.compile(r"^(nlohmann/(?!json_fwd)|boost/beast|boost/asio|spdlog/|pcre2|simdjson|curl/)")
+HEAVY = re.compile(r"^(nlohmann/(?!json_fwd)|boost/beast|boost/asio|spdlog/|pcre2|simdjson|curl/|sqlite3)")
 # These wrap one of them: few files include them.
 WRAPPERS = ["tests", "runtime/base/json.hpp", "runtime/http/client_stream.hpp"]
 MACHINE_PATH = re.compile(r"(?<![\w.])/(work|root|home)/\w")

@@ -284,6 +284,15 @@ void bind_options(OptionSet& set, Options& options) {
            "parse tool calls if a request has tools and does not force a call")
       .add("exclude-tools-when-tool-choice-none", server.exclude_tools_when_tool_choice_none,
            "tool_choice none hides the tools from the chat template")
+      .add("responses-db", server.responses_db,
+           "SQLite file for the responses of /v1/responses, so that a restarted server still has "
+           "them; default: in memory")
+      .add("max-stored-responses", server.max_stored_responses,
+           "maximum number of stored responses, the oldest are removed; 0: none is stored", 0,
+           1 << 30)
+      .add("max-stored-response-bytes", server.max_stored_response_bytes,
+           "maximum size of all stored responses with their conversations", 1 << 20,
+           std::int64_t{1} << 50)
       .add("resume", server.resume,
            "make streams resumable after a lost connection or a killed Frontend: GET "
            "/v1/streams/ID?starting_after=EVENT")

@@ -108,6 +108,9 @@ struct ServerOptions {
   std::int64_t resume_max_streams = 1024;
   std::int64_t resume_max_bytes = 64 << 20;
   double resume_ttl_s = 300;
+  std::string responses_db;  ///< empty: in memory
+  std::int64_t max_stored_responses = 1000;
+  std::int64_t max_stored_response_bytes = 256 << 20;
   bool keep_alive = false;
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none

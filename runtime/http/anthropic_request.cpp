@@ -6,7 +6,7 @@
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/http/anthropic.hpp"
 #include "runtime/http/dialect.hpp"
-#include "runtime/http/json_fields.hpp"
+#include "runtime/http/json_object.hpp"
 
 namespace troupe {
 namespace {
@@ -18,28 +18,28 @@ constexpr std::string_view kBillingHeader = "x-anthropic-billing-header";
 constexpr std::size_t kMaxStopSequences = 4;
 constexpr std::int64_t kMinThinkingBudget = 1024;
 /// Fields that mean the same in both APIs, or that only this server has.
-constexpr std::array kSameFields = {"model",
-                                    "max_tokens",
-                                    "temperature",
-                                    "top_p",
-                                    "top_k",
-                                    "stream",
-                                    "seed",
-                                    "min_p",
-                                    "min_tokens",
-                                    "ignore_eos",
-                                    "repetition_penalty",
-                                    "presence_penalty",
-                                    "frequency_penalty",
-                                    "stop_token_ids",
-                                    "logit_bias",
-                                    "bad_words",
-                                    "priority",
-                                    "cache_salt",
-                                    "request_id",
-                                    "truncate_prompt_tokens",
-                                    "chat_template_kwargs"};
-constexpr std::array kUnsupportedFields = {"mcp_servers", "container"};
+constexpr std::array kMessagesFields = {"model",
+                                        "max_tokens",
+                                        "temperature",
+                                        "top_p",
+                                        "top_k",
+                                        "stream",
+                                        "seed",
+                                        "min_p",
+                                        "min_tokens",
+                                        "ignore_eos",
+                                        "repetition_penalty",
+                                        "presence_penalty",
+                                        "frequency_penalty",
+                                        "stop_token_ids",
+                                        "logit_bias",
+                                        "bad_words",
+                                        "priority",
+                                        "cache_salt",
+                                        "request_id",
+                                        "truncate_prompt_tokens",
+                                        "chat_template_kwargs"};
+constexpr std::array kUnsupportedInMessages = {"mcp_servers", "container"};
 
 Error wrong(const std::string& field, const std::string& what) {
   return invalid_argument(field + ": " + what, field);
@@ -168,7 +168,7 @@ Result<void> add_messages(const Json& given, Json& chat) {
   return {};
 }
 
-Result<void> add_tools(const Json& given, Json& chat) {
+Result<void> add_message_tools(const Json& given, Json& chat) {
   const auto tools = given.find("tools");
   if (tools == given.end() || tools->is_null()) return {};
   if (!tools->is_array()) return wrong("tools", "must be an array");
@@ -277,15 +277,8 @@ Result<void> add_stop_sequences(const Json& given, Json& chat) {
 }
 
 Result<Json> read_body(std::string_view body) {
-  // Bounds the objects that are made of it, before they are.
-  if (count_json_values(body) > JsonFields::kMaxValues)
-    return Error{ErrorCode::kCorrupt, "the body has too many values, the limit is " +
-                                          std::to_string(JsonFields::kMaxValues)};
-  Json given = parse_bounded_json<Json>(body);
-  if (!given.is_object())
-    return Error{ErrorCode::kCorrupt, "the body is not a JSON object in UTF-8 with at most " +
-                                          std::to_string(JsonFields::kMaxDepth) + " levels"};
-  for (const char* name : kUnsupportedFields) {
+  ASSIGN_OR_RETURN(Json given, parse_json_object(body));
+  for (const char* name : kUnsupportedInMessages) {
     const auto found = given.find(name);
     if (found != given.end() && !found->is_null() && !found->empty())
       return Error{ErrorCode::kUnsupported, std::string(name) + " is not supported", name};
@@ -301,7 +294,7 @@ Result<Json> prompt_fields(const Json& given, const ServerDefaults& defaults) {
     if (const auto found = given.find(name); found != given.end() && !found->is_null())
       chat[name] = *found;
   RETURN_IF_ERROR(add_messages(given, chat));
-  RETURN_IF_ERROR(add_tools(given, chat));
+  RETURN_IF_ERROR(add_message_tools(given, chat));
   if (!chat["chat_template_kwargs"].is_object())
     return wrong("chat_template_kwargs", "must be an object");
   RETURN_IF_ERROR(add_thinking(given, defaults, chat));
@@ -314,7 +307,7 @@ Result<ChatRequest> parse_messages_request(std::string_view body, const ServerDe
   ASSIGN_OR_RETURN(const Json given, read_body(body));
   if (!given.contains("max_tokens")) return wrong("max_tokens", "Field required");
   ASSIGN_OR_RETURN(Json chat, prompt_fields(given, defaults));
-  for (const char* name : kSameFields)
+  for (const char* name : kMessagesFields)
     if (const auto found = given.find(name); found != given.end() && !chat.contains(name))
       chat[name] = *found;
   RETURN_IF_ERROR(add_tool_choice(given, chat));

@@ -244,8 +244,7 @@ const Dialect kAnthropicDialect = {.stream_type = "text/event-stream; charset=ut
 const ChatApi kAnthropicMessages = {.dialect = kAnthropicDialect,
                                     .id_prefix = "msg_",
                                     .is_resumable = false,
-                                    .parse = parse_messages_request,
-                                    .make_writer = [](const AnswerHead& head) {
+                                    .make_writer = [](const AnswerHead& head, const ChatRequest&) {
                                       return std::unique_ptr<ChatWriter>(new MessagesWriter(head));
                                     }};
 

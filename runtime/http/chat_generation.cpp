@@ -18,7 +18,7 @@ class ChatGeneration final : public Generation {
         echo_text_(std::move(request.echo_text)),
         show_prompt_text_(request.return_prompt_text),
         answer_format_(std::move(request.answer)),
-        writer_(request.api->make_writer(head())) {
+        writer_(request.api->make_writer(head(), request)) {
     const auto num_samples = static_cast<std::size_t>(request.params.n);
     samples_.reserve(num_samples);
     for (std::size_t i = 0; i < num_samples; ++i) samples_.emplace_back(answer_format_);

@@ -24,6 +24,7 @@ struct Dialect {
 
 extern const Dialect kOpenAiDialect;
 extern const Dialect kAnthropicDialect;
+extern const Dialect kResponsesDialect;
 
 /// Begins the answer of one sample.
 struct ChatBegin {
@@ -54,11 +55,11 @@ struct ChatApi {
   const Dialect& dialect;
   std::string_view id_prefix;
   bool is_resumable;  ///< its streams can be, see GET /v1/streams
-  Result<ChatRequest> (*parse)(std::string_view body, const ServerDefaults& defaults);
-  std::unique_ptr<ChatWriter> (*make_writer)(const AnswerHead& head);
+  std::unique_ptr<ChatWriter> (*make_writer)(const AnswerHead& head, const ChatRequest& request);
 };
 
 extern const ChatApi kOpenAiChat;
 extern const ChatApi kAnthropicMessages;
+extern const ChatApi kResponses;
 
 }  // namespace troupe

@@ -11,6 +11,7 @@
 namespace troupe {
 
 inline constexpr std::string_view kChatPath = "/v1/chat/completions";
+inline constexpr std::string_view kResponsesPath = "/v1/responses/";
 inline constexpr std::string_view kStreamsPath = "/v1/streams/";
 
 using Answer = std::unique_ptr<Exchange>;
@@ -40,6 +41,13 @@ Prepare prepare_completion;
 Prepare prepare_chat;
 Prepare prepare_messages;      ///< Anthropic's
 Prepare prepare_count_tokens;  ///< Anthropic's
+Prepare prepare_responses;
+/// GET /v1/responses/ID and /v1/responses/ID/input_items.
+Endpoint answer_stored_response;
+/// DELETE /v1/responses/ID
+Endpoint answer_removed_response;
+/// POST /v1/responses/ID/cancel
+Endpoint answer_cancelled_response;
 /// GET /v1/streams/ID?starting_after=EVENT, or with the header Last-Event-ID.
 Endpoint answer_resumed_stream;
 Prepare prepare_tokenize;

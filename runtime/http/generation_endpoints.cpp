@@ -1,13 +1,16 @@
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/http/anthropic.hpp"
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/generation.hpp"
+#include "runtime/http/json_text.hpp"
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/rendering.hpp"
+#include "runtime/http/responses.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -53,11 +56,11 @@ std::optional<HttpResponse> refuse_key(ServiceContext& context, GenerationFields
 /// The client's own id, if given, plus random bits: knowing the id of a resumable stream permits
 /// reading it, so it must not be guessable.
 std::string base_id(const ServiceContext& context, const HttpRequest& http,
-                    const GenerationFields& fields, bool opens_stream) {
+                    const GenerationFields& fields, bool must_be_new) {
   const std::string_view header = http.header("X-Request-Id");
   const std::string own = header.empty() ? fields.request_id : std::string(header);
   if (own.empty()) return context.random_id();
-  return opens_stream ? own + "-" + context.random_id() : own;
+  return must_be_new ? own + "-" + context.random_id() : own;
 }
 
 /// Headers that select the group of a request.
@@ -122,6 +125,8 @@ std::size_t num_prompts(const CompletionRequest& request) { return request.promp
 std::size_t num_prompts(const ChatRequest&) { return 1; }
 std::string_view id_prefix(const CompletionRequest&) { return "cmpl-"; }
 std::string_view id_prefix(const ChatRequest& request) { return request.api->id_prefix; }
+bool is_stored(const CompletionRequest&) { return false; }
+bool is_stored(const ChatRequest& request) { return request.response && request.response->store; }
 bool is_resumable(const CompletionRequest&) { return true; }
 bool is_resumable(const ChatRequest& request) { return request.api->is_resumable; }
 
@@ -157,7 +162,8 @@ Result<Answer> try_generate(ServiceContext& context, const HttpRequest& http,
   const bool keeps = request.stream && is_resumable(request) &&
                      context.counters.kept_streams != nullptr &&
                      num_samples(request) <= kMaxResumableSamples;
-  std::string id = std::string(id_prefix(request)) + base_id(context, http, request, keeps);
+  std::string id = std::string(id_prefix(request)) +
+                   base_id(context, http, request, keeps || is_stored(request));
   if (keeps) request.resumable = keep_stream(context, http, request, num_prompts(request), id);
   return start(context, sink, std::move(request), std::move(id));
 }
@@ -203,6 +209,102 @@ Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, Resu
   request.render.tenant = context.api_keys.tenant(http.authorization());
   request.render.client = http.client_number();
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
+}
+
+// ---- The Responses API
+
+/// Who may ask for a stored response again: the holder of its key.
+std::string owner_of(const HttpRequest& http) {
+  const std::string key = http.authorization();
+  return to_hex(sha256(std::span(reinterpret_cast<const std::uint8_t*>(key.data()), key.size())));
+}
+
+Result<ResponseStore*> store_of(const ServiceContext& context) {
+  if (context.counters.responses != nullptr) return context.counters.responses;
+  return Error{ErrorCode::kUnsupported, "responses are not stored: max-stored-responses is 0", ""};
+}
+
+/// The request with the conversation that it goes on with.
+Result<ChatRequest> with_conversation(ServiceContext& context, const HttpRequest& http,
+                                      ResponsesRequest request) {
+  std::string previous;
+  const std::string owner = owner_of(http);
+  if (!request.previous_id.empty()) {
+    ASSIGN_OR_RETURN(ResponseStore * store, store_of(context));
+    auto found = store->get(request.previous_id, owner);
+    if (!found.ok() && found.error().code == ErrorCode::kNotFound) {
+      return Error{
+          ErrorCode::kNotFound,
+          "Previous response with id '" + request.previous_id.substr(0, 128) + "' not found.",
+          "previous_response_id"};
+    }
+    if (!found.ok()) return found.error();
+    previous = std::move(found->messages);
+  }
+  if (request.store) request.settings.store = context.counters.responses;
+  request.settings.owner = owner;
+  return chat_of(std::move(request), previous, context.config.defaults);
+}
+
+Result<Answer> try_respond(ServiceContext& context, const HttpRequest& http,
+                           Result<ResponsesRequest> parsed, ResponseSink& sink) {
+  ASSIGN_OR_RETURN(ResponsesRequest request, std::move(parsed));
+  return try_generate<ChatRequest, start_chat>(
+      context, http, with_conversation(context, http, std::move(request)), sink);
+}
+
+/// ID and what follows it in "/v1/responses/ID/more".
+std::pair<std::string, std::string> response_path(const HttpRequest& http) {
+  const std::string rest = unescaped(http.path().substr(kResponsesPath.size()));
+  const std::size_t slash = rest.find('/');
+  return {rest.substr(0, slash), slash == std::string::npos ? "" : rest.substr(slash + 1)};
+}
+
+Error no_such_path(const HttpRequest& http) {
+  return {ErrorCode::kNotFound, "no such path: " + std::string(http.path().substr(0, 256)), ""};
+}
+
+Result<Answer> try_show_response(ServiceContext& context, const HttpRequest& http,
+                                 ResponseSink& sink) {
+  const auto [id, more] = response_path(http);
+  if (!more.empty() && more != "input_items") return no_such_path(http);
+  if (query_flag(http.target, "stream")) {
+    return Error{ErrorCode::kUnsupported,
+                 "stored responses cannot be streamed, since none is made in the background",
+                 "stream"};
+  }
+  ASSIGN_OR_RETURN(ResponseStore * store, store_of(context));
+  ASSIGN_OR_RETURN(StoredResponse stored, store->get(id, owner_of(http)));
+  if (more.empty()) {
+    sink.respond(json_response(std::move(stored.response)));
+  } else {
+    sink.respond(json_response("{\"object\":\"list\",\"data\":" + stored.input +
+                               ",\"first_id\":null,\"last_id\":null,\"has_more\":false}"));
+  }
+  return Answer(nullptr);
+}
+
+Result<Answer> try_remove_response(ServiceContext& context, const HttpRequest& http,
+                                   ResponseSink& sink) {
+  const auto [id, more] = response_path(http);
+  if (!more.empty()) return no_such_path(http);
+  ASSIGN_OR_RETURN(ResponseStore * store, store_of(context));
+  RETURN_IF_ERROR(store->remove(id, owner_of(http)));
+  std::string json = "{\"id\":";
+  append_json_string(json, id);
+  sink.respond(json_response(json + ",\"object\":\"response\",\"deleted\":true}"));
+  return Answer(nullptr);
+}
+
+Result<Answer> try_cancel_response(ServiceContext& context, const HttpRequest& http) {
+  const auto [id, more] = response_path(http);
+  if (more != "cancel") return no_such_path(http);
+  ASSIGN_OR_RETURN(ResponseStore * store, store_of(context));
+  RETURN_IF_ERROR(store->get(id, owner_of(http)));
+  return invalid_argument(
+      "only responses that are made in the background can be cancelled; "
+      "closing its connection ends another one",
+      "response_id");
 }
 
 /// A resumable stream to be run again; it is returned to the store if that does not happen.
@@ -284,13 +386,32 @@ Prepared prepare_chat(std::string_view body, const ServerDefaults& defaults) {
 }
 
 Prepared prepare_messages(std::string_view body, const ServerDefaults& defaults) {
-  return with_request(kAnthropicMessages.parse(body, defaults),
+  return with_request(parse_messages_request(body, defaults),
                       try_generate<ChatRequest, start_chat>);
 }
 
 Prepared prepare_count_tokens(std::string_view body, const ServerDefaults& defaults) {
   return with_request(parse_count_tokens_request(body, defaults),
                       try_render<TokenizeRequest, Rendering::Kind::kCountTokens>);
+}
+
+Prepared prepare_responses(std::string_view body, const ServerDefaults&) {
+  return with_request(parse_responses_request(body), try_respond);
+}
+
+Answer answer_stored_response(ServiceContext& context, const HttpRequest& http,
+                              ResponseSink& sink) {
+  return answer_or_refuse(try_show_response(context, http, sink), sink, kResponsesDialect);
+}
+
+Answer answer_removed_response(ServiceContext& context, const HttpRequest& http,
+                               ResponseSink& sink) {
+  return answer_or_refuse(try_remove_response(context, http, sink), sink, kResponsesDialect);
+}
+
+Answer answer_cancelled_response(ServiceContext& context, const HttpRequest& http,
+                                 ResponseSink& sink) {
+  return answer_or_refuse(try_cancel_response(context, http), sink, kResponsesDialect);
 }
 
 Answer answer_resumed_stream(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {

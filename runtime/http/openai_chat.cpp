@@ -43,8 +43,7 @@ const Dialect kOpenAiDialect = {.stream_type = "text/event-stream; charset=utf-8
 const ChatApi kOpenAiChat = {.dialect = kOpenAiDialect,
                              .id_prefix = "chatcmpl-",
                              .is_resumable = true,
-                             .parse = parse_chat_request,
-                             .make_writer = [](const AnswerHead& head) {
+                             .make_writer = [](const AnswerHead& head, const ChatRequest&) {
                                return std::unique_ptr<ChatWriter>(new OpenAiChatWriter(head));
                              }};
 

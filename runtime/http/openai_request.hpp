@@ -86,6 +86,7 @@ struct ResumableStream {
 class KeyUse;
 struct ChatApi;
 struct Dialect;
+struct ResponseSettings;
 
 /// Fields common to completions and chat.
 struct GenerationFields {
@@ -118,6 +119,7 @@ struct CompletionRequest : GenerationFields {
 
 struct ChatRequest : GenerationFields {
   const ChatApi* api = nullptr;
+  std::shared_ptr<const ResponseSettings> response;  ///< of the Responses API only
   ChatPrompt prompt;
   std::string role;       ///< of the response
   std::string echo_text;  ///< with echo: the last message, if it has the response's role

@@ -177,9 +177,10 @@ void append_chat_token(std::string& json, const Logprob& entry, const ChoiceForm
   });
 }
 
-void append_chat_logprobs(std::string& json, const std::vector<PositionLogprobs>& positions,
-                          const ChoiceFormat& format) {
-  json += "{\"content\":";
+}  // namespace
+
+void append_token_logprobs(std::string& json, const std::vector<PositionLogprobs>& positions,
+                           const ChoiceFormat& format) {
   append_json_array(json, positions, [&](std::string& out, const PositionLogprobs& position) {
     if (position.empty()) {
       out += "null";
@@ -197,6 +198,14 @@ void append_chat_logprobs(std::string& json, const std::vector<PositionLogprobs>
     });
     out += '}';
   });
+}
+
+namespace {
+
+void append_chat_logprobs(std::string& json, const std::vector<PositionLogprobs>& positions,
+                          const ChoiceFormat& format) {
+  json += "{\"content\":";
+  append_token_logprobs(json, positions, format);
   json += '}';
 }
 

@@ -97,6 +97,10 @@ void append_chat_role_event(std::string& out, const AnswerHead& head, std::int32
 void append_chat_event(std::string& out, const AnswerHead& head, const ChatChoice& choice,
                        const ChoiceFormat& format, const Usage* usage);
 
+/// An array of tokens with their alternatives. Pre: format.num_logprobs.
+void append_token_logprobs(std::string& json, const std::vector<PositionLogprobs>& positions,
+                           const ChoiceFormat& format);
+
 /// The event with usage only, which ends a stream that requests it. `object` is the stream's.
 void append_usage_event(std::string& out, const AnswerHead& head, std::string_view object,
                         const Usage& usage);

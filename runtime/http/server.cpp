@@ -21,6 +21,7 @@
 #include "runtime/base/secret.hpp"
 #include "runtime/http/connection.hpp"
 #include "runtime/http/kept_streams.hpp"
+#include "runtime/http/response_store.hpp"
 #include "runtime/http/work_threads.hpp"
 #include "runtime/transport/listener_handover.hpp"
 #include "runtime/transport/tls.hpp"
@@ -171,6 +172,18 @@ class Server::Impl {
                            .ttl_s = options.resume_ttl_s},
                           wall_seconds()));
     counters_.kept_streams = kept_streams_.get();
+    return {};
+  }
+
+  /// Pre: no thread runs.
+  Result<void> open_responses() {
+    const ServerOptions& options = config_.options;
+    if (options.max_stored_responses == 0) return {};
+    ASSIGN_OR_RETURN(responses_,
+                     ResponseStore::open(options.responses_db,
+                                         {.max_responses = options.max_stored_responses,
+                                          .max_bytes = options.max_stored_response_bytes}));
+    counters_.responses = responses_.get();
     return {};
   }
 
@@ -371,6 +384,7 @@ class Server::Impl {
   std::atomic<bool> all_lanes_drain_{false};
   std::atomic<bool> drained_called_{false};
   std::atomic<std::int64_t> num_connections_{0};
+  std::unique_ptr<ResponseStore> responses_;   ///< null: none is stored
   std::unique_ptr<KeptStreams> kept_streams_;  ///< null: resume is off
   std::shared_ptr<TlsSource> tls_;             ///< null: plain HTTP
   std::unique_ptr<ListenerHandover> handover_;
@@ -397,6 +411,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& p
   auto impl = std::make_unique<Impl>(std::move(config), port, metrics);
   RETURN_IF_ERROR(impl->listen());
   RETURN_IF_ERROR(impl->open_streams());
+  RETURN_IF_ERROR(impl->open_responses());
   impl->offer_listener();
   impl->run();
   return std::unique_ptr<Server>(new Server(std::move(impl)));

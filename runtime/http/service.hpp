@@ -25,6 +25,7 @@
 namespace troupe {
 
 class KeptStreams;
+class ResponseStore;
 extern const Dialect kOpenAiDialect;
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -168,6 +169,7 @@ struct ServiceCounters {
   std::atomic<bool> retiring{false};        ///< open connections are served, and closed when idle
   KeptStreams* kept_streams = nullptr;      ///< null: resume is off
   std::shared_ptr<const ApiKeys> api_keys;  ///< made by the first service
+  ResponseStore* responses = nullptr;       ///< null: responses are not stored
 };
 
 struct ServiceContext;

@@ -8,6 +8,7 @@
 #include "runtime/http/json_fields.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/http/openai_response.hpp"
+#include "runtime/http/responses.hpp"
 
 namespace {
 
@@ -58,6 +59,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_error(messages);
   if (messages.ok()) check_params(messages->params);
   check_error(parse_count_tokens_request(body, defaults));
+  auto response = parse_responses_request(body);
+  check_error(response);
+  if (response.ok()) {
+    const auto behind = chat_of(*std::move(response), "", defaults);
+    check_error(behind);
+    if (behind.ok()) check_params(behind->params);
+  }
   check_error(parse_tokenize_request(body, defaults));
   check_error(parse_detokenize_request(body, defaults));
   check_error(parse_sampling_defaults(body, {}));

@@ -1,0 +1,353 @@
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "runtime/base/ordered_json.hpp"
+#include "runtime/http/dialect.hpp"
+#include "runtime/http/json_object.hpp"
+#include "runtime/http/responses.hpp"
+
+namespace troupe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Fields that mean the same in both APIs, or that only this server has.
+constexpr std::array kSameFields = {"model",
+                                    "temperature",
+                                    "top_p",
+                                    "stream",
+                                    "parallel_tool_calls",
+                                    "user",
+                                    "top_k",
+                                    "seed",
+                                    "min_p",
+                                    "presence_penalty",
+                                    "priority",
+                                    "frequency_penalty",
+                                    "repetition_penalty",
+                                    "stop",
+                                    "ignore_eos",
+                                    "min_tokens",
+                                    "logit_bias",
+                                    "bad_words",
+                                    "cache_salt",
+                                    "stop_token_ids",
+                                    "request_id",
+                                    "chat_template_kwargs",
+                                    "structured_outputs"};
+constexpr std::array kUnsupportedFields = {"conversation", "prompt", "context_management",
+                                           "moderation"};
+constexpr std::size_t kMaxMetadata = 16;
+constexpr std::string_view kLogprobs = "message.output_text.logprobs";
+
+Error wrong_field(const std::string& field, const std::string& what) {
+  return invalid_argument(field + ": " + what, field);
+}
+Error unsupported_field(const std::string& field, const std::string& what) {
+  return {ErrorCode::kUnsupported, what + " is not supported by this server", field};
+}
+
+/// Null if it is absent or null.
+const Json* field(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
+Result<std::string> required_text(const Json& object, const char* name, const std::string& where) {
+  const Json* found = field(object, name);
+  if (found == nullptr || !found->is_string())
+    return wrong_field(where + "." + name, "must be a string");
+  return found->get<std::string>();
+}
+
+/// The texts of a string or of an array of content parts, joined.
+Result<std::string> content_text(const Json& content, const std::string& where) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) return wrong_field(where, "must be a string or an array");
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string place = where + "[" + std::to_string(i) + "]";
+    if (!content[i].is_object()) return wrong_field(place, "must be an object");
+    ASSIGN_OR_RETURN(const std::string type, required_text(content[i], "type", place));
+    const bool is_refusal = type == "refusal";
+    if (type != "input_text" && type != "output_text" && type != "text" &&
+        type != "reasoning_text" && type != "summary_text" && !is_refusal)
+      return unsupported_field(place + ".type", "content of type " + type.substr(0, 64));
+    ASSIGN_OR_RETURN(const std::string piece,
+                     required_text(content[i], is_refusal ? "refusal" : "text", place));
+    text += piece;
+  }
+  return text;
+}
+
+/// Collects the messages of a chat; calls and reasoning belong to one message of the assistant.
+class Conversation {
+ public:
+  Result<void> add(const Json& item, const std::string& where) {
+    if (!item.is_object()) return wrong_field(where, "must be an object");
+    const Json* type = field(item, "type");
+    const std::string kind =
+        type == nullptr || !type->is_string() ? "message" : type->get<std::string>();
+    if (kind == "message") return add_message(item, where);
+    if (kind == "reasoning") return add_reasoning(item, where);
+    if (kind == "function_call") return add_call(item, where);
+    if (kind == "function_call_output") return add_output(item, where);
+    return unsupported_field(where + ".type", "an item of type " + kind.substr(0, 64));
+  }
+  /// The elements of a JSON array.
+  [[nodiscard]] std::string finish() {
+    end_turn();
+    std::string text = messages_.dump();
+    return text.substr(1, text.size() - 2);
+  }
+
+ private:
+  Result<void> add_message(const Json& item, const std::string& where) {
+    ASSIGN_OR_RETURN(std::string role, required_text(item, "role", where));
+    const Json* content = field(item, "content");
+    if (content == nullptr) return wrong_field(where + ".content", "Field required");
+    ASSIGN_OR_RETURN(std::string text, content_text(*content, where + ".content"));
+    if (role == "assistant") {
+      if (turn_.contains("content") || turn_.contains("tool_calls")) end_turn();
+      turn_["content"] = std::move(text);
+      return {};
+    }
+    if (role == "developer") role = "system";
+    if (role != "user" && role != "system")
+      return wrong_field(where + ".role", "must be user, assistant, system or developer");
+    end_turn();
+    messages_.push_back({{"role", role}, {"content", std::move(text)}});
+    return {};
+  }
+  Result<void> add_reasoning(const Json& item, const std::string& where) {
+    std::string text;
+    for (const char* name : {"content", "summary"}) {
+      const Json* content = field(item, name);
+      if (content == nullptr || !text.empty()) continue;
+      ASSIGN_OR_RETURN(text, content_text(*content, where + "." + name));
+    }
+    if (turn_.contains("content") || turn_.contains("tool_calls")) end_turn();
+    if (!text.empty()) turn_["reasoning"] = turn_["reasoning_content"] = std::move(text);
+    return {};
+  }
+  Result<void> add_call(const Json& item, const std::string& where) {
+    ASSIGN_OR_RETURN(const std::string id, required_text(item, "call_id", where));
+    ASSIGN_OR_RETURN(const std::string name, required_text(item, "name", where));
+    ASSIGN_OR_RETURN(const std::string arguments, required_text(item, "arguments", where));
+    turn_["tool_calls"].push_back({{"id", id},
+                                   {"type", "function"},
+                                   {"function", {{"name", name}, {"arguments", arguments}}}});
+    return {};
+  }
+  Result<void> add_output(const Json& item, const std::string& where) {
+    ASSIGN_OR_RETURN(const std::string id, required_text(item, "call_id", where));
+    const Json* output = field(item, "output");
+    if (output == nullptr) return wrong_field(where + ".output", "Field required");
+    ASSIGN_OR_RETURN(std::string text, content_text(*output, where + ".output"));
+    end_turn();
+    messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
+    return {};
+  }
+  void end_turn() {
+    if (turn_.empty()) return;
+    Json message = {{"role", "assistant"}};
+    if (!turn_.contains("content")) message["content"] = "";
+    message.update(turn_);
+    messages_.push_back(std::move(message));
+    turn_ = Json::object();
+  }
+
+  Json messages_ = Json::array();
+  Json turn_ = Json::object();  ///< of the assistant
+};
+
+Result<Json> chat_tools(const Json& tools) {
+  if (!tools.is_array()) return wrong_field("tools", "must be an array");
+  Json made = Json::array();
+  for (std::size_t i = 0; i < tools.size(); ++i) {
+    const std::string where = "tools[" + std::to_string(i) + "]";
+    if (!tools[i].is_object()) return wrong_field(where, "must be an object");
+    ASSIGN_OR_RETURN(const std::string type, required_text(tools[i], "type", where));
+    if (type != "function")
+      return unsupported_field(where + ".type", "a tool of type " + type.substr(0, 64));
+    Json function = Json::object();
+    for (const char* name : {"name", "description", "parameters", "strict"})
+      if (const Json* value = field(tools[i], name)) function[name] = *value;
+    made.push_back({{"type", "function"}, {"function", std::move(function)}});
+  }
+  return made;
+}
+
+Result<void> add_tools(const Json& given, Json& chat) {
+  if (const Json* tools = field(given, "tools"); tools != nullptr && !tools->empty()) {
+    ASSIGN_OR_RETURN(chat["tools"], chat_tools(*tools));
+  }
+  const Json* choice = field(given, "tool_choice");
+  if (choice == nullptr) return {};
+  if (choice->is_object()) {
+    ASSIGN_OR_RETURN(const std::string type, required_text(*choice, "type", "tool_choice"));
+    if (type != "function")
+      return unsupported_field("tool_choice", "tool_choice of type " + type.substr(0, 64));
+    ASSIGN_OR_RETURN(const std::string name, required_text(*choice, "name", "tool_choice"));
+    chat["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
+  } else if (chat.contains("tools") || *choice != "auto") {
+    chat["tool_choice"] = *choice;
+  }
+  return {};
+}
+
+/// text.format
+Result<void> add_format(const Json& given, Json& chat) {
+  const Json* text = field(given, "text");
+  if (text == nullptr) return {};
+  if (!text->is_object()) return wrong_field("text", "must be an object");
+  if (const Json* verbosity = field(*text, "verbosity")) chat["verbosity"] = *verbosity;
+  const Json* format = field(*text, "format");
+  if (format == nullptr) return {};
+  if (!format->is_object()) return wrong_field("text.format", "must be an object");
+  ASSIGN_OR_RETURN(const std::string type, required_text(*format, "type", "text.format"));
+  if (type != "json_schema") {
+    chat["response_format"] = {{"type", type}};
+    return {};
+  }
+  Json described = Json::object();
+  for (const char* name : {"name", "description", "schema", "strict"})
+    if (const Json* value = field(*format, name)) described[name] = *value;
+  chat["response_format"] = {{"type", type}, {"json_schema", std::move(described)}};
+  return {};
+}
+
+Result<void> add_logprobs(const Json& given, Json& chat) {
+  const Json* include = field(given, "include");
+  bool has_logprobs = false;
+  if (include != nullptr) {
+    if (!include->is_array()) return wrong_field("include", "must be an array");
+    for (const Json& each : *include) has_logprobs |= each == kLogprobs;
+  }
+  if (const Json* top = field(given, "top_logprobs")) {
+    chat["top_logprobs"] = *top;
+    has_logprobs |= *top != 0;
+  }
+  if (has_logprobs) chat["logprobs"] = true;
+  return {};
+}
+
+Result<void> add_reasoning(const Json& given, Json& chat) {
+  const Json* reasoning = field(given, "reasoning");
+  if (reasoning == nullptr) return {};
+  if (!reasoning->is_object()) return wrong_field("reasoning", "must be an object");
+  if (const Json* effort = field(*reasoning, "effort")) chat["reasoning_effort"] = *effort;
+  return {};
+}
+
+/// What the response repeats of its request, with the API's defaults.
+Result<std::string> echoed(const Json& given) {
+  const auto or_null = [&](const char* name) {
+    const Json* found = field(given, name);
+    return found == nullptr ? Json() : *found;
+  };
+  const auto value_or = [&](const char* name, Json otherwise) {
+    const Json* found = field(given, name);
+    return found == nullptr ? otherwise : *found;
+  };
+  Json echo = Json::object();
+  echo["instructions"] = or_null("instructions");
+  echo["max_output_tokens"] = or_null("max_output_tokens");
+  echo["max_tool_calls"] = or_null("max_tool_calls");
+  echo["metadata"] = value_or("metadata", Json::object());
+  if (!echo["metadata"].is_object() || echo["metadata"].size() > kMaxMetadata)
+    return wrong_field("metadata",
+                       "must be an object of at most " + std::to_string(kMaxMetadata) + " fields");
+  echo["parallel_tool_calls"] = value_or("parallel_tool_calls", true);
+  echo["previous_response_id"] = or_null("previous_response_id");
+  echo["reasoning"] = value_or("reasoning", {{"effort", nullptr}, {"summary", nullptr}});
+  echo["service_tier"] = "default";
+  echo["store"] = value_or("store", true);
+  const Json* text = field(given, "text");
+  echo["text"] =
+      text != nullptr && text->contains("format") ? *text : Json{{"format", {{"type", "text"}}}};
+  echo["tool_choice"] = value_or("tool_choice", "auto");
+  echo["tools"] = value_or("tools", Json::array());
+  echo["top_logprobs"] = value_or("top_logprobs", 0);
+  echo["truncation"] = "disabled";
+  echo["user"] = or_null("user");
+  const std::string members = echo.dump();
+  return members.substr(1, members.size() - 2);
+}
+
+Result<void> check_choices(const Json& given) {
+  for (const char* name : kUnsupportedFields)
+    if (field(given, name) != nullptr) return unsupported_field(name, name);
+  if (const Json* background = field(given, "background");
+      background != nullptr && *background != false)
+    return unsupported_field("background", "background");
+  if (const Json* truncation = field(given, "truncation");
+      truncation != nullptr && *truncation != "disabled")
+    return unsupported_field("truncation", "truncation other than disabled");
+  return {};
+}
+
+}  // namespace
+
+Result<ResponsesRequest> parse_responses_request(std::string_view body) {
+  ASSIGN_OR_RETURN(const Json given, parse_json_object(body));
+  RETURN_IF_ERROR(check_choices(given));
+  ResponsesRequest request;
+  Json chat = Json::object();
+  for (const char* name : kSameFields)
+    if (const Json* value = field(given, name)) chat[name] = *value;
+  if (const Json* max = field(given, "max_output_tokens")) chat["max_completion_tokens"] = *max;
+  RETURN_IF_ERROR(add_tools(given, chat));
+  RETURN_IF_ERROR(add_format(given, chat));
+  RETURN_IF_ERROR(add_logprobs(given, chat));
+  RETURN_IF_ERROR(add_reasoning(given, chat));
+  request.chat_fields = chat.dump();
+  request.chat_fields = request.chat_fields.substr(1, request.chat_fields.size() - 2);
+  if (const Json* instructions = field(given, "instructions")) {
+    if (!instructions->is_string()) return wrong_field("instructions", "must be a string");
+    if (!instructions->get_ref<const std::string&>().empty())
+      request.instructions = Json{{"role", "system"}, {"content", *instructions}}.dump();
+  }
+  if (const Json* store = field(given, "store")) {
+    if (!store->is_boolean()) return wrong_field("store", "must be true or false");
+    request.store = store->get<bool>();
+  }
+  if (const Json* previous = field(given, "previous_response_id")) {
+    if (!previous->is_string()) return wrong_field("previous_response_id", "must be a string");
+    request.previous_id = previous->get<std::string>();
+  }
+  const Json* input = field(given, "input");
+  if (input == nullptr) return wrong_field("input", "Field required");
+  Json items = *input;
+  if (input->is_string())
+    items = Json::array({{{"type", "message"}, {"role", "user"}, {"content", *input}}});
+  if (!items.is_array()) return wrong_field("input", "must be a string or an array of items");
+  if (items.empty()) return wrong_field("input", "must not be empty");
+  Conversation conversation;
+  for (std::size_t i = 0; i < items.size(); ++i)
+    RETURN_IF_ERROR(conversation.add(items[i], "input[" + std::to_string(i) + "]"));
+  request.messages = conversation.finish();
+  request.settings.input = items.dump();
+  ASSIGN_OR_RETURN(request.settings.fields, echoed(given));
+  return request;
+}
+
+Result<ChatRequest> chat_of(ResponsesRequest request, const std::string& previous,
+                            const ServerDefaults& defaults) {
+  const auto join = [](const std::string& one, const std::string& other) {
+    return one + (one.empty() || other.empty() ? "" : ",") + other;
+  };
+  request.settings.conversation = join(previous, request.messages);
+  const std::string messages = join(request.instructions, request.settings.conversation);
+  ASSIGN_OR_RETURN(
+      ChatRequest chat,
+      parse_chat_request("{" + join(request.chat_fields, "\"messages\":[" + messages) + "]}",
+                         defaults));
+  chat.dialect = &kResponsesDialect;
+  chat.api = &kResponses;
+  chat.response = std::make_shared<const ResponseSettings>(std::move(request.settings));
+  return chat;
+}
+
+}  // namespace troupe

@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+"""OpenAI's Responses API through its Python package: texts, events, tools, conversations, and what is stored."""
+import json
+import pathlib
+import tempfile
+import unittest
+
+import jsonschema
+import openai
+import pydantic
+
+from support import DEADLINE_S, Server, run
+
+WEATHER = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"],
+           "additionalProperties": False}
+TOOLS = [{"type": "function", "name": "get_weather", "description": "Weather of a city", "parameters": WEATHER}]
+QUESTION = "What is the weather in Paris?"
+
+
+def client_of(server, key="k"):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0, timeout=DEADLINE_S)
+
+
+class Responses(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(Server("--max-model-len", "1024", "--served-model-name", "demo", "--api-key", "k",
+                                                  "--api-key", "other"))
+        cls.client = client_of(cls.server)
+
+    def ask(self, input="Who are you?", **arguments):
+        return self.client.responses.create(**{"model": "demo", "input": input, "temperature": 0, "max_output_tokens": 200,
+                                               **arguments})
+
+    def refused(self, error, *words, **arguments):
+        with self.assertRaises(error) as raised:
+            self.ask(**arguments)
+        for word in words:
+            self.assertIn(word, str(raised.exception.body))
+        self.assertEqual(raised.exception.body["type"], "invalid_request_error")
+
+    def test_the_answer_is_that_of_the_chat_api(self):
+        response = self.ask(metadata={"a": "b"})
+        self.assertRegex(response.id, "^resp_[0-9a-f]{32}$")
+        self.assertEqual((response.object, response.status, response.model, response.metadata, response.error),
+                         ("response", "completed", "demo", {"a": "b"}, None))
+        chat = self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": "Who are you?"}],
+                                                   temperature=0, max_tokens=200)
+        self.assertEqual(response.output_text, chat.choices[0].message.content)
+        self.assertEqual((response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens),
+                         (chat.usage.prompt_tokens, chat.usage.completion_tokens, chat.usage.total_tokens))
+        messages = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": [
+            {"type": "input_text", "text": "Who are you?"}]}]
+        chat = self.client.chat.completions.create(model="demo", temperature=0, max_tokens=200, messages=[
+            {"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who are you?"}])
+        self.assertEqual(self.ask(messages).output_text, chat.choices[0].message.content)
+        self.assertEqual(self.ask(instructions="Be kind.").output_text, chat.choices[0].message.content)
+
+    def test_events_come_in_order_and_make_the_same_response(self):
+        for arguments in ({}, {"max_output_tokens": 3}, {"input": QUESTION, "tools": TOOLS}, {"top_logprobs": 2},
+                          {"input": QUESTION, "tools": TOOLS, "max_output_tokens": 12},
+                          {"input": QUESTION, "tools": TOOLS, "tool_choice": {"type": "function", "name": "get_weather"}}):
+            with self.subTest(arguments):
+                whole = self.ask(**arguments)
+                events = list(self.ask(stream=True, **arguments))
+                self.assertEqual([event.sequence_number for event in events], list(range(len(events))))
+                types = [event.type for event in events]
+                self.assertEqual(types[:3], ["response.created", "response.in_progress", "response.output_item.added"])
+                self.assertEqual(types[-2:], ["response.output_item.done", "response." + whole.status])
+                last = events[-1].response
+
+                def facts(response):
+                    object = response.model_dump()
+                    for name in ("id", "created_at", "usage"):
+                        object.pop(name)
+                    for item in object["output"]:
+                        item.pop("id")
+                        item.pop("call_id", None)
+                    return object
+                self.assertEqual(facts(last), facts(whole))
+                for index, item in enumerate(last.output):
+                    mine = [event for event in events if getattr(event, "output_index", None) == index]
+                    self.assertEqual((mine[0].type, mine[-1].type), ("response.output_item.added", "response.output_item.done"))
+                    self.assertEqual(mine[-1].item, item)
+                    joined = "".join(event.delta for event in mine if event.type.endswith(".delta"))
+                    self.assertEqual(joined, item.arguments if item.type == "function_call" else item.content[0].text)
+
+    def test_why_it_is_incomplete(self):
+        response = self.ask(max_output_tokens=2)
+        self.assertEqual((response.status, response.incomplete_details.reason), ("incomplete", "max_output_tokens"))
+        self.assertEqual(response.output[-1].status, "incomplete")
+
+    def test_logprobs(self):
+        content = self.ask(include=["message.output_text.logprobs"], top_logprobs=3).output[0].content[0]
+        self.assertEqual("".join(entry.token for entry in content.logprobs).split("<")[0], content.text)
+        self.assertEqual({len(entry.top_logprobs) for entry in content.logprobs}, {3})
+
+    def test_a_tool_and_the_turn_after_it(self):
+        response = self.ask(QUESTION, tools=TOOLS)
+        call, = response.output
+        self.assertEqual((call.type, call.name, json.loads(call.arguments)), ("function_call", "get_weather", {"city": "Paris"}))
+        output = {"type": "function_call_output", "call_id": call.call_id, "output": "It is sunny."}
+        by_items = self.ask([{"role": "user", "content": QUESTION}, call.model_dump(), output], tools=TOOLS)
+        by_id = self.ask([output], previous_response_id=response.id, tools=TOOLS)
+        self.assertIn("sunny", by_items.output_text.lower())
+        self.assertEqual(by_id.output_text, by_items.output_text)
+        self.assertEqual(by_id.usage.input_tokens, by_items.usage.input_tokens)
+        self.assertEqual(by_id.previous_response_id, response.id)
+
+    def test_a_forced_call_validates(self):
+        for choice in ("required", {"type": "function", "name": "get_weather"}):
+            response = self.ask(QUESTION, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, temperature=1)
+            jsonschema.validate(json.loads(response.output[0].arguments), WEATHER)
+
+    def test_an_answer_is_held_to_a_schema(self):
+        class Number(pydantic.BaseModel):
+            value: int
+
+        response = self.client.responses.parse(model="demo", input="One?", text_format=Number, temperature=0)
+        self.assertIsInstance(response.output_parsed, Number)
+
+    def test_a_conversation_by_ids(self):
+        messages, previous = [], None
+        for text in ("My name is Mia.", "Tell me a story.", "Who are you?"):
+            messages.append({"role": "user", "content": text})
+            response = self.ask(text, previous_response_id=previous, max_output_tokens=60)
+            chat = self.client.chat.completions.create(model="demo", messages=messages, temperature=0, max_tokens=60)
+            self.assertEqual(response.output_text, chat.choices[0].message.content)
+            messages.append({"role": "assistant", "content": response.output_text})
+            previous = response.id
+
+    def test_what_is_stored_is_found_by_its_owner_until_it_is_deleted(self):
+        response = self.ask()
+        self.assertEqual(self.client.responses.retrieve(response.id), response)
+        items = self.client.responses.input_items.list(response.id).data
+        self.assertEqual(items[0].content, "Who are you?")
+        stranger = client_of(self.server, "other")
+        with self.assertRaises(openai.NotFoundError):
+            stranger.responses.retrieve(response.id)
+        with self.assertRaises(openai.NotFoundError):
+            stranger.responses.delete(response.id)
+        with self.assertRaises(openai.BadRequestError):
+            self.client.responses.cancel(response.id)
+        self.client.responses.delete(response.id)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(response.id)
+        self.refused(openai.NotFoundError, response.id, previous_response_id=response.id)
+        not_stored = self.ask(store=False)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.responses.retrieve(not_stored.id)
+        last = list(self.ask(stream=True))[-1].response
+        self.assertEqual(self.client.responses.retrieve(last.id), last)
+
+    def test_what_is_refused_is_named(self):
+        bad = openai.BadRequestError
+        self.refused(bad, "input", input=[])
+        self.refused(bad, "input[0].role", input=[{"role": "king", "content": "x"}])
+        self.refused(bad, "input[0].content[0].type", "input_image", input=[{"role": "user", "content": [
+            {"type": "input_image", "image_url": "data:"}]}])
+        self.refused(bad, "tools[0].type", "web_search", tools=[{"type": "web_search"}])
+        self.refused(bad, "background", background=True)
+        self.refused(bad, "truncation", truncation="auto")
+        self.refused(bad, "temperature", "-1", temperature=-1)
+        self.refused(bad, "max_completion_tokens", max_output_tokens=0)
+        self.refused(bad, "text.format", text={"format": {"name": "x"}})
+        self.refused(openai.NotFoundError, "resp_none", previous_response_id="resp_none")
+        self.refused(openai.NotFoundError, "other", model="other")
+
+
+class Store(unittest.TestCase):
+    def test_a_restarted_server_still_has_them(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = str(pathlib.Path(folder) / "responses.db")
+            arguments = ("--served-model-name", "demo", "--responses-db", file)
+            with Server(*arguments) as server:
+                first = client_of(server).responses.create(model="demo", input="My name is Mia.", temperature=0)
+                server.process.kill()
+                server.process.wait()
+            with Server(*arguments) as server:
+                client = client_of(server)
+                self.assertEqual(client.responses.retrieve(first.id), first)
+                after = client.responses.create(model="demo", input="Who?", previous_response_id=first.id, temperature=0)
+                self.assertGreater(after.usage.input_tokens, first.usage.input_tokens)
+
+    def test_the_oldest_make_room(self):
+        with Server("--served-model-name", "demo", "--max-stored-responses", "3") as server:
+            client = client_of(server)
+            ids = [client.responses.create(model="demo", input=str(i), max_output_tokens=1).id for i in range(5)]
+            for id in ids[:2]:
+                with self.assertRaises(openai.NotFoundError):
+                    client.responses.retrieve(id)
+            self.assertEqual([client.responses.retrieve(id).id for id in ids[2:]], ids[2:])
+
+    def test_without_a_store(self):
+        with Server("--served-model-name", "demo", "--max-stored-responses", "0") as server:
+            client = client_of(server)
+            response = client.responses.create(model="demo", input="Hi", max_output_tokens=1)
+            for call in (lambda: client.responses.retrieve(response.id),
+                         lambda: client.responses.create(model="demo", input="Hi", previous_response_id=response.id)):
+                with self.assertRaises(openai.BadRequestError) as raised:
+                    call()
+                self.assertIn("max-stored-responses is 0", raised.exception.message)
+
+    def test_a_file_that_is_no_database_is_named(self):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"no database at all" * 100)
+            file.flush()
+            code, _, errors = run(["serve", "--port", "0", "--responses-db", file.name])
+        self.assertEqual(code, 1)
+        self.assertIn(f"responses-db {file.name}: ", errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
