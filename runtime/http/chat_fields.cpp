@@ -50,9 +50,7 @@ void check_tools(const JsonFields& fields) {
     if (!function) return;
     function->require("name");
     function->text("name");
-    // Arguments that must match their schema would need a grammar.
-    if (function->boolean("strict").value_or(false))
-      function->fail(unsupported("tools", "strict of a tool's function"));
+    function->boolean("strict");
   });
   if (count == 0u) fields.wrong_value("tools", "tools must not be an empty array");
 }

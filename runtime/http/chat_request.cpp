@@ -2,6 +2,7 @@
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/openai_request.hpp"
+#include "runtime/http/unsupported_fields.hpp"
 #include "runtime/tool_parsers/tool_schemas.hpp"
 
 namespace troupe {
@@ -56,7 +57,7 @@ ToolChoice read_tool_choice(const JsonFields& fields, std::string& function) {
   }
 }
 
-/// Holds the answer to calls by a grammar.
+/// Holds the answer to calls by a grammar: in the model's own format where that can be held.
 Result<void> force_calls(ToolChoice choice, const std::string& function, ChatRequest& request) {
   if (request.params.structured_outputs) {
     return invalid_argument("tool_choice cannot force a call together with structured output",
@@ -65,8 +66,22 @@ Result<void> force_calls(ToolChoice choice, const std::string& function, ChatReq
   AnswerFormat& answer = request.answer;
   answer.reasoning.reset();  // a grammar holds from the first token
   const std::string& tools = request.prompt.tools_json;
+  const bool is_named = choice == ToolChoice::kFunction;
+  StructuredOutputsParams grammar{.kind = StructuredOutputKind::kStructuralTag, .field = "tools"};
+  if (answer.tools != nullptr) {
+    ASSIGN_OR_RETURN(auto tag, calls_tag(*answer.tools, tools,
+                                         {.function = function,
+                                          .required = true,
+                                          .parallel = answer.parallel_tool_calls && !is_named}));
+    if (tag) {
+      answer.is_named_call = is_named;
+      grammar.texts = {*std::move(tag)};
+      request.params.structured_outputs = std::move(grammar);
+      return {};
+    }
+  }
   std::string schema;
-  if (choice == ToolChoice::kFunction) {
+  if (is_named) {
     answer.tools = nullptr;
     answer.forced_function = function;
     ASSIGN_OR_RETURN(schema, parameters_schema(tools, function));
@@ -74,8 +89,30 @@ Result<void> force_calls(ToolChoice choice, const std::string& function, ChatReq
     answer.tools = &json_tool_format();
     ASSIGN_OR_RETURN(schema, calls_schema(tools, answer.parallel_tool_calls));
   }
-  StructuredOutputsParams grammar{.kind = StructuredOutputKind::kJsonSchema, .field = "tools"};
+  grammar.kind = StructuredOutputKind::kJsonSchema;
   grammar.texts = {std::move(schema)};
+  request.params.structured_outputs = std::move(grammar);
+  return {};
+}
+
+/// Holds calls that the model decides to make to the schemas of functions that are strict.
+Result<void> hold_strict_calls(ChatRequest& request) {
+  const AnswerFormat& answer = request.answer;
+  const std::string& tools = request.prompt.tools_json;
+  if (!has_strict_tool(tools)) return {};
+  if (request.params.structured_outputs) {
+    return invalid_argument(
+        "a strict function cannot be held to its schema together with structured output", "tools");
+  }
+  std::optional<std::string> tag;
+  if (answer.tools != nullptr) {
+    ASSIGN_OR_RETURN(tag,
+                     calls_tag(*answer.tools, tools, {.parallel = answer.parallel_tool_calls}));
+  }
+  if (!tag)
+    return unsupported("tools", "strict of a tool's function, with this model's format of calls,");
+  StructuredOutputsParams grammar{.kind = StructuredOutputKind::kStructuralTag, .field = "tools"};
+  grammar.texts = {*std::move(tag)};
   request.params.structured_outputs = std::move(grammar);
   return {};
 }
@@ -107,6 +144,8 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
   if (choice == ToolChoice::kRequired || choice == ToolChoice::kFunction) {
     if (const auto forced = force_calls(choice, function, request); !forced.ok())
       return fields.fail(forced.error());
+  } else if (choice == ToolChoice::kAuto) {
+    if (const auto held = hold_strict_calls(request); !held.ok()) return fields.fail(held.error());
   }
   // Markers that are special tokens must be seen.
   if ((answer.tools != nullptr && answer.tools->has_special_tokens) ||

@@ -20,7 +20,8 @@ struct Names {
 constexpr Names kNames{"json", "json_object", "regex", "choice", "grammar"};
 constexpr Names kGuidedNames{"guided_json", "guided_json_object", "guided_regex", "guided_choice",
                              "guided_grammar"};
-constexpr std::string_view kKinds = "json, regex, choice, grammar and json_object";
+constexpr std::string_view kKinds = "json, regex, choice, grammar, json_object and structural_tag";
+constexpr std::string_view kStructuralTag = "structural_tag";
 
 /// A schema as an object, or as its JSON text.
 std::optional<std::string> read_schema(const JsonFields& fields, std::string_view name) {
@@ -78,7 +79,8 @@ std::vector<StructuredOutputsParams> read_response_format(const JsonFields& fiel
   if (type == "text") return {};
   if (type == "json_object") return {{.kind = Kind::kJsonObject}};
   if (type == "structural_tag") {
-    fields.fail(unsupported("response_format", "response_format of type structural_tag"));
+    return {
+        made(Kind::kStructuralTag, fields.raw("response_format", JsonKind::kObject).value_or(""))};
   } else if (type != "json_schema") {
     format->wrong_value("type", "type must be text, json_object or json_schema");
   } else if (!format->has("json_schema")) {
@@ -102,16 +104,17 @@ std::vector<StructuredOutputsParams> read_structured_field(const JsonFields& fie
   constexpr std::string_view kField = "structured_outputs";
   const std::optional<JsonFields> object = fields.object(kField);
   if (!object) return {};
-  if (object->has("structural_tag")) {
-    fields.fail(unsupported(kField, "structured_outputs.structural_tag"));
-    return {};
-  }
   if (const auto name =
           object->other_name({kNames.json, kNames.json_object, kNames.regex, kNames.choice,
                               kNames.grammar, "structural_tag", "disable_any_whitespace",
                               "disable_additional_properties", "whitespace_pattern"}))
     fields.fail(unsupported(kField, std::string(kField) + "." + *name));
   auto found = read_kinds(*object, kNames);
+  if (object->kind(kStructuralTag) == JsonKind::kString) {
+    found.push_back(made(Kind::kStructuralTag, *object->text(kStructuralTag)));
+  } else if (auto tag = object->raw(kStructuralTag, JsonKind::kObject)) {
+    found.push_back(made(Kind::kStructuralTag, *std::move(tag)));
+  }
   if (found.size() != 1) {
     fields.wrong_value(kField, "structured_outputs must have exactly one of " +
                                    std::string(kKinds) + ", it has " +

@@ -21,7 +21,8 @@ class EbnfParser {
  public:
   EbnfParser(std::string_view text, GrammarBuilder& builder) : text_(text), builder_(builder) {}
 
-  void parse() {
+  /// Returns the rule to start with.
+  GrammarRuleId parse() {
     const GrammarRuleId root = rule("root");
     skip_blanks();
     while (!at_end()) {
@@ -41,6 +42,7 @@ class EbnfParser {
         throw GrammarRefused("grammar: the rule '" + name + "' is not defined" +
                              (known.id == root ? ", where it has to start" : ""));
     }
+    return root;
   }
 
  private:
@@ -267,13 +269,18 @@ class EbnfParser {
 
 }  // namespace
 
+GrammarNodeId add_ebnf(GrammarBuilder& builder, std::string_view source) {
+  if (source.size() > builder.limits().max_source_bytes)
+    throw GrammarRefused("grammar: it has " + std::to_string(source.size()) +
+                         " bytes, the limit is " +
+                         std::to_string(builder.limits().max_source_bytes));
+  return builder.rule(EbnfParser(source, builder).parse());
+}
+
 Result<GrammarBuilder> ebnf_grammar(std::string_view source, const GrammarLimits& limits) {
-  if (source.size() > limits.max_source_bytes)
-    return invalid_argument("grammar: it has " + std::to_string(source.size()) +
-                            " bytes, the limit is " + std::to_string(limits.max_source_bytes));
   try {
     GrammarBuilder builder(limits);
-    EbnfParser(source, builder).parse();
+    add_ebnf(builder, source);  // its rule is the first
     return builder;
   } catch (const GrammarRefused& refused) {
     return refused.error();

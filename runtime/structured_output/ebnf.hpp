@@ -8,6 +8,9 @@
 
 namespace troupe {
 
+/// The texts of ebnf_grammar, as a part of a grammar. Throws GrammarRefused.
+GrammarNodeId add_ebnf(GrammarBuilder& builder, std::string_view source);
+
 /// rule ::= "text" [a-z\n] other-rule ( a | b )* c{2,3} . # a comment
 ///
 /// The rule `root` is the start. Texts and classes have the escapes \n \r \t \\ \" \' \] \[ \- \xHH

@@ -96,10 +96,9 @@ class SchemaConversion {
   SchemaConversion(GrammarBuilder& builder, const Json& root, const JsonGrammarOptions& options)
       : builder_(builder), json_(builder, options), root_(root), options_(options) {}
 
-  /// Sets the body of the builder's first rule. Pre: it has that one.
-  void run() {
+  void run(GrammarRuleId start) {
     find_ids(root_, true);
-    builder_.set_body(0, value(root_));
+    builder_.set_body(start, value(root_));
     while (!pending_.empty()) {
       const auto [rule, schema] = std::move(pending_.front());
       pending_.pop_front();
@@ -1050,42 +1049,50 @@ class SchemaConversion {
   std::size_t num_merges_ = 0;
 };
 
-template <class Fill>
-Result<GrammarBuilder> make_grammar(const GrammarLimits& limits, const Fill& fill) {
-  try {
-    GrammarBuilder builder(limits);
-    builder.add_rule();
-    fill(builder);
-    return builder;
-  } catch (const GrammarRefused& refused) {
-    return refused.error();
-  } catch (const Json::exception& error) {
-    return invalid_argument(std::string("json_schema: a keyword's value has the wrong type: ") +
-                            error.what());
-  }
-}
-
 }  // namespace
+
+GrammarNodeId add_json_schema(GrammarBuilder& builder, std::string_view schema,
+                              const JsonGrammarOptions& options) {
+  if (schema.size() > builder.limits().max_source_bytes)
+    throw GrammarRefused("json_schema: the schema has " + std::to_string(schema.size()) +
+                         " bytes, the limit is " +
+                         std::to_string(builder.limits().max_source_bytes));
+  const Json root = parse_bounded_json<Json>(schema);
+  if (root.is_discarded())
+    throw GrammarRefused("json_schema: the schema is no JSON, or is nested deeper than " +
+                         std::to_string(kMaxJsonDepth) + " levels");
+  const GrammarRuleId start = builder.add_rule();
+  try {
+    SchemaConversion(builder, root, options).run(start);
+  } catch (const Json::exception& error) {
+    throw GrammarRefused(std::string("json_schema: a keyword's value has the wrong type: ") +
+                         error.what());
+  }
+  return builder.rule(start);
+}
 
 Result<GrammarBuilder> json_schema_grammar(std::string_view schema,
                                            const JsonGrammarOptions& options,
                                            const GrammarLimits& limits) {
-  if (schema.size() > limits.max_source_bytes)
-    return invalid_argument("json_schema: the schema has " + std::to_string(schema.size()) +
-                            " bytes, the limit is " + std::to_string(limits.max_source_bytes));
-  const Json root = parse_bounded_json<Json>(schema);
-  if (root.is_discarded())
-    return invalid_argument("json_schema: the schema is no JSON, or is nested deeper than " +
-                            std::to_string(kMaxJsonDepth) + " levels");
-  return make_grammar(
-      limits, [&](GrammarBuilder& builder) { SchemaConversion(builder, root, options).run(); });
+  try {
+    GrammarBuilder builder(limits);
+    add_json_schema(builder, schema, options);  // its rule is the first
+    return builder;
+  } catch (const GrammarRefused& refused) {
+    return refused.error();
+  }
 }
 
 Result<GrammarBuilder> json_object_grammar(const JsonGrammarOptions& options,
                                            const GrammarLimits& limits) {
-  return make_grammar(limits, [&](GrammarBuilder& builder) {
-    builder.set_body(0, JsonGrammar(builder, options).any_object());
-  });
+  try {
+    GrammarBuilder builder(limits);
+    const GrammarRuleId start = builder.add_rule();
+    builder.set_body(start, JsonGrammar(builder, options).any_object());
+    return builder;
+  } catch (const GrammarRefused& refused) {
+    return refused.error();
+  }
 }
 
 }  // namespace troupe

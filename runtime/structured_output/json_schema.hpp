@@ -19,6 +19,10 @@ struct JsonGrammarOptions {
   bool disable_additional_properties = false;
 };
 
+/// The texts of json_schema_grammar, as a part of a grammar. Throws GrammarRefused.
+GrammarNodeId add_json_schema(GrammarBuilder& builder, std::string_view schema,
+                              const JsonGrammarOptions& options);
+
 /// The JSON texts that the schema takes, with the properties of an object in the schema's order and
 /// behind them those that it does not name. Numbers that have bounds are written without
 /// exponents. Errors: kInvalidArgument: no schema, over a limit, a keyword that is refused.

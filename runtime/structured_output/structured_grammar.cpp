@@ -7,6 +7,7 @@
 #include "runtime/structured_output/ebnf.hpp"
 #include "runtime/structured_output/json_schema.hpp"
 #include "runtime/structured_output/regex.hpp"
+#include "runtime/structured_output/structural_tag.hpp"
 
 namespace troupe {
 namespace {
@@ -53,11 +54,15 @@ Result<GrammarBuilder> grammar_of(const StructuredOutputsParams& what,
             "grammar: it has no rule \"name ::= ...\"; EBNF is supported, Lark is not");
       }
       return ebnf_grammar(what.texts.front(), limits);
-    case Kind::kStructuralTag:
+    case Kind::kStructuralTag: {
+      ASSIGN_OR_RETURN(const JsonGrammarOptions options, json_options(what));
+      return structural_tag_grammar(what.texts.front(), options, limits);
+    }
     case Kind::kChoice:
       break;
   }
-  return Error{ErrorCode::kUnsupported, "structural_tag is not supported by this server", {}};
+  CHECK(false, static_cast<int>(what.kind));
+  return GrammarBuilder(limits);
 }
 
 }  // namespace

@@ -24,7 +24,9 @@ std::string call_id(const ToolFormat* format, std::string_view response_id, std:
 }
 
 AnswerParser::AnswerParser(const AnswerFormat& format)
-    : parallel_tool_calls_(format.parallel_tool_calls), forced_function_(format.forced_function) {
+    : parallel_tool_calls_(format.parallel_tool_calls),
+      is_named_call_(format.is_named_call),
+      forced_function_(format.forced_function) {
   if (format.reasoning) reasoning_.emplace(*format.reasoning);
   if (format.tools != nullptr) tools_.emplace(*format.tools, format.declarations);
 }
@@ -49,7 +51,9 @@ AnswerDelta AnswerParser::finish() {
   return delta;
 }
 
-bool AnswerParser::has_calls() const noexcept { return tools_ && tools_->num_calls() > 0; }
+bool AnswerParser::has_calls() const noexcept {
+  return tools_ && tools_->num_calls() > 0 && !is_named_call_;
+}
 
 void AnswerParser::answer(std::string_view text, bool ended, AnswerDelta& delta) {
   if (!forced_function_.empty()) {

@@ -21,6 +21,8 @@ struct AnswerFormat {
   /// The whole text is the arguments of this function; `tools` is null.
   std::string forced_function;
   bool parallel_tool_calls = true;  ///< false: only the first call counts
+  /// The client has named the function: calls are no reason to end, as OpenAI has it.
+  bool is_named_call = false;
 
   /// Whether text is anything but content.
   [[nodiscard]] bool is_parsed() const noexcept {
@@ -50,6 +52,7 @@ class AnswerParser {
   void answer(std::string_view text, bool ended, AnswerDelta& delta);
 
   const bool parallel_tool_calls_;
+  const bool is_named_call_;
   std::string forced_function_;
   bool forced_begun_ = false;
   std::optional<ReasoningParser> reasoning_;

@@ -1,6 +1,10 @@
 #include "runtime/tool_parsers/tool_schemas.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "runtime/base/ordered_json.hpp"
+#include "runtime/tool_parsers/call_pattern.hpp"
 
 namespace troupe {
 namespace {
@@ -72,6 +76,82 @@ Result<std::string> calls_schema(std::string_view tools_json, bool parallel) {
   if (!parallel) schema["maxItems"] = 1;
   if (!definitions.empty()) schema["$defs"] = std::move(definitions);
   return schema.dump();
+}
+
+namespace {
+
+bool is_strict(const Json& tool) {
+  const Json& function = tool.at("function");
+  return function.contains("strict") && function["strict"] == true;
+}
+
+/// Before and behind the arguments of a call; nullopt: they are not the only variable part.
+std::optional<std::pair<std::string, std::string>> around_arguments(const CallPattern& pattern,
+                                                                    const std::string& name) {
+  std::string begin, end;
+  bool has_arguments = false, has_name = false;
+  for (const PatternPart& part : pattern) {
+    std::string& text = has_arguments ? end : begin;
+    switch (part.kind) {
+      case PatternPartKind::kLiteral:
+        text += part.literal;
+        break;
+      case PatternPartKind::kName:
+        text += name;
+        has_name = true;
+        break;
+      case PatternPartKind::kObject:
+        begin += "{\"name\": " + Json(name).dump() + ", \"arguments\": ";
+        end += "}";
+        has_arguments = has_name = true;
+        break;
+      case PatternPartKind::kJson:
+        has_arguments = true;
+        break;
+      default:
+        return std::nullopt;
+    }
+  }
+  if (!has_arguments || !has_name) return std::nullopt;
+  return std::pair(begin, end);
+}
+
+}  // namespace
+
+Result<std::optional<std::string>> calls_tag(const ToolFormat& format, std::string_view tools_json,
+                                             const CallRule& rule) {
+  if (format.has_special_tokens || format.patterns.empty()) return std::optional<std::string>();
+  const CallPattern pattern = compile_pattern(format.patterns.front());
+  const std::string trigger(trigger_of(pattern));
+  if (trigger.empty()) return std::optional<std::string>();
+  const Json tools = Json::parse(tools_json, nullptr, false);
+  Json tags = Json::array();
+  for (const Json& tool : tools) {
+    const std::string name = tool.at("function").at("name").get<std::string>();
+    if (!rule.function.empty() && rule.function != name) continue;
+    const auto around = around_arguments(pattern, name);
+    if (!around) return std::optional<std::string>();
+    Json schema = {{"type", "object"}};
+    if (rule.required || is_strict(tool)) schema = parameters_of(tool);
+    tags.push_back({{"type", "tag"},
+                    {"begin", around->first},
+                    {"content", {{"type", "json_schema"}, {"json_schema", std::move(schema)}}},
+                    {"end", around->second}});
+  }
+  if (tags.empty())
+    return Error{ErrorCode::kNotFound, "there is no tool '" + rule.function + "'", "tools"};
+  Json held = {{"type", "triggered_tags"}, {"triggers", {trigger}}};
+  if (rule.required) {
+    held = {{"type", "tags_with_separator"}, {"separator", "\n"}, {"at_least_one", true}};
+  }
+  held["tags"] = std::move(tags);
+  held["stop_after_first"] = !rule.parallel;
+  return std::optional(Json{{"format", std::move(held)}}.dump());
+}
+
+bool has_strict_tool(std::string_view tools_json) {
+  const Json tools = Json::parse(tools_json, nullptr, false);
+  return std::any_of(tools.begin(), tools.end(), is_strict);
 }
 
 }  // namespace troupe

@@ -1,10 +1,12 @@
 #pragma once
-// JSON Schemas that hold a model to a call.
+// JSON Schemas and structural tags that hold a model to calls.
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "runtime/base/result.hpp"
+#include "runtime/tool_parsers/tool_format.hpp"
 
 namespace troupe {
 
@@ -16,5 +18,23 @@ namespace troupe {
 /// An array of one or more {"name", "parameters"} of any of the tools; exactly one without
 /// `parallel`. Definitions of the tools' schemas move to the root, under names of their own.
 [[nodiscard]] Result<std::string> calls_schema(std::string_view tools_json, bool parallel);
+
+/// What calls an answer may have.
+struct CallRule {
+  std::string function;   ///< the only one; empty: any of the tools
+  bool required = false;  ///< the answer is calls; false: text in which calls may begin
+  bool parallel = true;   ///< any number of calls; false: one
+};
+
+/// The structural tag that holds an answer to the rule in the model's own format, made of the same
+/// pattern that parses it. The arguments of a function match its schema, if the call is required or
+/// the function is `strict`, and are an object otherwise. Nullopt: the format cannot be held, since
+/// its markers are special tokens or its arguments are not JSON. Errors: as parameters_schema.
+[[nodiscard]] Result<std::optional<std::string>> calls_tag(const ToolFormat& format,
+                                                           std::string_view tools_json,
+                                                           const CallRule& rule);
+
+/// Whether one of the tools is `strict`.
+[[nodiscard]] bool has_strict_tool(std::string_view tools_json);
 
 }  // namespace troupe

@@ -6,6 +6,7 @@ import unittest
 
 import jsonschema
 import openai
+import pydantic
 
 from support import Server
 
@@ -74,6 +75,48 @@ class Tools(unittest.TestCase):
         self.assertIn("<tool_call>", text.message.content)
         self.assertEqual((text.finish_reason, text.message.tool_calls), ("stop", None))
         self.assertIsNone(self.chat(tools=openai.NOT_GIVEN).choices[0].message.tool_calls)
+
+    def test_forced_calls_are_the_models_own(self):
+        for choice, finish in (("required", "tool_calls"),
+                               ({"type": "function", "function": {"name": "get_weather"}}, "stop")):
+            answer = self.chat(tool_choice=choice).choices[0]
+            call, = answer.message.tool_calls
+            self.assertEqual((call.function.name, json.loads(call.function.arguments), answer.finish_reason),
+                             ("get_weather", {"city": "Paris"}, finish))
+            self.assertEqual(self.streamed(tool_choice=choice)[0],
+                             {"content": "", "calls": [["get_weather", call.function.arguments]], "finish": finish})
+
+    def test_calls_of_strict_functions_match_their_schemas_if_they_are_made(self):
+        class get_weather(pydantic.BaseModel):
+            city: str
+
+        class add(pydantic.BaseModel):
+            a: int
+            b: int
+
+        tools = [openai.pydantic_function_tool(each) for each in (get_weather, add)]
+        for temperature in (0, 1.5):
+            choice = self.client.chat.completions.parse(model="demo", messages=QUESTION, tools=tools, max_tokens=200,
+                                                        temperature=temperature).choices[0]
+            for call in choice.message.tool_calls or []:
+                self.assertIsInstance(call.function.parsed_arguments, (get_weather, add))
+            if temperature == 0:
+                self.assertEqual(choice.message.tool_calls[0].function.parsed_arguments, get_weather(city="Paris"))
+        hello = self.client.chat.completions.parse(model="demo", messages=[{"role": "user", "content": "Hello!"}], tools=tools,
+                                                   max_tokens=200, temperature=0).choices[0]
+        self.assertEqual((hello.finish_reason, hello.message.tool_calls or []), ("stop", []))
+        self.assertTrue(hello.message.content)
+
+    def test_strict_functions_need_a_format_that_can_be_held(self):
+        tools = [{**TOOLS[0], "function": {**TOOLS[0]["function"], "strict": True}}]
+        with self.assertRaises(openai.BadRequestError) as refused:
+            self.chat(tools=tools, extra_body={"response_format": {"type": "json_object"}})
+        self.assertIn("strict", refused.exception.message)
+        with Server("--served-model-name", "demo", "--tool-call-parser", "mistral") as server:
+            client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+            with self.assertRaises(openai.BadRequestError) as refused:
+                client.chat.completions.create(model="demo", messages=QUESTION, tools=tools)
+            self.assertEqual((refused.exception.code, refused.exception.param), ("unsupported_parameter", "tools"))
 
     def test_forced_calls_always_validate(self):
         for temperature in (0, 2):

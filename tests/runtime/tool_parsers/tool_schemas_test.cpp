@@ -28,5 +28,33 @@ BOOST_AUTO_TEST_CASE(required_calls_are_an_array_with_definitions_at_its_root) {
   BOOST_TEST(calls_schema(kTools, true).value().find("maxItems") == std::string::npos);
 }
 
+BOOST_AUTO_TEST_CASE(the_pattern_that_parses_calls_also_holds_them) {
+  const std::string tools = R"([{"type":"function","function":{"name":"f","strict":true,
+      "parameters":{"type":"object","properties":{"a":{"type":"integer"}}}}},
+      {"type":"function","function":{"name":"g\""}}])";
+  const auto tag = [&](const char* format, const CallRule& rule) {
+    return calls_tag(*find_tool_format(format), tools, rule).value();
+  };
+  BOOST_TEST(*tag("hermes", {}) ==
+             R"({"format":{"type":"triggered_tags","triggers":["<tool_call>"],"tags":[)"
+             R"({"type":"tag","begin":"<tool_call>\n{\"name\": \"f\", \"arguments\": ",)"
+             R"("content":{"type":"json_schema","json_schema":)"
+             R"({"type":"object","properties":{"a":{"type":"integer"}}}},"end":"}\n</tool_call>"},)"
+             R"({"type":"tag","begin":"<tool_call>\n{\"name\": \"g\\\"\", \"arguments\": ",)"
+             R"("content":{"type":"json_schema","json_schema":{"type":"object"}},)"
+             R"("end":"}\n</tool_call>"}],"stop_after_first":false}})");
+  const std::string named = *tag("hermes", {.function = "f", .required = true, .parallel = false});
+  BOOST_TEST(named.starts_with(R"({"format":{"type":"tags_with_separator","separator":"\n",)"
+                               R"("at_least_one":true,"tags":[{)"));
+  BOOST_TEST(named.ends_with(R"("stop_after_first":true}})"));
+  BOOST_TEST(named.find("\"g") == std::string::npos);
+  for (const char* format : {"mistral", "pythonic", "qwen3_coder", "kimi_k2", "functiongemma"})
+    BOOST_TEST(!tag(format, {}).has_value(), format);
+  BOOST_TEST(calls_tag(*find_tool_format("hermes"), tools, {.function = "h"}).error().message ==
+             "there is no tool 'h'");
+  BOOST_TEST(has_strict_tool(tools));
+  BOOST_TEST(!has_strict_tool(R"([{"function":{"name":"f","strict":false}}])"));
+}
+
 }  // namespace
 }  // namespace troupe
