@@ -3,6 +3,7 @@
 #include "runtime/http/generation_fields.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/http/unsupported_fields.hpp"
+#include "runtime/reasoning/reasoning_grammar.hpp"
 #include "runtime/tool_parsers/tool_schemas.hpp"
 
 namespace troupe {
@@ -64,7 +65,6 @@ Result<void> force_calls(ToolChoice choice, const std::string& function, ChatReq
                             "tool_choice");
   }
   AnswerFormat& answer = request.answer;
-  answer.reasoning.reset();  // a grammar holds from the first token
   const std::string& tools = request.prompt.tools_json;
   const bool is_named = choice == ToolChoice::kFunction;
   StructuredOutputsParams grammar{.kind = StructuredOutputKind::kStructuralTag, .field = "tools"};
@@ -99,7 +99,6 @@ Result<void> force_calls(ToolChoice choice, const std::string& function, ChatReq
 Result<void> hold_strict_calls(ChatRequest& request) {
   const AnswerFormat& answer = request.answer;
   const std::string& tools = request.prompt.tools_json;
-  if (!has_strict_tool(tools)) return {};
   if (request.params.structured_outputs) {
     return invalid_argument(
         "a strict function cannot be held to its schema together with structured output", "tools");
@@ -130,6 +129,7 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
                            .value_or(!answer.reasoning->is_off_by_default);
     if (!is_on) answer.reasoning.reset();
   }
+  bool may_reason = false;
   std::string function;
   const ToolChoice choice = read_tool_choice(fields, function);
   if (!fields.result().ok()) return;
@@ -144,9 +144,13 @@ void read_answer_format(const JsonFields& fields, const ServerDefaults& defaults
   if (choice == ToolChoice::kRequired || choice == ToolChoice::kFunction) {
     if (const auto forced = force_calls(choice, function, request); !forced.ok())
       return fields.fail(forced.error());
-  } else if (choice == ToolChoice::kAuto) {
+  } else if (choice == ToolChoice::kAuto && has_strict_tool(request.prompt.tools_json)) {
     if (const auto held = hold_strict_calls(request); !held.ok()) return fields.fail(held.error());
+    may_reason = true;  // calls are held wherever they begin
   }
+  if (answer.reasoning && request.params.structured_outputs && !may_reason &&
+      !begin_with_reasoning(*request.params.structured_outputs, *answer.reasoning))
+    answer.reasoning.reset();  // the grammar holds from the first token
   // Markers that are special tokens must be seen.
   if ((answer.tools != nullptr && answer.tools->has_special_tokens) ||
       (answer.reasoning && answer.reasoning->has_special_tokens)) {

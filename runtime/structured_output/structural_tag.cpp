@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Texts = std::vector<std::string>;
 
-constexpr std::size_t kMaxTexts = 1024;  ///< triggers, tags, ends, elements of one format
+constexpr std::size_t kMaxTexts = 1 << 16;  ///< triggers, tags, ends, elements of one format
 
 class TagConversion {
  public:

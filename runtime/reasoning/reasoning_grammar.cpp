@@ -1,0 +1,87 @@
+#include "runtime/reasoning/reasoning_grammar.hpp"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/base/json_depth.hpp"
+#include "runtime/base/ordered_json.hpp"
+
+namespace troupe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Levels of the tag around a structure.
+constexpr std::size_t kOwnLevels = 8;
+
+Json text_element(std::string_view text) {
+  return {{"type", "const_string"}, {"value", std::string(text)}};
+}
+
+/// {"structures", "triggers"} as a format.
+Json triggered_tags(const Json& tag) {
+  Json tags = Json::array();
+  for (const Json& structure : tag.value("structures", Json::array())) {
+    if (!structure.is_object()) continue;
+    tags.push_back(
+        {{"begin", structure.value("begin", Json())},
+         {"content", {{"type", "json_schema"}, {"json_schema", structure.value("schema", Json())}}},
+         {"end", structure.value("end", Json())}});
+  }
+  return {{"type", "triggered_tags"}, {"triggers", tag.value("triggers", Json())}, {"tags", tags}};
+}
+
+/// As the FORMAT of a structural tag; nullopt: it is not one.
+std::optional<Json> format_of(const StructuredOutputsParams& structure) {
+  using Kind = StructuredOutputKind;
+  if (structure.kind == Kind::kJsonObject)
+    return Json{{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}};
+  if (structure.texts.empty()) return std::nullopt;
+  const std::string& text = structure.texts.front();
+  switch (structure.kind) {
+    case Kind::kRegex:
+      return Json{{"type", "regex"}, {"pattern", text}};
+    case Kind::kGrammar:
+      return Json{{"type", "grammar"}, {"grammar", text}};
+    case Kind::kChoice: {
+      Json elements = Json::array();
+      for (const std::string& choice : structure.texts) elements.push_back(text_element(choice));
+      return Json{{"type", "or"}, {"elements", std::move(elements)}};
+    }
+    default:
+      break;
+  }
+  if (is_nested_deeper(text, kMaxJsonDepth - kOwnLevels)) return std::nullopt;
+  Json json = parse_bounded_json<Json>(text);
+  if (json.is_discarded()) return std::nullopt;
+  if (structure.kind == Kind::kJsonSchema)
+    return Json{{"type", "json_schema"}, {"json_schema", std::move(json)}};
+  if (!json.is_object()) return std::nullopt;
+  return json.contains("format") ? json["format"] : triggered_tags(json);
+}
+
+}  // namespace
+
+bool begin_with_reasoning(StructuredOutputsParams& structure, const ReasoningFormat& format) {
+  if (format.has_special_tokens || format.repeats) return false;
+  const std::optional<Json> answer = format_of(structure);
+  if (!answer) return false;
+  Json ends = {std::string(format.end)};
+  // A call in the reasoning would end it, and be held by nothing.
+  for (const std::string_view end : format.implicit_ends) ends.push_back(std::string(end));
+  Json elements = Json::array();
+  if (!format.starts_inside) elements.push_back(text_element(format.begin));
+  elements.push_back({{"type", "any_text"}, {"excludes", std::move(ends)}});
+  elements.push_back(text_element(format.end));
+  elements.push_back({{"type", "regex"}, {"pattern", "\\s{0,4}"}});
+  elements.push_back(*answer);
+  Json all = {{"type", "sequence"}, {"elements", std::move(elements)}};
+  // Then the model decides whether it reasons.
+  if (!format.starts_inside) all = {{"type", "or"}, {"elements", {*answer, std::move(all)}}};
+  structure.kind = StructuredOutputKind::kStructuralTag;
+  structure.texts = {Json{{"format", std::move(all)}}.dump()};
+  return true;
+}
+
+}  // namespace troupe

@@ -1,0 +1,73 @@
+#include "runtime/reasoning/reasoning_grammar.hpp"
+
+#include <boost/test/unit_test.hpp>
+#include <string>
+#include <vector>
+
+#include "runtime/structured_output/structured_grammar.hpp"
+#include "tests/support/grammar_checks.hpp"
+
+namespace troupe {
+namespace {
+
+using Kind = StructuredOutputKind;
+
+StructuredOutputsParams structure(Kind kind, const std::vector<std::string>& texts) {
+  StructuredOutputsParams made{.kind = kind};
+  made.texts = texts;
+  return made;
+}
+
+BOOST_AUTO_TEST_CASE(every_structure_begins_after_free_reasoning) {
+  struct Case {
+    StructuredOutputsParams structure;
+    std::string answer;
+  };
+  const std::vector<Case> cases = {
+      {structure(Kind::kJsonSchema, {R"({"type":"object","properties":{"b":{"type":"integer"},
+                                         "a":{"type":"null"}},"required":["b","a"]})"}),
+       R"({"b": 1, "a": null})"},
+      {structure(Kind::kJsonObject, {}), R"({"x": []})"},
+      {structure(Kind::kRegex, {"[ab]{2}"}), "ba"},
+      {structure(Kind::kChoice, {"yes", "no"}), "no"},
+      {structure(Kind::kGrammar, {R"(root ::= "g" root | "h")"}), "ggh"},
+      {structure(Kind::kStructuralTag, {R"({"format":{"type":"const_string","value":"c"}})"}), "c"},
+      {structure(Kind::kStructuralTag, {R"({"triggers":["<t>"],"structures":[{"begin":"<t>",
+                                            "schema":{"type":"integer"},"end":"</t>"}]})"}),
+       "so <t>12</t>"}};
+  for (const auto& [plain, answer] : cases) {
+    BOOST_TEST_CONTEXT(answer) {
+      StructuredOutputsParams inside = plain, optional = plain;
+      BOOST_REQUIRE(begin_with_reasoning(inside, *find_reasoning_format("deepseek_r1")));
+      const auto held = compile_for_bytes(structured_grammar(inside));
+      BOOST_TEST(accepts_bytes(*held, "hm, {\"b\": 2}?\n</think>\n\n" + answer));
+      BOOST_TEST(accepts_bytes(*held, "<think>hm</think>" + answer));
+      BOOST_TEST(!accepts_bytes(*held, "hm"));
+      BOOST_REQUIRE(begin_with_reasoning(optional, *find_reasoning_format("glm45")));
+      const auto decides = compile_for_bytes(structured_grammar(optional));
+      BOOST_TEST(accepts_bytes(*decides, answer));
+      BOOST_TEST(accepts_bytes(*decides, "<think>hm</think>\n" + answer));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(calls_do_not_begin_in_the_reasoning) {
+  StructuredOutputsParams calls = structure(Kind::kRegex, {"<tool_call>1</tool_call>"});
+  BOOST_REQUIRE(begin_with_reasoning(calls, *find_reasoning_format("qwen3")));
+  const auto held = compile_for_bytes(structured_grammar(calls));
+  BOOST_TEST(accepts_bytes(*held, "hm</think>\n<tool_call>1</tool_call>"));
+  BOOST_TEST(!accepts_bytes(*held, "<tool_call>2</tool_call></think><tool_call>1</tool_call>"));
+}
+
+BOOST_AUTO_TEST_CASE(what_cannot_be_held_stays_as_it_is) {
+  for (const char* format : {"mistral", "openai_gptoss"}) {
+    StructuredOutputsParams json = structure(Kind::kJsonObject, {});
+    BOOST_TEST(!begin_with_reasoning(json, *find_reasoning_format(format)));
+    BOOST_TEST((json == structure(Kind::kJsonObject, {})));
+  }
+  StructuredOutputsParams wrong = structure(Kind::kJsonSchema, {"{"});
+  BOOST_TEST(!begin_with_reasoning(wrong, *find_reasoning_format("qwen3")));
+}
+
+}  // namespace
+}  // namespace troupe
