@@ -14,7 +14,7 @@ namespace troupe {
 
 struct Dialect {
   std::string_view stream_type;  ///< media type of streams
-  std::string_view keep_alive;   ///< is sent when nothing was for a while
+  std::string_view keep_alive;   ///< is sent when nothing was for a while; empty: nothing
   std::string_view stream_end;   ///< follows the last event
   bool has_usage_event = false;  ///< streams may end with an event that has the usage only
   /// The body of an error response.
@@ -25,6 +25,7 @@ struct Dialect {
 extern const Dialect kOpenAiDialect;
 extern const Dialect kAnthropicDialect;
 extern const Dialect kResponsesDialect;
+extern const Dialect kOllamaDialect;
 
 /// Begins the answer of one sample.
 struct ChatBegin {
@@ -61,5 +62,7 @@ struct ChatApi {
 extern const ChatApi kOpenAiChat;
 extern const ChatApi kAnthropicMessages;
 extern const ChatApi kResponses;
+extern const ChatApi kOllamaChat;
+extern const ChatApi kOllamaGenerate;
 
 }  // namespace troupe

@@ -41,6 +41,10 @@ Prepare prepare_completion;
 Prepare prepare_chat;
 Prepare prepare_messages;      ///< Anthropic's
 Prepare prepare_count_tokens;  ///< Anthropic's
+Prepare prepare_ollama_chat;
+Prepare prepare_ollama_generate;
+Prepare prepare_ollama_show;
+Endpoint answer_ollama_tags;
 Prepare prepare_responses;
 /// GET /v1/responses/ID and /v1/responses/ID/input_items.
 Endpoint answer_stored_response;

@@ -377,7 +377,7 @@ void Generation::on_ready() {
 }
 
 void Generation::on_silence() {
-  if (!stream_ || done_ || !sink_.ready()) return;
+  if (!stream_ || done_ || !sink_.ready() || dialect_.keep_alive.empty()) return;
   begin();
   sink_.write(dialect_.keep_alive, false);
 }

@@ -9,6 +9,7 @@
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/kept_streams.hpp"
+#include "runtime/http/ollama.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/responses.hpp"
 #include "runtime/http/target.hpp"
@@ -393,6 +394,14 @@ Prepared prepare_messages(std::string_view body, const ServerDefaults& defaults)
 Prepared prepare_count_tokens(std::string_view body, const ServerDefaults& defaults) {
   return with_request(parse_count_tokens_request(body, defaults),
                       try_render<TokenizeRequest, Rendering::Kind::kCountTokens>);
+}
+
+Prepared prepare_ollama_chat(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse_ollama_chat(body, defaults), try_generate<ChatRequest, start_chat>);
+}
+
+Prepared prepare_ollama_generate(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse_ollama_generate(body, defaults), try_generate<ChatRequest, start_chat>);
 }
 
 Prepared prepare_responses(std::string_view body, const ServerDefaults&) {

@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kAdminPrefix = "/admin";
-constexpr std::string_view kGuardedPrefixes[] = {"/v1",        "/v2",       "/inference", "/cohere",
-                                                 kAdminPrefix, "/tokenize", "/detokenize"};
+constexpr std::string_view kGuardedPrefixes[] = {"/v1",  "/v2",        "/inference", "/cohere",
+                                                 "/api", kAdminPrefix, "/tokenize",  "/detokenize"};
 constexpr std::string_view kPreflightSeconds = "600";
 constexpr std::string_view kRequestId = "X-Request-Id";
 constexpr std::size_t kMaxLoggedPathBytes = 256;
@@ -146,6 +146,11 @@ constexpr Route kRoutes[] = {
     {"GET", kResponsesPath, answer_stored_response, nullptr, false, &kResponsesDialect},
     {"DELETE", kResponsesPath, answer_removed_response, nullptr, false, &kResponsesDialect},
     {"POST", kResponsesPath, answer_cancelled_response, nullptr, false, &kResponsesDialect},
+    {"POST", "/api/chat", nullptr, prepare_ollama_chat, false, &kOllamaDialect},
+    {"POST", "/api/generate", nullptr, prepare_ollama_generate, false, &kOllamaDialect},
+    {"POST", "/api/show", nullptr, prepare_ollama_show, false, &kOllamaDialect},
+    {"GET", "/api/tags", answer_ollama_tags, nullptr, false, &kOllamaDialect},
+    {"GET", "/api/version", answer_version, nullptr, false, &kOllamaDialect},
     {"GET", kStreamsPath, answer_resumed_stream},
     {"POST", "/tokenize", nullptr, prepare_tokenize},
     {"POST", "/detokenize", nullptr, prepare_detokenize},

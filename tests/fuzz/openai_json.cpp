@@ -6,6 +6,7 @@
 
 #include "runtime/http/anthropic.hpp"
 #include "runtime/http/json_fields.hpp"
+#include "runtime/http/ollama.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/http/openai_response.hpp"
 #include "runtime/http/responses.hpp"
@@ -59,6 +60,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_error(messages);
   if (messages.ok()) check_params(messages->params);
   check_error(parse_count_tokens_request(body, defaults));
+  for (const auto parse : {parse_ollama_chat, parse_ollama_generate}) {
+    const auto ollama = parse(body, defaults);
+    check_error(ollama);
+    if (ollama.ok()) check_params(ollama->params);
+  }
   auto response = parse_responses_request(body);
   check_error(response);
   if (response.ok()) {
