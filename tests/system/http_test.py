@@ -9,7 +9,7 @@ import threading
 import time
 import unittest
 
-from support import DEADLINE_S, Server
+from support import DEADLINE_S, ROOT, Server
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello, secretprompt!"}], "max_tokens": 4}
 
@@ -112,6 +112,24 @@ class Http(unittest.TestCase):
         self.assertEqual(request(self.server, "GET", "/version", headers={"X-Request-Id": "x" * 256})[0], 200)
         for bad in ("x" * 257, "x" * 60_000, "gr\u00fc\u00df"):
             self.assertEqual(request(self.server, "GET", "/version", headers={"X-Request-Id": bad})[0], 400)
+
+    def test_the_dashboard_shows_metrics_that_exist(self):
+        self.assertEqual(request(self.server, "POST", "/v1/chat/completions", json.dumps(CHAT),
+                                 {"Content-Type": "application/json"})[0], 200)
+        text = self.server.get("/metrics")
+        samples = {}
+        for line in text.splitlines():
+            if match := re.match(r"([\w:]+)(?:\{(.*)\})? ", line):
+                samples.setdefault(match[1], set()).update(re.findall(r'(\w+)="', match[2] or ""))
+        dashboard = json.loads((ROOT / "tools" / "grafana" / "troupe.json").read_text())
+        expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+        self.assertGreater(len(expressions), 15)
+        for expression in expressions:
+            for name, selected in re.findall(r"((?:vllm|troupe|http)[\w:]+)(?:\{(\w+)=)?", expression):
+                self.assertIn(name, samples, expression)
+                self.assertLessEqual({selected} - {""}, samples[name], expression)
+            for label in re.findall(r"by \((\w+)\) \(rate\(((?:vllm|troupe|http)[\w:]+)", expression):
+                self.assertIn(label[0], samples[label[1]], expression)
 
     def test_each_request_has_a_line_in_the_log(self):
         json_type = {"Content-Type": "application/json"}
