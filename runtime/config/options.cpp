@@ -284,6 +284,11 @@ void bind_options(OptionSet& set, Options& options) {
            "parse tool calls if a request has tools and does not force a call")
       .add("exclude-tools-when-tool-choice-none", server.exclude_tools_when_tool_choice_none,
            "tool_choice none hides the tools from the chat template")
+      .add("otlp-traces-endpoint", server.otlp_traces_endpoint,
+           "URL of an OpenTelemetry collector, such as http://localhost:4318/v1/traces: a span for "
+           "each request is sent there (OTLP over HTTP, JSON), as a child of the client's "
+           "traceparent; default: none")
+      .add("otel-service-name", server.otel_service_name, "service.name of the spans")
       .add("responses-db", server.responses_db,
            "SQLite file for the responses of /v1/responses, so that a restarted server still has "
            "them; default: in memory")
@@ -380,6 +385,12 @@ Result<void> validate(const Options& options) {
     return invalid_argument(
         "ssl-cert-reqs is " + std::to_string(server.ssl_cert_reqs) + ", which needs ssl-ca-certs",
         "ssl-ca-certs");
+  if (const std::string& url = server.otlp_traces_endpoint;
+      !url.empty() && !url.starts_with("http://") && !url.starts_with("https://")) {
+    return invalid_argument(
+        "otlp-traces-endpoint is " + url + ", it must begin with http:// or https://",
+        "otlp-traces-endpoint");
+  }
   if (options.server.dev_crash_token >= 0 && !options.server.server_dev_mode)
     return invalid_argument("dev-crash-token needs server-dev-mode", "dev-crash-token");
   if (engine.data_parallel_size > 1 && options.model.max_model_len < 0) {

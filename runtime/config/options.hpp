@@ -108,6 +108,8 @@ struct ServerOptions {
   std::int64_t resume_max_streams = 1024;
   std::int64_t resume_max_bytes = 64 << 20;
   double resume_ttl_s = 300;
+  std::string otlp_traces_endpoint;  ///< empty: requests are not traced
+  std::string otel_service_name = "troupe";
   std::string responses_db;  ///< empty: in memory
   std::int64_t max_stored_responses = 1000;
   std::int64_t max_stored_response_bytes = 256 << 20;

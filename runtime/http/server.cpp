@@ -23,6 +23,7 @@
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/response_store.hpp"
 #include "runtime/http/work_threads.hpp"
+#include "runtime/tracing/span_exporter.hpp"
 #include "runtime/transport/listener_handover.hpp"
 #include "runtime/transport/tls.hpp"
 
@@ -173,6 +174,17 @@ class Server::Impl {
                           wall_seconds()));
     counters_.kept_streams = kept_streams_.get();
     return {};
+  }
+
+  /// Pre: no thread runs.
+  void start_tracing() {
+    const ServerOptions& options = config_.options;
+    if (options.otlp_traces_endpoint.empty()) return;
+    spans_ = std::make_unique<SpanExporter>(
+        SpanExporter::Options{.endpoint = options.otlp_traces_endpoint,
+                              .service_name = options.otel_service_name,
+                              .version = config_.service.version});
+    counters_.spans = spans_.get();
   }
 
   /// Pre: no thread runs.
@@ -384,6 +396,7 @@ class Server::Impl {
   std::atomic<bool> all_lanes_drain_{false};
   std::atomic<bool> drained_called_{false};
   std::atomic<std::int64_t> num_connections_{0};
+  std::unique_ptr<SpanExporter> spans_;        ///< null: requests are not traced
   std::unique_ptr<ResponseStore> responses_;   ///< null: none is stored
   std::unique_ptr<KeptStreams> kept_streams_;  ///< null: resume is off
   std::shared_ptr<TlsSource> tls_;             ///< null: plain HTTP
@@ -412,6 +425,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& p
   RETURN_IF_ERROR(impl->listen());
   RETURN_IF_ERROR(impl->open_streams());
   RETURN_IF_ERROR(impl->open_responses());
+  impl->start_tracing();
   impl->offer_listener();
   impl->run();
   return std::unique_ptr<Server>(new Server(std::move(impl)));

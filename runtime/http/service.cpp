@@ -13,6 +13,7 @@
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/request_log.hpp"
+#include "runtime/http/request_trace.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -437,6 +438,8 @@ HttpObservation Service::begin_observation(const HttpRequest& head) const {
   if (known) observation.path = route->path;
   if (std::find(std::begin(kUnobserved), std::end(kUnobserved), path) == std::end(kUnobserved))
     observation.handler = known ? route->path : "none";
+  if (context_->counters.spans != nullptr && !observation.handler.empty())
+    observation.traceparent = head.header("traceparent");
   const std::string_view length = head.header("Content-Length");
   std::from_chars(length.data(), length.data() + length.size(), observation.request_bytes);
   return observation;
@@ -445,7 +448,10 @@ HttpObservation Service::begin_observation(const HttpRequest& head) const {
 void Service::end_observation(HttpObservation observation, const WorkDone& work,
                               std::string_view client) {
   observation.end = now();
-  if (!observation.handler.empty()) context_->metrics.observe_http(observation);
+  if (!observation.handler.empty()) {
+    context_->metrics.observe_http(observation);
+    if (context_->counters.spans != nullptr) trace_request(*context_, observation, work);
+  }
   if (context_->config.log_requests)
     log_request(observation, work, client, context_->api_keys.name(observation.tenant));
 }

@@ -26,6 +26,7 @@ namespace troupe {
 
 class KeptStreams;
 class ResponseStore;
+class SpanExporter;
 extern const Dialect kOpenAiDialect;
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -170,6 +171,7 @@ struct ServiceCounters {
   KeptStreams* kept_streams = nullptr;      ///< null: resume is off
   std::shared_ptr<const ApiKeys> api_keys;  ///< made by the first service
   ResponseStore* responses = nullptr;       ///< null: responses are not stored
+  SpanExporter* spans = nullptr;            ///< null: requests are not traced
 };
 
 struct ServiceContext;

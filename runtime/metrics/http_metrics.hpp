@@ -19,6 +19,7 @@ struct HttpObservation {
   std::string path;          ///< for the log: without query and secret ids
   std::uint32_t tenant = 0;  ///< the number of its API key; 0: none
   int status = 0;
+  std::string traceparent;         ///< the client's header
   double start = 0;                ///< seconds; when its head had been read
   double end = 0;                  ///< when the response had been sent
   std::size_t request_bytes = 0;   ///< its Content-Length; 0: none
