@@ -512,11 +512,18 @@ void check_later(Self self) {
   send_after(self, interval, me, CheckNodes{});
 }
 
+/// Alone, the nodes wait for the next Supervisor: one that is stuck had better be replaced.
+void tell_alive(Self self) {
+  if (const auto& on_check = state(self).start.on_check; on_check && state(self).network)
+    on_check();
+}
+
 void start(Self self) {
   if (auto begun = begin(self); !begun.ok()) {
     state(self).started.deliver(Started{.error = begun.error()});
     return self->quit();
   }
+  tell_alive(self);  // it may be stopped before the first check
   check_later(self);
   carry_out(self);
 }
@@ -676,8 +683,7 @@ SupervisorActor::behavior_type supervisor_behavior(Self self, const StartOptions
       [self](const CheckNodes&) {
         state(self).core->check(now_seconds());
         carry_out(self);
-        if (const auto& on_check = state(self).start.on_check; on_check && state(self).network)
-          on_check();
+        tell_alive(self);
         if (state(self).core->frontend() != state(self).retiring) end_retire(self);
         state(self).handles.forget_others(*state(self).core);
         check_later(self);
