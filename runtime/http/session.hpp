@@ -19,7 +19,6 @@ namespace troupe {
 /// The transport calls `receive` with received bytes, sends the result of `take_output`, one piece
 /// at a time, and calls `sent` when a piece has been sent. `on_output` notifies it of new output;
 /// it must not call back into the session except for `take_output`.
-/// send; it must not call back into the session except for `take_output`.
 class HttpSession final : public ResponseSink {
  public:
   /// `refuse_all`: the server has too many connections; the first request gets 503. `client`: its
