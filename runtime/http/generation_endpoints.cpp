@@ -360,14 +360,14 @@ Result<Answer> try_resume_stream(ServiceContext& context, const HttpRequest& htt
   const std::string id = unescaped(http.path().substr(kStreamsPath.size()));
   const std::string_view after =
       query_value(http.target, "starting_after").value_or(http.header("Last-Event-ID"));
-  const std::string_view key = http.authorization();
+  const std::string key = http.authorization();
   ASSIGN_OR_RETURN(KeptStream kept,
                    streams->resume(id, context.config.engine_name, context.api_keys.tenant(key),
                                    context.environment.wall_clock()));
   const auto held = std::make_shared<HeldStream>(context, std::move(kept));
   HttpRequest again{.method = "POST",
                     .target = held->kept.path,
-                    .headers = {{"Authorization", std::string(key)}},
+                    .headers = {{"Authorization", key}},
                     .client = http.client,
                     .body = std::move(held->kept.body),
                     .has_body = true};
