@@ -29,7 +29,8 @@ constexpr Command kCommands[] = {
     {"bench", troupe::tools::bench, "benchmark latency, throughput, or a running server"},
     {"tokenize", troupe::tools::tokenize, "tokenize or detokenize, JSON lines in and out"},
     {"render", troupe::tools::render, "render the chat template, JSON lines in and out"},
-    {"pull", troupe::tools::pull, "download a model of the Hugging Face Hub, or its newest revision"},
+    {"pull", troupe::tools::pull,
+     "download a model of the Hugging Face Hub, or its newest revision"},
     {"list", troupe::tools::list, "list the models that have been downloaded"},
     {"config", troupe::tools::config, "print every option with its value and its source"},
 };
