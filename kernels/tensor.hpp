@@ -95,7 +95,7 @@ struct StoredMatrix {
 };
 
 /// The KV pages of one layer: num_blocks pages of block_bytes() each, page b at data + b *
-/// block_bytes(). A page holds keys and values of block_size tokens for all KV heads; its layout is
+/// page_stride(). A page holds keys and values of block_size tokens for all KV heads; its layout is
 /// private to rope_and_write_kv and attention. Copying a page's bytes copies its tokens. Pages need
 /// no initialisation: attention reads only slots that were written.
 struct KvCacheView {
@@ -105,6 +105,7 @@ struct KvCacheView {
   std::int64_t block_size = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t head_dim = 0;
+  std::int64_t padded_page_bytes = 0;  ///< 0: a page ends with its content
 
   /// Keys, or values, of one head in one block.
   [[nodiscard]] constexpr std::int64_t head_bytes() const noexcept {
@@ -112,6 +113,9 @@ struct KvCacheView {
   }
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept {
     return 2 * num_kv_heads * head_bytes();
+  }
+  [[nodiscard]] constexpr std::int64_t page_stride() const noexcept {
+    return padded_page_bytes != 0 ? padded_page_bytes : block_bytes();
   }
 };
 

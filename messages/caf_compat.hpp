@@ -245,8 +245,7 @@ class ConfiguringModule : public CafModule {
  public:
 #if TROUPE_CAF_MAIL
   static void check_abi_compatibility(caf::version::abi_token token) {
-    if (static_cast<int>(token) == CAF_VERSION_MAJOR) return;
-    CAF_CRITICAL("CAF ABI token mismatch");
+    caf::version::check_abi_compatibility(token);
   }
   static void add_module_options(caf::actor_system_config& config) { configure(config); }
   static CafModule* make(caf::actor_system&) { return new ConfiguringModule; }

@@ -36,7 +36,7 @@ TROUPE_INLINE bool has_paired_pages(const KvCacheView& cache) {
 /// The keys of one head in one block.
 TROUPE_INLINE std::byte* key_block(const KvCacheView& cache, std::int64_t block,
                                    std::int64_t head) {
-  return static_cast<std::byte*>(cache.data) + block * cache.block_bytes() +
+  return static_cast<std::byte*>(cache.data) + block * cache.page_stride() +
          head * cache.head_bytes();
 }
 

@@ -3,6 +3,8 @@
 // [num_kv_heads, block_size, head_dim]. Neighbouring threads score neighbouring tokens and sum
 // neighbouring elements of the values, so both accesses are coalesced.
 
+#include <cstddef>
+
 #include "kernels/tensor.hpp"
 
 namespace troupe::TROUPE_DEVICE {
@@ -11,7 +13,8 @@ namespace troupe::TROUPE_DEVICE {
 template <class T>
 __device__ T* key_block(const KvCacheView& cache, std::int64_t block, std::int64_t head) {
   const std::int64_t head_size = cache.head_dim * cache.block_size;
-  return static_cast<T*>(cache.data) + (block * 2 * cache.num_kv_heads + head) * head_size;
+  auto* const page = static_cast<std::byte*>(cache.data) + block * cache.page_stride();
+  return reinterpret_cast<T*>(page) + head * head_size;
 }
 
 /// The values of one head in one block; token t's element d is number t * head_dim + d.

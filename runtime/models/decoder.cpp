@@ -147,7 +147,7 @@ std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size
   return specs;
 }
 
-Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
+Result<void> DecoderModel::reserve(const BatchLimits& limits) {
   const std::int64_t num_tokens = limits.max_num_tokens;
   std::int64_t scratch_bytes = 0;
   std::int64_t workspace_bytes = 0;
@@ -168,8 +168,7 @@ Result<std::int64_t> DecoderModel::reserve(const BatchLimits& limits) {
       scratch_bytes + kNumStreams * Scratch::padded_bytes(num_tokens, config_.hidden_size);
   ASSIGN_OR_RETURN(activations_,
                    device_.allocate(static_cast<std::size_t>(num_bytes), "activations"));
-  RETURN_IF_ERROR(device_.reserve_workspace(workspace_bytes));
-  return num_bytes + workspace_bytes;
+  return device_.reserve_workspace(workspace_bytes);
 }
 
 void DecoderModel::embed(const ForwardBatch& batch, Matrix out) {

@@ -85,7 +85,7 @@ class DecoderModel final : public Model {
   [[nodiscard]] bool sees_items_both_ways() const noexcept override {
     return options_.two_way_items;
   }
-  Result<std::int64_t> reserve(const BatchLimits& limits) override;
+  Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;

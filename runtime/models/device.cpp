@@ -83,6 +83,7 @@ Result<void> Device::reserve_workspace(std::int64_t num_bytes) {
 Result<DeviceMemory> Device::allocate(std::size_t num_bytes, std::string_view what) {
   if (is_host()) {
     ASSIGN_OR_RETURN(Memory memory, Memory::allocate(num_bytes, what));
+    allocated_bytes_ += static_cast<std::int64_t>(num_bytes);
     return DeviceMemory(std::move(memory));
   }
   if (num_bytes == 0) return DeviceMemory();
@@ -91,6 +92,7 @@ Result<DeviceMemory> Device::allocate(std::size_t num_bytes, std::string_view wh
     return Error{ErrorCode::kIo, "cannot allocate " + std::to_string(num_bytes) + " bytes for " +
                                      std::string(what) + ": " + std::string(name_) + " has " +
                                      std::to_string(table_->free_bytes()) + " bytes left"};
+  allocated_bytes_ += static_cast<std::int64_t>(num_bytes);
   return DeviceMemory(*table_, {data, num_bytes});
 }
 

@@ -119,6 +119,8 @@ class Device {
 
   /// `what` names the purpose in errors. Errors: kIo with the number of bytes.
   [[nodiscard]] Result<DeviceMemory> allocate(std::size_t num_bytes, std::string_view what);
+  /// What allocate() has given out so far, whatever became of it.
+  [[nodiscard]] std::int64_t allocated_bytes() const noexcept { return allocated_bytes_; }
   /// The host's memory where kernels read it: that itself, or a copy. Errors: those of allocate.
   [[nodiscard]] Result<DeviceMemory> upload(Memory memory, std::string_view what);
   template <class T>
@@ -170,6 +172,7 @@ class Device {
   int num_sharing_ = 1;  // workers of this host on the same device
   ThreadPool pool_;
   DeviceMemory workspace_;
+  std::int64_t allocated_bytes_ = 0;
   Result<void> status_;
 };
 

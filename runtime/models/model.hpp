@@ -59,8 +59,8 @@ struct ForwardBatch {
   [[nodiscard]] std::int64_t num_outputs() const noexcept { return output_start_loc.back(); }
 };
 
-/// The latent vectors of one layer with MLA: num_blocks pages of block_bytes() each, one vector per
-/// token and KV head. How a page is laid out inside belongs to the layer.
+/// The latent vectors of one layer with MLA: num_blocks pages of block_bytes() each, page b at data
+/// + b * page_stride(), one vector per token and KV head. How a page is laid out inside belongs to the layer.
 struct LatentCacheView {
   void* data = nullptr;
   ElementType type = ElementType::kF32;
@@ -68,9 +68,13 @@ struct LatentCacheView {
   std::int64_t block_size = 0;
   std::int64_t num_kv_heads = 0;
   std::int64_t dim = 0;
+  std::int64_t padded_page_bytes = 0;  ///< 0: a page ends with its content
 
   [[nodiscard]] constexpr std::int64_t block_bytes() const noexcept {
     return num_kv_heads * block_size * (dim * element_bytes(type) + scale_bytes(type));
+  }
+  [[nodiscard]] constexpr std::int64_t page_stride() const noexcept {
+    return padded_page_bytes != 0 ? padded_page_bytes : block_bytes();
   }
 };
 
@@ -125,8 +129,8 @@ class Model {
   /// The tokens of a picture see each other, also those behind them (ForwardBatch::two_way_spans).
   [[nodiscard]] virtual bool sees_items_both_ways() const noexcept { return false; }
 
-  /// Takes the activation memory for such batches. Returns its bytes. Errors: kIo.
-  virtual Result<std::int64_t> reserve(const BatchLimits& limits) = 0;
+  /// Takes the activation memory for such batches. Errors: kIo.
+  virtual Result<void> reserve(const BatchLimits& limits) = 0;
 
   /// hidden[i]: the state behind the final norm of the i-th token that is asked for,
   /// [num_outputs, hidden_size]. K and V of all tokens are written to the cache. Pre: reserve() was

@@ -40,15 +40,11 @@ Result<void> DraftModel::reserve_memory() {
   Model& model = *loaded_.model;
   // A step's own tokens, and behind them the one that each of its requests has got.
   const std::int64_t max_tokens = std::int64_t{options_.max_num_batched_tokens} + max_num_drafts();
-  ASSIGN_OR_RETURN(
-      const std::int64_t model_bytes,
+  RETURN_IF_ERROR(
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
   ASSIGN_OR_RETURN(hidden_, allocate_floats(device_, max_num_drafts(), model.hidden_size(),
                                             "the draft model's hidden states"));
-  RETURN_IF_ERROR(row_logits_.reserve(device_, model.vocab_size()));
-  peak_activation_bytes_ =
-      model_bytes + static_cast<std::int64_t>(hidden_.size()) + row_logits_.num_bytes();
-  return {};
+  return row_logits_.reserve(device_, model.vocab_size());
 }
 
 void DraftModel::set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables) {

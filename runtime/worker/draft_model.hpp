@@ -46,10 +46,6 @@ class DraftModel {
   [[nodiscard]] Result<void> check_files() const { return loaded_.check_files(); }
   /// The type that its checkpoint, or the option, names.
   [[nodiscard]] DType dtype() const noexcept { return loaded_.dtype; }
-  /// Activations, logits and workspace of the largest step.
-  [[nodiscard]] std::int64_t peak_activation_bytes() const noexcept {
-    return peak_activation_bytes_;
-  }
 
   /// Takes the pages of its layers. `tables`: those of the rows that propose() gets.
   void set_cache(std::vector<LayerKvCache> caches, const BlockTables& tables);
@@ -89,7 +85,6 @@ class DraftModel {
   WorkerOptions options_;
   Device& device_;
   LoadedModel loaded_;
-  std::int64_t peak_activation_bytes_ = 0;
   std::vector<LayerKvCache> caches_;
   const BlockTables* tables_ = nullptr;
   std::optional<FlatBatch> batch_;  // none before set_cache

@@ -19,7 +19,8 @@ struct Pages {
                                  .num_blocks = num_blocks * kernel_blocks_per_block,
                                  .block_size = spec.block_size / kernel_blocks_per_block,
                                  .num_kv_heads = token.num_kv_heads,
-                                 .head_dim = token.head_dim}};
+                                 .head_dim = token.head_dim,
+                                 .padded_page_bytes = spec.padded_page_bytes}};
   }
   LayerKvCache latents(const TokenShape& token) const {
     return {.pages = LatentCacheView{.data = data,
@@ -27,7 +28,8 @@ struct Pages {
                                      .num_blocks = num_blocks * kernel_blocks_per_block,
                                      .block_size = spec.block_size / kernel_blocks_per_block,
                                      .num_kv_heads = token.num_kv_heads,
-                                     .dim = token.head_dim}};
+                                     .dim = token.head_dim,
+                                     .padded_page_bytes = spec.padded_page_bytes}};
   }
 
   LayerKvCache operator()(const FullAttentionSpec& kind) const {
@@ -56,12 +58,10 @@ struct Pages {
   LayerKvCache operator()(const EncoderOnlyAttentionSpec&) const { return {}; }
 };
 
-std::int64_t bytes_of_page(std::monostate) { return 0; }
-std::int64_t bytes_of_page(const KvCacheView& pages) { return pages.block_bytes(); }
-std::int64_t bytes_of_page(const LatentCacheView& pages) { return pages.block_bytes(); }
-std::int64_t bytes_of_page(const StateCacheView& pages) {
-  return pages.state_bytes <= pages.page_bytes ? pages.page_bytes : pages.state_bytes;
-}
+std::int64_t content_bytes(std::monostate) { return 0; }
+std::int64_t content_bytes(const KvCacheView& pages) { return pages.block_bytes(); }
+std::int64_t content_bytes(const LatentCacheView& pages) { return pages.block_bytes(); }
+std::int64_t content_bytes(const StateCacheView& pages) { return pages.state_bytes; }
 
 }  // namespace
 
@@ -83,8 +83,9 @@ ElementType cache_element_type(DType dtype) noexcept {
 std::int32_t kernel_block_size(const KVCacheSpec& spec) noexcept {
   constexpr std::int32_t kKernelBlock = 16;
   const TokenShape* token = spec.token();
-  const bool divides =
-      token != nullptr && token->tokens_per_state == 1 && spec.block_size % kKernelBlock == 0;
+  // The blocks of a kernel follow each other without gaps: a padded page is one of them.
+  const bool divides = token != nullptr && token->tokens_per_state == 1 &&
+                       spec.padded_page_bytes == 0 && spec.block_size % kKernelBlock == 0;
   return divides ? kKernelBlock : spec.block_size;
 }
 
@@ -96,8 +97,10 @@ Result<LayerKvCache> layer_cache(const KVCacheSpec& spec, std::size_t group, std
   cache.group = group;
   const std::int64_t needed =
       kernel_blocks *
-      std::visit([](const auto& pages) { return bytes_of_page(pages); }, cache.pages);
-  if (needed != page_bytes)
+      std::visit([](const auto& pages) { return content_bytes(pages); }, cache.pages);
+  const bool fits = spec.padded_page_bytes == 0 ? needed == page_bytes
+                                                : needed <= page_bytes && spec.padded_page_bytes == page_bytes;
+  if (!fits)
     return Error{ErrorCode::kUnsupported, "a page takes " + std::to_string(needed) +
                                               " bytes, the pool's pages " +
                                               std::to_string(page_bytes)};

@@ -18,10 +18,6 @@ class LogitRows {
 
   /// Takes the memory. Errors: kIo.
   Result<void> reserve(Device& device, std::int64_t vocab_size);
-  /// Of reserve(), on the device.
-  [[nodiscard]] std::int64_t num_bytes() const noexcept {
-    return static_cast<std::int64_t>(memory_.size());
-  }
   /// Logits of hidden states on the device: [hidden.num_rows, vocab_size], the host's until the
   /// next call; on the first rank of the last stage only. They mean nothing if the device or
   /// `peers` has failed. Pre: at most kMaxRows.

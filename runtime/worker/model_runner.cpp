@@ -123,16 +123,11 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
 Result<void> ModelRunner::reserve_memory() {
   Model& model = *loaded_.model;
   const std::int64_t max_tokens = options_.max_num_batched_tokens;
-  ASSIGN_OR_RETURN(
-      const std::int64_t model_bytes,
+  RETURN_IF_ERROR(
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
   ASSIGN_OR_RETURN(hidden_,
                    allocate_floats(*device_, max_tokens, model.hidden_size(), "hidden states"));
-  RETURN_IF_ERROR(row_logits_.reserve(*device_, model.vocab_size()));
-  peak_activation_bytes_ =
-      model_bytes + static_cast<std::int64_t>(hidden_.size()) + row_logits_.num_bytes();
-  if (draft_model_ != nullptr) peak_activation_bytes_ += draft_model_->peak_activation_bytes();
-  return {};
+  return row_logits_.reserve(*device_, model.vocab_size());
 }
 
 std::vector<LayerCacheSpec> ModelRunner::kv_cache_specs() const {
@@ -150,7 +145,8 @@ std::vector<LayerCacheSpec> ModelRunner::kv_cache_specs() const {
 
 ModelLoaded ModelRunner::describe() const {
   const Model& model = *loaded_.model;
-  const std::int64_t taken_bytes = peak_activation_bytes_ + loaded_.mapped_bytes() +
+  // Buffers of the largest step, which take no physical memory before they are used.
+  const std::int64_t taken_bytes = device_->allocated_bytes() + loaded_.mapped_bytes() +
                                    (draft_model_ == nullptr ? 0 : draft_model_->mapped_bytes());
   const std::int64_t left_bytes =
       device_->is_host() ? available_host_bytes() / options_.parallel.ranks_on_host - taken_bytes

@@ -47,14 +47,9 @@ class ModelRunner {
   /// What was loaded, for planning the KV cache: available_bytes is what the machine has left when
   /// the largest step is under way.
   [[nodiscard]] ModelLoaded describe() const;
-  /// Activations, logits and kernel workspace of the largest step.
-  [[nodiscard]] std::int64_t peak_activation_bytes() const noexcept {
-    return peak_activation_bytes_;
-  }
-
   /// Takes the memory for the cache, leaves the other ranks, and forgets all requests. Pages are
-  /// zero until written and take no physical memory before. Errors: kIo, kUnsupported (padded
-  /// pages). Pre: every attention layer is in one group, with the spec it asked for.
+  /// zero until written and take no physical memory before. Errors: kIo, kUnsupported (pages
+  /// of another size than a layer's). Pre: every attention layer is in one group, with the spec it asked for.
   Result<void> initialize_kv_cache(const KVCacheConfig& config);
 
   /// Runs a short request that nobody sent, prefill and decode, as all ranks do at once: weights
@@ -138,7 +133,6 @@ class ModelRunner {
   WorkerOptions options_;
   std::unique_ptr<Device> device_;  // outlives the model
   LoadedModel loaded_;
-  std::int64_t peak_activation_bytes_ = 0;
 
   KVCacheConfig cache_config_;
   /// A tensor of the pool; all zero if only layers of other stages use it.

@@ -125,7 +125,8 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
   return out;
 }
 
-/// A cache filled with NaN, whose blocks go to sequences in a shuffled order.
+/// A cache filled with NaN, whose blocks go to sequences in a shuffled order. Pages of other than 16
+/// tokens are padded.
 class TestCache {
  public:
   TestCache(const Shape& shape, ElementType type, std::int64_t block_size, std::int64_t num_seqs,
@@ -133,9 +134,10 @@ class TestCache {
       : max_blocks_((max_len + block_size - 1) / block_size),
         view_{nullptr,       type, num_seqs * max_blocks_, block_size, shape.num_kv_heads,
               shape.head_dim},
-        memory_(static_cast<std::size_t>(view_.num_blocks * view_.block_bytes()) + 64,
-                std::byte{0xff}),
         tables_(static_cast<std::size_t>(view_.num_blocks)) {
+    if (block_size != 16) view_.padded_page_bytes = view_.block_bytes() + 192;
+    memory_.assign(static_cast<std::size_t>(view_.num_blocks * view_.page_stride()) + 64,
+                   std::byte{0xff});
     view_.data = memory_.data();
     std::iota(tables_.begin(), tables_.end(), 0);
     std::shuffle(tables_.begin(), tables_.end(), std::mt19937(seed));

@@ -59,13 +59,16 @@ class Workload {
     std::vector<std::int32_t> span_starts = {0};
   };
 
+  /// Pages of 5 tokens are padded.
   [[nodiscard]] KvCacheView view(void* data) const {
-    return {data,
-            shape_.type,
-            static_cast<std::int64_t>(tables_.size()),
-            shape_.block_size,
-            shape_.num_kv_heads,
-            shape_.head_dim};
+    KvCacheView view{data,
+                     shape_.type,
+                     static_cast<std::int64_t>(tables_.size()),
+                     shape_.block_size,
+                     shape_.num_kv_heads,
+                     shape_.head_dim};
+    if (shape_.block_size == 5) view.padded_page_bytes = view.block_bytes() + 192;
+    return view;
   }
 
   [[nodiscard]] Batch make_batch(const std::vector<Piece>& pieces) const {
@@ -133,7 +136,7 @@ class Workload {
  public:
   /// A cache of nothing but NaN.
   [[nodiscard]] std::vector<std::byte> empty_cache() const {
-    const auto num_bytes = view(nullptr).num_blocks * view(nullptr).block_bytes();
+    const auto num_bytes = view(nullptr).num_blocks * view(nullptr).page_stride();
     return std::vector<std::byte>(static_cast<std::size_t>(num_bytes), std::byte{0xff});
   }
 

@@ -53,6 +53,14 @@ BOOST_AUTO_TEST_CASE(a_layer_sees_pages_of_its_kind) {
   BOOST_TEST(kernel_block_size(odd) == 24);
   BOOST_TEST(std::get<KvCacheView>(pages_of(odd)).num_blocks == kNumBlocks);
   BOOST_TEST(kernel_block_size({.kind = MambaSpec{.state_bytes = 8}, .block_size = 512}) == 512);
+  // A page that is padded, to have the size of another group's, is one block of the kernels'.
+  KVCacheSpec gaps = large;
+  gaps.padded_page_bytes = large.page_bytes() + 4096;
+  const auto padded = std::get<KvCacheView>(pages_of(gaps));
+  BOOST_TEST(kernel_block_size(gaps) == 128);
+  BOOST_TEST(padded.block_size == 128);
+  BOOST_TEST(padded.num_blocks == kNumBlocks);
+  BOOST_TEST(padded.page_stride() == gaps.padded_page_bytes);
   // A state's page may be larger than the state.
   const KVCacheSpec states{.kind = MambaSpec{.state_bytes = 1000}, .padded_page_bytes = 4096};
   const auto pages = std::get<StateCacheView>(pages_of(states));
@@ -71,6 +79,9 @@ BOOST_AUTO_TEST_CASE(pages_of_another_size_than_the_layers_are_refused) {
   BOOST_REQUIRE(!padded.ok());
   BOOST_TEST((padded.error().code == ErrorCode::kUnsupported));
   BOOST_TEST(padded.error().message == "a page takes 8192 bytes, the pool's pages 8256");
+  KVCacheSpec small = spec;
+  small.padded_page_bytes = spec.page_bytes() - 64;
+  BOOST_TEST(!layer_cache(small, 0, &memory, kNumBlocks, small.page_bytes()).ok());
   // No kernel reads values of another size than keys.
   TokenShape narrow = kToken;
   narrow.head_dim_v = 32;
