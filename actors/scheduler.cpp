@@ -6,6 +6,7 @@
 #include <chrono>
 #include <deque>
 #include <iterator>
+#include <map>
 #include <unordered_map>
 #include <utility>
 #include <variant>
@@ -92,6 +93,10 @@ struct PendingGrammar {
   std::shared_ptr<std::optional<Result<std::unique_ptr<Grammar>>>> grammar;
 };
 
+/// The masks of an open step that are being filled. `masks` are the compiler's to fill until
+/// GrammarFilled has come.
+using PendingMasks = std::shared_ptr<std::optional<GrammarMasks>>;
+
 struct PendingReset {
   ResetCaches what;
   caf::typed_response_promise<CachesReset> promise;
@@ -126,12 +131,14 @@ struct SchedulerState {
   bool owes_grammar = false;
   std::uint32_t incarnation = 0;  ///< of the engine
   std::unordered_map<RequestId, PendingGrammar> grammars;
+  std::map<std::uint64_t, PendingMasks> masks;  ///< by step
   /// What the last plan did not look at may make another one worth while: the loop sleeps only
   /// without. Cleared when a plan begins, never by the result of a step: what arrived while that
   /// step was open has not been looked at by any plan.
   bool has_news = false;
-  std::deque<std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed,
-                          GrammarCompiled, WakeUp, PendingReset, PendingPause, PendingResume>>
+  std::deque<
+      std::variant<EngineCoreRequest, AbortRequests, ModelRunnerOutput, StepFailed, GrammarCompiled,
+                   GrammarFilled, WakeUp, PendingReset, PendingPause, PendingResume>>
       inbox;
   std::vector<PendingPause> pausing;  ///< answered when nothing runs any more
   double poll_at = kNever;            ///< when the KV connector is to be asked for news
@@ -145,6 +152,8 @@ struct SchedulerState {
 using StatefulSelf = SchedulerActor::stateful_pointer<SchedulerState>;
 
 void advance(StatefulSelf self);
+template <class Message>
+void receive(StatefulSelf self, Message&& message);
 
 void report_error(StatefulSelf self, RequestId id, Error error) {
   EngineCoreOutputs outputs;
@@ -200,14 +209,48 @@ void take(StatefulSelf self, AbortRequests& abort) {
   static_cast<void>(state(self).core->finish_requests(abort.ids, RequestStatus::kFinishedAborted));
 }
 
-/// What the grammars allow in an open step. The workers wait for it, also if its structured
-/// requests have ended and it says nothing.
-void send_grammar(StatefulSelf self, const SchedulerOutput& step) {
+void send_masks(StatefulSelf self, GrammarOutput masks) {
+  masks.incarnation = state(self).incarnation;
+  send(self, state(self).peers.executor, std::move(masks));
+}
+
+/// What the grammars allow in an open step is found out while the workers compute it. They wait for
+/// it, also if its structured requests have ended and it says nothing.
+void fill_masks_of(StatefulSelf self, const SchedulerOutput& step) {
   SchedulerState& scheduler = state(self);
-  GrammarOutput grammar =
-      scheduler.core->grammar_bitmask(step).value_or(GrammarOutput{.step = step.step});
-  grammar.incarnation = scheduler.incarnation;
-  send(self, scheduler.peers.executor, std::move(grammar));
+  std::optional<GrammarStep> structured = scheduler.core->grammar_step(step);
+  if (!structured) return send_masks(self, GrammarOutput{.step = step.step});
+  const auto place = std::make_shared<std::optional<GrammarMasks>>();
+  scheduler.masks.emplace(step.step, place);
+  scheduler.peers.grammar_compiler->fill(
+      *std::move(structured),
+      [me = SchedulerActor(self), filled = GrammarFilled{step.step}, place](GrammarMasks masks) {
+        *place = std::move(masks);
+        post(me, filled);
+      });
+}
+
+/// Requests end before the result of a step in which there is nothing for them to sample.
+void take(StatefulSelf self, GrammarFilled& filled) {
+  SchedulerState& scheduler = state(self);
+  auto pending = scheduler.masks.extract(filled.step);
+  if (pending.empty()) return;  // the step has failed
+  GrammarMasks masks = *std::move(*pending.mapped());
+  send(self, scheduler.peers.output_processor,
+       scheduler.core->end_structured(masks, now_seconds()));
+  send_masks(self, std::move(masks.output));
+}
+
+/// The usual masks end no request: nothing has to wait for them.
+void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
+  SchedulerState& scheduler = state(self);
+  const auto pending = scheduler.masks.find(filled.step);
+  if (pending == scheduler.masks.end()) return;
+  std::optional<GrammarMasks>& masks = *pending->second;
+  if (!masks->ended.empty()) return receive(self, filled);
+  send_masks(self, std::move(masks->output));
+  scheduler.masks.erase(pending);
+  advance(self);
 }
 
 /// Results come in the order of the steps; those of steps that were given up are dropped.
@@ -224,7 +267,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
     if (scheduler.owes_grammar && scheduler.open_steps.size() == 1) {
       SchedulerOutput& next = scheduler.open_steps.front();
       scheduler.core->update_draft_token_ids_in_output(next, drafts);
-      send_grammar(self, next);
+      fill_masks_of(self, next);
       scheduler.owes_grammar = false;
     }
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
@@ -253,11 +296,11 @@ void take(StatefulSelf self, StepFailed& failure) {
   if (!blamed.outputs.empty()) send(self, scheduler.peers.output_processor, std::move(blamed));
   const std::vector<SchedulerOutput> steps(std::move_iterator(scheduler.open_steps.begin()),
                                            std::move_iterator(scheduler.open_steps.end()));
-  if (std::exchange(scheduler.owes_grammar, false)) {
-    // The workers are not left with a step that is not sampled: the next one would fail by it.
-    send(self, scheduler.peers.executor,
-         GrammarOutput{.step = steps.back().step, .incarnation = scheduler.incarnation});
-  }
+  // The workers are not left with a step that is not sampled: the next one would fail by it.
+  for (const auto& [number, masks] : std::exchange(scheduler.masks, {}))
+    send_masks(self, GrammarOutput{.step = number});
+  if (std::exchange(scheduler.owes_grammar, false))
+    send_masks(self, GrammarOutput{.step = steps.back().step});
   scheduler.open_steps.clear();
   scheduler.recovering = scheduler.core->recover_from_failed_steps(steps, now_seconds());
   scheduler.recovering.start([self] {
@@ -370,7 +413,7 @@ void on_planned(StatefulSelf self) {
     if (sent.has_structured_output_requests) {
       scheduler.owes_grammar =
           sent.pending_structured_output_tokens && scheduler.open_steps.size() > 1;
-      if (!scheduler.owes_grammar) send_grammar(self, sent);
+      if (!scheduler.owes_grammar) fill_masks_of(self, sent);
     }
   }
   advance(self);
@@ -397,8 +440,8 @@ void advance(StatefulSelf self) {
       continue;
     }
     if (!scheduler.has_news || scheduler.open_steps.size() >= scheduler.max_open_steps) return;
-    // The workers could not begin with another one.
-    if (scheduler.owes_grammar) return;
+    // The workers could not begin with another one before this one is sampled.
+    if (scheduler.owes_grammar || !scheduler.masks.empty()) return;
     scheduler.has_news = false;
     scheduler.planning = scheduler.core->schedule(now_seconds());
     scheduler.planning.start([self] { on_planned(self); });
@@ -432,6 +475,7 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
       [self](ModelRunnerOutput& result) { receive(self, result); },
       [self](StepFailed& failure) { receive(self, failure); },
       [self](GrammarCompiled& compiled) { receive(self, compiled); },
+      [self](const GrammarFilled& filled) { receive_masks(self, filled); },
       [self](WakeUp& wake_up) { receive(self, wake_up); },
       [self](const ResetCaches& what) -> caf::result<CachesReset> {
         auto promise = self->make_response_promise<CachesReset>();

@@ -43,6 +43,7 @@ using SchedulerActor = ActorOf<
     void(ModelRunnerOutput),           // The result of the step in flight.
     void(StepFailed),                  // The step in flight failed.
     void(GrammarCompiled),             // To itself: the grammar of a structured request is compiled.
+    void(GrammarFilled),               // To itself: the masks of a step are filled.
     void(WakeUp)>;                     // To itself: run the loop without a new message.
 
 /// Owns the block tables of the requests, the block pool and the prefix cache.

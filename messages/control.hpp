@@ -110,6 +110,13 @@ struct GrammarCompiled {
 };
 TROUPE_MESSAGE(GrammarCompiled, id, sequence)
 
+/// Scheduler to itself, from a thread of the grammar compiler: the masks of a step are filled.
+struct GrammarFilled {
+  std::uint64_t step = 0;
+  bool operator==(const GrammarFilled&) const = default;
+};
+TROUPE_MESSAGE(GrammarFilled, step)
+
 /// A client -> RequestRouter -> Schedulers: clear caches. Answered with CachesReset.
 struct ResetCaches {
   bool prefix_cache = false;

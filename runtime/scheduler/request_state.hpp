@@ -122,6 +122,8 @@ struct RequestState {
 
   std::unique_ptr<Grammar> grammar;    ///< of a structured request, once compiled
   std::optional<Error> grammar_error;  ///< compilation failed
+  /// With drafts of one of its steps; if they are not accepted, it means nothing.
+  std::optional<GrammarEnd> grammar_end;
   bool grammar_error_reported = false;
 
   std::string kv_transfer_params;  ///< as sent by the client

@@ -106,10 +106,15 @@ class Scheduler {
   bool skip_suspect() { return suspects_.skip(); }
   [[nodiscard]] const Suspects& suspects() const noexcept { return suspects_; }
 
-  /// The tokens allowed by the grammars in this step; nullopt if it has no structured request past
-  /// its prefill. If step.pending_structured_output_tokens, call it only after the update of the
-  /// previous step.
-  [[nodiscard]] std::optional<GrammarOutput> grammar_bitmask(const SchedulerOutput& step) const;
+  /// What the masks of this step are made of; nullopt if it has no structured request past its
+  /// prefill. If step.pending_structured_output_tokens, call it only after the update of the
+  /// previous step. At most once for a step, in the order of the steps.
+  [[nodiscard]] std::optional<GrammarStep> grammar_step(const SchedulerOutput& step) const;
+  /// Finishes requests after whose tokens nothing can follow: FinishReason::kStop, or the error.
+  /// Results of their open steps do not count. Those that end with drafts of the step do so in its
+  /// update, if the drafts are accepted. Rows that allow nothing then allow everything: the workers
+  /// need something to sample.
+  EngineCoreOutputs end_structured(GrammarMasks& masks, double now);
 
   /// The drafts of a step that was planned with placeholders (async scheduling), as far as the
   /// grammars accept them.
@@ -270,7 +275,9 @@ class Scheduler {
   // scheduler_update.cpp
   struct StepResult;
   bool process_result(RequestState& request, const StepResult& result, EngineCoreOutputs& outputs);
-  std::int32_t keep_tokens(RequestState& request, const StepResult& result, bool stale);
+  static const GrammarEnd* end_in(const RequestState& request, const StepResult& result);
+  std::int32_t keep_tokens(RequestState& request, const StepResult& result, bool stale,
+                           const GrammarEnd* end);
   void end_turn(RequestState& request);
   void fail_requests(const ModelRunnerOutput& result, EngineCoreOutputs& outputs);
   void apply_chunk(RequestState& request, EngineCoreRequest chunk);

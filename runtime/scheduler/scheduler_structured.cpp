@@ -1,5 +1,5 @@
-// Structured output: requests wait for their grammars, grammars advance with sampled tokens, and
-// drafts and samples are restricted to allowed tokens.
+// Structured output: requests wait for their grammars, which advance with sampled tokens; what is
+// not known to be allowed is no draft.
 
 #include <algorithm>
 
@@ -102,39 +102,9 @@ void Scheduler::update_draft_token_ids_in_output(
   }
 }
 
-namespace {
-
-/// One row per draft and one more: tokens allowed in the position of each draft, and after the last
-/// one.
-void fill_rows(Grammar& grammar, std::span<const TokenId> drafts, std::span<std::int32_t> rows) {
-  const std::size_t width = grammar.words_per_row();
-  std::size_t num_accepted = 0;
-  bool placeholder = false;  // the state after one is unknown
-  bool refused = false;
-  for (std::size_t i = 0; i <= drafts.size(); ++i) {
-    const auto row = rows.subspan(i * width, width);
-    if (placeholder) {
-      std::fill(row.begin(), row.end(), -1);
-      continue;
-    }
-    grammar.fill_bitmask(row);
-    if (refused || i == drafts.size()) continue;
-    if (drafts[i] < 0)
-      placeholder = true;
-    else if (grammar.accept(drafts[i]))
-      ++num_accepted;
-    else
-      refused = true;
-  }
-  grammar.rollback(num_accepted);
-}
-
-}  // namespace
-
-std::optional<GrammarOutput> Scheduler::grammar_bitmask(const SchedulerOutput& step) const {
+std::optional<GrammarStep> Scheduler::grammar_step(const SchedulerOutput& step) const {
   if (!step.has_structured_output_requests) return std::nullopt;
-  GrammarOutput output;
-  output.step = step.step;
+  GrammarStep structured{.step = step.step, .requests = {}};
   std::size_t begin = 0;
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
     const auto num_drafts =
@@ -145,20 +115,56 @@ std::optional<GrammarOutput> Scheduler::grammar_bitmask(const SchedulerOutput& s
     if (state == nullptr || is_finished(state->status) || state->grammar == nullptr ||
         state->is_prefill_chunk)
       continue;
-    const std::size_t width = state->grammar->words_per_row();
-    CHECK(output.ids.empty() || width == static_cast<std::size_t>(output.words_per_row), width,
-          output.words_per_row);
-    output.words_per_row = static_cast<std::int32_t>(width);
-    output.ids.push_back(state->id);
-    output.num_rows.push_back(static_cast<std::int32_t>(num_drafts) + 1);
-    output.num_acceptable_drafts.push_back(
-        static_cast<std::int32_t>(std::find(drafts.begin(), drafts.end(), -1) - drafts.begin()));
-    const std::size_t first = output.bitmask.size();
-    output.bitmask.resize(first + (num_drafts + 1) * width);
-    fill_rows(*state->grammar, drafts, std::span(output.bitmask).subspan(first));
+    structured.requests.push_back({.id = state->id,
+                                   .sequence = state->sequence,
+                                   .words_per_row = state->grammar->words_per_row(),
+                                   .masker = state->grammar->masker(),
+                                   .drafts = {drafts.begin(), drafts.end()}});
   }
-  if (output.ids.empty()) return std::nullopt;
-  return output;
+  if (structured.requests.empty()) return std::nullopt;
+  return structured;
+}
+
+namespace {
+
+void allow_everything_behind(const GrammarEnd& end, GrammarOutput& output) {
+  const auto width = static_cast<std::ptrdiff_t>(output.words_per_row);
+  auto row = output.bitmask.begin();
+  for (std::size_t i = 0; i < output.ids.size(); ++i) {
+    const auto next = row + output.num_rows[i] * width;
+    if (output.ids[i] == end.id)
+      std::fill(row + static_cast<std::ptrdiff_t>(end.num_tokens) * width, next, -1);
+    row = next;
+  }
+}
+
+}  // namespace
+
+EngineCoreOutputs Scheduler::end_structured(GrammarMasks& masks, double now) {
+  now_ = now;
+  EngineCoreOutputs outputs{.engine_index = config_.engine_index, .time = now};
+  for (const GrammarEnd& end : masks.ended) {
+    allow_everything_behind(end, masks.output);
+    const auto known = requests_.find(end.id);
+    if (known == requests_.end() || known->second->sequence != end.sequence ||
+        is_finished(known->second->status))
+      continue;
+    RequestState& request = *known->second;
+    if (end.num_tokens > 0) {
+      request.grammar_end = end;
+      continue;
+    }
+    EngineCoreOutput& output = outputs.outputs.emplace_back();
+    output.id = end.id;
+    output.client_index = request.client_index;
+    output.finish_reason = end.error ? FinishReason::kError : FinishReason::kStop;
+    output.events = std::exchange(request.events, {});
+    output.error = end.error;
+    finish(request, end.error ? RequestStatus::kFinishedError : RequestStatus::kFinishedStopped);
+  }
+  outputs.finished_requests = std::exchange(finished_by_client_, {});
+  outputs.stats = take_stats(/*num_scheduled_tokens=*/0);
+  return outputs;
 }
 
 }  // namespace troupe

@@ -166,7 +166,8 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
                  request.num_computed_tokens - request.num_output_placeholders -
                      config_.speculative.num_prefill_lookahead);
 
-  const std::int32_t num_kept = keep_tokens(request, result, stale);
+  const GrammarEnd* const end = end_in(request, result);
+  const std::int32_t num_kept = keep_tokens(request, result, stale, end);
   advance_grammar(request, result.sampled.first(static_cast<std::size_t>(num_kept)));
   if (result.embedding != nullptr) request.status = RequestStatus::kFinishedStopped;
   const bool stopped = is_finished(request.status);
@@ -194,19 +195,35 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
     stats.num_computed_tokens = stats.num_prompt_tokens - stats.num_cached_tokens;
     stats.num_cache_creation_tokens = num_created_tokens(stats, request.num_cached_estimate);
   }
+  if (request.status == RequestStatus::kFinishedError && end != nullptr) output.error = end->error;
   output.stop_reason = request.stop_reason;  // a session keeps that of its last stop
   if (stopped) output.finish_reason = finish_reason(request.status);
   return stopped;
 }
 
-/// Appends sampled tokens up to where the request stops; returns their number.
-std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& result, bool stale) {
+/// The end that the request's grammar has with drafts which this step has accepted, or null.
+const GrammarEnd* Scheduler::end_in(const RequestState& request, const StepResult& result) {
+  const std::optional<GrammarEnd>& end = request.grammar_end;
+  const bool is_here = end && end->step == result.output->step &&
+                       result.sampled.size() > end->num_tokens;
+  return is_here ? &*end : nullptr;
+}
+
+/// Appends sampled tokens up to where the request stops, or its grammar ends; returns their number.
+std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& result, bool stale,
+                                    const GrammarEnd* end) {
   if (result.sampled.empty()) return 0;
   const bool was_running = request.status == RequestStatus::kRunning;
   std::int32_t num_kept = 0;
   for (const TokenId token : result.sampled) {
     ++num_kept;
     if (append_and_check_stop(request, token, config_.max_model_len)) break;
+    if (end != nullptr && std::cmp_equal(num_kept, end->num_tokens)) {
+      request.status =
+          end->error ? RequestStatus::kFinishedError : RequestStatus::kFinishedStopped;
+      request.resumable = false;
+      break;
+    }
   }
   tell_kv(KVCacheCommandKind::kAppendTokens, request.id, num_kept);
   kv_updates_.token_ids.insert(kv_updates_.token_ids.end(), result.sampled.begin(),

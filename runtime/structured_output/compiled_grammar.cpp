@@ -149,47 +149,88 @@ class CompiledGrammar::Access {
   std::lock_guard<std::mutex> lock_;
 };
 
-CompiledGrammar::CompiledGrammar(Expressions expressions, ExpressionId start,
+CompiledGrammar::CompiledGrammar(std::shared_ptr<const GrammarBuilder> source,
+                                 Expressions expressions, ExpressionId start,
                                  ExpressionId plain_character,
-                                 std::shared_ptr<const GrammarVocabulary> vocabulary,
-                                 std::size_t max_mask_bytes)
-    : expressions_(std::move(expressions)),
+                                 std::shared_ptr<const GrammarVocabulary> vocabulary)
+    : source_(std::move(source)),
+      expressions_(std::move(expressions)),
       start_(start),
       plain_character_(plain_character),
       vocabulary_(std::move(vocabulary)),
-      max_mask_bytes_(max_mask_bytes),
+      max_bytes_(source_->limits().max_bytes),
       walk_(vocabulary_->tree().max_depth() + 1),
       walk_states_(vocabulary_->tree().max_depth() + 1) {
   const Access first(*this);
 }
 
+std::shared_ptr<CompiledGrammar> CompiledGrammar::compile(
+    std::shared_ptr<const GrammarBuilder> source,
+    std::shared_ptr<const GrammarVocabulary> vocabulary) {
+  const GrammarBuilder& builder = *source;
+  GrammarBuilder plain;
+  const GrammarNodeId plain_node = plain.code_points(plain_characters());
+  std::vector<ByteSet> sets = builder.sets();
+  sets.insert(sets.end(), plain.sets().begin(), plain.sets().end());
+  if (std::ranges::any_of(builder.nodes(), [](const GrammarNode& node) {
+        return node.kind == GrammarNodeKind::kMultiple;
+      })) {
+    for (const char c : std::string_view("-.0123456789"))
+      sets.push_back(ByteSet().set(static_cast<unsigned char>(c)));
+  }
+  Expressions expressions(ByteClasses(sets), builder.limits());
+  GrammarConversion plain_conversion(plain, expressions);
+  plain_conversion.convert_regular_nodes();
+  GrammarConversion conversion(builder, expressions);
+  conversion.convert_regular_nodes();
+  conversion.convert_rules();
+  const ExpressionId start = expressions.bodies()[0];
+  if (start == kNothing) throw GrammarRefused("no text fits the grammar");
+  return std::shared_ptr<CompiledGrammar>(
+      new CompiledGrammar(std::move(source), std::move(expressions), start,
+                          plain_conversion.of(plain_node), std::move(vocabulary)));
+}
+
 Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::compile(
-    const GrammarBuilder& builder, std::shared_ptr<const GrammarVocabulary> vocabulary) {
+    GrammarBuilder builder, std::shared_ptr<const GrammarVocabulary> vocabulary) {
   CHECK(!builder.bodies().empty());
   try {
-    GrammarBuilder plain;
-    const GrammarNodeId plain_node = plain.code_points(plain_characters());
-    std::vector<ByteSet> sets = builder.sets();
-    sets.insert(sets.end(), plain.sets().begin(), plain.sets().end());
-    if (std::ranges::any_of(builder.nodes(), [](const GrammarNode& node) {
-          return node.kind == GrammarNodeKind::kMultiple;
-        })) {
-      for (const char c : std::string_view("-.0123456789"))
-        sets.push_back(ByteSet().set(static_cast<unsigned char>(c)));
-    }
-    Expressions expressions(ByteClasses(sets), builder.limits());
-    GrammarConversion plain_conversion(plain, expressions);
-    plain_conversion.convert_regular_nodes();
-    GrammarConversion conversion(builder, expressions);
-    conversion.convert_regular_nodes();
-    conversion.convert_rules();
-    const ExpressionId start = expressions.bodies()[0];
-    if (start == kNothing) return invalid_argument("no text fits the grammar");
-    return std::shared_ptr<CompiledGrammar>(
-        new CompiledGrammar(std::move(expressions), start, plain_conversion.of(plain_node),
-                            std::move(vocabulary), kMaxMaskBytes));
+    return compile(std::make_shared<const GrammarBuilder>(std::move(builder)),
+                   std::move(vocabulary));
   } catch (const GrammarRefused& refused) {
     return refused.error();
+  }
+}
+
+std::shared_ptr<CompiledGrammar> CompiledGrammar::successor() {
+  {
+    const std::lock_guard lock(successor_mutex_);
+    if (successor_ != nullptr) return successor_;
+  }
+  auto made = compile(source_, vocabulary_);
+  const std::lock_guard lock(successor_mutex_);
+  if (successor_ == nullptr) successor_ = std::move(made);
+  return successor_;
+}
+
+std::vector<GrammarState> CompiledGrammar::states_in(CompiledGrammar& successor,
+                                                     std::span<const GrammarState> states) {
+  const Access from(*this);
+  const Access to(successor);
+  std::unordered_map<ExpressionId, ExpressionId> known;
+  std::vector<GrammarState> result;
+  for (const GrammarState state : states)
+    result.push_back(successor.expressions_.import(expressions_, state, known));
+  return result;
+}
+
+std::shared_ptr<CompiledGrammar> CompiledGrammar::latest(std::shared_ptr<CompiledGrammar> grammar) {
+  for (;;) {
+    std::unique_lock lock(grammar->successor_mutex_);
+    auto next = grammar->successor_;
+    lock.unlock();
+    if (next == nullptr) return grammar;
+    grammar = std::move(next);
   }
 }
 
@@ -239,7 +280,7 @@ const CompiledGrammar::Mask& CompiledGrammar::mask(GrammarState state) {
   made.tokens.shrink_to_fit();
   const std::size_t num_bytes = sizeof(Mask) + made.tokens.size() * sizeof(TokenId) +
                                 made.words.size() * sizeof(made.words[0]);
-  if (mask_bytes_ + num_bytes > max_mask_bytes_) {
+  if (mask_bytes_ + num_bytes > kMaxMaskBytes) {
     masks_.clear();
     mask_bytes_ = 0;
   }
@@ -344,21 +385,50 @@ bool GrammarMatcher::accept(TokenId token) {
   auto next = state_behind(token);
   if (!next && is_stop(token) && may_end()) next = kEnded;
   if (!next) return false;
+  // Old states would be moved for nothing; they go many at a time.
+  if (states_.size() >= 2 * kMaxRollback)
+    states_.erase(states_.begin(), states_.end() - static_cast<std::ptrdiff_t>(kMaxRollback));
   states_.push_back(*next);
   return true;
 }
 
-std::optional<GrammarState> GrammarMatcher::state_behind(TokenId token) const {
+std::optional<GrammarState> GrammarMatcher::state_behind(TokenId token) {
   const GrammarVocabulary& vocabulary = grammar_->vocabulary();
   if (has_ended() || token < 0 || static_cast<std::size_t>(token) >= vocabulary.size())
     return std::nullopt;
   const std::string_view bytes = vocabulary.bytes(token);
   if (bytes.empty()) return std::nullopt;
-  try {
-    return grammar_->advance(states_.back(), bytes);
-  } catch (const GrammarRefused&) {
-    return std::nullopt;
+  std::optional<GrammarState> next;
+  with_grammar(
+      [&](CompiledGrammar& grammar, GrammarState state) { next = grammar.advance(state, bytes); });
+  return next;
+}
+
+template <class Use>
+bool GrammarMatcher::with_grammar(const Use& use) {
+  failure_.reset();
+  constexpr int kMaxMoves = 2;  // others may have filled the first successor
+  for (int moves = 0;; ++moves) {
+    try {
+      use(*grammar_, states_.back());
+      failure_.reset();
+      return true;
+    } catch (const GrammarRefused& refused) {
+      failure_ = refused.error();
+    }
+    if (moves == kMaxMoves || !grammar_->is_full()) return false;
+    try {
+      move_to(CompiledGrammar::latest(grammar_->successor()));
+    } catch (const GrammarRefused& refused) {
+      failure_ = refused.error();
+      return false;
+    }
   }
+}
+
+void GrammarMatcher::move_to(const std::shared_ptr<CompiledGrammar>& grammar) {
+  states_ = grammar_->states_in(*grammar, states_);
+  grammar_ = grammar;
 }
 
 void GrammarMatcher::rollback(std::size_t num_tokens) {
@@ -368,16 +438,12 @@ void GrammarMatcher::rollback(std::size_t num_tokens) {
 
 std::size_t GrammarMatcher::words_per_row() const { return grammar_->vocabulary().num_words(); }
 
-void GrammarMatcher::fill_bitmask(std::span<std::int32_t> row) const {
+void GrammarMatcher::fill_bitmask(std::span<std::int32_t> row) {
   CHECK(row.size() == words_per_row(), row.size(), words_per_row());
-  std::ranges::fill(row, 0);
-  if (!has_ended()) {
-    try {
-      grammar_->fill_bitmask(states_.back(), row);
-    } catch (const GrammarRefused&) {
-      std::ranges::fill(row, 0);
-    }
-  }
+  const auto fill = [&](CompiledGrammar& grammar, GrammarState state) {
+    grammar.fill_bitmask(state, row);
+  };
+  if (has_ended() || !with_grammar(fill)) std::ranges::fill(row, 0);
   if (!may_end()) return;
   for (const TokenId token : stop_tokens_) {
     if (token < 0 || static_cast<std::size_t>(token) >= grammar_->vocabulary().size()) continue;

@@ -14,7 +14,6 @@
 
 #include "messages/ids.hpp"
 #include "runtime/base/result.hpp"
-#include "runtime/scheduler/grammar.hpp"
 #include "runtime/structured_output/expressions.hpp"
 #include "runtime/structured_output/grammar_builder.hpp"
 #include "runtime/structured_output/grammar_vocabulary.hpp"
@@ -32,7 +31,18 @@ class CompiledGrammar {
  public:
   /// Errors: kInvalidArgument: over a limit, or no text fits the grammar.
   static Result<std::shared_ptr<CompiledGrammar>> compile(
-      const GrammarBuilder& builder, std::shared_ptr<const GrammarVocabulary> vocabulary);
+      GrammarBuilder builder, std::shared_ptr<const GrammarVocabulary> vocabulary);
+
+  /// The same grammar without what parsers have found out, for those that go on where this one is
+  /// full. Made once.
+  std::shared_ptr<CompiledGrammar> successor();
+  /// These states in a successor.
+  std::vector<GrammarState> states_in(CompiledGrammar& successor,
+                                      std::span<const GrammarState> states);
+  /// This one, or the last successor.
+  static std::shared_ptr<CompiledGrammar> latest(std::shared_ptr<CompiledGrammar> grammar);
+  /// It takes so much of what it may that a successor has more room.
+  [[nodiscard]] bool is_full() const noexcept { return num_bytes_ > max_bytes_ / 2; }
 
   [[nodiscard]] GrammarState start() const noexcept { return start_; }
   /// The state behind the bytes; none if they do not fit.
@@ -56,20 +66,29 @@ class CompiledGrammar {
     std::vector<std::uint32_t> words;
   };
 
-  CompiledGrammar(Expressions expressions, ExpressionId start, ExpressionId plain_character,
-                  std::shared_ptr<const GrammarVocabulary> vocabulary, std::size_t max_mask_bytes);
+  CompiledGrammar(std::shared_ptr<const GrammarBuilder> source, Expressions expressions,
+                  ExpressionId start, ExpressionId plain_character,
+                  std::shared_ptr<const GrammarVocabulary> vocabulary);
+
+  /// Throws GrammarRefused.
+  static std::shared_ptr<CompiledGrammar> compile(
+      std::shared_ptr<const GrammarBuilder> source,
+      std::shared_ptr<const GrammarVocabulary> vocabulary);
 
   const Mask& mask(GrammarState state);
   Mask compute_mask(GrammarState state);
   /// Plain characters (those of the vocabulary's slices) that the expression surely takes.
   std::uint32_t num_plain_characters(ExpressionId e, int depth = 0);
 
+  const std::shared_ptr<const GrammarBuilder> source_;
+  std::mutex successor_mutex_;
+  std::shared_ptr<CompiledGrammar> successor_;
   std::mutex mutex_;  ///< guards all below that is not const
   Expressions expressions_;
   const GrammarState start_;
   const ExpressionId plain_character_;
   const std::shared_ptr<const GrammarVocabulary> vocabulary_;
-  const std::size_t max_mask_bytes_;
+  const std::size_t max_bytes_;  ///< without the source
   std::atomic<std::size_t> num_bytes_ = 0;
   std::unordered_map<GrammarState, Mask> masks_;
   std::size_t mask_bytes_ = 0;
@@ -78,18 +97,27 @@ class CompiledGrammar {
   std::vector<ExpressionId> walk_states_;
 };
 
-/// One request's way through a grammar. A copy goes its own way.
-class GrammarMatcher : public Grammar {
+/// One request's way through a grammar. A copy goes its own way. Where the grammar is full it goes
+/// on in the successor.
+class GrammarMatcher {
  public:
+  static constexpr std::size_t kMaxRollback = 255;
+
   /// `stop_tokens` end the text where the grammar may end. One that stands for a text may be part
   /// of the grammar's text all the same.
   GrammarMatcher(std::shared_ptr<CompiledGrammar> grammar, std::vector<TokenId> stop_tokens);
 
-  bool accept(TokenId token) override;
-  void rollback(std::size_t num_tokens) override;
-  [[nodiscard]] std::size_t words_per_row() const override;
-  /// Where a limit of the grammar is reached, no bit is set but those of stop tokens.
-  void fill_bitmask(std::span<std::int32_t> row) const override;
+  /// Advances by a token. False: the token is not accepted, and nothing has changed.
+  bool accept(TokenId token);
+  /// Reverts the last num_tokens accepted tokens. Pre: there are as many; at most kMaxRollback in a
+  /// row.
+  void rollback(std::size_t num_tokens);
+  [[nodiscard]] std::size_t words_per_row() const;
+  /// A bit for each token that is accepted next. Where a limit of the grammar is reached, no bit is
+  /// set but those of stop tokens. Pre: row.size() == words_per_row().
+  void fill_bitmask(std::span<std::int32_t> row);
+  /// Of the last call, if a limit of the grammar was reached.
+  [[nodiscard]] const std::optional<Error>& failure() const noexcept { return failure_; }
 
   [[nodiscard]] bool may_end() const;
   /// A stop token has been accepted.
@@ -97,12 +125,20 @@ class GrammarMatcher : public Grammar {
 
  private:
   [[nodiscard]] bool is_stop(TokenId token) const;
-  [[nodiscard]] std::optional<GrammarState> state_behind(TokenId token) const;
+  [[nodiscard]] std::optional<GrammarState> state_behind(TokenId token);
+  /// Calls use(grammar, state), with a successor of the grammar if it is full. False: a limit is
+  /// reached all the same.
+  template <class Use>
+  bool with_grammar(const Use& use);
+  /// Throws GrammarRefused.
+  void move_to(const std::shared_ptr<CompiledGrammar>& grammar);
 
+  /// Behind a stop token.
   static constexpr GrammarState kEnded = Expressions::kNothing;
   std::shared_ptr<CompiledGrammar> grammar_;
   std::vector<TokenId> stop_tokens_;
-  std::vector<GrammarState> states_;  ///< before each token and behind the last one
+  std::vector<GrammarState> states_;  ///< before the last tokens and behind the last one
+  std::optional<Error> failure_;
 };
 
 }  // namespace troupe

@@ -170,8 +170,9 @@ void Expressions::charge() {
 
 // ---- Making expressions ----------------------------------------------------------------------
 
-ExpressionId Expressions::bytes(const ByteSet& set) {
-  const std::bitset<256> classes = classes_.of(set);
+ExpressionId Expressions::bytes(const ByteSet& set) { return bytes_of_classes(classes_.of(set)); }
+
+ExpressionId Expressions::bytes_of_classes(const std::bitset<256>& classes) {
   if (classes.none()) return kNothing;
   // There are few sets, and unions of them that derivatives make.
   const auto known = std::find(sets_.begin(), sets_.end(), classes);
@@ -398,6 +399,72 @@ ExpressionId Expressions::not_empty(ExpressionId a) {
   if (!nodes_[a].nullable) return a;
   if (a == kEmpty) return kNothing;
   return intern({.kind = Kind::kNotEmpty, .is_finite = nodes_[a].is_finite, .a = a});
+}
+
+// ---- Expressions from elsewhere --------------------------------------------------------------
+
+ExpressionId Expressions::import(const Expressions& other, ExpressionId e,
+                                 std::unordered_map<ExpressionId, ExpressionId>& known) {
+  for (const ExpressionId fixed : {kNothing, kEmpty, kAnything, kAnyByte})
+    known.emplace(fixed, fixed);
+  // Parts first; states are long sequences, too long to recurse.
+  std::vector<ExpressionId> pending{e};
+  while (!pending.empty()) {
+    const ExpressionId next = pending.back();
+    const Node& node = other.node(next);
+    const std::size_t num_pending = pending.size();
+    const auto need = [&](ExpressionId part) {
+      if (!known.contains(part)) pending.push_back(part);
+    };
+    if (!known.contains(next)) {
+      if (node.kind == Kind::kChoice || node.kind == Kind::kIntersection) {
+        for (const ExpressionId part : other.children(node)) need(part);
+      } else if (node.kind == Kind::kSequence) {
+        need(node.a);
+        need(node.b);
+      } else if (node.kind == Kind::kComplement || node.kind == Kind::kRepeat ||
+                 node.kind == Kind::kNotEmpty) {
+        need(node.a);
+      }
+      if (pending.size() > num_pending) continue;
+      known.emplace(next, import_node(other, node, known));
+    }
+    pending.pop_back();
+  }
+  return known.at(e);
+}
+
+/// Pre: the node's parts are known.
+ExpressionId Expressions::import_node(const Expressions& other, const Node& node,
+                                      const std::unordered_map<ExpressionId, ExpressionId>& known) {
+  std::vector<ExpressionId> parts;
+  if (node.kind == Kind::kChoice || node.kind == Kind::kIntersection)
+    for (const ExpressionId part : other.children(node)) parts.push_back(known.at(part));
+  switch (node.kind) {
+    case Kind::kNothing:
+      return kNothing;
+    case Kind::kEmpty:
+      return kEmpty;
+    case Kind::kBytes:
+      return bytes_of_classes(other.sets_[node.a]);
+    case Kind::kSequence:
+      return sequence(known.at(node.a), known.at(node.b));
+    case Kind::kChoice:
+      return choice(std::move(parts));
+    case Kind::kIntersection:
+      return make_intersection(std::move(parts));
+    case Kind::kComplement:
+      return complement(known.at(node.a));
+    case Kind::kRepeat:
+      return repeat(known.at(node.a), node.min, node.max);
+    case Kind::kMultiple:
+      return multiple_of(node.max, node.min);
+    case Kind::kRule:
+      return rule(node.a, node.nullable);
+    case Kind::kNotEmpty:
+      return not_empty(known.at(node.a));
+  }
+  return kNothing;
 }
 
 // ---- Derivatives -----------------------------------------------------------------------------

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,11 @@ class Expressions {
   ExpressionId rule(std::uint32_t rule, bool nullable);
   ExpressionId not_empty(ExpressionId a);
 
+  /// An expression of another one of these made here; `known` keeps what has been made so far. Pre:
+  /// they have the same classes and rules.
+  ExpressionId import(const Expressions& other, ExpressionId e,
+                      std::unordered_map<ExpressionId, ExpressionId>& known);
+
   /// What a rule stands for. Pre: no rule begins with itself.
   void set_bodies(std::vector<ExpressionId> bodies) { bodies_ = std::move(bodies); }
   [[nodiscard]] std::span<const ExpressionId> bodies() const noexcept { return bodies_; }
@@ -145,6 +151,9 @@ class Expressions {
   ExpressionId derive_uncached(ExpressionId e, std::uint8_t c);
   /// Its children's derivatives at once; whether they have a text in common is not looked at.
   ExpressionId derive_intersection(ExpressionId e, std::uint8_t c);
+  ExpressionId bytes_of_classes(const std::bitset<256>& classes);
+  ExpressionId import_node(const Expressions& other, const Node& node,
+                           const std::unordered_map<ExpressionId, ExpressionId>& known);
   ExpressionId make_intersection(std::vector<ExpressionId> parts);
   /// The same, or kNothing if it is an intersection without a text.
   ExpressionId without_empty(ExpressionId e);

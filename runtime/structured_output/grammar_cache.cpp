@@ -36,7 +36,10 @@ Result<std::shared_ptr<CompiledGrammar>> GrammarCache::get(const StructuredOutpu
   const std::string key = key_of(what);
   std::unique_lock lock(mutex_);
   for (;;) {
-    if (auto known = take_known(key)) return known;
+    if (auto known = take_known(key)) {
+      drop_oldest();  // grammars grow while they are used
+      return known;
+    }
     if (compiling_.insert(key).second) break;
     compiled_.wait(lock);
   }
@@ -77,18 +80,17 @@ std::shared_ptr<CompiledGrammar> GrammarCache::take_known(const std::string& key
   const auto known = by_key_.find(key);
   if (known == by_key_.end()) return nullptr;
   entries_.splice(entries_.begin(), entries_, known->second);
-  auto grammar = entries_.front().grammar;
-  drop_oldest();  // grammars grow while they are used
+  auto& grammar = entries_.front().grammar = CompiledGrammar::latest(entries_.front().grammar);
   return grammar;
 }
 
 Result<std::shared_ptr<CompiledGrammar>> GrammarCache::compile(
     const StructuredOutputsParams& what) {
-  ASSIGN_OR_RETURN(const GrammarBuilder builder, structured_grammar(what, options_.limits));
+  ASSIGN_OR_RETURN(GrammarBuilder builder, structured_grammar(what, options_.limits));
   std::call_once(vocabulary_made_, [&] {
     vocabulary_ = GrammarVocabulary::from_tokenizer(*tokenizer_, vocab_size_);
   });
-  auto grammar = CompiledGrammar::compile(builder, vocabulary_);
+  auto grammar = CompiledGrammar::compile(std::move(builder), vocabulary_);
   if (grammar.ok()) return grammar;
   Error error = std::move(grammar).error();
   error.param = what.field;

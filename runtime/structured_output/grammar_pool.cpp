@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/guard.hpp"
+#include "runtime/structured_output/request_grammar.hpp"
 
 namespace troupe {
 namespace {
@@ -20,82 +22,118 @@ std::vector<TokenId> end_tokens(const SamplingParams& params) {
   return tokens;
 }
 
+std::unique_ptr<Grammar> request_grammar(std::shared_ptr<CompiledGrammar> grammar,
+                                         const SamplingParams& params) {
+  return std::make_unique<RequestGrammar>(GrammarMatcher(std::move(grammar), end_tokens(params)));
+}
+
+/// Every request of the step ends with the error.
+GrammarMasks failed_masks(std::uint64_t step, std::vector<GrammarEnd> ended, const Error& error) {
+  for (GrammarEnd& end : ended) end.error = error;
+  return {.output = {.step = step}, .ended = std::move(ended)};
+}
+
 }  // namespace
 
-/// Shared with the threads: the pool may end on one of them, with the last of its users.
-struct GrammarPool::Work {
-  struct Job {
-    SamplingParams params;
-    Done done;
+/// Run jobs in their order.
+class GrammarPool::JobThreads {
+ public:
+  using Job = std::function<void()>;
+
+  explicit JobThreads(std::size_t num_threads) {
+    for (std::size_t i = 0; i < num_threads; ++i)
+      threads_.emplace_back([queue = queue_] { queue->run(); });
+  }
+  /// The pool may end on one of them, with the last of its users.
+  ~JobThreads() {
+    std::deque<Job> dropped;
+    {
+      const std::lock_guard lock(queue_->mutex);
+      queue_->ended = true;
+      dropped.swap(queue_->jobs);
+    }
+    queue_->changed.notify_all();
+    for (std::thread& thread : threads_) {
+      if (thread.get_id() == std::this_thread::get_id()) {
+        thread.detach();
+      } else {
+        thread.join();
+      }
+    }
+  }
+  JobThreads(const JobThreads&) = delete;
+  JobThreads& operator=(const JobThreads&) = delete;
+
+  void add(Job job) {
+    {
+      const std::lock_guard lock(queue_->mutex);
+      queue_->jobs.push_back(std::move(job));
+    }
+    queue_->changed.notify_one();
+  }
+
+ private:
+  struct Queue {
+    std::mutex mutex;  ///< guards all below
+    std::condition_variable changed;
+    std::deque<Job> jobs;
+    bool ended = false;
+
+    void run() {
+      std::unique_lock lock(mutex);
+      for (;;) {
+        changed.wait(lock, [&] { return ended || !jobs.empty(); });
+        if (ended) return;
+        Job job = std::move(jobs.front());
+        jobs.pop_front();
+        lock.unlock();
+        job();
+        job = nullptr;
+        lock.lock();
+      }
+    }
   };
 
-  explicit Work(std::shared_ptr<GrammarCache> grammars) : cache(std::move(grammars)) {}
+  std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  std::vector<std::thread> threads_;
+};
 
-  const std::shared_ptr<GrammarCache> cache;
-  std::mutex mutex;  ///< guards all below
-  std::condition_variable changed;
-  std::deque<Job> jobs;
-  bool ended = false;
-  std::vector<std::thread> threads;
+GrammarPool::GrammarPool(std::shared_ptr<GrammarCache> cache, std::size_t num_compilers)
+    : cache_(std::move(cache)),
+      compilers_(std::make_unique<JobThreads>(std::max<std::size_t>(num_compilers, 1))),
+      filler_(std::make_unique<JobThreads>(1)) {}
 
-  void run(Job job) const {
+GrammarPool::~GrammarPool() = default;
+
+void GrammarPool::compile(const SamplingParams& params, Done done) {
+  if (auto known = cache_->find(*params.structured_outputs))
+    return done(request_grammar(std::move(known), params));
+  compilers_->add([cache = cache_, params, done = std::move(done)] {
     std::optional<Result<std::unique_ptr<Grammar>>> result;
     const auto thrown = guard([&] {
-      auto compiled = cache->get(*job.params.structured_outputs);
+      auto compiled = cache->get(*params.structured_outputs);
       if (compiled.ok()) {
-        result.emplace(std::make_unique<GrammarMatcher>(*compiled, end_tokens(job.params)));
+        result.emplace(request_grammar(*std::move(compiled), params));
       } else {
         result.emplace(std::move(compiled).error());
       }
     });
-    job.done(thrown ? Result<std::unique_ptr<Grammar>>(*thrown) : std::move(*result));
-  }
-
-  void run_all() {
-    std::unique_lock lock(mutex);
-    for (;;) {
-      changed.wait(lock, [&] { return ended || !jobs.empty(); });
-      if (ended) return;
-      Job job = std::move(jobs.front());
-      jobs.pop_front();
-      lock.unlock();
-      run(std::move(job));
-      lock.lock();
-    }
-  }
-};
-
-GrammarPool::GrammarPool(std::shared_ptr<GrammarCache> cache, std::size_t num_threads)
-    : work_(std::make_shared<Work>(std::move(cache))) {
-  for (std::size_t i = 0; i < std::max<std::size_t>(num_threads, 1); ++i)
-    work_->threads.emplace_back([work = work_] { work->run_all(); });
+    done(thrown ? Result<std::unique_ptr<Grammar>>(*thrown) : std::move(*result));
+  });
 }
 
-GrammarPool::~GrammarPool() {
-  std::deque<Work::Job> dropped;
-  {
-    const std::lock_guard lock(work_->mutex);
-    work_->ended = true;
-    dropped.swap(work_->jobs);
-  }
-  work_->changed.notify_all();
-  for (std::thread& thread : work_->threads) {
-    if (thread.get_id() == std::this_thread::get_id()) {
-      thread.detach();
-    } else {
-      thread.join();
-    }
-  }
-}
-
-void GrammarPool::compile(const SamplingParams& params, Done done) {
-  if (auto known = work_->cache->find(*params.structured_outputs))
-    return done(std::make_unique<GrammarMatcher>(std::move(known), end_tokens(params)));
-  {
-    const std::lock_guard lock(work_->mutex);
-    work_->jobs.push_back({params, std::move(done)});
-  }
-  work_->changed.notify_one();
+void GrammarPool::fill(GrammarStep step, Filled filled) {
+  // A std::function is copied, a step is not.
+  const auto owned = std::make_shared<GrammarStep>(std::move(step));
+  filler_->add([owned, filled = std::move(filled)] {
+    std::vector<GrammarEnd> all;
+    for (const GrammarStep::Request& request : owned->requests)
+      all.push_back({.id = request.id, .sequence = request.sequence, .step = owned->step});
+    GrammarMasks masks;
+    const auto thrown = guard([&] { masks = fill_masks(std::move(*owned)); });
+    if (thrown) masks = failed_masks(owned->step, std::move(all), *thrown);
+    filled(std::move(masks));
+  });
 }
 
 }  // namespace troupe

@@ -1,5 +1,5 @@
 #pragma once
-// Threads that compile the grammars of the Scheduler's requests.
+// The threads of the grammars of the Scheduler's requests.
 
 #include <memory>
 
@@ -8,20 +8,24 @@
 
 namespace troupe {
 
-/// Where its end destroys it, what has not begun is dropped.
+/// Compiles on some threads, and fills masks on another one. What has not begun when it ends is
+/// dropped.
 class GrammarPool final : public GrammarCompiler {
  public:
-  explicit GrammarPool(std::shared_ptr<GrammarCache> cache, std::size_t num_threads = 1);
+  explicit GrammarPool(std::shared_ptr<GrammarCache> cache, std::size_t num_compilers = 1);
   ~GrammarPool() override;
   GrammarPool(const GrammarPool&) = delete;
   GrammarPool& operator=(const GrammarPool&) = delete;
 
   /// A grammar that is in the cache is there at once.
   void compile(const SamplingParams& params, Done done) override;
+  void fill(GrammarStep step, Filled filled) override;
 
  private:
-  struct Work;
-  std::shared_ptr<Work> work_;
+  class JobThreads;
+  std::shared_ptr<GrammarCache> cache_;
+  std::unique_ptr<JobThreads> compilers_;
+  std::unique_ptr<JobThreads> filler_;
 };
 
 }  // namespace troupe

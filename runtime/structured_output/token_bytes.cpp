@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
+#include "runtime/base/utf8.hpp"
 #include "runtime/structured_output/grammar_vocabulary.hpp"
 #include "runtime/tokenizer/byte_level.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -25,28 +27,64 @@ bool has_other_than_ascii(std::string_view bytes) {
   return false;
 }
 
-std::string bytes_of(const Tokenizer& tokenizer, TokenId id) {
-  if (tokenizer.is_special(id)) return {};
-  const std::string_view text = tokenizer.lone_text(id);
-  if (!text.empty()) return std::string(text);
-  const auto spelling = tokenizer.id_to_token(id);
-  if (!spelling) return {};
-  if (tokenizer.is_added(id)) return std::string(*spelling);
-  std::string byte = fallback_byte(*spelling);
-  if (!byte.empty()) return byte;
-  // Parts of characters, which are no text by themselves.
-  auto bytes = byte_level::bytes_of(*spelling);
-  if (!bytes || !has_other_than_ascii(*bytes)) return {};
-  return std::move(*bytes);
-}
+/// What tokens stand for behind other text. At its beginning some decoders leave out a space.
+class TokenTexts {
+ public:
+  explicit TokenTexts(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+    for (std::size_t id = 0; id < tokenizer.id_limit() && before_text_.empty(); ++id) {
+      const std::array<TokenId, 1> before{static_cast<TokenId>(id)};
+      if (tokenizer.is_special(before[0]) || tokenizer.is_added(before[0])) continue;
+      std::string text = tokenizer.decode(before, /*skip_special_tokens=*/false);
+      if (text.size() != 1 || text[0] <= ' ' || has_other_than_ascii(text)) continue;
+      before_ = before[0];
+      before_text_ = std::move(text);
+      decodes_apart_ = !tokenizer.lone_text(before_).empty();
+    }
+  }
+
+  /// Empty if it does not stand for certain bytes.
+  [[nodiscard]] std::string bytes_of(TokenId id) const {
+    if (tokenizer_.is_special(id)) return {};
+    const std::string_view text = tokenizer_.lone_text(id);
+    if (!text.empty()) return std::string(text);
+    const auto spelling = tokenizer_.id_to_token(id);
+    if (!spelling) return {};
+    if (tokenizer_.is_added(id)) {
+      std::string bytes = behind_text(id);
+      return bytes.empty() ? std::string(*spelling) : bytes;
+    }
+    std::string byte = fallback_byte(*spelling);
+    if (!byte.empty()) return byte;
+    if (!decodes_apart_) return behind_text(id);
+    // Parts of characters, which are no text by themselves.
+    auto bytes = byte_level::bytes_of(*spelling);
+    if (!bytes || !has_other_than_ascii(*bytes)) return {};
+    return std::move(*bytes);
+  }
+
+ private:
+  [[nodiscard]] std::string behind_text(TokenId id) const {
+    if (before_text_.empty()) return {};
+    const std::string text = tokenizer_.decode(std::array{before_, id}, false);
+    if (!text.starts_with(before_text_) || text.find(unicode::kReplacement) != std::string::npos)
+      return {};
+    return text.substr(before_text_.size());
+  }
+
+  const Tokenizer& tokenizer_;
+  TokenId before_ = 0;
+  std::string before_text_;     ///< of that token: one character
+  bool decodes_apart_ = false;  ///< the text of a token does not depend on others
+};
 
 }  // namespace
 
 std::shared_ptr<const GrammarVocabulary> GrammarVocabulary::from_tokenizer(
     const Tokenizer& tokenizer, std::size_t size) {
   std::vector<std::string> token_bytes(std::min(size, tokenizer.id_limit()));
+  const TokenTexts texts(tokenizer);
   for (std::size_t id = 0; id < token_bytes.size(); ++id)
-    token_bytes[id] = bytes_of(tokenizer, static_cast<TokenId>(id));
+    token_bytes[id] = texts.bytes_of(static_cast<TokenId>(id));
   return make(std::move(token_bytes), size);
 }
 

@@ -118,6 +118,64 @@ BOOST_AUTO_TEST_CASE(with_a_pipeline_a_mask_waits_for_all_results_that_it_needs)
   test.check_structured(3, 10);
 }
 
+BOOST_AUTO_TEST_CASE(the_workers_have_a_step_while_its_mask_is_filled) {
+  with_and_without_overlap_and_drafts([](StructuredEngine& test) {
+    test.compiler->hold_masks = true;
+    test.add_structured(1, 12);
+    test.add(2, 12);
+    for (int i = 0; i < 200 && test.compiler->num_held_masks() > 0; ++i) {
+      BOOST_TEST(test.worker().num_steps > test.worker().grammars.size());
+      test.compiler->release_masks();
+      test.coordinator.run();
+    }
+    BOOST_TEST(test.compiler->num_held_masks() == 0u);
+    test.check_structured(1, 12);
+    test.check_tokens(RequestId{2}, kPrompt, 12);
+  });
+}
+
+BOOST_AUTO_TEST_CASE(the_mask_of_a_step_that_has_failed_meanwhile_is_dropped) {
+  with_and_without_overlap_and_drafts([](StructuredEngine& test) {
+    test.compiler->hold_masks = true;
+    test.add_structured(1, 12);
+    BOOST_REQUIRE_EQUAL(test.compiler->num_held_masks(), 1u);
+    const std::uint64_t step = test.worker().last_step;
+    post(test.engine->scheduler, StepFailed{step, {ErrorCode::kInternal, "made to fail"}});
+    test.coordinator.run();
+    BOOST_REQUIRE(!test.worker().grammars.empty());
+    BOOST_TEST(test.worker().grammars.back().step == step);
+    BOOST_TEST(test.worker().grammars.back().ids.empty());
+    test.compiler->hold_masks = false;
+    while (test.compiler->num_held_masks() > 0) {
+      test.compiler->release_masks();
+      test.coordinator.run();
+    }
+    test.check_structured(1, 12);
+  });
+}
+
+/// The texts of these grammars have no end token.
+BOOST_AUTO_TEST_CASE(a_request_ends_where_nothing_can_follow_and_keeps_what_it_has) {
+  for (const bool is_error : {false, true}) {
+    with_and_without_overlap_and_drafts([&](StructuredEngine& test) {
+      test.compiler->last_position = kPrompt + 7;
+      if (is_error) test.compiler->why_nothing_fits = invalid_argument("nothing fits");
+      test.add_structured(1, 12);
+      test.compiler->last_position.reset();
+      test.add(2, 12);
+      // An error is not told behind tokens of the same step.
+      const std::size_t num_tokens = test.frontend().token_ids[RequestId{1}].size();
+      BOOST_TEST((num_tokens == 7u || (is_error && num_tokens == 5u)));
+      BOOST_TEST(test.frontend().num_finished[RequestId{1}] == 1);
+      BOOST_TEST(test.frontend().errors.contains(RequestId{1}) == is_error);
+      if (!is_error)
+        BOOST_TEST((test.frontend().finish_reasons[RequestId{1}] == FinishReason::kStop));
+      test.check_tokens(RequestId{2}, kPrompt, 12);
+      BOOST_TEST(test.frontend().stats.kv_cache_usage == 0);
+    });
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_failed_step_takes_its_mask_along_and_costs_no_token) {
   for (const bool async : {false, true}) {
     for (const std::uint64_t at : {1, 2, 3, 4, 7}) {

@@ -26,6 +26,7 @@ RequestClientActor::behavior_type fake_client(
             auto& tokens = log->token_ids[output.id];
             tokens.insert(tokens.end(), sample.token_ids.begin(), sample.token_ids.end());
             log->text[output.id] += sample.text;
+            if (sample.finish_reason) log->finish_reasons[output.id] = *sample.finish_reason;
           }
           if (output.finished) ++log->num_finished[output.id];
           if (output.error) log->errors[output.id] = *output.error;

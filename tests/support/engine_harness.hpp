@@ -22,6 +22,7 @@ struct FrontendLog {
   std::unordered_map<RequestId, std::vector<TokenId>> token_ids;
   std::unordered_map<RequestId, std::string> text;
   std::unordered_map<RequestId, int> num_finished;
+  std::unordered_map<RequestId, FinishReason> finish_reasons;
   std::unordered_map<RequestId, Error> errors;
   std::unordered_map<RequestId, std::int32_t> num_cached_tokens;  ///< of the prompt
   SchedulerStats stats;                                           ///< the latest

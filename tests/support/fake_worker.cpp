@@ -134,6 +134,7 @@ WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerS
       [](const JoinGroup&) {},
       [self, log, answer, sample](const SchedulerOutput& step) {
         ++log->num_steps;
+        log->last_step = step.step;
         ++log->num_taken, log->num_taken.notify_all();
         log->batch_sizes.push_back(step.scheduled_ids.size());
         log->finished_ids.insert(log->finished_ids.end(), step.finished_ids.begin(),

@@ -22,6 +22,7 @@ struct FakeWorkerLog {
   std::optional<Error> rpc_error;           ///< of every method
   std::atomic<std::uint64_t> num_taken{0};  ///< steps; notified
   std::uint64_t num_steps = 0;
+  std::uint64_t last_step = 0;                        ///< its number
   std::vector<GrammarOutput> grammars;                ///< in the order of arrival
   std::uint64_t num_steps_to_fail = 0;                ///< the next ones
   std::function<bool(const SchedulerOutput&)> fails;  ///< steps that do; may be empty

@@ -98,7 +98,7 @@ class RandomConnector final : public KVConnector {
 };
 
 /// Refuses one token in seven.
-class RandomGrammar final : public Grammar {
+class RandomGrammar final : public GrammarMasker {
  public:
   bool accept(TokenId token) override {
     if (token % 7 == 0) return false;
@@ -106,8 +106,9 @@ class RandomGrammar final : public Grammar {
     return true;
   }
   void rollback(std::size_t num_tokens) override { num_accepted_ -= num_tokens; }
-  [[nodiscard]] std::size_t words_per_row() const override { return 2; }
-  void fill_bitmask(std::span<std::int32_t> row) const override { row[0] = row[1] = 0x7f; }
+  [[nodiscard]] std::size_t words_per_row() const { return 2; }
+  void fill_bitmask(std::span<std::int32_t> row) override { row[0] = row[1] = 0x7f; }
+  [[nodiscard]] std::optional<Error> why_nothing_fits() const override { return std::nullopt; }
 
  private:
   std::size_t num_accepted_ = 0;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
+#include "tests/support/exact_grammar.hpp"
+
 namespace troupe {
 namespace {
 
@@ -197,7 +199,7 @@ void RandomWorkload::step() {
     if (pick(0, 4) == 0)
       scheduler_->set_grammar(id, invalid_argument("no such grammar"));
     else
-      scheduler_->set_grammar(id, std::make_unique<RandomGrammar>());
+      scheduler_->set_grammar(id, exact_grammar(RandomGrammar()));
   }
   bool may_wait = false;
   if (scheduler_->has_requests()) {
@@ -262,8 +264,9 @@ void RandomWorkload::finish_step() {
                   static_cast<std::size_t>(pick(0, config_.speculative.num_draft_tokens)), 9));
   }
   if (connector_) result.kv_connector = connector_->report();
-  if (const auto masks = scheduler_->grammar_bitmask(planned)) {
-    BOOST_TEST(masks->ids.size() == masks->num_rows.size());
+  if (auto structured = scheduler_->grammar_step(planned)) {
+    const GrammarOutput masks = fill_masks(*std::move(structured)).output;
+    BOOST_TEST(masks.ids.size() == masks.num_rows.size());
     BOOST_TEST(planned.has_structured_output_requests);
   }
   const EngineCoreOutputs outputs = run_now(scheduler_->update_from_output(planned, result, 0));

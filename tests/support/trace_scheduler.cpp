@@ -7,6 +7,7 @@
 
 #include "runtime/base/check.hpp"
 #include "runtime/scheduler/scheduler.hpp"
+#include "tests/support/exact_grammar.hpp"
 #include "tests/support/local_ports.hpp"
 #include "tests/support/trace_format.hpp"
 #include "tests/support/trace_replay.hpp"
@@ -64,7 +65,7 @@ class SchedulerReplayer final : public TraceReplayer {
       scheduler_.set_pause_state(static_cast<PauseState>(op["state"].get<int>()));
     } else if (name == "grammar") {
       Result<std::unique_ptr<Grammar>> grammar = Error{};
-      if (op["ok"].get<bool>()) grammar = std::make_unique<ScriptedGrammar>(op["mod"]);
+      if (op["ok"].get<bool>()) grammar = exact_grammar(ScriptedGrammar(op["mod"]));
       scheduler_.set_grammar(ids_.number(op["id"]), std::move(grammar));
     } else if (name == "bitmask") {
       bitmask(op, out);
@@ -236,12 +237,13 @@ class SchedulerReplayer final : public TraceReplayer {
   }
 
   void bitmask(const json& op, json& out) {
-    const std::optional<GrammarOutput> output = scheduler_.grammar_bitmask(open_step(op).output);
-    if (!output) return;
+    std::optional<GrammarStep> step = scheduler_.grammar_step(open_step(op).output);
+    if (!step) return;
+    const GrammarOutput output = fill_masks(*std::move(step)).output;
     out["ids"] = json::array();
-    for (const RequestId id : output->ids) out["ids"].push_back(ids_.name(id));
-    out["rows"] = output->bitmask;
-    out["acceptable"] = output->num_acceptable_drafts;
+    for (const RequestId id : output.ids) out["ids"].push_back(ids_.name(id));
+    out["rows"] = output.bitmask;
+    out["acceptable"] = output.num_acceptable_drafts;
   }
 
   void drafts_in_output(const json& op, json& out) {

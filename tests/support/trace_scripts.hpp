@@ -38,13 +38,14 @@ class ScriptedConnector final : public KVConnector {
 };
 
 /// After n tokens it accepts t if t % mod == n % mod. A row is the one word n % mod.
-class ScriptedGrammar final : public Grammar {
+class ScriptedGrammar final : public GrammarMasker {
  public:
   explicit ScriptedGrammar(std::int32_t mod) : mod_(mod) {}
   bool accept(TokenId token) override;
   void rollback(std::size_t num_tokens) override { n_ -= static_cast<std::int32_t>(num_tokens); }
-  [[nodiscard]] std::size_t words_per_row() const override { return 1; }
-  void fill_bitmask(std::span<std::int32_t> row) const override { row[0] = n_ % mod_; }
+  [[nodiscard]] std::size_t words_per_row() const { return 1; }
+  void fill_bitmask(std::span<std::int32_t> row) override { row[0] = n_ % mod_; }
+  [[nodiscard]] std::optional<Error> why_nothing_fits() const override { return std::nullopt; }
 
  private:
   std::int32_t mod_;

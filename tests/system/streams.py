@@ -7,9 +7,17 @@ import time
 
 from support import DEADLINE_S
 
+RECORDS = {"type": "array", "minItems": 3, "maxItems": 30,
+           "items": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "size": {"type": "integer"}},
+                     "required": ["name", "size"], "additionalProperties": False}}
+WEATHER = {"type": "function", "function": {
+    "name": "get_weather", "description": "The weather of a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 40}}, "required": ["city"],
+                   "additionalProperties": False}}}
 
 def body(number):
-    """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities."""
+    """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities, JSON
+    schemas, tool calls."""
     fields = {"model": "demo", "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True, "seed": number,
               "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
     if number % 3 == 0:
@@ -24,6 +32,11 @@ def body(number):
         fields.update(ignore_eos=False, stop=["night", "friend"])
     if number % 4 == 3:
         fields.update(repetition_penalty=1.2, presence_penalty=0.3)
+    if number % 5 == 3:
+        fields["structured_outputs"] = {"json": RECORDS}
+    elif number % 9 == 0:
+        fields.update(messages=[{"role": "user", "content": "What is the weather in Paris?"}], tools=[WEATHER],
+                      tool_choice="required", stop=None)
     return fields
 
 
@@ -74,6 +87,10 @@ class Stream:
             index = choice["index"]
             text = choice.get("text", choice.get("delta", {}).get("content")) or ""
             self.texts[index] = self.texts.get(index, "") + text
+            for call in choice.get("delta", {}).get("tool_calls") or []:  # their ids are random
+                function, place = call["function"], (index, call["index"])
+                name, arguments = self.texts.get(place, ("", ""))
+                self.texts[place] = (name + function.get("name", ""), arguments + function.get("arguments", ""))
             scored = choice.get("logprobs") or {}
             pairs = [(each["token"], each["logprob"]) for each in scored["content"]] if "content" in scored else \
                 list(zip(scored.get("tokens", []), scored.get("token_logprobs", [])))
@@ -140,7 +157,8 @@ class Clients:
 
     def send_bad_requests(self):
         bad = [{"model": "demo", "prompt": "x", "temperature": -1}, {"model": "demo", "prompt": [1 << 30]},
-               {"model": "demo", "prompt": "word " * 5000}, {"model": "demo", "messages": []}]
+               {"model": "demo", "prompt": "word " * 5000}, {"model": "demo", "messages": []},
+               {"model": "demo", "prompt": "x", "structured_outputs": {"json": {"not": {}}}}]
         number = 0
         while not self.ending.wait(0.05):
             fields = bad[number % len(bad)]

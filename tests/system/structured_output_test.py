@@ -163,6 +163,10 @@ class StructuredOutput(unittest.TestCase):
         choices = {"structured_outputs": {"choice": ["aaaa", "aaaab"]}}
         # A text that is complete ends, whatever min_tokens asks for; until then it goes on where it may.
         self.assertEqual(self.client.complete(temperature=0, extra_body={**choices, "min_tokens": 200}).choices[0].text, "aaaab")
+        # Where nothing can follow, it ends also without the end of a text.
+        ended = self.client.complete(temperature=0, extra_body={**choices, "ignore_eos": True, "return_token_ids": True})
+        self.assertEqual((ended.choices[0].text, ended.choices[0].finish_reason), ("aaaab", "stop"))
+        self.assertEqual(len(ended.choices[0].token_ids), ended.usage.completion_tokens)
         stopped = self.client.complete(temperature=0, stop="aa", extra_body=choices)
         self.assertEqual((stopped.choices[0].text, stopped.choices[0].finish_reason), ("", "stop"))
         cut = self.client.complete(temperature=0, max_tokens=1, extra_body={"structured_outputs": {"regex": "a{200}"}})

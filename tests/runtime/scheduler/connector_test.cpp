@@ -4,6 +4,7 @@
 #include <deque>
 
 #include "runtime/scheduler/scheduler.hpp"
+#include "tests/support/exact_grammar.hpp"
 #include "tests/support/local_ports.hpp"
 
 namespace troupe {
@@ -104,13 +105,14 @@ BOOST_AUTO_TEST_CASE(a_failed_load_drops_the_results_of_the_steps_in_flight) {
 }
 
 /// Accepts everything, and counts.
-class CountingGrammar final : public Grammar {
+class CountingGrammar final : public GrammarMasker {
  public:
   explicit CountingGrammar(int& count) : count_(count) {}
   bool accept(TokenId) override { return ++count_ > 0; }
   void rollback(std::size_t n) override { count_ -= static_cast<int>(n); }
-  [[nodiscard]] std::size_t words_per_row() const override { return 1; }
-  void fill_bitmask(std::span<std::int32_t> row) const override { row[0] = count_; }
+  [[nodiscard]] std::size_t words_per_row() const { return 1; }
+  void fill_bitmask(std::span<std::int32_t> row) override { row[0] = count_; }
+  [[nodiscard]] std::optional<Error> why_nothing_fits() const override { return std::nullopt; }
 
  private:
   int& count_;
@@ -126,12 +128,12 @@ BOOST_AUTO_TEST_CASE(the_grammar_of_a_resubmitted_request_goes_on_where_its_outp
   BOOST_TEST(engine.open.back().scheduled_ids.empty());
   static_cast<void>(engine.finish());
   int count = 0;
-  engine.scheduler->set_grammar(RequestId{1}, std::make_unique<CountingGrammar>(count));
+  engine.scheduler->set_grammar(RequestId{1}, exact_grammar(CountingGrammar(count)));
   BOOST_TEST(count == 2);
   engine.plan();
-  const auto masks = engine.scheduler->grammar_bitmask(engine.open.back());
-  BOOST_REQUIRE(masks.has_value());
-  BOOST_TEST(masks->bitmask.at(0) == 2);
+  auto structured = engine.scheduler->grammar_step(engine.open.back());
+  BOOST_REQUIRE(structured.has_value());
+  BOOST_TEST(fill_masks(*std::move(structured)).output.bitmask.at(0) == 2);
   BOOST_TEST(engine.finish().outputs.at(0).finish_reason.has_value());
 }
 

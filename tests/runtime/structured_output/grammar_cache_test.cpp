@@ -135,20 +135,20 @@ BOOST_AUTO_TEST_CASE(the_pool_compiles_for_the_scheduler) {
   params.structured_outputs = regex("(ab)*");
   params.eos_token_id = eos;
   for (int i = 0; i < 2; ++i) {  // compiled, then kept
-    const auto grammar = compile(params).value();
-    BOOST_TEST(grammar->accept(a));
-    BOOST_TEST(!grammar->accept(eos));
-    BOOST_TEST(grammar->accept(b));
-    BOOST_TEST(grammar->accept(eos));
+    const auto masker = compile(params).value()->masker();
+    BOOST_TEST(masker->accept(a));
+    BOOST_TEST(!masker->accept(eos));
+    BOOST_TEST(masker->accept(b));
+    BOOST_TEST(masker->accept(eos));
   }
   // A stop token that stands for a text is that text, and ends it where it may end.
   params.eos_token_id.reset();
   params.stop_token_ids = {a};
-  const auto grammar = compile(params).value();
-  BOOST_TEST(grammar->accept(a));
-  BOOST_TEST(!grammar->accept(a));
-  BOOST_TEST(grammar->accept(b));
-  BOOST_TEST(!grammar->accept(eos));
+  const auto masker = compile(params).value()->masker();
+  BOOST_TEST(masker->accept(a));
+  BOOST_TEST(!masker->accept(a));
+  BOOST_TEST(masker->accept(b));
+  BOOST_TEST(!masker->accept(eos));
   params.structured_outputs = regex("(b*");
   BOOST_TEST(!compile(params).ok());
 }

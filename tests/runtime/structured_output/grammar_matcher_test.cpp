@@ -173,6 +173,61 @@ BOOST_AUTO_TEST_CASE(multiples_are_numbers_of_digits) {
     BOOST_TEST(accepts_bytes(*grammar, std::to_string(i)) == (i % 7 == 0), i);
 }
 
+/// Every nesting makes states of its own.
+GrammarBuilder nested(const GrammarLimits& limits) {
+  GrammarBuilder b(limits);
+  const GrammarRuleId list = b.add_rule();
+  std::vector<GrammarNodeId> kinds;
+  for (const char* brackets : {"()", "[]", "{}", "<>"})
+    kinds.push_back(b.sequence({b.byte(static_cast<unsigned char>(brackets[0])), b.rule(list),
+                                b.byte(static_cast<unsigned char>(brackets[1]))}));
+  b.set_body(list, b.repeat(b.choice(kinds), 0));
+  return b;
+}
+
+BOOST_AUTO_TEST_CASE(where_a_grammar_is_full_its_parsers_go_on_with_another_one) {
+  const auto grammar = compile_for_bytes(nested({.max_bytes = 256 << 10}));
+  const auto unlimited = compile_for_bytes(nested({}));
+  GrammarMatcher matcher(grammar, {256});
+  GrammarMatcher reference(unlimited, {256});
+  std::vector<std::int32_t> row(matcher.words_per_row());
+  std::vector<std::int32_t> expected(row.size());
+  std::mt19937 random(7);
+  std::string open;
+  for (int i = 0; i < 30000; ++i) {
+    matcher.fill_bitmask(row);
+    reference.fill_bitmask(expected);
+    BOOST_REQUIRE(row == expected);
+    const bool closes = !open.empty() && (random() % 2 == 0 || open.size() > 60);
+    const char next = closes ? open.back() : "([{<"[random() % 4];
+    if (closes) {
+      open.pop_back();
+    } else {
+      open.push_back(next == '(' ? ')' : next == '[' ? ']' : next == '{' ? '}' : '>');
+    }
+    BOOST_REQUIRE(matcher.accept(next));
+    BOOST_REQUIRE(reference.accept(next));
+    BOOST_REQUIRE(!matcher.failure());
+    if (i % 100 == 0) {  // drafts
+      BOOST_REQUIRE(matcher.accept('('));
+      BOOST_REQUIRE(!matcher.accept(']'));
+      matcher.rollback(1);
+    }
+  }
+  BOOST_TEST(unlimited->num_bytes() > (512u << 10));
+  BOOST_TEST(grammar->num_bytes() < (384u << 10));
+  const auto latest = CompiledGrammar::latest(grammar);
+  BOOST_TEST(latest != grammar);
+  BOOST_TEST(latest->num_bytes() < (384u << 10));
+  // What one text alone takes is no matter of others.
+  GrammarMatcher deep(grammar, {256});
+  bool accepted = true;
+  for (int i = 0; i < 100000 && accepted; ++i) accepted = deep.accept("([{<"[random() % 4]);
+  BOOST_TEST(!accepted);
+  BOOST_REQUIRE(deep.failure().has_value());
+  BOOST_TEST(deep.failure()->message.find("262144 bytes") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(brackets_nest_to_any_depth_and_many_stacks_share_their_ends) {
   // S := "a" S "b" | "a" S "c" | "": after n letters a, 2^n stacks.
   GrammarBuilder b;

@@ -73,6 +73,8 @@ BOOST_AUTO_TEST_CASE(minimum_tokens_mask_every_stop_id_until_there_are_enough_ou
   params.all_stop_token_ids = {1, 3};
   BOOST_TEST(sample_one({0, 3, 2, 3}, params, {}, {0}) == 2);
   BOOST_TEST(sample_one({0, 3, 2, 3}, params, {}, {0, 0}) == 1);
+  // A grammar may allow nothing else.
+  BOOST_TEST(sample_one({-kInfinity, 3, -kInfinity, 2}, params, {}, {0}) == 1);
 }
 
 BOOST_AUTO_TEST_CASE(a_bad_word_is_forbidden_only_where_the_outputs_lead_up_to_it) {
