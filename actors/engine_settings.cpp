@@ -170,6 +170,8 @@ ParallelConfig parallel_config(const EngineOptions& engine) {
 WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
   return {
       .model = options.model.model,
+      .runner = options.model.runner,
+      .pooler_config = options.model.pooler_config,
       .dtype = options.model.dtype,
       .quantization = options.model.quantization,
       .packed_weights_dir = options.model.packed_weights_dir,
@@ -188,6 +190,11 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .speculative = speculative_decoding(options.engine)};
 }
 
+/// The vector of a text needs the hidden states of all its tokens, in one step.
+static bool pools_whole_texts(const ModelLoaded& model) {
+  return model.pooler.type == PoolingType::kCls || model.pooler.type == PoolingType::kMean;
+}
+
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
   return make_kv_cache_config(model.layer_specs(), kv_cache_limits(options, model));
 }
@@ -196,7 +203,9 @@ Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& mo
                                    const KVCacheConfig& cache) {
   const KVCacheLimits limits = kv_cache_limits(options, model);
   const std::int32_t length = limits.shorten ? longest_request(cache, limits) : model.max_model_len;
-  RETURN_IF_ERROR(check_prompts_fit(options.engine, length));
+  EngineOptions engine = options.engine;
+  engine.enable_chunked_prefill &= !pools_whole_texts(model);
+  RETURN_IF_ERROR(check_prompts_fit(engine, length));
   return length;
 }
 
@@ -207,7 +216,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   settings.num_blocks = cache.num_blocks;
   settings.max_model_len = model.max_model_len;
   settings.max_in_flight_tokens = max_in_flight_tokens(engine);
-  settings.prefix_caching = engine.enable_prefix_caching;
+  settings.prefix_caching = engine.enable_prefix_caching && !pools_whole_texts(model);
   // The table of options admits the names of algorithms only.
   settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
   settings.watermark = engine.watermark;
@@ -231,7 +240,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.max_num_seqs = static_cast<std::int32_t>(engine.max_num_seqs);
   config.max_num_batched_tokens = static_cast<std::int32_t>(engine.max_num_batched_tokens);
   config.max_num_scheduled_tokens = static_cast<std::int32_t>(engine.max_num_scheduled_tokens);
-  config.enable_chunked_prefill = engine.enable_chunked_prefill;
+  config.enable_chunked_prefill = engine.enable_chunked_prefill && !pools_whole_texts(model);
+  config.pooling = model.pooler.type != PoolingType::kNone;
   config.long_prefill_token_threshold =
       static_cast<std::int32_t>(engine.long_prefill_token_threshold);
   if (engine.scheduling_policy == "priority") config.policy = SchedulingPolicy::kPriority;
@@ -240,7 +250,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.priority_preemption = engine.enable_priority_preemption;
   if (engine.preemption_victim == "least-work")
     config.preemption_victim = PreemptionVictim::kLeastWork;
-  config.prefix_caching = engine.enable_prefix_caching;
+  config.prefix_caching = engine.enable_prefix_caching && !pools_whole_texts(model);
   config.states = kv_cache_settings(engine, model, cache).state_positions();
   config.has_block_ops =
       std::any_of(cache.groups.begin(), cache.groups.end(),
@@ -320,6 +330,8 @@ ServerDefaults request_defaults(const Options& options, const SamplingDefaults& 
   defaults.sampling = sampling;
   defaults.max_model_len = model.max_model_len;
   defaults.vocab_size = model.vocab_size;
+  defaults.pooler = model.pooler;
+  defaults.hidden_size = model.hidden_size;
   defaults.max_logprobs = static_cast<std::int32_t>(options.engine.max_logprobs);
   defaults.stream_interval = static_cast<std::int32_t>(options.engine.stream_interval);
   defaults.data_parallel_size = static_cast<std::int32_t>(options.engine.data_parallel_size);

@@ -65,7 +65,7 @@ struct EngineCoreOutput {
   std::optional<PrefillStats> prefill_stats;
   std::optional<Error> error;
   std::uint32_t client_index = 0;
-  std::optional<std::vector<float>> pooling_output;
+  std::optional<std::vector<float>> pooling_output;  ///< before PoolingParams are applied
   std::string kv_transfer_params;  ///< from the KV connector: a JSON object, or empty
   bool operator==(const EngineCoreOutput&) const = default;
 };
@@ -152,10 +152,11 @@ struct CompletionOutput {
   double cumulative_logprob = 0;
   std::optional<FinishReason> finish_reason;
   StopReason stop_reason;
+  std::vector<float> embedding;  ///< of a pooling request
   bool operator==(const CompletionOutput&) const = default;
 };
 TROUPE_MESSAGE(CompletionOutput, index, text, token_ids, logprobs, cumulative_logprob,
-               finish_reason, stop_reason)
+               finish_reason, stop_reason, embedding)
 
 /// Seconds; what the per-request histograms need. Sent with the final output of each sample.
 struct RequestTimes {

@@ -57,6 +57,14 @@ struct RequestLimits {
 };
 TROUPE_MESSAGE(RequestLimits, max_queue_time_s, max_request_time_s)
 
+/// What a pooling model's answer is: one vector per prompt, and no tokens.
+struct PoolingParams {
+  std::int32_t dimensions = 0;  ///< the vector is cut to so many numbers; 0: all of them
+  bool normalize = true;        ///< to length 1, after the cut
+  bool operator==(const PoolingParams&) const = default;
+};
+TROUPE_MESSAGE(PoolingParams, dimensions, normalize)
+
 /// What the client of a resubmitted request has received of one sample, which continues after it.
 struct EmittedSample {
   std::vector<TokenId> token_ids;
@@ -73,6 +81,7 @@ struct GenerateRequest {
   std::string external_id;
   Prompt prompt;
   SamplingParams params;
+  std::optional<PoolingParams> pooling;  ///< nothing is generated; params.n is 1
   std::optional<std::int32_t>
       truncate_prompt_tokens;  ///< keep the last n tokens; -1: as many as fit
   std::string cache_salt;
@@ -87,8 +96,9 @@ struct GenerateRequest {
   std::uint32_t client = 0;  ///< within the tenant: a number for the address
   bool operator==(const GenerateRequest&) const = default;
 };
-TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, truncate_prompt_tokens, cache_salt,
-               priority, arrival_time, return_prompt_text, emitted, limits, tenant, age_s, client)
+TROUPE_MESSAGE(GenerateRequest, id, external_id, prompt, params, pooling, truncate_prompt_tokens,
+               cache_salt, priority, arrival_time, return_prompt_text, emitted, limits, tenant,
+               age_s, client)
 
 struct LoraRequest {
   std::string name;
@@ -156,12 +166,13 @@ struct OutputRequest {
   SharedVector<TokenId> prompt_token_ids;
   std::string prompt_text;  ///< only if requested
   SamplingParams params;
+  std::optional<PoolingParams> pooling;
   double arrival_time = 0;
   std::vector<EmittedSample> emitted;  ///< as in GenerateRequest
   bool operator==(const OutputRequest&) const = default;
 };
-TROUPE_MESSAGE(OutputRequest, id, external_id, prompt_token_ids, prompt_text, params, arrival_time,
-               emitted)
+TROUPE_MESSAGE(OutputRequest, id, external_id, prompt_token_ids, prompt_text, params, pooling,
+               arrival_time, emitted)
 
 /// The InputProcessor's result for a GenerateRequest.
 struct ProcessedRequest {

@@ -67,6 +67,8 @@ TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantiz
 /// What a worker loads, and with which options.
 struct WorkerOptions {
   std::string model;                    ///< folder, or GGUF file
+  std::string runner = "auto";          ///< auto, generate, pooling
+  std::string pooler_config;            ///< JSON object: what the folder says of pooling, or else
   std::string dtype = "auto";           ///< auto, bfloat16, float32
   std::string quantization = "auto";    ///< auto, int8, int4, or a checkpoint's method
   std::string packed_weights_dir;       ///< cache of packed weights; empty: none
@@ -83,9 +85,28 @@ struct WorkerOptions {
   SpeculativeDecoding speculative;
   bool operator==(const WorkerOptions&) const = default;
 };
-TROUPE_MESSAGE(WorkerOptions, model, dtype, quantization, packed_weights_dir, kv_cache_dtype,
+TROUPE_MESSAGE(WorkerOptions, model, runner, pooler_config, dtype, quantization, packed_weights_dir, kv_cache_dtype,
                device, cpu_isa, threads, numa_bind, block_size, max_model_len, max_num_seqs,
                max_num_batched_tokens, parallel, speculative)
+
+/// How the vector of a text is made of the hidden states of its tokens.
+enum class PoolingType : std::uint8_t {
+  kNone = 0,  ///< the model generates text
+  kLast = 1,  ///< the last token's
+  kCls = 2,   ///< the first token's
+  kMean = 3   ///< the mean of all
+};
+[[nodiscard]] constexpr const char* to_string(PoolingType type) noexcept {
+  constexpr const char* kNames[] = {"NONE", "LAST", "CLS", "MEAN"};
+  return kNames[static_cast<std::size_t>(type)];
+}
+
+struct PoolerConfig {
+  PoolingType type = PoolingType::kNone;
+  bool normalize = true;  ///< unless a request says otherwise
+  bool operator==(const PoolerConfig&) const = default;
+};
+TROUPE_MESSAGE(PoolerConfig, type, normalize)
 
 /// Where a rank runs.
 struct RankPlacement {
@@ -133,6 +154,8 @@ struct ModelLoaded {
   std::string cpu_isa;  ///< of device cpu; else empty
   std::int32_t max_model_len = 0;
   std::int32_t vocab_size = 0;
+  std::int32_t hidden_size = 0;
+  PoolerConfig pooler;
   /// Number of parts in which row-parallel layers are reduced (WeightSpec::k_shards): the maximum
   /// number of workers that can share a layer and compute the same bits as one.
   std::int32_t canonical_shards = 0;
@@ -149,7 +172,7 @@ struct ModelLoaded {
   bool operator==(const ModelLoaded&) const = default;
 };
 TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, device, cpu_isa, max_model_len, vocab_size,
-               canonical_shards, kv_cache_specs, weight_bytes, available_bytes)
+               hidden_size, pooler, canonical_shards, kv_cache_specs, weight_bytes, available_bytes)
 
 /// Allocate the KV cache and serve this incarnation of the engine; state of earlier ones is
 /// discarded.

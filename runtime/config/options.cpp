@@ -60,6 +60,13 @@ void bind_options(OptionSet& set, Options& options) {
            "~/.cache/huggingface/hub")
       .add("served-model-name", model.served_model_name,
            "model name in the API; default: the path or name as given")
+      .add("runner", model.runner,
+           "what the model does: generate text, or give embeddings (pooling); auto: pooling for a "
+           "folder with the modules.json of sentence-transformers",
+           {"auto", "generate", "pooling"})
+      .add("pooler-config", model.pooler_config,
+           "JSON object with pooling_type (LAST, CLS, MEAN) and normalize; default: what the "
+           "folder says, else LAST and normalised")
       .add("dtype", model.dtype,
            "data type of weights and arithmetic; auto: that of the checkpoint, bfloat16 for GGUF "
            "files with quantised blocks; float16: weights and KV cache in float16, accumulation in "

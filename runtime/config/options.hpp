@@ -16,6 +16,8 @@ struct ModelOptions {
   std::string revision;      ///< of a model of the Hub; empty: main
   std::string download_dir;  ///< empty: the cache of the Hub
   std::vector<std::string> served_model_name;
+  std::string runner = "auto";
+  std::string pooler_config;  ///< JSON object; empty: what the folder says
   std::string dtype = "auto";
   std::string quantization = "auto";
   std::string packed_weights_dir;

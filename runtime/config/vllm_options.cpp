@@ -21,7 +21,7 @@ constexpr std::string_view kRequestGrammars = "requests set it in structured_out
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kNotOffered = "it is not supported";
 constexpr std::string_view kOwnConfig = "config.json determines it";
-constexpr std::string_view kGenerates = "only text generation is supported";
+constexpr std::string_view kRunner = "runner decides what the model does";
 
 constexpr VllmOption kOptions[] = {
     {"trust-remote-code", kFlag, kNoCode},
@@ -56,9 +56,8 @@ constexpr VllmOption kOptions[] = {
     {"safetensors-load-strategy", kValue, "the format is detected from the files"},
     {"max-parallel-loading-workers", kValue, "weights are loaded in parallel"},
     {"tokenizer-mode", kValue, "the model folder determines the tokenizer", "auto|hf|fast|slow"},
-    {"task", kValue, kGenerates, "auto|generate"},
-    {"runner", kValue, kGenerates, "auto|generate"},
-    {"convert", kValue, kGenerates, "auto|none"},
+    {"task", kValue, kRunner, "auto|generate|embed|embedding"},
+    {"convert", kValue, kRunner, "auto|none|embed"},
     {"logprobs-mode", kValue, "log-probabilities are always raw_logprobs", "raw_logprobs"},
     {"disable-log-requests", kFlag, kRequestLog},
     {"enable-log-requests", kFlag, kRequestLog},
@@ -148,8 +147,7 @@ constexpr VllmOption kOptions[] = {
     {"worker-cls", kRefused, kNoCode},
     {"worker-extension-cls", kRefused, kNoCode},
     {"middleware", kRefused, kNoCode},
-    {"pooler-config", kRefused, kGenerates},
-    {"override-pooler-config", kRefused, kGenerates},
+    {"override-pooler-config", kRefused, "it is pooler-config now"},
     {"enable-prompt-embeds", kRefused, kNotOffered},
     {"enable-mm-embeds", kRefused, kNotOffered},
     {"enable-sleep-mode", kRefused, kNotOffered},

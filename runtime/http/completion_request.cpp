@@ -9,51 +9,6 @@ constexpr std::size_t kMaxPrompts = 1024;
 constexpr std::int64_t kDefaultMaxTokens = 16;
 constexpr std::int64_t kEchoedTokenBytes = 4;  ///< approximate text size of a token id
 
-/// One string, an array of strings, one array of token ids, or an array of those.
-std::vector<Prompt> read_prompts(const JsonFields& fields, std::int32_t vocab_size) {
-  const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
-  std::vector<Prompt> prompts;
-  const auto add_texts = [&] {
-    for (std::string& text :
-         fields.texts("prompt", kMaxPrompts).value_or(std::vector<std::string>{})) {
-      prompts.push_back(TextPrompt{std::move(text), add_special_tokens});
-    }
-  };
-  switch (fields.kind("prompt")) {
-    case JsonKind::kAbsent:
-    case JsonKind::kNull:
-      fields.require("prompt");
-      return prompts;
-    case JsonKind::kString:
-      add_texts();
-      if (prompts.size() == 1 && std::get<TextPrompt>(prompts[0]).text.empty()) prompts.clear();
-      break;
-    case JsonKind::kArray:
-      if (fields.element_kind("prompt") == JsonKind::kNumber) {
-        if (auto tokens = fields.tokens("prompt", vocab_size)) {
-          prompts.push_back(TokensPrompt{*std::move(tokens)});
-        }
-      } else if (fields.element_kind("prompt") == JsonKind::kArray) {
-        for (auto& tokens : fields.token_lists("prompt", vocab_size, kMaxPrompts)
-                                .value_or(std::vector<std::vector<TokenId>>{})) {
-          if (tokens.empty()) {
-            fields.wrong_value("prompt",
-                               "prompt " + std::to_string(prompts.size()) + " has no tokens");
-          }
-          prompts.push_back(TokensPrompt{std::move(tokens)});
-        }
-      } else {
-        add_texts();
-      }
-      break;
-    default:
-      fields.wrong_form("prompt", "a string, an array of strings or arrays of token ids");
-      return prompts;
-  }
-  if (prompts.empty()) fields.wrong_value("prompt", "prompt must not be empty");
-  return prompts;
-}
-
 PromptSizes sizes_of(const CompletionRequest& request) {
   PromptSizes sizes{.count = static_cast<std::int64_t>(request.prompts.size())};
   for (const Prompt& prompt : request.prompts) {
@@ -76,7 +31,7 @@ Result<CompletionRequest> parse_completion_request(std::string_view body,
   CompletionRequest request;
   request.dialect = &kOpenAiDialect;
   read_generation_fields(fields, defaults, request);
-  request.prompts = read_prompts(fields, defaults.vocab_size);
+  request.prompts = read_prompts(fields, "prompt", defaults.vocab_size, kMaxPrompts);
 
   SamplingParams& params = request.params;
   if (const auto count = fields.integer("logprobs", {kAllLogprobs, kAnyInt32.max})) {

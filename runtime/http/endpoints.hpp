@@ -39,6 +39,12 @@ using Prepare = Prepared(std::string_view body, const ServerDefaults& defaults);
 
 Prepare prepare_completion;
 Prepare prepare_chat;
+Prepare prepare_embeddings;
+Prepare prepare_pooling;
+Prepare prepare_score;
+Prepare prepare_rerank;
+Prepare prepare_ollama_embed;
+Prepare prepare_ollama_embeddings;
 Prepare prepare_messages;      ///< Anthropic's
 Prepare prepare_count_tokens;  ///< Anthropic's
 Prepare prepare_ollama_chat;

@@ -27,7 +27,8 @@ void append(std::vector<T>& into, std::vector<T>&& from) {
 /// Approximate size of an output that is buffered for the client.
 std::int64_t num_bytes(const CompletionOutput& output) {
   constexpr std::size_t kLogprobBytes = 64;  // with its token
-  std::size_t size = output.text.size() + output.token_ids.size() * sizeof(TokenId);
+  std::size_t size = output.text.size() + output.token_ids.size() * sizeof(TokenId) +
+                     output.embedding.size() * sizeof(float);
   for (const PositionLogprobs& position : output.logprobs) size += position.size() * kLogprobBytes;
   return static_cast<std::int64_t>(size);
 }
@@ -55,6 +56,7 @@ void merge(CompletionOutput& into, CompletionOutput&& from) {
   into.cumulative_logprob = from.cumulative_logprob;
   into.finish_reason = from.finish_reason;
   into.stop_reason = std::move(from.stop_reason);
+  if (!from.embedding.empty()) into.embedding = std::move(from.embedding);
 }
 
 Generation::Generation(ServiceContext& context, ResponseSink& sink, const GenerationFields& fields,
@@ -120,6 +122,7 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     }
     request.params.philox_key =
         fields.resumable ? fields.resumable->philox_keys[i] : context_.port.draw_key();
+    request.pooling = fields.pooling;
     request.truncate_prompt_tokens = fields.truncate_prompt_tokens;
     request.cache_salt = fields.cache_salt;
     request.priority = fields.priority;

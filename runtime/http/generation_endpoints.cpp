@@ -10,6 +10,7 @@
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/kept_streams.hpp"
 #include "runtime/http/ollama.hpp"
+#include "runtime/http/pooling.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/responses.hpp"
 #include "runtime/http/target.hpp"
@@ -124,11 +125,15 @@ using Start = Answer (*)(ServiceContext& context, ResponseSink& sink, Request re
 
 std::size_t num_prompts(const CompletionRequest& request) { return request.prompts.size(); }
 std::size_t num_prompts(const ChatRequest&) { return 1; }
+std::size_t num_prompts(const PoolingRequest& request) { return request.prompts.size(); }
 std::string_view id_prefix(const CompletionRequest&) { return "cmpl-"; }
+std::string_view id_prefix(const PoolingRequest& request) { return request.api->id_prefix; }
 std::string_view id_prefix(const ChatRequest& request) { return request.api->id_prefix; }
 bool is_stored(const CompletionRequest&) { return false; }
+bool is_stored(const PoolingRequest&) { return false; }
 bool is_stored(const ChatRequest& request) { return request.response && request.response->store; }
 bool is_resumable(const CompletionRequest&) { return true; }
+bool is_resumable(const PoolingRequest&) { return false; }
 bool is_resumable(const ChatRequest& request) { return request.api->is_resumable; }
 
 template <class Request>
@@ -384,6 +389,39 @@ Prepared prepare_completion(std::string_view body, const ServerDefaults& default
 
 Prepared prepare_chat(std::string_view body, const ServerDefaults& defaults) {
   return with_request(parse_chat_request(body, defaults), try_generate<ChatRequest, start_chat>);
+}
+
+namespace {
+
+template <Parse<PoolingRequest> parse>
+Prepared prepare_pooled(std::string_view body, const ServerDefaults& defaults) {
+  return with_request(parse(body, defaults), try_generate<PoolingRequest, start_pooling>);
+}
+
+}  // namespace
+
+Prepared prepare_embeddings(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_pooled<parse_embedding_request>(body, defaults);
+}
+
+Prepared prepare_pooling(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_pooled<parse_pooling_request>(body, defaults);
+}
+
+Prepared prepare_score(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_pooled<parse_score_request>(body, defaults);
+}
+
+Prepared prepare_rerank(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_pooled<parse_rerank_request>(body, defaults);
+}
+
+Prepared prepare_ollama_embed(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_pooled<parse_ollama_embed>(body, defaults);
+}
+
+Prepared prepare_ollama_embeddings(std::string_view body, const ServerDefaults& defaults) {
+  return prepare_pooled<parse_ollama_embeddings>(body, defaults);
 }
 
 Prepared prepare_messages(std::string_view body, const ServerDefaults& defaults) {

@@ -291,6 +291,51 @@ void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defa
   params.skip_reading_prefix_cache = params.prompt_logprobs.has_value();
 }
 
+std::vector<Prompt> read_prompts(const JsonFields& fields, std::string_view name,
+                                 std::int32_t vocab_size, std::size_t max_count) {
+  const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
+  std::vector<Prompt> prompts;
+  const auto add_texts = [&] {
+    for (std::string& text :
+         fields.texts(name, max_count).value_or(std::vector<std::string>{})) {
+      prompts.push_back(TextPrompt{std::move(text), add_special_tokens});
+    }
+  };
+  switch (fields.kind(name)) {
+    case JsonKind::kAbsent:
+    case JsonKind::kNull:
+      fields.require(name);
+      return prompts;
+    case JsonKind::kString:
+      add_texts();
+      if (prompts.size() == 1 && std::get<TextPrompt>(prompts[0]).text.empty()) prompts.clear();
+      break;
+    case JsonKind::kArray:
+      if (fields.element_kind(name) == JsonKind::kNumber) {
+        if (auto tokens = fields.tokens(name, vocab_size)) {
+          prompts.push_back(TokensPrompt{*std::move(tokens)});
+        }
+      } else if (fields.element_kind(name) == JsonKind::kArray) {
+        for (auto& tokens : fields.token_lists(name, vocab_size, max_count)
+                                .value_or(std::vector<std::vector<TokenId>>{})) {
+          if (tokens.empty()) {
+            fields.wrong_value(name,
+                               std::string(name) + " " + std::to_string(prompts.size()) + " has no tokens");
+          }
+          prompts.push_back(TokensPrompt{std::move(tokens)});
+        }
+      } else {
+        add_texts();
+      }
+      break;
+    default:
+      fields.wrong_form(name, "a string, an array of strings or arrays of token ids");
+      return prompts;
+  }
+  if (prompts.empty()) fields.wrong_value(name, std::string(name) + " must not be empty");
+  return prompts;
+}
+
 void check_request_size(const JsonFields& fields, const ServerDefaults& defaults,
                         const GenerationFields& request, const PromptSizes& prompts) {
   const SamplingParams& params = request.params;

@@ -17,6 +17,11 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
 void finish_sampling_params(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request);
 
+/// The prompts in a field: one string, an array of strings, one array of token ids, or an array of
+/// those. Records an error if there is none, or more than max_count.
+[[nodiscard]] std::vector<Prompt> read_prompts(const JsonFields& fields, std::string_view name,
+                                               std::int32_t vocab_size, std::size_t max_count);
+
 /// The size of a request's prompts before tokenization.
 struct PromptSizes {
   std::int64_t count = 0;

@@ -17,6 +17,7 @@
 #include "messages/control.hpp"
 #include "messages/request.hpp"
 #include "messages/sampling_params.hpp"
+#include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/http/stream_position.hpp"
 #include "runtime/tool_parsers/answer_parser.hpp"
@@ -60,6 +61,8 @@ struct ServerDefaults {
   SamplingDefaults sampling;
   std::int32_t max_model_len = 0;  ///< tokens
   std::int32_t vocab_size = 0;
+  PoolerConfig pooler;           ///< kNone: the model generates text
+  std::int32_t hidden_size = 0;  ///< numbers in an embedding
   std::int32_t max_logprobs = 20;  ///< -1: the whole vocabulary
   std::int32_t stream_interval = 1;
   std::int32_t data_parallel_size = 1;  ///< groups that a request can select
@@ -93,6 +96,7 @@ struct GenerationFields {
   const Dialect* dialect = nullptr;  ///< the API that it came by
   std::string model;                 ///< empty: the first served model
   SamplingParams params;
+  std::optional<PoolingParams> pooling;  ///< of a PoolingRequest
   bool stream = false;
   StreamOptions stream_options;
   bool echo = false;

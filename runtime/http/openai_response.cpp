@@ -57,6 +57,8 @@ void append_stop_reason(std::string& json, const StopReason& reason) {
   }
 }
 
+}  // namespace
+
 void append_head(std::string& json, const AnswerHead& head, std::string_view object) {
   json += "{\"id\":";
   append_json_string(json, head.id);
@@ -66,7 +68,6 @@ void append_head(std::string& json, const AnswerHead& head, std::string_view obj
   append_json_string(json, head.model);
 }
 
-/// `nulls`: whether fields without a value are written.
 void append_usage(std::string& json, const Usage& usage, bool nulls) {
   json += "\"usage\":{\"prompt_tokens\":";
   append_json_integer(json, usage.num_prompt_tokens);
@@ -85,6 +86,8 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
   }
   json += nulls ? ",\"completion_tokens_details\":null}" : "}";
 }
+
+namespace {
 
 std::string token_text(const Logprob& entry, const ChoiceFormat& format) {
   return format.tokens_as_ids ? "token_id:" + std::to_string(entry.token_id) : entry.token;

@@ -29,6 +29,11 @@ struct Usage {
   std::int64_t num_cache_creation_tokens = 0;
 };
 
+/// Appends `{"id":...,"object":...,"created":...,"model":...`.
+void append_head(std::string& json, const AnswerHead& head, std::string_view object);
+/// Appends `"usage":{...}`. `nulls`: whether fields without a value are written.
+void append_usage(std::string& json, const Usage& usage, bool nulls);
+
 /// How the samples of a response are formatted.
 struct ChoiceFormat {
   std::optional<std::int32_t> num_logprobs;  ///< alternatives per token; nullopt: null

@@ -22,7 +22,8 @@ namespace {
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kAdminPrefix = "/admin";
 constexpr std::string_view kGuardedPrefixes[] = {"/v1",  "/v2",        "/inference", "/cohere",
-                                                 "/api", kAdminPrefix, "/tokenize",  "/detokenize"};
+                                                 "/api", kAdminPrefix, "/tokenize",  "/detokenize",
+                                                 "/pooling", "/score", "/rerank"};
 constexpr std::string_view kPreflightSeconds = "600";
 constexpr std::string_view kRequestId = "X-Request-Id";
 constexpr std::size_t kMaxLoggedPathBytes = 256;
@@ -123,6 +124,9 @@ Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& 
   return nullptr;
 }
 
+/// What the model must be run for.
+enum class Task : std::uint8_t { kAny, kGenerate, kPool };
+
 struct Route {
   std::string_view method;
   std::string_view path;       ///< with a trailing slash: followed by a name
@@ -130,7 +134,18 @@ struct Route {
   Prepare* prepare = nullptr;  ///< takes JSON and uses the engine: rejected while draining
   bool dev = false;            ///< in development mode only, and behind the API key
   const Dialect* dialect = &kOpenAiDialect;
+  Task task = Task::kAny;
 };
+
+constexpr Route generates(std::string_view path, Prepare* prepare,
+                          const Dialect* dialect = &kOpenAiDialect) {
+  return {"POST", path, nullptr, prepare, false, dialect, Task::kGenerate};
+}
+constexpr Route pools(std::string_view path, Prepare* prepare,
+                      const Dialect* dialect = &kOpenAiDialect) {
+  return {"POST", path, nullptr, prepare, false, dialect, Task::kPool};
+}
+
 constexpr Route kRoutes[] = {
     {"GET", "/health", answer_health},
     {"GET", "/ping", answer_health},
@@ -139,16 +154,25 @@ constexpr Route kRoutes[] = {
     {"GET", "/load", answer_load},
     {"GET", "/metrics", answer_metrics},
     {"GET", "/v1/models", answer_models},
-    {"POST", "/v1/completions", nullptr, prepare_completion},
-    {"POST", kChatPath, nullptr, prepare_chat},
-    {"POST", "/v1/messages", nullptr, prepare_messages, false, &kAnthropicDialect},
+    generates("/v1/completions", prepare_completion),
+    generates(kChatPath, prepare_chat),
+    pools("/v1/embeddings", prepare_embeddings),
+    pools("/pooling", prepare_pooling),
+    pools("/score", prepare_score),
+    pools("/v1/score", prepare_score),
+    pools("/rerank", prepare_rerank),
+    pools("/v1/rerank", prepare_rerank),
+    pools("/v2/rerank", prepare_rerank),
+    generates("/v1/messages", prepare_messages, &kAnthropicDialect),
     {"POST", "/v1/messages/count_tokens", nullptr, prepare_count_tokens, false, &kAnthropicDialect},
-    {"POST", "/v1/responses", nullptr, prepare_responses, false, &kResponsesDialect},
+    generates("/v1/responses", prepare_responses, &kResponsesDialect),
     {"GET", kResponsesPath, answer_stored_response, nullptr, false, &kResponsesDialect},
     {"DELETE", kResponsesPath, answer_removed_response, nullptr, false, &kResponsesDialect},
     {"POST", kResponsesPath, answer_cancelled_response, nullptr, false, &kResponsesDialect},
-    {"POST", "/api/chat", nullptr, prepare_ollama_chat, false, &kOllamaDialect},
-    {"POST", "/api/generate", nullptr, prepare_ollama_generate, false, &kOllamaDialect},
+    generates("/api/chat", prepare_ollama_chat, &kOllamaDialect),
+    generates("/api/generate", prepare_ollama_generate, &kOllamaDialect),
+    pools("/api/embed", prepare_ollama_embed, &kOllamaDialect),
+    pools("/api/embeddings", prepare_ollama_embeddings, &kOllamaDialect),
     {"POST", "/api/show", nullptr, prepare_ollama_show, false, &kOllamaDialect},
     {"GET", "/api/tags", answer_ollama_tags, nullptr, false, &kOllamaDialect},
     {"GET", "/api/version", answer_version, nullptr, false, &kOllamaDialect},
@@ -346,6 +370,15 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
     return response;
   }
   if (route->prepare == nullptr) return std::nullopt;
+  const bool is_pooling = context_->config.defaults.pooler.type != PoolingType::kNone;
+  if (route->task == (is_pooling ? Task::kGenerate : Task::kPool)) {
+    return error_response(
+        {ErrorCode::kNotFound,
+         std::string(path) + (is_pooling ? ": the model gives embeddings, it generates no text"
+                                         : ": the model generates text, it gives no embeddings") +
+             " (see runner)",
+         "model"});
+  }
   if (!head.has_body) {
     return error_response(411, "Length Required",
                           "the request has neither Content-Length nor a chunked body");

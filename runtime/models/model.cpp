@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "runtime/base/check.hpp"
+
 namespace troupe {
 
 Result<void> Model::encode(std::span<const EncoderItem> items, Communicator*, Matrix) {
@@ -10,9 +12,18 @@ Result<void> Model::encode(std::span<const EncoderItem> items, Communicator*, Ma
                                             std::string(items.front().modality) + " inputs"};
 }
 
-Result<void> Model::pool(ConstMatrix, std::span<const std::int32_t>, Matrix) {
-  return Error{ErrorCode::kUnsupported,
-               "the model has no pooler: it generates tokens and gives no embeddings of texts"};
+std::vector<float> Model::pool(PoolingType type, ConstMatrix hidden) const {
+  CHECK(hidden.num_rows > 0 && type != PoolingType::kNone, hidden.num_rows);
+  const std::int64_t row = type == PoolingType::kCls ? 0 : hidden.num_rows - 1;
+  const auto size = static_cast<std::size_t>(hidden.num_cols);
+  if (type != PoolingType::kMean) return {hidden.row(row), hidden.row(row) + size};
+  std::vector<double> sums(size);
+  for (std::int64_t token = 0; token < hidden.num_rows; ++token)
+    for (std::size_t i = 0; i < size; ++i) sums[i] += static_cast<double>(hidden.row(token)[i]);
+  std::vector<float> mean(size);
+  for (std::size_t i = 0; i < size; ++i)
+    mean[i] = static_cast<float>(sums[i] / static_cast<double>(hidden.num_rows));
+  return mean;
 }
 
 }  // namespace troupe

@@ -11,6 +11,7 @@
 #include "kernels/tensor.hpp"
 #include "messages/cache.hpp"
 #include "messages/ids.hpp"
+#include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/layer_hook.hpp"
@@ -145,11 +146,9 @@ class Model {
   /// first stage. Errors: kUnsupported, the model has no encoder for an item's modality.
   [[nodiscard]] virtual Result<void> encode(std::span<const EncoderItem> items, Communicator* peers,
                                             Matrix out);
-  /// out: one vector per sequence, [num_seqs, hidden_size], made of the hidden states of its
-  /// tokens, rows seq_start_loc[s] .. seq_start_loc[s + 1] - 1 of `hidden`. Errors: kUnsupported,
-  /// the model has no pooler.
-  [[nodiscard]] virtual Result<void> pool(ConstMatrix hidden,
-                                          std::span<const std::int32_t> seq_start_loc, Matrix out);
+  /// The vector of one text, [hidden_size], of the hidden states of its tokens, which are in the
+  /// host's memory: for kLast the last of them alone will do.
+  [[nodiscard]] virtual std::vector<float> pool(PoolingType type, ConstMatrix hidden) const;
   /// out = hidden W^T of the head: [num_rows, vocab_size]. By all ranks of the last stage; the
   /// first of them gets all columns, on the others `out` is not used.
   virtual void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) = 0;

@@ -96,9 +96,10 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   ASSIGN_OR_RETURN(TokenizedPrompt prompt,
                    tokenize(request.prompt, arrival, /*must_fit=*/!request.truncate_prompt_tokens));
   if (request.truncate_prompt_tokens) {
-    RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, params));
+    const std::int32_t num_generated = request.pooling ? 0 : params.max_tokens.value_or(1);
+    RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, num_generated));
   }
-  RETURN_IF_ERROR(check_prompt(prompt.token_ids));
+  RETURN_IF_ERROR(check_prompt(prompt.token_ids, /*generates=*/!request.pooling));
   RETURN_IF_ERROR(check_size(params, prompt.token_ids.size()));
   if (request.return_prompt_text && std::holds_alternative<TokensPrompt>(request.prompt))
     prompt.text = tokenizer_->decode(prompt.token_ids, /*skip_special_tokens=*/false);
@@ -119,12 +120,14 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                       .prompt_token_ids = std::move(prompt.token_ids),
                       .prompt_text = request.return_prompt_text ? std::move(prompt.text) : "",
                       .params = params,
+                      .pooling = request.pooling,
                       .arrival_time = request.arrival_time,
                       .emitted = request.emitted};
   EngineCoreRequest sample;
   sample.external_id = std::move(request.external_id);
   sample.prompt_token_ids = processed.output.prompt_token_ids;
   sample.params = params;
+  sample.pooling = request.pooling.has_value();
   sample.params.n = 1;
   // Stop strings are handled by the OutputProcessor: the engine sees only tokens.
   sample.params.stop = {};
@@ -234,7 +237,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
 }
 
 Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
-                                      const SamplingParams& params) const {
+                                      std::int32_t num_generated) const {
   if (num_kept < -1 || num_kept > options_.max_model_len) {
     return invalid_argument("truncate_prompt_tokens is " + std::to_string(num_kept) +
                                 ", it must be between -1 and max_model_len, which is " +
@@ -243,7 +246,7 @@ Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int3
   }
   // Generated tokens need room, too.
   if (num_kept == -1) {
-    num_kept = std::max(options_.max_model_len - params.max_tokens.value_or(1), 1);
+    num_kept = std::max(options_.max_model_len - num_generated, 1);
   }
   const auto limit = static_cast<std::size_t>(num_kept);
   if (token_ids.size() > limit) {
@@ -252,14 +255,15 @@ Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int3
   return {};
 }
 
-Result<void> InputProcessor::check_prompt(const std::vector<TokenId>& token_ids) const {
+Result<void> InputProcessor::check_prompt(const std::vector<TokenId>& token_ids,
+                                          bool generates) const {
   if (token_ids.empty()) return invalid_argument("prompt is empty", "prompt");
   const std::string size = std::to_string(token_ids.size());
   const std::string limit = std::to_string(options_.max_model_len);
   if (token_ids.size() > static_cast<std::size_t>(options_.max_model_len)) {
     return invalid_argument("prompt has " + size + " tokens, max_model_len is " + limit, "prompt");
   }
-  if (token_ids.size() == static_cast<std::size_t>(options_.max_model_len)) {
+  if (generates && token_ids.size() == static_cast<std::size_t>(options_.max_model_len)) {
     return invalid_argument("prompt has " + size + " tokens, max_model_len is " + limit +
                                 ", which leaves no room to generate one",
                             "prompt");

@@ -90,9 +90,10 @@ class InputProcessor {
                                    bool must_fit) const;
   Result<TokenizedPrompt> try_tokenize(const Prompt& prompt, const InputContext& context,
                                        bool must_fit) const;
+  /// The last ones are kept; num_kept -1: as many as leave room for those that are generated.
   Result<void> truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
-                        const SamplingParams& params) const;
-  Result<void> check_prompt(const std::vector<TokenId>& token_ids) const;
+                        std::int32_t num_generated) const;
+  Result<void> check_prompt(const std::vector<TokenId>& token_ids, bool generates) const;
   Result<void> check_token_ids(const std::vector<TokenId>& token_ids) const;
   Result<void> check_grammar(const SamplingParams& params) const;
   Result<void> check_text(std::string_view text, const std::string& field) const;

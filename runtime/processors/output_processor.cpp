@@ -144,6 +144,7 @@ void count(const EngineCoreOutput& output, std::int32_t num_prompt_tokens, Outpu
       ++stats.num_preemptions;
     }
   }
+  if (output.pooling_output) stats.num_prompt_tokens += num_prompt_tokens;
   if (output.new_token_ids.empty()) return;
   stats.num_generation_tokens += static_cast<std::int32_t>(output.new_token_ids.size());
   if (std::exchange(sample.has_tokens, true)) {

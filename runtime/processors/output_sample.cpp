@@ -1,5 +1,7 @@
 #include "runtime/processors/output_sample.hpp"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "runtime/base/check.hpp"
@@ -43,7 +45,26 @@ RequestId OutputSample::id() const noexcept {
   return RequestId{value(request_.id) + static_cast<std::uint64_t>(index_)};
 }
 
+namespace {
+
+/// In double precision, so that the length is 1 to the last bit of a float.
+std::vector<float> finished_embedding(std::vector<float> pooled, const PoolingParams& params) {
+  if (params.dimensions > 0 && std::cmp_less(params.dimensions, pooled.size()))
+    pooled.resize(static_cast<std::size_t>(params.dimensions));
+  if (!params.normalize) return pooled;
+  double sum = 0;
+  for (const float value : pooled) sum += static_cast<double>(value) * static_cast<double>(value);
+  constexpr double kSmallestLength = 1e-12;
+  const double length = std::max(std::sqrt(sum), kSmallestLength);
+  for (float& value : pooled) value = static_cast<float>(static_cast<double>(value) / length);
+  return pooled;
+}
+
+}  // namespace
+
 bool OutputSample::add(EngineCoreOutput& output, TokenStrings& strings) {
+  if (output.pooling_output && request_.pooling)
+    embedding_ = finished_embedding(*std::move(output.pooling_output), *request_.pooling);
   std::span<const TokenId> tokens = output.new_token_ids;
   const bool stopped_by_token = output.finish_reason == FinishReason::kStop;
   const auto stop = detokenizer_.update(tokens, stopped_by_token);
@@ -102,6 +123,7 @@ CompletionOutput OutputSample::take_output() {
     output.token_ids = token_ids_;
     output.logprobs = logprobs_;
   }
+  output.embedding = std::exchange(embedding_, {});
   output.cumulative_logprob = cumulative_logprob_;
   output.finish_reason = finish_reason_;
   if (finished()) output.stop_reason = stop_reason_;

@@ -73,6 +73,7 @@ class OutputSample {
   std::size_t num_sent_tokens_ = 0;
   std::optional<FinishReason> finish_reason_;
   StopReason stop_reason_;
+  std::vector<float> embedding_;
 };
 
 }  // namespace troupe

@@ -65,7 +65,7 @@ void InputBatch::admit(const NewRequestData& data) {
                         .table_row = tables_.add(data.block_ids),
                         .adapter_id = data.lora ? data.lora->int_id : 0,
                         .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
-  if (two_way_items_) request.two_way_spans = spans_of(data.mm_features);
+  if (options_.two_way_items) request.two_way_spans = spans_of(data.mm_features);
   if (data.params.prompt_logprobs)
     request.prompt_logprobs = {
         .id = data.id, .first_position = data.num_computed_tokens + 1, .rows = {}};
@@ -127,7 +127,9 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     CHECK(num_drafts == 0 || num_needed == num_known, value(request.id), num_needed, num_known);
     const bool samples = num_needed == num_known && !request.failed;
     const std::int32_t num_scored = num_scoring_tokens(request, num_tokens);
-    const std::int32_t num_outputs = num_scored > 0 ? num_tokens : samples ? 1 + num_drafts : 0;
+    const bool gives_all = num_scored > 0 || options_.pooling == PoolingType::kCls ||
+                           options_.pooling == PoolingType::kMean;
+    const std::int32_t num_outputs = gives_all ? num_tokens : samples ? 1 + num_drafts : 0;
     rows_.push_back({.request = &request,
                      .num_tokens = num_tokens,
                      .first_output = num_outputs_before,

@@ -57,17 +57,23 @@ class InputBatch {
     std::int32_t num_outputs = 0;
     /// So many of these, from the first on, score the prompt's token behind them.
     std::int32_t num_scored = 0;
-    /// This step reaches the last known token, so the next one is sampled; and behind it one more
-    /// for each draft that is what was sampled in its place.
+    /// This step reaches the last known token, so the next one is sampled, and behind it one more
+    /// for each draft that is what was sampled in its place; or the whole text is pooled.
     bool samples = false;
     /// The last of its tokens; -1, where the step has a placeholder and the request no draft, is
     /// never right.
     std::span<const TokenId> drafts;
   };
 
-  /// block_sizes: per KV-cache group. two_way_items: Model::sees_items_both_ways.
-  explicit InputBatch(const std::vector<GroupBlockSizes>& block_sizes, bool two_way_items = false)
-      : two_way_items_(two_way_items), tables_(block_sizes), flat_(tables_) {}
+  struct Options {
+    bool two_way_items = false;  ///< Model::sees_items_both_ways
+    PoolingType pooling = PoolingType::kNone;
+  };
+  /// block_sizes: per KV-cache group.
+  explicit InputBatch(const std::vector<GroupBlockSizes>& block_sizes)
+      : InputBatch(block_sizes, Options()) {}
+  InputBatch(const std::vector<GroupBlockSizes>& block_sizes, const Options& options)
+      : options_(options), tables_(block_sizes), flat_(tables_) {}
   InputBatch(const InputBatch&) = delete;  // flat_ refers to tables_
   InputBatch& operator=(const InputBatch&) = delete;
 
@@ -95,7 +101,7 @@ class InputBatch {
   [[nodiscard]] static TokenId token_at(const Row& row, std::int32_t position);
   void build_arrays(std::int64_t vocab_size);
 
-  bool two_way_items_;
+  Options options_;
   std::unordered_map<std::uint64_t, WorkerRequest> requests_;  // by id
   std::vector<Row> rows_;
   std::vector<TokenId> draft_token_ids_;

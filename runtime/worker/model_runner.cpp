@@ -6,6 +6,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/parallel.hpp"
+#include "runtime/models/pooler_config.hpp"
 #include "runtime/worker/communicators/create.hpp"
 #include "runtime/worker/device_communicator.hpp"
 #include "runtime/worker/host_memory.hpp"
@@ -104,8 +105,14 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                                                    .max_model_len = options.max_model_len,
                                                    .parallel = options.parallel},
                                                   progress));
+  ASSIGN_OR_RETURN(const PoolerConfig pooler,
+                   load_pooler_config(options.model, options.runner, options.pooler_config));
+  if (pooler.type != PoolingType::kNone && options.speculative.num_draft_tokens > 0)
+    return invalid_argument("speculative-config: a pooling model generates no tokens",
+                            "speculative-config");
   std::unique_ptr<ModelRunner> runner(
       new ModelRunner(options, std::move(device), std::move(loaded)));
+  runner->pooler_ = pooler;
   const std::string& cache_dtype = runner->options_.kv_cache_dtype;
   ASSIGN_OR_RETURN(const DType dtype, parse_kv_cache_dtype(cache_dtype, runner->loaded_.dtype));
   RETURN_IF_ERROR(check_kv_cache_dtype(*runner->device_, cache_dtype, dtype));
@@ -158,6 +165,8 @@ ModelLoaded ModelRunner::describe() const {
           .cpu_isa = std::string(device_->isa_name()),
           .max_model_len = static_cast<std::int32_t>(model.max_model_len()),
           .vocab_size = static_cast<std::int32_t>(model.vocab_size()),
+          .hidden_size = static_cast<std::int32_t>(model.hidden_size()),
+          .pooler = pooler_,
           .canonical_shards = model.canonical_shards(),
           .kv_cache_specs = kv_cache_specs(),
           .weight_bytes = model.weight_bytes() +
@@ -223,7 +232,9 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_config_ = config;
   cache_tensors_ = std::move(tensors);
   cache_ = std::move(memory);
-  batch_.emplace(block_sizes, loaded_.model->sees_items_both_ways());
+  batch_.emplace(block_sizes,
+                 InputBatch::Options{.two_way_items = loaded_.model->sees_items_both_ways(),
+                                     .pooling = pooler_.type});
   if (draft_model_ != nullptr) {
     const std::size_t num_own =
         loaded_.model->kv_cache_specs(options_.block_size, loaded_.dtype).size();
@@ -271,6 +282,10 @@ Result<void> ModelRunner::run_warm_up_steps() {
   prefill.num_scheduled_tokens = {static_cast<std::int32_t>(num_tokens)};
   prefill.total_num_scheduled_tokens = static_cast<std::int32_t>(num_tokens);
   RETURN_IF_ERROR(execute(prefill));
+  if (pooler_.type != PoolingType::kNone) {
+    RETURN_IF_ERROR(execute({.step = 2, .finished_ids = {kWarmUpRequest}}));
+    return {};
+  }
   SchedulerOutput decode{.step = 2};
   decode.cached_requests.ids = {kWarmUpRequest};
   decode.cached_requests.num_computed_tokens = {static_cast<std::int32_t>(num_tokens)};
@@ -460,6 +475,14 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
   const bool has_peers = peers_ != nullptr;
   if (options_.parallel.is_last_stage()) {
     for (const InputBatch::Row& row : rows) output.ids.push_back(row.request->id);
+  }
+  if (pooler_.type != PoolingType::kNone) {
+    if (!is_output_rank()) return ModelRunnerOutput{.step = grammar.step, .rank = output.rank};
+    output.num_sampled.assign(rows.size(), 0);
+    RETURN_IF_ERROR(pool_texts(rows, output));
+    return output;
+  }
+  if (options_.parallel.is_last_stage()) {
     score_and_sample(rows, grammar, output);
     if (proposer_ && is_output_rank()) draft_tokens(rows, output);
   }
@@ -547,6 +570,25 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
   }
   CHECK(num_masked == grammar.ids.size() && bitmask_left.empty(), num_masked, grammar.ids.size(),
         bitmask_left.size());
+}
+
+/// Of the rows that end with their text.
+Result<void> ModelRunner::pool_texts(std::span<const InputBatch::Row> rows,
+                                     ModelRunnerOutput& output) {
+  ConstMatrix hidden = step_hidden_;
+  std::vector<float> on_host;
+  if (!device_->is_host()) {
+    on_host.resize(static_cast<std::size_t>(step_hidden_.num_rows * step_hidden_.num_cols));
+    device_->copy_to_host(on_host.data(), step_hidden_.data, on_host.size() * sizeof(float));
+    RETURN_IF_ERROR(device_->synchronize());
+    hidden = {on_host.data(), step_hidden_.num_rows, step_hidden_.num_cols};
+  }
+  for (const InputBatch::Row& row : rows) {
+    if (!row.samples) continue;
+    const ConstMatrix states(hidden.row(row.first_output), row.num_outputs, hidden.num_cols);
+    output.pooling_outputs.emplace_back(row.request->id, loaded_.model->pool(pooler_.type, states));
+  }
+  return {};
 }
 
 /// Appends what this step's tokens say of the prompt tokens behind them.

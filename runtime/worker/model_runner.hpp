@@ -121,6 +121,7 @@ class ModelRunner {
   void move_blocks(const SchedulerOutput& step);
   void score_and_sample(std::span<const InputBatch::Row> rows, const GrammarOutput& grammar,
                         ModelRunnerOutput& output);
+  Result<void> pool_texts(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output);
   Result<void> score_prompt(const InputBatch::Row& row, LogprobRows& scores);
   std::int32_t sample_row(const InputBatch::Row& row, std::span<const std::int32_t> bitmask,
                           ModelRunnerOutput& output);
@@ -133,6 +134,7 @@ class ModelRunner {
   WorkerOptions options_;
   std::unique_ptr<Device> device_;  // outlives the model
   LoadedModel loaded_;
+  PoolerConfig pooler_;
 
   KVCacheConfig cache_config_;
   /// A tensor of the pool; all zero if only layers of other stages use it.

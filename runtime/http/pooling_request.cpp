@@ -1,0 +1,202 @@
+#include <utility>
+
+#include "runtime/http/chat_fields.hpp"
+#include "runtime/http/dialect.hpp"
+#include "runtime/http/generation_fields.hpp"
+#include "runtime/http/pooling.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kMaxInputs = 2048;  // as OpenAI's
+
+constexpr PoolingApi kEmbeddings = {.id_prefix = "embd-", .json = embedding_json};
+constexpr PoolingApi kPooling = {.id_prefix = "pool-", .json = pooling_json};
+constexpr PoolingApi kScores = {.id_prefix = "score-", .json = score_json};
+constexpr PoolingApi kRerank = {.id_prefix = "rerank-", .json = rerank_json};
+constexpr PoolingApi kOllamaEmbed = {.id_prefix = "embd-", .json = ollama_embed_json};
+constexpr PoolingApi kOllamaEmbeddings = {.id_prefix = "embd-", .json = ollama_embeddings_json};
+
+void read_dimensions(const JsonFields& fields, const ServerDefaults& defaults,
+                     PoolingRequest& request) {
+  const Interval range = {1, static_cast<double>(defaults.hidden_size)};
+  if (const auto dimensions = fields.integer("dimensions", range))
+    request.pooling->dimensions = static_cast<std::int32_t>(*dimensions);
+}
+
+/// What all of them have in common.
+void read_common(const JsonFields& fields, const ServerDefaults& defaults,
+                 PoolingRequest& request) {
+  request.dialect = &kOpenAiDialect;
+  request.pooling = PoolingParams{.normalize = defaults.pooler.normalize};
+  request.params.max_tokens = 1;
+  request.limits = defaults.limits;
+  request.model = fields.text("model").value_or("");
+  request.request_id = fields.text("request_id").value_or("");
+  if (request.request_id.size() > kMaxRequestIdBytes)
+    fields.wrong_value("request_id", "request_id has more than " +
+                                         std::to_string(kMaxRequestIdBytes) + " bytes");
+  const Interval kept = {-1, static_cast<double>(defaults.max_model_len)};
+  if (const auto last = fields.integer("truncate_prompt_tokens", kept))
+    request.truncate_prompt_tokens = static_cast<std::int32_t>(*last);
+  request.priority = static_cast<std::int32_t>(fields.integer("priority", kAnyInt32).value_or(0));
+  if (const auto user = fields.text("user"); user && user->size() > kMaxRequestIdBytes)
+    fields.wrong_value("user",
+                       "user has more than " + std::to_string(kMaxRequestIdBytes) + " bytes");
+}
+
+/// `normalize`, or `use_activation` as vLLM calls it, and how the numbers are written.
+void read_form(const JsonFields& fields, PoolingRequest& request) {
+  if (const auto normalize = fields.boolean("normalize")) request.pooling->normalize = *normalize;
+  if (const auto activate = fields.boolean("use_activation"))
+    request.pooling->normalize = *activate;
+  const std::string format = fields.text("encoding_format").value_or("float");
+  request.as_base64 = format == "base64";
+  if (format != "float" && format != "base64")
+    fields.wrong_value("encoding_format", "encoding_format is \"" + format.substr(0, 64) +
+                                              "\", must be float or base64");
+  if (const auto type = fields.text("embed_dtype"); type && *type != "float32")
+    fields.wrong_value("embed_dtype", "embed_dtype is \"" + type->substr(0, 64) +
+                                          "\", only float32 is supported");
+}
+
+PromptSizes sizes_of(const std::vector<Prompt>& prompts) {
+  PromptSizes sizes{.count = static_cast<std::int64_t>(prompts.size())};
+  for (const Prompt& prompt : prompts) {
+    if (const auto* tokens = std::get_if<TokensPrompt>(&prompt))
+      sizes.num_tokens += static_cast<std::int64_t>(tokens->token_ids.size());
+    else if (const auto* text = std::get_if<TextPrompt>(&prompt))
+      sizes.num_bytes += static_cast<std::int64_t>(text->text.size());
+  }
+  return sizes;
+}
+
+Result<PoolingRequest> finished(const JsonFields& fields, const ServerDefaults& defaults,
+                                PoolingRequest request) {
+  ServerDefaults limits = defaults;
+  limits.size.max_samples = 2 * static_cast<std::int64_t>(kMaxInputs);
+  check_request_size(fields, limits, request, sizes_of(request.prompts));
+  RETURN_IF_ERROR(fields.result());
+  return request;
+}
+
+/// `input`, or a conversation in `messages`.
+Result<PoolingRequest> parse_vectors(std::string_view body, const ServerDefaults& defaults,
+                                     const PoolingApi& api) {
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
+  PoolingRequest request;
+  request.api = &api;
+  read_common(fields, defaults, request);
+  read_dimensions(fields, defaults, request);
+  read_form(fields, request);
+  if (fields.has("messages")) {
+    LastMessage last;
+    request.prompts.emplace_back(read_chat_prompt(fields, defaults, last));
+  } else {
+    request.prompts = read_prompts(fields, "input", defaults.vocab_size, kMaxInputs);
+  }
+  return finished(fields, defaults, std::move(request));
+}
+
+/// Of the first of the names that is there, else of the last one.
+std::vector<std::string> read_texts(const JsonFields& fields,
+                                    std::initializer_list<std::string_view> names) {
+  std::string_view used;
+  for (const std::string_view name : names)
+    if (used.empty() || !fields.has(used)) used = name;
+  fields.require(used);
+  auto texts = fields.texts(used, kMaxInputs).value_or(std::vector<std::string>{});
+  if (texts.empty()) fields.wrong_value(used, std::string(used) + " must not be empty");
+  return texts;
+}
+
+void add_texts(std::vector<std::string> texts, std::vector<Prompt>& prompts) {
+  for (std::string& text : texts)
+    prompts.emplace_back(TextPrompt{std::move(text), /*add_special_tokens=*/true});
+}
+
+/// Texts, or objects with a text.
+std::vector<std::string> read_documents(const JsonFields& fields) {
+  if (fields.element_kind("documents") != JsonKind::kObject)
+    return read_texts(fields, {"documents"});
+  std::vector<std::string> texts;
+  fields.each_object("documents", [&](const JsonFields& document) {
+    document.require("text");
+    if (texts.size() < kMaxInputs) texts.push_back(document.text("text").value_or(""));
+  });
+  return texts;
+}
+
+Result<PoolingRequest> parse_ollama(std::string_view body, const ServerDefaults& defaults,
+                                    const PoolingApi& api, std::string_view input) {
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
+  PoolingRequest request;
+  request.api = &api;
+  read_common(fields, defaults, request);
+  request.dialect = &kOllamaDialect;
+  request.pooling->normalize = true;
+  read_dimensions(fields, defaults, request);
+  if (fields.boolean("truncate").value_or(true)) request.truncate_prompt_tokens = -1;
+  add_texts(read_texts(fields, {input}), request.prompts);
+  return finished(fields, defaults, std::move(request));
+}
+
+}  // namespace
+
+Result<PoolingRequest> parse_embedding_request(std::string_view body,
+                                               const ServerDefaults& defaults) {
+  return parse_vectors(body, defaults, kEmbeddings);
+}
+
+Result<PoolingRequest> parse_pooling_request(std::string_view body,
+                                             const ServerDefaults& defaults) {
+  return parse_vectors(body, defaults, kPooling);
+}
+
+Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDefaults& defaults) {
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
+  PoolingRequest request;
+  request.api = &kScores;
+  read_common(fields, defaults, request);
+  request.pooling->normalize = true;
+  std::vector<std::string> queries = read_texts(fields, {"queries", "data_1", "text_1"});
+  std::vector<std::string> documents = read_texts(fields, {"documents", "items", "data_2", "text_2"});
+  request.num_queries = queries.size();
+  if (queries.size() != 1 && queries.size() != documents.size())
+    fields.wrong_value("text_1", "there are " + std::to_string(queries.size()) + " and " +
+                                     std::to_string(documents.size()) +
+                                     " texts: input lengths must be 1:1, 1:N or N:N");
+  add_texts(std::move(queries), request.prompts);
+  add_texts(std::move(documents), request.prompts);
+  return finished(fields, defaults, std::move(request));
+}
+
+Result<PoolingRequest> parse_rerank_request(std::string_view body,
+                                            const ServerDefaults& defaults) {
+  ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
+  PoolingRequest request;
+  request.api = &kRerank;
+  read_common(fields, defaults, request);
+  request.pooling->normalize = true;
+  request.num_queries = 1;
+  fields.require("query");
+  add_texts({fields.text("query").value_or("")}, request.prompts);
+  request.documents = read_documents(fields);
+  request.max_results = request.documents.size();
+  // 0: all of them.
+  if (const auto top = fields.integer("top_n", {0, kAnyInt32.max}); top && *top > 0)
+    request.max_results = std::min(request.max_results, static_cast<std::size_t>(*top));
+  add_texts(request.documents, request.prompts);
+  return finished(fields, defaults, std::move(request));
+}
+
+Result<PoolingRequest> parse_ollama_embed(std::string_view body, const ServerDefaults& defaults) {
+  return parse_ollama(body, defaults, kOllamaEmbed, "input");
+}
+
+Result<PoolingRequest> parse_ollama_embeddings(std::string_view body,
+                                               const ServerDefaults& defaults) {
+  return parse_ollama(body, defaults, kOllamaEmbeddings, "prompt");
+}
+
+}  // namespace troupe
