@@ -190,11 +190,6 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .speculative = speculative_decoding(options.engine)};
 }
 
-/// The vector of a text needs the hidden states of all its tokens, in one step.
-static bool pools_whole_texts(const ModelLoaded& model) {
-  return model.pooler.type == PoolingType::kCls || model.pooler.type == PoolingType::kMean;
-}
-
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
   return make_kv_cache_config(model.layer_specs(), kv_cache_limits(options, model));
 }
@@ -204,7 +199,7 @@ Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& mo
   const KVCacheLimits limits = kv_cache_limits(options, model);
   const std::int32_t length = limits.shorten ? longest_request(cache, limits) : model.max_model_len;
   EngineOptions engine = options.engine;
-  engine.enable_chunked_prefill &= !pools_whole_texts(model);
+  engine.enable_chunked_prefill &= !model.pooler.whole_texts;
   RETURN_IF_ERROR(check_prompts_fit(engine, length));
   return length;
 }
@@ -216,7 +211,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   settings.num_blocks = cache.num_blocks;
   settings.max_model_len = model.max_model_len;
   settings.max_in_flight_tokens = max_in_flight_tokens(engine);
-  settings.prefix_caching = engine.enable_prefix_caching && !pools_whole_texts(model);
+  settings.prefix_caching = engine.enable_prefix_caching && !model.pooler.whole_texts;
   // The table of options admits the names of algorithms only.
   settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
   settings.watermark = engine.watermark;
@@ -240,7 +235,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.max_num_seqs = static_cast<std::int32_t>(engine.max_num_seqs);
   config.max_num_batched_tokens = static_cast<std::int32_t>(engine.max_num_batched_tokens);
   config.max_num_scheduled_tokens = static_cast<std::int32_t>(engine.max_num_scheduled_tokens);
-  config.enable_chunked_prefill = engine.enable_chunked_prefill && !pools_whole_texts(model);
+  config.enable_chunked_prefill = engine.enable_chunked_prefill && !model.pooler.whole_texts;
   config.pooling = model.pooler.type != PoolingType::kNone;
   config.long_prefill_token_threshold =
       static_cast<std::int32_t>(engine.long_prefill_token_threshold);
@@ -250,7 +245,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.priority_preemption = engine.enable_priority_preemption;
   if (engine.preemption_victim == "least-work")
     config.preemption_victim = PreemptionVictim::kLeastWork;
-  config.prefix_caching = engine.enable_prefix_caching && !pools_whole_texts(model);
+  config.prefix_caching = engine.enable_prefix_caching && !model.pooler.whole_texts;
   config.states = kv_cache_settings(engine, model, cache).state_positions();
   config.has_block_ops =
       std::any_of(cache.groups.begin(), cache.groups.end(),

@@ -101,6 +101,11 @@ enum class Activation : std::uint8_t {
   kGeluTanh,  ///< x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 };
 
+/// out = x / 2 (1 + erf(x / sqrt(2))) (GELU, arXiv 1606.08415).
+struct GeluArgs {
+  Matrix out;  ///< in place
+};
+
 /// out = (act(x gate^T) * (x up^T)) down^T, each product with its bias (GLU variants, arXiv
 /// 2002.05202).
 struct GatedMlpArgs {
@@ -159,6 +164,17 @@ struct AddRmsNormArgs {
   const float* weight = nullptr;
   float weight_offset = 0.0f;
   float eps = 1e-6f;
+  Matrix out;
+};
+
+/// out = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias per row of s = x + residual
+/// (LayerNorm, arXiv 1607.06450). weight, bias: [C]. `out` may be x or residual.
+struct AddLayerNormArgs {
+  ConstMatrix x;
+  ConstMatrix residual;
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float eps = 1e-12f;
   Matrix out;
 };
 
@@ -286,6 +302,8 @@ struct AttentionShape {
   X(void, add_bias, (const OpContext& context, const AddBiasArgs& args))                           \
   X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
+  X(void, add_layer_norm, (const OpContext& context, const AddLayerNormArgs& args))                \
+  X(void, gelu, (const OpContext& context, const GeluArgs& args))                                  \
   X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \
   X(std::int64_t, attention_workspace_bytes, (const AttentionShape& shape, int num_threads))       \
   X(void, attention, (const OpContext& context, const AttentionArgs& args))

@@ -103,10 +103,11 @@ enum class PoolingType : std::uint8_t {
 
 struct PoolerConfig {
   PoolingType type = PoolingType::kNone;
-  bool normalize = true;  ///< unless a request says otherwise
+  bool normalize = true;     ///< unless a request says otherwise
+  bool whole_texts = false;  ///< a text is computed in one step
   bool operator==(const PoolerConfig&) const = default;
 };
-TROUPE_MESSAGE(PoolerConfig, type, normalize)
+TROUPE_MESSAGE(PoolerConfig, type, normalize, whole_texts)
 
 /// Where a rank runs.
 struct RankPlacement {

@@ -37,4 +37,27 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
   });
 }
 
+void add_layer_norm(const OpContext& context, const AddLayerNormArgs& args) noexcept {
+  const std::int64_t n = args.x.num_cols;
+  for_each_row(context, args.x.num_rows, n, [&](std::int64_t row) {
+    const float* x = args.x.row(row);
+    const float* residual = args.residual.row(row);
+    float* out = args.out.row(row);
+    for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+      store_lanes(out + i, load_lanes(residual + i) + load_lanes(x + i));
+    });
+    const auto size = static_cast<float>(n);
+    const Vec mean = broadcast(sum_over(out, n, [](Vec a) { return a; }) / size);
+    for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+      store_lanes(out + i, load_lanes(out + i) - mean);
+    });
+    const float squares = sum_over(out, n, [](Vec a) { return a * a; });
+    const Vec factor = broadcast(1.0f / __builtin_sqrtf(squares / size + args.eps));
+    for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
+      store_lanes(out + i,
+                  load_lanes(out + i) * factor * load_lanes(args.weight + i) + load_lanes(args.bias + i));
+    });
+  });
+}
+
 }  // namespace troupe::TROUPE_ISA

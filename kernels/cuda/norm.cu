@@ -35,4 +35,23 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
   });
 }
 
+void add_layer_norm(const OpContext& context, const AddLayerNormArgs& args) noexcept {
+  for_each_row(context, args.x.num_rows, [=] __device__(std::int64_t row) {
+    const float* x = args.x.row(row);
+    const float* residual = args.residual.row(row);
+    float* out = args.out.row(row);
+    const std::int64_t n = args.x.num_cols;
+    const auto size = static_cast<float>(n);
+    // Each thread later reads only what it wrote itself.
+    for_each_of_block(n, [=](std::int64_t i) { out[i] = residual[i] + x[i]; });
+    const float mean = sum_over<float>(n, [=](std::int64_t i) { return out[i]; }) / size;
+    const float squares = sum_over<float>(
+        n, [=](std::int64_t i) { return (out[i] - mean) * (out[i] - mean); });
+    const float factor = 1.0f / sqrtf(squares / size + args.eps);
+    for_each_of_block(n, [=](std::int64_t i) {
+      out[i] = (out[i] - mean) * factor * args.weight[i] + args.bias[i];
+    });
+  });
+}
+
 }  // namespace troupe::TROUPE_DEVICE

@@ -52,12 +52,6 @@ Linear load_head(const ModelConfig& config, WeightLoader& loader) {
                 config.hidden_size, false, MatrixRole::kHead);
 }
 
-ElementType wide_type(TensorType type) {
-  return type == TensorType::kBF16  ? ElementType::kBF16
-         : type == TensorType::kF16 ? ElementType::kF16
-                                    : ElementType::kF32;
-}
-
 }  // namespace
 
 std::string weight_prefix(const WeightLoader& loader) {
@@ -182,7 +176,7 @@ void DecoderModel::embed(const ForwardBatch& batch, Matrix out) {
 void DecoderModel::embed_tokens(const TokenId* ids, Matrix out) {
   const TensorView& stored = *embedding_.stored;
   if (!is_block_type(stored.type)) {
-    device_.ops().embedding(device_.context(), {.table = {embedding_.data(), wide_type(stored.type),
+    device_.ops().embedding(device_.context(), {.table = {embedding_.data(), embedding_.type(),
                                                           config_.vocab_size, config_.hidden_size},
                                                 .ids = ids,
                                                 .scale = options_.embedding_scale,

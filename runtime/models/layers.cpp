@@ -86,7 +86,24 @@ void RmsNorm::add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residua
                                        .out = out});
 }
 
+LayerNorm::LayerNorm(WeightLoader& loader, const std::string& name, std::int64_t size, float eps)
+    : weight_(loader.vector(name, size)), bias_(loader.biases({{name, size, {0, size}}})), eps_(eps) {}
+
+void LayerNorm::add_and_apply(const LayerStep& step, ConstMatrix x, ConstMatrix residual,
+                              Matrix out) const {
+  step.ops.add_layer_norm(step.context, {.x = x,
+                                         .residual = residual,
+                                         .weight = weight_.data(),
+                                         .bias = bias_.data(),
+                                         .eps = eps_,
+                                         .out = out});
+}
+
 namespace {
+
+std::string named(const std::string& layer, std::string_view matrix) {
+  return layer + "." + std::string(matrix);
+}
 
 /// The rows of q, k and v whose heads are this rank's.
 std::vector<WeightLoader::Part> qkv_parts(const WeightLoader& loader, const std::string& name,
@@ -95,9 +112,9 @@ std::vector<WeightLoader::Part> qkv_parts(const WeightLoader& loader, const std:
   const std::int64_t kv_rows = whole.num_kv_heads * whole.head_dim;
   const Slice kv_heads = kv_heads_of_rank(whole.num_kv_heads, loader.parallel());
   const Slice kv_slice{kv_heads.begin * whole.head_dim, kv_heads.count * whole.head_dim};
-  return {{name + ".q_proj", q_rows, loader.shard(q_rows)},
-          {name + ".k_proj", kv_rows, kv_slice},
-          {name + ".v_proj", kv_rows, kv_slice}};
+  return {{named(name, whole.names.q), q_rows, loader.shard(q_rows)},
+          {named(name, whole.names.k), kv_rows, kv_slice},
+          {named(name, whole.names.v), kv_rows, kv_slice}};
 }
 
 AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig& parallel) {
@@ -111,7 +128,7 @@ AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig&
 Attention::Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options)
     : options_(options_of_rank(options, loader.parallel())),
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
-      o_proj_(loader, name + ".o_proj", options.hidden_size, options.num_heads * options.head_dim,
+      o_proj_(loader, named(name, options.names.output), options.hidden_size, options.num_heads * options.head_dim,
               options.output_bias, options.canonical_shards) {
   if (!options_.qk_norm) return;
   q_norm_weight_ = loader.vector(name + ".q_norm", options_.head_dim);
@@ -140,19 +157,22 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                      row_size);
   const ConstHeads v(k.data + kv_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
                      row_size);
-  step.ops.rope_and_write_kv(step.context, {.q = q,
-                                            .k = k,
-                                            .v = v,
-                                            .q_norm_weight = q_norm_weight_.data(),
-                                            .k_norm_weight = k_norm_weight_.data(),
-                                            .norm_weight_offset = options_.norm.weight_offset,
-                                            .norm_eps = options_.norm.eps,
-                                            .rotary_dim = options_.rope->rotary_dim,
-                                            .positions = batch.positions.data(),
-                                            .cos = options_.rope->cos.data(),
-                                            .sin = options_.rope->sin.data(),
-                                            .slots = group.slots,
-                                            .cache = *pages});
+  RopeAndWriteKvArgs prepared{.q = q,
+                              .k = k,
+                              .v = v,
+                              .q_norm_weight = q_norm_weight_.data(),
+                              .k_norm_weight = k_norm_weight_.data(),
+                              .norm_weight_offset = options_.norm.weight_offset,
+                              .norm_eps = options_.norm.eps,
+                              .slots = group.slots,
+                              .cache = *pages};
+  if (options_.rope != nullptr) {
+    prepared.rotary_dim = options_.rope->rotary_dim;
+    prepared.positions = batch.positions.data();
+    prepared.cos = options_.rope->cos.data();
+    prepared.sin = options_.rope->sin.data();
+  }
+  step.ops.rope_and_write_kv(step.context, prepared);
   if (step.num_queries() == 0) return;
   q.num_tokens = keep_queries(step, {qkv.data, num_tokens, q_size(), row_size}).num_rows;
   const Matrix attended = scratch.take_spread(q.num_tokens, q_size());
@@ -202,14 +222,6 @@ MixerMemory Attention::memory(Device& device, const MixerLimits& limits) const n
                                                        .max_seq_len = limits.max_seq_len},
                                                       device.pool().num_threads())})};
 }
-
-namespace {
-
-std::string named(const std::string& mlp, std::string_view matrix) {
-  return mlp + "." + std::string(matrix);
-}
-
-}  // namespace
 
 GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
                    std::int64_t intermediate_size, std::int32_t canonical_shards,

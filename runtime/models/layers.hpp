@@ -152,6 +152,18 @@ class RmsNorm {
   NormStyle style_;
 };
 
+class LayerNorm {
+ public:
+  LayerNorm(WeightLoader& loader, const std::string& name, std::int64_t size, float eps);
+  /// out = norm(x + residual); it may be one of them.
+  void add_and_apply(const LayerStep& step, ConstMatrix x, ConstMatrix residual, Matrix out) const;
+
+ private:
+  DeviceArray<float> weight_;
+  DeviceArray<float> bias_;
+  float eps_;
+};
+
 /// What a mixer takes beside its weights for a step.
 struct MixerMemory {
   std::int64_t scratch_bytes = 0;    ///< of LayerStep::scratch
@@ -185,6 +197,14 @@ class Mixer {
   }
 };
 
+/// What a family's checkpoints call the matrices of attention.
+struct AttentionNames {
+  std::string_view q = "q_proj";
+  std::string_view k = "k_proj";
+  std::string_view v = "v_proj";
+  std::string_view output = "o_proj";
+};
+
 struct AttentionOptions {
   std::size_t layer = 0;  ///< LayerCacheSpec::layer
   std::int64_t hidden_size = 0;
@@ -199,7 +219,8 @@ struct AttentionOptions {
   bool qk_norm = false;               ///< RMSNorm on each head of q and k, before they are rotated
   std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
-  std::shared_ptr<const RopeTables> rope;
+  std::shared_ptr<const RopeTables> rope;  ///< null: q and k are not rotated
+  AttentionNames names = {};
 };
 
 /// Self-attention, causal but for the batch's spans, with grouped queries (arXiv 2305.13245) over

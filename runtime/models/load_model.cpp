@@ -60,7 +60,11 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
 }
 
 Result<void> limit_model_len(const ModelLoadOptions& options, ModelConfig& config) {
-  if (options.max_model_len == 0) return {};
+  if (options.max_model_len == 0) {
+    if (options.max_text_tokens > 0)
+      config.max_model_len = std::min(config.max_model_len, options.max_text_tokens);
+    return {};
+  }
   if (options.max_model_len < 0 || options.max_model_len > config.max_model_len)
     return invalid_argument("max_model_len is " + std::to_string(options.max_model_len) +
                                 ", the model was made for at most " +

@@ -24,6 +24,8 @@ struct ModelLoadOptions {
   std::string quantization = "auto";
   std::string packed_weights_dir;  ///< see PackedWeightsFile; empty: nowhere
   std::int64_t max_model_len = 0;  ///< 0: the model's own
+  /// A shorter length that the folder asks for where max_model_len is 0; 0: it asks for none.
+  std::int64_t max_text_tokens = 0;
   ParallelConfig parallel;         ///< whose slices are loaded
 };
 

@@ -130,6 +130,9 @@ class Model {
   /// The tokens of a picture see each other, also those behind them (ForwardBatch::two_way_spans).
   [[nodiscard]] virtual bool sees_items_both_ways() const noexcept { return false; }
 
+  /// An encoder: all tokens of a text see each other, and none is generated.
+  [[nodiscard]] virtual bool is_encoder() const noexcept { return false; }
+
   /// Takes the activation memory for such batches. Errors: kIo.
   virtual Result<void> reserve(const BatchLimits& limits) = 0;
 

@@ -56,7 +56,7 @@ struct ExpertsConfig {
   std::vector<bool> layers;            ///< which they are
 };
 
-/// What a decoder-only model's config.json says, with the defaults of its architecture filled in.
+/// What a model's config.json says, with the defaults of its architecture filled in.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", ...
   std::int64_t hidden_size = 0;
@@ -68,6 +68,9 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t max_model_len = 0;  ///< positions the model was made for, scaling included
   float rms_norm_eps = 1e-6f;
+  float layer_norm_eps = 1e-12f;      ///< of encoders
+  std::int64_t num_token_types = 0;   ///< of encoders
+  std::int64_t max_positions = 0;     ///< learned ones, of encoders
   bool tie_word_embeddings = false;
   bool attention_bias = false;         ///< of q, k and v
   bool attention_output_bias = false;  ///< GGUF files may have one without the other

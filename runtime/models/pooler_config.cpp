@@ -109,19 +109,37 @@ Result<void> override_config(std::string_view text, PoolerConfig& config) {
 }  // namespace
 
 Result<PoolerConfig> load_pooler_config(const std::filesystem::path& folder,
-                                        std::string_view runner, std::string_view override_json) {
+                                        std::string_view runner, std::string_view override_json,
+                                        bool is_encoder) {
+  if (runner == "generate" && is_encoder)
+    return invalid_argument("runner generate: the model is an encoder, it generates no text",
+                            "runner");
   const bool has_modules = std::filesystem::is_regular_file(folder / kModules);
   PoolerConfig config;
   if (runner != "generate" && has_modules) {
     ASSIGN_OR_RETURN(config, read_modules(folder));
-  } else if (runner == "pooling") {
-    config.type = PoolingType::kLast;
+  } else if (runner == "pooling" || is_encoder) {
+    config.type = is_encoder ? PoolingType::kCls : PoolingType::kLast;
   }
-  if (override_json.empty()) return config;
-  if (config.type == PoolingType::kNone)
+  if (!override_json.empty() && config.type == PoolingType::kNone)
     return invalid_argument("pooler-config needs a pooling model: see runner", "pooler-config");
-  RETURN_IF_ERROR(override_config(override_json, config));
+  if (!override_json.empty()) RETURN_IF_ERROR(override_config(override_json, config));
+  config.whole_texts =
+      is_encoder || config.type == PoolingType::kCls || config.type == PoolingType::kMean;
   return config;
+}
+
+Result<std::int64_t> load_max_text_tokens(const std::filesystem::path& folder) {
+  constexpr std::string_view kFile = "sentence_bert_config.json";
+  if (!std::filesystem::is_regular_file(folder / kFile)) return std::int64_t{0};
+  ASSIGN_OR_RETURN(const std::string text, read_file(folder / kFile));
+  ASSIGN_OR_RETURN(const json parsed, parse_json_object(text, kFile));
+  ConfigFields fields(parsed, std::string(kFile));
+  const std::int64_t length = fields.integer("max_seq_length", 0, 0, 1 << 30);
+  if (fields.boolean("do_lower_case", false))
+    fields.fail(ErrorCode::kUnsupported, "do_lower_case is not supported");
+  if (fields.error()) return *fields.error();
+  return length;
 }
 
 }  // namespace troupe

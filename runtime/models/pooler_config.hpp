@@ -9,12 +9,16 @@
 
 namespace troupe {
 
-/// What the model in `folder` is run for. `runner`: "generate"; "pooling", by LAST if nothing else
-/// is said; "auto": pooling if the folder has a modules.json. `override_json`, if not empty, is an
+/// What the model in `folder` is run for. `runner`: "generate"; "pooling", by LAST, of an encoder
+/// CLS, if nothing else is said; "auto": pooling of an encoder, or if the folder has a modules.json. `override_json`, if not empty, is an
 /// object with pooling_type and normalize (or use_activation), which replace the folder's.
 /// Errors: kCorrupt, kIo; kUnsupported for modules and ways of pooling that are not offered, by
 /// their names; kInvalidArgument for the override.
 Result<PoolerConfig> load_pooler_config(const std::filesystem::path& folder,
-                                        std::string_view runner, std::string_view override_json);
+                                        std::string_view runner, std::string_view override_json,
+                                        bool is_encoder);
+/// How many tokens a text may have, as sentence_bert_config.json says; 0: that says nothing.
+/// Errors: kCorrupt, kIo.
+Result<std::int64_t> load_max_text_tokens(const std::filesystem::path& folder);
 
 }  // namespace troupe

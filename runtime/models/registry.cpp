@@ -19,7 +19,8 @@ namespace troupe {
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kGemma3Text)                \
-  ARCHITECTURE(kGemma3)
+  ARCHITECTURE(kGemma3)                    \
+  ARCHITECTURE(kBert)
 
 #define TROUPE_DECLARE(name) extern const RegisteredArchitecture name;
 TROUPE_ARCHITECTURES(TROUPE_DECLARE)

@@ -42,6 +42,12 @@ struct EmbeddingTable {
   [[nodiscard]] const std::byte* data() const noexcept {
     return copy.size() == 0 ? stored->bytes.data() : copy.data();
   }
+  /// Of tables that are not stored in blocks.
+  [[nodiscard]] ElementType type() const noexcept {
+    return stored->type == TensorType::kBF16  ? ElementType::kBF16
+           : stored->type == TensorType::kF16 ? ElementType::kF16
+                                              : ElementType::kF32;
+  }
 };
 
 /// Called with the share that is done, in [0, 1], and what is being done.
@@ -111,6 +117,8 @@ class WeightLoader {
   std::shared_ptr<const RopeTables> rope_tables(const RopeConfig& config, std::int64_t head_dim,
                                                 std::int64_t num_positions);
 
+  /// Records an error, which finish() returns.
+  void fail(ErrorCode code, std::string message);
   /// An error unless the device is the CPU: others do not compute `what` yet.
   void require_cpu(std::string_view what);
 
@@ -150,7 +158,6 @@ class WeightLoader {
   const Checkpoint::Tensor* find(const std::string& name, std::span<const std::int64_t> shape);
   /// The matrix is packed: its memory in the file is no longer needed.
   void finish_matrix(const std::string& name, const StoredWeight& weight);
-  void fail(ErrorCode code, std::string message);
   /// Errors: kUnsupported, the tensors of a GGUF file that no one asked for.
   Result<void> check_unused() const;
   void report_progress(std::string_view what, std::size_t num_bytes);

@@ -65,6 +65,7 @@ void InputBatch::admit(const NewRequestData& data) {
                         .table_row = tables_.add(data.block_ids),
                         .adapter_id = data.lora ? data.lora->int_id : 0,
                         .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
+  if (options_.is_encoder) request.two_way_spans = {{0, data.num_prompt_tokens}};
   if (options_.two_way_items) request.two_way_spans = spans_of(data.mm_features);
   if (data.params.prompt_logprobs)
     request.prompt_logprobs = {

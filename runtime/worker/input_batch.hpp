@@ -67,6 +67,7 @@ class InputBatch {
 
   struct Options {
     bool two_way_items = false;  ///< Model::sees_items_both_ways
+    bool is_encoder = false;     ///< Model::is_encoder
     PoolingType pooling = PoolingType::kNone;
   };
   /// block_sizes: per KV-cache group.

@@ -98,15 +98,21 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                       .num_threads = options.threads > 0 ? options.threads : num_threads,
                       .rank_on_host = options.parallel.rank_on_host,
                       .ranks_on_host = options.parallel.ranks_on_host}));
+  std::int64_t max_text_tokens = 0;
+  if (options.runner != "generate") {
+    ASSIGN_OR_RETURN(max_text_tokens, load_max_text_tokens(options.model));
+  }
   ASSIGN_OR_RETURN(LoadedModel loaded, load_model(options.model, *device,
                                                   {.dtype = options.dtype,
                                                    .quantization = options.quantization,
                                                    .packed_weights_dir = options.packed_weights_dir,
                                                    .max_model_len = options.max_model_len,
+                                                   .max_text_tokens = max_text_tokens,
                                                    .parallel = options.parallel},
                                                   progress));
   ASSIGN_OR_RETURN(const PoolerConfig pooler,
-                   load_pooler_config(options.model, options.runner, options.pooler_config));
+                   load_pooler_config(options.model, options.runner, options.pooler_config,
+                                      loaded.model->is_encoder()));
   if (pooler.type != PoolingType::kNone && options.speculative.num_draft_tokens > 0)
     return invalid_argument("speculative-config: a pooling model generates no tokens",
                             "speculative-config");
@@ -234,6 +240,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_ = std::move(memory);
   batch_.emplace(block_sizes,
                  InputBatch::Options{.two_way_items = loaded_.model->sees_items_both_ways(),
+                                     .is_encoder = loaded_.model->is_encoder(),
                                      .pooling = pooler_.type});
   if (draft_model_ != nullptr) {
     const std::size_t num_own =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numbers>
 #include <numeric>
 #include <utility>
 
@@ -53,6 +54,65 @@ BOOST_AUTO_TEST_CASE(rms_norm_equals_double_precision_and_rows_are_independent) 
           BOOST_TEST(same_bits(last.data(), out.data() + (m - 1) * n, n));
         }
       }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(add_layer_norm_equals_double_precision_and_rows_are_independent) {
+  for (const OpTable* ops : all_wide_tables()) {
+    for (const std::int64_t m : kRowCounts) {
+      for (const std::int64_t n : kWidths) {
+        const Floats x = random_floats(m * n, 1, 3.0f);
+        Floats residual = random_floats(m * n, 2);
+        const Floats weight = random_floats(n, 3);
+        const Floats bias = random_floats(n, 4);
+        std::vector<double> want;
+        for (std::int64_t i = 0; i < m; ++i) {
+          const auto sum = [&](std::int64_t j) {
+            return at(x, i * n + j) + at(residual, i * n + j);
+          };
+          double mean = 0.0, variance = 0.0;
+          for (std::int64_t j = 0; j < n; ++j) mean += sum(j) / static_cast<double>(n);
+          for (std::int64_t j = 0; j < n; ++j)
+            variance += (sum(j) - mean) * (sum(j) - mean) / static_cast<double>(n);
+          for (std::int64_t j = 0; j < n; ++j)
+            want.push_back((sum(j) - mean) / std::sqrt(variance + 1e-3) * at(weight, j) +
+                           at(bias, j));
+        }
+        const auto norm = [&](const float* row_x, const float* row_residual, std::int64_t rows,
+                              float* out) {
+          ops->add_layer_norm(TestContext(), {.x = {row_x, rows, n},
+                                              .residual = {row_residual, rows, n},
+                                              .weight = weight.data(),
+                                              .bias = bias.data(),
+                                              .eps = 1e-3f,
+                                              .out = {out, rows, n}});
+        };
+        Floats last(static_cast<std::size_t>(n));
+        norm(x.data() + (m - 1) * n, residual.data() + (m - 1) * n, 1, last.data());
+        norm(x.data(), residual.data(), m, residual.data());  // in place
+        BOOST_TEST(worst_error(residual, want) < 4e-6, ops->name << " " << m << "x" << n);
+        BOOST_TEST(same_bits(last.data(), residual.data() + (m - 1) * n, n));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(gelu_equals_double_precision_over_the_whole_range) {
+  for (const OpTable* ops : all_wide_tables()) {
+    Floats x;
+    for (int i = -1300; i <= 1300; ++i) x.push_back(static_cast<float>(i) / 100.0f);
+    std::vector<double> want;
+    for (const float value : x) {
+      const auto wide = static_cast<double>(value);
+      want.push_back(0.5 * wide * std::erfc(-wide / std::numbers::sqrt2));
+    }
+    const auto size = static_cast<std::int64_t>(x.size());
+    ops->gelu(TestContext(), {.out = matrix(x, 1, size)});
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double error = std::abs(static_cast<double>(x[i]) - want[i]);
+      BOOST_REQUIRE_MESSAGE(error <= 5e-7 * std::max(1.0, std::abs(want[i])),
+                            ops->name << ": " << x[i] << ", expected " << want[i]);
     }
   }
 }

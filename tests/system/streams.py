@@ -136,8 +136,9 @@ class Clients:
         self.ending = threading.Event()
         self.num_requests, self.lost, self.different, self.bad_answers = 0, [], [], []
         self.lock = threading.Lock()
-        self.threads = [threading.Thread(target=self.work, args=(number,)) for number in range(self.num_streams)]
-        self.threads.append(threading.Thread(target=self.send_bad_requests))
+        # Daemons: a test that fails does not end them.
+        self.threads = [threading.Thread(target=self.work, args=(number,), daemon=True) for number in range(self.num_streams)]
+        self.threads.append(threading.Thread(target=self.send_bad_requests, daemon=True))
         for thread in self.threads:
             thread.start()
 

@@ -237,17 +237,28 @@ struct Meeting {
       peers;  ///< sockets by rank; those who did not meet us directly have none
 };
 
+/// A meeting of an engine before may still be held there, by another worker: it ends when ranks
+/// come that meet anew.
+Result<FileDescriptor> listen_at(const CommunicatorOptions& options, Clock::time_point deadline) {
+  const auto [address, address_size] = socket_address(options);
+  while (true) {
+    FileDescriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const bool is_bound =
+        listener.valid() &&
+        bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), address_size) == 0;
+    if (is_bound && listen(listener.get(), options.size) == 0) return listener;
+    if (errno != EADDRINUSE || Clock::now() >= deadline)
+      return io_error(("listen at " + options.rendezvous).c_str());
+    std::this_thread::sleep_for(kConnectInterval);
+  }
+}
+
 /// Rank 0: makes the memory, and gives it to every other rank.
 Result<Meeting> host_meeting(const CommunicatorOptions& options, Clock::time_point deadline) {
   Meeting meeting;
   ASSIGN_OR_RETURN(meeting.segment, Segment::create(options.size));
   meeting.peers.resize(static_cast<std::size_t>(options.size));
-  const FileDescriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  const auto [address, address_size] = socket_address(options);
-  if (!listener.valid() ||
-      bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), address_size) != 0 ||
-      listen(listener.get(), options.size) != 0)
-    return io_error(("listen at " + options.rendezvous).c_str());
+  ASSIGN_OR_RETURN(const FileDescriptor listener, listen_at(options, deadline));
   for (std::int32_t num_peers = 1; num_peers < options.size;) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());

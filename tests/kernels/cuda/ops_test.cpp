@@ -106,6 +106,27 @@ BOOST_AUTO_TEST_CASE(add_rms_norm_leaves_the_sum_and_its_norm) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(layer_norm_and_gelu_are_those_of_the_reference) {
+  for (const std::int64_t n : kSizes) {
+    const auto norm = [n](const OpTable& ops, const OpContext& context, float* data, const float* x,
+                          const float* w, const float* b) {
+      ops.add_layer_norm(context, {.x = {x, kRows, n},
+                                   .residual = {data, kRows, n},
+                                   .weight = w,
+                                   .bias = b,
+                                   .eps = 1e-5f,
+                                   .out = {data, kRows, n}});
+    };
+    BOOST_TEST(difference_between_tables(random_floats(kRows * n, 1), norm,
+                                         random_floats(kRows * n, 2), random_floats(n, 3),
+                                         random_floats(n, 4)) < 1e-5);
+    const auto gelu = [n](const OpTable& ops, const OpContext& context, float* data) {
+      ops.gelu(context, {.out = {data, kRows, n}});
+    };
+    BOOST_TEST(difference_between_tables(random_floats(kRows * n, 5), gelu) < 1e-5);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(queries_and_keys_are_normed_rotated_and_written_in_both_styles) {
   const std::vector<std::int32_t> positions = {0, 5, 19, 7};
   const std::vector<std::int64_t> slots = {6, -1, 0, 3};

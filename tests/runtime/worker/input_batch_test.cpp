@@ -200,7 +200,7 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   step.new_requests = {first, second};
   step.scheduled_ids = {RequestId{1}, RequestId{2}};
   step.num_scheduled_tokens = {17, 1};
-  InputBatch batch({16}, /*two_way_items=*/true);
+  InputBatch batch({16}, InputBatch::Options{.two_way_items = true});
   batch.update(step, kVocabSize);
   ForwardBatch arrays = batch.forward_batch();
   const std::vector<TwoWaySpan> spans = {{3, 5}, {6, 7}, {7, 17}};

@@ -1,6 +1,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -274,8 +276,31 @@ BOOST_DATA_TEST_CASE(who_waits_in_an_older_meeting_gives_it_up,
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_meeting_takes_the_port_of_an_older_one_of_the_same_rank) {
-  CommunicatorOptions older = options_of("tcp", 0, 2);
+/// Until somebody listens there.
+void wait_for_listener(const std::string& rendezvous) {
+  const std::string where = rendezvous.substr(rendezvous.rfind(':') + 1);
+  sockaddr_in port{};
+  port.sin_family = AF_INET;
+  port.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const bool is_tcp = rendezvous.starts_with("tcp:");
+  if (is_tcp) port.sin_port = htons(static_cast<std::uint16_t>(std::stoi(where)));
+  std::copy(rendezvous.begin(), rendezvous.end(), name.sun_path + 1);
+  const auto name_size =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + rendezvous.size());
+  for (bool listens = false; !listens;) {
+    const FileDescriptor visitor(is_tcp ? ::socket(AF_INET, SOCK_STREAM, 0)
+                                        : ::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    listens = connect(visitor.get(),
+                      is_tcp ? reinterpret_cast<sockaddr*>(&port) : reinterpret_cast<sockaddr*>(&name),
+                      is_tcp ? sizeof port : name_size) == 0;
+  }
+}
+
+BOOST_DATA_TEST_CASE(a_meeting_takes_the_place_of_an_older_one_of_the_same_rank,
+                     boost::unit_test::data::make(kKinds), kind) {
+  CommunicatorOptions older = options_of(kind, 0, 2);
   CommunicatorOptions host = older, guest = older;
   host.generation = guest.generation = older.generation + 1;
   guest.rank = 1;
@@ -284,15 +309,7 @@ BOOST_AUTO_TEST_CASE(a_meeting_takes_the_port_of_an_older_one_of_the_same_rank) 
     const auto given_up = create_communicator(older);
     if (!given_up.ok()) error = given_up.error().message;
   });
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<std::uint16_t>(
-      std::stoi(older.rendezvous.substr(older.rendezvous.rfind(':') + 1))));
-  for (bool listens = false; !listens;) {
-    const FileDescriptor visitor(::socket(AF_INET, SOCK_STREAM, 0));
-    listens = connect(visitor.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  }
+  wait_for_listener(older.rendezvous);
   bool host_met = false;
   std::thread meeting([&] { host_met = create_communicator(host).ok(); });
   const bool guest_met = create_communicator(guest).ok();
