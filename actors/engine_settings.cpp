@@ -10,6 +10,7 @@
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/config/speculative_config.hpp"
+#include "runtime/http/access_log.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
@@ -369,6 +370,9 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.allowed_origins = options.server.allowed_origins;
   service.allowed_hosts = AllowedHosts(options.server);
   service.max_body_bytes = static_cast<std::uint64_t>(options.server.max_body_bytes);
+  if (!options.server.access_log.empty()) {
+    ASSIGN_OR_RETURN(service.access_log, AccessLog::open(options.server.access_log));
+  }
   service.log_requests = !options.server.disable_uvicorn_access_log;
   service.enable_request_id_headers = options.server.enable_request_id_headers;
   service.enable_prompt_tokens_details = options.server.enable_prompt_tokens_details;

@@ -85,9 +85,9 @@ struct WorkerOptions {
   SpeculativeDecoding speculative;
   bool operator==(const WorkerOptions&) const = default;
 };
-TROUPE_MESSAGE(WorkerOptions, model, runner, pooler_config, dtype, quantization, packed_weights_dir, kv_cache_dtype,
-               device, cpu_isa, threads, numa_bind, block_size, max_model_len, max_num_seqs,
-               max_num_batched_tokens, parallel, speculative)
+TROUPE_MESSAGE(WorkerOptions, model, runner, pooler_config, dtype, quantization, packed_weights_dir,
+               kv_cache_dtype, device, cpu_isa, threads, numa_bind, block_size, max_model_len,
+               max_num_seqs, max_num_batched_tokens, parallel, speculative)
 
 /// How the vector of a text is made of the hidden states of its tokens.
 enum class PoolingType : std::uint8_t {

@@ -25,6 +25,7 @@ int serve(Arguments arguments);
 int node(Arguments arguments);
 int topology(Arguments arguments);
 int generate(Arguments arguments);
+int run_batch(Arguments arguments);
 int chat(Arguments arguments);
 int bench(Arguments arguments);
 int tokenize(Arguments arguments);

@@ -9,7 +9,7 @@
 
 namespace troupe::tools {
 
-Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
+Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line, Http http) {
   RETURN_IF_ERROR(resolve_model(line.options));
   std::unique_ptr<OfflineEngine> offline(new OfflineEngine);
   RETURN_IF_ERROR(offline->config_.apply(line.caf_entries));
@@ -18,7 +18,7 @@ Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line) {
   auto engine = troupe::start(
       *offline->system_,
       {.options = line.options,
-       .serve_http = false,
+       .serve_http = http == Http::kServed,
        .on_progress = [&](const LoadProgress& p) { progress.show(p.fraction, p.what); },
        .on_failure =
            [](const std::string& reason) {

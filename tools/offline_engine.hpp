@@ -1,6 +1,6 @@
 #pragma once
-// An engine inside of the command, without HTTP: for generate, chat, and the latency and throughput
-// benchmarks.
+// An engine inside of the command: for generate, chat, the latency and throughput benchmarks, and,
+// with HTTP, for batches.
 
 #include <functional>
 #include <memory>
@@ -16,8 +16,10 @@ namespace troupe::tools {
 /// Owns the actor system and the engine in it; the calling thread is its frontend. One thread only.
 class OfflineEngine {
  public:
+  enum class Http : std::uint8_t { kNone, kServed };
   /// Loads the model, with a progress bar. Errors: those of troupe::start.
-  [[nodiscard]] static Result<std::unique_ptr<OfflineEngine>> start(CommandLine& line);
+  [[nodiscard]] static Result<std::unique_ptr<OfflineEngine>> start(CommandLine& line,
+                                                                    Http http = Http::kNone);
   ~OfflineEngine();
 
   /// Sets `id` and `arrival_time`; returns the id.
@@ -32,6 +34,8 @@ class OfflineEngine {
   /// The rendered form of a prompt.
   [[nodiscard]] RenderReply render(RenderRequest request);
 
+  /// Where it serves HTTP.
+  [[nodiscard]] std::uint16_t port() const { return engine_.started.port; }
   [[nodiscard]] const ModelLoaded& model() const { return engine_.started.model; }
   /// Defaults for request bodies.
   [[nodiscard]] const ServerDefaults& request_defaults() const {

@@ -26,6 +26,7 @@ constexpr Command kCommands[] = {
     {"chat", troupe::tools::chat, "chat in the terminal"},
     {"generate", troupe::tools::generate,
      "batch inference: requests in, completions out, as JSON lines"},
+    {"run-batch", troupe::tools::run_batch, "run a file of OpenAI's batch format"},
     {"bench", troupe::tools::bench, "benchmark latency, throughput, or a running server"},
     {"tokenize", troupe::tools::tokenize, "tokenize or detokenize, JSON lines in and out"},
     {"render", troupe::tools::render, "render the chat template, JSON lines in and out"},

@@ -54,8 +54,8 @@ void add_layer_norm(const OpContext& context, const AddLayerNormArgs& args) noex
     const float squares = sum_over(out, n, [](Vec a) { return a * a; });
     const Vec factor = broadcast(1.0f / __builtin_sqrtf(squares / size + args.eps));
     for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      store_lanes(out + i,
-                  load_lanes(out + i) * factor * load_lanes(args.weight + i) + load_lanes(args.bias + i));
+      store_lanes(out + i, load_lanes(out + i) * factor * load_lanes(args.weight + i) +
+                               load_lanes(args.bias + i));
     });
   });
 }

@@ -45,8 +45,8 @@ void add_layer_norm(const OpContext& context, const AddLayerNormArgs& args) noex
     // Each thread later reads only what it wrote itself.
     for_each_of_block(n, [=](std::int64_t i) { out[i] = residual[i] + x[i]; });
     const float mean = sum_over<float>(n, [=](std::int64_t i) { return out[i]; }) / size;
-    const float squares = sum_over<float>(
-        n, [=](std::int64_t i) { return (out[i] - mean) * (out[i] - mean); });
+    const float squares =
+        sum_over<float>(n, [=](std::int64_t i) { return (out[i] - mean) * (out[i] - mean); });
     const float factor = 1.0f / sqrtf(squares / size + args.eps);
     for_each_of_block(n, [=](std::int64_t i) {
       out[i] = (out[i] - mean) * factor * args.weight[i] + args.bias[i];

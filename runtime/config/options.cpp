@@ -269,6 +269,9 @@ void bind_options(OptionSet& set, Options& options) {
            0, 86400)
       .add("disable-uvicorn-access-log", server.disable_uvicorn_access_log,
            "do not log each request")
+      .add("access-log", server.access_log,
+           "file for a JSON object per request; -: standard output. A file that is renamed, as by "
+           "logrotate, is followed by a new one")
       .add("enable-request-id-headers", server.enable_request_id_headers,
            "return X-Request-Id in responses")
       .add("enable-prompt-tokens-details", server.enable_prompt_tokens_details,

@@ -96,6 +96,7 @@ struct ServerOptions {
   double max_queue_time_s = 0;    ///< 0: no limit
   double max_request_time_s = 0;  ///< 0: no limit
   bool disable_uvicorn_access_log = false;
+  std::string access_log;  ///< a file, or "-"; empty: none
   bool enable_request_id_headers = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;

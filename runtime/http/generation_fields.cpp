@@ -296,8 +296,7 @@ std::vector<Prompt> read_prompts(const JsonFields& fields, std::string_view name
   const bool add_special_tokens = fields.boolean("add_special_tokens").value_or(true);
   std::vector<Prompt> prompts;
   const auto add_texts = [&] {
-    for (std::string& text :
-         fields.texts(name, max_count).value_or(std::vector<std::string>{})) {
+    for (std::string& text : fields.texts(name, max_count).value_or(std::vector<std::string>{})) {
       prompts.push_back(TextPrompt{std::move(text), add_special_tokens});
     }
   };
@@ -319,8 +318,8 @@ std::vector<Prompt> read_prompts(const JsonFields& fields, std::string_view name
         for (auto& tokens : fields.token_lists(name, vocab_size, max_count)
                                 .value_or(std::vector<std::vector<TokenId>>{})) {
           if (tokens.empty()) {
-            fields.wrong_value(name,
-                               std::string(name) + " " + std::to_string(prompts.size()) + " has no tokens");
+            fields.wrong_value(
+                name, std::string(name) + " " + std::to_string(prompts.size()) + " has no tokens");
           }
           prompts.push_back(TokensPrompt{std::move(tokens)});
         }

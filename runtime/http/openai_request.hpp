@@ -61,8 +61,8 @@ struct ServerDefaults {
   SamplingDefaults sampling;
   std::int32_t max_model_len = 0;  ///< tokens
   std::int32_t vocab_size = 0;
-  PoolerConfig pooler;           ///< kNone: the model generates text
-  std::int32_t hidden_size = 0;  ///< numbers in an embedding
+  PoolerConfig pooler;             ///< kNone: the model generates text
+  std::int32_t hidden_size = 0;    ///< numbers in an embedding
   std::int32_t max_logprobs = 20;  ///< -1: the whole vocabulary
   std::int32_t stream_interval = 1;
   std::int32_t data_parallel_size = 1;  ///< groups that a request can select

@@ -44,9 +44,8 @@ class PoolingGeneration final : public Generation {
 };
 
 void append_numbers(std::string& json, std::span<const float> values) {
-  append_json_array(json, values, [](std::string& out, float value) {
-    append_json_float(out, value);
-  });
+  append_json_array(json, values,
+                    [](std::string& out, float value) { append_json_float(out, value); });
 }
 
 /// Little-endian floats.
@@ -85,10 +84,9 @@ std::string list_json(const PoolingRequest& request, const PoolingAnswer& answer
 
 /// Of vectors of length 1.
 double cosine(std::span<const float> a, std::span<const float> b) {
-  return std::transform_reduce(a.begin(), a.end(), b.begin(), 0.0, std::plus<>(),
-                               [](float x, float y) {
-                                 return static_cast<double>(x) * static_cast<double>(y);
-                               });
+  return std::transform_reduce(
+      a.begin(), a.end(), b.begin(), 0.0, std::plus<>(),
+      [](float x, float y) { return static_cast<double>(x) * static_cast<double>(y); });
 }
 
 /// Of each document with its query.

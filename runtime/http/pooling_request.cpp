@@ -34,8 +34,8 @@ void read_common(const JsonFields& fields, const ServerDefaults& defaults,
   request.model = fields.text("model").value_or("");
   request.request_id = fields.text("request_id").value_or("");
   if (request.request_id.size() > kMaxRequestIdBytes)
-    fields.wrong_value("request_id", "request_id has more than " +
-                                         std::to_string(kMaxRequestIdBytes) + " bytes");
+    fields.wrong_value("request_id",
+                       "request_id has more than " + std::to_string(kMaxRequestIdBytes) + " bytes");
   const Interval kept = {-1, static_cast<double>(defaults.max_model_len)};
   if (const auto last = fields.integer("truncate_prompt_tokens", kept))
     request.truncate_prompt_tokens = static_cast<std::int32_t>(*last);
@@ -56,8 +56,8 @@ void read_form(const JsonFields& fields, PoolingRequest& request) {
     fields.wrong_value("encoding_format", "encoding_format is \"" + format.substr(0, 64) +
                                               "\", must be float or base64");
   if (const auto type = fields.text("embed_dtype"); type && *type != "float32")
-    fields.wrong_value("embed_dtype", "embed_dtype is \"" + type->substr(0, 64) +
-                                          "\", only float32 is supported");
+    fields.wrong_value("embed_dtype",
+                       "embed_dtype is \"" + type->substr(0, 64) + "\", only float32 is supported");
 }
 
 PromptSizes sizes_of(const std::vector<Prompt>& prompts) {
@@ -160,7 +160,8 @@ Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDe
   read_common(fields, defaults, request);
   request.pooling->normalize = true;
   std::vector<std::string> queries = read_texts(fields, {"queries", "data_1", "text_1"});
-  std::vector<std::string> documents = read_texts(fields, {"documents", "items", "data_2", "text_2"});
+  std::vector<std::string> documents =
+      read_texts(fields, {"documents", "items", "data_2", "text_2"});
   request.num_queries = queries.size();
   if (queries.size() != 1 && queries.size() != documents.size())
     fields.wrong_value("text_1", "there are " + std::to_string(queries.size()) + " and " +
@@ -171,8 +172,7 @@ Result<PoolingRequest> parse_score_request(std::string_view body, const ServerDe
   return finished(fields, defaults, std::move(request));
 }
 
-Result<PoolingRequest> parse_rerank_request(std::string_view body,
-                                            const ServerDefaults& defaults) {
+Result<PoolingRequest> parse_rerank_request(std::string_view body, const ServerDefaults& defaults) {
   ASSIGN_OR_RETURN(const JsonFields fields, JsonFields::parse(body));
   PoolingRequest request;
   request.api = &kRerank;

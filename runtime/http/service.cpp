@@ -6,6 +6,7 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/http/access_log.hpp"
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/field_syntax.hpp"
@@ -21,9 +22,9 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kAdminPrefix = "/admin";
-constexpr std::string_view kGuardedPrefixes[] = {"/v1",  "/v2",        "/inference", "/cohere",
-                                                 "/api", kAdminPrefix, "/tokenize",  "/detokenize",
-                                                 "/pooling", "/score", "/rerank"};
+constexpr std::string_view kGuardedPrefixes[] = {
+    "/v1",       "/v2",         "/inference", "/cohere", "/api",   kAdminPrefix,
+    "/tokenize", "/detokenize", "/pooling",   "/score",  "/rerank"};
 constexpr std::string_view kPreflightSeconds = "600";
 constexpr std::string_view kRequestId = "X-Request-Id";
 constexpr std::size_t kMaxLoggedPathBytes = 256;
@@ -372,12 +373,12 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
   if (route->prepare == nullptr) return std::nullopt;
   const bool is_pooling = context_->config.defaults.pooler.type != PoolingType::kNone;
   if (route->task == (is_pooling ? Task::kGenerate : Task::kPool)) {
-    return error_response(
-        {ErrorCode::kNotFound,
-         std::string(path) + (is_pooling ? ": the model gives embeddings, it generates no text"
-                                         : ": the model generates text, it gives no embeddings") +
-             " (see runner)",
-         "model"});
+    return error_response({ErrorCode::kNotFound,
+                           std::string(path) +
+                               (is_pooling ? ": the model gives embeddings, it generates no text"
+                                           : ": the model generates text, it gives no embeddings") +
+                               " (see runner)",
+                           "model"});
   }
   if (!head.has_body) {
     return error_response(411, "Length Required",
@@ -487,6 +488,10 @@ void Service::end_observation(HttpObservation observation, const WorkDone& work,
   }
   if (context_->config.log_requests)
     log_request(observation, work, client, context_->api_keys.name(observation.tenant));
+  if (context_->config.access_log != nullptr)
+    context_->config.access_log->write(observation, work, client,
+                                       context_->api_keys.name(observation.tenant),
+                                       context_->environment.wall_clock());
 }
 
 void Service::log_unanswered(HttpObservation observation, const WorkDone& work,

@@ -115,6 +115,8 @@ class Exchange {
   [[nodiscard]] virtual WorkDone work_done() const { return {}; }
 };
 
+class AccessLog;
+
 /// What the API reports about the model and the server.
 struct ServiceConfig {
   std::vector<std::string> model_names;  ///< as served; the first one is the default
@@ -131,6 +133,7 @@ struct ServiceConfig {
   AllowedHosts allowed_hosts;
   std::uint64_t max_body_bytes = 32 << 20;  ///< after decompression
   bool log_requests = false;
+  std::shared_ptr<AccessLog> access_log;  ///< null: none
   bool enable_request_id_headers = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;

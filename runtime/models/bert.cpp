@@ -114,9 +114,9 @@ class BertModel final : public Model {
     MixerMemory most;
     for (const auto& layer : layers_) {
       const MixerMemory attention = layer->attention.memory(device_, mixer_limits);
-      most.scratch_bytes = std::max(
-          {most.scratch_bytes, attention.scratch_bytes,
-           Scratch::padded_bytes(num_tokens, Scratch::spread(layer->up.spec().num_rows))});
+      most.scratch_bytes =
+          std::max({most.scratch_bytes, attention.scratch_bytes,
+                    Scratch::padded_bytes(num_tokens, Scratch::spread(layer->up.spec().num_rows))});
       most.workspace_bytes =
           std::max({most.workspace_bytes, attention.workspace_bytes,
                     device_.ops().matmul_workspace_bytes(layer->up.spec(), num_tokens),
@@ -130,8 +130,8 @@ class BertModel final : public Model {
     return device_.reserve_workspace(most.workspace_bytes);
   }
 
-  void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
-               Communicator* peers, Matrix hidden) override {
+  void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
+               Matrix hidden) override {
     Scratch scratch(activations_.bytes());
     const Matrix x = scratch.take(batch.num_tokens(), config_.hidden_size);
     const Matrix added = scratch.take(batch.num_tokens(), config_.hidden_size);
@@ -201,10 +201,10 @@ class BertModel final : public Model {
 
   void look_up(const LayerStep& step, const EmbeddingTable& table, std::int64_t num_rows,
                const std::int32_t* ids, Matrix out) const {
-    step.ops.embedding(step.context, {.table = {table.data(), table.type(),
-                                                num_rows, config_.hidden_size},
-                                      .ids = ids,
-                                      .out = out});
+    step.ops.embedding(step.context,
+                       {.table = {table.data(), table.type(), num_rows, config_.hidden_size},
+                        .ids = ids,
+                        .out = out});
   }
 
   ModelConfig config_;

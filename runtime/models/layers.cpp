@@ -87,7 +87,9 @@ void RmsNorm::add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residua
 }
 
 LayerNorm::LayerNorm(WeightLoader& loader, const std::string& name, std::int64_t size, float eps)
-    : weight_(loader.vector(name, size)), bias_(loader.biases({{name, size, {0, size}}})), eps_(eps) {}
+    : weight_(loader.vector(name, size)),
+      bias_(loader.biases({{name, size, {0, size}}})),
+      eps_(eps) {}
 
 void LayerNorm::add_and_apply(const LayerStep& step, ConstMatrix x, ConstMatrix residual,
                               Matrix out) const {
@@ -128,8 +130,8 @@ AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig&
 Attention::Attention(WeightLoader& loader, const std::string& name, const AttentionOptions& options)
     : options_(options_of_rank(options, loader.parallel())),
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
-      o_proj_(loader, named(name, options.names.output), options.hidden_size, options.num_heads * options.head_dim,
-              options.output_bias, options.canonical_shards) {
+      o_proj_(loader, named(name, options.names.output), options.hidden_size,
+              options.num_heads * options.head_dim, options.output_bias, options.canonical_shards) {
   if (!options_.qk_norm) return;
   q_norm_weight_ = loader.vector(name + ".q_norm", options_.head_dim);
   k_norm_weight_ = loader.vector(name + ".k_norm", options_.head_dim);

@@ -26,7 +26,7 @@ struct ModelLoadOptions {
   std::int64_t max_model_len = 0;  ///< 0: the model's own
   /// A shorter length that the folder asks for where max_model_len is 0; 0: it asks for none.
   std::int64_t max_text_tokens = 0;
-  ParallelConfig parallel;         ///< whose slices are loaded
+  ParallelConfig parallel;  ///< whose slices are loaded
 };
 
 /// A model, the files that parts of it stay mapped from, and what was decided at load.

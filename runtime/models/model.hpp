@@ -61,7 +61,8 @@ struct ForwardBatch {
 };
 
 /// The latent vectors of one layer with MLA: num_blocks pages of block_bytes() each, page b at data
-/// + b * page_stride(), one vector per token and KV head. How a page is laid out inside belongs to the layer.
+/// + b * page_stride(), one vector per token and KV head. How a page is laid out inside belongs to
+/// the layer.
 struct LatentCacheView {
   void* data = nullptr;
   ElementType type = ElementType::kF32;

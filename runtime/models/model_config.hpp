@@ -68,9 +68,9 @@ struct ModelConfig {
   std::int64_t vocab_size = 0;
   std::int64_t max_model_len = 0;  ///< positions the model was made for, scaling included
   float rms_norm_eps = 1e-6f;
-  float layer_norm_eps = 1e-12f;      ///< of encoders
-  std::int64_t num_token_types = 0;   ///< of encoders
-  std::int64_t max_positions = 0;     ///< learned ones, of encoders
+  float layer_norm_eps = 1e-12f;     ///< of encoders
+  std::int64_t num_token_types = 0;  ///< of encoders
+  std::int64_t max_positions = 0;    ///< learned ones, of encoders
   bool tie_word_embeddings = false;
   bool attention_bias = false;         ///< of q, k and v
   bool attention_output_bias = false;  ///< GGUF files may have one without the other

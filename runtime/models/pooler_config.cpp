@@ -60,8 +60,8 @@ Result<PoolerConfig> read_modules(const std::filesystem::path& folder) {
   PoolerConfig config{.type = PoolingType::kNone, .normalize = false};
   for (const json& module : modules) {
     if (!module.is_object())
-      return Error{ErrorCode::kCorrupt, std::string(kModules) + " has a module that is no object",
-                   {}};
+      return Error{
+          ErrorCode::kCorrupt, std::string(kModules) + " has a module that is no object", {}};
     ConfigFields fields(module, std::string(kModules));
     const std::string type = fields.text("type", "");
     const std::string path = fields.text("path", "");
@@ -73,7 +73,8 @@ Result<PoolerConfig> read_modules(const std::filesystem::path& folder) {
       config.normalize = true;
     } else if (name != "Transformer") {
       return Error{ErrorCode::kUnsupported,
-                   std::string(kModules) + ": module " + type + " is not supported", {}};
+                   std::string(kModules) + ": module " + type + " is not supported",
+                   {}};
     }
   }
   if (config.type == PoolingType::kNone)

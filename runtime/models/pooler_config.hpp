@@ -10,10 +10,10 @@
 namespace troupe {
 
 /// What the model in `folder` is run for. `runner`: "generate"; "pooling", by LAST, of an encoder
-/// CLS, if nothing else is said; "auto": pooling of an encoder, or if the folder has a modules.json. `override_json`, if not empty, is an
-/// object with pooling_type and normalize (or use_activation), which replace the folder's.
-/// Errors: kCorrupt, kIo; kUnsupported for modules and ways of pooling that are not offered, by
-/// their names; kInvalidArgument for the override.
+/// CLS, if nothing else is said; "auto": pooling of an encoder, or if the folder has a
+/// modules.json. `override_json`, if not empty, is an object with pooling_type and normalize (or
+/// use_activation), which replace the folder's. Errors: kCorrupt, kIo; kUnsupported for modules and
+/// ways of pooling that are not offered, by their names; kInvalidArgument for the override.
 Result<PoolerConfig> load_pooler_config(const std::filesystem::path& folder,
                                         std::string_view runner, std::string_view override_json,
                                         bool is_encoder);

@@ -204,8 +204,8 @@ bool Scheduler::process_result(RequestState& request, const StepResult& result,
 /// The end that the request's grammar has with drafts which this step has accepted, or null.
 const GrammarEnd* Scheduler::end_in(const RequestState& request, const StepResult& result) {
   const std::optional<GrammarEnd>& end = request.grammar_end;
-  const bool is_here = end && end->step == result.output->step &&
-                       result.sampled.size() > end->num_tokens;
+  const bool is_here =
+      end && end->step == result.output->step && result.sampled.size() > end->num_tokens;
   return is_here ? &*end : nullptr;
 }
 
@@ -219,8 +219,7 @@ std::int32_t Scheduler::keep_tokens(RequestState& request, const StepResult& res
     ++num_kept;
     if (append_and_check_stop(request, token, config_.max_model_len)) break;
     if (end != nullptr && std::cmp_equal(num_kept, end->num_tokens)) {
-      request.status =
-          end->error ? RequestStatus::kFinishedError : RequestStatus::kFinishedStopped;
+      request.status = end->error ? RequestStatus::kFinishedError : RequestStatus::kFinishedStopped;
       request.resumable = false;
       break;
     }

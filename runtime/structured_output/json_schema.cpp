@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,33 +30,34 @@ constexpr std::size_t kMaxPatterns = 4;            ///< patternProperties of one
 constexpr std::size_t kMaxUniqueValues = 8;        ///< of an array with uniqueItems
 constexpr std::size_t kMaxCountedStates = 20'000;  ///< of an object with a number of properties
 
-/// "$anyOfs" is ours: a list of lists of schemas, one of each list holds. No client's schema has it
-/// behind resolve().
-constexpr const char* kAnyOfs = "$anyOfs";
+constexpr std::size_t kMaxNegations = 64;  ///< schemas that together say what one does not
+constexpr int kMaxNegationDepth = 8;       ///< of properties within each other
+constexpr int kMaxNestedKeywords = 16;     ///< of those that need negation
+constexpr int kMaxMergedDepth = 100;
+constexpr int kMaxAloneDepth = 4;
 
-const std::array<std::string_view, 20> kRefused{"not",
-                                                "if",
-                                                "then",
-                                                "else",
-                                                "dependentRequired",
-                                                "dependentSchemas",
-                                                "dependencies",
-                                                "contains",
-                                                "minContains",
-                                                "maxContains",
-                                                "unevaluatedItems",
-                                                "unevaluatedProperties",
-                                                "$dynamicRef",
-                                                "$recursiveRef",
-                                                "$dynamicAnchor",
-                                                "$recursiveAnchor",
-                                                "extends",
-                                                "disallow",
-                                                "divisibleBy",
-                                                "$anyOfs"};
+/// These are ours, and no client's schema has them behind resolve(). "$anyOfs": a list of lists of
+/// schemas, one of each list holds. The others: strings are none of these texts, and match none of
+/// these patterns.
+constexpr const char* kAnyOfs = "$anyOfs";
+constexpr const char* kNotTexts = "\x01notTexts";
+constexpr const char* kNotPatterns = "\x01notPatterns";
+
+const std::array<std::string_view, 13> kRefused{
+    "contains",    "minContains",   "maxContains",    "unevaluatedItems", "unevaluatedProperties",
+    "$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor", "extends",
+    "disallow",    "divisibleBy",   "$anyOfs"};
 
 /// CompiledGrammar's error for a grammar without a text.
 constexpr std::string_view kNoText = "no text fits the grammar";
+
+/// Formats of the specification. Others are the schema's own, of which nobody else knows anything:
+/// they say nothing about the text of a value.
+const std::array<std::string_view, 19> kStandardFormats{
+    "date-time", "date",          "time", "duration",     "email",        "idn-email",
+    "hostname",  "idn-hostname",  "ipv4", "ipv6",         "uri",          "uri-reference",
+    "iri",       "iri-reference", "uuid", "uri-template", "json-pointer", "relative-json-pointer",
+    "regex"};
 
 /// Formats that say nothing about the text of a value.
 const std::array<std::string_view, 8> kFormatsWithoutText{"int32",    "int64", "float",  "double",
@@ -116,6 +118,8 @@ class SchemaConversion {
     }
     if (!schema.is_object()) return;
     for (const auto& [key, inner] : schema.items()) {
+      if (key == kNotTexts || key == kNotPatterns)
+        refuse("the keyword " + quote(key) + " is unknown");
       if ((key == "$id" || key == "id") && inner.is_string()) {
         const auto& id = inner.get_ref<const std::string&>();
         if (is_root) {
@@ -189,7 +193,6 @@ class SchemaConversion {
     Json any_ofs = Json::array();
     for (const auto& [key, argument] : schema.items()) {
       if (std::find(kRefused.begin(), kRefused.end(), key) != kRefused.end()) {
-        if (key == "not" && (argument == Json(false))) continue;
         if (key == "unevaluatedProperties" && argument == Json(true)) continue;
         if (key == "unevaluatedItems" && argument == Json(true)) continue;
         if (key == "unevaluatedProperties" && argument == Json(false) && is_flat(schema)) {
@@ -203,9 +206,18 @@ class SchemaConversion {
       } else if (key == "allOf") {
         for (const Json& part : list_of_schemas(key, argument))
           result = merge(result, resolve(part, depth + 1));
-      } else if (key == "anyOf" || key == "oneOf") {
-        if (key == "oneOf") check_disjoint(list_of_schemas(key, argument));
+      } else if (key == "anyOf") {
         any_ofs.push_back(list_of_schemas(key, argument));
+      } else if (key == "oneOf") {
+        any_ofs.push_back(exclusive_branches(list_of_schemas(key, argument)));
+      } else if (key == "not") {
+        any_ofs.push_back(negation_or_refuse(argument, "'not'"));
+      } else if (key == "if") {
+        any_ofs.push_back(conditional(schema));
+      } else if (key == "then" || key == "else") {
+        continue;  // of 'if'
+      } else if (key == "dependentRequired" || key == "dependentSchemas" || key == "dependencies") {
+        add_dependent(key, argument, any_ofs);
       } else if (key == "const") {
         own["enum"] = Json::array({argument});
       } else if (key == "type") {
@@ -356,7 +368,7 @@ class SchemaConversion {
         for (const Json& one : value.is_array() ? value : Json::array({value}))
           if (std::find(both.begin(), both.end(), one) == both.end()) both.push_back(one);
         *mine = std::move(both);
-      } else if (key == "required" || key == kAnyOfs) {
+      } else if (key == "required" || key == kAnyOfs || key == kNotTexts || key == kNotPatterns) {
         for (const Json& one : value) mine->push_back(one);
       } else if (key == "uniqueItems") {
         *mine = *mine == Json(true) || value == Json(true);
@@ -443,21 +455,228 @@ class SchemaConversion {
     result["items"] = all_of(item_schema(a, num_prefix), item_schema(b, num_prefix));
   }
 
-  // ---- oneOf ---------------------------------------------------------------------------------
+  // ---- oneOf, not, if, dependencies ----------------------------------------------------------
 
-  void check_disjoint(const Json& branches) {
-    std::vector<Json> resolved;
-    for (const Json& branch : branches) {
-      // What one of the branches can never be is no matter.
-      Json one = resolve(branch);
-      if (one != Json(false)) resolved.push_back(std::move(one));
+  /// Counts what stands within each other, or leads to each other.
+  class Nesting {
+   public:
+    Nesting(int& depth, int limit, std::string_view what) : depth_(depth) {
+      if (depth_ == limit)
+        refuse(std::string(what) + " stand within each other, or lead to each other, more than " +
+               std::to_string(limit) + " times");
+      ++depth_;
     }
-    for (std::size_t i = 0; i < resolved.size(); ++i)
-      for (std::size_t j = i + 1; j < resolved.size(); ++j)
-        if (!are_disjoint(resolved[i], resolved[j], 0))
+    ~Nesting() { --depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
+
+   private:
+    int& depth_;
+  };
+
+  /// The branches, each without what it shares with others.
+  Json exclusive_branches(const Json& branches) {
+    const Nesting nesting(nesting_, kMaxNestedKeywords, "'oneOf', 'not' and 'if'");
+    std::vector<Json> resolved;
+    for (const Json& branch : branches) resolved.push_back(resolve(branch));
+    Json result = Json::array();
+    for (std::size_t i = 0; i < resolved.size(); ++i) {
+      Json parts = Json::array({branches[i]});
+      for (std::size_t j = 0; j < resolved.size(); ++j) {
+        if (i == j || are_disjoint(resolved[i], resolved[j], 0)) continue;
+        const auto others = negation(resolved[j], 0);
+        if (!others)
           refuse(
               "'oneOf' is supported where its branches exclude each other by type, constant or "
-              "a required property's constant");
+              "properties, or where it can be said what is none of another branch");
+        parts.push_back(any_of(*others));
+      }
+      result.push_back(parts.size() == 1 ? parts[0] : Json{{"allOf", std::move(parts)}});
+    }
+    return result;
+  }
+
+  static Json any_of(const Json& schemas) {
+    if (schemas.empty()) return false;
+    return schemas.size() == 1 ? schemas[0] : Json{{"anyOf", schemas}};
+  }
+
+  /// A list for $anyOfs, also if nothing is allowed.
+  Json negation_or_refuse(const Json& schema, const std::string& keyword) {
+    const Nesting nesting(nesting_, kMaxNestedKeywords, "'oneOf', 'not' and 'if'");
+    const auto others = negation(resolve(schema), 0);
+    if (!others)
+      refuse(keyword +
+             " is supported for types, constants, texts, bounds, 'required' and 'properties'");
+    return others->empty() ? Json::array({false}) : *others;
+  }
+
+  Json conditional(const Json& schema) {
+    const Json& condition = schema["if"];
+    const auto branch = [&](const char* key) {
+      const auto found = schema.find(key);
+      return found == schema.end() ? Json(true) : *found;
+    };
+    if (branch("then") == Json(true) && branch("else") == Json(true)) return Json::array({true});
+    Json result = Json::array({all_of(condition, branch("then"))});
+    for (const Json& other : negation_or_refuse(condition, "'if'"))
+      result.push_back(all_of(other, branch("else")));
+    return result;
+  }
+
+  static Json without(const std::string& property) {
+    return Json{{"properties", {{property, false}}}};
+  }
+
+  static void add_dependent(const std::string& key, const Json& argument, Json& any_ofs) {
+    if (!argument.is_object()) refuse(quote(key) + " must be an object");
+    for (const auto& [name, needed] : argument.items()) {
+      const bool is_list = needed.is_array() || (key == "dependencies" && needed.is_string());
+      if (is_list == (key == "dependentSchemas") && key != "dependencies")
+        refuse(quote(key) + " of " + quote(name) + " must be " +
+               (is_list ? "a schema" : "a list of names"));
+      const Json names = needed.is_string() ? Json::array({needed}) : needed;
+      any_ofs.push_back(Json::array({without(name), is_list ? Json{{"required", names}} : needed}));
+    }
+  }
+
+  /// Schemas that together take exactly the values that this one does not take; nothing if that
+  /// cannot be said. `schema`: a result of resolve().
+  std::optional<Json> negation(const Json& schema, int depth) {
+    if (schema == Json(true)) return Json::array();
+    if (schema == Json(false)) return Json::array({true});
+    if (depth > kMaxNegationDepth) return std::nullopt;
+    Json others = Json::array();
+    for (const auto& [key, argument] : schema.items()) {
+      auto more = negation_of(key, argument, schema, depth);
+      if (!more) return std::nullopt;
+      for (Json& one : *more) others.push_back(std::move(one));
+      if (others.size() > kMaxNegations) return std::nullopt;
+    }
+    return others;
+  }
+
+  /// What one keyword of the schema excludes. Keywords that hold for one type exclude values of
+  /// that type only.
+  std::optional<Json> negation_of(const std::string& key, const Json& argument, const Json& schema,
+                                  int depth) {
+    const auto only = [](const char* type, const char* name, const Json& value) {
+      return Json::array({Json{{"type", Json::array({type})}, {name, value}}});
+    };
+    const auto below = [&](const char* type, const char* name) {
+      const std::uint32_t count = count_of(key, argument);
+      return count == 0 ? Json::array() : only(type, name, count - 1);
+    };
+    const auto above = [&](const char* type, const char* name) {
+      return only(type, name, std::uint64_t{count_of(key, argument)} + 1);
+    };
+    if (key == "type") return other_types(argument);
+    if (key == "enum") return other_values(argument);
+    if (key == "minimum") return only("number", "exclusiveMaximum", argument);
+    if (key == "exclusiveMinimum") return only("number", "maximum", argument);
+    if (key == "maximum") return only("number", "exclusiveMinimum", argument);
+    if (key == "exclusiveMaximum") return only("number", "minimum", argument);
+    if (key == "minLength") return below("string", "maxLength");
+    if (key == "maxLength") return above("string", "minLength");
+    if (key == "minItems") return below("array", "maxItems");
+    if (key == "maxItems") return above("array", "minItems");
+    if (key == "minProperties") return below("object", "maxProperties");
+    if (key == "maxProperties") return above("object", "minProperties");
+    if (key == "required") {
+      Json others = Json::array();
+      for (const Json& name : argument) {
+        Json one = without(name.get<std::string>());
+        one["type"] = Json::array({"object"});
+        others.push_back(std::move(one));
+      }
+      return others;
+    }
+    if (key == "properties") return other_properties(argument, depth);
+    if (key == "pattern") {
+      Json others = Json::array();
+      for (const Json& one : argument.is_array() ? argument : Json::array({argument})) {
+        if (!one.is_string()) return std::nullopt;
+        others.push_back(only("string", kNotPatterns, Json::array({one}))[0]);
+      }
+      return others;
+    }
+    if (key == kNotPatterns) {
+      Json others = Json::array();
+      for (const Json& one : argument) others.push_back(only("string", "pattern", one)[0]);
+      return others;
+    }
+    if (key == kNotTexts) return Json::array({Json{{"enum", argument}}});
+    if (key == kAnyOfs) return other_branches(argument, depth);
+    if (key == "additionalProperties" && schema.contains("patternProperties")) return std::nullopt;
+    static const std::array<std::string_view, 8> kOpen{
+        "additionalProperties", "items",       "patternProperties", "prefixItems",
+        "propertyNames",        "uniqueItems", "multipleOf",        "format"};
+    if (std::find(kOpen.begin(), kOpen.end(), key) == kOpen.end()) return Json::array();
+    const bool says_nothing =
+        key == "uniqueItems" ? argument == Json(false) : argument == Json(true) || argument.empty();
+    return says_nothing ? std::optional(Json::array()) : std::nullopt;
+  }
+
+  /// Whole numbers are numbers: that a number is not whole cannot be said.
+  static std::optional<Json> other_types(const Json& types) {
+    Json others = Json::array();
+    for (const std::string_view type : kTypes) {
+      if (includes_type(types, type) || type == "integer") continue;
+      if (type == "number" && includes_type(types, "integer")) return std::nullopt;
+      others.push_back(type);
+    }
+    return others.empty() ? Json::array() : Json::array({Json{{"type", std::move(others)}}});
+  }
+
+  static std::optional<Json> other_values(const Json& values) {
+    Json types = Json::array();
+    Json texts = Json::array();
+    Json booleans = Json::array();
+    for (const Json& value : values) {
+      if (value.is_number() || value.is_structured()) return std::nullopt;
+      types.push_back(type_of(value));
+      if (value.is_string()) texts.push_back(value);
+    }
+    for (const bool value : {true, false})
+      if (std::find(values.begin(), values.end(), Json(value)) == values.end())
+        booleans.push_back(value);
+    Json others = *other_types(types);
+    if (!texts.empty())
+      others.push_back(Json{{"type", Json::array({"string"})}, {kNotTexts, std::move(texts)}});
+    if (booleans.size() == 1) others.push_back(Json{{"enum", std::move(booleans)}});
+    return others;
+  }
+
+  std::optional<Json> other_properties(const Json& properties, int depth) {
+    if (!properties.is_object()) return std::nullopt;
+    Json others = Json::array();
+    for (const auto& [name, inner] : properties.items()) {
+      const auto values = negation(resolve(inner), depth + 1);
+      if (!values) return std::nullopt;
+      if (values->empty()) continue;
+      // The order of the properties stays that of the schema.
+      Json all = Json::object();
+      for (const auto& [each, unused] : properties.items()) all[each] = true;
+      all[name] = any_of(*values);
+      others.push_back(Json{{"type", Json::array({"object"})},
+                            {"required", Json::array({name})},
+                            {"properties", std::move(all)}});
+    }
+    return others;
+  }
+
+  std::optional<Json> other_branches(const Json& groups, int depth) {
+    Json others = Json::array();
+    for (const Json& group : groups) {
+      Json all = Json::array();
+      for (const Json& branch : group) {
+        const auto values = negation(resolve(branch), depth + 1);
+        if (!values) return std::nullopt;
+        all.push_back(any_of(*values));
+      }
+      others.push_back(Json{{"allOf", std::move(all)}});
+    }
+    return others;
   }
 
   static Json types_of(const Json& schema) {
@@ -502,18 +721,35 @@ class SchemaConversion {
           if (one == other) return false;
       return true;
     }
-    if (!only_objects || !a.contains("required") || !b.contains("required")) return false;
+    return only_objects && (excludes_required(a, b) || excludes_required(b, a) ||
+                            differ_in_a_property(a, b, depth));
+  }
+
+  static bool requires_property(const Json& schema, const std::string& name) {
+    const auto required = schema.find("required");
+    return required != schema.end() &&
+           std::find(required->begin(), required->end(), Json(name)) != required->end();
+  }
+
+  /// `a` has no place for a property that `b` requires.
+  bool excludes_required(const Json& a, const Json& b) {
+    const auto required = b.find("required");
+    if (required == b.end()) return false;
+    const Json& known = property(a, "properties");
+    return std::any_of(required->begin(), required->end(), [&](const Json& one) {
+      const auto& name = one.get_ref<const std::string&>();
+      const auto own = known.find(name);
+      return (own != known.end() ? *own : of_unnamed(a, name)) == Json(false);
+    });
+  }
+
+  /// Both require a property, and no value of it is both.
+  bool differ_in_a_property(const Json& a, const Json& b, int depth) {
+    const Json& others = property(b, "properties");
     for (const auto& [name, inner] : property(a, "properties").items()) {
-      const Json& others = property(b, "properties");
-      const Json key = name;
-      const auto has = [&](const Json& schema) {
-        const Json& required = schema["required"];
-        return std::find(required.begin(), required.end(), key) != required.end();
-      };
-      if (!others.contains(name) || (!has(a) && !has(b))) continue;
-      // Where one of them requires it, a value that both take would have to be both.
-      if (has(a) && has(b) && are_disjoint(resolve(inner), resolve(others[name]), depth + 1))
-        return true;
+      if (!others.contains(name) || !requires_property(a, name) || !requires_property(b, name))
+        continue;
+      if (are_disjoint(resolve(inner), resolve(others[name]), depth + 1)) return true;
     }
     return false;
   }
@@ -590,11 +826,11 @@ class SchemaConversion {
   /// A resolved schema as a rule of its own, so that joined schemas may lead back to themselves.
   GrammarNodeId merged_rule(const Json& schema) {
     const auto [known, is_new] = merged_rules_.try_emplace(dump(schema), 0);
-    if (is_new) {
-      known->second = builder_.add_rule();
-      builder_.set_body(known->second, resolved_value(schema));
-    }
-    return builder_.rule(known->second);
+    const GrammarRuleId rule = is_new ? known->second = builder_.add_rule() : known->second;
+    if (!is_new) return builder_.rule(rule);
+    const Nesting nesting(merged_depth_, kMaxMergedDepth, "joined schemas");
+    builder_.set_body(rule, resolved_value(schema));
+    return builder_.rule(rule);
   }
 
   GrammarNodeId constant(const Json& value) {
@@ -645,7 +881,9 @@ class SchemaConversion {
     static const auto kNoTokens = GrammarVocabulary::make({}, 0);
     GrammarBuilder builder(builder_.limits());
     builder.add_rule();
+    const Nesting nesting(alone_depth_, kMaxAloneDepth, "constants with other keywords");
     SchemaConversion inner(builder, root_, options_);
+    inner.alone_depth_ = alone_depth_;
     inner.find_ids(root_, true);
     builder.set_body(0, make(inner));
     while (!inner.pending_.empty()) {
@@ -702,11 +940,18 @@ class SchemaConversion {
           add(json_.matching(text, true));
         } else if (std::find(kFormatsWithoutText.begin(), kFormatsWithoutText.end(), text) ==
                    kFormatsWithoutText.end()) {
+          const bool is_standard = std::find(kStandardFormats.begin(), kStandardFormats.end(),
+                                             text) != kStandardFormats.end();
           const auto format = json_.format(text);
-          if (!format) refuse("the format " + quote(text) + " is not supported");
-          add(*format);
+          if (!format && is_standard) refuse("the format " + quote(text) + " is not supported");
+          if (format) add(*format);
         }
       }
+    }
+    if (schema.contains(kNotPatterns)) {
+      add(spelled_text(0, kUnbounded));
+      for (const Json& one : schema[kNotPatterns])
+        add(builder_.complement(json_.matching(one.get_ref<const std::string&>(), true)));
     }
     return result;
   }
@@ -719,6 +964,15 @@ class SchemaConversion {
     const auto [min, max] = bounds_of(schema, "minLength", "maxLength");
     if (min > max) return builder_.nothing();
     const auto patterns = patterns_of(schema);
+    if (schema.contains(kNotTexts)) {
+      std::vector<GrammarNodeId> texts;
+      for (const Json& one : schema[kNotTexts])
+        texts.push_back(json_.string_literal(one.get_ref<const std::string&>()));
+      GrammarNodeId content = spelled_text(min, max);
+      if (patterns) content = builder_.intersection(*patterns, content);
+      return builder_.intersection(json_.quoted(content),
+                                   builder_.complement(builder_.choice(texts)));
+    }
     if (!patterns) return json_.string(min, max);
     if (min == 0 && max == kUnbounded) return json_.quoted(*patterns);
     return json_.quoted(builder_.intersection(*patterns, spelled_text(min, max)));
@@ -1046,6 +1300,9 @@ class SchemaConversion {
   std::map<std::string, GrammarRuleId> merged_rules_;
   std::deque<std::pair<GrammarRuleId, Json>> pending_;
   std::map<std::string, std::shared_ptr<CompiledGrammar>> name_patterns_;
+  int nesting_ = 0;       ///< of oneOf, not and if
+  int merged_depth_ = 0;  ///< of merged_rule
+  int alone_depth_ = 0;   ///< of compile_alone
   std::size_t num_merges_ = 0;
 };
 

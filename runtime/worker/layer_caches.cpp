@@ -98,8 +98,9 @@ Result<LayerKvCache> layer_cache(const KVCacheSpec& spec, std::size_t group, std
   const std::int64_t needed =
       kernel_blocks *
       std::visit([](const auto& pages) { return content_bytes(pages); }, cache.pages);
-  const bool fits = spec.padded_page_bytes == 0 ? needed == page_bytes
-                                                : needed <= page_bytes && spec.padded_page_bytes == page_bytes;
+  const bool fits = spec.padded_page_bytes == 0
+                        ? needed == page_bytes
+                        : needed <= page_bytes && spec.padded_page_bytes == page_bytes;
   if (!fits)
     return Error{ErrorCode::kUnsupported, "a page takes " + std::to_string(needed) +
                                               " bytes, the pool's pages " +

@@ -49,7 +49,8 @@ class ModelRunner {
   [[nodiscard]] ModelLoaded describe() const;
   /// Takes the memory for the cache, leaves the other ranks, and forgets all requests. Pages are
   /// zero until written and take no physical memory before. Errors: kIo, kUnsupported (pages
-  /// of another size than a layer's). Pre: every attention layer is in one group, with the spec it asked for.
+  /// of another size than a layer's). Pre: every attention layer is in one group, with the spec it
+  /// asked for.
   Result<void> initialize_kv_cache(const KVCacheConfig& config);
 
   /// Runs a short request that nobody sent, prefill and decode, as all ranks do at once: weights

@@ -125,8 +125,8 @@ std::vector<double> reference_attention(const Shape& shape, const Sequence& seq,
   return out;
 }
 
-/// A cache filled with NaN, whose blocks go to sequences in a shuffled order. Pages of other than 16
-/// tokens are padded.
+/// A cache filled with NaN, whose blocks go to sequences in a shuffled order. Pages of other than
+/// 16 tokens are padded.
 class TestCache {
  public:
   TestCache(const Shape& shape, ElementType type, std::int64_t block_size, std::int64_t num_seqs,

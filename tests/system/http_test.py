@@ -3,13 +3,15 @@
 import gzip
 import http.client
 import json
+import pathlib
 import re
 import socket
+import tempfile
 import threading
 import time
 import unittest
 
-from support import DEADLINE_S, ROOT, Server
+from support import DEADLINE_S, ROOT, Server, wait_until
 
 CHAT = {"model": "demo", "messages": [{"role": "user", "content": "Hello, secretprompt!"}], "max_tokens": 4}
 
@@ -149,6 +151,21 @@ class Http(unittest.TestCase):
         with Server("--disable-uvicorn-access-log") as silent:
             request(silent, "GET", "/v1/models")
             self.assertIsNone(re.search("http request", silent.log()))
+
+    def test_the_access_log_is_json(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder, "access.jsonl")
+            with Server("--access-log", str(file)) as server:
+                body = '{"prompt":"a","max_tokens":3,"ignore_eos":true}'
+                request(server, "POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                request(server, "GET", "/nowhere?secret=1")
+                wait_until(lambda: file.read_text().count("\n") == 2, "both lines")
+            first, second = (json.loads(line) for line in file.read_text().splitlines())
+            self.assertEqual((first["path"], first["status"], first["output_tokens"]), ("/v1/completions", 200, 3))
+            self.assertGreater(first["duration_ms"], first["ttft_ms"])
+            self.assertEqual((second["path"], second["status"], second["request_id"]), ("/nowhere", 404, None))
+        with self.assertRaisesRegex(RuntimeError, "access-log: cannot open /nowhere/file: No such file"):
+            Server("--access-log", "/nowhere/file")
 
     def test_tokenizing_needs_the_key(self):
         with Server("--api-key", "opensesame") as guarded:

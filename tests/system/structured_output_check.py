@@ -33,7 +33,8 @@ class Schemas:
         rng = self.rng
         kinds = ["integer", "number", "string", "enum", "const", "boolean", "null", "any"]
         if depth > 0:
-            kinds += ["array", "array", "object", "object", "object", "anyOf", "allOf", "oneOf", "ref", "types"]
+            kinds += ["array", "array", "object", "object", "object", "anyOf", "allOf", "oneOf", "ref", "types",
+                      "not", "if", "dependent"]
         return getattr(self, "make_" + rng.choice(kinds))(depth)
 
     def make_any(self, depth):
@@ -75,6 +76,27 @@ class Schemas:
             schema["maxLength"] = rng.randint(0, 6)
         if rng.random() < 0.25:
             schema["pattern"] = rng.choice(["^a", "b$", "[0-9]", "^[a-z ]*$", "^(a|x).?", "e", "^.{2}$", "-"])
+        return schema
+
+    def make_not(self, depth):
+        return {"allOf": [self.schema(depth - 1), {"not": self.schema(depth - 1)}]}
+
+    def make_if(self, depth):
+        schema = {"if": self.schema(depth - 1)}
+        for key in ("then", "else"):
+            if self.rng.random() < 0.8:
+                schema[key] = self.schema(depth - 1)
+        return schema
+
+    def make_dependent(self, depth):
+        schema = self.make_object(depth)
+        names = list(schema.get("properties", {}))  # others that are required have no place among the rest
+        if not names:
+            return schema
+        if self.rng.random() < 0.5:
+            schema["dependentRequired"] = {self.rng.choice(names): [self.rng.choice(names)]}
+        else:
+            schema["dependentSchemas"] = {self.rng.choice(names): self.make_object(depth - 1)}
         return schema
 
     def make_enum(self, depth):
@@ -145,6 +167,8 @@ class Schemas:
         for key in ("anyOf", "oneOf", "allOf"):
             if key in schema:
                 return self.value(rng.choice(schema[key]), depth)
+        if "if" in schema:
+            return self.value(schema[rng.choice([key for key in ("if", "then", "else") if key in schema])], depth)
         if "enum" in schema:
             return rng.choice(schema["enum"])
         if "const" in schema:

@@ -289,7 +289,7 @@ Result<PostResult> http_post(const ServerAddress& server, const std::string& pat
                              const std::function<void(std::string_view)>& on_bytes,
                              int interrupt_descriptor) {
   asio::io_context context{1};
-  asio::posix::stream_descriptor interrupt(context, interrupt_descriptor);
+  asio::posix::stream_descriptor interrupt(context);
   PostResult result;
   error_code failure;
   bool interrupted = false;
@@ -302,13 +302,16 @@ Result<PostResult> http_post(const ServerAddress& server, const std::string& pat
       [&](error_code error, unsigned status) {
         failure = error;
         result.status = status;
-        interrupt.release();
+        if (interrupt.is_open()) interrupt.release();
       });
-  interrupt.async_wait(asio::posix::stream_descriptor::wait_read, [&](error_code error) {
-    if (error) return;
-    interrupted = true;
-    call->cancel();
-  });
+  if (interrupt_descriptor >= 0) {
+    interrupt.assign(interrupt_descriptor);
+    interrupt.async_wait(asio::posix::stream_descriptor::wait_read, [&](error_code error) {
+      if (error) return;
+      interrupted = true;
+      call->cancel();
+    });
+  }
   call->start(server, kLongestAnswerS);
   context.run();
   if (interrupted) return PostResult{.status = 200};

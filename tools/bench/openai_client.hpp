@@ -40,8 +40,8 @@ struct PostResult {
   std::string error_body;  ///< of a status other than 200
 };
 /// A POST of JSON. `on_bytes` gets the body of a 200 as it arrives. Closes the connection early
-/// when `interrupt_descriptor` becomes readable: the result is what was received, with status 200.
-/// Errors: kUnavailable if there is no response, or the connection breaks.
+/// when `interrupt_descriptor` (-1: none) becomes readable: the result is what was received, with
+/// status 200. Errors: kUnavailable if there is no response, or the connection breaks.
 [[nodiscard]] Result<PostResult> http_post(const ServerAddress& server, const std::string& path,
                                            const ClientHeaders& headers, std::string body,
                                            const std::function<void(std::string_view)>& on_bytes,

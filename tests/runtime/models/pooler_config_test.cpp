@@ -30,8 +30,9 @@ class PoolingFolder {
   void write_modules(std::initializer_list<std::string> types, const std::string& pooling) const {
     std::string modules;
     for (const std::string& type : types)
-      modules += (modules.empty() ? "" : ",") + std::string("{\"type\":\"sentence_transformers.models.") +
-                 type + "\",\"path\":\"" + (type == "Pooling" ? "1_Pooling" : "") + "\"}";
+      modules += (modules.empty() ? "" : ",") +
+                 std::string("{\"type\":\"sentence_transformers.models.") + type +
+                 "\",\"path\":\"" + (type == "Pooling" ? "1_Pooling" : "") + "\"}";
     write("modules.json", "[" + modules + "]");
     write("1_Pooling/config.json", pooling);
   }
@@ -54,7 +55,8 @@ class PoolingFolder {
 
 BOOST_AUTO_TEST_CASE(the_files_of_sentence_transformers_say_how_texts_are_pooled) {
   const PoolingFolder folder;
-  folder.write_modules({"Transformer", "Pooling", "Normalize"}, R"({"pooling_mode_lasttoken":true})");
+  folder.write_modules({"Transformer", "Pooling", "Normalize"},
+                       R"({"pooling_mode_lasttoken":true})");
   BOOST_TEST((folder.load().value() == PoolerConfig{PoolingType::kLast, true, false}));
   folder.write_modules({"Transformer", "Pooling"},
                        R"({"pooling_mode_mean_tokens":true,"pooling_mode_cls_token":false})");
@@ -73,7 +75,8 @@ BOOST_AUTO_TEST_CASE(without_these_files_the_runner_decides) {
   const PoolingFolder folder;
   BOOST_TEST((folder.load().value() == PoolerConfig()));
   BOOST_TEST((folder.load("pooling").value() == PoolerConfig{PoolingType::kLast, true, false}));
-  BOOST_TEST((folder.load("auto", "", true).value() == PoolerConfig{PoolingType::kCls, true, true}));
+  BOOST_TEST(
+      (folder.load("auto", "", true).value() == PoolerConfig{PoolingType::kCls, true, true}));
   BOOST_TEST(folder.error("generate", "", true) ==
              "runner generate: the model is an encoder, it generates no text");
   BOOST_TEST(folder.error("auto", "{}") == "pooler-config needs a pooling model: see runner");

@@ -259,12 +259,18 @@ BOOST_AUTO_TEST_CASE(schemas_are_combined) {
 }
 
 BOOST_AUTO_TEST_CASE(what_a_grammar_cannot_hold_is_refused_by_its_name) {
-  for (const std::string keyword : {"not", "if", "dependentRequired", "dependentSchemas",
-                                    "contains", "unevaluatedItems", "$dynamicRef"})
+  for (const std::string keyword : {"contains", "unevaluatedItems", "$dynamicRef"})
     BOOST_TEST(refusal("{\"" + keyword + "\": {\"type\": \"null\"}}") ==
                "json_schema: the keyword '" + keyword + "' is not supported");
-  BOOST_TEST(refusal(R"({"type": "object", "properties": {"a": {"not": {}}}})") ==
-             "json_schema: the keyword 'not' is not supported");
+  BOOST_TEST(refusal(R"({"not": {"multipleOf": 2}})") ==
+             "json_schema: 'not' is supported for types, constants, texts, bounds, 'required' and "
+             "'properties'");
+  BOOST_TEST(refusal(R"({"if": {"items": {"type": "null"}}, "then": false})").find("'if' is") !=
+             std::string::npos);
+  BOOST_TEST(refusal(R"({"dependentRequired": {"a": {}}})") ==
+             "json_schema: 'dependentRequired' of 'a' must be a list of names");
+  BOOST_TEST(refusal(R"({"dependentSchemas": {"a": ["b"]}})") ==
+             "json_schema: 'dependentSchemas' of 'a' must be a schema");
   BOOST_TEST(refusal(R"({"type": "string", "format": "iri"})") ==
              "json_schema: the format 'iri' is not supported");
   BOOST_TEST(refusal(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})").find("'oneOf'") !=
@@ -284,6 +290,69 @@ BOOST_AUTO_TEST_CASE(what_a_grammar_cannot_hold_is_refused_by_its_name) {
              "no text fits the grammar");
   BOOST_TEST(refusal(R"({"type": "string", "minLength": -1})").find("'minLength'") !=
              std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(not_if_and_dependencies_are_what_is_left_of_the_others) {
+  check({
+      {R"({"not": {"type": ["string", "null"]}})", {"1", "[]", "true"}, {R"("a")", "null"}},
+      {R"({"type": "string", "not": {"enum": ["a", "b\"", "é"]}})",
+       {R"("c")", R"("")", R"("aa")"},
+       {R"("a")", R"("b\"")", R"("é")", "1"}},
+      {R"({"type": ["string", "boolean"], "not": {"const": true}})",
+       {"false", R"("true")"},
+       {"true"}},
+      {R"({"type": "string", "not": {"pattern": "^x|y$"}})",
+       {R"("ax")", R"("")"},
+       {R"("xa")", R"("ay")"}},
+      {R"({"type": "string", "not": {"not": {"minLength": 2, "pattern": "a"}}})",
+       {R"("ab")"},
+       {R"("a")", R"("bb")"}},
+      {R"({"type": "integer", "not": {"minimum": 3, "maximum": 5}})", {"2", "6"}, {"3", "5"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}}, "additionalProperties": false,
+           "not": {"required": ["a", "b"]}})",
+       {"{}", R"({"a": 1})", R"({"b": 1})"},
+       {R"({"a": 1, "b": 1})"}},
+      {R"({"type": "object", "properties": {"k": {"enum": ["x", "y"]}, "v": {}},
+           "additionalProperties": false, "if": {"properties": {"k": {"const": "x"}}, "required": ["k"]},
+           "then": {"required": ["v"]}, "else": {"properties": {"v": false}}})",
+       {R"({"k": "x", "v": 1})", R"({"k": "y"})", "{}"},
+       {R"({"k": "x"})", R"({"k": "y", "v": 1})", R"({"v": 1})"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": false,
+           "dependentRequired": {"a": ["c"]}, "dependentSchemas": {"b": {"minProperties": 2}}})",
+       {"{}", R"({"a": 1, "c": 1})", R"({"b": 1, "c": 1})"},
+       {R"({"a": 1})", R"({"b": 1})"}},
+      {R"({"type": "object", "properties": {"a": {}, "b": {}, "c": {}}, "additionalProperties": false,
+           "dependencies": {"a": ["b"], "b": "c", "c": {"properties": {"c": {"type": "null"}}}}})",
+       {R"({"a": 1, "b": 1, "c": null})", R"({"b": 1, "c": null})"},
+       {R"({"a": 1})", R"({"b": 1})", R"({"c": 1})"}},
+      // One of them, and not both.
+      {R"({"type": "object", "properties": {"a": {}, "b": {}}, "additionalProperties": false,
+           "oneOf": [{"required": ["a"]}, {"required": ["b"]}]})",
+       {R"({"a": 1})", R"({"b": 1})"},
+       {"{}", R"({"a": 1, "b": 1})"}},
+      {R"({"oneOf": [{"type": "object", "properties": {"a": {}}, "additionalProperties": false},
+                     {"type": "object", "properties": {"b": {}}, "required": ["b"]}]})",
+       {"{}", R"({"a": 1})", R"({"b": 1})", R"({"b": 1, "c": 1})"},
+       {R"({"c": 1})"}},
+      {R"({"oneOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 5}]})",
+       {"2", "6"},
+       {"3", "4", "5"}},
+      // A format that the specification does not know says nothing.
+      {R"({"type": "string", "format": "topic"})", {R"("a")"}, {"1"}},
+  });
+}
+
+BOOST_AUTO_TEST_CASE(keywords_that_lead_back_to_themselves_are_refused) {
+  for (
+      const char* schema :
+      {R"({"oneOf": [{"$ref": "#"}, {"type": "string"}]})", R"({"not": {"$ref": "#"}})",
+       R"({"if": {"$ref": "#"}, "then": {"type": "null"}})",
+       R"({"not": {"properties": {"a": {"$ref": "#"}}}})",
+       R"({"anyOf": [{"not": {"required": ["a"]}}, {"allOf": [{"$ref": "#"}, {"minProperties": 1}]}]})"})
+    BOOST_TEST(refusal(schema) != "", schema);
+  BOOST_TEST(refusal(R"({"$ref": "#/$defs/q", "$defs": {"q": {"type": "object", "properties":
+                         {"a": {"const": 108}}, "patternProperties": {"^a": {"$ref": "#/$defs/q"}}}}})") !=
+             "");
 }
 
 BOOST_AUTO_TEST_CASE(a_hostile_schema_is_refused_by_a_limit) {

@@ -220,7 +220,19 @@ BOOST_AUTO_TEST_CASE(what_a_model_has_not_is_refused_by_name) {
   BOOST_TEST(loaded.model->encode(std::span(&picture, 1), nullptr, {}).error().message ==
              "the model has no encoder, it cannot take image inputs");
   BOOST_TEST(loaded.model->encode({}, nullptr, {}).ok());
-  BOOST_TEST((loaded.model->pool({}, {}, {}).error().code == ErrorCode::kUnsupported));
+}
+
+BOOST_AUTO_TEST_CASE(a_text_is_pooled_by_its_last_or_first_token_or_the_mean_of_all) {
+  const auto device = Device::create({.name = "cpu", .num_threads = 1}).value();
+  const LoadedModel loaded =
+      load_model(TROUPE_GOLDEN_DIR "/models/models/llama", *device, {.dtype = "float32"}, {})
+          .value();
+  const std::vector<float> states = {1, 2, 3, 4, 5, 9};
+  const ConstMatrix hidden(states.data(), 3, 2);
+  const Model& model = *loaded.model;
+  BOOST_TEST((model.pool(PoolingType::kLast, hidden) == std::vector<float>{5, 9}));
+  BOOST_TEST((model.pool(PoolingType::kCls, hidden) == std::vector<float>{1, 2}));
+  BOOST_TEST((model.pool(PoolingType::kMean, hidden) == std::vector<float>{3, 5}));
 }
 
 }  // namespace

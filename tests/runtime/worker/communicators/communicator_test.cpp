@@ -292,9 +292,10 @@ void wait_for_listener(const std::string& rendezvous) {
   for (bool listens = false; !listens;) {
     const FileDescriptor visitor(is_tcp ? ::socket(AF_INET, SOCK_STREAM, 0)
                                         : ::socket(AF_UNIX, SOCK_SEQPACKET, 0));
-    listens = connect(visitor.get(),
-                      is_tcp ? reinterpret_cast<sockaddr*>(&port) : reinterpret_cast<sockaddr*>(&name),
-                      is_tcp ? sizeof port : name_size) == 0;
+    listens =
+        connect(visitor.get(),
+                is_tcp ? reinterpret_cast<sockaddr*>(&port) : reinterpret_cast<sockaddr*>(&name),
+                is_tcp ? sizeof port : name_size) == 0;
   }
 }
 
