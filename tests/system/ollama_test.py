@@ -72,7 +72,7 @@ class Ollama(unittest.TestCase):
     def test_what_is_refused_is_named(self):
         for arguments, word in (({"model": "other"}, "other"), ({"messages": []}, "messages"),
                                 ({"options": {"mirostat": 2}}, "options.mirostat"), ({"options": {"nonsense": 1}}, "nonsense"),
-                                ({"options": {"temperature": -1}}, "temperature"), ({"format": {"not": {}}}, "not"),
+                                ({"options": {"temperature": -1}}, "temperature"), ({"format": {"contains": {}}}, "contains"),
                                 ({"messages": [{"role": "user", "content": "x", "images": [b"abc"]}]}, "images")):
             with self.assertRaises(ollama.ResponseError, msg=arguments) as refused:
                 self.client.chat(**{"model": "demo", "messages": HELLO, **arguments})

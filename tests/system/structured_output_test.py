@@ -177,7 +177,7 @@ class StructuredOutput(unittest.TestCase):
         for _ in range(70):
             deep = {"items": deep}
         cases = [
-            ({"response_format": schema_format({"not": {"type": "string"}})}, "response_format", "'not'"),
+            ({"response_format": schema_format({"not": {"multipleOf": 2}})}, "response_format", "'not'"),
             ({"response_format": schema_format({"type": "object", "contains": {}})}, "response_format", "'contains'"),
             ({"response_format": schema_format({"type": "strin"})}, "response_format", "strin"),
             ({"response_format": schema_format({"$ref": "#/nowhere"})}, "response_format", "#/nowhere"),

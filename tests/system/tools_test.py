@@ -151,7 +151,7 @@ class Tools(unittest.TestCase):
                 ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
                 ({"tool_choice": "required", "tools": openai.NOT_GIVEN}, "tool_choice"),
                 ({"tool_choice": "required", "tools": [{"type": "function", "function": {
-                    "name": "f", "parameters": {"type": "object", "not": {"required": ["a"]}}}}]}, "tools"),
+                    "name": "f", "parameters": {"type": "object", "not": {"multipleOf": 2}}}}]}, "tools"),
                 ({"tools": []}, "tools")]:
             with self.subTest(arguments=str(arguments)):
                 with self.assertRaises(openai.BadRequestError) as refused:

@@ -334,8 +334,8 @@ BOOST_AUTO_TEST_CASE(not_if_and_dependencies_are_what_is_left_of_the_others) {
                      {"type": "object", "properties": {"b": {}}, "required": ["b"]}]})",
        {"{}", R"({"a": 1})", R"({"b": 1})", R"({"b": 1, "c": 1})"},
        {R"({"c": 1})"}},
-      {R"({"oneOf": [{"type": "integer", "minimum": 3}, {"type": "integer", "maximum": 5}]})",
-       {"2", "6"},
+      {R"({"oneOf": [{"type": "number", "minimum": 3}, {"type": "number", "maximum": 5}]})",
+       {"2", "6.5"},
        {"3", "4", "5"}},
       // A format that the specification does not know says nothing.
       {R"({"type": "string", "format": "topic"})", {R"("a")"}, {"1"}},
@@ -347,8 +347,7 @@ BOOST_AUTO_TEST_CASE(keywords_that_lead_back_to_themselves_are_refused) {
       const char* schema :
       {R"({"oneOf": [{"$ref": "#"}, {"type": "string"}]})", R"({"not": {"$ref": "#"}})",
        R"({"if": {"$ref": "#"}, "then": {"type": "null"}})",
-       R"({"not": {"properties": {"a": {"$ref": "#"}}}})",
-       R"({"anyOf": [{"not": {"required": ["a"]}}, {"allOf": [{"$ref": "#"}, {"minProperties": 1}]}]})"})
+       R"({"not": {"properties": {"a": {"$ref": "#"}}}})"})
     BOOST_TEST(refusal(schema) != "", schema);
   BOOST_TEST(refusal(R"({"$ref": "#/$defs/q", "$defs": {"q": {"type": "object", "properties":
                          {"a": {"const": 108}}, "patternProperties": {"^a": {"$ref": "#/$defs/q"}}}}})") !=
