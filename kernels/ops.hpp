@@ -64,6 +64,8 @@ struct WeightSpec {
   /// Losslessly compressed: the result of OpTable::compact for a packed matrix.
   bool is_compact = false;
 
+  bool operator==(const WeightSpec&) const = default;
+
   /// Number of groups in one of the k_shards parts.
   [[nodiscard]] TROUPE_INLINE std::int64_t groups_per_shard() const noexcept {
     return (num_cols / k_shards + group_size - 1) / group_size;
@@ -116,6 +118,46 @@ struct GatedMlpArgs {
   PackedWeight down;                 ///< [N, I]
   const float* down_bias = nullptr;  ///< [N], or none
   Matrix out;                        ///< [M, N]
+};
+
+/// Chooses for each token the num_chosen experts with the largest logits, of equal ones the first,
+/// and their weights: the softmax of the token's logits at these, over all experts or, with
+/// normalises_weights, over the chosen ones. A pair is a token and one of its experts; pairs are
+/// sorted by expert, then by token. Pre: num_chosen <= kMaxChosenExperts, and <= num_experts.
+struct RouteExpertsArgs {
+  ConstMatrix logits;  ///< [num_tokens, num_experts]
+  std::int64_t num_chosen = 0;
+  bool normalises_weights = false;
+  std::int32_t* experts = nullptr;     ///< [num_tokens, num_chosen], ascending
+  float* weights = nullptr;            ///< [num_tokens, num_chosen], in that order
+  std::int32_t* pairs = nullptr;       ///< [num_tokens, num_chosen]: the numbers of these pairs
+  std::int32_t* first_pair = nullptr;  ///< [num_experts + 1]: of each expert
+  std::int32_t* tokens = nullptr;      ///< [num_tokens * num_chosen]: of each pair
+};
+inline constexpr std::int64_t kMaxChosenExperts = 32;
+
+/// out[p] = the gated MLP of pair p's expert (GatedMlpArgs, without biases) for row tokens[p] of x.
+/// The experts' weights have the same format.
+struct ExpertsMlpArgs {
+  ConstMatrix x;  ///< [num_tokens, K]
+  WeightSpec gate_up;
+  WeightSpec down;
+  const std::byte* const* gate_up_data = nullptr;  ///< [num_experts]: PackedWeight::data
+  const std::byte* const* down_data = nullptr;     ///< [num_experts]
+  std::int64_t num_experts = 0;
+  const std::int32_t* first_pair = nullptr;  ///< as in RouteExpertsArgs
+  const std::int32_t* tokens = nullptr;
+  Activation activation = Activation::kSilu;
+  Matrix out;  ///< [num_pairs, N]
+};
+
+/// out[t] = sum over the pairs p of t of weight * rows[p], in the order of the experts.
+struct AddExpertsArgs {
+  ConstMatrix rows;  ///< [num_pairs, C]
+  std::int64_t num_chosen = 0;
+  const std::int32_t* pairs = nullptr;  ///< as in RouteExpertsArgs
+  const float* weights = nullptr;
+  Matrix out;  ///< [num_tokens, C]
 };
 
 /// out[t] = table[ids[t]] * scale. ids: [num_tokens], each in [0, table.num_rows).
@@ -284,6 +326,7 @@ struct AttentionShape {
 //   combined into one matrix by packing each at its offset; disjoint rows may be packed at the
 //   same time.
 //   Pre: part.num_cols == spec.num_cols; `packed` was zero-filled.
+// pack_quantized_rows: pack_rows for a quantised matrix.
 // matmul_workspace_bytes, gated_mlp_workspace_bytes: workspace for at most max_rows rows of x.
 // attention_workspace_bytes: workspace for distributing long sequences over num_threads threads.
 // All others: see the comments of their arguments.
@@ -291,6 +334,9 @@ struct AttentionShape {
   X(std::int64_t, packed_bytes, (const WeightSpec& spec))                                          \
   X(void, pack_rows,                                                                               \
     (const WeightSpec& spec, const StoredMatrix& part, std::int64_t first_row, std::byte* packed)) \
+  X(void, pack_quantized_rows,                                                                     \
+    (const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,                    \
+     std::byte* packed))                                                                           \
   X(std::int64_t, matmul_workspace_bytes, (const WeightSpec& spec, std::int64_t max_rows))         \
   X(void, matmul, (const OpContext& context, const MatmulArgs& args))                              \
   X(std::int64_t, gated_mlp_workspace_bytes,                                                       \
@@ -308,21 +354,29 @@ struct AttentionShape {
   X(std::int64_t, attention_workspace_bytes, (const AttentionShape& shape, int num_threads))       \
   X(void, attention, (const OpContext& context, const AttentionArgs& args))
 
-// Optional operations, which may be null.
+// Operations of backends that can store weights in fewer bits, else null.
 //
-// pack_quantized_rows: pack_rows for a quantised matrix.
 // compact_bytes: size of a packed matrix after lossless compression, a multiple of 64. 0: not worth
 //   compressing.
 // compact: compresses a packed matrix; the spec with is_compact is that of `out`.
 //   Pre: compact_bytes was not 0; both are aligned to 64.
-#define TROUPE_OPTIONAL_OPERATIONS(X)                                            \
-  X(void, pack_quantized_rows,                                                   \
-    (const WeightSpec& spec, const QuantizedRows& part, std::int64_t first_row,  \
-     std::byte* packed))                                                         \
+#define TROUPE_COMPACT_OPERATIONS(X)                                             \
   X(std::int64_t, compact_bytes,                                                 \
     (const OpContext& context, const WeightSpec& spec, const std::byte* packed)) \
   X(void, compact,                                                               \
     (const OpContext& context, const WeightSpec& spec, const std::byte* packed, std::byte* out))
+
+// Mixtures of experts on devices whose memory the host cannot read; null on the CPU, where the host
+// computes one expert after the other.
+//
+// experts_mlp_workspace_bytes: workspace for at most so many tokens and pairs.
+#define TROUPE_EXPERT_OPERATIONS(X)                                                \
+  X(void, route_experts, (const OpContext& context, const RouteExpertsArgs& args)) \
+  X(std::int64_t, experts_mlp_workspace_bytes,                                     \
+    (const WeightSpec& gate_up, const WeightSpec& down, std::int64_t max_tokens,   \
+     std::int64_t max_pairs))                                                      \
+  X(void, experts_mlp, (const OpContext& context, const ExpertsMlpArgs& args))     \
+  X(void, add_experts, (const OpContext& context, const AddExpertsArgs& args))
 
 #define TROUPE_OPERATION_MEMBER(result, operation, parameters) \
   result(*operation) parameters noexcept = nullptr;
@@ -334,7 +388,8 @@ struct AttentionShape {
 struct OpTable {
   const char* name = nullptr;
   TROUPE_OPERATIONS(TROUPE_OPERATION_MEMBER)
-  TROUPE_OPTIONAL_OPERATIONS(TROUPE_OPERATION_MEMBER)
+  TROUPE_COMPACT_OPERATIONS(TROUPE_OPERATION_MEMBER)
+  TROUPE_EXPERT_OPERATIONS(TROUPE_OPERATION_MEMBER)
 };
 
 }  // namespace troupe

@@ -14,7 +14,6 @@ constexpr OpTable make_table() {
   // clang-format off
   OpTable table = {.name = TROUPE_STRINGIFY(TROUPE_ISA), TROUPE_OPERATIONS(TROUPE_OPERATION_ENTRY)};
   // clang-format on
-  table.pack_quantized_rows = pack_quantized_rows;
 #if defined(TROUPE_BF16_DOT)
   table.compact_bytes = compact_bytes;
   table.compact = compact;

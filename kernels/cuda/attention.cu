@@ -55,15 +55,26 @@ template <class T>
 __device__ float score_key(const AttentionArgs& args, const Query& query, const float* q,
                            std::int64_t position) {
   const std::int64_t block_size = args.cache.block_size;
-  const T* keys =
-      key_block<T>(args.cache, query.block_table[position / block_size], query.kv_head) +
-      position % block_size;
+  T* const block =
+      key_block<T>(args.cache, query.block_table[position / block_size], query.kv_head);
+  const T* keys = block + position % block_size;
   float score = 0.0f;
   for (std::int64_t d = 0; d < args.cache.head_dim; ++d) {
     score = __fmaf_rn(q[d], to_float(keys[d * block_size]), score);
   }
+  if constexpr (kHasScale<T>) score *= token_scales(args.cache, block)[position % block_size];
   score *= args.scale;
   return args.logit_softcap > 0.0f ? args.logit_softcap * tanhf(score / args.logit_softcap) : score;
+}
+
+/// The scale of the value at a position.
+template <class T>
+__device__ float value_scale(const AttentionArgs& args, const Query& query, std::int64_t position) {
+  if constexpr (!kHasScale<T>) return 1.0f;
+  const std::int64_t block_size = args.cache.block_size;
+  T* const block =
+      value_block<T>(args.cache, query.block_table[position / block_size], query.kv_head);
+  return token_scales(args.cache, block)[position % block_size];
 }
 
 /// Online-softmax state of the positions so far: `out` is not yet divided by `sum`. All threads of
@@ -87,7 +98,7 @@ __device__ SoftmaxState attend_chunk(const AttentionArgs& args, const Query& que
   state.max = reduce_block(score, Max{});
   const float weight = visible ? expf(score - state.max) : 0.0f;
   state.sum = reduce_block(weight, Sum{});
-  weights[threadIdx.x] = weight;
+  weights[threadIdx.x] = visible ? weight * value_scale<T>(args, query, position) : 0.0f;
   __syncthreads();
   const std::int64_t block_size = args.cache.block_size;
   const std::int64_t head_dim = args.cache.head_dim;
@@ -151,8 +162,8 @@ void attention_over(const OpContext& context, const AttentionArgs& args) {
 std::int64_t attention_workspace_bytes(const AttentionShape&, int) noexcept { return 0; }
 
 void attention(const OpContext& context, const AttentionArgs& args) noexcept {
-  with_element_type(args.cache.type,
-                    [&](auto zero) { attention_over<decltype(zero)>(context, args); });
+  with_cache_type(args.cache.type,
+                  [&](auto zero) { attention_over<decltype(zero)>(context, args); });
 }
 
 }  // namespace troupe::TROUPE_DEVICE

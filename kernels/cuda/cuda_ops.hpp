@@ -5,14 +5,15 @@
 //
 // Every pointer in the arguments is device memory, including index arrays and block tables, so host
 // code cannot read them for planning. An operation is launched on OpContext::stream and returns
-// before it has run. OpContext::pool is not used, and only gated_mlp uses ::workspace.
+// before it has run. OpContext::pool is not used.
 
 #include "kernels/ops.hpp"
 
 namespace troupe::TROUPE_DEVICE {
 
-// pack_rows and the functions that return bytes run on the host and need no GPU. A weight is packed
-// in host memory and copied to the device as bytes.
+// The functions that pack and those that return bytes run on the host and need no GPU. A weight is
+// packed in host memory and copied to the device as bytes.
 TROUPE_OPERATIONS(TROUPE_OPERATION_DECLARATION)
+TROUPE_EXPERT_OPERATIONS(TROUPE_OPERATION_DECLARATION)
 
 }  // namespace troupe::TROUPE_DEVICE

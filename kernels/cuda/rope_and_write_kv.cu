@@ -38,6 +38,27 @@ __device__ void norm_and_rotate(const RopeAndWriteKvArgs& args, std::int64_t tok
   });
 }
 
+/// Calls put(d, number) for each element of a head's row, on all threads of a block. Returns the
+/// scale: scale * number approximates row[d]; NaN if any is not finite.
+template <class T, class Put>
+__device__ float quantize_row(const float* row, std::int64_t head_dim, const Put& put) {
+  // As an integer, the size of a number that is not finite is the largest.
+  constexpr unsigned kInfinityBits = 0x7f800000u;
+  constexpr unsigned kNanBits = 0x7fc00000u;
+  constexpr float kSmallest = 1e-30f;  // smaller ones count as zero: the inverse could overflow
+  unsigned bits = 0;
+  for_each_of_block(
+      head_dim, [&](std::int64_t d) { bits = max(bits, __float_as_uint(row[d]) & 0x7fffffffu); });
+  bits = reduce_block(bits, [](unsigned a, unsigned b) { return max(a, b); });
+  const bool is_finite = bits < kInfinityBits;
+  const float size = __uint_as_float(is_finite ? bits : kNanBits);
+  const float inverse = size > kSmallest ? __fdiv_rn(kLargestNumber<T>, size) : 0.0f;
+  for_each_of_block(head_dim, [&](std::int64_t d) {
+    put(d, from_scaled<T>(is_finite ? __fmul_rn(row[d], inverse) : 0.0f));
+  });
+  return __fdiv_rn(size, kLargestNumber<T>);
+}
+
 template <class T>
 void rope_and_write_kv_as(const OpContext& context, const RopeAndWriteKvArgs& args) {
   // A row is a head of q, k or v of a token.
@@ -59,16 +80,36 @@ void rope_and_write_kv_as(const OpContext& context, const RopeAndWriteKvArgs& ar
     const std::int64_t block = slot / args.cache.block_size;
     const std::int64_t offset = slot % args.cache.block_size;
     if (row_of_token < num_heads + num_kv_heads) {
-      T* keys = key_block<T>(args.cache, block, head) + offset;
-      norm_and_rotate(args, token, args.k.row(token, head), args.k_norm_weight,
-                      [&](std::int64_t d, float value) {
-                        keys[d * args.cache.block_size] = from_float<T>(value);
-                      });
+      T* const key_page = key_block<T>(args.cache, block, head);
+      T* const keys = key_page + offset;
+      const std::int64_t block_size = args.cache.block_size;
+      const float* k = args.k.row(token, head);
+      if constexpr (kHasScale<T>) {
+        TROUPE_SHARED(rotated, float[kMaxHeadDim]);
+        norm_and_rotate(args, token, k, args.k_norm_weight,
+                        [&](std::int64_t d, float value) { rotated[d] = value; });
+        __syncthreads();
+        const float scale =
+            quantize_row<T>(rotated, args.cache.head_dim,
+                            [&](std::int64_t d, T number) { keys[d * block_size] = number; });
+        if (threadIdx.x == 0) token_scales(args.cache, key_page)[offset] = scale;
+      } else {
+        norm_and_rotate(args, token, k, args.k_norm_weight, [&](std::int64_t d, float value) {
+          keys[d * block_size] = from_float<T>(value);
+        });
+      }
     } else {
       const float* v = args.v.row(token, head);
-      T* values = value_block<T>(args.cache, block, head) + offset * args.cache.head_dim;
-      for_each_of_block(args.cache.head_dim,
-                        [&](std::int64_t d) { values[d] = from_float<T>(v[d]); });
+      T* const value_page = value_block<T>(args.cache, block, head);
+      T* const values = value_page + offset * args.cache.head_dim;
+      if constexpr (kHasScale<T>) {
+        const float scale = quantize_row<T>(v, args.cache.head_dim,
+                                            [&](std::int64_t d, T number) { values[d] = number; });
+        if (threadIdx.x == 0) token_scales(args.cache, value_page)[offset] = scale;
+      } else {
+        for_each_of_block(args.cache.head_dim,
+                          [&](std::int64_t d) { values[d] = from_float<T>(v[d]); });
+      }
     }
   });
 }
@@ -76,8 +117,8 @@ void rope_and_write_kv_as(const OpContext& context, const RopeAndWriteKvArgs& ar
 }  // namespace
 
 void rope_and_write_kv(const OpContext& context, const RopeAndWriteKvArgs& args) noexcept {
-  with_element_type(args.cache.type,
-                    [&](auto zero) { rope_and_write_kv_as<decltype(zero)>(context, args); });
+  with_cache_type(args.cache.type,
+                  [&](auto zero) { rope_and_write_kv_as<decltype(zero)>(context, args); });
 }
 
 }  // namespace troupe::TROUPE_DEVICE

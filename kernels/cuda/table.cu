@@ -22,7 +22,8 @@ std::string why_unavailable() {
 
 // clang-format off
 constexpr OpTable kOpTable = {.name = TROUPE_STRINGIFY(TROUPE_DEVICE),
-                              TROUPE_OPERATIONS(TROUPE_OPERATION_ENTRY)};
+                              TROUPE_OPERATIONS(TROUPE_OPERATION_ENTRY)
+                              TROUPE_EXPERT_OPERATIONS(TROUPE_OPERATION_ENTRY)};
 // clang-format on
 
 constexpr DeviceTable kDeviceTable = {

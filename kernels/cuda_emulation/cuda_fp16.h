@@ -10,6 +10,9 @@ struct __half {
   std::uint16_t bits;
 };
 
+inline std::uint16_t __half_as_ushort(__half value) noexcept { return value.bits; }
+inline __half __ushort_as_half(std::uint16_t bits) noexcept { return {bits}; }
+
 inline float __half2float(__half value) noexcept {
   const std::uint32_t sign = (value.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = (value.bits & 0x7fffu) << 13;

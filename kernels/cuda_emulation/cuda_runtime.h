@@ -112,6 +112,19 @@ inline float __fmaf_rn(float a, float b, float c) {
                             static_cast<double>(c));
 }
 
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
+/// sum + the inner product of four signed bytes each.
+inline int __dp4a(int a, int b, int sum) {
+  for (int shift = 0; shift < 32; shift += 8)
+    sum += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);
+  return sum;
+}
+
 template <class T>
 constexpr T min(T a, T b) {
   return b < a ? b : a;

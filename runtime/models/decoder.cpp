@@ -165,29 +165,36 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
   return device_.reserve_workspace(workspace_bytes);
 }
 
-void DecoderModel::embed(const ForwardBatch& batch, Matrix out) {
-  embed_tokens(batch.token_ids.data(), out);
-  const ForwardBatch::InputEmbeddings& given = batch.input_embeddings;
+void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_batch, Matrix out) {
+  const TensorView& stored = *embedding_.stored;
+  if (is_block_type(stored.type))
+    embed_blocks(batch.token_ids, out);
+  else
+    device_.ops().embedding(device_.context(), {.table = {embedding_.data(), embedding_.type(),
+                                                          config_.vocab_size, config_.hidden_size},
+                                                .ids = device_batch.token_ids.data(),
+                                                .scale = options_.embedding_scale,
+                                                .out = out});
+  const ForwardBatch::InputEmbeddings& given = device_batch.input_embeddings;
   if (given.tokens.empty()) return;
   device_.ops().scatter_rows(device_.context(),
                              {.x = given.rows, .rows = given.tokens.data(), .out = out});
 }
 
-void DecoderModel::embed_tokens(const TokenId* ids, Matrix out) {
-  const TensorView& stored = *embedding_.stored;
-  if (!is_block_type(stored.type)) {
-    device_.ops().embedding(device_.context(), {.table = {embedding_.data(), embedding_.type(),
-                                                          config_.vocab_size, config_.hidden_size},
-                                                .ids = ids,
-                                                .scale = options_.embedding_scale,
-                                                .out = out});
-    return;
+void DecoderModel::embed_blocks(std::span<const TokenId> ids, Matrix out) {
+  Matrix rows = out;
+  if (!device_.is_host()) {
+    embedded_.resize(static_cast<std::size_t>(out.num_rows * out.num_cols));
+    rows = {embedded_.data(), out.num_rows, out.num_cols};
   }
-  device_.pool().parallel_for(out.num_rows, [&](std::int64_t token) {
-    float* row = out.row(token);
-    widen_row(stored, ids[token], 0, config_.hidden_size, row);
+  device_.pool().parallel_for(rows.num_rows, [&](std::int64_t token) {
+    float* row = rows.row(token);
+    widen_row(*embedding_.stored, ids[static_cast<std::size_t>(token)], 0, config_.hidden_size,
+              row);
     for (std::int64_t i = 0; i < config_.hidden_size; ++i) row[i] *= options_.embedding_scale;
   });
+  if (!device_.is_host())
+    device_.copy_to_device(out.data, rows.data, writable_bytes_of(rows).size());
 }
 
 void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
@@ -212,7 +219,7 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
     device_.fill_zero(residual.data, writable_bytes_of(residual).size());
-    embed(*device_batch, x);
+    embed(batch, *device_batch, x);
   } else {
     const std::int32_t previous = parallel_.rank - parallel_.tensor_parallel_size;
     peers->recv(writable_bytes_of(residual), previous);

@@ -91,16 +91,18 @@ class DecoderModel final : public Model {
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
-  /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; `batch` with
-  /// addresses that kernels read.
-  void embed(const ForwardBatch& batch, Matrix out);
-  void embed_tokens(const TokenId* ids, Matrix out);
+  /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; device_batch
+  /// is `batch` with addresses that kernels read.
+  void embed(const ForwardBatch& batch, const ForwardBatch& device_batch, Matrix out);
+  /// The same of a table in blocks of GGUF, which the host widens.
+  void embed_blocks(std::span<const TokenId> ids, Matrix out);
   ModelConfig config_;
   Device& device_;
   ParallelConfig parallel_;
   DecoderOptions options_;
   std::vector<DecoderLayer> layers_;
   EmbeddingTable embedding_;
+  std::vector<float> embedded_;  ///< rows on their way to the device
   RmsNorm final_norm_;
   Linear head_;  ///< rows of this rank
   std::int64_t weight_bytes_ = 0;

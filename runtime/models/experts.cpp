@@ -8,6 +8,8 @@
 namespace troupe {
 namespace {
 
+constexpr std::int64_t kDeviceTokensAtOnce = 1024;
+
 /// out[tokens[i]] += weights[i] * rows[i], in this order for each element.
 void add_weighted(ThreadPool& pool, ConstMatrix rows, std::span<const std::int32_t> tokens,
                   std::span<const float> weights, Matrix out) {
@@ -36,11 +38,35 @@ Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOpt
     : options_(options),
       router_(loader, {{name + ".gate", options.num_experts, {0, options.num_experts}}},
               options.hidden_size, false, MatrixRole::kRouter) {
-  loader.require_cpu("mixtures of experts");
   for (std::int64_t expert = 0; expert < options.num_experts; ++expert)
     experts_.push_back(std::make_unique<const GatedMlp>(
         loader, name + ".experts." + std::to_string(expert), options.hidden_size,
         options.intermediate_size, options.canonical_shards, Activation::kSilu, false, names));
+  if (!loader.device().is_host()) take_addresses(loader, name);
+}
+
+void Experts::take_addresses(WeightLoader& loader, const std::string& name) {
+  if (options_.num_chosen > kMaxChosenExperts)
+    loader.fail(ErrorCode::kUnsupported,
+                name + ": each token has " + std::to_string(options_.num_chosen) +
+                    " experts; device " + std::string(loader.device().name()) +
+                    " supports at most " + std::to_string(kMaxChosenExperts));
+  std::vector<const std::byte*> gate_ups;
+  std::vector<const std::byte*> downs;
+  bool have_one_format = true;
+  for (const auto& expert : experts_) {
+    gate_ups.push_back(expert->gate_up().data);
+    downs.push_back(expert->down().data);
+    have_one_format = have_one_format &&
+                      expert->gate_up().spec == experts_.front()->gate_up().spec &&
+                      expert->down().spec == experts_.front()->down().spec;
+  }
+  if (!have_one_format)
+    loader.fail(ErrorCode::kUnsupported,
+                name + ": the experts are stored in several formats; device " +
+                    std::string(loader.device().name()) + " supports one, device cpu any");
+  gate_ups_ = loader.addresses(std::move(gate_ups));
+  downs_ = loader.addresses(std::move(downs));
 }
 
 void Experts::choose(std::span<const float> logits, std::span<std::int32_t> experts,
@@ -116,6 +142,16 @@ std::int64_t Experts::num_result_rows(std::int64_t num_tokens) const noexcept {
 }
 
 void Experts::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
+  if (step.device.is_host()) return forward_on_host(step, x, out);
+  // The results of all pairs are kept until they are added up.
+  for (std::int64_t row = 0; row < x.num_rows; row += kDeviceTokensAtOnce) {
+    const std::int64_t count = std::min(kDeviceTokensAtOnce, x.num_rows - row);
+    forward_on_device(step, {x.row(row), count, x.num_cols, x.row_stride},
+                      {out.row(row), count, out.num_cols, out.row_stride});
+  }
+}
+
+void Experts::forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) const {
   Scratch scratch = step.scratch;
   const Routes routes = route(step, x, scratch);
   const Matrix gathered = scratch.take(x.num_rows, x.num_cols);
@@ -146,8 +182,56 @@ void Experts::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
   add_results(routes.first.back());
 }
 
+void Experts::forward_on_device(const LayerStep& step, ConstMatrix x, Matrix out) const {
+  const std::int64_t num_pairs = x.num_rows * options_.num_chosen;
+  Scratch scratch = step.scratch;
+  const Matrix logits = scratch.take(x.num_rows, options_.num_experts);
+  const Matrix results = scratch.take(num_pairs, out.num_cols);
+  router_.apply(step.ops, step.context, x, logits);
+  const RouteExpertsArgs routes{.logits = logits,
+                                .num_chosen = options_.num_chosen,
+                                .normalises_weights = options_.normalises_weights,
+                                .experts = scratch.take_ints(num_pairs).data(),
+                                .weights = scratch.take_floats(num_pairs).data(),
+                                .pairs = scratch.take_ints(num_pairs).data(),
+                                .first_pair = scratch.take_ints(options_.num_experts + 1).data(),
+                                .tokens = scratch.take_ints(num_pairs).data()};
+  step.ops.route_experts(step.context, routes);
+  step.ops.experts_mlp(step.context, {.x = x,
+                                      .gate_up = experts_.front()->gate_up().spec,
+                                      .down = experts_.front()->down().spec,
+                                      .gate_up_data = gate_ups_.data(),
+                                      .down_data = downs_.data(),
+                                      .num_experts = options_.num_experts,
+                                      .first_pair = routes.first_pair,
+                                      .tokens = routes.tokens,
+                                      .activation = Activation::kSilu,
+                                      .out = results});
+  add_over_ranks(step, results);
+  step.ops.add_experts(step.context, {.rows = results,
+                                      .num_chosen = options_.num_chosen,
+                                      .pairs = routes.pairs,
+                                      .weights = routes.weights,
+                                      .out = out});
+}
+
+MixerMemory Experts::memory_on_device(const OpTable& ops,
+                                      std::int64_t max_num_tokens) const noexcept {
+  const std::int64_t num_tokens = std::min(max_num_tokens, kDeviceTokensAtOnce);
+  const std::int64_t num_pairs = num_tokens * options_.num_chosen;
+  return {.scratch_bytes = Scratch::padded_bytes(num_tokens, options_.num_experts) +
+                           Scratch::padded_bytes(num_pairs, options_.hidden_size) +
+                           4 * Scratch::padded_bytes(1, num_pairs) +
+                           Scratch::padded_bytes(1, options_.num_experts + 1),
+          .workspace_bytes = std::max(ops.matmul_workspace_bytes(router_.spec(), num_tokens),
+                                      ops.experts_mlp_workspace_bytes(
+                                          experts_.front()->gate_up().spec,
+                                          experts_.front()->down().spec, num_tokens, num_pairs))};
+}
+
 MixerMemory Experts::memory(Device& device, const MixerLimits& limits) const noexcept {
   const std::int64_t num_tokens = limits.max_num_tokens;
+  if (!device.is_host()) return memory_on_device(device.ops(), num_tokens);
   const std::int64_t num_pairs = num_tokens * options_.num_chosen;
   const std::int64_t routing =
       Scratch::padded_bytes(1, options_.num_experts + 1) + 2 * Scratch::padded_bytes(1, num_pairs);

@@ -23,7 +23,9 @@ struct ExpertsOptions {
 /// out[t] = sum over the chosen experts e of p[t, e] expert_e(x[t]), p = softmax(router(x[t])) in
 /// float32 (arXiv 1701.06538; with top-k routing as in Mixtral, arXiv 2401.04088).
 ///
-/// All rows of an expert are one product, and its weights are not read if it has none. A token's
+/// All rows of an expert are one product, and its weights are not read if it has none. On the CPU
+/// the host computes one expert after the other; on devices, where it cannot read which rows are
+/// whose, one operation computes all of them. A token's
 /// sum is over the experts in the order of their numbers, and each of its terms is the sum over all
 /// ranks first: it has the same bits in every batch and with any number of ranks.
 class Experts final : public Mixer {
@@ -43,6 +45,12 @@ class Experts final : public Mixer {
     std::span<std::int32_t> tokens;
     std::span<float> weights;
   };
+  /// Errors (recorded): what the device cannot compute.
+  void take_addresses(WeightLoader& loader, const std::string& name);
+  void forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) const;
+  void forward_on_device(const LayerStep& step, ConstMatrix x, Matrix out) const;
+  [[nodiscard]] MixerMemory memory_on_device(const OpTable& ops,
+                                             std::int64_t max_num_tokens) const noexcept;
   /// Takes what it returns from `scratch`.
   [[nodiscard]] Routes route(const LayerStep& step, ConstMatrix x, Scratch& scratch) const;
   /// The experts of one token with the largest logits, the largest first, and their weights.
@@ -54,6 +62,9 @@ class Experts final : public Mixer {
   ExpertsOptions options_;
   Linear router_;
   std::vector<std::unique_ptr<const GatedMlp>> experts_;
+  // Addresses of the experts' weights; empty on the CPU.
+  DeviceArray<const std::byte*> gate_ups_;
+  DeviceArray<const std::byte*> downs_;
 };
 
 }  // namespace troupe

@@ -265,6 +265,8 @@ class GatedMlp final : public Mixer {
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
   /// The same without the sum over ranks: `out` is this rank's part of it.
   void multiply(const LayerStep& step, ConstMatrix x, Matrix out) const;
+  [[nodiscard]] PackedWeight gate_up() const noexcept { return gate_up_proj_.weight(); }
+  [[nodiscard]] PackedWeight down() const noexcept { return down_proj_.weight(); }
   [[nodiscard]] MixerMemory memory(Device& device,
                                    const MixerLimits& limits) const noexcept override;
 

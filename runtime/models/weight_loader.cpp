@@ -224,10 +224,6 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
 
   matrix.spec = matrix_spec(weights, num_rows, num_cols, cols, k_shards, role);
   const bool packs_groups = matrix.spec.quantized != QuantizedType::kNone;
-  if (packs_groups && device_.ops().pack_quantized_rows == nullptr) {
-    require_cpu("quantised weights (" + parts.front().name + ")");
-    return matrix;
-  }
   const auto num_bytes = static_cast<std::size_t>(device_.ops().packed_bytes(matrix.spec));
   const bool is_packed = take_from_file(matrix, parts.front().name, num_bytes);
   Memory packed;
@@ -273,12 +269,6 @@ T WeightLoader::value_or_fail(Result<T> result) {
   return {};
 }
 
-void WeightLoader::require_cpu(std::string_view what) {
-  if (device_.is_host()) return;
-  fail(ErrorCode::kUnsupported, "device " + std::string(device_.name()) + " does not support " +
-                                    std::string(what) + "; device cpu does");
-}
-
 void WeightLoader::make_compact(WeightSpec& spec, Memory& packed) {
   const OpTable& ops = device_.ops();
   if (ops.compact == nullptr) return;
@@ -288,6 +278,10 @@ void WeightLoader::make_compact(WeightSpec& spec, Memory& packed) {
   ops.compact(device_.context(), spec, packed.data(), compact.data());
   packed = std::move(compact);
   spec.is_compact = true;
+}
+
+DeviceArray<const std::byte*> WeightLoader::addresses(std::vector<const std::byte*> weights) {
+  return value_or_fail(device_.upload(std::move(weights), kWeights));
 }
 
 DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
@@ -319,10 +313,8 @@ EmbeddingTable WeightLoader::table(const std::string& name, std::int64_t num_row
   EmbeddingTable table;
   if (tensor == nullptr) return table;
   table.stored = &tensor->view;
-  if (device_.is_host() || !parallel_.is_first_stage()) return table;
-  if (is_block_type(tensor->view.type))
-    require_cpu("quantised embeddings (" + name + ")");
-  else
+  const bool is_read_by_host = device_.is_host() || is_block_type(tensor->view.type);
+  if (parallel_.is_first_stage() && !is_read_by_host)
     table.copy = value_or_fail(device_.upload_copy(tensor->view.bytes, kWeights));
   return table;
 }

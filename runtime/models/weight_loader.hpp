@@ -34,8 +34,8 @@ struct PackedMatrix {
   [[nodiscard]] PackedWeight view() const noexcept { return {spec, bytes().data()}; }
 };
 
-/// A table of rows as the checkpoint has it: in the mapped file or, unless the device is the CPU,
-/// copied to it.
+/// A table of rows as the checkpoint has it: in the mapped file or, if kernels of a device read it,
+/// copied to that. The host reads blocks of GGUF.
 struct EmbeddingTable {
   const TensorView* stored = nullptr;
   DeviceMemory copy;
@@ -117,10 +117,11 @@ class WeightLoader {
   std::shared_ptr<const RopeTables> rope_tables(const RopeConfig& config, std::int64_t head_dim,
                                                 std::int64_t num_positions);
 
+  /// Addresses of matrices, where kernels read them.
+  DeviceArray<const std::byte*> addresses(std::vector<const std::byte*> weights);
   /// Records an error, which finish() returns.
   void fail(ErrorCode code, std::string message);
-  /// An error unless the device is the CPU: others do not compute `what` yet.
-  void require_cpu(std::string_view what);
+  [[nodiscard]] const Device& device() const noexcept { return device_; }
 
   [[nodiscard]] bool has(const std::string& tensor) const {
     return checkpoint_.find(tensor) != nullptr;

@@ -35,14 +35,6 @@ std::vector<LayerCacheSpec> cache_specs(const Model& model, DType model_dtype,
   return specs;
 }
 
-/// Caches of 8 bits are the CPU's.
-Result<void> check_kv_cache_dtype(const Device& device, const std::string& name, DType dtype) {
-  if (device.is_host() || scale_bytes(cache_element_type(dtype)) == 0) return {};
-  return Error{ErrorCode::kUnsupported,
-               "kv_cache_dtype is " + name + ", but device " + std::string(device.name()) +
-                   " supports float32, bfloat16 and float16; device cpu has those of 8 bits"};
-}
-
 /// No request of the Scheduler has this id.
 constexpr RequestId kWarmUpRequest{std::numeric_limits<std::uint64_t>::max()};
 /// A tile of the matrix units.
@@ -119,9 +111,9 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
   std::unique_ptr<ModelRunner> runner(
       new ModelRunner(options, std::move(device), std::move(loaded)));
   runner->pooler_ = pooler;
-  const std::string& cache_dtype = runner->options_.kv_cache_dtype;
-  ASSIGN_OR_RETURN(const DType dtype, parse_kv_cache_dtype(cache_dtype, runner->loaded_.dtype));
-  RETURN_IF_ERROR(check_kv_cache_dtype(*runner->device_, cache_dtype, dtype));
+  const auto cache_dtype =
+      parse_kv_cache_dtype(runner->options_.kv_cache_dtype, runner->loaded_.dtype);
+  if (!cache_dtype.ok()) return cache_dtype.error();
   if (!options.speculative.draft_model.empty()) {
     CHECK(options.parallel.pipeline_parallel_size == 1, options.parallel.pipeline_parallel_size);
     const Model& model = *runner->loaded_.model;

@@ -1,4 +1,4 @@
-#include "tests/kernels/wide_tables.hpp"
+#include "tests/kernels/backend_tables.hpp"
 
 namespace troupe {
 namespace {
@@ -39,7 +39,7 @@ Floats product(const OpTable& ops, const PackedWeight& weight, const Floats& x, 
 }
 
 BOOST_AUTO_TEST_CASE(products_equal_double_precision_for_every_set_type_mode_and_odd_size) {
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const ElementType type : kAllTypes) {
       for (const ComputeMode mode : {ComputeMode::kF32, ComputeMode::kBF16}) {
         for (const std::int64_t m : {1, 2, 3, 5, 7, 16, 17, 33}) {
@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(long_sums_stay_accurate) {
   constexpr std::int64_t kDepth = 8192;
   const StoredWeights stored(ElementType::kBF16, 20, kDepth, 1);
   const Floats x = random_floats(2 * kDepth, 2);
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     const WeightSpec spec{20, kDepth, ElementType::kBF16, ComputeMode::kF32, 1};
     const PackedStore packed(*ops, spec, stored.view());
     const double error = worst_error(product(*ops, packed.weight(), x, 2),
@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(shards_are_reduced_alone_and_added_as_a_tree) {
   constexpr std::int64_t kOutputs = 70;
   constexpr std::int64_t kDepth = 4 * 35;
   constexpr std::int64_t kRows = 3;
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const ElementType type : kAllTypes) {
       for (const ComputeMode mode : {ComputeMode::kF32, ComputeMode::kBF16}) {
         const StoredWeights stored(type, kOutputs, kDepth, 6);
@@ -147,7 +147,7 @@ BOOST_AUTO_TEST_CASE(shards_are_reduced_alone_and_added_as_a_tree) {
 BOOST_AUTO_TEST_CASE(a_worker_with_its_part_of_the_columns_computes_its_subtree) {
   constexpr std::int64_t kOutputs = 40;
   constexpr std::int64_t kDepth = 128;
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     const StoredWeights stored(ElementType::kF32, kOutputs, kDepth, 8);
     const Floats x = random_floats(kDepth, 9);
     const WeightSpec spec{kOutputs, kDepth, ElementType::kBF16, ComputeMode::kBF16, 4};
@@ -174,7 +174,7 @@ BOOST_AUTO_TEST_CASE(a_worker_with_its_part_of_the_columns_computes_its_subtree)
 }
 
 BOOST_AUTO_TEST_CASE(parts_packed_one_below_the_other_are_one_matrix) {
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     const StoredWeights q(ElementType::kBF16, 50, 24, 10);
     const StoredWeights k(ElementType::kF32, 17, 24, 11);
     const WeightSpec spec{67, 24, ElementType::kF32, ComputeMode::kF32, 1};
@@ -193,7 +193,7 @@ BOOST_AUTO_TEST_CASE(a_row_of_nan_or_infinity_leaves_the_others_alone) {
   constexpr std::int64_t kRows = 7;
   constexpr std::int64_t kDepth = 67;
   constexpr std::int64_t kOutputs = 70;
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const ComputeMode mode : {ComputeMode::kF32, ComputeMode::kBF16}) {
       const StoredWeights stored(ElementType::kBF16, kOutputs, kDepth, 13);
       const WeightSpec spec{kOutputs, kDepth, ElementType::kBF16, mode, 1};
@@ -223,7 +223,7 @@ BOOST_AUTO_TEST_CASE(packing_to_another_type_rounds_to_nearest_even) {
                           0x1p-24f, 3 * 0x1p-25f,   65536.0f, -0x1.8p-15f};
   const Floats as_f16 = {1.0f + 0x1p-8f, 1.0f + 3 * 0x1p-8f, 1.0f,     1.0f + 0x1p-9f,
                          0x1p-24f,       0x1p-23f,           65504.0f, -0x1.8p-15f};
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const ElementType type : {ElementType::kBF16, ElementType::kF16}) {
       const auto n = static_cast<std::int64_t>(stored.size());
       const WeightSpec spec{n, 1, type, ComputeMode::kF32, 1};

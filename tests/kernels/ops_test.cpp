@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "tests/kernels/wide_tables.hpp"
+#include "tests/kernels/backend_tables.hpp"
 
 namespace troupe {
 namespace {
@@ -21,7 +21,7 @@ double at(const Floats& values, std::int64_t i) {
 }
 
 BOOST_AUTO_TEST_CASE(rms_norm_equals_double_precision_and_rows_are_independent) {
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const std::int64_t m : kRowCounts) {
       for (const std::int64_t n : kWidths) {
         for (const float offset : {0.0f, 1.0f}) {
@@ -121,7 +121,7 @@ BOOST_AUTO_TEST_CASE(rms_norm_in_place_inside_wider_rows_touches_nothing_else) {
   constexpr std::int64_t kRows = 3;
   constexpr std::int64_t kCols = 40;
   constexpr std::int64_t kStride = 70;
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     Floats buffer = random_floats(kRows * kStride, 3);
     const Floats before = buffer;
     const Floats weight = random_floats(kCols, 4);
@@ -142,7 +142,7 @@ BOOST_AUTO_TEST_CASE(rms_norm_in_place_inside_wider_rows_touches_nothing_else) {
 }
 
 BOOST_AUTO_TEST_CASE(add_rms_norm_is_an_addition_and_a_norm) {
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const std::int64_t n : kWidths) {
       constexpr std::int64_t kRows = 5;
       const Floats x = random_floats(kRows * n, 5);
@@ -274,7 +274,7 @@ std::vector<double> reference_queries(const RopeStep& step, std::int64_t rotary_
 
 BOOST_AUTO_TEST_CASE(queries_are_normed_and_rotated_in_both_styles_and_the_rest_is_left) {
   const RopeStep step(19, 40);
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const RopeStyle style : {RopeStyle::kNeox, RopeStyle::kInterleaved}) {
       for (const std::int64_t rotary_dim : {0, 22, 40}) {
         for (const bool has_norm : {false, true}) {
@@ -309,9 +309,8 @@ BOOST_AUTO_TEST_CASE(queries_are_normed_and_rotated_in_both_styles_and_the_rest_
 BOOST_AUTO_TEST_CASE(a_key_in_its_page_has_the_bits_of_the_same_row_as_a_query) {
   for (const std::int64_t head_dim : {40, 64}) {
     const RopeStep step(37, head_dim);
-    for (const OpTable* ops : all_wide_tables()) {
+    for (const OpTable* ops : all_backends()) {
       for (const ElementType type : kCacheTypes) {
-        if (scale_bytes(type) != 0 && !has_8_bits(*ops)) continue;
         for (const RopeStyle style : {RopeStyle::kNeox, RopeStyle::kInterleaved}) {
           for (const std::int64_t rotary_dim : {std::int64_t{0}, std::int64_t{22}, head_dim}) {
             for (const bool has_norm : {false, true}) {
@@ -342,9 +341,8 @@ BOOST_AUTO_TEST_CASE(a_key_in_its_page_has_the_bits_of_the_same_row_as_a_query) 
 BOOST_AUTO_TEST_CASE(tokens_have_the_same_queries_and_pages_alone_and_together) {
   // Enough heads and tokens for several threads.
   const RopeStep step(37, 128);
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const ElementType type : kCacheTypes) {
-      if (scale_bytes(type) != 0 && !has_8_bits(*ops)) continue;
       KvCacheView cache = step.cache_view(type);
       const auto args_for = [&](Floats& rows) {
         RopeAndWriteKvArgs args = step.args(rows);
@@ -378,9 +376,8 @@ BOOST_AUTO_TEST_CASE(tokens_have_the_same_queries_and_pages_alone_and_together) 
 
 BOOST_AUTO_TEST_CASE(a_negative_slot_leaves_the_cache_alone_and_its_query_is_ready) {
   RopeStep step(20, 64);
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const ElementType type : kCacheTypes) {
-      if (scale_bytes(type) != 0 && !has_8_bits(*ops)) continue;
       const KvCacheView cache = step.cache_view(type);
       const auto run = [&](Floats& rows, const std::vector<std::int64_t>& slots) {
         RopeAndWriteKvArgs args = step.args(rows);
@@ -413,7 +410,7 @@ BOOST_AUTO_TEST_CASE(a_negative_slot_leaves_the_cache_alone_and_its_query_is_rea
 }
 
 BOOST_AUTO_TEST_CASE(embeddings_are_scaled_rows_of_the_table) {
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16}) {
       constexpr std::int64_t kDim = 37;
       const StoredWeights table(type, 11, kDim, 16);
@@ -435,7 +432,7 @@ BOOST_AUTO_TEST_CASE(a_bias_is_added_to_each_row_and_to_nothing_beside_it) {
   constexpr std::int64_t kStride = 40;
   const Floats before = random_floats(5 * kStride, 1);
   const Floats bias = random_floats(kDim, 2);
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     Floats out = before;
     ops->add_bias(TestContext(), {.bias = bias.data(), .out = {out.data(), 5, kDim, kStride}});
     for (std::size_t i = 0; i < out.size(); ++i) {
@@ -449,7 +446,7 @@ BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
   constexpr std::int64_t kDim = 37;
   const Floats x = random_floats(11 * kDim, 1);
   const std::vector<std::int32_t> rows = {10, 0, 3, 3};
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     Floats out(4 * kDim);
     ops->gather_rows(TestContext(),
                      {.x = matrix(x, 11, kDim), .rows = rows.data(), .out = matrix(out, 4, kDim)});
@@ -465,7 +462,7 @@ BOOST_AUTO_TEST_CASE(rows_are_scattered_and_the_others_stay) {
   const Floats x = random_floats(3 * kDim, 1);
   const Floats before = random_floats(6 * kDim, 2);
   const std::vector<std::int32_t> rows = {4, 0, 5};
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     Floats out = before;
     ops->scatter_rows(TestContext(),
                       {.x = matrix(x, 3, kDim), .rows = rows.data(), .out = matrix(out, 6, kDim)});

@@ -1,4 +1,4 @@
-#include "tests/kernels/kernel_testing.hpp"
+#include "tests/kernels/backend_tables.hpp"
 
 namespace troupe {
 namespace {
@@ -136,9 +136,10 @@ BOOST_AUTO_TEST_CASE(quantised_products_have_the_bits_of_the_definition_on_every
     constexpr std::int64_t kRows = 37;
     const Floats x = random_floats(kRows * spec.num_cols, 4);
     const Floats expected = reference_product(w, matrix(x, kRows, spec.num_cols), bias);
-    for (const OpTable* ops : all_tables()) {
+    for (const OpTable* ops : all_backends()) {
       const PackedQuantized packed(*ops, w);
       for (const std::int64_t m : {1, 2, 5, 6, 12, 13, 15, 16, 37}) {
+        if (is_emulated(*ops) && m != 1 && m != 37) continue;
         const Floats got =
             product(*ops, packed.weight(), ConstMatrix(x.data(), m, spec.num_cols), bias);
         BOOST_TEST(same_bits(got.data(), expected.data(), m * spec.num_rows),
@@ -157,7 +158,7 @@ BOOST_AUTO_TEST_CASE(quantised_rows_have_the_same_bits_among_many_as_among_few) 
     const Quantized w(spec);
     constexpr std::int64_t kRows = 530;
     const Floats x = random_floats(kRows * spec.num_cols, 7);
-    for (const OpTable* ops : all_tables()) {
+    for (const OpTable* ops : all_backends()) {
       const PackedQuantized packed(*ops, w);
       const Floats all = product(*ops, packed.weight(), matrix(x, kRows, spec.num_cols));
       for (const std::int64_t first : {0, 255, 268, 527}) {
@@ -171,7 +172,7 @@ BOOST_AUTO_TEST_CASE(quantised_rows_have_the_same_bits_among_many_as_among_few) 
 }
 
 BOOST_AUTO_TEST_CASE(a_worker_with_its_part_of_quantised_columns_computes_its_subtree) {
-  for (const OpTable* ops : all_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const WeightSpec& spec : quantized_specs()) {
       if (spec.k_shards != 4) continue;
       const Quantized w(spec);
@@ -197,7 +198,7 @@ BOOST_AUTO_TEST_CASE(a_row_that_is_not_finite_gives_no_number_and_leaves_the_oth
   for (const QuantizedType type : {QuantizedType::kInt8, QuantizedType::kInt4}) {
     spec.quantized = type;
     const Quantized w(spec);
-    for (const OpTable* ops : all_tables()) {
+    for (const OpTable* ops : all_backends()) {
       const PackedQuantized packed(*ops, w);
       Floats x = random_floats(4 * 67, 6);
       for (std::int64_t k = 0; k < 67; ++k) x[static_cast<std::size_t>(2 * 67 + k)] = 0.0f;

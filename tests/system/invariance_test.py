@@ -209,6 +209,18 @@ class Invariance(unittest.TestCase):
         with self.subTest(variant="from the prefix cache"):
             self.assertEqual(generate(lines + lines, *base, "--max-num-seqs", "2"), expected + expected)
 
+    def test_experts_quantised_weights_and_an_8_bit_cache_on_an_emulated_device(self):
+        lines = [json.dumps({**json.loads(line), "max_tokens": 2}) for line in token_requests()[:2]]
+        base = (str(MODELS / "mixtral"), "--device", "cuda-emulated", "--quantization", "int4", "--kv-cache-dtype", "fp8")
+        expected = generate(lines, *base)
+        self.assertEqual(len(expected), len(lines))
+        for name, arguments in {
+                "each alone, pieces of 7 tokens": ("--max-num-seqs", "1", "--long-prefill-token-threshold", "7"),
+                "2 share the layers": ("--tensor-parallel-size", "2"),
+        }.items():
+            with self.subTest(variant=name):
+                self.assertEqual(generate(lines, *base, *arguments), expected)
+
     def test_what_cannot_be_divided_is_refused(self):
         for arguments, reason in {("--tensor-parallel-size", "3"): "tensor-parallel-size 3: 4 attention heads cannot be divided",
                                   ("--pipeline-parallel-size", "7"): "pipeline-parallel-size 7: there are 6 layers"}.items():

@@ -187,7 +187,8 @@ void check_against_reference(const Shape& shape) {
 }
 
 BOOST_AUTO_TEST_CASE(attention_is_that_of_the_reference_for_every_cache_type_and_block_size) {
-  for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16}) {
+  for (const ElementType type : {ElementType::kF32, ElementType::kBF16, ElementType::kF16,
+                                 ElementType::kI8, ElementType::kF8E4M3}) {
     for (const std::int64_t block_size : {1, 5, 16, 32}) {
       check_against_reference({.block_size = block_size, .type = type});
     }
@@ -212,8 +213,9 @@ BOOST_AUTO_TEST_CASE(spans_that_see_both_ways_are_those_of_the_reference) {
 }
 
 BOOST_AUTO_TEST_CASE(a_token_has_the_same_bits_alone_in_chunks_and_among_others) {
-  for (const std::int32_t window : {0, 70}) {
-    const Shape shape{.type = ElementType::kBF16, .window = window};
+  for (const auto& [type, window] :
+       {std::pair{ElementType::kBF16, 0}, {ElementType::kBF16, 70}, {ElementType::kI8, 0}}) {
+    const Shape shape{.type = type, .window = window};
     const Workload workload(shape, {530, 9});
     constexpr std::int64_t kQueries = 26;  // around the second chunk's end
     const Floats whole = workload.on_device({{{0, 0, 530, kQueries}}})[0];

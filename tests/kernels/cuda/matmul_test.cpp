@@ -106,8 +106,8 @@ BOOST_AUTO_TEST_CASE(gated_mlps_are_those_of_the_reference) {
             {.num_rows = 2 * hidden, .num_cols = kInputs, .type = type, .is_gated = true},
             num_rows);
         const Case down({.num_rows = kOutputs, .num_cols = hidden, .type = type}, num_rows);
-        const DeviceArray<float> hidden_there(
-            Floats(static_cast<std::size_t>(num_rows * hidden), -1.0f));
+        const DeviceArray<std::byte> workspace(std::vector<std::byte>(static_cast<std::size_t>(
+            gpu().gated_mlp_workspace_bytes(gate_up.spec, down.spec, num_rows))));
         for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
           const auto run = [&](const OpTable& ops, const OpContext& context, float* out,
                                const float* x, const float* gate_up_bias, const float* down_bias) {
@@ -124,8 +124,7 @@ BOOST_AUTO_TEST_CASE(gated_mlps_are_those_of_the_reference) {
             args.gate_up.data = gate_up.device_weight.data();
             args.down.data = down.device_weight.data();
             OpContext with_workspace = context;
-            with_workspace.workspace = {reinterpret_cast<std::byte*>(hidden_there.data()),
-                                        static_cast<std::size_t>(num_bytes)};
+            with_workspace.workspace = {workspace.data(), static_cast<std::size_t>(num_bytes)};
             ops.gated_mlp(with_workspace, args);
           };
           BOOST_TEST(difference_between_tables(down.unwritten(num_rows), run, gate_up.x,

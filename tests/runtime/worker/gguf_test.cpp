@@ -327,6 +327,28 @@ BOOST_AUTO_TEST_CASE(files_of_every_type_give_the_numbers_of_their_widened_weigh
   }
 }
 
+BOOST_AUTO_TEST_CASE(blocks_mean_the_same_on_a_device_with_memory_of_its_own) {
+  const TemporaryFolder temporary;
+  for (const GgmlType type :
+       {GgmlType::kQ5_1, GgmlType::kQ4_K, GgmlType::kQ6_K, GgmlType::kIQ4_XS}) {
+    const fs::path file = temporary.write("model.gguf", RandomModel(type, 1).file());
+    const auto logprobs_on = [&](const std::string& device) {
+      DrivenRunner runner = load_driven_runner(
+          {.folder = file.string(), .device = device, .isa = "scalar", .num_blocks = 16});
+      DriverJob job{.prompt = {5, 2, 77, 300, 41}, .params = {}, .num_outputs = 1};
+      job.params.prompt_logprobs = 1;
+      return drive(runner, std::span(&job, 1), {}).front().prompt_logprobs.logprobs;
+    };
+    const std::vector<float> expected = logprobs_on("cpu");
+    const std::vector<float> found = logprobs_on("cuda-emulated");
+    BOOST_REQUIRE(found.size() == expected.size());
+    BOOST_REQUIRE(!found.empty());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      BOOST_TEST(std::fabs(found[i] - expected[i]) < 2e-5f,
+                 ggml_type_name(static_cast<std::uint32_t>(type)));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_model_in_parts_is_opened_by_the_name_of_any) {
   const TemporaryFolder temporary;
   const fs::path whole = temporary.write("model.gguf", RandomModel(GgmlType::kQ4_K, 1).file());

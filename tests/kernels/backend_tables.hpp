@@ -1,6 +1,7 @@
 #pragma once
 // The tables of every backend that runs here, for the tests that all of them pass.
 
+#include <string_view>
 #include <vector>
 
 #include "kernels/device_table.hpp"
@@ -34,9 +35,9 @@ const OpTable& emulated_table(const char* name) {
 }
 #endif
 
-/// all_tables(), and the CUDA kernels, emulated, once for each order of threads. These take no
-/// quantised weights and no caches of 8 bits; all memory is the host's.
-inline const std::vector<const OpTable*>& all_wide_tables() {
+/// all_tables(), and the CUDA kernels, emulated, once for each order of threads; all memory is the
+/// host's.
+inline const std::vector<const OpTable*>& all_backends() {
   static const std::vector<const OpTable*> tables = [] {
     std::vector<const OpTable*> found = all_tables();
 #if defined(TROUPE_CUDA_EMULATION)
@@ -49,7 +50,9 @@ inline const std::vector<const OpTable*>& all_wide_tables() {
   return tables;
 }
 
-/// Whether it has quantised weights, and caches of 8 bits.
-inline bool has_8_bits(const OpTable& ops) { return ops.pack_quantized_rows != nullptr; }
+/// Emulated, and slow.
+inline bool is_emulated(const OpTable& ops) {
+  return std::string_view(ops.name).starts_with("cuda");
+}
 
 }  // namespace troupe::testing
