@@ -15,4 +15,4 @@ cmake --build build/caf --target install -j "$jobs"
 cmake --preset release -B build/with-caf -DCMAKE_PREFIX_PATH="$PWD/build/caf/prefix"
 cmake --build build/with-caf -j "$jobs" --target troupe actors_test
 build/with-caf/tests/actors_test
-TROUPE_BINARY="$PWD/build/with-caf/troupe" tests/system/cli_test.py
+TROUPE_BINARY="$PWD/build/with-caf/troupe" python3 tests/system/cli_test.py

@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(rms_norm_equals_double_precision_and_rows_are_independent) 
 }
 
 BOOST_AUTO_TEST_CASE(add_layer_norm_equals_double_precision_and_rows_are_independent) {
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     for (const std::int64_t m : kRowCounts) {
       for (const std::int64_t n : kWidths) {
         const Floats x = random_floats(m * n, 1, 3.0f);
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(add_layer_norm_equals_double_precision_and_rows_are_indepen
 }
 
 BOOST_AUTO_TEST_CASE(gelu_equals_double_precision_over_the_whole_range) {
-  for (const OpTable* ops : all_wide_tables()) {
+  for (const OpTable* ops : all_backends()) {
     Floats x;
     for (int i = -1300; i <= 1300; ++i) x.push_back(static_cast<float>(i) / 100.0f);
     std::vector<double> want;

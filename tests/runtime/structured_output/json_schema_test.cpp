@@ -343,11 +343,10 @@ BOOST_AUTO_TEST_CASE(not_if_and_dependencies_are_what_is_left_of_the_others) {
 }
 
 BOOST_AUTO_TEST_CASE(keywords_that_lead_back_to_themselves_are_refused) {
-  for (
-      const char* schema :
-      {R"({"oneOf": [{"$ref": "#"}, {"type": "string"}]})", R"({"not": {"$ref": "#"}})",
-       R"({"if": {"$ref": "#"}, "then": {"type": "null"}})",
-       R"({"not": {"properties": {"a": {"$ref": "#"}}}})"})
+  for (const char* schema :
+       {R"({"oneOf": [{"$ref": "#"}, {"type": "string"}]})", R"({"not": {"$ref": "#"}})",
+        R"({"if": {"$ref": "#"}, "then": {"type": "null"}})",
+        R"({"not": {"properties": {"a": {"$ref": "#"}}}})"})
     BOOST_TEST(refusal(schema) != "", schema);
   BOOST_TEST(refusal(R"({"$ref": "#/$defs/q", "$defs": {"q": {"type": "object", "properties":
                          {"a": {"const": 108}}, "patternProperties": {"^a": {"$ref": "#/$defs/q"}}}}})") !=
