@@ -199,7 +199,9 @@ inline void tune(caf::actor_system_config& config) {
   };
 #if TROUPE_CAF_TYPE_IDS
   set_missing("caf.scheduler.policy", "sharing");
-  set_missing("caf.middleman.workers", std::size_t{0});
+#if !TROUPE_CAF_MAIL
+  set_missing("caf.middleman.workers", std::size_t{0});  // later versions have none
+#endif
 #else
   set_missing("scheduler.policy", caf::atom("sharing"));
   set_missing("middleman.workers", std::size_t{0});
