@@ -26,6 +26,7 @@ struct ForwardBatch {
     const std::int64_t* slots = nullptr;         ///< [num_tokens]: where K and V go
     const std::int32_t* block_tables = nullptr;  ///< [rows, block_table_stride]
     std::int64_t block_table_stride = 0;
+    const std::size_t* num_blocks = nullptr;  ///< [rows]: of each row, those that are used
     /// Of layers that keep states, [num_seqs]: the block with the state that a sequence goes on
     /// from (the null block: it begins), and the one for the state after its last token.
     const BlockId* states_before = nullptr;
@@ -45,6 +46,8 @@ struct ForwardBatch {
   /// are those whose hidden states are asked for; of the others K and V are all that is needed.
   std::span<const std::int32_t> output_start_loc;
   std::span<const std::int32_t> block_table_rows;  ///< [num_seqs]: the same in all groups
+  /// [rows]: a row of the same number as before has the blocks that it had, and perhaps more.
+  const std::uint64_t* block_table_row_ids = nullptr;
   std::span<const Group> groups;
   InputEmbeddings input_embeddings;
   /// As AttentionArgs has them; empty: all is causal. A span is never cut: what of it the batch

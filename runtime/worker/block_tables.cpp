@@ -1,11 +1,20 @@
 #include "runtime/worker/block_tables.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 
 #include "runtime/base/check.hpp"
 
 namespace troupe {
+namespace {
+
+std::uint64_t next_row_id() noexcept {
+  static std::atomic<std::uint64_t> num_rows = 0;
+  return num_rows.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+}  // namespace
 
 BlockTables::BlockTables(const std::vector<GroupBlockSizes>& groups) {
   for (const auto& [block, kernel] : groups) {
@@ -25,6 +34,7 @@ std::int32_t BlockTables::add(const BlockTable& blocks) {
     num_rows_ = std::max<std::size_t>(1, 2 * num_rows_);
     for (std::size_t row = num_rows_; row-- > first;)
       free_rows_.push_back(static_cast<std::int32_t>(row));
+    row_ids_.resize(num_rows_);
     for (Group& group : groups_) {
       group.num_blocks.resize(num_rows_);
       group.blocks.resize(num_rows_ * group.stride, kNullBlock);
@@ -32,6 +42,7 @@ std::int32_t BlockTables::add(const BlockTable& blocks) {
   }
   const std::int32_t row = free_rows_.back();
   free_rows_.pop_back();
+  row_ids_[static_cast<std::size_t>(row)] = next_row_id();
   for (std::size_t g = 0; g < groups_.size(); ++g) append(row, g, blocks[g]);
   return row;
 }

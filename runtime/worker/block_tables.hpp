@@ -50,6 +50,13 @@ class BlockTables {
   [[nodiscard]] std::int64_t stride(std::size_t group) const noexcept {
     return static_cast<std::int64_t>(groups_[group].stride);
   }
+  /// [rows]: blocks of each row.
+  [[nodiscard]] const std::size_t* num_blocks(std::size_t group) const noexcept {
+    return groups_[group].num_blocks.data();
+  }
+  /// [rows]: another number for each add() in this process. What a row of the same number had is
+  /// still there.
+  [[nodiscard]] const std::uint64_t* row_ids() const noexcept { return row_ids_.data(); }
   /// Of one row.
   [[nodiscard]] std::span<const BlockId> blocks(std::int32_t row, std::size_t group) const noexcept;
   /// How many tokens of a row's sequence there are slots for, in every group.
@@ -67,6 +74,7 @@ class BlockTables {
 
   std::vector<Group> groups_;
   std::size_t num_rows_ = 0;
+  std::vector<std::uint64_t> row_ids_;
   std::vector<std::int32_t> free_rows_;
 };
 

@@ -75,6 +75,7 @@ ForwardBatch FlatBatch::view() {
     groups_[g] = {.slots = arrays_[g].slots.data(),
                   .block_tables = tables_->data(g),
                   .block_table_stride = tables_->stride(g),
+                  .num_blocks = tables_->num_blocks(g),
                   .states_before = arrays_[g].states_before.data(),
                   .states_after = arrays_[g].states_after.data()};
   }
@@ -84,6 +85,7 @@ ForwardBatch FlatBatch::view() {
           .seq_lens = seq_lens_,
           .output_start_loc = output_start_loc_,
           .block_table_rows = table_rows_,
+          .block_table_row_ids = tables_->row_ids(),
           .groups = groups_,
           .input_embeddings = {.tokens = embedded_tokens_,
                                .rows = {embeddings_.data(), num_embedded, hidden_size}},
