@@ -13,7 +13,8 @@ import types
 import unittest
 
 from streams import Clients, resumed_stream, stream, undisturbed
-from support import Server, is_running, make_certificates, node_of_second_host, second_host, tls_options, wait_until
+from support import (Server, is_running, leftover_segments, make_certificates, node_of_second_host, second_host, tls_options,
+                     wait_until)
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 NUM_STREAMS = 32
@@ -72,7 +73,7 @@ class Chaos(unittest.TestCase):
         code, log = server.stop()
         self.assertEqual(code, 0, log[-2000:])
         wait_until(lambda: not any(map(is_running, pids)), "all processes to end")
-        self.assertEqual([each for each in os.listdir("/dev/shm") if "troupe" in each], [])
+        wait_until(lambda: not leftover_segments(), "all files in /dev/shm to be gone")
 
     def check(self, config, num_faults, *options, front=False):
         """With `front`, the Frontend is killed too, and first: clients resume their streams."""

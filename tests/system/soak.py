@@ -11,7 +11,7 @@ import time
 
 from chaos_test import CONFIGS, NUM_STREAMS, SEED
 from streams import Clients, undisturbed
-from support import Server, wait_until
+from support import Server, leftover_segments, wait_until
 from bench_streams import memory_mib
 
 FAULT_INTERVAL_S = 5
@@ -61,7 +61,7 @@ def main():
                 good &= is_flat([each[number][0] for each in samples], f"resident MiB of the {name}", SLACK_MIB)
                 good &= is_flat([each[number][1] for each in samples], f"descriptors of the {name}", SLACK_DESCRIPTORS)
         code, _ = server.stop()
-    left = [each for each in os.listdir("/dev/shm") if "troupe" in each]
+    left = leftover_segments()
     print(f"ended with status {code}, {len(left)} files left in /dev/shm", flush=True)
     sys.exit(0 if good and code == 0 and not left else 1)
 

@@ -1,6 +1,7 @@
 """A Troupe server as a user would start it, for the tests that talk to it from outside."""
 import contextlib
 import fcntl
+import glob
 import os
 import pathlib
 import re
@@ -156,6 +157,16 @@ def cpu_seconds(pid):
     """What a process has used so far."""
     fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def leftover_segments():
+    """Files of Troupe in /dev/shm that no process maps: other servers of this machine keep theirs."""
+    names = {name for name in os.listdir("/dev/shm") if "troupe" in name}
+    for maps in glob.glob("/proc/[0-9]*/maps"):
+        with contextlib.suppress(OSError):
+            text = pathlib.Path(maps).read_text()
+            names = {name for name in names if name not in text}
+    return sorted(names)
 
 
 def wait_until(condition, what):

@@ -21,7 +21,7 @@ import types
 import unittest
 
 from streams import Clients, Stream, body, resumed_stream, stream, undisturbed
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, is_running, nodes_of, wait_until
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, is_running, leftover_segments, nodes_of, wait_until
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs"
 NUM_UPGRADES = int(os.environ.get("TROUPE_UPGRADES", "7"))
@@ -101,7 +101,7 @@ class Upgrades(unittest.TestCase):
             self.assertEqual(server.wait_idle(), 0)
             code, log = server.stop()
             self.assertEqual(code, 0, log[-2000:])
-            self.assertEqual([each for each in os.listdir("/dev/shm") if "troupe" in each], [])
+            wait_until(lambda: not leftover_segments(), "all files in /dev/shm to be gone")
 
     def upgrade(self, server, program, config):
         before = server.supervisor()
