@@ -400,6 +400,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.max_request_tokens = options.server.max_request_tokens;
   limits.max_input_time_s = options.engine.max_input_time_s;
   limits.grammars = std::move(grammars);
+  limits.is_pooling = model.pooler.type != PoolingType::kNone;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }
 

@@ -86,6 +86,11 @@ InputProcessor::InputProcessor(std::shared_ptr<const Tokenizer> tokenizer,
 
 Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                                                  const InputContext& context) const {
+  if (request.pooling.has_value() != options_.is_pooling)
+    return Error{ErrorCode::kUnsupported,
+                 options_.is_pooling ? "the model gives embeddings, it generates no text"
+                                     : "the model generates text, it gives no embeddings",
+                 "model"};
   SamplingParams& params = request.params;
   const bool reads_no_cache = params.skip_reading_prefix_cache;
   RETURN_IF_ERROR(normalize_sampling_params(params, {.vocab_size = options_.vocab_size,

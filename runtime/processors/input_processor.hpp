@@ -31,6 +31,7 @@ struct InputProcessorOptions {
   std::size_t max_num_bad_words = 128;     ///< counted as token sequences
   double max_input_time_s = 0;             ///< for one prompt; 0: no limit
   std::shared_ptr<GrammarCache> grammars;  ///< null: structured output is not offered
+  bool is_pooling = false;                 ///< requests are for embeddings, else for text
 };
 
 /// The size of the texts to render and tokenize.

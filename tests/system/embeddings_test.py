@@ -8,6 +8,7 @@ import json
 import math
 import pathlib
 import struct
+import subprocess
 import unittest
 import urllib.error
 import urllib.request
@@ -15,7 +16,7 @@ import urllib.request
 import ollama
 from openai import BadRequestError, NotFoundError, OpenAI
 
-from support import DEADLINE_S, Server
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden/models"
 
@@ -167,6 +168,10 @@ class Embeddings(unittest.TestCase):
             self.assertEqual(self.refusal(server, "/rerank", query="a", documents=[])[0], 400)
             code, error = self.refusal(server, "/v1/embeddings", input="x", truncate_prompt_tokens=2000)
             self.assertEqual((code, "truncate_prompt_tokens" in error["message"]), (400, True))
+        done = subprocess.run([BINARY, "generate", str(GOLDEN / "models/bert_embed")], input='{"prompt":"x"}\n', env=ENVIRONMENT,
+                              text=True, capture_output=True, timeout=DEADLINE_S)
+        self.assertIn("the model gives embeddings, it generates no text", done.stdout)
+        self.assertEqual(done.returncode, 1)
         with Server() as server:
             code, error = self.refusal(server, "/v1/embeddings", input="x")
             self.assertEqual((code, "it gives no embeddings" in error["message"]), (404, True))
