@@ -92,6 +92,22 @@ BOOST_AUTO_TEST_CASE(a_text_that_cannot_fit_is_refused_before_it_is_encoded) {
   BOOST_TEST(process().ok());
 }
 
+BOOST_AUTO_TEST_CASE(a_pooling_model_takes_prompts_of_its_whole_length_and_no_other_requests) {
+  request.prompt = TokensPrompt{std::vector<TokenId>(64, 'a')};
+  BOOST_TEST(error("prompt").find("leaves no room") != std::string::npos);
+  options.is_pooling = true;
+  BOOST_TEST(process().error().message == "the model gives embeddings, it generates no text");
+  request.pooling.emplace();
+  const auto processed = process().value();
+  BOOST_TEST(processed.samples.at(0).pooling);
+  BOOST_TEST((processed.output.pooling == PoolingParams()));
+  request.prompt = TokensPrompt{std::vector<TokenId>(90, 'a')};
+  request.truncate_prompt_tokens = -1;
+  BOOST_TEST(process()->output.prompt_token_ids.size() == 64u);
+  options.is_pooling = false;
+  BOOST_TEST(process().error().message == "the model generates text, it gives no embeddings");
+}
+
 BOOST_AUTO_TEST_CASE(the_tokens_of_all_samples_are_limited) {
   options.max_request_tokens = 100;
   params().n = 4;

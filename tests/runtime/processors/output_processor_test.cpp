@@ -74,6 +74,23 @@ BOOST_AUTO_TEST_CASE(a_delta_has_what_is_new_and_the_prompt_comes_with_the_first
   BOOST_TEST(text_step("more").to_frontend.outputs.empty());
 }
 
+BOOST_AUTO_TEST_CASE(an_embedding_is_cut_and_normalised_as_the_request_says) {
+  const auto embedding = [&](const PoolingParams& pooling) {
+    request.pooling = pooling;
+    add();
+    EngineCoreOutput output = tokens_of(RequestId{10}, {}, FinishReason::kStop);
+    output.pooling_output = std::vector<float>{3, 4, 12};
+    const auto processed = processor.process(step_of({std::move(output)}));
+    BOOST_TEST(finished(processed));
+    BOOST_TEST(processed.to_frontend.stats.num_prompt_tokens == 2);
+    return completion(processed).embedding;
+  };
+  BOOST_TEST((embedding({.normalize = false}) == std::vector<float>{3, 4, 12}));
+  BOOST_TEST((embedding({.dimensions = 2}) == std::vector<float>{0.6f, 0.8f}));
+  BOOST_TEST((embedding({.dimensions = 2, .normalize = false}) == std::vector<float>{3, 4}));
+  BOOST_TEST((embedding({.dimensions = 9, .normalize = false}) == std::vector<float>{3, 4, 12}));
+}
+
 BOOST_AUTO_TEST_CASE(cumulative_outputs_have_everything_since_the_start) {
   params().output_kind = OutputKind::kCumulative;
   add();
