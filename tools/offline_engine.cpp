@@ -5,11 +5,19 @@
 #include <cstdlib>
 
 #include "runtime/base/clock.hpp"
+#include "runtime/config/topology.hpp"
 #include "tools/progress.hpp"
 
 namespace troupe::tools {
 
 Result<std::unique_ptr<OfflineEngine>> OfflineEngine::start(CommandLine& line, Http http) {
+  ASSIGN_OR_RETURN(const Topology topology, options_topology(line.options));
+  if (topology.nodes.size() > 1)
+    return invalid_argument("the topology has " + std::to_string(topology.nodes.size()) +
+                                " nodes, but this command runs the engine in its own process: "
+                                "start `troupe serve` with "
+                                "the topology, and use the server",
+                            "config-file");
   RETURN_IF_ERROR(resolve_model(line.options));
   std::unique_ptr<OfflineEngine> offline(new OfflineEngine);
   RETURN_IF_ERROR(offline->config_.apply(line.caf_entries));

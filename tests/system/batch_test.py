@@ -102,6 +102,9 @@ class RunBatch(unittest.TestCase):
         self.output.write_text("precious\n")
         self.assertIn("line 1 is no result of a batch", self.run_batch().stderr)
         self.assertEqual(self.output.read_text(), "precious\n")
+        self.output.unlink()
+        topology = pathlib.Path(__file__).resolve().parents[2] / "configs/multi-process.conf"
+        self.assertIn("start `troupe serve` with the topology", self.run_batch("--config-file", str(topology)).stderr)
         missing = subprocess.run([BINARY, "run-batch", "-i", "nowhere.jsonl", "-o", str(self.folder / "o")], env=ENVIRONMENT,
                                  text=True, capture_output=True, timeout=DEADLINE_S)
         self.assertIn("cannot read nowhere.jsonl", missing.stderr)
