@@ -242,7 +242,7 @@ class Transfer {
     }
     if (fs::exists(wanted_.blob, code)) {
       num_bytes_ = wanted_.file.num_bytes;
-      done_ = true;
+      finish();
       return true;
     }
     if (!output_.valid()) RETURN_IF_ERROR(open_output());
@@ -336,8 +336,15 @@ class Transfer {
     }
     if (fsync(output_.get()) != 0) return disk_error(incomplete());
     if (rename(incomplete().c_str(), wanted_.blob.c_str()) != 0) return disk_error(wanted_.blob);
-    done_ = true;
+    finish();
     return {};
+  }
+
+  /// Two processes that kept the locks of what is done could wait for each other forever.
+  void finish() {
+    done_ = true;
+    output_ = FileDescriptor();
+    lock_ = FileDescriptor();
   }
 
   static std::size_t write(char* data, std::size_t size, std::size_t count, void* self) {
