@@ -203,14 +203,13 @@ Result<std::shared_ptr<CompiledGrammar>> CompiledGrammar::compile(
 }
 
 std::shared_ptr<CompiledGrammar> CompiledGrammar::successor() {
-  {
-    const std::lock_guard lock(successor_mutex_);
-    if (successor_ != nullptr) return successor_;
-  }
+  if (auto other = line_->latest_but(this)) return other;
   auto made = compile(source_, vocabulary_);
-  const std::lock_guard lock(successor_mutex_);
-  if (successor_ == nullptr) successor_ = std::move(made);
-  return successor_;
+  made->line_ = line_;
+  const std::lock_guard lock(line_->mutex);
+  if (auto other = line_->latest.lock(); other != nullptr && other.get() != this) return other;
+  line_->latest = made;
+  return made;
 }
 
 std::vector<GrammarState> CompiledGrammar::states_in(CompiledGrammar& successor,
@@ -225,13 +224,8 @@ std::vector<GrammarState> CompiledGrammar::states_in(CompiledGrammar& successor,
 }
 
 std::shared_ptr<CompiledGrammar> CompiledGrammar::latest(std::shared_ptr<CompiledGrammar> grammar) {
-  for (;;) {
-    std::unique_lock lock(grammar->successor_mutex_);
-    auto next = grammar->successor_;
-    lock.unlock();
-    if (next == nullptr) return grammar;
-    grammar = std::move(next);
-  }
+  auto other = grammar->line_->latest_but(grammar.get());
+  return other != nullptr ? other : grammar;
 }
 
 std::optional<GrammarState> CompiledGrammar::advance(GrammarState state, std::string_view bytes) {

@@ -34,7 +34,7 @@ class CompiledGrammar {
       GrammarBuilder builder, std::shared_ptr<const GrammarVocabulary> vocabulary);
 
   /// The same grammar without what parsers have found out, for those that go on where this one is
-  /// full. Made once.
+  /// full: the latest one, or another if that is this one.
   std::shared_ptr<CompiledGrammar> successor();
   /// These states in a successor.
   std::vector<GrammarState> states_in(CompiledGrammar& successor,
@@ -81,8 +81,19 @@ class CompiledGrammar {
   std::uint32_t num_plain_characters(ExpressionId e, int depth = 0);
 
   const std::shared_ptr<const GrammarBuilder> source_;
-  std::mutex successor_mutex_;
-  std::shared_ptr<CompiledGrammar> successor_;
+  /// Shared by a grammar and its successors. Those that no parser uses any more are gone: a text
+  /// that fills one after the other takes the memory of one or two.
+  struct Line {
+    std::mutex mutex;
+    std::weak_ptr<CompiledGrammar> latest;  ///< none: the first one
+
+    std::shared_ptr<CompiledGrammar> latest_but(const CompiledGrammar* one) {
+      const std::lock_guard lock(mutex);
+      auto found = latest.lock();
+      return found.get() != one ? found : nullptr;
+    }
+  };
+  std::shared_ptr<Line> line_ = std::make_shared<Line>();
   std::mutex mutex_;  ///< guards all below that is not const
   Expressions expressions_;
   const GrammarState start_;

@@ -87,12 +87,25 @@ BOOST_AUTO_TEST_CASE(a_regex_whose_states_explode_goes_on_within_its_limit) {
   const auto grammar = compile_for_bytes(regex_grammar("(.*a.{20}b|.*c.{300}d)+e", limits));
   GrammarMatcher matcher(grammar, {0});
   std::uint32_t random = 1;
+  std::weak_ptr<CompiledGrammar> second;
+  std::shared_ptr<CompiledGrammar> last;
+  int num_successors = 0;
   for (int i = 0; i < 5'000; ++i) {
+    const auto latest = CompiledGrammar::latest(grammar);
+    if (latest != grammar && latest != last) {
+      ++num_successors;
+      if (num_successors == 1) second = latest;
+      last = latest;
+    }
     random = random * 1664525 + 1013904223;
     BOOST_REQUIRE(matcher.accept(static_cast<TokenId>("abcd"[random >> 30])));
   }
   const auto latest = CompiledGrammar::latest(grammar);
   BOOST_TEST(latest != grammar);
+  // Those between them are gone.
+  BOOST_TEST(num_successors > 1);
+  last.reset();
+  BOOST_TEST(second.expired());
   for (const auto& each : {grammar, latest}) BOOST_TEST(each->num_bytes() < (8u << 20));
 }
 
