@@ -103,8 +103,9 @@ enum class Activation : std::uint8_t {
   kGeluTanh,  ///< x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 };
 
-/// out = x / 2 (1 + erf(x / sqrt(2))) (GELU, arXiv 1606.08415).
+/// out = x / 2 (1 + erf(x / sqrt(2))) (GELU, arXiv 1606.08415), or Activation::kGeluTanh.
 struct GeluArgs {
+  bool approximates_by_tanh = false;
   Matrix out;  ///< in place
 };
 
@@ -183,6 +184,15 @@ struct ScatterRowsArgs {
   Matrix out;
 };
 
+/// out[i] = the mean of x[rows[i * count]] .. x[rows[i * count + count - 1]], added in this order.
+/// rows: [out.num_rows, count], each in [0, x.num_rows).
+struct MeanRowsArgs {
+  ConstMatrix x;
+  const std::int32_t* rows = nullptr;
+  std::int64_t count = 1;
+  Matrix out;
+};
+
 /// out[i] += bias. bias: [out.num_cols].
 struct AddBiasArgs {
   const float* bias = nullptr;
@@ -210,13 +220,15 @@ struct AddRmsNormArgs {
 };
 
 /// out = (s - mean(s)) / sqrt(variance(s) + eps) * weight + bias per row of s = x + residual
-/// (LayerNorm, arXiv 1607.06450). weight, bias: [C]. `out` may be x or residual.
+/// (LayerNorm, arXiv 1607.06450). weight, bias: [C]. `out` may be x or residual; so may `sum`,
+/// where s is left, but it is not `out`.
 struct AddLayerNormArgs {
   ConstMatrix x;
   ConstMatrix residual;
   const float* weight = nullptr;
   const float* bias = nullptr;
   float eps = 1e-12f;
+  Matrix sum = {};  ///< without data: s is not left anywhere
   Matrix out;
 };
 
@@ -345,6 +357,7 @@ struct AttentionShape {
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
   X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
   X(void, scatter_rows, (const OpContext& context, const ScatterRowsArgs& args))                   \
+  X(void, mean_rows, (const OpContext& context, const MeanRowsArgs& args))                         \
   X(void, add_bias, (const OpContext& context, const AddBiasArgs& args))                           \
   X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \

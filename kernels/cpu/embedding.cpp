@@ -42,4 +42,19 @@ void scatter_rows(const OpContext& context, const ScatterRowsArgs& args) noexcep
   });
 }
 
+void mean_rows(const OpContext& context, const MeanRowsArgs& args) noexcept {
+  const std::int64_t num_cols = args.out.num_cols;
+  const Vec factor = broadcast(1.0f / static_cast<float>(args.count));
+  for_each_row(context, args.out.num_rows, num_cols * args.count, [&](std::int64_t row) {
+    const std::int32_t* rows = args.rows + row * args.count;
+    float* out = args.out.row(row);
+    for_each_vector(num_cols, [&](std::int64_t col, auto load_lanes, auto store_lanes) {
+      Vec sum = load_lanes(args.x.row(rows[0]) + col);
+      for (std::int64_t i = 1; i < args.count; ++i)
+        sum = sum + load_lanes(args.x.row(rows[i]) + col);
+      store_lanes(out + col, sum * factor);
+    });
+  });
+}
+
 }  // namespace troupe::TROUPE_ISA

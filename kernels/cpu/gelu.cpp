@@ -11,7 +11,8 @@ void gelu(const OpContext& context, const GeluArgs& args) noexcept {
   for_each_row(context, args.out.num_rows, n, [&](std::int64_t row) {
     float* out = args.out.row(row);
     for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      store_lanes(out + i, gelu_erf(load_lanes(out + i)));
+      const Vec x = load_lanes(out + i);
+      store_lanes(out + i, args.approximates_by_tanh ? gelu_tanh(x) : gelu_erf(x));
     });
   });
 }

@@ -44,7 +44,9 @@ void add_layer_norm(const OpContext& context, const AddLayerNormArgs& args) noex
     const float* residual = args.residual.row(row);
     float* out = args.out.row(row);
     for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
-      store_lanes(out + i, load_lanes(residual + i) + load_lanes(x + i));
+      const Vec sum = load_lanes(residual + i) + load_lanes(x + i);
+      if (args.sum.data != nullptr) store_lanes(args.sum.row(row) + i, sum);
+      store_lanes(out + i, sum);
     });
     const auto size = static_cast<float>(n);
     const Vec mean = broadcast(sum_over(out, n, [](Vec a) { return a; }) / size);

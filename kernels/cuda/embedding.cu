@@ -43,4 +43,17 @@ void scatter_rows(const OpContext& context, const ScatterRowsArgs& args) noexcep
   });
 }
 
+void mean_rows(const OpContext& context, const MeanRowsArgs& args) noexcept {
+  const std::int64_t num_cols = args.out.num_cols;
+  const float factor = 1.0f / static_cast<float>(args.count);
+  for_each_element(context, args.out.num_rows * num_cols, [=] __device__(std::int64_t element) {
+    const std::int64_t row = element / num_cols;
+    const std::int64_t col = element % num_cols;
+    const std::int32_t* rows = args.rows + row * args.count;
+    float sum = args.x.row(rows[0])[col];
+    for (std::int64_t i = 1; i < args.count; ++i) sum += args.x.row(rows[i])[col];
+    args.out.row(row)[col] = sum * factor;
+  });
+}
+
 }  // namespace troupe::TROUPE_DEVICE

@@ -43,7 +43,11 @@ void add_layer_norm(const OpContext& context, const AddLayerNormArgs& args) noex
     const std::int64_t n = args.x.num_cols;
     const auto size = static_cast<float>(n);
     // Each thread later reads only what it wrote itself.
-    for_each_of_block(n, [=](std::int64_t i) { out[i] = residual[i] + x[i]; });
+    for_each_of_block(n, [=](std::int64_t i) {
+      const float sum = residual[i] + x[i];
+      if (args.sum.data != nullptr) args.sum.row(row)[i] = sum;
+      out[i] = sum;
+    });
     const float mean = sum_over<float>(n, [=](std::int64_t i) { return out[i]; }) / size;
     const float squares =
         sum_over<float>(n, [=](std::int64_t i) { return (out[i] - mean) * (out[i] - mean); });

@@ -152,13 +152,13 @@ class BertModel final : public Model {
     for (const auto& layer : layers_) {
       for (LayerHook* const hook : batch.layer_hooks) hook->before_layer(number);
       layer->attention.forward(step, x, added);
-      layer->attention_norm.add_and_apply(step, added, x, x);
+      layer->attention_norm.add_and_apply(step.ops, step.context, added, x, x);
       Scratch inner = scratch;
       const Matrix wide = inner.take_spread(batch.num_tokens(), layer->up.spec().num_rows);
       layer->up.apply(step.ops, step.context, x, wide);
       step.ops.gelu(step.context, {.out = wide});
       layer->down.apply(step, wide, added);
-      layer->norm.add_and_apply(step, added, x, x);
+      layer->norm.add_and_apply(step.ops, step.context, added, x, x);
       for (LayerHook* const hook : batch.layer_hooks) hook->after_layer(number);
       ++number;
     }
@@ -196,7 +196,7 @@ class BertModel final : public Model {
     look_up(step, words_, config_.vocab_size, step.device_batch.token_ids.data(), x);
     look_up(step, positions_, config_.max_positions, step.device_batch.positions.data(), added);
     step.ops.add_bias(step.context, {.bias = first_type_.data(), .out = added});
-    norm_.add_and_apply(step, x, added, x);
+    norm_.add_and_apply(step.ops, step.context, x, added, x);
   }
 
   void look_up(const LayerStep& step, const EmbeddingTable& table, std::int64_t num_rows,

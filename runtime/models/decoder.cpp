@@ -100,7 +100,7 @@ void DecoderLayer::forward(const LayerStep& step, Matrix residual, Matrix x, Mat
       residual = keep_queries(step, residual);
       normed = first_rows(normed, num_queries);
     }
-    if (part.post_norm) part.post_norm->apply(step, x);
+    if (part.post_norm) part.post_norm->apply(step.ops, step.context, x);
   }
 }
 
@@ -121,11 +121,13 @@ void DecoderLayer::add_cache_specs(std::int32_t block_size, DType dtype,
 }
 
 DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
-                           std::vector<DecoderLayer> layers, DecoderOptions options)
+                           std::vector<DecoderLayer> layers, DecoderOptions options,
+                           std::unique_ptr<const ItemTower> tower)
     : config_(config),
       device_(device),
       parallel_(loader.parallel()),
       options_(options),
+      tower_(std::move(tower)),
       layers_(std::move(layers)),
       embedding_(loader.table(weight_prefix(loader) + "embed_tokens", config.vocab_size,
                               config.hidden_size)),
@@ -145,10 +147,17 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
   const std::int64_t num_tokens = limits.max_num_tokens;
   std::int64_t scratch_bytes = 0;
   std::int64_t workspace_bytes = 0;
+  if (tower_ != nullptr) {
+    const MixerMemory memory = tower_->memory(device_);
+    scratch_bytes = memory.scratch_bytes;
+    workspace_bytes = memory.workspace_bytes;
+  }
   if (parallel_.is_last_stage()) {
-    workspace_bytes = device_.ops().matmul_workspace_bytes(head_.spec(), limits.max_num_logit_rows);
+    workspace_bytes = std::max(workspace_bytes, device_.ops().matmul_workspace_bytes(
+                                                    head_.spec(), limits.max_num_logit_rows));
     if (parallel_.tensor_parallel_size > 1)
-      scratch_bytes = Scratch::padded_bytes(limits.max_num_logit_rows, head_.spec().num_rows + 1);
+      scratch_bytes = std::max(scratch_bytes, Scratch::padded_bytes(limits.max_num_logit_rows,
+                                                                    head_.spec().num_rows + 1));
   }
   const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
                                  .max_seq_len = config_.max_model_len};
@@ -246,6 +255,20 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
   const std::int32_t next = parallel_.rank + parallel_.tensor_parallel_size;
   peers->send(writable_bytes_of(residual), next);
   peers->send(writable_bytes_of(x), next);
+}
+
+std::int64_t DecoderModel::max_item_rows() const noexcept {
+  return tower_ == nullptr ? 0 : tower_->max_item_rows();
+}
+
+Result<void> DecoderModel::check_item(const EncoderItem& item) const {
+  if (tower_ == nullptr) return Model::check_item(item);
+  return tower_->check_item(item);
+}
+
+void DecoderModel::encode(const EncoderItem& item, Matrix out) {
+  CHECK(tower_ != nullptr);
+  tower_->encode(device_, Scratch(activations_.bytes()), item, out);
 }
 
 void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/models/device_batch.hpp"
+#include "runtime/models/item_tower.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
@@ -67,9 +68,10 @@ struct DecoderOptions {
 class DecoderModel final : public Model {
  public:
   /// Loads embedding, final norm and head, where this rank's stage has them; `layers` are loaded
-  /// already.
+  /// already, and so is `tower`, or null: the model takes text alone.
   DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
-               std::vector<DecoderLayer> layers, DecoderOptions options);
+               std::vector<DecoderLayer> layers, DecoderOptions options,
+               std::unique_ptr<const ItemTower> tower = nullptr);
 
   [[nodiscard]] std::int64_t hidden_size() const noexcept override { return config_.hidden_size; }
   [[nodiscard]] std::int64_t vocab_size() const noexcept override { return config_.vocab_size; }
@@ -85,6 +87,9 @@ class DecoderModel final : public Model {
   [[nodiscard]] bool sees_items_both_ways() const noexcept override {
     return options_.two_way_items;
   }
+  [[nodiscard]] std::int64_t max_item_rows() const noexcept override;
+  [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override;
+  void encode(const EncoderItem& item, Matrix out) override;
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
@@ -100,6 +105,7 @@ class DecoderModel final : public Model {
   Device& device_;
   ParallelConfig parallel_;
   DecoderOptions options_;
+  std::unique_ptr<const ItemTower> tower_;  ///< null: there is none, or not on this rank
   std::vector<DecoderLayer> layers_;
   EmbeddingTable embedding_;
   std::vector<float> embedded_;  ///< rows on their way to the device

@@ -9,8 +9,10 @@
 #include "runtime/base/json.hpp"
 #include "runtime/models/decoder.hpp"
 #include "runtime/models/decoder_config.hpp"
+#include "runtime/models/gemma3_tower.hpp"
 #include "runtime/models/registry.hpp"
 #include "runtime/models/rope_config.hpp"
+#include "runtime/models/siglip.hpp"
 
 namespace troupe {
 namespace {
@@ -73,11 +75,21 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
   return DecoderLayer(std::move(mixers));
 }
 
+void read_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& config) {
+  config.vision = read_siglip_config(vision);
+  config.image_tokens = {
+      .begin =
+          static_cast<TokenId>(root.integer("boi_token_index", 255999, 0, config.vocab_size - 1)),
+      .end =
+          static_cast<TokenId>(root.integer("eoi_token_index", 256000, 0, config.vocab_size - 1)),
+      .soft =
+          static_cast<TokenId>(root.integer("image_token_index", 262144, 0, config.vocab_size - 1)),
+      .per_image = root.integer("mm_tokens_per_image", 256, 1, kMaxConfigSize)};
+  check_gemma3_pooling(root, *config.vision, config.image_tokens->per_image);
+}
+
 std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoader& loader) {
-  // Of a checkpoint that also sees, only the language model is loaded.
-  for (const char* prefix : {"vision_tower.", "multi_modal_projector.", "model.vision_tower.",
-                             "model.multi_modal_projector."})
-    loader.ignore(prefix);
+  auto tower = load_gemma3_tower(config, device, loader);
   const NormStyle norm{.eps = config.rms_norm_eps,
                        .weight_offset = config.norm_weights_include_one ? 0.0f : 1.0f};
   const auto global_rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
@@ -98,7 +110,8 @@ std::unique_ptr<Model> make(const ModelConfig& config, Device& device, WeightLoa
       config, device, loader, std::move(layers),
       DecoderOptions{.norm = norm,
                      .embedding_scale = std::sqrt(static_cast<float>(config.hidden_size)),
-                     .two_way_items = true});
+                     .two_way_items = true},
+      std::move(tower));
 }
 
 void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& config) {
@@ -153,6 +166,7 @@ extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGene
                                                .text_model_type = "gemma3_text",
                                                .ties_embeddings = true,
                                                .read_config = read_config,
+                                               .read_vision = read_vision,
                                                .make = make};
 
 }  // namespace troupe

@@ -68,12 +68,12 @@ void RowParallelLinear::reduce(const LayerStep& step, Matrix out) const {
 RmsNorm::RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style)
     : weight_(loader.vector(name, size)), style_(style) {}
 
-void RmsNorm::apply(const LayerStep& step, Matrix x) const {
-  step.ops.rms_norm(step.context, {.x = x,
-                                   .weight = weight_.data(),
-                                   .weight_offset = style_.weight_offset,
-                                   .eps = style_.eps,
-                                   .out = x});
+void RmsNorm::apply(const OpTable& ops, const OpContext& context, Matrix x) const {
+  ops.rms_norm(context, {.x = x,
+                         .weight = weight_.data(),
+                         .weight_offset = style_.weight_offset,
+                         .eps = style_.eps,
+                         .out = x});
 }
 
 void RmsNorm::add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residual,
@@ -91,14 +91,15 @@ LayerNorm::LayerNorm(WeightLoader& loader, const std::string& name, std::int64_t
       bias_(loader.biases({{name, size, {0, size}}})),
       eps_(eps) {}
 
-void LayerNorm::add_and_apply(const LayerStep& step, ConstMatrix x, ConstMatrix residual,
-                              Matrix out) const {
-  step.ops.add_layer_norm(step.context, {.x = x,
-                                         .residual = residual,
-                                         .weight = weight_.data(),
-                                         .bias = bias_.data(),
-                                         .eps = eps_,
-                                         .out = out});
+void LayerNorm::add_and_apply(const OpTable& ops, const OpContext& context, ConstMatrix x,
+                              ConstMatrix residual, Matrix sum, Matrix out) const {
+  ops.add_layer_norm(context, {.x = x,
+                               .residual = residual,
+                               .weight = weight_.data(),
+                               .bias = bias_.data(),
+                               .eps = eps_,
+                               .sum = sum,
+                               .out = out});
 }
 
 namespace {

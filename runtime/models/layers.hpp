@@ -143,7 +143,7 @@ class RmsNorm {
   RmsNorm() = default;
   RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style);
   /// In place.
-  void apply(const LayerStep& step, Matrix x) const;
+  void apply(const OpTable& ops, const OpContext& context, Matrix x) const;
   /// residual += x; out = norm(residual).
   void add_and_apply(const LayerStep& step, ConstMatrix x, Matrix residual, Matrix out) const;
 
@@ -156,7 +156,13 @@ class LayerNorm {
  public:
   LayerNorm(WeightLoader& loader, const std::string& name, std::int64_t size, float eps);
   /// out = norm(x + residual); it may be one of them.
-  void add_and_apply(const LayerStep& step, ConstMatrix x, ConstMatrix residual, Matrix out) const;
+  void add_and_apply(const OpTable& ops, const OpContext& context, ConstMatrix x,
+                     ConstMatrix residual, Matrix out) const {
+    add_and_apply(ops, context, x, residual, {}, out);
+  }
+  /// The same, with the sum left in `sum`, which may be x or residual.
+  void add_and_apply(const OpTable& ops, const OpContext& context, ConstMatrix x,
+                     ConstMatrix residual, Matrix sum, Matrix out) const;
 
  private:
   DeviceArray<float> weight_;

@@ -6,10 +6,13 @@
 
 namespace troupe {
 
-Result<void> Model::encode(std::span<const EncoderItem> items, Communicator*, Matrix) {
-  if (items.empty()) return {};
+Result<void> Model::check_item(const EncoderItem& item) const {
   return Error{ErrorCode::kUnsupported, std::string("the model has no encoder, it cannot take ") +
-                                            std::string(items.front().modality) + " inputs"};
+                                            std::string(item.modality) + " inputs"};
+}
+
+void Model::encode(const EncoderItem&, Matrix) {
+  CHECK(false);  // check_item() takes no item
 }
 
 std::vector<float> Model::pool(PoolingType type, ConstMatrix hidden) const {

@@ -148,11 +148,15 @@ class Model {
   /// filled on the last stage, and nothing counts if `peers` has failed.
   virtual void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches,
                        Communicator* peers, Matrix hidden) = 0;
-  /// out: the rows that stand in place of the items' placeholder tokens (InputEmbeddings), one item
-  /// behind the other, [sum of EncoderItem::num_rows, hidden_size]. The same on all ranks of the
-  /// first stage. Errors: kUnsupported, the model has no encoder for an item's modality.
-  [[nodiscard]] virtual Result<void> encode(std::span<const EncoderItem> items, Communicator* peers,
-                                            Matrix out);
+  /// The most rows that an item has, on ranks of the first stage; 0: the model has no encoder.
+  [[nodiscard]] virtual std::int64_t max_item_rows() const noexcept { return 0; }
+  /// Whether encode() can take the item. Errors: kUnsupported, there is no encoder for its
+  /// modality; kInvalidArgument, its shape, or the number of its rows.
+  [[nodiscard]] virtual Result<void> check_item(const EncoderItem& item) const;
+  /// out: the rows that stand in place of the item's placeholder tokens (InputEmbeddings),
+  /// [EncoderItem::num_rows, hidden_size], in the device's memory. Each rank of the first stage
+  /// computes all of them, so they are the same bits there. Pre: check_item(); reserve().
+  virtual void encode(const EncoderItem& item, Matrix out);
   /// The vector of one text, [hidden_size], of the hidden states of its tokens, which are in the
   /// host's memory: for kLast the last of them alone will do.
   [[nodiscard]] virtual std::vector<float> pool(PoolingType type, ConstMatrix hidden) const;

@@ -121,6 +121,12 @@ Result<ModelConfig> read_model_config(const json& parsed, bool is_gguf) {
   refuse_unsupported(root);
   refuse_unsupported(text);
   architecture->read_config(text, is_gguf, config);
+  if (const json* vision = root.object("vision_config");
+      vision != nullptr && architecture->read_vision != nullptr) {
+    ConfigFields fields(*vision, std::string(kFile) + ": vision_config");
+    architecture->read_vision(root, fields, config);
+    if (fields.error()) return *fields.error();
+  }
   for (const RopeConfig* rope : {&config.rope, &config.sliding_rope})
     check_rope(text, *rope, config.head_dim);
   if (root.error()) return *root.error();

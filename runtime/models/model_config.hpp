@@ -56,6 +56,31 @@ struct ExpertsConfig {
   std::vector<bool> layers;            ///< which they are
 };
 
+/// An encoder of pictures: a transformer over square patches.
+struct VisionConfig {
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int64_t num_layers = 0;
+  std::int64_t num_heads = 0;
+  std::int64_t num_channels = 3;
+  std::int64_t image_size = 0;  ///< pixels of a side
+  std::int64_t patch_size = 0;  ///< pixels of a side
+  float layer_norm_eps = 1e-6f;
+
+  [[nodiscard]] std::int64_t patches_per_side() const noexcept { return image_size / patch_size; }
+  [[nodiscard]] std::int64_t num_patches() const noexcept {
+    return patches_per_side() * patches_per_side();
+  }
+};
+
+/// How a picture stands in a prompt: begin, per_image times soft, end.
+struct ImageTokens {
+  TokenId begin = 0;
+  TokenId end = 0;
+  TokenId soft = 0;
+  std::int64_t per_image = 0;
+};
+
 /// What a model's config.json says, with the defaults of its architecture filled in.
 struct ModelConfig {
   std::string architecture;  ///< "LlamaForCausalLM", ...
@@ -84,6 +109,8 @@ struct ModelConfig {
   float attention_scale = 0;
   std::optional<DType> dtype;  ///< what the checkpoint says it stores: f32, bf16, f16
   std::optional<ExpertsConfig> experts;
+  std::optional<VisionConfig> vision;       ///< none: it has no encoder of pictures
+  std::optional<ImageTokens> image_tokens;  ///< where there is `vision`
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 

@@ -26,6 +26,8 @@ struct RegisteredArchitecture {
   /// Reads the language model's fields, with the defaults of its class. What would change the
   /// result and is not supported is an error that names it. `is_gguf`: see parse_model_config.
   void (*read_config)(ConfigFields& text, bool is_gguf, ModelConfig& config) = nullptr;
+  /// Reads vision_config, and what the outer configuration says of pictures. Null: it is not read.
+  void (*read_vision)(ConfigFields& root, ConfigFields& vision, ModelConfig& config) = nullptr;
   const GgufArchitecture* gguf = nullptr;  ///< null: GGUF files do not have it
   /// Loads the model's weights. Errors stay in the loader, which the caller asks with finish().
   std::unique_ptr<Model> (*make)(const ModelConfig& config, Device& device,

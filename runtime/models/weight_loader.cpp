@@ -103,9 +103,31 @@ const Checkpoint::Tensor* WeightLoader::find(const std::string& name,
   return *tensor;
 }
 
-std::optional<StoredWeight> WeightLoader::find_matrix(const std::string& name,
-                                                      std::int64_t num_rows,
-                                                      std::int64_t num_cols) {
+std::optional<StoredWeight> WeightLoader::find_rearranged(const Part& part, std::int64_t num_cols) {
+  const Layout& layout = *part.layout;
+  const Checkpoint::Tensor* const stored =
+      find(part.name + (layout.has_suffix ? ".weight" : ""), layout.shape);
+  if (stored == nullptr) return std::nullopt;
+  Rearranged& own = rearranged_.emplace_back(Rearranged{*stored, {}});
+  own.tensor.view.shape = {part.num_rows, num_cols};
+  if (!layout.is_transposed) return StoredWeight{&own.tensor, std::nullopt};
+  own.values.resize(static_cast<std::size_t>(part.num_rows * num_cols));
+  std::vector<float> column(static_cast<std::size_t>(part.num_rows));
+  for (std::int64_t col = 0; col < num_cols; ++col) {
+    widen_row(stored->view, col, 0, part.num_rows, column.data());
+    for (std::int64_t row = 0; row < part.num_rows; ++row)
+      own.values[static_cast<std::size_t>(row * num_cols + col)] =
+          column[static_cast<std::size_t>(row)];
+  }
+  own.tensor.view.type = TensorType::kF32;
+  own.tensor.view.bytes = std::as_bytes(std::span(own.values));
+  return StoredWeight{&own.tensor, std::nullopt};
+}
+
+std::optional<StoredWeight> WeightLoader::find_matrix(const Part& part, std::int64_t num_cols) {
+  if (part.layout) return find_rearranged(part, num_cols);
+  const std::string& name = part.name;
+  const std::int64_t num_rows = part.num_rows;
   auto quantized = QuantizedWeight::find(checkpoint_, stored_, name, num_rows, num_cols);
   if (!quantized.ok()) {
     errors_.push_back(quantized.error());
@@ -165,6 +187,7 @@ WeightSpec WeightLoader::matrix_spec(const std::vector<StoredWeight>& weights,
       if (element_type(weight) != spec.type) spec.type = ElementType::kF32;
   }
   if (std::ranges::none_of(weights, is_quantized)) {
+    if (role == MatrixRole::kEncoder) return spec;
     spec.quantized = format_.quantized;
     if (spec.quantized == QuantizedType::kInt4 && role == MatrixRole::kHead)
       spec.quantized = QuantizedType::kInt8;
@@ -212,10 +235,11 @@ void WeightLoader::give_up_file(const Error& error) {
 PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
                                   std::int32_t k_shards, MatrixRole role) {
   PackedMatrix matrix;
+  rearranged_.clear();
   std::vector<StoredWeight> weights;
   std::int64_t num_rows = 0;
   for (const Part& part : parts) {
-    std::optional<StoredWeight> weight = find_matrix(part.name, part.num_rows, num_cols);
+    std::optional<StoredWeight> weight = find_matrix(part, num_cols);
     if (!weight) continue;
     weights.push_back(std::move(*weight));
     num_rows += part.rows.count;
@@ -304,6 +328,16 @@ DeviceArray<float> WeightLoader::vector(const std::string& name, std::int64_t si
   if (const Checkpoint::Tensor* tensor = find(name + ".weight", shape); tensor != nullptr)
     widen_row(tensor->view, 0, 0, size, values.data());
   return value_or_fail(device_.upload(std::move(values), kWeights));
+}
+
+std::vector<float> WeightLoader::rows(const std::string& name, std::int64_t num_rows,
+                                      std::int64_t num_cols) {
+  std::vector<float> values(static_cast<std::size_t>(num_rows * num_cols));
+  const std::int64_t shape[] = {num_rows, num_cols};
+  const Checkpoint::Tensor* tensor = find(name + ".weight", shape);
+  for (std::int64_t row = 0; tensor != nullptr && row < num_rows; ++row)
+    widen_row(tensor->view, row, 0, num_cols, values.data() + row * num_cols);
+  return values;
 }
 
 EmbeddingTable WeightLoader::table(const std::string& name, std::int64_t num_rows,

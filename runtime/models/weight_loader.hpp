@@ -2,6 +2,7 @@
 // From a checkpoint's tensors to the weights that layers compute with.
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -65,11 +66,12 @@ struct WeightFormat {
 
 enum class MatrixRole : std::uint8_t {
   kLayer,
-  kGateUp,  ///< of two equal parts, a gate and `up`: packed for gated_mlp
-  kHead,    ///< of the vocabulary: quantised to no less than 8 bits, as its errors go into every
-            ///< token
-  kRouter,  ///< chooses experts: computed in f32 on the weights as stored, as small errors would
-            ///< choose others
+  kGateUp,   ///< of two equal parts, a gate and `up`: packed for gated_mlp
+  kHead,     ///< of the vocabulary: quantised to no less than 8 bits, as its errors go into every
+             ///< token
+  kRouter,   ///< chooses experts: computed in f32 on the weights as stored, as small errors would
+             ///< choose others
+  kEncoder,  ///< of pictures: not quantised here
 };
 
 /// Loads and packs one model's weights. Errors stick: the first ones are collected, later calls
@@ -96,10 +98,18 @@ class WeightLoader {
     return part_of(total, parallel_.tensor_rank(), parallel_.tensor_parallel_size);
   }
 
+  /// How a checkpoint stores a matrix otherwise than as [num_rows, num_cols].
+  struct Layout {
+    std::vector<std::int64_t> shape;
+    bool is_transposed = false;  ///< [num_cols, num_rows]; else `shape` has the rows' numbers in
+                                 ///< order
+    bool has_suffix = true;      ///< the tensor's name ends with ".weight"
+  };
   struct Part {
     std::string name;  ///< "model.layers.0.self_attn.q_proj": ".weight" and ".bias" are appended
     std::int64_t num_rows = 0;
     Slice rows;  ///< that are loaded
+    std::optional<Layout> layout = std::nullopt;
   };
   /// Those rows and columns of the matrices of `parts` ([num_rows, num_cols] each), under each
   /// other, as one. Only their bytes of the mapped files are read. Pre: k_shards divides
@@ -110,6 +120,8 @@ class WeightLoader {
   DeviceArray<float> biases(const std::vector<Part>& parts);
   /// `name`.weight, [size], widened.
   DeviceArray<float> vector(const std::string& name, std::int64_t size);
+  /// `name`.weight, [num_rows, num_cols], widened, in the host's memory; zeros after an error.
+  std::vector<float> rows(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
   /// `name`.weight, [num_rows, num_cols], by a rank of the first stage, which alone reads it; null
   /// after an error.
   EmbeddingTable table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
@@ -153,8 +165,9 @@ class WeightLoader {
   /// In fewer bits, where the device keeps such matrices so.
   void make_compact(WeightSpec& spec, Memory& packed);
   /// Nothing (and an error is recorded) unless the matrix is there with this shape.
-  std::optional<StoredWeight> find_matrix(const std::string& name, std::int64_t num_rows,
-                                          std::int64_t num_cols);
+  std::optional<StoredWeight> find_matrix(const Part& part, std::int64_t num_cols);
+  /// The same of a part with a layout of its own. The tensor is kept in rearranged_.
+  std::optional<StoredWeight> find_rearranged(const Part& part, std::int64_t num_cols);
   /// Null (and an error is recorded) unless the tensor is there with this shape.
   const Checkpoint::Tensor* find(const std::string& name, std::span<const std::int64_t> shape);
   /// The matrix is packed: its memory in the file is no longer needed.
@@ -171,6 +184,11 @@ class WeightLoader {
   LoadProgressCallback progress_;
   PackedWeightsFile* file_;  ///< null: none, or no longer
   std::set<std::string, std::less<>> used_;
+  struct Rearranged {
+    Checkpoint::Tensor tensor;
+    std::vector<float> values;  ///< of a transposed one
+  };
+  std::deque<Rearranged> rearranged_;  ///< parts of the matrix being loaded
   std::vector<Error> errors_;
   std::int64_t num_packed_bytes_ = 0;
   std::int64_t num_read_bytes_ = 0;

@@ -80,19 +80,26 @@ BOOST_AUTO_TEST_CASE(add_layer_norm_equals_double_precision_and_rows_are_indepen
                            at(bias, j));
         }
         const auto norm = [&](const float* row_x, const float* row_residual, std::int64_t rows,
-                              float* out) {
+                              float* sum, float* out) {
           ops->add_layer_norm(TestContext(), {.x = {row_x, rows, n},
                                               .residual = {row_residual, rows, n},
                                               .weight = weight.data(),
                                               .bias = bias.data(),
                                               .eps = 1e-3f,
+                                              .sum = {sum, rows, n},
                                               .out = {out, rows, n}});
         };
         Floats last(static_cast<std::size_t>(n));
-        norm(x.data() + (m - 1) * n, residual.data() + (m - 1) * n, 1, last.data());
-        norm(x.data(), residual.data(), m, residual.data());  // in place
+        norm(x.data() + (m - 1) * n, residual.data() + (m - 1) * n, 1, nullptr, last.data());
+        Floats sums = residual;
+        Floats beside(sums.size());
+        norm(x.data(), sums.data(), m, sums.data(), beside.data());
+        for (std::size_t i = 0; i < sums.size(); ++i)
+          BOOST_REQUIRE_EQUAL(sums[i], x[i] + residual[i]);
+        norm(x.data(), residual.data(), m, nullptr, residual.data());  // in place
         BOOST_TEST(worst_error(residual, want) < 4e-6, ops->name << " " << m << "x" << n);
         BOOST_TEST(same_bits(last.data(), residual.data() + (m - 1) * n, n));
+        BOOST_TEST(same_bits(beside.data(), residual.data(), m * n));
       }
     }
   }
@@ -102,17 +109,18 @@ BOOST_AUTO_TEST_CASE(gelu_equals_double_precision_over_the_whole_range) {
   for (const OpTable* ops : all_backends()) {
     Floats x;
     for (int i = -1300; i <= 1300; ++i) x.push_back(static_cast<float>(i) / 100.0f);
-    std::vector<double> want;
-    for (const float value : x) {
-      const auto wide = static_cast<double>(value);
-      want.push_back(0.5 * wide * std::erfc(-wide / std::numbers::sqrt2));
-    }
     const auto size = static_cast<std::int64_t>(x.size());
-    ops->gelu(TestContext(), {.out = matrix(x, 1, size)});
-    for (std::size_t i = 0; i < x.size(); ++i) {
-      const double error = std::abs(static_cast<double>(x[i]) - want[i]);
-      BOOST_REQUIRE_MESSAGE(error <= 5e-7 * std::max(1.0, std::abs(want[i])),
-                            ops->name << ": " << x[i] << ", expected " << want[i]);
+    for (const bool by_tanh : {false, true}) {
+      Floats out = x;
+      ops->gelu(TestContext(), {.approximates_by_tanh = by_tanh, .out = matrix(out, 1, size)});
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        const auto wide = static_cast<double>(x[i]);
+        const double want =
+            by_tanh ? exact_gelu_tanh(wide) : 0.5 * wide * std::erfc(-wide / std::numbers::sqrt2);
+        BOOST_REQUIRE_MESSAGE(std::abs(static_cast<double>(out[i]) - want) <=
+                                  (by_tanh ? 2e-6 : 5e-7) * std::max(1.0, std::abs(want)),
+                              ops->name << ": " << out[i] << ", expected " << want);
+      }
     }
   }
 }
@@ -453,6 +461,24 @@ BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
     for (std::size_t i = 0; i < out.size(); ++i) {
       const auto row = static_cast<std::size_t>(rows[i / kDim]);
       BOOST_REQUIRE_EQUAL(out[i], x[row * kDim + i % kDim]);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_mean_of_rows_adds_them_in_the_order_asked_for) {
+  constexpr std::int64_t kDim = 37;
+  const Floats x = random_floats(6 * kDim, 1);
+  const std::vector<std::int32_t> rows = {4, 0, 5, 1, 1, 2};
+  for (const OpTable* ops : all_backends()) {
+    Floats out(2 * kDim);
+    ops->mean_rows(
+        TestContext(),
+        {.x = matrix(x, 6, kDim), .rows = rows.data(), .count = 3, .out = matrix(out, 2, kDim)});
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const auto value = [&](std::size_t j) {
+        return x[static_cast<std::size_t>(rows[i / kDim * 3 + j]) * kDim + i % kDim];
+      };
+      BOOST_REQUIRE_EQUAL(out[i], (value(0) + value(1) + value(2)) * (1.0f / 3.0f));
     }
   }
 }

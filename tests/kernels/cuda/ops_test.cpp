@@ -45,6 +45,18 @@ BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
               run_on_host(unwritten(99), gather, x, rows));
 }
 
+BOOST_AUTO_TEST_CASE(the_mean_of_rows_adds_them_in_the_order_asked_for) {
+  const std::vector<std::int32_t> rows = {3, 0, 1, 1};
+  const Floats x = random_floats(4 * 40, 1);
+  const auto mean = [](const OpTable& ops, const OpContext& context, float* out, const float* from,
+                       const std::int32_t* which) {
+    ops.mean_rows(context,
+                  {.x = {from, 4, 33, 40}, .rows = which, .count = 2, .out = {out, 2, 33}});
+  };
+  BOOST_CHECK(run_on_device(unwritten(66), mean, x, rows) ==
+              run_on_host(unwritten(66), mean, x, rows));
+}
+
 BOOST_AUTO_TEST_CASE(rows_are_scattered_and_the_others_stay) {
   const std::vector<std::int32_t> rows = {3, 0};
   const Floats x = random_floats(2 * 40, 1);
@@ -108,6 +120,7 @@ BOOST_AUTO_TEST_CASE(add_rms_norm_leaves_the_sum_and_its_norm) {
 
 BOOST_AUTO_TEST_CASE(layer_norm_and_gelu_are_those_of_the_reference) {
   for (const std::int64_t n : kSizes) {
+    // The residual and in its place the sum, then the output.
     const auto norm = [n](const OpTable& ops, const OpContext& context, float* data, const float* x,
                           const float* w, const float* b) {
       ops.add_layer_norm(context, {.x = {x, kRows, n},
@@ -115,15 +128,18 @@ BOOST_AUTO_TEST_CASE(layer_norm_and_gelu_are_those_of_the_reference) {
                                    .weight = w,
                                    .bias = b,
                                    .eps = 1e-5f,
-                                   .out = {data, kRows, n}});
+                                   .sum = {data, kRows, n},
+                                   .out = {data + kRows * n, kRows, n}});
     };
-    BOOST_TEST(difference_between_tables(random_floats(kRows * n, 1), norm,
+    BOOST_TEST(difference_between_tables(random_floats(2 * kRows * n, 1), norm,
                                          random_floats(kRows * n, 2), random_floats(n, 3),
                                          random_floats(n, 4)) < 1e-5);
-    const auto gelu = [n](const OpTable& ops, const OpContext& context, float* data) {
-      ops.gelu(context, {.out = {data, kRows, n}});
-    };
-    BOOST_TEST(difference_between_tables(random_floats(kRows * n, 5), gelu) < 1e-5);
+    for (const bool by_tanh : {false, true}) {
+      const auto gelu = [=](const OpTable& ops, const OpContext& context, float* data) {
+        ops.gelu(context, {.approximates_by_tanh = by_tanh, .out = {data, kRows, n}});
+      };
+      BOOST_TEST(difference_between_tables(random_floats(kRows * n, 5), gelu) < 1e-5);
+    }
   }
 }
 

@@ -1,5 +1,5 @@
-// Gemma 3 with pictures, whose encoder's outputs are given: rows in place of embeddings, and tokens
-// that see each other. Against transformers, with and without the spans.
+// Gemma 3 with pictures: its encoder, rows in place of embeddings, and tokens that see each other.
+// Against transformers, with and without the spans.
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
@@ -37,14 +37,16 @@ struct Case {
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(prompt.size()); }
 };
 
+std::vector<float> golden_floats(const SafetensorsFile& arrays, const std::string& name) {
+  const auto values = arrays.find(name)->elements<float>();
+  return {values.begin(), values.end()};
+}
+
 /// All cases, `causal`: as if no token saw one behind it.
 std::vector<Case> read_cases(bool causal) {
   const json golden = json::parse(read_file(kGolden + "golden.json").value());
   const SafetensorsFile arrays = SafetensorsFile::open(kGolden + "golden.safetensors").value();
-  const auto floats = [&](const std::string& name) {
-    const auto values = arrays.find(name)->elements<float>();
-    return std::vector<float>(values.begin(), values.end());
-  };
+  const auto floats = [&](const std::string& name) { return golden_floats(arrays, name); };
   const std::string kind = causal ? "causal_" : "";
   std::vector<Case> cases;
   for (const json& entry : golden.at("cases")) {
@@ -98,6 +100,7 @@ class Gemma {
     BOOST_REQUIRE(next_block_ <= kNumBlocks);
     return tables_.add(blocks);
   }
+  [[nodiscard]] Model& model() { return *loaded_.model; }
   void clear() { flat_.clear(); }
   /// The tokens [begin, end) of the case's prompt; the last one's hidden state is asked for.
   void add(const Case& one, std::int32_t begin, std::int32_t end, std::int32_t row) {
@@ -146,11 +149,46 @@ class Gemma {
   BlockId next_block_ = 1;
 };
 
-void check_logits(const std::vector<float>& got, const std::vector<float>& want) {
+void check_floats(const std::vector<float>& got, const std::vector<float>& want) {
   BOOST_REQUIRE(got.size() == want.size());
   float error = 0;
   for (std::size_t i = 0; i < got.size(); ++i) error = std::max(error, std::fabs(got[i] - want[i]));
   BOOST_TEST(error < 1e-3f);
+}
+
+BOOST_AUTO_TEST_CASE(the_encoder_makes_the_rows_of_the_reference_by_every_instruction_set) {
+  const SafetensorsFile arrays = SafetensorsFile::open(kGolden + "golden.safetensors").value();
+  for (const std::string& isa : available_isas()) {
+    Gemma gemma(isa);
+    BOOST_TEST(gemma.model().max_item_rows() == 4);
+    for (int i = 0; i < 3; ++i) {
+      const std::string number = std::to_string(i);
+      const std::vector<float> pixels = golden_floats(arrays, "pixel_values." + number);
+      const std::vector<float> want = golden_floats(arrays, "projector." + number);
+      const std::int64_t shape[] = {3, 56, 56};
+      const EncoderItem item{.modality = "image", .values = pixels, .shape = shape, .num_rows = 4};
+      BOOST_TEST(gemma.model().check_item(item).ok());
+      std::vector<float> rows(want.size());
+      gemma.model().encode(item, {rows.data(), 4, gemma.model().hidden_size()});
+      check_floats(rows, want);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(pictures_that_the_encoder_cannot_take_are_refused_by_shape) {
+  Gemma gemma("auto");
+  const std::int64_t shape[] = {3, 56, 42};
+  EncoderItem item{.modality = "image", .shape = shape, .num_rows = 4};
+  BOOST_TEST(gemma.model().check_item(item).error().message ==
+             "a picture has the shape [3, 56, 42], the model's encoder takes [3, 56, 56]");
+  const std::int64_t right[] = {3, 56, 56};
+  item.shape = right;
+  item.num_rows = 5;
+  BOOST_TEST(gemma.model().check_item(item).error().message ==
+             "a picture stands for 5 tokens, the model's encoder makes 4");
+  item.modality = "audio";
+  BOOST_TEST(gemma.model().check_item(item).error().message ==
+             "the model has no encoder for items of modality audio");
 }
 
 BOOST_AUTO_TEST_CASE(pictures_are_seen_as_the_reference_sees_them_by_every_instruction_set) {
@@ -168,7 +206,7 @@ BOOST_AUTO_TEST_CASE(pictures_are_seen_as_the_reference_sees_them_by_every_instr
           gemma.clear();
           gemma.add(one, 0, one.size(), row);
           std::vector<float> logits = gemma.forward().front();
-          check_logits(logits, one.logits);
+          check_floats(logits, one.logits);
           for (std::int32_t i = 0; i < num_greedy; ++i) {
             const auto best =
                 static_cast<TokenId>(std::ranges::max_element(logits) - logits.begin());
@@ -217,9 +255,9 @@ BOOST_AUTO_TEST_CASE(what_a_model_has_not_is_refused_by_name) {
           .value();
   BOOST_TEST(!loaded.model->sees_items_both_ways());
   const EncoderItem picture{.modality = "image", .num_rows = 4};
-  BOOST_TEST(loaded.model->encode(std::span(&picture, 1), nullptr, {}).error().message ==
+  BOOST_TEST(loaded.model->check_item(picture).error().message ==
              "the model has no encoder, it cannot take image inputs");
-  BOOST_TEST(loaded.model->encode({}, nullptr, {}).ok());
+  BOOST_TEST(loaded.model->max_item_rows() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(a_text_is_pooled_by_its_last_or_first_token_or_the_mean_of_all) {

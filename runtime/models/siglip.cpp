@@ -1,0 +1,244 @@
+#include "runtime/models/siglip.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "runtime/base/check.hpp"
+#include "runtime/models/decoder_config.hpp"
+#include "runtime/models/quantize.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::int64_t kBlockSize = 16;
+constexpr std::int64_t kMaxImageSize = 8192;
+constexpr std::string_view kWhat = "weights";
+
+/// All of one matrix's rows, whichever rank asks.
+WeightLoader::Part whole(const std::string& name, std::int64_t num_rows) {
+  return {name, num_rows, {0, num_rows}};
+}
+
+Linear load_patch_embedding(WeightLoader& loader, const std::string& name,
+                            const VisionConfig& config) {
+  WeightLoader::Part part = whole(name, config.hidden_size);
+  part.layout = WeightLoader::Layout{
+      .shape = {config.hidden_size, config.num_channels, config.patch_size, config.patch_size}};
+  return Linear(loader, {part}, config.num_channels * config.patch_size * config.patch_size,
+                /*has_bias=*/true, MatrixRole::kEncoder);
+}
+
+template <class T>
+DeviceArray<T> upload(Device& device, WeightLoader& loader, std::vector<T> values) {
+  auto uploaded = device.upload(std::move(values), kWhat);
+  if (uploaded.ok()) return std::move(uploaded).value();
+  loader.fail(uploaded.error().code, uploaded.error().message);
+  return {};
+}
+
+DeviceArray<float> load_positions(WeightLoader& loader, Device& device, const std::string& name,
+                                  const VisionConfig& config) {
+  return upload(device, loader, loader.rows(name, config.num_patches(), config.hidden_size));
+}
+
+}  // namespace
+
+VisionConfig read_siglip_config(ConfigFields& fields) {
+  const std::string type = fields.text("model_type", "siglip_vision_model");
+  if (type != "siglip_vision_model")
+    fields.fail(ErrorCode::kUnsupported, "model_type " + type + " is not supported");
+  VisionConfig config{
+      .hidden_size = fields.integer("hidden_size", 768, 1, kMaxConfigSize),
+      .intermediate_size = fields.integer("intermediate_size", 3072, 1, kMaxConfigSize),
+      .num_layers = fields.integer("num_hidden_layers", 12, 1, kMaxConfigLayers),
+      .num_heads = fields.integer("num_attention_heads", 12, 1, kMaxConfigSize),
+      .num_channels = fields.integer("num_channels", 3, 3, 3),
+      .image_size = fields.integer("image_size", 224, 1, kMaxImageSize),
+      .patch_size = fields.integer("patch_size", 16, 1, kMaxImageSize),
+      .layer_norm_eps = static_cast<float>(fields.number("layer_norm_eps", 1e-6))};
+  const std::string activation = fields.text("hidden_act", "gelu_pytorch_tanh");
+  if (activation != "gelu_pytorch_tanh")
+    fields.fail(ErrorCode::kUnsupported,
+                "hidden_act " + activation + " is not supported, only gelu_pytorch_tanh");
+  if (config.hidden_size % config.num_heads != 0 ||
+      config.hidden_size / config.num_heads > kMaxHeadDim)
+    fields.fail(ErrorCode::kUnsupported, "hidden_size " + std::to_string(config.hidden_size) +
+                                             " cannot be divided into " +
+                                             std::to_string(config.num_heads) +
+                                             " heads of at most " + std::to_string(kMaxHeadDim));
+  if (config.patch_size > config.image_size)
+    fields.fail(ErrorCode::kCorrupt, "patch_size " + std::to_string(config.patch_size) +
+                                         " is larger than image_size " +
+                                         std::to_string(config.image_size));
+  return config;
+}
+
+SiglipTower::SiglipTower(WeightLoader& loader, Device& device, const std::string& prefix,
+                         const VisionConfig& config)
+    : config_(config),
+      patch_embedding_(load_patch_embedding(loader, prefix + "embeddings.patch_embedding", config)),
+      positions_(load_positions(loader, device, prefix + "embeddings.position_embedding", config)),
+      norm_(loader, prefix + "post_layernorm", config.hidden_size, config.layer_norm_eps) {
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
+    layers_.push_back(load_layer(loader, prefix + "encoder.layers." + std::to_string(layer)));
+
+  const std::int64_t num_patches = config.num_patches();
+  const std::int64_t num_blocks = (num_patches + kBlockSize - 1) / kBlockSize;
+  cache_ = {.type = patch_embedding_.spec().mode == ComputeMode::kF32 ? ElementType::kF32
+                                                                      : ElementType::kBF16,
+            .num_blocks = num_blocks,
+            .block_size = kBlockSize,
+            .num_kv_heads = config.num_heads,
+            .head_dim = config.hidden_size / config.num_heads};
+  auto memory = device.allocate(static_cast<std::size_t>(num_blocks * cache_.page_stride()),
+                                "a picture's keys and values");
+  if (memory.ok())
+    cache_memory_ = std::move(memory).value();
+  else
+    loader.fail(memory.error().code, memory.error().message);
+  cache_.data = cache_memory_.data();
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(num_patches));
+  std::iota(slots.begin(), slots.end(), 0);
+  slots_ = upload(device, loader, std::move(slots));
+  std::vector<std::int32_t> blocks(static_cast<std::size_t>(num_blocks));
+  std::iota(blocks.begin(), blocks.end(), 0);
+  block_table_ = upload(device, loader, std::move(blocks));
+  const auto size = static_cast<std::int32_t>(num_patches);
+  sequence_ = upload(device, loader, std::vector<std::int32_t>{0, size, size});
+  span_start_loc_ = upload(device, loader, std::vector<std::int32_t>{0, 1});
+  span_ = upload(device, loader, std::vector<TwoWaySpan>{{0, size}});
+}
+
+SiglipTower::Layer SiglipTower::load_layer(WeightLoader& loader, const std::string& name) const {
+  const std::int64_t hidden_size = config_.hidden_size;
+  const auto linear = [&](const std::vector<WeightLoader::Part>& parts, std::int64_t num_cols) {
+    return Linear(loader, parts, num_cols, /*has_bias=*/true, MatrixRole::kEncoder);
+  };
+  const auto norm = [&](const std::string& suffix) {
+    return LayerNorm(loader, name + suffix, hidden_size, config_.layer_norm_eps);
+  };
+  return {.attention_norm = norm(".layer_norm1"),
+          .qkv = linear({whole(name + ".self_attn.q_proj", hidden_size),
+                         whole(name + ".self_attn.k_proj", hidden_size),
+                         whole(name + ".self_attn.v_proj", hidden_size)},
+                        hidden_size),
+          .output = linear({whole(name + ".self_attn.out_proj", hidden_size)}, hidden_size),
+          .mlp_norm = norm(".layer_norm2"),
+          .up = linear({whole(name + ".mlp.fc1", config_.intermediate_size)}, hidden_size),
+          .down = linear({whole(name + ".mlp.fc2", hidden_size)}, config_.intermediate_size)};
+}
+
+std::vector<float> SiglipTower::cut_patches(std::span<const float> pixels) const {
+  const std::int64_t side = config_.patches_per_side();
+  const std::int64_t patch = config_.patch_size;
+  std::vector<float> rows;
+  rows.reserve(
+      static_cast<std::size_t>(config_.num_patches() * config_.num_channels * patch * patch));
+  for (std::int64_t y = 0; y < side; ++y)
+    for (std::int64_t x = 0; x < side; ++x)
+      for (std::int64_t channel = 0; channel < config_.num_channels; ++channel)
+        for (std::int64_t row = 0; row < patch; ++row) {
+          const float* first =
+              pixels.data() +
+              ((channel * config_.image_size) + y * patch + row) * config_.image_size + x * patch;
+          rows.insert(rows.end(), first, first + patch);
+        }
+  return rows;
+}
+
+void SiglipTower::attend(Device& device, Matrix qkv, Matrix out) const {
+  const std::int64_t heads = config_.num_heads;
+  const std::int64_t head_dim = cache_.head_dim;
+  const std::int64_t num_patches = qkv.num_rows;
+  const auto part = [&](std::int64_t index) {
+    return Heads(qkv.data + index * config_.hidden_size, num_patches, heads, head_dim,
+                 qkv.row_stride);
+  };
+  const Heads q = part(0);
+  device.ops().rope_and_write_kv(
+      device.context(),
+      {.q = q, .k = part(1), .v = part(2), .slots = slots_.data(), .cache = cache_});
+  device.ops().attention(device.context(),
+                         {.q = q,
+                          .cache = cache_,
+                          .query_start_loc = sequence_.data(),
+                          .seq_lens = sequence_.data() + 2,
+                          .block_tables = block_table_.data(),
+                          .block_table_stride = cache_.num_blocks,
+                          .block_table_rows = sequence_.data(),
+                          .num_seqs = 1,
+                          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                          .two_way_spans = span_.data(),
+                          .span_start_loc = span_start_loc_.data(),
+                          .out = Heads(out.data, num_patches, heads, head_dim, out.row_stride)});
+}
+
+Matrix SiglipTower::encode(Device& device, Scratch& scratch, std::span<const float> pixels) const {
+  CHECK(std::ssize(pixels) == config_.num_channels * config_.image_size * config_.image_size,
+        pixels.size());
+  const OpTable& ops = device.ops();
+  const OpContext context = device.context();
+  const std::int64_t num_patches = config_.num_patches();
+  const std::int64_t hidden_size = config_.hidden_size;
+  const Matrix normed = scratch.take(num_patches, hidden_size);
+  Scratch inner = scratch;  // what only this function needs
+  const Matrix residual = inner.take(num_patches, hidden_size);
+  const Matrix x = inner.take(num_patches, hidden_size);
+  {
+    const std::vector<float> cut = cut_patches(pixels);
+    const Matrix patches = Scratch(inner).take(num_patches, patch_embedding_.spec().num_cols);
+    device.copy_to_device(patches.data, cut.data(), cut.size() * sizeof(float));
+    patch_embedding_.apply(ops, context, patches, x);
+  }
+  const auto num_bytes = static_cast<std::size_t>(num_patches * hidden_size) * sizeof(float);
+  device.copy(residual.data, positions_.data(), num_bytes);
+  for (const Layer& layer : layers_) {
+    layer.attention_norm.add_and_apply(ops, context, x, residual, residual, normed);
+    {
+      Scratch wide = inner;
+      const Matrix qkv = wide.take_spread(num_patches, 3 * hidden_size);
+      const Matrix attended = wide.take_spread(num_patches, hidden_size);
+      layer.qkv.apply(ops, context, normed, qkv);
+      attend(device, qkv, attended);
+      layer.output.apply(ops, context, attended, x);
+    }
+    layer.mlp_norm.add_and_apply(ops, context, x, residual, residual, normed);
+    const Matrix wide = Scratch(inner).take_spread(num_patches, config_.intermediate_size);
+    layer.up.apply(ops, context, normed, wide);
+    ops.gelu(context, {.approximates_by_tanh = true, .out = wide});
+    layer.down.apply(ops, context, wide, x);
+  }
+  norm_.add_and_apply(ops, context, x, residual, normed);
+  return normed;
+}
+
+MixerMemory SiglipTower::memory(Device& device) const noexcept {
+  const std::int64_t num_patches = config_.num_patches();
+  const std::int64_t hidden_size = config_.hidden_size;
+  constexpr std::int64_t kNumStreams = 3;  // residual, x, normed
+  const std::int64_t wide_bytes =
+      std::max({Scratch::padded_bytes(num_patches, patch_embedding_.spec().num_cols),
+                Scratch::padded_bytes(num_patches, Scratch::spread(3 * hidden_size)) +
+                    Scratch::padded_bytes(num_patches, Scratch::spread(hidden_size)),
+                Scratch::padded_bytes(num_patches, Scratch::spread(config_.intermediate_size))});
+  std::int64_t workspace_bytes =
+      device.ops().attention_workspace_bytes({.num_heads = config_.num_heads,
+                                              .num_kv_heads = config_.num_heads,
+                                              .head_dim = cache_.head_dim,
+                                              .max_seq_len = num_patches},
+                                             device.pool().num_threads());
+  const auto add = [&](const Linear& linear) {
+    workspace_bytes =
+        std::max(workspace_bytes, device.ops().matmul_workspace_bytes(linear.spec(), num_patches));
+  };
+  add(patch_embedding_);
+  for (const Layer& layer : layers_)
+    for (const Linear* linear : {&layer.qkv, &layer.output, &layer.up, &layer.down}) add(*linear);
+  return {
+      .scratch_bytes = kNumStreams * Scratch::padded_bytes(num_patches, hidden_size) + wide_bytes,
+      .workspace_bytes = workspace_bytes};
+}
+
+}  // namespace troupe
