@@ -15,9 +15,8 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {"tokenizers", troupe::replay_tokenizers},
-    {"templates", troupe::replay_templates},
-    {"sampling", troupe::replay_sampling},
+    {"tokenizers", troupe::replay_tokenizers}, {"templates", troupe::replay_templates},
+    {"sampling", troupe::replay_sampling},     {"images", troupe::replay_images},
     {"models", troupe::replay_models},
 };
 

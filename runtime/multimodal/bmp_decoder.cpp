@@ -1,0 +1,189 @@
+// Windows and OS/2 bitmaps (BITMAPCOREHEADER to BITMAPV5HEADER), as Pillow reads them.
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/multimodal/image_formats.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr std::size_t kBmpFileHeaderBytes = 14;
+constexpr std::uint32_t kBmpCoreHeaderBytes = 12;
+
+enum BmpCompression : std::uint32_t { kBmpRaw = 0, kBmpRle8 = 1, kBmpRle4 = 2, kBmpFields = 3 };
+
+/// Where a pixel's channels are: in whole bytes, or in 5 and 6 bits.
+struct BmpLayout {
+  std::array<std::uint32_t, 4> masks;  ///< red, green, blue, alpha (0: none)
+};
+
+/// What can be read, as in Pillow. All four 0 is what some programs write for BGRA.
+constexpr std::array kBmpLayouts32 = {
+    BmpLayout{{0xFF0000, 0xFF00, 0xFF, 0}},
+    BmpLayout{{0xFF000000, 0xFF0000, 0xFF00, 0}},
+    BmpLayout{{0xFF000000, 0xFF00, 0xFF, 0}},
+    BmpLayout{{0xFF000000, 0xFF0000, 0xFF00, 0xFF}},
+    BmpLayout{{0xFF, 0xFF00, 0xFF0000, 0xFF000000}},
+    BmpLayout{{0xFF0000, 0xFF00, 0xFF, 0xFF000000}},
+    BmpLayout{{0xFF000000, 0xFF00, 0xFF, 0xFF0000}},
+};
+constexpr BmpLayout kBgr = {{0xFF0000, 0xFF00, 0xFF, 0}};
+constexpr BmpLayout kBgra = {{0xFF0000, 0xFF00, 0xFF, 0xFF000000}};
+constexpr BmpLayout kBgr555 = {{0x7C00, 0x3E0, 0x1F, 0}};
+constexpr BmpLayout kBgr565 = {{0xF800, 0x7E0, 0x1F, 0}};
+
+struct BmpHeader {
+  std::uint32_t header_bytes = 0;
+  std::uint64_t width = 0;
+  std::uint64_t height = 0;
+  bool top_down = false;
+  std::uint32_t bits = 0;
+  std::uint32_t compression = kBmpRaw;
+  std::uint64_t num_colors = 0;
+  std::size_t bytes_per_color = 4;
+  BmpLayout layout = kBgr;
+  std::size_t palette_at = 0;
+  std::uint64_t pixels_at = 0;
+};
+
+Error bmp_is_cut() {
+  return invalid_argument("the BMP image is damaged: the data end before the image does");
+}
+Error unsupported_bmp(const std::string& what) {
+  return {ErrorCode::kUnsupported, "BMP images with " + what + " are not supported"};
+}
+
+Result<void> read_bmp_layout(std::span<const std::byte> encoded, BmpHeader& header) {
+  const std::size_t masks_at = kBmpFileHeaderBytes + 40;
+  const bool has_alpha = header.header_bytes >= 56;
+  if (encoded.size() < masks_at + 16) return bmp_is_cut();
+  BmpLayout layout{
+      {u32_le(encoded, masks_at), u32_le(encoded, masks_at + 4), u32_le(encoded, masks_at + 8), 0}};
+  if (has_alpha && header.bits == 32) layout.masks[3] = u32_le(encoded, masks_at + 12);
+  if (header.header_bytes == 40) header.palette_at += 12;  // the masks follow the header
+  const auto is_layout = [&](const BmpLayout& other) { return other.masks == layout.masks; };
+  if (header.bits == 32 && std::ranges::any_of(kBmpLayouts32, is_layout)) {
+    header.layout = layout;
+  } else if (header.bits == 32 && layout.masks == std::array<std::uint32_t, 4>{}) {
+    header.layout = kBgra;
+  } else if ((header.bits == 24 && is_layout(kBgr)) ||
+             (header.bits == 16 && (is_layout(kBgr555) || is_layout(kBgr565)))) {
+    header.layout = layout;
+  } else {
+    return unsupported_bmp("this layout of bit fields");
+  }
+  return {};
+}
+
+Result<BmpHeader> read_bmp_header(std::span<const std::byte> encoded) {
+  if (encoded.size() < kBmpFileHeaderBytes + kBmpCoreHeaderBytes) return bmp_is_cut();
+  BmpHeader header;
+  header.pixels_at = u32_le(encoded, 10);
+  header.header_bytes = u32_le(encoded, 14);
+  if (encoded.size() < kBmpFileHeaderBytes + std::uint64_t{header.header_bytes})
+    return bmp_is_cut();
+  header.palette_at = kBmpFileHeaderBytes + header.header_bytes;
+  if (header.header_bytes == kBmpCoreHeaderBytes) {
+    header.width = u16_le(encoded, 18);
+    header.height = u16_le(encoded, 20);
+    header.bits = u16_le(encoded, 24);
+    header.bytes_per_color = 3;
+  } else {
+    constexpr std::array<std::uint32_t, 6> kSizes = {40, 52, 56, 64, 108, 124};
+    if (std::ranges::find(kSizes, header.header_bytes) == kSizes.end())
+      return unsupported_bmp("a header of " + std::to_string(header.header_bytes) + " bytes");
+    header.width = u32_le(encoded, 18);
+    header.height = u32_le(encoded, 22);
+    header.top_down = byte_at(encoded, 25) == 0xFF;
+    if (header.top_down) header.height = (std::uint64_t{1} << 32) - header.height;
+    header.bits = u16_le(encoded, 28);
+    header.compression = u32_le(encoded, 30);
+    header.num_colors = u32_le(encoded, 46);
+  }
+  constexpr std::array<std::uint32_t, 6> kDepths = {1, 4, 8, 16, 24, 32};
+  if (std::ranges::find(kDepths, header.bits) == kDepths.end())
+    return unsupported_bmp(std::to_string(header.bits) + " bits a pixel");
+  if (header.num_colors == 0 && header.bits <= 8) header.num_colors = 1ULL << header.bits;
+  if (header.bits == 16) header.layout = kBgr555;
+  switch (header.compression) {
+    case kBmpRaw:
+      break;
+    case kBmpFields: {
+      RETURN_IF_ERROR(read_bmp_layout(encoded, header));
+      break;
+    }
+    case kBmpRle8:
+    case kBmpRle4:
+      return unsupported_bmp("run-length encoding (RLE)");
+    default:
+      return unsupported_bmp("compression " + std::to_string(header.compression));
+  }
+  return header;
+}
+
+/// A channel's 8 bits.
+std::uint32_t bmp_channel(std::uint32_t pixel, std::uint32_t mask) {
+  const auto shift = static_cast<std::uint32_t>(__builtin_ctz(mask));
+  const std::uint32_t max = mask >> shift;
+  return ((pixel & mask) >> shift) * 255 / max;
+}
+
+}  // namespace
+
+Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLimits& limits) {
+  ASSIGN_OR_RETURN(BmpHeader header, read_bmp_header(encoded));
+  RETURN_IF_ERROR(check_image_size("BMP", header.width, header.height, limits));
+  std::vector<std::array<std::uint8_t, 3>> palette(header.bits <= 8 ? 256 : 0);
+  if (header.bits <= 8) {
+    if (header.num_colors > 65536)
+      return unsupported_bmp(std::to_string(header.num_colors) + " colours in the palette");
+    for (std::size_t i = 0; i < std::min<std::uint64_t>(header.num_colors, 256); ++i) {
+      const std::size_t at = header.palette_at + i * header.bytes_per_color;
+      if (encoded.size() < at + 3) return bmp_is_cut();
+      for (std::size_t c = 0; c < 3; ++c)
+        palette[i][c] = static_cast<std::uint8_t>(byte_at(encoded, at + 2 - c));
+    }
+  }
+  const std::uint64_t colors_end = header.palette_at + header.num_colors * header.bytes_per_color;
+  // Some files count the pixels from the header's end.
+  if (header.bits <= 8 && header.pixels_at == kBmpFileHeaderBytes + header.header_bytes)
+    header.pixels_at = colors_end;
+  if (header.pixels_at == 0) header.pixels_at = header.bits <= 8 ? colors_end : header.palette_at;
+  const std::uint64_t bytes_per_row = (header.width * header.bits + 31) / 32 * 4;
+  // The last row may lack its padding.
+  const std::uint64_t needed =
+      header.pixels_at + (header.height - 1) * bytes_per_row + (header.width * header.bits + 7) / 8;
+  if (encoded.size() < needed) return bmp_is_cut();
+  StoredImage stored;
+  stored.image = blank_image(header.width, header.height);
+  for (std::uint64_t y = 0; y < header.height; ++y) {
+    const std::uint64_t stored_row = header.top_down ? y : header.height - 1 - y;
+    const auto row = encoded.subspan(header.pixels_at + stored_row * bytes_per_row);
+    std::uint8_t* out = &stored.image.rgb[y * header.width * 3];
+    for (std::uint64_t x = 0; x < header.width; ++x, out += 3) {
+      if (header.bits <= 8) {
+        const std::uint64_t bit = x * header.bits;
+        const std::uint32_t index =
+            byte_at(row, bit / 8) >> (8 - header.bits - bit % 8) & ((1U << header.bits) - 1);
+        std::copy(palette[index].begin(), palette[index].end(), out);
+        continue;
+      }
+      std::uint32_t pixel = 0;
+      for (std::uint32_t i = 0; i < header.bits / 8; ++i)
+        pixel |= byte_at(row, x * (header.bits / 8) + i) << (8 * i);
+      const auto& masks = header.layout.masks;
+      for (std::size_t c = 0; c < 3; ++c) {
+        const std::uint32_t value = bmp_channel(pixel, masks[c]);
+        out[c] = masks[3] == 0 ? static_cast<std::uint8_t>(value)
+                               : over_white(value, bmp_channel(pixel, masks[3]));
+      }
+    }
+  }
+  return stored;
+}
+
+}  // namespace troupe

@@ -1,0 +1,19 @@
+#pragma once
+// A decoded picture.
+
+#include <cstdint>
+#include <vector>
+
+namespace troupe {
+
+/// Red, green, blue: three bytes a pixel, rows from top to bottom without gaps.
+/// Invariant: rgb.size() == 3 * width * height.
+struct Image {
+  std::int32_t width = 0;
+  std::int32_t height = 0;
+  std::vector<std::uint8_t> rgb;
+
+  bool operator==(const Image&) const = default;
+};
+
+}  // namespace troupe

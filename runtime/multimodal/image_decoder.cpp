@@ -1,0 +1,85 @@
+#include "runtime/multimodal/image_decoder.hpp"
+
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "runtime/multimodal/image_formats.hpp"
+#include "runtime/multimodal/orientation.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr const char* kFormats = "JPEG, PNG, WebP, GIF and BMP";
+
+/// What else clients send, to say it by name.
+std::string_view other_format(std::string_view head) {
+  using namespace std::literals;
+  if (head.starts_with("II*\0"sv) || head.starts_with("MM\0*"sv)) return "TIFF";
+  if (head.size() >= 12 && head.substr(4, 4) == "ftyp") {
+    const std::string_view brand = head.substr(8, 4);
+    if (brand == "avif" || brand == "avis") return "AVIF";
+    if (brand.starts_with("hei") || brand.starts_with("hev") || brand == "mif1") return "HEIC";
+    return "MP4";
+  }
+  if (head.starts_with("\0\0\0\x0cjP  "sv)) return "JPEG 2000";
+  if (head.starts_with("\xff\x0a"sv) || head.starts_with("\0\0\0\x0cJXL "sv)) return "JPEG XL";
+  if (head.starts_with("\0\0\1\0"sv)) return "ICO";
+  if (head.starts_with("8BPS"sv)) return "Photoshop";
+  if (head.starts_with("%PDF"sv)) return "PDF";
+  if (head.substr(0, 1000).find("<svg") != std::string_view::npos) return "SVG";
+  if (head.substr(0, 1000).find("<html") != std::string_view::npos ||
+      head.substr(0, 1000).find("<!DOCTYPE html") != std::string_view::npos)
+    return "HTML";
+  return {};
+}
+
+Result<StoredImage> decode_stored(std::span<const std::byte> encoded, const ImageLimits& limits) {
+  using namespace std::literals;
+  const std::string_view head(reinterpret_cast<const char*>(encoded.data()), encoded.size());
+  if (head.starts_with("\xff\xd8\xff"sv)) return decode_jpeg(encoded, limits);
+  if (head.starts_with("\x89PNG\r\n\x1a\n"sv)) return decode_png(encoded, limits);
+  if (head.starts_with("RIFF"sv) && head.substr(8).starts_with("WEBP"sv))
+    return decode_webp(encoded, limits);
+  if (head.starts_with("GIF87a"sv) || head.starts_with("GIF89a"sv))
+    return decode_gif(encoded, limits);
+  if (head.starts_with("BM"sv)) return decode_bmp(encoded, limits);
+  const std::string_view other = other_format(head);
+  if (!other.empty())
+    return Error{ErrorCode::kUnsupported,
+                 std::string(other) + " images are not supported; supported are " + kFormats};
+  return invalid_argument(
+      std::string("the data are not an image of a known format; supported are ") + kFormats);
+}
+
+}  // namespace
+
+Result<Image> decode_image(std::span<const std::byte> encoded, const ImageLimits& limits) {
+  if (encoded.empty()) return invalid_argument("the image is empty: it has 0 bytes");
+  if (encoded.size() > limits.max_encoded_bytes)
+    return invalid_argument("the image has " + std::to_string(encoded.size()) +
+                            " bytes, the limit is " + std::to_string(limits.max_encoded_bytes));
+  ASSIGN_OR_RETURN(StoredImage stored, decode_stored(encoded, limits));
+  return upright(std::move(stored.image), stored.orientation);
+}
+
+Result<void> check_image_size(std::string_view format, std::uint64_t width, std::uint64_t height,
+                              const ImageLimits& limits) {
+  const std::string image = "the " + std::string(format) + " image is " + std::to_string(width) +
+                            "x" + std::to_string(height);
+  if (width == 0 || height == 0) return invalid_argument(image + ": it has no pixels");
+  if (width > limits.max_side || height > limits.max_side)
+    return invalid_argument(image + ", the limit of a side is " + std::to_string(limits.max_side));
+  if (width * height > limits.max_pixels)
+    return invalid_argument(image + " = " + std::to_string(width * height) +
+                            " pixels, the limit is " + std::to_string(limits.max_pixels));
+  return {};
+}
+
+Image blank_image(std::uint64_t width, std::uint64_t height) {
+  Image image{static_cast<std::int32_t>(width), static_cast<std::int32_t>(height), {}};
+  image.rgb.resize(static_cast<std::size_t>(3 * width * height));
+  return image;
+}
+
+}  // namespace troupe

@@ -1,0 +1,30 @@
+#pragma once
+// Pictures from the bytes of a file: JPEG, PNG, WebP, GIF, BMP.
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "runtime/base/result.hpp"
+#include "runtime/multimodal/image.hpp"
+
+namespace troupe {
+
+/// What a client's picture may cost. Decoding takes up to 11 bytes of memory a pixel.
+struct ImageLimits {
+  std::size_t max_encoded_bytes = std::size_t{64} << 20;
+  std::uint64_t max_pixels = 89'478'485;  ///< where Pillow starts to warn of bombs
+  std::uint32_t max_side = 65'535;
+};
+
+/// The picture as vLLM gives it to an image processor: turned upright (EXIF or XMP orientation),
+/// transparency pasted on white, RGB. Of animations the first frame. The same bytes as Pillow 13
+/// (with the same libjpeg and libwebp), including what it makes of unusual files: a PNG's
+/// transparent colour counts for grey and palettes, not for RGB; 16-bit grey is cut to 255.
+/// Sizes are read and checked before memory for pixels is taken.
+/// Errors: kInvalidArgument (empty, truncated or damaged data, a limit exceeded), kUnsupported
+/// (another format, or a rare variant of one); they name what is wrong, and value and limit.
+[[nodiscard]] Result<Image> decode_image(std::span<const std::byte> encoded,
+                                         const ImageLimits& limits = {});
+
+}  // namespace troupe

@@ -1,0 +1,331 @@
+#include "runtime/multimodal/image_processor.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/base/file.hpp"
+#include "runtime/base/json.hpp"
+
+namespace troupe {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
+constexpr std::int32_t kMaxTargetSide = 16384;
+constexpr std::int32_t kMaxNumCrops = 1024;
+
+constexpr std::array kProcessorTypes = {
+    std::string_view("Gemma3ImageProcessor"), std::string_view("Gemma3ImageProcessorFast"),
+    std::string_view("SiglipImageProcessor"), std::string_view("SiglipImageProcessorFast")};
+
+/// Fields that say nothing of the pixels.
+constexpr std::array kFieldsWithoutEffect = {
+    std::string_view("processor_class"),  std::string_view("feature_extractor_type"),
+    std::string_view("return_tensors"),   std::string_view("device"),
+    std::string_view("disable_grouping"), std::string_view("default_to_square")};
+
+/// Reads fields one by one. The first error is kept.
+class FieldReader {
+ public:
+  FieldReader(const json& fields, std::string where, ErrorCode bad_value, ErrorCode bad_name)
+      : fields_(fields), where_(std::move(where)), bad_value_(bad_value), bad_name_(bad_name) {}
+
+  /// The field's value if it is there and not null.
+  const json* find(const char* name) {
+    known_.emplace_back(name);
+    const auto found = fields_.find(name);
+    return found == fields_.end() || found->is_null() ? nullptr : &*found;
+  }
+  void read(const char* name, bool& value) {
+    if (const json* field = find(name)) {
+      if (field->is_boolean())
+        value = field->get<bool>();
+      else
+        fail(name, *field, "true or false");
+    }
+  }
+  void read(const char* name, std::int32_t& value, std::int32_t min, std::int32_t max) {
+    if (const json* field = find(name)) value = integer(name, *field, min, max).value_or(value);
+  }
+  void read(const char* name, double& value, double min) {
+    if (const json* field = find(name)) {
+      if (field->is_number() && field->get<double>() >= min)
+        value = field->get<double>();
+      else
+        fail(name, *field, "a number of at least " + json(min).dump());
+    }
+  }
+  /// A number for all channels or one for each.
+  void read(const char* name, std::array<double, 3>& values, bool zero_allowed) {
+    const json* field = find(name);
+    if (field == nullptr) return;
+    const auto good = [&](const json& value) {
+      return value.is_number() && (zero_allowed || value.get<double>() != 0);
+    };
+    if (good(*field)) {
+      values.fill(field->get<double>());
+    } else if (field->is_array() && field->size() == 3 && std::ranges::all_of(*field, good)) {
+      for (std::size_t c = 0; c < 3; ++c) values[c] = (*field)[c].get<double>();
+    } else {
+      fail(name, *field, zero_allowed ? "three numbers" : "three numbers other than 0");
+    }
+  }
+  std::optional<std::int32_t> integer(const std::string& name, const json& field, std::int32_t min,
+                                      std::int32_t max) {
+    if (field.is_number_integer() && field >= min && field <= max) return field.get<std::int32_t>();
+    fail(name, field, "a whole number from " + std::to_string(min) + " to " + std::to_string(max));
+    return std::nullopt;
+  }
+  void fail(const std::string& name, const json& value, const std::string& expected) {
+    if (!error_)
+      error_ = Error{bad_value_,
+                     where_ + ": " + name + " is " + text_of(value) + ", expected is " + expected};
+  }
+  void unsupported(const std::string& name, const json& value, const std::string& supported) {
+    if (!error_)
+      error_ = Error{bad_name_, where_ + ": " + name + " is " + text_of(value) + ", supported is " +
+                                    supported};
+  }
+  /// After all fields were read: what is left is not known.
+  Result<void> finish() {
+    for (const auto& [name, value] : fields_.items()) {
+      if (error_) break;
+      if (value.is_null() || std::ranges::find(known_, name) != known_.end() ||
+          std::ranges::find(kFieldsWithoutEffect, name) != kFieldsWithoutEffect.end())
+        continue;
+      error_ = Error{bad_name_, where_ + ": the field " + name + " is not known"};
+    }
+    if (error_) return *error_;
+    return {};
+  }
+
+ private:
+  static std::string text_of(const json& value) {
+    constexpr std::size_t kMaxText = 100;
+    std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+    if (text.size() > kMaxText) text = text.substr(0, kMaxText) + "...";
+    return text;
+  }
+
+  const json& fields_;
+  std::string where_;
+  ErrorCode bad_value_;
+  ErrorCode bad_name_;
+  std::vector<std::string> known_;
+  std::optional<Error> error_;
+};
+
+void read_size(FieldReader& reader, ImageProcessorSettings& settings) {
+  const json* size = reader.find("size");
+  if (size == nullptr) return;
+  if (size->is_object() && size->size() == 2 && size->contains("height") &&
+      size->contains("width")) {
+    settings.height =
+        reader.integer("size.height", (*size)["height"], 1, kMaxTargetSide).value_or(1);
+    settings.width = reader.integer("size.width", (*size)["width"], 1, kMaxTargetSide).value_or(1);
+  } else if (size->is_number()) {
+    settings.height = settings.width = reader.integer("size", *size, 1, kMaxTargetSide).value_or(1);
+  } else {
+    reader.unsupported("size", *size, "an object of height and width");
+  }
+}
+
+/// What the config and a request's mm_processor_kwargs have in common.
+void read_settings(FieldReader& reader, ResizeKind kind, ImageProcessorSettings& settings) {
+  reader.read("do_resize", settings.do_resize);
+  read_size(reader, settings);
+  if (const json* field = reader.find("resample")) {
+    const auto filter = reader.integer("resample", *field, 0, 5);
+    if (filter) settings.resample = static_cast<ResizeFilter>(*filter);
+    if (filter && !supports_filter(kind, settings.resample))
+      reader.unsupported("resample", *field, "0 (nearest), 2 (bilinear) or 3 (bicubic)");
+  }
+  reader.read("do_rescale", settings.do_rescale);
+  reader.read("rescale_factor", settings.rescale_factor, 1e-30);
+  reader.read("do_normalize", settings.do_normalize);
+  reader.read("image_mean", settings.image_mean, true);
+  reader.read("image_std", settings.image_std, false);
+  bool convert_rgb = true;  // pictures come as RGB: false changes nothing
+  reader.read("do_convert_rgb", convert_rgb);
+  PanAndScan& pan = settings.pan_and_scan;
+  reader.read("do_pan_and_scan", pan.enabled);
+  reader.read("pan_and_scan_min_crop_size", pan.min_crop_size, 1, kMaxTargetSide);
+  reader.read("pan_and_scan_max_num_crops", pan.max_num_crops, 1, kMaxNumCrops);
+  reader.read("pan_and_scan_min_ratio_to_activate", pan.min_ratio_to_activate, 0);
+  // What processors of this kind do not do, as other models' configs may ask for it.
+  for (const char* name : {"do_center_crop", "do_pad"}) {
+    bool on = false;
+    reader.read(name, on);
+    if (on) reader.unsupported(name, true, "false");
+  }
+  for (const char* name : {"data_format", "input_data_format"}) {
+    const json* field = reader.find(name);
+    if (field != nullptr && *field != "channels_first")
+      reader.unsupported(name, *field, "\"channels_first\"");
+  }
+}
+
+Result<ImageProcessorSettings> parse_settings(const json& config, const std::string& where,
+                                              ResizeKind kind) {
+  if (!config.is_object()) return Error{ErrorCode::kCorrupt, where + " is not a JSON object"};
+  FieldReader reader(config, where, ErrorCode::kCorrupt, ErrorCode::kUnsupported);
+  if (const json* type = reader.find("image_processor_type")) {
+    const bool known =
+        type->is_string() &&
+        std::ranges::find(kProcessorTypes, type->get<std::string>()) != kProcessorTypes.end();
+    if (!known) reader.unsupported("image_processor_type", *type, "a Gemma3 or Siglip processor");
+  }
+  ImageProcessorSettings settings;
+  read_settings(reader, kind, settings);
+  reader.read("image_seq_length", settings.image_seq_length, 1, 1 << 20);
+  RETURN_IF_ERROR(reader.finish());
+  return settings;
+}
+
+Result<json> parse_json(std::string_view text, const std::string& where) {
+  json config = json::parse(text, nullptr, false);
+  if (config.is_discarded()) return Error{ErrorCode::kCorrupt, where + " is not JSON"};
+  return config;
+}
+
+/// What is subtracted from and divides a channel's bytes, in float32 as in transformers.
+struct ChannelScale {
+  float mean = 0;
+  float deviation = 1;
+};
+ChannelScale fused_scale(const ImageProcessorSettings& settings, std::size_t channel) {
+  const auto factor =
+      settings.do_rescale ? static_cast<float>(1.0 / settings.rescale_factor) : 1.0F;
+  return {static_cast<float>(settings.image_mean[channel]) * factor,
+          static_cast<float>(settings.image_std[channel]) * factor};
+}
+
+/// The value of each byte in a channel.
+std::array<float, 256> channel_values(const ImageProcessorSettings& settings, std::size_t channel,
+                                      ResizeKind kind) {
+  std::array<float, 256> values{};
+  const ChannelScale scale = fused_scale(settings, channel);
+  for (int byte = 0; byte < 256; ++byte) {
+    auto& value = values[static_cast<std::size_t>(byte)];
+    value = static_cast<float>(byte);
+    if (kind == ResizeKind::kTorchvision && settings.do_normalize) {
+      value = (value - scale.mean) / scale.deviation;
+    } else if (kind == ResizeKind::kTorchvision && settings.do_rescale) {
+      value *= static_cast<float>(settings.rescale_factor);
+    } else if (kind == ResizeKind::kPillow) {
+      if (settings.do_rescale) value = static_cast<float>(byte * settings.rescale_factor);
+      if (settings.do_normalize)
+        value = (value - static_cast<float>(settings.image_mean[channel])) /
+                static_cast<float>(settings.image_std[channel]);
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+Result<std::vector<ImageBox>> pan_and_scan_boxes(std::int32_t width, std::int32_t height,
+                                                 const PanAndScan& settings) {
+  const bool is_wide = width >= height;
+  const std::int32_t longer = is_wide ? width : height;
+  const std::int32_t shorter = is_wide ? height : width;
+  const double ratio = static_cast<double>(longer) / shorter;
+  if (ratio < settings.min_ratio_to_activate) return std::vector<ImageBox>{};
+  std::int64_t num_crops = static_cast<std::int64_t>(std::floor(ratio + 0.5));
+  num_crops = std::min<std::int64_t>(longer / settings.min_crop_size, num_crops);
+  num_crops = std::max<std::int64_t>(num_crops, 2);
+  num_crops = std::min<std::int64_t>(num_crops, settings.max_num_crops);
+  const auto crop_size = static_cast<std::int32_t>((longer + num_crops - 1) / num_crops);
+  if (std::min(crop_size, shorter) < settings.min_crop_size) return std::vector<ImageBox>{};
+  std::vector<ImageBox> boxes;
+  for (std::int32_t i = 0; i < num_crops; ++i) {
+    const std::int64_t begin = std::int64_t{i} * crop_size;
+    const std::int64_t end = std::min<std::int64_t>(begin + crop_size, longer);
+    if (begin >= end)
+      return invalid_argument("pan and scan: part " + std::to_string(i + 1) + " of " +
+                              std::to_string(num_crops) + " of a picture of " +
+                              std::to_string(width) + "x" + std::to_string(height) +
+                              " pixels is empty");
+    const auto first = static_cast<std::int32_t>(begin);
+    const auto last = static_cast<std::int32_t>(end);
+    boxes.push_back(is_wide ? ImageBox{first, 0, last, height} : ImageBox{0, first, width, last});
+  }
+  return boxes;
+}
+
+Result<ImageProcessor> ImageProcessor::load(const std::filesystem::path& folder, ResizeKind kind) {
+  const std::filesystem::path path = folder / "preprocessor_config.json";
+  auto text = read_file(path, kMaxConfigBytes);
+  if (text.ok()) return parse(*text, path.string(), kind);
+  if (text.error().code != ErrorCode::kNotFound) return std::move(text).error();
+  const std::filesystem::path other = folder / "processor_config.json";
+  const auto other_text = read_file(other, kMaxConfigBytes);
+  if (!other_text.ok()) return std::move(text).error();
+  ASSIGN_OR_RETURN(const json config, parse_json(*other_text, other.string()));
+  if (!config.is_object() || !config.contains("image_processor")) return std::move(text).error();
+  ASSIGN_OR_RETURN(const ImageProcessorSettings settings,
+                   parse_settings(config["image_processor"], other.string(), kind));
+  return ImageProcessor(settings, kind);
+}
+
+Result<ImageProcessor> ImageProcessor::parse(std::string_view text, std::string_view file_name,
+                                             ResizeKind kind) {
+  const std::string where(file_name);
+  ASSIGN_OR_RETURN(const json config, parse_json(text, where));
+  ASSIGN_OR_RETURN(const ImageProcessorSettings settings, parse_settings(config, where, kind));
+  return ImageProcessor(settings, kind);
+}
+
+Result<ImageProcessor> ImageProcessor::with_kwargs(const json& kwargs) const {
+  const std::string where = "mm_processor_kwargs";
+  ImageProcessor changed = *this;
+  if (kwargs.is_null()) return changed;
+  if (!kwargs.is_object()) return invalid_argument(where + " is not a JSON object", where);
+  FieldReader reader(kwargs, where, ErrorCode::kInvalidArgument, ErrorCode::kInvalidArgument);
+  read_settings(reader, kind_, changed.settings_);
+  if (auto finished = reader.finish(); !finished.ok()) {
+    Error error = std::move(finished).error();
+    error.param = where;
+    return error;
+  }
+  return changed;
+}
+
+PixelTensor normalized_pixels(const Image& image, const ImageProcessorSettings& settings,
+                              ResizeKind kind) {
+  PixelTensor tensor{{3, image.height, image.width}, std::vector<float>(image.rgb.size())};
+  const std::size_t num_pixels = image.rgb.size() / 3;
+  for (std::size_t c = 0; c < 3; ++c) {
+    const std::array<float, 256> values = channel_values(settings, c, kind);
+    float* out = &tensor.values[c * num_pixels];
+    for (std::size_t i = 0; i < num_pixels; ++i) out[i] = values[image.rgb[i * 3 + c]];
+  }
+  return tensor;
+}
+
+Result<std::vector<PixelTensor>> ImageProcessor::process(const Image& image) const {
+  if (image.width <= 0 || image.height <= 0)
+    return invalid_argument("the picture is " + std::to_string(image.width) + "x" +
+                            std::to_string(image.height) + ": it has no pixels");
+  std::vector<ImageBox> boxes = {{0, 0, image.width, image.height}};
+  if (settings_.pan_and_scan.enabled) {
+    ASSIGN_OR_RETURN(const std::vector<ImageBox> parts,
+                     pan_and_scan_boxes(image.width, image.height, settings_.pan_and_scan));
+    boxes.insert(boxes.end(), parts.begin(), parts.end());
+  }
+  std::vector<PixelTensor> tensors;
+  tensors.reserve(boxes.size());
+  for (const ImageBox& box : boxes) {
+    const std::int32_t width = settings_.do_resize ? settings_.width : box.x1 - box.x0;
+    const std::int32_t height = settings_.do_resize ? settings_.height : box.y1 - box.y0;
+    tensors.push_back(normalized_pixels(
+        resize_image(image, box, width, height, settings_.resample, kind_), settings_, kind_));
+  }
+  return tensors;
+}
+
+}  // namespace troupe

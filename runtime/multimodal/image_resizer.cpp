@@ -1,0 +1,237 @@
+#include "runtime/multimodal/image_resizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+namespace {
+
+constexpr int kPillowWeightBits = 22;
+constexpr int kMaxTorchWeight = 1 << 15;  // excluded
+
+double sinc(double x) {
+  if (x == 0.0) return 1.0;
+  x *= std::numbers::pi;
+  return std::sin(x) / x;
+}
+
+double filter_support(ResizeFilter filter) {
+  switch (filter) {
+    case ResizeFilter::kBox:
+      return 0.5;
+    case ResizeFilter::kBicubic:
+      return 2.0;
+    case ResizeFilter::kLanczos:
+      return 3.0;
+    default:
+      return 1.0;
+  }
+}
+
+double filter_value(ResizeFilter filter, double x) {
+  if (filter == ResizeFilter::kBox) return x > -0.5 && x <= 0.5 ? 1.0 : 0.0;
+  if (filter == ResizeFilter::kLanczos) return -3.0 <= x && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
+  x = std::abs(x);
+  if (filter == ResizeFilter::kBicubic) {
+    constexpr double a = -0.5;
+    if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
+    if (x < 2.0) return (((x - 5) * x + 8) * x - 4) * a;
+    return 0.0;
+  }
+  if (x >= 1.0) return 0.0;
+  if (filter == ResizeFilter::kHamming) {
+    if (x == 0.0) return 1.0;
+    x *= std::numbers::pi;
+    return std::sin(x) / x * (double{0.54F} + double{0.46F} * std::cos(x));
+  }
+  return 1.0 - x;
+}
+
+/// What one axis of an image is filtered with: out[i] = sum of weights[i][t] * in[begin[i] + t].
+struct AxisWeights {
+  int bits = 0;  ///< a weight of 1 is 1 << bits
+  std::size_t max_taps = 0;
+  std::vector<std::size_t> begins;
+  std::vector<std::size_t> num_taps;
+  std::vector<std::int32_t> weights;  ///< [outputs, max_taps], zeros behind num_taps
+};
+
+AxisWeights axis_weights(std::int32_t in_size, std::int32_t out_size, ResizeFilter filter,
+                         ResizeKind kind) {
+  const double scale = static_cast<double>(in_size) / out_size;
+  const double filter_scale = std::max(scale, 1.0);
+  const double support = filter_support(filter) * filter_scale;
+  const double inverse = 1.0 / filter_scale;
+  const auto num_outputs = static_cast<std::size_t>(out_size);
+  AxisWeights axis;
+  axis.max_taps = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;
+  axis.begins.resize(num_outputs);
+  axis.num_taps.resize(num_outputs);
+  axis.weights.resize(num_outputs * axis.max_taps);
+  std::vector<double> exact(num_outputs * axis.max_taps);
+  double max_weight = 0;
+  for (std::size_t i = 0; i < num_outputs; ++i) {
+    const double center = (static_cast<double>(i) + 0.5) * scale;
+    const int begin = std::max(static_cast<int>(center - support + 0.5), 0);
+    const int end = std::min(static_cast<int>(center + support + 0.5), in_size);
+    double* weights = &exact[i * axis.max_taps];
+    double sum = 0;
+    for (int t = 0; t < end - begin; ++t) {
+      weights[t] = filter_value(filter, (t + begin - center + 0.5) * inverse);
+      sum += weights[t];
+    }
+    for (int t = 0; t < end - begin; ++t) {
+      if (sum != 0) weights[t] /= sum;
+      max_weight = std::max(max_weight, weights[t]);
+    }
+    axis.begins[i] = static_cast<std::size_t>(begin);
+    axis.num_taps[i] = static_cast<std::size_t>(end - begin);
+  }
+  axis.bits = kPillowWeightBits;
+  if (kind == ResizeKind::kTorchvision) {
+    // As many bits as the largest weight leaves in 16.
+    axis.bits = 0;
+    while (axis.bits < kPillowWeightBits &&
+           static_cast<int>(0.5 + max_weight * (1 << (axis.bits + 1))) < kMaxTorchWeight)
+      ++axis.bits;
+  }
+  for (std::size_t i = 0; i < exact.size(); ++i)
+    axis.weights[i] =
+        static_cast<std::int32_t>((exact[i] < 0 ? -0.5 : 0.5) + exact[i] * (1 << axis.bits));
+  return axis;
+}
+
+/// Rows of pixels: a picture or a part of one.
+struct PixelRows {
+  const std::uint8_t* first = nullptr;
+  std::size_t bytes_per_row = 0;
+  std::int32_t width = 0;
+  std::int32_t height = 0;
+};
+PixelRows rows_of(const Image& image) {
+  return {image.rgb.data(), static_cast<std::size_t>(image.width) * 3, image.width, image.height};
+}
+
+Image new_image(std::int32_t width, std::int32_t height) {
+  Image image{width, height, {}};
+  image.rgb.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
+  return image;
+}
+
+std::uint8_t to_byte(std::int32_t sum, int bits) {
+  return static_cast<std::uint8_t>(std::clamp(sum >> bits, 0, 255));
+}
+
+Image filter_rows(const PixelRows& in, std::int32_t width, const AxisWeights& axis) {
+  Image out = new_image(width, in.height);
+  std::uint8_t* to = out.rgb.data();
+  for (std::size_t y = 0; y < static_cast<std::size_t>(in.height); ++y) {
+    const std::uint8_t* row = in.first + y * in.bytes_per_row;
+    for (std::size_t x = 0; x < static_cast<std::size_t>(width); ++x, to += 3) {
+      const std::int32_t* weights = &axis.weights[x * axis.max_taps];
+      const std::uint8_t* from = row + axis.begins[x] * 3;
+      std::int32_t sums[3] = {1 << (axis.bits - 1), 1 << (axis.bits - 1), 1 << (axis.bits - 1)};
+      for (std::size_t t = 0; t < axis.num_taps[x]; ++t, from += 3) {
+        for (int c = 0; c < 3; ++c) sums[c] += weights[t] * from[c];
+      }
+      for (int c = 0; c < 3; ++c) to[c] = to_byte(sums[c], axis.bits);
+    }
+  }
+  return out;
+}
+
+Image filter_columns(const PixelRows& in, std::int32_t height, const AxisWeights& axis) {
+  Image out = new_image(in.width, height);
+  const std::size_t row_bytes = static_cast<std::size_t>(in.width) * 3;
+  std::vector<std::int32_t> sums(row_bytes);
+  for (std::size_t y = 0; y < static_cast<std::size_t>(height); ++y) {
+    std::fill(sums.begin(), sums.end(), 1 << (axis.bits - 1));
+    for (std::size_t t = 0; t < axis.num_taps[y]; ++t) {
+      const std::int32_t weight = axis.weights[y * axis.max_taps + t];
+      const std::uint8_t* row = in.first + (axis.begins[y] + t) * in.bytes_per_row;
+      for (std::size_t i = 0; i < row_bytes; ++i) sums[i] += weight * row[i];
+    }
+    std::uint8_t* to = &out.rgb[y * row_bytes];
+    for (std::size_t i = 0; i < row_bytes; ++i) to[i] = to_byte(sums[i], axis.bits);
+  }
+  return out;
+}
+
+Image nearest(const PixelRows& in, std::int32_t width, std::int32_t height) {
+  Image out = new_image(width, height);
+  const double x_scale = static_cast<double>(in.width) / width;
+  const double y_scale = static_cast<double>(in.height) / height;
+  std::vector<std::size_t> columns(static_cast<std::size_t>(width));
+  for (std::size_t x = 0; x < columns.size(); ++x)
+    columns[x] = static_cast<std::size_t>((static_cast<double>(x) + 0.5) * x_scale);
+  std::uint8_t* to = out.rgb.data();
+  for (std::size_t y = 0; y < static_cast<std::size_t>(height); ++y) {
+    const auto from_row = static_cast<std::size_t>((static_cast<double>(y) + 0.5) * y_scale);
+    const std::uint8_t* row = in.first + from_row * in.bytes_per_row;
+    for (const std::size_t column : columns) {
+      std::memcpy(to, row + column * 3, 3);
+      to += 3;
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+bool supports_filter(ResizeKind kind, ResizeFilter filter) noexcept {
+  if (kind == ResizeKind::kPillow) return filter <= ResizeFilter::kHamming;
+  return filter == ResizeFilter::kNearest || filter == ResizeFilter::kBilinear ||
+         filter == ResizeFilter::kBicubic;
+}
+
+Image resize_image(const Image& image, const ImageBox& box, std::int32_t width, std::int32_t height,
+                   ResizeFilter filter, ResizeKind kind) {
+  CHECK(box.x0 >= 0 && box.y0 >= 0 && box.x0 < box.x1 && box.y0 < box.y1 && box.x1 <= image.width &&
+            box.y1 <= image.height,
+        "box", box.x0, box.y0, box.x1, box.y1);
+  CHECK(width > 0 && height > 0 && supports_filter(kind, filter), width, height);
+  PixelRows in = rows_of(image);
+  in.first +=
+      static_cast<std::size_t>(box.y0) * in.bytes_per_row + static_cast<std::size_t>(box.x0) * 3;
+  in.width = box.x1 - box.x0;
+  in.height = box.y1 - box.y0;
+  if (filter == ResizeFilter::kNearest) return nearest(in, width, height);
+  // An axis whose size stays is not filtered.
+  const bool columns_first =
+      kind == ResizeKind::kPillow && height < in.height &&
+      std::int64_t{in.height} - height > 2 * (std::int64_t{in.width} - width);
+  Image out;
+  const auto apply_columns = [&] {
+    if (in.height == height) return;
+    Image filtered = filter_columns(in, height, axis_weights(in.height, height, filter, kind));
+    out = std::move(filtered);
+    in = rows_of(out);
+  };
+  if (columns_first) apply_columns();
+  if (in.width != width) {
+    Image filtered = filter_rows(in, width, axis_weights(in.width, width, filter, kind));
+    out = std::move(filtered);
+    in = rows_of(out);
+  }
+  apply_columns();
+  if (out.rgb.empty()) {  // neither
+    out = new_image(width, height);
+    const std::size_t row_bytes = static_cast<std::size_t>(width) * 3;
+    for (std::size_t y = 0; y < static_cast<std::size_t>(height); ++y)
+      std::memcpy(&out.rgb[y * row_bytes], in.first + y * in.bytes_per_row, row_bytes);
+  }
+  return out;
+}
+
+Image resize_image(const Image& image, std::int32_t width, std::int32_t height, ResizeFilter filter,
+                   ResizeKind kind) {
+  return resize_image(image, {0, 0, image.width, image.height}, width, height, filter, kind);
+}
+
+}  // namespace troupe
