@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Random pictures of every format and mode against Pillow: the same pixels bit for bit, whole, cut off and resized.
+
+TROUPE_DECODE_PICTURES is the program decode_pictures. Usage: picture_check.py [SEED [COUNT]].
+"""
+import io
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import zlib
+
+import numpy
+from PIL import Image, ImageOps
+
+ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
+
+
+def expected_picture(data):
+    """What vLLM gives to an image processor."""
+    picture = Image.open(io.BytesIO(data))
+    picture.load()
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode == "RGB":
+        return picture
+    if not picture.has_transparency_data:
+        return picture.convert("RGB")
+    picture = picture.convert("RGBA")
+    white = Image.new("RGB", picture.size, (255, 255, 255))
+    white.paste(picture, mask=picture.split()[3])
+    return white
+
+
+def png_chunk(name, data):
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+class Pictures:
+    """Draws pictures as the bytes of a file."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.numpy_rng = numpy.random.default_rng(rng.getrandbits(64))
+
+    def size(self):
+        rng = self.rng
+        return rng.choice([rng.randint(1, 20), rng.randint(1, 150)]), rng.choice([rng.randint(1, 20), rng.randint(1, 150)])
+
+    def samples(self, height, width, channels, levels=256):
+        """Smooth, with edges and noise."""
+        y, x = numpy.mgrid[0:height, 0:width]
+        planes = []
+        for _ in range(channels):
+            a, b, c = self.numpy_rng.uniform(-0.2, 0.2, 3)
+            plane = 0.5 + 0.5 * numpy.sin(a * x + b * y + 10 * c)
+            plane += (self.numpy_rng.random((height, width)) - 0.5) * self.rng.choice([0, 0.1, 1])
+            left, top = self.rng.randint(0, width), self.rng.randint(0, height)
+            plane[top:top + height // 3, left:left + width // 3] = self.rng.random()
+            planes.append(plane)
+        return (numpy.stack(planes, -1).clip(0, 1) * (levels - 1)).round().astype(numpy.int64)
+
+    def picture(self, mode, size=None):
+        width, height = size or self.size()
+        if mode in ("L", "RGB", "RGBA", "CMYK", "LA"):
+            pixels = self.samples(height, width, len(mode)).astype(numpy.uint8)
+            if mode in ("RGBA", "LA") and self.rng.random() < 0.5:
+                pixels[..., -1] = self.numpy_rng.choice([0, 255], (height, width))
+            return Image.fromarray(pixels.squeeze(-1) if mode == "L" else pixels, mode)
+        colors = self.rng.randint(2, 256)
+        if mode == "P":
+            return self.picture("RGB", (width, height)).quantize(colors)
+        return self.picture("L", (width, height)).convert(mode)
+
+    def exif(self):
+        exif = Image.Exif()
+        if self.rng.random() < 0.7:
+            exif[274] = self.rng.randint(0, 9)
+        exif[305] = "a program"
+        return exif.tobytes()
+
+    def save(self, picture, **options):
+        if self.rng.random() < 0.4 and options["format"] in ("JPEG", "PNG", "WEBP"):
+            options["exif"] = self.exif()
+        out = io.BytesIO()
+        picture.save(out, **options)
+        return out.getvalue()
+
+    def make_jpeg(self):
+        rng = self.rng
+        mode = rng.choice(["L", "RGB", "RGB", "RGB", "CMYK"])
+        options = {"quality": rng.randint(5, 100), "progressive": rng.random() < 0.4, "optimize": rng.random() < 0.4}
+        if mode == "RGB":
+            options["keep_rgb"] = rng.random() < 0.2
+            if not options["keep_rgb"]:
+                options["subsampling"] = rng.choice([0, 1, 2])
+        if rng.random() < 0.2:
+            options["restart_marker_blocks"] = rng.randint(1, 5)
+        return self.save(self.picture(mode), format="JPEG", **options)
+
+    def make_png(self):
+        mode = self.rng.choice(["1", "L", "LA", "P", "RGB", "RGBA"])
+        picture = self.picture(mode)
+        options = {"optimize": self.rng.random() < 0.5}
+        if mode == "P" and self.rng.random() < 0.6:
+            options["transparency"] = (self.rng.randint(0, 20) if self.rng.random() < 0.5
+                                       else self.numpy_rng.bytes(self.rng.randint(1, 30)))
+        if mode == "L" and self.rng.random() < 0.5:
+            options["transparency"] = self.rng.randint(0, 255)
+        return self.save(picture, format="PNG", **options)
+
+    def make_raw_png(self):
+        """What Pillow does not write: every depth, Adam7, short palettes, transparent colours."""
+        rng = self.rng
+        color_type, depths = rng.choice([(0, [1, 2, 4, 8, 16]), (2, [8, 16]), (3, [1, 2, 4, 8]), (4, [8, 16]), (6, [8, 16])])
+        depth = rng.choice(depths)
+        channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[color_type]
+        width, height = self.size()
+        samples = self.samples(height, width, channels, 1 << depth)
+        if depth == 16 and rng.random() < 0.5:
+            samples //= rng.choice([100, 200, 256])
+        chunks = b""
+        if color_type == 3:
+            colors = rng.randint(1, 1 << depth)
+            chunks += png_chunk(b"PLTE", self.numpy_rng.bytes(3 * colors))
+            if rng.random() < 0.5:
+                chunks += png_chunk(b"tRNS", self.numpy_rng.bytes(rng.randint(1, colors)))
+        elif color_type == 0 and rng.random() < 0.6:
+            chunks += png_chunk(b"tRNS", struct.pack(">H", int(rng.choice([0, 1, samples.flat[0], 255, 256 % (1 << depth)]))))
+        elif color_type == 2 and rng.random() < 0.5:
+            chunks += png_chunk(b"tRNS", struct.pack(">3H", *samples[0, 0].tolist()))
+        interlaced = rng.random() < 0.5
+        rows = b""
+        for x0, y0, dx, dy in ADAM7 if interlaced else [(0, 0, 1, 1)]:
+            part = samples[y0::dy, x0::dx]
+            if part.size == 0:
+                continue
+            for row in part.reshape(part.shape[0], -1):
+                bits = ((row[:, None] >> numpy.arange(depth - 1, -1, -1)) & 1).astype(numpy.uint8)
+                rows += b"\0" + numpy.packbits(bits.reshape(-1)).tobytes()
+        exif = png_chunk(b"eXIf", self.exif()[6:])
+        before, after = rng.choice([(b"", b""), (exif, b""), (b"", exif)])
+        packed = zlib.compress(rows)
+        cut = rng.randint(0, len(packed))
+        header = struct.pack(">IIBBBBB", width, height, depth, color_type, 0, 0, interlaced)
+        return (b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + chunks + before + png_chunk(b"IDAT", packed[:cut]) +
+                png_chunk(b"IDAT", packed[cut:]) + after + png_chunk(b"IEND", b""))
+
+    def make_webp(self):
+        rng = self.rng
+        mode = rng.choice(["RGB", "RGBA"])
+        options = {"lossless": rng.random() < 0.4, "quality": rng.randint(1, 100), "method": rng.randint(0, 4),
+                   "exact": rng.random() < 0.5}
+        picture = self.picture(mode)
+        if rng.random() < 0.3:
+            options |= {"save_all": True, "append_images": [self.picture(mode, picture.size)], "duration": 50}
+        return self.save(picture, format="WEBP", **options)
+
+    def make_gif(self):
+        rng = self.rng
+        picture = self.picture(rng.choice(["P", "P", "L", "1", "RGB", "RGBA"]))
+        options = {"interlace": rng.random() < 0.5, "optimize": rng.random() < 0.5}
+        if picture.mode in ("P", "L") and rng.random() < 0.5:
+            options["transparency"] = rng.randint(0, 255)
+        if rng.random() < 0.3:
+            options |= {"save_all": True, "append_images": [self.picture(picture.mode, picture.size)]}
+        data = bytearray(self.save(picture, format="GIF", **options))
+        if rng.random() < 0.3:  # a frame that is smaller than the canvas, or reaches beyond it
+            struct.pack_into("<HH", data, 6, picture.width + rng.randint(0, 9), picture.height + rng.randint(0, 9))
+            header = struct.pack("<BHHHH", 0x2C, 0, 0, picture.width, picture.height)
+            at = data.find(header)
+            if at > 0:
+                struct.pack_into("<HH", data, at + 1, rng.randint(0, 12), rng.randint(0, 12))
+        return bytes(data)
+
+    def make_bmp(self):
+        return self.save(self.picture(self.rng.choice(["1", "L", "P", "RGB", "RGBA"])), format="BMP")
+
+    def make_raw_bmp(self):
+        rng = self.rng
+        bits = rng.choice([1, 4, 8, 16, 16, 32, 32, "rle4", "rle8"])
+        rle = isinstance(bits, str)
+        depth = int(bits[3:]) if rle else bits
+        width, height = self.size()
+        masks, compression = b"", 0
+        if rle:
+            compression = 2 if depth == 4 else 1
+        elif depth >= 16 and rng.random() < 0.7:
+            compression = 3
+            masks = struct.pack("<3I", *rng.choice([(0xF800, 0x7E0, 0x1F), (0x7C00, 0x3E0, 0x1F)] if depth == 16 else [
+                (0xFF0000, 0xFF00, 0xFF), (0xFF000000, 0xFF0000, 0xFF00), (0xFF000000, 0xFF00, 0xFF), (0, 0, 0)]))
+        palette = self.numpy_rng.bytes(4 << depth) if depth <= 8 else b""
+        pixels = self.rle_pixels(width, height, depth) if rle else b"".join(
+            self.row(width, depth).ljust((width * depth + 31) // 32 * 4, b"\0") for _ in range(height))
+        top_down = rng.random() < 0.5
+        offset = 14 + 40 + len(masks) + len(palette)
+        return (b"BM" + struct.pack("<IHHI", offset + len(pixels), 0, 0, offset) +
+                struct.pack("<IiiHHIIiiII", 40, width, -height if top_down else height, 1, depth, compression,
+                            len(pixels), 2835, 2835, 0, 0) + masks + palette + pixels)
+
+    def row(self, width, depth):
+        values = self.numpy_rng.integers(0, 1 << depth, width)
+        if depth >= 8:
+            return values.astype(f"<u{depth // 8}").tobytes()
+        bits = ((values[:, None] >> numpy.arange(depth - 1, -1, -1)) & 1).astype(numpy.uint8)
+        return numpy.packbits(bits.reshape(-1)).tobytes()
+
+    def rle_pixels(self, width, height, depth):
+        out = b""
+        rng = self.rng
+        for _ in range(height):
+            x = 0
+            while x < width and rng.random() < 0.98:
+                count = min(rng.randint(1, 40), width - x, 255)
+                if rng.random() < 0.5 or count < 3:
+                    out += bytes([count, rng.randrange(256)])
+                else:
+                    data = self.row(count, depth)
+                    out += bytes([0, count]) + data + b"\0" * (len(data) & 1)
+                x += count
+            out += b"\0\0"
+        return out + b"\0\1"
+
+    def make(self):
+        return getattr(self, "make_" + self.rng.choice(
+            ["jpeg", "jpeg", "png", "raw_png", "raw_png", "webp", "webp", "gif", "gif", "bmp", "raw_bmp"]))()
+
+
+def main():
+    seed = int(sys.argv[1]) if len(sys.argv) > 1 else random.randrange(2 ** 32)
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else 200
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    pictures = Pictures(rng)
+    with tempfile.TemporaryDirectory() as folder:
+        requests, expected = [], []
+        for i in range(count):
+            data = pictures.make()
+            if rng.random() < 0.1:
+                data = data[:rng.randrange(len(data))]
+            path = pathlib.Path(folder) / f"picture{i}"
+            path.write_bytes(data)
+            request = {"file": str(path)}
+            try:
+                picture = expected_picture(data)
+            except Exception as error:
+                picture = error
+            if isinstance(picture, Image.Image) and rng.random() < 0.3:
+                request |= {"resize": list(pictures.size()), "resample": rng.randrange(6)}
+                picture = picture.resize(request["resize"], request["resample"])
+            requests.append(request)
+            expected.append(picture)
+        done = subprocess.run([os.environ["TROUPE_DECODE_PICTURES"]], input="".join(json.dumps(r) + "\n" for r in requests),
+                              capture_output=True, text=True, check=True)
+        num_different = 0
+        for request, picture, line in zip(requests, expected, done.stdout.splitlines(), strict=True):
+            result = json.loads(line)
+            problem = None
+            if isinstance(picture, Exception) or "error" in result:
+                if not isinstance(picture, Exception) or "error" not in result:
+                    problem = f"Pillow: {picture!r}, Troupe: {result}"
+            elif picture.size != (result["width"], result["height"]):
+                problem = f"{picture.size} instead of {result}"
+            else:
+                pixels = numpy.frombuffer(pathlib.Path(request["file"] + ".rgb").read_bytes(), numpy.uint8).astype(int)
+                steps = numpy.abs(pixels - numpy.asarray(picture).reshape(-1))
+                if steps.any():
+                    problem = f"{numpy.count_nonzero(steps)} of {steps.size} values differ, by up to {steps.max()}"
+            if problem:
+                num_different += 1
+                data = pathlib.Path(request["file"]).read_bytes()
+                keep = os.environ.get("TROUPE_KEEP_PICTURES")
+                if keep:
+                    (pathlib.Path(keep) / pathlib.Path(request["file"]).name).write_bytes(data)
+                print(f"{pathlib.Path(request['file']).name} ({data[:4]!r}, {len(data)} bytes): {problem}")
+        num_errors = sum(isinstance(picture, Exception) for picture in expected)
+        print(f"{count} pictures, {num_errors} of them damaged, {num_different} differ")
+        sys.exit(num_different != 0 or count - num_errors < count // 2)
+
+
+if __name__ == "__main__":
+    main()
