@@ -163,16 +163,28 @@ Image filter_columns(const PixelRows& in, std::int32_t height, const AxisWeights
   return out;
 }
 
-Image nearest(const PixelRows& in, std::int32_t width, std::int32_t height) {
+/// Which element of an axis is nearest to each output. Both add up or multiply as their library.
+std::vector<std::size_t> nearest_elements(std::int32_t in_size, std::int32_t out_size,
+                                          ResizeKind kind) {
+  std::vector<std::size_t> elements(static_cast<std::size_t>(out_size));
+  const auto last = static_cast<std::size_t>(in_size) - 1;
+  const double scale = static_cast<double>(in_size) / out_size;
+  const float float_scale = static_cast<float>(in_size) / static_cast<float>(out_size);
+  double position = scale * 0.5;
+  for (std::size_t i = 0; i < elements.size(); ++i, position += scale) {
+    const auto torch_position = (static_cast<float>(i) + 0.5F) * float_scale;
+    elements[i] = std::min(kind == ResizeKind::kPillow ? static_cast<std::size_t>(position)
+                                                       : static_cast<std::size_t>(torch_position),
+                           last);
+  }
+  return elements;
+}
+
+Image nearest(const PixelRows& in, std::int32_t width, std::int32_t height, ResizeKind kind) {
   Image out = new_image(width, height);
-  const double x_scale = static_cast<double>(in.width) / width;
-  const double y_scale = static_cast<double>(in.height) / height;
-  std::vector<std::size_t> columns(static_cast<std::size_t>(width));
-  for (std::size_t x = 0; x < columns.size(); ++x)
-    columns[x] = static_cast<std::size_t>((static_cast<double>(x) + 0.5) * x_scale);
+  const std::vector<std::size_t> columns = nearest_elements(in.width, width, kind);
   std::uint8_t* to = out.rgb.data();
-  for (std::size_t y = 0; y < static_cast<std::size_t>(height); ++y) {
-    const auto from_row = static_cast<std::size_t>((static_cast<double>(y) + 0.5) * y_scale);
+  for (const std::size_t from_row : nearest_elements(in.height, height, kind)) {
     const std::uint8_t* row = in.first + from_row * in.bytes_per_row;
     for (const std::size_t column : columns) {
       std::memcpy(to, row + column * 3, 3);
@@ -201,7 +213,7 @@ Image resize_image(const Image& image, const ImageBox& box, std::int32_t width, 
       static_cast<std::size_t>(box.y0) * in.bytes_per_row + static_cast<std::size_t>(box.x0) * 3;
   in.width = box.x1 - box.x0;
   in.height = box.y1 - box.y0;
-  if (filter == ResizeFilter::kNearest) return nearest(in, width, height);
+  if (filter == ResizeFilter::kNearest) return nearest(in, width, height, kind);
   // An axis whose size stays is not filtered.
   const bool columns_first =
       kind == ResizeKind::kPillow && height < in.height &&

@@ -275,7 +275,7 @@ def main():
                 keep = os.environ.get("TROUPE_KEEP_PICTURES")
                 if keep:
                     (pathlib.Path(keep) / pathlib.Path(request["file"]).name).write_bytes(data)
-                print(f"{pathlib.Path(request['file']).name} ({data[:4]!r}, {len(data)} bytes): {problem}")
+                print(f"{pathlib.Path(request['file']).name} ({data[:4]!r}, {len(data)} bytes{request.get('resize', '')} {request.get('resample', '')}): {problem}")
         num_errors = sum(isinstance(picture, Exception) for picture in expected)
         print(f"{count} pictures, {num_errors} of them damaged, {num_different} differ")
         sys.exit(num_different != 0 or count - num_errors < count // 2)

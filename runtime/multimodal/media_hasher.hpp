@@ -1,0 +1,55 @@
+#pragma once
+// Identities of media items: vLLM's MultiModalHasher. Equal items are processed and encoded once.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace troupe {
+
+enum class MediaHashAlgorithm : std::uint8_t { kBlake3, kSha256, kSha512 };
+/// "blake3", "sha256", "sha512"; nullopt for others.
+[[nodiscard]] std::optional<MediaHashAlgorithm> parse_media_hash_algorithm(std::string_view name);
+
+/// Hashes named values without ambiguity: every piece of bytes follows its length (8 bytes, little
+/// endian), every value its kind (a byte): 0 none, 1 sequence and 2 mapping with their number of
+/// elements, 3 leaf with the name of its type and its bytes.
+class MediaHasher {
+ public:
+  explicit MediaHasher(MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3);
+  MediaHasher(MediaHasher&&) noexcept;
+  MediaHasher& operator=(MediaHasher&&) noexcept;
+  ~MediaHasher();
+
+  /// The name of the value that follows. vLLM hashes an item's values in the order of their names.
+  void add_name(std::string_view name);
+  void add_bytes(std::span<const std::byte> bytes);
+  void add_text(std::string_view text);
+  /// A JSON value as Python's: numbers are 8 bytes, objects keep their members' order.
+  void add_json(const nlohmann::ordered_json& value);
+
+  /// Lower-case hexadecimal digits. Call once, at the end.
+  [[nodiscard]] std::string finish();
+
+ private:
+  class Digest;
+  void add_leaf(std::string_view type, std::span<const std::byte> bytes);
+  void add_frame(std::span<const std::byte> bytes);
+  void add_kind(std::uint8_t kind, std::optional<std::uint64_t> num_elements);
+
+  std::unique_ptr<Digest> digest_;
+};
+
+/// What names a picture in caches and block hashes: the hash of its file's bytes with the model's
+/// name and the request's mm_processor_kwargs (a JSON object; empty text or {}: none). The client's
+/// uuid, if it is not empty, stands for the bytes, and without kwargs is the identifier itself.
+[[nodiscard]] std::string picture_identifier(
+    std::string_view model_id, std::span<const std::byte> encoded, std::string_view uuid,
+    std::string_view processor_kwargs, MediaHashAlgorithm algorithm = MediaHashAlgorithm::kBlake3);
+
+}  // namespace troupe
