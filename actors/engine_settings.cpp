@@ -35,6 +35,12 @@ bool plans_ahead(const EngineOptions& engine) {
          (speculative.num_draft_tokens == 0 || !speculative.draft_model.empty());
 }
 
+/// Embeddings of pictures that the workers keep.
+std::int32_t encoder_cache_size(const EngineOptions& engine) {
+  return static_cast<std::int32_t>(engine.encoder_cache_size > 0 ? engine.encoder_cache_size
+                                                                 : engine.max_num_batched_tokens);
+}
+
 /// Tokens whose results may be outstanding at once.
 std::int32_t max_in_flight_tokens(const EngineOptions& engine) {
   const SchedulerConfig config{
@@ -187,6 +193,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
           static_cast<std::int32_t>(std::max<std::int64_t>(0, options.model.max_model_len)),
       .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
       .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
+      .encoder_cache_size = encoder_cache_size(options.engine),
       .parallel = parallel,
       .speculative = speculative_decoding(options.engine)};
 }
@@ -224,8 +231,21 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   return settings;
 }
 
-EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine) {
-  return {.capacity = static_cast<std::int32_t>(engine.max_num_batched_tokens)};
+EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine, const ModelLoaded& model) {
+  if (model.max_item_embeds == 0) return {.capacity = 0};
+  return {.capacity = std::max(encoder_cache_size(engine), model.max_item_embeds),
+          .split_items = !engine.disable_chunked_mm_input,
+          .whole_runs = model.two_way_items};
+}
+
+Result<void> check_items_fit(const EngineOptions& engine, const ModelLoaded& model) {
+  if (!model.two_way_items && !engine.disable_chunked_mm_input) return {};
+  if (model.max_item_embeds <= engine.max_num_batched_tokens) return {};
+  return invalid_argument("max-num-batched-tokens is " +
+                              std::to_string(engine.max_num_batched_tokens) + ", a picture has " +
+                              std::to_string(model.max_item_embeds) +
+                              " tokens, which are computed in one step",
+                          "max-num-batched-tokens");
 }
 
 SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded& model,
@@ -260,6 +280,12 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
     config.speculative.draft_slots = kDraftModelSlots;
   }
   config.pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size);
+  if (model.max_item_embeds > 0) {
+    const std::int64_t most = engine.max_num_encoder_input_tokens > 0
+                                  ? engine.max_num_encoder_input_tokens
+                                  : engine.max_num_batched_tokens;
+    config.max_encoder_embeds = std::max(static_cast<std::int32_t>(most), model.max_item_embeds);
+  }
   return config;
 }
 

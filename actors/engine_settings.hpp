@@ -35,7 +35,11 @@ namespace troupe {
 [[nodiscard]] KVCacheSettings kv_cache_settings(const EngineOptions& engine,
                                                 const ModelLoaded& model,
                                                 const KVCacheConfig& cache);
-[[nodiscard]] EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine);
+/// Room and budget for no less than one item; none for a model that takes text alone.
+[[nodiscard]] EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine,
+                                                          const ModelLoaded& model);
+/// Whether a step has room for an item that must not be cut. Errors: kInvalidArgument.
+[[nodiscard]] Result<void> check_items_fit(const EngineOptions& engine, const ModelLoaded& model);
 [[nodiscard]] SchedulerConfig scheduler_config(const EngineOptions& engine,
                                                const ModelLoaded& model,
                                                const KVCacheConfig& cache);

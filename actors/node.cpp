@@ -332,8 +332,8 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       return ActorHandles{pointer(spawn_kv_cache_manager(system, settings, publisher))};
     }
     case Role::kEncoderCacheManager:
-      return ActorHandles{
-          pointer(spawn_encoder_cache_manager(system, encoder_cache_settings(options.engine)))};
+      return ActorHandles{pointer(
+          spawn_encoder_cache_manager(system, encoder_cache_settings(options.engine, what.model)))};
     case Role::kExecutor:
       return spawn_executor(self, what, peers);
   }

@@ -391,7 +391,8 @@ void complete_pause(StatefulSelf self) {
 bool is_empty(const SchedulerOutput& step) {
   return step.scheduled_ids.empty() && step.finished_ids.empty() && step.preempted_ids.empty() &&
          step.blocks_to_zero.empty() && step.block_copies.empty() &&
-         step.free_encoder_identifiers.empty() && step.kv_connector_metadata.empty();
+         step.free_encoder_identifiers.empty() && !step.reset_encoder_cache &&
+         step.kv_connector_metadata.empty();
 }
 
 void on_planned(StatefulSelf self) {

@@ -176,11 +176,13 @@ struct GatherRowsArgs {
   Matrix out;
 };
 
-/// out[rows[i]] = x[i]; the other rows stay as they are. rows: [x.num_rows], each in
-/// [0, out.num_rows), none twice.
-struct ScatterRowsArgs {
+/// out[to[i]] = x[from[i]], i < count; the other rows stay as they are. from: each in [0,
+/// x.num_rows); to: each in [0, out.num_rows), none twice.
+struct CopyRowsArgs {
   ConstMatrix x;
-  const std::int32_t* rows = nullptr;
+  const std::int32_t* from = nullptr;
+  const std::int32_t* to = nullptr;
+  std::int64_t count = 0;
   Matrix out;
 };
 
@@ -356,7 +358,7 @@ struct AttentionShape {
   X(void, gated_mlp, (const OpContext& context, const GatedMlpArgs& args))                         \
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
   X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
-  X(void, scatter_rows, (const OpContext& context, const ScatterRowsArgs& args))                   \
+  X(void, copy_rows, (const OpContext& context, const CopyRowsArgs& args))                         \
   X(void, mean_rows, (const OpContext& context, const MeanRowsArgs& args))                         \
   X(void, add_bias, (const OpContext& context, const AddBiasArgs& args))                           \
   X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \

@@ -54,13 +54,16 @@ struct PlanEncoderInputs {
   std::int32_t num_computed_tokens = 0;
   std::int32_t num_new_tokens = 0;
   std::int32_t shift = 0;
-  std::int32_t budget = 0;  ///< embeddings that may still be computed in this step
+  std::int32_t max_new_tokens = 0;  ///< num_new_tokens may grow to so many
+  std::int32_t budget = 0;          ///< embeddings that may still be computed in this step
   bool operator==(const PlanEncoderInputs&) const = default;
 };
-TROUPE_MESSAGE(PlanEncoderInputs, updates, id, num_computed_tokens, num_new_tokens, shift, budget)
+TROUPE_MESSAGE(PlanEncoderInputs, updates, id, num_computed_tokens, num_new_tokens, shift,
+               max_new_tokens, budget)
 
 struct EncoderInputsPlanned {
-  std::int32_t num_new_tokens = 0;       ///< fewer than requested where an item does not fit
+  std::int32_t num_new_tokens = 0;       ///< fewer than requested where an item does not fit, more
+                                         ///< where that keeps one whole
   std::vector<std::int32_t> items;       ///< to encode
   std::vector<std::int32_t> duplicates;  ///< same content as one of `items`
   std::int32_t num_embeds = 0;           ///< of `items`

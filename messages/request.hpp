@@ -109,7 +109,7 @@ struct LoraRequest {
 TROUPE_MESSAGE(LoraRequest, name, int_id, path)
 
 /// One image (or other item) of a prompt: where its embeddings go, and the key of its encoder
-/// output.
+/// output. `data`: see messages/encoder_input.hpp.
 struct MultiModalFeature {
   std::string modality;
   std::string identifier;
@@ -120,6 +120,30 @@ struct MultiModalFeature {
   bool operator==(const MultiModalFeature&) const = default;
 };
 TROUPE_MESSAGE(MultiModalFeature, modality, identifier, offset, length, is_embed, data)
+
+/// Positions [begin, end) of a prompt.
+struct TokenSpan {
+  std::int32_t begin = 0;
+  std::int32_t end = 0;
+  bool operator==(const TokenSpan&) const = default;
+};
+
+/// The runs of an item's tokens that are embeddings, in order.
+[[nodiscard]] inline std::vector<TokenSpan> embed_spans(const MultiModalFeature& item) {
+  if (item.is_embed.empty()) return {{item.offset, item.offset + item.length}};
+  std::vector<TokenSpan> spans;
+  bool goes_on = false;
+  for (std::int32_t i = 0; i < item.length; ++i) {
+    const bool is_embed = item.is_embed[static_cast<std::size_t>(i)] != 0;
+    const std::int32_t position = item.offset + i;
+    if (is_embed && goes_on)
+      spans.back().end = position + 1;
+    else if (is_embed)
+      spans.push_back({position, position + 1});
+    goes_on = is_embed;
+  }
+  return spans;
+}
 
 /// One sample of a request, ready to run.
 struct EngineCoreRequest {

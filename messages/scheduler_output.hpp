@@ -62,6 +62,7 @@ struct SchedulerOutput {
       preempted_ids;  ///< their blocks are freed: forget them, they come back as new
   std::vector<std::pair<RequestId, std::int32_t>> scheduled_encoder_inputs;  ///< request, item
   std::vector<std::string> free_encoder_identifiers;
+  bool reset_encoder_cache = false;  ///< free all outputs, before this step's are encoded
   std::vector<std::pair<BlockId, BlockId>> block_copies;  ///< source, destination
   std::vector<BlockId> blocks_to_zero;
   std::int32_t num_resumed_requests = 0;  ///< of new_requests, the last ones: they ran before
@@ -81,8 +82,8 @@ struct SchedulerOutput {
 TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_ids,
                num_scheduled_tokens, total_num_scheduled_tokens, draft_token_ids, num_draft_tokens,
                finished_ids, preempted_ids, scheduled_encoder_inputs, free_encoder_identifiers,
-               block_copies, blocks_to_zero, num_resumed_requests, num_drafts_to_make,
-               has_structured_output_requests, pending_structured_output_tokens,
+               reset_encoder_cache, block_copies, blocks_to_zero, num_resumed_requests,
+               num_drafts_to_make, has_structured_output_requests, pending_structured_output_tokens,
                num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation)
 
 /// Scheduler -> Executor -> Workers, after each step with has_structured_output_requests: the

@@ -34,10 +34,10 @@ void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept 
   });
 }
 
-void scatter_rows(const OpContext& context, const ScatterRowsArgs& args) noexcept {
+void copy_rows(const OpContext& context, const CopyRowsArgs& args) noexcept {
   const std::int64_t num_cols = args.x.num_cols;
-  for_each_row(context, args.x.num_rows, num_cols, [&](std::int64_t i) {
-    memcpy(args.out.row(args.rows[i]), args.x.row(i),
+  for_each_row(context, args.count, num_cols, [&](std::int64_t i) {
+    memcpy(args.out.row(args.to[i]), args.x.row(args.from[i]),
            static_cast<std::size_t>(num_cols) * sizeof(float));
   });
 }

@@ -34,12 +34,12 @@ void gather_rows(const OpContext& context, const GatherRowsArgs& args) noexcept 
   });
 }
 
-void scatter_rows(const OpContext& context, const ScatterRowsArgs& args) noexcept {
+void copy_rows(const OpContext& context, const CopyRowsArgs& args) noexcept {
   const std::int64_t num_cols = args.x.num_cols;
-  for_each_element(context, args.x.num_rows * num_cols, [=] __device__(std::int64_t i) {
-    const std::int64_t row = i / num_cols;
-    const std::int64_t col = i % num_cols;
-    args.out.row(args.rows[row])[col] = args.x.row(row)[col];
+  for_each_element(context, args.count * num_cols, [=] __device__(std::int64_t element) {
+    const std::int64_t i = element / num_cols;
+    const std::int64_t col = element % num_cols;
+    args.out.row(args.to[i])[col] = args.x.row(args.from[i])[col];
   });
 }
 

@@ -169,6 +169,21 @@ void EncoderCacheManager::apply(const EncoderCacheUpdates& updates) {
   }
 }
 
+std::int32_t EncoderCacheManager::without_cut(const std::vector<MultiModalFeature>& items,
+                                              const PlanEncoderInputs& question) {
+  const std::int32_t begin = question.num_computed_tokens;
+  const std::int32_t end = begin + question.num_new_tokens;
+  for (const MultiModalFeature& item : items) {
+    if (item.offset >= end || item.offset + item.length <= end) continue;
+    for (const TokenSpan& run : embed_spans(item)) {
+      if (run.begin >= end || run.end <= end) continue;
+      if (run.begin > begin) return run.begin - begin;
+      return run.end - begin <= question.max_new_tokens ? run.end - begin : 0;
+    }
+  }
+  return question.num_new_tokens;
+}
+
 EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question) {
   apply(question.updates);
   const RequestId id = question.id;
@@ -177,6 +192,8 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
   // An encoder-decoder model encodes only in a request's first step.
   if (settings_.encoder_decoder && begin > 0) return answer;
   const auto& items = requests_[id].items;
+  if (settings_.whole_runs) answer.num_new_tokens = without_cut(items, question);
+  if (answer.num_new_tokens == 0) return answer;
   std::int32_t budget = question.budget;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const MultiModalFeature& item = items[i];

@@ -21,6 +21,9 @@ enum class EncoderCacheEviction : std::uint8_t { kFifo, kLru };
 struct EncoderCacheSettings {
   std::int32_t capacity = 0;  ///< embeddings
   bool split_items = true;    ///< a step may compute a part of an item's tokens
+  /// The embeddings of an item see each other: a step that computes one of a run of them computes
+  /// the rest of the run.
+  bool whole_runs = false;
   EncoderCacheEviction eviction = EncoderCacheEviction::kFifo;
   /// The encoder's output is written to the cross-attention cache in the step that encodes it: it
   /// is not shared, and is freed one step later.
@@ -83,6 +86,9 @@ class EncoderCacheManager {
   [[nodiscard]] const MultiModalFeature& item_of(RequestId id, std::int32_t item) const;
 
   void take_reference(Output& output, RequestId id, std::int32_t item);
+  /// num_new_tokens, or fewer or more of them (at most max_new_tokens), so that no run is cut.
+  [[nodiscard]] static std::int32_t without_cut(const std::vector<MultiModalFeature>& items,
+                                                const PlanEncoderInputs& question);
 
   EncoderCacheSettings settings_;
   std::int32_t num_free_;

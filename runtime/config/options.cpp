@@ -105,6 +105,16 @@ void bind_options(OptionSet& set, Options& options) {
            "maximum number of sequences that run at the same time", 1, 1 << 16)
       .add("max-num-batched-tokens", engine.max_num_batched_tokens,
            "maximum number of tokens per step", 1, kMaxCount)
+      .add("max-num-encoder-input-tokens", engine.max_num_encoder_input_tokens,
+           "embeddings of pictures that a step encodes, at least those of one picture; 0: "
+           "max-num-batched-tokens",
+           0, kMaxCount)
+      .add("encoder-cache-size", engine.encoder_cache_size,
+           "embeddings of pictures that are kept, at least those of one picture; 0: "
+           "max-num-batched-tokens",
+           0, kMaxCount)
+      .add("disable-chunked-mm-input", engine.disable_chunked_mm_input,
+           "compute the tokens of a picture in one step, for any model")
       .add("max-num-scheduled-tokens", engine.max_num_scheduled_tokens,
            "token budget of the scheduler per step; 0: max-num-batched-tokens", 0, kMaxCount)
       .add("long-prefill-token-threshold", engine.long_prefill_token_threshold,

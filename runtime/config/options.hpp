@@ -35,7 +35,10 @@ struct EngineOptions {
   std::int64_t block_size = 16;
   std::int64_t max_num_seqs = 128;
   std::int64_t max_num_batched_tokens = 2048;
-  std::int64_t max_num_scheduled_tokens = 0;  ///< 0: as max_num_batched_tokens
+  std::int64_t max_num_scheduled_tokens = 0;      ///< 0: as max_num_batched_tokens
+  std::int64_t max_num_encoder_input_tokens = 0;  ///< the same
+  std::int64_t encoder_cache_size = 0;            ///< the same
+  bool disable_chunked_mm_input = false;
   std::int64_t long_prefill_token_threshold = 0;
   bool enable_chunked_prefill = true;
   bool enable_prefix_caching = true;

@@ -91,7 +91,6 @@ constexpr VllmOption kOptions[] = {
     {"scheduler-delay-factor", kValue, kSteps},
     {"max-num-partial-prefills", kValue, kSteps},
     {"max-long-partial-prefills", kValue, kSteps},
-    {"disable-chunked-mm-input", kFlag, kNoMedia},
     {"disable-async-output-proc", kFlag, kSteps},
     {"num-lookahead-slots", kValue, "--speculative-config sets it"},
     {"swap-space", kValue, kNoSwap},

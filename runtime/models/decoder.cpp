@@ -186,8 +186,12 @@ void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_b
                                                 .out = out});
   const ForwardBatch::InputEmbeddings& given = device_batch.input_embeddings;
   if (given.tokens.empty()) return;
-  device_.ops().scatter_rows(device_.context(),
-                             {.x = given.rows, .rows = given.tokens.data(), .out = out});
+  device_.ops().copy_rows(device_.context(),
+                          {.x = given.outputs,
+                           .from = given.rows.data(),
+                           .to = given.tokens.data(),
+                           .count = static_cast<std::int64_t>(given.tokens.size()),
+                           .out = out});
 }
 
 void DecoderModel::embed_blocks(std::span<const TokenId> ids, Matrix out) {

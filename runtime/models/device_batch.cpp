@@ -78,8 +78,7 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
   const std::size_t output_start_loc = append(batch.output_start_loc);
   const ForwardBatch::InputEmbeddings& given = batch.input_embeddings;
   const std::size_t embedded_tokens = append(given.tokens);
-  const std::size_t embeddings = append(std::span<const float>(
-      given.rows.data, given.tokens.size() * static_cast<std::size_t>(given.rows.num_cols)));
+  const std::size_t embedding_rows = append(given.rows);
   const std::size_t spans = append(batch.two_way_spans);
   const std::size_t span_start_loc = append(batch.span_start_loc);
   const std::size_t adapter_ids = append(batch.adapter_ids);
@@ -122,8 +121,8 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
             .block_table_rows = {at<std::int32_t>(rows), batch.block_table_rows.size()},
             .groups = groups_,
             .input_embeddings = {.tokens = {at<std::int32_t>(embedded_tokens), given.tokens.size()},
-                                 .rows = {at<float>(embeddings), given.rows.num_rows,
-                                          given.rows.num_cols}},
+                                 .rows = {at<std::int32_t>(embedding_rows), given.rows.size()},
+                                 .outputs = given.outputs},
             .two_way_spans = {at<TwoWaySpan>(spans), batch.two_way_spans.size()},
             .span_start_loc = {at<std::int32_t>(span_start_loc), batch.span_start_loc.size()},
             .adapter_ids = {at<std::int32_t>(adapter_ids), batch.adapter_ids.size()}};

@@ -35,7 +35,8 @@ struct ForwardBatch {
   /// Rows that stand in place of tokens' embeddings, as they are: what an encoder made of pictures.
   struct InputEmbeddings {
     std::span<const std::int32_t> tokens;  ///< whose: indices in the batch, ascending
-    ConstMatrix rows;                      ///< [tokens.size(), hidden_size]
+    std::span<const std::int32_t> rows;    ///< [tokens.size()]: which of `outputs`
+    ConstMatrix outputs;                   ///< [num_rows, hidden_size], in the device's memory
   };
 
   std::span<const TokenId> token_ids;             ///< [num_tokens]

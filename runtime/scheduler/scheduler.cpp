@@ -239,6 +239,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
     FreedEncoderOutputs freed = co_await encoder_cache_->take_freed(std::move(question));
     output.free_encoder_identifiers = std::move(freed.identifiers);
   }
+  output.reset_encoder_cache = std::exchange(encoder_cache_reset_, false);
   if (plan.scheduled.empty() && !kv_updates_.empty()) {
     // No blocks were requested: the statistics still need what finished requests have freed.
     AllocateSlots question{.updates = take_kv_updates()};
@@ -259,9 +260,11 @@ bool Scheduler::must_stand_back(const RequestState& request) const {
   return suspect && request.id != *suspect;
 }
 
-bool Scheduler::has_budget(const Budget& budget) const {
-  return budget.tokens > 0 && budget.input_rows > config_.speculative.draft_slots;
+std::int32_t Scheduler::most_tokens(const Budget& budget) const {
+  return std::min(budget.tokens, budget.input_rows - config_.speculative.draft_slots);
 }
+
+bool Scheduler::has_budget(const Budget& budget) const { return most_tokens(budget) > 0; }
 
 void Scheduler::start_plan(StepPlan& plan, bool defer_prefills) {
   ++step_;
@@ -482,6 +485,7 @@ void Scheduler::reset_encoder_cache() {
   if (encoder_cache_ == nullptr) return;
   encoder_updates_.commands.push_back({EncoderCacheCommandKind::kReset, RequestId{}, 0});
   encoder_cache_touched_ = true;
+  encoder_cache_reset_ = true;
 }
 
 // ---- queries ------------------------------------------------------------------------------------

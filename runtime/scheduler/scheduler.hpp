@@ -240,12 +240,14 @@ class Scheduler {
                                               std::int32_t num_computed,
                                               std::int32_t num_new) const;
   Task<EncoderInputsPlanned> plan_encoder_inputs(const RequestState& request, std::int32_t num_new,
-                                                 std::int32_t num_computed, const StepPlan& plan);
+                                                 std::int32_t num_computed, const Budget& budget);
   void commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
                              const EncoderInputsPlanned& inputs);
 
   // scheduler.cpp
   [[nodiscard]] bool must_stand_back(const RequestState& request) const;
+  /// That a single request may have.
+  [[nodiscard]] std::int32_t most_tokens(const Budget& budget) const;
   [[nodiscard]] bool has_budget(const Budget& budget) const;
   void start_plan(StepPlan& plan, bool defer_prefills);
   void preempt(RequestState& request, bool drop_output);
@@ -307,6 +309,7 @@ class Scheduler {
   KVCacheUpdates kv_updates_;
   EncoderCacheUpdates encoder_updates_;
   bool encoder_cache_touched_ = false;  ///< an output may have been evicted in this step
+  bool encoder_cache_reset_ = false;    ///< the workers have not been told
   std::int32_t num_free_blocks_ = 0;
 
   std::vector<RequestId> finished_ids_;                                  ///< since the last step

@@ -21,7 +21,7 @@ bool Scheduler::encoder_window_has_items(const RequestState& request, std::int32
 Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& request,
                                                           std::int32_t num_new,
                                                           std::int32_t num_computed,
-                                                          const StepPlan& plan) {
+                                                          const Budget& budget) {
   CHECK(encoder_cache_ != nullptr, value(request.id));
   encoder_cache_touched_ = true;
   PlanEncoderInputs question{.updates = take_encoder_updates(),
@@ -29,7 +29,8 @@ Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& re
                              .num_computed_tokens = num_computed,
                              .num_new_tokens = num_new,
                              .shift = config_.speculative.num_prefill_lookahead,
-                             .budget = plan.budget.encoder_embeds};
+                             .max_new_tokens = std::max(num_new, most_tokens(budget)),
+                             .budget = budget.encoder_embeds};
   EncoderInputsPlanned answer = co_await encoder_cache_->plan(std::move(question));
   if (answer.mismatch)
     failures_.emplace_back(

@@ -24,7 +24,7 @@ std::int32_t Scheduler::size_running(const RequestState& request, const StepPlan
   std::int32_t n = request.num_tokens_with_drafts() + request.num_output_placeholders -
                    request.num_computed_tokens;
   if (plan.long_prefill_threshold > 0) n = std::min(n, plan.long_prefill_threshold);
-  n = std::min({n, budget.tokens, budget.input_rows - config_.speculative.draft_slots});
+  n = std::min(n, most_tokens(budget));
   const std::int32_t num_sampled = config_.pooling ? 0 : 1;
   return std::min(n, config_.max_model_len - request.num_computed_tokens - num_sampled);
 }
@@ -47,7 +47,7 @@ Task<std::size_t> Scheduler::size_batch(StepPlan& plan, std::size_t index) {
     if (has_items) {
       if (!plan.batch.empty()) break;
       sized.encoder = co_await plan_encoder_inputs(request, sized.num_tokens,
-                                                   request.num_computed_tokens, plan);
+                                                   request.num_computed_tokens, budget);
       sized.num_tokens = sized.encoder.num_new_tokens;
     }
     sized.num_tokens =

@@ -105,8 +105,7 @@ std::optional<Scheduler::SizedAdmission> Scheduler::size_admission(const Request
   const SpeculativeConfig& speculative = config_.speculative;
   SizedAdmission sized{.num_tokens = request.num_tokens() - num_computed};
   if (plan.defer_prefills && sized.num_tokens > 1) return std::nullopt;
-  const std::int32_t budget =
-      std::min(plan.budget.tokens, plan.budget.input_rows - speculative.draft_slots);
+  const std::int32_t budget = most_tokens(plan.budget);
   const std::int32_t num_drafts = speculative.num_draft_tokens;
   const bool others_decode =
       !plan.prefill_scheduled &&
@@ -206,7 +205,8 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
     if (!prefill) co_return Admission::kStop;
     sized = *prefill;
     if (encoder_window_has_items(request, num_computed, sized.num_tokens)) {
-      sized.encoder = co_await plan_encoder_inputs(request, sized.num_tokens, num_computed, plan);
+      sized.encoder =
+          co_await plan_encoder_inputs(request, sized.num_tokens, num_computed, plan.budget);
       sized.num_tokens = sized.encoder.num_new_tokens;
     }
     sized.num_tokens = keep_prefill_lookahead(request, num_computed, sized.num_tokens);

@@ -20,7 +20,7 @@ void FlatBatch::clear() {
   spans_.clear();
   span_start_loc_.assign(1, 0);
   embedded_tokens_.clear();
-  embeddings_.clear();
+  embedding_rows_.clear();
   for (GroupArrays& arrays : arrays_) {
     arrays.slots.clear();
     arrays.states_before.clear();
@@ -36,13 +36,12 @@ void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, std::in
   CHECK(num_outputs >= 0 && num_outputs <= end - begin, num_outputs, begin, end);
   for (const TwoWaySpan& span : extras.spans)
     CHECK(span.begin < span.end && span.end <= end, span.begin, span.end, end);
-  CHECK(std::cmp_equal(extras.embedded_tokens.size(), extras.embeddings.num_rows),
-        extras.embedded_tokens.size(), extras.embeddings.num_rows);
-  for (std::size_t i = 0; i < extras.embedded_tokens.size(); ++i) {
-    embedded_tokens_.push_back(query_start_loc_.back() + extras.embedded_tokens[i]);
-    const float* row = extras.embeddings.row(static_cast<std::int64_t>(i));
-    embeddings_.insert(embeddings_.end(), row, row + extras.embeddings.num_cols);
-  }
+  CHECK(extras.embedded_tokens.size() == extras.embedding_rows.size(),
+        extras.embedded_tokens.size(), extras.embedding_rows.size());
+  for (const std::int32_t token : extras.embedded_tokens)
+    embedded_tokens_.push_back(query_start_loc_.back() + token);
+  embedding_rows_.insert(embedding_rows_.end(), extras.embedding_rows.begin(),
+                         extras.embedding_rows.end());
   spans_.insert(spans_.end(), extras.spans.begin(), extras.spans.end());
   span_start_loc_.push_back(static_cast<std::int32_t>(spans_.size()));
   adapter_ids_.push_back(extras.adapter_id);
@@ -67,10 +66,7 @@ void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, std::in
   }
 }
 
-ForwardBatch FlatBatch::view() {
-  const auto num_embedded = static_cast<std::int64_t>(embedded_tokens_.size());
-  const std::int64_t hidden_size =
-      num_embedded == 0 ? 0 : static_cast<std::int64_t>(embeddings_.size()) / num_embedded;
+ForwardBatch FlatBatch::view(ConstMatrix outputs) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     groups_[g] = {.slots = arrays_[g].slots.data(),
                   .block_tables = tables_->data(g),
@@ -79,19 +75,19 @@ ForwardBatch FlatBatch::view() {
                   .states_before = arrays_[g].states_before.data(),
                   .states_after = arrays_[g].states_after.data()};
   }
-  return {.token_ids = token_ids_,
-          .positions = positions_,
-          .query_start_loc = query_start_loc_,
-          .seq_lens = seq_lens_,
-          .output_start_loc = output_start_loc_,
-          .block_table_rows = table_rows_,
-          .block_table_row_ids = tables_->row_ids(),
-          .groups = groups_,
-          .input_embeddings = {.tokens = embedded_tokens_,
-                               .rows = {embeddings_.data(), num_embedded, hidden_size}},
-          .two_way_spans = spans_,
-          .span_start_loc = span_start_loc_,
-          .adapter_ids = adapter_ids_};
+  return {
+      .token_ids = token_ids_,
+      .positions = positions_,
+      .query_start_loc = query_start_loc_,
+      .seq_lens = seq_lens_,
+      .output_start_loc = output_start_loc_,
+      .block_table_rows = table_rows_,
+      .block_table_row_ids = tables_->row_ids(),
+      .groups = groups_,
+      .input_embeddings = {.tokens = embedded_tokens_, .rows = embedding_rows_, .outputs = outputs},
+      .two_way_spans = spans_,
+      .span_start_loc = span_start_loc_,
+      .adapter_ids = adapter_ids_};
 }
 
 }  // namespace troupe

@@ -21,7 +21,7 @@ class FlatBatch {
   struct Extras {
     std::span<const TwoWaySpan> spans;              ///< those that hold one of the tokens, in order
     std::span<const std::int32_t> embedded_tokens;  ///< indices among the tokens, ascending
-    ConstMatrix embeddings;                         ///< a row for each of these
+    std::span<const std::int32_t> embedding_rows;   ///< for each of these, of the outputs
     std::int32_t adapter_id = 0;
   };
 
@@ -35,8 +35,9 @@ class FlatBatch {
            std::int32_t num_outputs) {
     add(tokens, begin, table_row, num_outputs, Extras{});
   }
-  /// The sequences since clear(), valid until the next change, also of the tables.
-  [[nodiscard]] ForwardBatch view();
+  /// The sequences since clear(), valid until the next change, also of the tables. `outputs`: where
+  /// the embedding_rows are.
+  [[nodiscard]] ForwardBatch view(ConstMatrix outputs = {});
 
   [[nodiscard]] std::int32_t num_tokens() const noexcept { return query_start_loc_.back(); }
   [[nodiscard]] std::int32_t num_outputs() const noexcept { return output_start_loc_.back(); }
@@ -53,7 +54,7 @@ class FlatBatch {
   std::vector<TwoWaySpan> spans_;
   std::vector<std::int32_t> span_start_loc_ = {0};
   std::vector<std::int32_t> embedded_tokens_;
-  std::vector<float> embeddings_;
+  std::vector<std::int32_t> embedding_rows_;
   struct GroupArrays {
     std::vector<std::int64_t> slots;
     std::vector<BlockId> states_before;

@@ -17,34 +17,62 @@ std::int32_t num_scoring_tokens(const WorkerRequest& request, std::int32_t num_t
   return std::clamp(request.num_prompt_tokens - 1 - request.num_computed_tokens, 0, num_tokens);
 }
 
-/// The runs of tokens that stand for an item's embeddings, of all items.
-std::vector<TwoWaySpan> spans_of(std::span<const MultiModalFeature> items) {
+/// The runs of tokens that stand for an item's embeddings, of all items; no longer ones. max_span
+/// 0: any.
+std::vector<TwoWaySpan> spans_of(std::span<const MultiModalFeature> items, std::int32_t max_span) {
   std::vector<TwoWaySpan> spans;
-  for (const MultiModalFeature& item : items) {
-    bool goes_on = false;
-    for (std::int32_t i = 0; i < item.length; ++i) {
-      const bool is_embed =
-          item.is_embed.empty() || item.is_embed[static_cast<std::size_t>(i)] != 0;
-      const std::int32_t position = item.offset + i;
-      if (is_embed && goes_on)
-        spans.back().end = position + 1;
-      else if (is_embed)
-        spans.push_back({position, position + 1});
-      goes_on = is_embed;
-    }
-  }
+  for (const MultiModalFeature& item : items)
+    for (const TokenSpan& run : embed_spans(item))
+      if (max_span == 0 || run.end - run.begin <= max_span) spans.push_back({run.begin, run.end});
   return spans;
+}
+
+/// Calls f(position, number of the embedding among the item's) for the embeddings of `item` at
+/// positions in [begin, end).
+template <class F>
+void for_each_embedding(const MultiModalFeature& item, std::int32_t begin, std::int32_t end,
+                        const F& f) {
+  if (item.offset >= end || item.offset + item.length <= begin) return;
+  std::int32_t number = 0;
+  for (const TokenSpan& run : embed_spans(item))
+    for (std::int32_t position = run.begin; position < run.end; ++position, ++number)
+      if (position >= begin && position < end) f(position, number);
 }
 
 }  // namespace
 
-void InputBatch::update(const SchedulerOutput& step, std::int64_t vocab_size) {
+void InputBatch::update(const SchedulerOutput& step) {
   for (const RequestId id : step.finished_ids) forget(id);
   for (const RequestId id : step.preempted_ids) forget(id);
   for (const NewRequestData& data : step.new_requests) admit(data);
   update_known(step.cached_requests);
   build_rows(step);
-  build_arrays(vocab_size);
+}
+
+std::vector<const MultiModalFeature*> InputBatch::needed_items() const {
+  std::vector<const MultiModalFeature*> needed;
+  for (const Row& row : rows_) {
+    const std::int32_t begin = row.request->num_computed_tokens;
+    for (const MultiModalFeature& item : row.request->items) {
+      bool is_needed = false;
+      for_each_embedding(item, begin, begin + row.num_tokens,
+                         [&](std::int32_t, std::int32_t) { is_needed = true; });
+      if (is_needed) needed.push_back(&item);
+    }
+  }
+  return needed;
+}
+
+void InputBatch::find_embeddings(const Row& row, const EncoderOutputs& outputs) {
+  const std::int32_t begin = row.request->num_computed_tokens;
+  for (const MultiModalFeature& item : row.request->items)
+    for_each_embedding(
+        item, begin, begin + row.num_tokens, [&](std::int32_t position, std::int32_t number) {
+          const std::span<const std::int32_t> rows = outputs.rows_of(item.identifier);
+          CHECK(number < std::ssize(rows), item.identifier, number, rows.size());
+          embedded_tokens_.push_back(position - begin);
+          embedding_rows_.push_back(rows[static_cast<std::size_t>(number)]);
+        });
 }
 
 void InputBatch::forget(RequestId id) {
@@ -64,9 +92,11 @@ void InputBatch::admit(const NewRequestData& data) {
                         .num_computed_tokens = data.num_computed_tokens,
                         .table_row = tables_.add(data.block_ids),
                         .adapter_id = data.lora ? data.lora->int_id : 0,
+                        .items = data.mm_features,
                         .sampling = SamplingState(data.params, data.token_ids, num_prompt_tokens)};
   if (options_.is_encoder) request.two_way_spans = {{0, data.num_prompt_tokens}};
-  if (options_.two_way_items) request.two_way_spans = spans_of(data.mm_features);
+  if (options_.two_way_items)
+    request.two_way_spans = spans_of(data.mm_features, options_.max_two_way_span);
   if (data.params.prompt_logprobs)
     request.prompt_logprobs = {
         .id = data.id, .first_position = data.num_computed_tokens + 1, .rows = {}};
@@ -150,8 +180,9 @@ TokenId InputBatch::token_at(const Row& row, std::int32_t position) {
   return draft < 0 ? kStandIn : draft;
 }
 
-void InputBatch::build_arrays(std::int64_t vocab_size) {
+void InputBatch::build(std::int64_t vocab_size, const EncoderOutputs* outputs) {
   flat_.clear();
+  outputs_ = outputs == nullptr ? ConstMatrix() : outputs->memory();
   for (const Row& row : rows_) {
     const std::int32_t begin = row.request->num_computed_tokens;
     row_token_ids_.clear();
@@ -166,8 +197,14 @@ void InputBatch::build_arrays(std::int64_t vocab_size) {
     const auto end = std::find_if(first, spans.end(), [&](const TwoWaySpan& span) {
       return span.begin >= begin + row.num_tokens;
     });
+    embedded_tokens_.clear();
+    embedding_rows_.clear();
+    if (outputs != nullptr) find_embeddings(row, *outputs);
     flat_.add(row_token_ids_, begin, row.request->table_row, row.num_outputs,
-              {.spans = {first, end}, .adapter_id = row.request->adapter_id});
+              {.spans = {first, end},
+               .embedded_tokens = embedded_tokens_,
+               .embedding_rows = embedding_rows_,
+               .adapter_id = row.request->adapter_id});
   }
 }
 

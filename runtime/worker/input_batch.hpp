@@ -10,6 +10,7 @@
 #include "messages/cache.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
+#include "runtime/worker/encoder_outputs.hpp"
 #include "runtime/worker/flat_batch.hpp"
 #include "runtime/worker/sampling_state.hpp"
 
@@ -25,6 +26,7 @@ struct WorkerRequest {
   std::int32_t adapter_id = 0;           ///< 0: none
   /// The tokens of each picture, where the model lets them see each other; in order.
   std::vector<TwoWaySpan> two_way_spans;
+  std::vector<MultiModalFeature> items;  ///< by ascending offset
   SamplingState sampling;
   /// What is scored of its prompt; none if nobody asked, or when it has been handed over.
   std::optional<PromptLogprobs> prompt_logprobs;
@@ -67,7 +69,10 @@ class InputBatch {
 
   struct Options {
     bool two_way_items = false;  ///< Model::sees_items_both_ways
-    bool is_encoder = false;     ///< Model::is_encoder
+    /// Longer runs are not seen both ways: a layer's window does not reach their first token.
+    /// 0: no limit.
+    std::int32_t max_two_way_span = 0;
+    bool is_encoder = false;  ///< Model::is_encoder
     PoolingType pooling = PoolingType::kNone;
   };
   /// block_sizes: per KV-cache group.
@@ -78,13 +83,18 @@ class InputBatch {
   InputBatch(const InputBatch&) = delete;  // flat_ refers to tables_
   InputBatch& operator=(const InputBatch&) = delete;
 
-  /// Takes a step in: forgets, admits and updates requests, and builds the flat arrays.
-  /// Pre: token ids are below vocab_size; block tables cover the scheduled tokens.
-  void update(const SchedulerOutput& step, std::int64_t vocab_size);
+  /// Takes a step in: forgets, admits and updates requests; rows() are the step's.
+  void update(const SchedulerOutput& step);
+  /// Builds the flat arrays of the step's rows. `outputs`: what the encoder made of the items in
+  /// them, or null where nothing stands in place of embeddings. Pre: token ids are below
+  /// vocab_size; block tables cover the scheduled tokens; `outputs` has what needed_items() names.
+  void build(std::int64_t vocab_size, const EncoderOutputs* outputs);
+  /// Items of which the step computes a token that is an embedding.
+  [[nodiscard]] std::vector<const MultiModalFeature*> needed_items() const;
 
   [[nodiscard]] std::span<Row> rows() noexcept { return rows_; }
   /// Views of this object's arrays; valid until the next update.
-  [[nodiscard]] ForwardBatch forward_batch() { return flat_.view(); }
+  [[nodiscard]] ForwardBatch forward_batch() { return flat_.view(outputs_); }
   [[nodiscard]] const BlockTables& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
 
@@ -100,13 +110,18 @@ class InputBatch {
   void build_rows(const SchedulerOutput& step);
   /// The token at a position that the row computes.
   [[nodiscard]] static TokenId token_at(const Row& row, std::int32_t position);
-  void build_arrays(std::int64_t vocab_size);
+  /// Of the row's tokens, those that take rows of an encoder's output, and which, into
+  /// embedded_tokens_ and embedding_rows_.
+  void find_embeddings(const Row& row, const EncoderOutputs& outputs);
 
   Options options_;
   std::unordered_map<std::uint64_t, WorkerRequest> requests_;  // by id
   std::vector<Row> rows_;
   std::vector<TokenId> draft_token_ids_;
   std::vector<TokenId> row_token_ids_;
+  std::vector<std::int32_t> embedded_tokens_;
+  std::vector<std::int32_t> embedding_rows_;
+  ConstMatrix outputs_;
   BlockTables tables_;
   FlatBatch flat_;
 };

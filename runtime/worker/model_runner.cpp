@@ -35,6 +35,14 @@ std::vector<LayerCacheSpec> cache_specs(const Model& model, DType model_dtype,
   return specs;
 }
 
+/// Of all layers; 0: none has a window.
+std::int32_t smallest_window(const ModelConfig& config) {
+  std::int32_t smallest = 0;
+  for (const std::int32_t window : config.sliding_windows)
+    if (window > 0 && (smallest == 0 || window < smallest)) smallest = window;
+  return smallest;
+}
+
 /// No request of the Scheduler has this id.
 constexpr RequestId kWarmUpRequest{std::numeric_limits<std::uint64_t>::max()};
 /// A tile of the matrix units.
@@ -130,6 +138,9 @@ Result<void> ModelRunner::reserve_memory() {
   const std::int64_t max_tokens = options_.max_num_batched_tokens;
   RETURN_IF_ERROR(
       model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
+  if (model.max_item_rows() > 0) {
+    ASSIGN_OR_RETURN(encoder_, ItemEncoder::create(*device_, model, options_.encoder_cache_size));
+  }
   ASSIGN_OR_RETURN(hidden_,
                    allocate_floats(*device_, max_tokens, model.hidden_size(), "hidden states"));
   return row_logits_.reserve(*device_, model.vocab_size());
@@ -166,6 +177,8 @@ ModelLoaded ModelRunner::describe() const {
           .hidden_size = static_cast<std::int32_t>(model.hidden_size()),
           .pooler = pooler_,
           .canonical_shards = model.canonical_shards(),
+          .max_item_embeds = static_cast<std::int32_t>(model.max_item_rows()),
+          .two_way_items = model.sees_items_both_ways(),
           .kv_cache_specs = kv_cache_specs(),
           .weight_bytes = model.weight_bytes() +
                           (draft_model_ == nullptr ? 0 : draft_model_->model().weight_bytes()),
@@ -175,6 +188,7 @@ ModelLoaded ModelRunner::describe() const {
 Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   open_step_.reset();
   batch_.reset();
+  if (encoder_) encoder_->clear();
   layer_caches_.clear();
   cache_ = {};  // of an engine before: there may be no room for both
   // A rank that still computes for an earlier engine is not kept waiting for this one. Nor is any
@@ -232,6 +246,7 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   cache_ = std::move(memory);
   batch_.emplace(block_sizes,
                  InputBatch::Options{.two_way_items = loaded_.model->sees_items_both_ways(),
+                                     .max_two_way_span = smallest_window(loaded_.config),
                                      .is_encoder = loaded_.model->is_encoder(),
                                      .pooling = pooler_.type});
   if (draft_model_ != nullptr) {
@@ -448,8 +463,10 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
     take_samples(step);
     RETURN_IF_ERROR(peers_->status());
   }
-  batch_->update(step, loaded_.model->vocab_size());
+  batch_->update(step);
   move_blocks(step);
+  RETURN_IF_ERROR(encode_items(step));
+  batch_->build(loaded_.model->vocab_size(), encoder_ ? &encoder_->outputs() : nullptr);
   for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->before_forward(step));
 
   ForwardBatch batch = batch_->forward_batch();
@@ -463,6 +480,20 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
   RETURN_IF_ERROR(step_status());
   for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->after_forward());
   return {};
+}
+
+Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
+  if (!encoder_) return {};
+  encoder_->update(step);
+  std::vector<const MultiModalFeature*> items;
+  for (const auto& [id, item] : step.scheduled_encoder_inputs) {
+    const WorkerRequest* const request = batch_->find(id);
+    CHECK(request != nullptr && item >= 0 && item < std::ssize(request->items), value(id), item);
+    items.push_back(&request->items[static_cast<std::size_t>(item)]);
+  }
+  const std::vector<const MultiModalFeature*> needed = batch_->needed_items();
+  items.insert(items.end(), needed.begin(), needed.end());
+  return encoder_->encode(items);
 }
 
 Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {

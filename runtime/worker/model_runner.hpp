@@ -18,6 +18,7 @@
 #include "runtime/models/load_model.hpp"
 #include "runtime/worker/draft_model.hpp"
 #include "runtime/worker/input_batch.hpp"
+#include "runtime/worker/item_encoder.hpp"
 #include "runtime/worker/logit_rows.hpp"
 #include "runtime/worker/ngram_proposer.hpp"
 #include "runtime/worker/sampler.hpp"
@@ -100,6 +101,8 @@ class ModelRunner {
  private:
   [[nodiscard]] bool is_output_rank() const noexcept;
   Result<void> compute(const SchedulerOutput& step);
+  /// Encodes what the step is to encode, and what its tokens need and is not there.
+  Result<void> encode_items(const SchedulerOutput& step);
   Result<void> run_warm_up_steps();
   Result<ModelRunnerOutput> sample(const GrammarOutput& grammar);
   /// Takes what the output rank sampled in the steps before, as far as this step touches it.
@@ -162,6 +165,7 @@ class ModelRunner {
   std::vector<std::unique_ptr<StepExtension>> extensions_;
   std::vector<LayerHook*> layer_hooks_;      // of extensions_, those with layer hooks
   std::optional<InputBatch> batch_;          // none before initialize_kv_cache
+  std::optional<ItemEncoder> encoder_;       // none: the model has none, or another stage has it
   std::optional<NgramProposer> proposer_;    // none: nothing is looked up
   std::unique_ptr<DraftModel> draft_model_;  // null: there is none
   Sampler sampler_;

@@ -483,19 +483,22 @@ BOOST_AUTO_TEST_CASE(the_mean_of_rows_adds_them_in_the_order_asked_for) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(rows_are_scattered_and_the_others_stay) {
+BOOST_AUTO_TEST_CASE(rows_are_copied_to_where_they_belong_and_the_others_stay) {
   constexpr std::int64_t kDim = 37;
-  const Floats x = random_floats(3 * kDim, 1);
+  const Floats x = random_floats(5 * kDim, 1);
   const Floats before = random_floats(6 * kDim, 2);
-  const std::vector<std::int32_t> rows = {4, 0, 5};
+  const std::vector<std::int32_t> from = {3, 4, 3};
+  const std::vector<std::int32_t> to = {4, 0, 5};
   for (const OpTable* ops : all_backends()) {
     Floats out = before;
-    ops->scatter_rows(TestContext(),
-                      {.x = matrix(x, 3, kDim), .rows = rows.data(), .out = matrix(out, 6, kDim)});
+    ops->copy_rows(TestContext(), {.x = matrix(x, 5, kDim),
+                                   .from = from.data(),
+                                   .to = to.data(),
+                                   .count = 3,
+                                   .out = matrix(out, 6, kDim)});
     Floats want = before;
-    for (std::size_t i = 0; i < rows.size(); ++i)
-      std::copy_n(x.begin() + static_cast<std::ptrdiff_t>(i) * kDim, kDim,
-                  want.begin() + rows[i] * kDim);
+    for (std::size_t i = 0; i < to.size(); ++i)
+      std::copy_n(x.begin() + from[i] * kDim, kDim, want.begin() + to[i] * kDim);
     BOOST_TEST(same_bits(out.data(), want.data(), 6 * kDim), ops->name);
   }
 }

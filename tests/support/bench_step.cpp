@@ -48,7 +48,8 @@ class Engine {
   void encode() { wire::encode(step_, message_); }
   void decode() { CHECK(wire::decode(message_.data(), message_.size(), arrived_)); }
   void fill_batch() {
-    batch_.update(arrived_, kVocabSize);
+    batch_.update(arrived_);
+    batch_.build(kVocabSize, nullptr);
     benchmark::DoNotOptimize(batch_.forward_batch());
   }
   void update() {

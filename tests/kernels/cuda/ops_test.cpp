@@ -57,15 +57,18 @@ BOOST_AUTO_TEST_CASE(the_mean_of_rows_adds_them_in_the_order_asked_for) {
               run_on_host(unwritten(66), mean, x, rows));
 }
 
-BOOST_AUTO_TEST_CASE(rows_are_scattered_and_the_others_stay) {
-  const std::vector<std::int32_t> rows = {3, 0};
+BOOST_AUTO_TEST_CASE(rows_are_copied_to_where_they_belong_and_the_others_stay) {
+  const std::vector<std::int32_t> from = {1, 1};
+  const std::vector<std::int32_t> to = {3, 0};
   const Floats x = random_floats(2 * 40, 1);
-  const auto scatter = [](const OpTable& ops, const OpContext& context, float* out,
-                          const float* from, const std::int32_t* which) {
-    ops.scatter_rows(context, {.x = {from, 2, 33, 40}, .rows = which, .out = {out, 4, 33}});
+  const auto copy = [](const OpTable& ops, const OpContext& context, float* out, const float* rows,
+                       const std::int32_t* these, const std::int32_t* places) {
+    ops.copy_rows(
+        context,
+        {.x = {rows, 2, 33, 40}, .from = these, .to = places, .count = 2, .out = {out, 4, 33}});
   };
-  BOOST_CHECK(run_on_device(unwritten(132), scatter, x, rows) ==
-              run_on_host(unwritten(132), scatter, x, rows));
+  BOOST_CHECK(run_on_device(unwritten(132), copy, x, from, to) ==
+              run_on_host(unwritten(132), copy, x, from, to));
 }
 
 BOOST_AUTO_TEST_CASE(a_bias_is_added_to_each_row_and_to_nothing_beside_it) {

@@ -57,6 +57,37 @@ BOOST_AUTO_TEST_CASE(an_output_in_use_is_never_evicted) {
   BOOST_TEST(manager.cached_embeds(RequestId{1}, 0) == 10);
 }
 
+BOOST_AUTO_TEST_CASE(a_run_of_embeddings_is_never_cut_where_its_tokens_see_each_other) {
+  EncoderCacheManager manager({.capacity = 100, .whole_runs = true});
+  // Two rows of a picture at [12, 16) and [17, 21), and another picture at [30, 40).
+  manager.set_request(RequestId{1}, {{.identifier = "a",
+                                      .offset = 10,
+                                      .length = 12,
+                                      .is_embed = {0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1, 0}},
+                                     {.identifier = "b", .offset = 30, .length = 10}});
+  const auto planned = [&](std::int32_t begin, std::int32_t num_new, std::int32_t most) {
+    return manager
+        .plan({.id = RequestId{1},
+               .num_computed_tokens = begin,
+               .num_new_tokens = num_new,
+               .max_new_tokens = most,
+               .budget = 100})
+        .num_new_tokens;
+  };
+  BOOST_TEST(planned(0, 12, 100) == 12);  // ends before the first run
+  BOOST_TEST(planned(0, 13, 13) == 12);   // would cut it: stops before it
+  BOOST_TEST(planned(0, 16, 16) == 16);   // ends with it
+  BOOST_TEST(planned(0, 17, 17) == 17);   // and between the two
+  BOOST_TEST(planned(0, 18, 100) == 17);
+  BOOST_TEST(planned(12, 2, 100) == 4);    // begins with it: takes the rest of it
+  BOOST_TEST(planned(14, 1, 2) == 2);      // begins inside, behind a cached prefix
+  BOOST_TEST(planned(14, 1, 1) == 0);      // there is no room for the rest in this step
+  BOOST_TEST(planned(20, 15, 100) == 10);  // stops before the next picture
+  BOOST_TEST(planned(30, 4, 9) == 0);
+  BOOST_TEST(planned(30, 4, 10) == 10);
+  BOOST_TEST(planned(22, 30, 30) == 30);
+}
+
 BOOST_AUTO_TEST_CASE(an_encoder_decoder_model_shares_nothing_and_frees_one_step_late) {
   EncoderCacheManager manager = manager_with(2, {.capacity = 25, .encoder_decoder = true});
   const RequestId a{1}, b{2};

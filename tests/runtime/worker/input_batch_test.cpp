@@ -23,6 +23,11 @@ NewRequestData request(std::uint64_t id, std::size_t num_tokens, std::int32_t nu
   return data;
 }
 
+void update(InputBatch& batch, const SchedulerOutput& step) {
+  batch.update(step);
+  batch.build(kVocabSize, nullptr);
+}
+
 BOOST_AUTO_TEST_CASE(hidden_states_are_asked_for_where_a_token_is_sampled_or_scored) {
   struct Case {
     NewRequestData request;
@@ -53,7 +58,7 @@ BOOST_AUTO_TEST_CASE(hidden_states_are_asked_for_where_a_token_is_sampled_or_sco
     expected.push_back(expected.back() + one.num_outputs);
   }
   InputBatch batch({16});
-  batch.update(step, kVocabSize);
+  update(batch, step);
   const ForwardBatch arrays = batch.forward_batch();
   BOOST_TEST(arrays.output_start_loc == expected, boost::test_tools::per_element());
   BOOST_TEST(arrays.num_outputs() == expected.back());
@@ -69,7 +74,7 @@ BOOST_AUTO_TEST_CASE(hidden_states_are_asked_for_where_a_token_is_sampled_or_sco
   next.num_scheduled_tokens = {1};
   next.cached_requests.num_computed_tokens = {6};
   next.cached_requests.num_output_tokens = {2};
-  batch.update(next, kVocabSize);
+  update(batch, next);
   BOOST_TEST(batch.forward_batch().num_outputs() == 0);
 }
 
@@ -89,7 +94,7 @@ BOOST_AUTO_TEST_CASE(a_block_table_stays_where_it_is_while_others_come_grow_and_
     step.scheduled_ids.push_back(RequestId{id});
     step.num_scheduled_tokens.push_back(16);
   }
-  batch.update(step, kVocabSize);
+  update(batch, step);
   const std::vector<std::int32_t> rows(batch.forward_batch().block_table_rows.begin(),
                                        batch.forward_batch().block_table_rows.end());
   for (const std::uint64_t id : {1, 2, 3}) InputBatch::append_token(*batch.find(RequestId{id}), 9);
@@ -109,7 +114,7 @@ BOOST_AUTO_TEST_CASE(a_block_table_stays_where_it_is_while_others_come_grow_and_
   next.cached_requests.num_output_tokens = {1};
   next.cached_requests.new_block_ids = {33};
   next.cached_requests.new_block_counts = {1};
-  batch.update(next, kVocabSize);
+  update(batch, next);
   BOOST_TEST(batch.forward_batch().block_table_rows[0] == rows[2]);
   BOOST_TEST(batch.forward_batch().block_table_rows[1] == rows[0]);
   BOOST_TEST(blocks_of(batch, 0) == (std::vector<BlockId>{3, 33}),
@@ -130,7 +135,7 @@ BOOST_AUTO_TEST_CASE(a_block_table_stays_where_it_is_while_others_come_grow_and_
   third.cached_requests.num_output_tokens = {1};
   third.cached_requests.new_block_ids = {22};
   third.cached_requests.new_block_counts = {1};
-  batch.update(third, kVocabSize);
+  update(batch, third);
   BOOST_TEST(batch.forward_batch().block_table_rows[0] == rows[1]);
   BOOST_TEST(blocks_of(batch, 0) == (std::vector<BlockId>{2, 22}),
              boost::test_tools::per_element());
@@ -147,7 +152,7 @@ BOOST_AUTO_TEST_CASE(
   step.new_requests = {request(1, 4, 0)};
   step.scheduled_ids = {kId};
   step.num_scheduled_tokens = {4};
-  batch.update(step, kVocabSize);
+  update(batch, step);
   std::int32_t num_planned = 4;
   /// In the last step these were sampled, and these are the drafts behind them.
   const auto next_step = [&](const std::vector<TokenId>& sampled,
@@ -161,7 +166,7 @@ BOOST_AUTO_TEST_CASE(
     next.draft_token_ids = {-1, -1, -1};
     next.cached_requests.num_computed_tokens = {num_planned};
     next.cached_requests.num_output_tokens = {num_planned + 1 - 4};
-    batch.update(next, kVocabSize);
+    update(batch, next);
     num_planned += 4;
   };
   const auto computes = [&](std::int32_t begin, const std::vector<TokenId>& tokens) {
@@ -201,7 +206,7 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   step.scheduled_ids = {RequestId{1}, RequestId{2}};
   step.num_scheduled_tokens = {17, 1};
   InputBatch batch({16}, InputBatch::Options{.two_way_items = true});
-  batch.update(step, kVocabSize);
+  update(batch, step);
   ForwardBatch arrays = batch.forward_batch();
   const std::vector<TwoWaySpan> spans = {{3, 5}, {6, 7}, {7, 17}};
   BOOST_TEST(std::ranges::equal(arrays.two_way_spans, spans));
@@ -220,16 +225,59 @@ BOOST_AUTO_TEST_CASE(states_adapters_and_the_spans_of_pictures_go_with_their_seq
   next.num_scheduled_tokens = {16};
   next.cached_requests.num_computed_tokens = {17};
   next.cached_requests.num_output_tokens = {0};
-  batch.update(next, kVocabSize);
+  update(batch, next);
   arrays = batch.forward_batch();
   BOOST_TEST(arrays.two_way_spans.empty());
   BOOST_TEST(arrays.groups[0].states_before[0] == 6);
   BOOST_TEST(arrays.groups[0].states_after[0] == 7);
 
+  // Runs that are too long for a window are causal.
+  InputBatch windowed({16}, InputBatch::Options{.two_way_items = true, .max_two_way_span = 9});
+  update(windowed, step);
+  BOOST_TEST(std::ranges::equal(windowed.forward_batch().two_way_spans, std::span(spans).first(2)));
+
   // Where the model attends causally there are none.
   InputBatch causal({16});
-  causal.update(step, kVocabSize);
+  update(causal, step);
   BOOST_TEST(causal.forward_batch().two_way_spans.empty());
+}
+
+BOOST_AUTO_TEST_CASE(tokens_of_pictures_take_the_rows_of_the_encoder_that_are_theirs) {
+  const auto device = Device::create({.name = "cpu", .num_threads = 1}).value();
+  EncoderOutputs outputs = EncoderOutputs::create(*device, 16, 4).value();
+  outputs.add("other", 2);
+  outputs.add("cat", 3);
+  outputs.remove("other");
+  outputs.add("dog", 4);
+  NewRequestData data = request(1, 40, 3);
+  data.block_ids = {{5, 6, 7}};
+  data.mm_features = {{.modality = "image",
+                       .identifier = "cat",
+                       .offset = 2,
+                       .length = 5,
+                       .is_embed = {0, 1, 1, 0, 1}},
+                      {.modality = "image", .identifier = "dog", .offset = 10, .length = 4},
+                      {.modality = "image", .identifier = "cow", .offset = 20, .length = 4}};
+  SchedulerOutput step;
+  step.new_requests = {request(2, 5, 0), data};
+  step.scheduled_ids = {RequestId{2}, RequestId{1}};
+  step.num_scheduled_tokens = {5, 9};
+  InputBatch batch({16});
+  batch.update(step);
+  const auto needed = batch.needed_items();
+  BOOST_REQUIRE(needed.size() == 2u);
+  BOOST_TEST(needed[0]->identifier == "cat");
+  BOOST_TEST(needed[1]->identifier == "dog");
+  batch.build(kVocabSize, &outputs);
+  // Positions 3 to 11 are tokens 5 to 13 of the batch.
+  const auto& given = batch.forward_batch().input_embeddings;
+  BOOST_TEST(given.tokens == (std::vector<std::int32_t>{5, 6, 8, 12, 13}),
+             boost::test_tools::per_element());
+  const auto cat = outputs.rows_of("cat");
+  const auto dog = outputs.rows_of("dog");
+  BOOST_TEST(given.rows == (std::vector<std::int32_t>{cat[0], cat[1], cat[2], dog[0], dog[1]}),
+             boost::test_tools::per_element());
+  BOOST_TEST(given.outputs.data == outputs.memory().data);
 }
 
 BOOST_AUTO_TEST_CASE(a_block_of_the_manager_is_several_of_the_kernels) {

@@ -101,24 +101,30 @@ class Gemma {
     return tables_.add(blocks);
   }
   [[nodiscard]] Model& model() { return *loaded_.model; }
-  void clear() { flat_.clear(); }
+  void clear() {
+    flat_.clear();
+    outputs_.clear();
+  }
   /// The tokens [begin, end) of the case's prompt; the last one's hidden state is asked for.
   void add(const Case& one, std::int32_t begin, std::int32_t end, std::int32_t row) {
     const auto width = loaded_.model->hidden_size();
     const auto first = std::ranges::lower_bound(one.places, begin);
     const auto last = std::ranges::lower_bound(one.places, end);
     std::vector<std::int32_t> embedded;
-    for (auto place = first; place < last; ++place) embedded.push_back(*place - begin);
+    std::vector<std::int32_t> rows;
+    for (auto place = first; place < last; ++place) {
+      embedded.push_back(*place - begin);
+      rows.push_back(static_cast<std::int32_t>(std::ssize(outputs_) / width) +
+                     static_cast<std::int32_t>(place - first));
+    }
+    outputs_.insert(outputs_.end(), one.rows.begin() + (first - one.places.begin()) * width,
+                    one.rows.begin() + (last - one.places.begin()) * width);
     std::vector<TwoWaySpan> spans;
     for (const TwoWaySpan& span : one.spans)
       if (span.end > begin && span.begin < end) spans.push_back(span);
     flat_.add(std::span(one.prompt)
                   .subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)),
-              begin, row, 1,
-              {.spans = spans,
-               .embedded_tokens = embedded,
-               .embeddings = {one.rows.data() + (first - one.places.begin()) * width,
-                              std::ssize(embedded), width}});
+              begin, row, 1, {.spans = spans, .embedded_tokens = embedded, .embedding_rows = rows});
   }
   void add(TokenId token, std::int32_t position, std::int32_t row) {
     flat_.add(std::span(&token, 1), position, row, 1);
@@ -126,7 +132,8 @@ class Gemma {
   /// Of each sequence, the logits behind it.
   std::vector<std::vector<float>> forward() {
     Model& model = *loaded_.model;
-    const ForwardBatch batch = flat_.view();
+    const std::int64_t width = model.hidden_size();
+    const ForwardBatch batch = flat_.view({outputs_.data(), std::ssize(outputs_) / width, width});
     std::vector<float> hidden(static_cast<std::size_t>(batch.num_outputs() * model.hidden_size()));
     model.forward(batch, caches_, nullptr,
                   {hidden.data(), batch.num_outputs(), model.hidden_size()});
@@ -146,6 +153,7 @@ class Gemma {
   std::vector<LayerKvCache> caches_;
   BlockTables tables_;
   FlatBatch flat_;
+  std::vector<float> outputs_;  // of the encoder
   BlockId next_block_ = 1;
 };
 

@@ -1,0 +1,77 @@
+#include "runtime/worker/item_encoder.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "messages/encoder_input.hpp"
+#include "runtime/base/check.hpp"
+
+namespace troupe {
+namespace {
+
+std::int64_t num_embeddings(const MultiModalFeature& item) {
+  std::int64_t count = 0;
+  for (const TokenSpan& run : embed_spans(item)) count += run.end - run.begin;
+  return count;
+}
+
+}  // namespace
+
+Result<ItemEncoder> ItemEncoder::create(Device& device, Model& model, std::int64_t capacity) {
+  const std::int64_t max_rows = model.max_item_rows();
+  CHECK(max_rows > 0);
+  ASSIGN_OR_RETURN(
+      EncoderOutputs outputs,
+      EncoderOutputs::create(device, std::max(capacity, max_rows), model.hidden_size()));
+  const auto num_bytes = static_cast<std::size_t>(max_rows * model.hidden_size()) * sizeof(float);
+  ASSIGN_OR_RETURN(DeviceMemory rows, device.allocate(num_bytes, "an encoder's output"));
+  return ItemEncoder(device, model, std::move(outputs), std::move(rows));
+}
+
+void ItemEncoder::update(const SchedulerOutput& step) {
+  if (step.reset_encoder_cache) outputs_.clear();
+  for (const std::string& identifier : step.free_encoder_identifiers) outputs_.remove(identifier);
+}
+
+Result<void> ItemEncoder::encode(std::span<const MultiModalFeature* const> items) {
+  for (const MultiModalFeature* const item : items)
+    if (!outputs_.has(item->identifier)) RETURN_IF_ERROR(encode_one(*item));
+  return {};
+}
+
+Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
+  const auto failed = [&](ErrorCode code, const std::string& reason) {
+    return Error{code, "item " + item.identifier + ": " + reason};
+  };
+  const auto input = item.data == nullptr ? std::nullopt : unpack_encoder_input(*item.data);
+  if (!input) return failed(ErrorCode::kInternal, "its data is not an array");
+  const EncoderItem encoded{.modality = item.modality,
+                            .values = input->values,
+                            .shape = input->shape,
+                            .num_rows = num_embeddings(item)};
+  if (const auto status = model_->check_item(encoded); !status.ok())
+    return failed(status.error().code, status.error().message);
+  const std::span<const std::int32_t> places = outputs_.add(item.identifier, encoded.num_rows);
+  if (places.empty())
+    return failed(ErrorCode::kInternal,
+                  "it has " + std::to_string(encoded.num_rows) + " embeddings, of the " +
+                      std::to_string(outputs_.memory().num_rows) + " of the encoder cache " +
+                      std::to_string(outputs_.num_free_rows()) + " are free");
+  const Matrix rows(reinterpret_cast<float*>(rows_.data()), encoded.num_rows,
+                    model_->hidden_size());
+  model_->encode(encoded, rows);
+  // Neighbouring rows together.
+  const Matrix kept = outputs_.memory();
+  for (std::size_t first = 0; first < places.size();) {
+    std::size_t end = first + 1;
+    while (end < places.size() && places[end] == places[end - 1] + 1) ++end;
+    device_->copy(kept.row(places[first]), rows.row(static_cast<std::int64_t>(first)),
+                  (end - first) * static_cast<std::size_t>(rows.num_cols) * sizeof(float));
+    first = end;
+  }
+  ++num_encoded_;
+  return {};
+}
+
+}  // namespace troupe
