@@ -11,6 +11,7 @@
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/http/access_log.hpp"
+#include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
@@ -142,6 +143,45 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   for (const auto& [name, source] : chat.files.templates) add(name, source);
   for (const auto& [name, token] : chat.files.special_tokens) add(name, token);
   return to_hex(xxh3_128(text.str()));
+}
+
+/// How the model's prompts hold a picture. Errors: kCorrupt, the tokenizer has not the tokens.
+Result<PictureFormat> picture_format(const ImageTokens& tokens, const Tokenizer& tokenizer) {
+  PictureFormat format{.soft_id = tokens.soft, .per_picture = tokens.per_image};
+  const auto text_of = [&](TokenId id) -> Result<std::string> {
+    const auto token = tokenizer.id_to_token(id);
+    if (token) return std::string(*token);
+    return Error{ErrorCode::kCorrupt, "config.json: token " + std::to_string(id) +
+                                          " of pictures is not in tokenizer.json"};
+  };
+  ASSIGN_OR_RETURN(const std::string begin, text_of(tokens.begin));
+  ASSIGN_OR_RETURN(const std::string end, text_of(tokens.end));
+  ASSIGN_OR_RETURN(format.soft, text_of(tokens.soft));
+  format.placeholder = begin;
+  format.before = "\n\n" + begin;
+  format.after = end + "\n\n";
+  return format;
+}
+
+/// Pre: the model takes pictures. Errors: of the model's folder, and of the options.
+Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& options,
+                                                                 const ModelLoaded& model,
+                                                                 const Tokenizer& tokenizer) {
+  ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model.model));
+  CHECK(config.image_tokens.has_value());
+  ASSIGN_OR_RETURN(PictureFormat format, picture_format(*config.image_tokens, tokenizer));
+  const MediaOptions& media = options.media;
+  ASSIGN_OR_RETURN(const std::int64_t max_pictures, max_pictures_per_prompt(media));
+  constexpr double kGiB = 1 << 30;
+  return PictureInputs::load(
+      options.model.model, std::move(format),
+      {.loader = {.local_folder = media.allowed_local_media_path,
+                  .domains = media.allowed_media_domains},
+       .max_pictures = static_cast<std::size_t>(max_pictures),
+       .max_tokens = model.max_model_len,
+       .model_id = options.model.model,
+       .processor_kwargs = media.mm_processor_kwargs,
+       .max_cache_bytes = static_cast<std::size_t>(media.mm_processor_cache_gb * kGiB)});
 }
 
 /// Errors: those of the chat templates.
@@ -415,6 +455,11 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
     const Options& options, const ModelLoaded& model, const GenerationConfig& generation,
     std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<GrammarCache> grammars) {
   ASSIGN_OR_RETURN(ChatSetup chat, load_chat_setup(options.model));
+  std::shared_ptr<const PictureInputs> pictures;
+  if (model.max_item_embeds > 0) {
+    ASSIGN_OR_RETURN(pictures, load_picture_inputs(options, model, *tokenizer));
+    chat.options.image_placeholder = pictures->format().placeholder;
+  }
   ASSIGN_OR_RETURN(std::shared_ptr<ChatRenderer> renderer,
                    ChatRenderer::create(std::move(chat.files), chat.options));
   InputProcessorOptions limits;
@@ -426,6 +471,7 @@ Result<std::shared_ptr<const InputProcessor>> make_input_processor(
   limits.max_request_tokens = options.server.max_request_tokens;
   limits.max_input_time_s = options.engine.max_input_time_s;
   limits.grammars = std::move(grammars);
+  limits.pictures = std::move(pictures);
   limits.is_pooling = model.pooler.type != PoolingType::kNone;
   return std::make_shared<const InputProcessor>(std::move(tokenizer), std::move(renderer), limits);
 }

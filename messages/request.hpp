@@ -33,18 +33,20 @@ TROUPE_MESSAGE(TokensPrompt, token_ids)
 /// A conversation to render with the chat template. JSON texts are as the client sent them, already
 /// validated.
 struct ChatPrompt {
-  std::string messages_json;         ///< array of messages
-  std::string tools_json;            ///< array, or empty
-  std::string documents_json;        ///< array, or empty
-  std::string template_kwargs_json;  ///< object, or empty
-  std::string chat_template;         ///< replaces the model's, empty: the model's
+  std::string messages_json;             ///< array of messages
+  std::string tools_json;                ///< array, or empty
+  std::string documents_json;            ///< array, or empty
+  std::string template_kwargs_json;      ///< object, or empty
+  std::string mm_processor_kwargs_json;  ///< object, or empty
+  std::string chat_template;             ///< replaces the model's, empty: the model's
   bool add_generation_prompt = true;
   bool continue_final_message = false;
   bool add_special_tokens = false;
   bool operator==(const ChatPrompt&) const = default;
 };
 TROUPE_MESSAGE(ChatPrompt, messages_json, tools_json, documents_json, template_kwargs_json,
-               chat_template, add_generation_prompt, continue_final_message, add_special_tokens)
+               mm_processor_kwargs_json, chat_template, add_generation_prompt,
+               continue_final_message, add_special_tokens)
 
 using Prompt = std::variant<TextPrompt, TokensPrompt, ChatPrompt>;
 

@@ -206,6 +206,22 @@ void bind_options(OptionSet& set, Options& options) {
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
            "max_queue_size");
 
+  MediaOptions& media = options.media;
+  set.section("media")
+      .add("limit-mm-per-prompt", media.limit_mm_per_prompt,
+           "JSON object with the most items of a kind in a prompt: {\"image\": 4}; default: 999")
+      .add(
+          "mm-processor-kwargs", media.mm_processor_kwargs,
+          "JSON object with fields of preprocessor_config.json, which it replaces; a request's own "
+          "mm_processor_kwargs replace these")
+      .add("mm-processor-cache-gb", media.mm_processor_cache_gb,
+           "GiB of processed pictures that each front end keeps; 0: none", 0, 1 << 20)
+      .add("allowed-local-media-path", media.allowed_local_media_path,
+           "folder whose files requests may name as file: URLs; default: none")
+      .add("allowed-media-domains", media.allowed_media_domains,
+           "host that requests may name in http: and https: URLs of pictures; addresses that are "
+           "not of the public internet must be named as such; default: none");
+
   ServerOptions& server = options.server;
   set.section("server")
       .add("host", server.host, "address to listen on; 0.0.0.0 for all")
@@ -440,6 +456,7 @@ Result<void> validate(const Options& options) {
             ", with a draft model it must be at least " + std::to_string(kDraftModelSlots + 1),
         "max-num-batched-tokens");
   }
+  RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
   return check_prompts_fit(engine, options.model.max_model_len);
 }
 

@@ -71,6 +71,17 @@ struct EngineOptions {
   std::string speculative_config;  ///< JSON object
 };
 
+/// Pictures in requests.
+struct MediaOptions {
+  std::string limit_mm_per_prompt;  ///< JSON object; empty: no limit of its own
+  std::string mm_processor_kwargs;  ///< JSON object, or empty
+  double mm_processor_cache_gb = 4;
+  std::string allowed_local_media_path;  ///< empty: none
+  std::vector<std::string> allowed_media_domains;
+};
+/// What limit_mm_per_prompt says of images. Errors: kInvalidArgument, it is no such object.
+[[nodiscard]] Result<std::int64_t> max_pictures_per_prompt(const MediaOptions& media);
+
 struct ServerOptions {
   std::string host = "127.0.0.1";
   std::int64_t port = 8000;
@@ -147,6 +158,7 @@ struct TopologyOptions {
 struct Options {
   ModelOptions model;
   EngineOptions engine;
+  MediaOptions media;
   ServerOptions server;
   LogOptions log;
   TopologyOptions topology;

@@ -73,8 +73,23 @@ Result<std::string> joined_text(const Json& content, const std::string& where) {
 struct Message {
   std::string text, reasoning;
   Json calls = Json::array();
-  bool has_text = false;
+  Json parts = Json::array();  ///< texts and pictures in order
+  bool has_picture = false;
 };
+
+/// The URL of an image block's source.
+Result<std::string> picture_url(const Json& block, const std::string& where) {
+  const auto source = block.find("source");
+  if (source == block.end() || !source->is_object())
+    return wrong(where + ".source", "must be an object");
+  const std::string place = where + ".source";
+  ASSIGN_OR_RETURN(const std::string type, text_of(*source, "type", place));
+  if (type == "url") return text_of(*source, "url", place);
+  if (type != "base64") return wrong(place + ".type", "must be base64 or url");
+  ASSIGN_OR_RETURN(const std::string media_type, text_of(*source, "media_type", place));
+  ASSIGN_OR_RETURN(const std::string data, text_of(*source, "data", place));
+  return "data:" + media_type + ";base64," + data;
+}
 
 Json tool_call(const std::string& id, const std::string& name, const Json& input) {
   return {{"id", id},
@@ -90,7 +105,11 @@ Result<void> add_block(const Json& block, const std::string& where, bool is_assi
   if (type == "text") {
     ASSIGN_OR_RETURN(const std::string text, text_of(block, "text", where));
     message.text += text;
-    message.has_text = true;
+    message.parts.push_back({{"type", "text"}, {"text", text}});
+  } else if (type == "image" && !is_assistant) {
+    ASSIGN_OR_RETURN(std::string url, picture_url(block, where));
+    message.has_picture = true;
+    message.parts.push_back({{"type", "image_url"}, {"image_url", {{"url", std::move(url)}}}});
   } else if (type == "thinking" && is_assistant) {
     ASSIGN_OR_RETURN(const std::string text, text_of(block, "thinking", where));
     message.reasoning += text;
@@ -135,8 +154,9 @@ Result<void> add_message(const Json& given, const std::string& where, Json& mess
     RETURN_IF_ERROR(add_block((*content)[i], where + ".content." + std::to_string(i),
                               role == "assistant", message, messages));
   }
-  if (!message.has_text && message.calls.empty() && message.reasoning.empty()) return {};
-  Json made = {{"role", role}, {"content", message.text}};
+  if (message.parts.empty() && message.calls.empty() && message.reasoning.empty()) return {};
+  Json made = {{"role", role},
+               {"content", message.has_picture ? std::move(message.parts) : Json(message.text)}};
   if (!message.reasoning.empty()) {
     made["reasoning"] = message.reasoning;
     made["reasoning_content"] = message.reasoning;

@@ -33,7 +33,7 @@ constexpr std::array kNeutralOptions = {std::pair("mirostat", 0.0), std::pair("t
                                         std::pair("typical_p", 1.0),
                                         std::pair("repeat_last_n", -1.0)};
 /// Fields that would change the answer.
-constexpr std::array kRefusedFields = {"suffix", "template", "context", "raw", "images"};
+constexpr std::array kRefusedFields = {"suffix", "template", "context", "raw"};
 
 Error ollama_error(const std::string& field, const std::string& what) {
   return invalid_argument(field + ": " + what, field);
@@ -50,6 +50,22 @@ const Json* value_of(const Json& object, const char* name) {
 bool is_unset(const Json& value) {
   return value == false || value == "" ||
          ((value.is_array() || value.is_object()) && value.empty());
+}
+
+/// `content` behind the pictures of `given`, a list of base64 texts; without any as it is.
+Result<Json> with_pictures(const Json& given, const std::string& where, Json content) {
+  const Json* images = value_of(given, "images");
+  if (images == nullptr || is_unset(*images)) return content;
+  if (!images->is_array()) return ollama_error(where + "images", "must be an array");
+  Json parts = Json::array();
+  for (const Json& image : *images) {
+    if (!image.is_string()) return ollama_error(where + "images", "must be base64 texts");
+    parts.push_back(
+        {{"type", "image_url"},
+         {"image_url", {{"url", "data:image/*;base64," + image.get_ref<const std::string&>()}}}});
+  }
+  if (content.is_string() && content != "") parts.push_back({{"type", "text"}, {"text", content}});
+  return parts;
 }
 
 Result<void> add_options(const Json& given, Json& chat) {
@@ -117,8 +133,8 @@ Result<Json> chat_message(const Json& given, const std::string& where, std::size
   Json message = Json::object();
   for (const char* name : {"role", "content", "tool_call_id"})
     if (const Json* value = value_of(given, name)) message[name] = *value;
-  if (const Json* images = value_of(given, "images"); images != nullptr && !is_unset(*images))
-    return not_offered(where + ".images");
+  ASSIGN_OR_RETURN(message["content"],
+                   with_pictures(given, where + ".", message.value("content", Json())));
   if (const Json* name = value_of(given, "tool_name")) message["name"] = *name;
   if (const Json* thinking = value_of(given, "thinking"); thinking && !is_unset(*thinking))
     message["reasoning"] = message["reasoning_content"] = *thinking;
@@ -184,7 +200,8 @@ Result<ChatRequest> parse_ollama_generate(std::string_view body, const ServerDef
   Json messages = Json::array();
   if (const Json* system = value_of(given, "system"); system != nullptr && !is_unset(*system))
     messages.push_back({{"role", "system"}, {"content", *system}});
-  messages.push_back({{"role", "user"}, {"content", *prompt}});
+  ASSIGN_OR_RETURN(Json content, with_pictures(given, "", *prompt));
+  messages.push_back({{"role", "user"}, {"content", std::move(content)}});
   chat["messages"] = std::move(messages);
   return as_ollama(chat, defaults, kOllamaGenerate);
 }

@@ -81,6 +81,31 @@ Result<std::string> content_text(const Json& content, const std::string& where) 
   return text;
 }
 
+/// The content of a user's message: a text, or where it has pictures its parts.
+Result<Json> user_content(const Json& content, const std::string& where) {
+  const auto is_picture = [](const Json& part) {
+    return part.is_object() && part.value("type", Json()) == "input_image";
+  };
+  if (!content.is_array() || std::ranges::none_of(content, is_picture)) {
+    ASSIGN_OR_RETURN(std::string text, content_text(content, where));
+    return Json(std::move(text));
+  }
+  Json parts = Json::array();
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const std::string place = where + "[" + std::to_string(i) + "]";
+    if (!is_picture(content[i])) {
+      ASSIGN_OR_RETURN(std::string text, content_text(Json::array({content[i]}), place));
+      parts.push_back({{"type", "text"}, {"text", std::move(text)}});
+      continue;
+    }
+    if (field(content[i], "file_id") != nullptr)
+      return unsupported_field(place + ".file_id", "a picture by file_id");
+    ASSIGN_OR_RETURN(std::string url, required_text(content[i], "image_url", place));
+    parts.push_back({{"type", "image_url"}, {"image_url", {{"url", std::move(url)}}}});
+  }
+  return parts;
+}
+
 /// Collects the messages of a chat; calls and reasoning belong to one message of the assistant.
 class Conversation {
  public:
@@ -107,17 +132,18 @@ class Conversation {
     ASSIGN_OR_RETURN(std::string role, required_text(item, "role", where));
     const Json* content = field(item, "content");
     if (content == nullptr) return wrong_field(where + ".content", "Field required");
-    ASSIGN_OR_RETURN(std::string text, content_text(*content, where + ".content"));
     if (role == "assistant") {
+      ASSIGN_OR_RETURN(std::string text, content_text(*content, where + ".content"));
       if (turn_.contains("content") || turn_.contains("tool_calls")) end_turn();
       turn_["content"] = std::move(text);
       return {};
     }
+    ASSIGN_OR_RETURN(Json made, user_content(*content, where + ".content"));
     if (role == "developer") role = "system";
     if (role != "user" && role != "system")
       return wrong_field(where + ".role", "must be user, assistant, system or developer");
     end_turn();
-    messages_.push_back({{"role", role}, {"content", std::move(text)}});
+    messages_.push_back({{"role", role}, {"content", std::move(made)}});
     return {};
   }
   Result<void> add_reasoning(const Json& item, const std::string& where) {

@@ -118,11 +118,70 @@ Result<BmpHeader> read_bmp_header(std::span<const std::byte> encoded) {
     }
     case kBmpRle8:
     case kBmpRle4:
-      return unsupported_bmp("run-length encoding (RLE)");
+      if (header.bits > 8) return unsupported_bmp("run lengths of more than 8 bits a pixel");
+      break;
     default:
       return unsupported_bmp("compression " + std::to_string(header.compression));
   }
   return header;
+}
+
+/// The palette indices of a picture in run lengths, from its first row on, rows without gaps. As
+/// Pillow, runs are cut at a row's end and what is skipped is 0. Empty: the data end early.
+std::vector<std::uint8_t> decode_bmp_runs(std::span<const std::byte> encoded, std::size_t at,
+                                          const BmpHeader& header) {
+  const std::size_t width = header.width;
+  const std::size_t num_pixels = width * header.height;
+  const bool is_rle4 = header.compression == kBmpRle4;
+  const auto add_pair = [](std::vector<std::uint8_t>& to, std::uint32_t byte, bool both) {
+    to.push_back(static_cast<std::uint8_t>(byte >> 4));
+    if (both) to.push_back(static_cast<std::uint8_t>(byte & 15));
+  };
+  std::vector<std::uint8_t> pixels;
+  pixels.reserve(num_pixels);
+  std::size_t x = 0;
+  while (pixels.size() < num_pixels && at + 2 <= encoded.size()) {
+    std::size_t count = byte_at(encoded, at);
+    const std::uint32_t value = byte_at(encoded, at + 1);
+    at += 2;
+    if (count > 0) {  // a run
+      count = x < width ? std::min(count, width - x) : 0;
+      for (std::size_t i = 0; i < count; i += is_rle4 ? 2 : 1) {
+        if (is_rle4)
+          add_pair(pixels, value, i + 1 < count);
+        else
+          pixels.push_back(static_cast<std::uint8_t>(value));
+      }
+      x += count;
+    } else if (value == 0) {  // the end of a row
+      pixels.resize((pixels.size() + width - 1) / width * width);
+      x = 0;
+    } else if (value == 1) {  // the end
+      break;
+    } else if (value == 2) {  // go right and up
+      if (at + 2 > encoded.size()) break;
+      pixels.resize(std::min(
+          num_pixels, pixels.size() + byte_at(encoded, at) + byte_at(encoded, at + 1) * width));
+      x = pixels.size() % width;
+      at += 2;
+    } else {  // pixels as they are
+      count = std::min<std::size_t>(num_pixels - pixels.size(), value);
+      const std::size_t num_bytes = is_rle4 ? (count + 1) / 2 : count;
+      if (at + num_bytes > encoded.size()) break;
+      for (std::size_t i = 0; i < num_bytes; ++i) {
+        const std::uint32_t byte = byte_at(encoded, at + i);
+        if (is_rle4)
+          add_pair(pixels, byte, i * 2 + 1 < count);
+        else
+          pixels.push_back(static_cast<std::uint8_t>(byte));
+      }
+      x += value;
+      at += num_bytes;
+      at += at & 1;  // an even place in the file
+    }
+  }
+  if (pixels.size() < num_pixels) pixels.clear();
+  return pixels;
 }
 
 /// A channel's 8 bits.
@@ -153,12 +212,25 @@ Result<StoredImage> decode_bmp(std::span<const std::byte> encoded, const ImageLi
   if (header.bits <= 8 && header.pixels_at == kBmpFileHeaderBytes + header.header_bytes)
     header.pixels_at = colors_end;
   if (header.pixels_at == 0) header.pixels_at = header.bits <= 8 ? colors_end : header.palette_at;
+  StoredImage stored;
+  if (header.compression == kBmpRle8 || header.compression == kBmpRle4) {
+    const auto pixels = decode_bmp_runs(encoded, header.pixels_at, header);
+    if (pixels.empty()) return bmp_is_cut();
+    stored.image = blank_image(header.width, header.height);
+    for (std::size_t y = 0; y < header.height; ++y) {
+      const std::size_t stored_row = header.top_down ? y : header.height - 1 - y;
+      for (std::size_t x = 0; x < header.width; ++x) {
+        const auto& color = palette[pixels[stored_row * header.width + x]];
+        std::ranges::copy(color, &stored.image.rgb[(y * header.width + x) * 3]);
+      }
+    }
+    return stored;
+  }
   const std::uint64_t bytes_per_row = (header.width * header.bits + 31) / 32 * 4;
   // The last row may lack its padding.
   const std::uint64_t needed =
       header.pixels_at + (header.height - 1) * bytes_per_row + (header.width * header.bits + 7) / 8;
   if (encoded.size() < needed) return bmp_is_cut();
-  StoredImage stored;
   stored.image = blank_image(header.width, header.height);
   for (std::uint64_t y = 0; y < header.height; ++y) {
     const std::uint64_t stored_row = header.top_down ? y : header.height - 1 - y;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/base/check.hpp"
+#include "runtime/multimodal/resize_passes.hpp"
 
 namespace troupe {
 namespace {
@@ -53,15 +54,6 @@ double filter_value(ResizeFilter filter, double x) {
   return 1.0 - x;
 }
 
-/// What one axis of an image is filtered with: out[i] = sum of weights[i][t] * in[begin[i] + t].
-struct AxisWeights {
-  int bits = 0;  ///< a weight of 1 is 1 << bits
-  std::size_t max_taps = 0;
-  std::vector<std::size_t> begins;
-  std::vector<std::size_t> num_taps;
-  std::vector<std::int32_t> weights;  ///< [outputs, max_taps], zeros behind num_taps
-};
-
 AxisWeights axis_weights(std::int32_t in_size, std::int32_t out_size, ResizeFilter filter,
                          ResizeKind kind) {
   const double scale = static_cast<double>(in_size) / out_size;
@@ -70,17 +62,19 @@ AxisWeights axis_weights(std::int32_t in_size, std::int32_t out_size, ResizeFilt
   const double inverse = 1.0 / filter_scale;
   const auto num_outputs = static_cast<std::size_t>(out_size);
   AxisWeights axis;
-  axis.max_taps = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;
+  const std::size_t max_taps = static_cast<std::size_t>(std::ceil(support)) * 2 + 1;
+  axis.stride =
+      (max_taps + AxisWeights::kTapStep - 1) / AxisWeights::kTapStep * AxisWeights::kTapStep;
   axis.begins.resize(num_outputs);
   axis.num_taps.resize(num_outputs);
-  axis.weights.resize(num_outputs * axis.max_taps);
-  std::vector<double> exact(num_outputs * axis.max_taps);
+  axis.weights.resize(num_outputs * axis.stride);
+  std::vector<double> exact(num_outputs * axis.stride);
   double max_weight = 0;
   for (std::size_t i = 0; i < num_outputs; ++i) {
     const double center = (static_cast<double>(i) + 0.5) * scale;
     const int begin = std::max(static_cast<int>(center - support + 0.5), 0);
     const int end = std::min(static_cast<int>(center + support + 0.5), in_size);
-    double* weights = &exact[i * axis.max_taps];
+    double* weights = &exact[i * axis.stride];
     double sum = 0;
     for (int t = 0; t < end - begin; ++t) {
       weights[t] = filter_value(filter, (t + begin - center + 0.5) * inverse);
@@ -107,60 +101,15 @@ AxisWeights axis_weights(std::int32_t in_size, std::int32_t out_size, ResizeFilt
   return axis;
 }
 
-/// Rows of pixels: a picture or a part of one.
-struct PixelRows {
-  const std::uint8_t* first = nullptr;
-  std::size_t bytes_per_row = 0;
-  std::int32_t width = 0;
-  std::int32_t height = 0;
-};
 PixelRows rows_of(const Image& image) {
-  return {image.rgb.data(), static_cast<std::size_t>(image.width) * 3, image.width, image.height};
+  return {image.rgb.data(), image.rgb.data() + image.rgb.size(),
+          static_cast<std::size_t>(image.width) * 3, image.width, image.height};
 }
 
 Image new_image(std::int32_t width, std::int32_t height) {
   Image image{width, height, {}};
   image.rgb.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
   return image;
-}
-
-std::uint8_t to_byte(std::int32_t sum, int bits) {
-  return static_cast<std::uint8_t>(std::clamp(sum >> bits, 0, 255));
-}
-
-Image filter_rows(const PixelRows& in, std::int32_t width, const AxisWeights& axis) {
-  Image out = new_image(width, in.height);
-  std::uint8_t* to = out.rgb.data();
-  for (std::size_t y = 0; y < static_cast<std::size_t>(in.height); ++y) {
-    const std::uint8_t* row = in.first + y * in.bytes_per_row;
-    for (std::size_t x = 0; x < static_cast<std::size_t>(width); ++x, to += 3) {
-      const std::int32_t* weights = &axis.weights[x * axis.max_taps];
-      const std::uint8_t* from = row + axis.begins[x] * 3;
-      std::int32_t sums[3] = {1 << (axis.bits - 1), 1 << (axis.bits - 1), 1 << (axis.bits - 1)};
-      for (std::size_t t = 0; t < axis.num_taps[x]; ++t, from += 3) {
-        for (int c = 0; c < 3; ++c) sums[c] += weights[t] * from[c];
-      }
-      for (int c = 0; c < 3; ++c) to[c] = to_byte(sums[c], axis.bits);
-    }
-  }
-  return out;
-}
-
-Image filter_columns(const PixelRows& in, std::int32_t height, const AxisWeights& axis) {
-  Image out = new_image(in.width, height);
-  const std::size_t row_bytes = static_cast<std::size_t>(in.width) * 3;
-  std::vector<std::int32_t> sums(row_bytes);
-  for (std::size_t y = 0; y < static_cast<std::size_t>(height); ++y) {
-    std::fill(sums.begin(), sums.end(), 1 << (axis.bits - 1));
-    for (std::size_t t = 0; t < axis.num_taps[y]; ++t) {
-      const std::int32_t weight = axis.weights[y * axis.max_taps + t];
-      const std::uint8_t* row = in.first + (axis.begins[y] + t) * in.bytes_per_row;
-      for (std::size_t i = 0; i < row_bytes; ++i) sums[i] += weight * row[i];
-    }
-    std::uint8_t* to = &out.rgb[y * row_bytes];
-    for (std::size_t i = 0; i < row_bytes; ++i) to[i] = to_byte(sums[i], axis.bits);
-  }
-  return out;
 }
 
 /// Which element of an axis is nearest to each output. Both add up or multiply as their library.
@@ -218,16 +167,18 @@ Image resize_image(const Image& image, const ImageBox& box, std::int32_t width, 
   const bool columns_first =
       kind == ResizeKind::kPillow && height < in.height &&
       std::int64_t{in.height} - height > 2 * (std::int64_t{in.width} - width);
+  const ResizeCode code = best_resize_code();
   Image out;
   const auto apply_columns = [&] {
     if (in.height == height) return;
-    Image filtered = filter_columns(in, height, axis_weights(in.height, height, filter, kind));
+    Image filtered =
+        filter_columns(in, height, axis_weights(in.height, height, filter, kind), code);
     out = std::move(filtered);
     in = rows_of(out);
   };
   if (columns_first) apply_columns();
   if (in.width != width) {
-    Image filtered = filter_rows(in, width, axis_weights(in.width, width, filter, kind));
+    Image filtered = filter_rows(in, width, axis_weights(in.width, width, filter, kind), code);
     out = std::move(filtered);
     in = rows_of(out);
   }

@@ -7,6 +7,7 @@
 
 #include "runtime/base/clock.hpp"
 #include "runtime/base/request_time.hpp"
+#include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/processors/sampling_params_check.hpp"
 #include "runtime/scheduler/work_queue.hpp"
 #include "runtime/structured_output/grammar_cache.hpp"
@@ -102,7 +103,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                    tokenize(request.prompt, arrival, /*must_fit=*/!request.truncate_prompt_tokens));
   if (request.truncate_prompt_tokens) {
     const std::int32_t num_generated = request.pooling ? 0 : params.max_tokens.value_or(1);
-    RETURN_IF_ERROR(truncate(prompt.token_ids, *request.truncate_prompt_tokens, num_generated));
+    RETURN_IF_ERROR(truncate(prompt, *request.truncate_prompt_tokens, num_generated));
   }
   RETURN_IF_ERROR(check_prompt(prompt.token_ids, /*generates=*/!request.pooling));
   RETURN_IF_ERROR(check_size(params, prompt.token_ids.size()));
@@ -131,6 +132,7 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
   EngineCoreRequest sample;
   sample.external_id = std::move(request.external_id);
   sample.prompt_token_ids = processed.output.prompt_token_ids;
+  sample.mm_features = std::move(prompt.items);
   sample.params = params;
   sample.pooling = request.pooling.has_value();
   sample.params.n = 1;
@@ -215,13 +217,13 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
                                                                      const InputContext& context,
                                                                      bool must_fit) const {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) {
-    return TokenizedPrompt{tokens->token_ids, {}};
+    return TokenizedPrompt{tokens->token_ids, {}, {}};
   }
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
     if (must_fit) RETURN_IF_ERROR(check_text(text->text, "prompt"));
     ASSIGN_OR_RETURN(auto ids,
                      tokenizer_->encode(text->text, text->add_special_tokens, context.limits));
-    return TokenizedPrompt{std::move(ids), text->text};
+    return TokenizedPrompt{std::move(ids), text->text, {}};
   }
   const auto& chat = std::get<ChatPrompt>(prompt);
   if (chat_renderer_ == nullptr) {
@@ -229,19 +231,41 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   }
   ASSIGN_OR_RETURN(RenderedChat rendered,
                    chat_renderer_->render(chat, context.clock, context.limits));
-  if (!rendered.media.empty()) {
-    return Error{ErrorCode::kUnsupported,
-                 "messages have " + std::to_string(rendered.media.size()) + " items of type " +
-                     rendered.media.front().modality + ", this server supports text only",
-                 "messages"};
-  }
+  if (!rendered.media.empty())
+    return tokenize_with_pictures(std::move(rendered), chat, context, must_fit);
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,
                    tokenizer_->encode(rendered.text, chat.add_special_tokens, context.limits));
-  return TokenizedPrompt{std::move(ids), std::move(rendered.text)};
+  return TokenizedPrompt{std::move(ids), std::move(rendered.text), {}};
 }
 
-Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
+Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
+    RenderedChat rendered, const ChatPrompt& chat, const InputContext& context,
+    bool must_fit) const {
+  const auto other = std::ranges::find_if(
+      rendered.media, [](const MediaPart& part) { return part.modality != "image"; });
+  if (options_.pictures == nullptr || other != rendered.media.end()) {
+    const MediaPart& refused = other != rendered.media.end() ? *other : rendered.media.front();
+    return Error{ErrorCode::kUnsupported,
+                 "messages have " + std::to_string(rendered.media.size()) + " items, one of type " +
+                     refused.modality + ", the model takes " +
+                     (options_.pictures == nullptr ? "text alone" : "text and pictures"),
+                 "messages"};
+  }
+  std::vector<PictureSource> sources;
+  for (MediaPart& part : rendered.media)
+    sources.push_back({.url = std::move(part.url), .uuid = std::move(part.uuid)});
+  ASSIGN_OR_RETURN(PictureInputs::Expanded expanded,
+                   options_.pictures->expand(rendered.text, sources, chat.mm_processor_kwargs_json,
+                                             context.limits));
+  if (must_fit) RETURN_IF_ERROR(check_text(expanded.text, "prompt"));
+  ASSIGN_OR_RETURN(auto ids,
+                   tokenizer_->encode(expanded.text, chat.add_special_tokens, context.limits));
+  RETURN_IF_ERROR(options_.pictures->place(ids, expanded.items));
+  return TokenizedPrompt{std::move(ids), std::move(expanded.text), std::move(expanded.items)};
+}
+
+Result<void> InputProcessor::truncate(TokenizedPrompt& prompt, std::int32_t num_kept,
                                       std::int32_t num_generated) const {
   if (num_kept < -1 || num_kept > options_.max_model_len) {
     return invalid_argument("truncate_prompt_tokens is " + std::to_string(num_kept) +
@@ -253,9 +277,19 @@ Result<void> InputProcessor::truncate(std::vector<TokenId>& token_ids, std::int3
   if (num_kept == -1) {
     num_kept = std::max(options_.max_model_len - num_generated, 1);
   }
-  const auto limit = static_cast<std::size_t>(num_kept);
-  if (token_ids.size() > limit) {
-    token_ids.erase(token_ids.begin(), token_ids.end() - static_cast<std::ptrdiff_t>(limit));
+  const auto num_dropped = static_cast<std::int32_t>(prompt.token_ids.size()) - num_kept;
+  if (num_dropped <= 0) return {};
+  prompt.token_ids.erase(prompt.token_ids.begin(), prompt.token_ids.begin() + num_dropped);
+  std::erase_if(prompt.items, [&](const MultiModalFeature& item) {
+    return item.offset + item.length <= num_dropped;
+  });
+  for (MultiModalFeature& item : prompt.items) {
+    item.offset -= num_dropped;
+    if (item.offset < 0)
+      return invalid_argument("truncate_prompt_tokens is " + std::to_string(num_kept) +
+                                  ", which cuts a picture of " + std::to_string(item.length) +
+                                  " tokens",
+                              "truncate_prompt_tokens");
   }
   return {};
 }

@@ -17,6 +17,7 @@
 namespace troupe {
 
 class GrammarCache;
+class PictureInputs;
 
 /// Model properties that the InputProcessor needs besides the tokenizer.
 struct InputProcessorOptions {
@@ -28,10 +29,11 @@ struct InputProcessorOptions {
   /// Of one request: prompt and max_tokens, summed over its samples. A single sample is limited by
   /// the model only.
   std::int64_t max_request_tokens = 1 << 20;
-  std::size_t max_num_bad_words = 128;     ///< counted as token sequences
-  double max_input_time_s = 0;             ///< for one prompt; 0: no limit
-  std::shared_ptr<GrammarCache> grammars;  ///< null: structured output is not offered
-  bool is_pooling = false;                 ///< requests are for embeddings, else for text
+  std::size_t max_num_bad_words = 128;            ///< counted as token sequences
+  double max_input_time_s = 0;                    ///< for one prompt; 0: no limit
+  std::shared_ptr<GrammarCache> grammars;         ///< null: structured output is not offered
+  std::shared_ptr<const PictureInputs> pictures;  ///< null: the model takes text alone
+  bool is_pooling = false;                        ///< requests are for embeddings, else for text
 };
 
 /// The size of the texts to render and tokenize.
@@ -70,7 +72,7 @@ class InputProcessor {
   /// here; the Scheduler's is the same one if it has the same cache.
   ///
   /// Errors: kInvalidArgument with the invalid field, also for a timeout; those of the chat
-  /// renderer; kAborted if it was cancelled.
+  /// renderer and of PictureInputs; kAborted if it was cancelled.
   Result<ProcessedRequest> process(GenerateRequest request, const InputContext& context) const;
 
   /// Renders or tokenizes a prompt. For a TokensPrompt: its text, with special tokens.
@@ -84,6 +86,7 @@ class InputProcessor {
   struct TokenizedPrompt {
     std::vector<TokenId> token_ids;
     std::string text;  // of a TokensPrompt only if requested
+    std::vector<MultiModalFeature> items;
   };
 
   /// `must_fit`: a text that certainly exceeds the model's maximum length is not encoded.
@@ -91,8 +94,10 @@ class InputProcessor {
                                    bool must_fit) const;
   Result<TokenizedPrompt> try_tokenize(const Prompt& prompt, const InputContext& context,
                                        bool must_fit) const;
-  /// The last ones are kept; num_kept -1: as many as leave room for those that are generated.
-  Result<void> truncate(std::vector<TokenId>& token_ids, std::int32_t num_kept,
+  Result<TokenizedPrompt> tokenize_with_pictures(RenderedChat rendered, const ChatPrompt& chat,
+                                                 const InputContext& context, bool must_fit) const;
+  /// The last tokens are kept; num_kept -1: as many as leave room for those that are generated.
+  Result<void> truncate(TokenizedPrompt& prompt, std::int32_t num_kept,
                         std::int32_t num_generated) const;
   Result<void> check_prompt(const std::vector<TokenId>& token_ids, bool generates) const;
   Result<void> check_token_ids(const std::vector<TokenId>& token_ids) const;

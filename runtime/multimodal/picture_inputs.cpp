@@ -1,0 +1,202 @@
+#include "runtime/multimodal/picture_inputs.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "messages/encoder_input.hpp"
+#include "runtime/base/json.hpp"
+#include "runtime/multimodal/media_hasher.hpp"
+
+namespace troupe {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kModality = "image";
+
+/// An error of one picture, or of one of several.
+Error of_picture(Error error, std::size_t index) {
+  error.message = "picture " + std::to_string(index + 1) + ": " + error.message;
+  error.param = "messages";
+  return error;
+}
+
+std::vector<std::size_t> places_of(std::string_view text, std::string_view part) {
+  std::vector<std::size_t> places;
+  for (std::size_t at = text.find(part); at != std::string_view::npos;
+       at = text.find(part, at + part.size()))
+    places.push_back(at);
+  return places;
+}
+
+Result<json> parse_kwargs(std::string_view text) {
+  json kwargs = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (kwargs.is_object()) return kwargs;
+  return invalid_argument("mm_processor_kwargs is not an object", "mm_processor_kwargs");
+}
+
+std::size_t bytes_of(const std::vector<std::shared_ptr<const std::vector<char>>>& processed) {
+  std::size_t num_bytes = 0;
+  for (const auto& data : processed) num_bytes += data->size();
+  return num_bytes;
+}
+
+}  // namespace
+
+PictureInputs::PictureInputs(PictureFormat format, PictureInputsOptions options, MediaLoader loader,
+                             ImageProcessor processor)
+    : format_(std::move(format)),
+      options_(std::move(options)),
+      loader_(std::move(loader)),
+      processor_(std::move(processor)) {}
+
+Result<std::shared_ptr<const PictureInputs>> PictureInputs::load(const std::filesystem::path& model,
+                                                                 PictureFormat format,
+                                                                 PictureInputsOptions options) {
+  ASSIGN_OR_RETURN(ImageProcessor processor, ImageProcessor::load(model));
+  if (!options.processor_kwargs.empty()) {
+    ASSIGN_OR_RETURN(const json kwargs, parse_kwargs(options.processor_kwargs));
+    ASSIGN_OR_RETURN(processor, processor.with_kwargs(kwargs));
+  }
+  ASSIGN_OR_RETURN(MediaLoader loader, MediaLoader::create(options.loader));
+  return std::shared_ptr<const PictureInputs>(new PictureInputs(
+      std::move(format), std::move(options), std::move(loader), std::move(processor)));
+}
+
+PictureInputs::Processed PictureInputs::find_cached(const std::string& identifier) const {
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_queries;
+  const auto found = cache_index_.find(identifier);
+  if (found == cache_index_.end()) return {};
+  ++stats_.num_hits;
+  cache_.splice(cache_.begin(), cache_, found->second);
+  return found->second->processed;
+}
+
+void PictureInputs::keep(const CachedPicture& picture) const {
+  const std::size_t num_bytes = bytes_of(picture.processed);
+  if (num_bytes > options_.max_cache_bytes) return;
+  const std::lock_guard lock(mutex_);
+  if (cache_index_.contains(picture.identifier)) return;
+  cache_.push_front(picture);
+  cache_index_.emplace(cache_.front().identifier, cache_.begin());
+  cache_bytes_ += num_bytes;
+  while (cache_bytes_ > options_.max_cache_bytes) {
+    cache_bytes_ -= bytes_of(cache_.back().processed);
+    cache_index_.erase(cache_.back().identifier);
+    cache_.pop_back();
+  }
+}
+
+PictureInputs::CacheStats PictureInputs::cache_stats() const {
+  const std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+Result<PictureInputs::CachedPicture> PictureInputs::process(const PictureSource& source,
+                                                            const ImageProcessor& processor,
+                                                            std::string_view kwargs,
+                                                            const WorkLimits& limits) const {
+  std::vector<std::byte> encoded;
+  if (!source.url.empty()) {
+    ASSIGN_OR_RETURN(encoded, loader_.load(source.url, limits));
+  } else if (source.uuid.empty()) {
+    return invalid_argument("it has neither a URL nor a uuid");
+  }
+  CachedPicture picture{
+      .identifier = picture_identifier(options_.model_id, encoded, source.uuid, kwargs),
+      .processed = {}};
+  picture.processed = find_cached(picture.identifier);
+  if (!picture.processed.empty()) return picture;
+  if (source.url.empty())
+    return invalid_argument("no picture is known as " + source.uuid.substr(0, 100) +
+                            " (any more), it must be sent again");
+  ASSIGN_OR_RETURN(const Image image, decode_image(encoded, options_.limits));
+  ASSIGN_OR_RETURN(const std::vector<PixelTensor> tensors, processor.process(image));
+  for (const PixelTensor& tensor : tensors)
+    picture.processed.push_back(pack_encoder_input(tensor.shape, tensor.values));
+  keep(picture);
+  return picture;
+}
+
+std::string PictureInputs::tokens_of(std::size_t num_parts) const {
+  std::string one = format_.before;
+  for (std::int64_t i = 0; i < format_.per_picture; ++i) one += format_.soft;
+  one += format_.after;
+  if (num_parts == 0) return one;
+  // Gemma 3's words, as transformers writes them.
+  std::string all =
+      "Here is the original image " + one + " and here are some crops to help you see better";
+  for (std::size_t i = 0; i < num_parts; ++i) all += " " + one;
+  return all;
+}
+
+Result<PictureInputs::Expanded> PictureInputs::expand(std::string_view text,
+                                                      std::span<const PictureSource> pictures,
+                                                      std::string_view processor_kwargs,
+                                                      const WorkLimits& limits) const {
+  const auto refused = [](const std::string& reason) {
+    return invalid_argument(reason, "messages");
+  };
+  const std::string count = std::to_string(pictures.size());
+  if (pictures.size() > options_.max_pictures)
+    return refused("the prompt has " + count + " pictures, the limit is " +
+                   std::to_string(options_.max_pictures) + " (limit-mm-per-prompt)");
+  const std::int64_t num_tokens = std::ssize(pictures) * format_.per_picture;
+  if (options_.max_tokens > 0 && num_tokens > options_.max_tokens)
+    return refused("the prompt has " + count + " pictures of " +
+                   std::to_string(format_.per_picture) + " tokens, max_model_len is " +
+                   std::to_string(options_.max_tokens));
+  const std::vector<std::size_t> places = places_of(text, format_.placeholder);
+  if (places.size() != pictures.size())
+    return refused("the prompt has " + count + " pictures and " + std::to_string(places.size()) +
+                   " times " + format_.placeholder + ", which stands for one");
+  std::string_view kwargs = options_.processor_kwargs;
+  ImageProcessor processor = processor_;
+  if (!processor_kwargs.empty()) {
+    ASSIGN_OR_RETURN(const json given, parse_kwargs(processor_kwargs));
+    ASSIGN_OR_RETURN(processor, processor_.with_kwargs(given));
+    kwargs = processor_kwargs;
+  }
+
+  Expanded expanded;
+  std::size_t end = 0;  // of what has been taken of the text
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    auto picture = process(pictures[i], processor, kwargs, limits);
+    if (!picture.ok()) return of_picture(std::move(picture).error(), i);
+    expanded.text += text.substr(end, places[i] - end);
+    end = places[i] + format_.placeholder.size();
+    expanded.text += tokens_of(picture->processed.size() - 1);
+    for (std::size_t part = 0; part < picture->processed.size(); ++part)
+      expanded.items.push_back(
+          {.modality = std::string(kModality),
+           .identifier = picture->identifier + (part == 0 ? "" : "-" + std::to_string(part)),
+           .length = static_cast<std::int32_t>(format_.per_picture),
+           .data = picture->processed[part]});
+  }
+  expanded.text += text.substr(end);
+  return expanded;
+}
+
+Result<void> PictureInputs::place(std::span<const TokenId> token_ids,
+                                  std::vector<MultiModalFeature>& items) const {
+  const auto length = static_cast<std::size_t>(format_.per_picture);
+  std::size_t num_placed = 0;
+  std::size_t num_tokens = 0;
+  for (std::size_t at = 0; at < token_ids.size();) {
+    std::size_t end = at;
+    while (end < token_ids.size() && token_ids[end] == format_.soft_id) ++end;
+    num_tokens += end - at;
+    // Pictures that follow each other with nothing between them are one run.
+    for (; at + length <= end && num_placed < items.size(); at += length)
+      items[num_placed++].offset = static_cast<std::int32_t>(at);
+    at = std::max(at + 1, end);
+  }
+  if (num_placed == items.size() && num_tokens == items.size() * length) return {};
+  return invalid_argument("the prompt has " + std::to_string(num_tokens) + " times the token " +
+                              format_.soft + ", its pictures have " +
+                              std::to_string(items.size() * length),
+                          "messages");
+}
+
+}  // namespace troupe

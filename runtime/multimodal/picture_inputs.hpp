@@ -1,0 +1,115 @@
+#pragma once
+// The pictures of a prompt: loaded, decoded, made into what the model's encoder takes, and given
+// their places among the tokens.
+
+#include <cstdint>
+#include <filesystem>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "messages/request.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/base/work_budget.hpp"
+#include "runtime/multimodal/image_decoder.hpp"
+#include "runtime/multimodal/image_processor.hpp"
+#include "runtime/multimodal/media_loader.hpp"
+
+namespace troupe {
+
+/// A picture as a request names it.
+struct PictureSource {
+  std::string url;   ///< empty: it was sent before, under the same uuid
+  std::string uuid;  ///< the client's name for it, or empty
+};
+
+/// How the model's prompts hold a picture.
+struct PictureFormat {
+  std::string placeholder;  ///< in the rendered text, one for each picture
+  std::string before;       ///< replaces it: before, per_picture times soft, after
+  std::string soft;
+  std::string after;
+  TokenId soft_id = 0;
+  std::int64_t per_picture = 0;
+};
+
+struct PictureInputsOptions {
+  MediaLoaderOptions loader;
+  ImageLimits limits;
+  std::size_t max_pictures = 999;   ///< of a prompt
+  std::int64_t max_tokens = 0;      ///< of a prompt; 0: no limit
+  std::string model_id;             ///< goes into the identifiers
+  std::string processor_kwargs;     ///< JSON object, or empty: in the place of a request's own
+  std::size_t max_cache_bytes = 0;  ///< of processed pictures
+};
+
+/// Owns a cache of processed pictures, by identifier, the latest used last to go. Thread-safe. Used
+/// by the InputProcessor.
+///
+/// A picture's identifier is vLLM's: the hash of its bytes with the model's name, or the client's
+/// uuid. A part of it (pan and scan) is an item of its own, whose identifier has its number added.
+class PictureInputs {
+ public:
+  /// Reads the image processor's configuration. Errors: those of ImageProcessor::load and
+  /// MediaLoader::create, and of processor_kwargs.
+  static Result<std::shared_ptr<const PictureInputs>> load(const std::filesystem::path& model,
+                                                           PictureFormat format,
+                                                           PictureInputsOptions options);
+
+  /// A text with its pictures' tokens, and an item for each run of them, in order, without offset.
+  struct Expanded {
+    std::string text;
+    std::vector<MultiModalFeature> items;
+  };
+  /// `processor_kwargs`: a request's mm_processor_kwargs, a JSON object, or empty. Errors, with the
+  /// number of the picture: those of loading, decoding and processing; kInvalidArgument: as many
+  /// placeholders as pictures are not in the text, too many pictures, an unknown uuid.
+  [[nodiscard]] Result<Expanded> expand(std::string_view text,
+                                        std::span<const PictureSource> pictures,
+                                        std::string_view processor_kwargs,
+                                        const WorkLimits& limits) const;
+  /// Gives the items their offsets. Errors: kInvalidArgument, there are other tokens of pictures.
+  [[nodiscard]] Result<void> place(std::span<const TokenId> token_ids,
+                                   std::vector<MultiModalFeature>& items) const;
+  [[nodiscard]] const PictureFormat& format() const noexcept { return format_; }
+
+  struct CacheStats {
+    std::uint64_t num_queries = 0;
+    std::uint64_t num_hits = 0;
+  };
+  [[nodiscard]] CacheStats cache_stats() const;
+
+ private:
+  /// Of a picture and its parts, in order, MultiModalFeature::data.
+  using Processed = std::vector<std::shared_ptr<const std::vector<char>>>;
+  struct CachedPicture {
+    std::string identifier;
+    Processed processed;
+  };
+
+  PictureInputs(PictureFormat format, PictureInputsOptions options, MediaLoader loader,
+                ImageProcessor processor);
+  Result<CachedPicture> process(const PictureSource& source, const ImageProcessor& processor,
+                                std::string_view kwargs, const WorkLimits& limits) const;
+  [[nodiscard]] Processed find_cached(const std::string& identifier) const;
+  void keep(const CachedPicture& picture) const;
+  /// In the place of a picture's placeholder: its tokens and those of its parts.
+  [[nodiscard]] std::string tokens_of(std::size_t num_parts) const;
+
+  PictureFormat format_;
+  PictureInputsOptions options_;
+  MediaLoader loader_;
+  ImageProcessor processor_;
+  mutable std::mutex mutex_;                // guards the rest
+  mutable std::list<CachedPicture> cache_;  // latest first
+  mutable std::unordered_map<std::string_view, std::list<CachedPicture>::iterator> cache_index_;
+  mutable std::size_t cache_bytes_ = 0;
+  mutable CacheStats stats_;
+};
+
+}  // namespace troupe
