@@ -39,7 +39,7 @@ Result<StoredImage> decode_stored(std::span<const std::byte> encoded, const Imag
   const std::string_view head(reinterpret_cast<const char*>(encoded.data()), encoded.size());
   if (head.starts_with("\xff\xd8\xff"sv)) return decode_jpeg(encoded, limits);
   if (head.starts_with("\x89PNG\r\n\x1a\n"sv)) return decode_png(encoded, limits);
-  if (head.starts_with("RIFF"sv) && head.substr(8).starts_with("WEBP"sv))
+  if (head.starts_with("RIFF"sv) && head.size() >= 12 && head.substr(8, 4) == "WEBP")
     return decode_webp(encoded, limits);
   if (head.starts_with("GIF87a"sv) || head.starts_with("GIF89a"sv))
     return decode_gif(encoded, limits);

@@ -267,8 +267,12 @@ Result<ImageProcessor> ImageProcessor::load(const std::filesystem::path& folder,
   if (!other_text.ok()) return std::move(text).error();
   ASSIGN_OR_RETURN(const json config, parse_json(*other_text, other.string()));
   if (!config.is_object() || !config.contains("image_processor")) return std::move(text).error();
+  json fields = config["image_processor"];
+  // It belongs to the processor of texts and pictures; older folders repeat it in the other file.
+  if (fields.is_object() && config.contains("image_seq_length"))
+    fields["image_seq_length"] = config["image_seq_length"];
   ASSIGN_OR_RETURN(const ImageProcessorSettings settings,
-                   parse_settings(config["image_processor"], other.string(), kind));
+                   parse_settings(fields, other.string(), kind));
   return ImageProcessor(settings, kind);
 }
 

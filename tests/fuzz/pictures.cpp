@@ -15,8 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     CHECK(!image.error().message.empty());
     return 0;
   }
-  const auto num_pixels = static_cast<std::uint64_t>(image->width) *
-                          static_cast<std::uint64_t>(image->height);
+  const auto num_pixels =
+      static_cast<std::uint64_t>(image->width) * static_cast<std::uint64_t>(image->height);
   CHECK(image->width > 0 && image->height > 0 && num_pixels <= limits.max_pixels);
   CHECK(image->rgb.size() == 3 * num_pixels);
   for (const ResizeKind kind : {ResizeKind::kTorchvision, ResizeKind::kPillow})

@@ -1,0 +1,97 @@
+#include <boost/test/unit_test.hpp>
+
+#include <random>
+
+#include "runtime/multimodal/image_resizer.hpp"
+#include "runtime/multimodal/resize_passes.hpp"
+
+using namespace troupe;
+
+namespace {
+
+Image random_picture(std::mt19937& random, std::int32_t width, std::int32_t height) {
+  Image image{width, height, {}};
+  image.rgb.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
+  for (std::uint8_t& byte : image.rgb) byte = static_cast<std::uint8_t>(random());
+  return image;
+}
+
+/// Weights of `bits` bits that add up to about 1, some below 0.
+AxisWeights random_weights(std::mt19937& random, std::int32_t in_size, std::size_t num_outputs,
+                           int bits) {
+  AxisWeights axis{.bits = bits, .stride = 12, .begins = {}, .num_taps = {}, .weights = {}};
+  axis.weights.resize(num_outputs * axis.stride);
+  for (std::size_t i = 0; i < num_outputs; ++i) {
+    const auto size = static_cast<std::size_t>(in_size);
+    axis.num_taps.push_back(1 + random() % std::min<std::size_t>(11, size));
+    axis.begins.push_back(random() % (size - axis.num_taps[i] + 1));
+    for (std::size_t t = 0; t < axis.num_taps[i]; ++t)
+      axis.weights[i * axis.stride + t] =
+          static_cast<std::int32_t>(random() % (1U << bits)) - (1 << (bits - 2));
+  }
+  return axis;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(both_codes_give_the_same_bytes) {
+  if (best_resize_code() == ResizeCode::kScalar) return;
+  std::mt19937 random(1);
+  for (int round = 0; round < 200; ++round) {
+    const auto size = [&] { return static_cast<std::int32_t>(1 + random() % 70); };
+    const std::int32_t out_size = size();
+    const int bits = round % 2 == 0 ? 22 : 14;
+    // Exactly as long as needed: the address sanitizer sees reads behind it.
+    const Image image = random_picture(random, size(), size());
+    const PixelRows rows{image.rgb.data(), image.rgb.data() + image.rgb.size(),
+                         static_cast<std::size_t>(image.width) * 3, image.width, image.height};
+    const auto num_outputs = static_cast<std::size_t>(out_size);
+    const AxisWeights x_axis = random_weights(random, image.width, num_outputs, bits);
+    BOOST_TEST((filter_rows(rows, out_size, x_axis, ResizeCode::kScalar) ==
+                filter_rows(rows, out_size, x_axis, ResizeCode::kAvx2)));
+    const AxisWeights y_axis = random_weights(random, image.height, num_outputs, bits);
+    BOOST_TEST((filter_columns(rows, out_size, y_axis, ResizeCode::kScalar) ==
+                filter_columns(rows, out_size, y_axis, ResizeCode::kAvx2)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_part_is_resized_as_a_picture_of_its_own) {
+  std::mt19937 random(2);
+  const Image image = random_picture(random, 50, 40);
+  const ImageBox box{7, 3, 40, 40};
+  Image part{33, 37, {}};
+  for (std::size_t y = 3; y < 40; ++y)
+    part.rgb.insert(part.rgb.end(), &image.rgb[(y * 50 + 7) * 3],
+                    &image.rgb[(y * 50 + 40) * 3 - 1] + 1);
+  for (const ResizeKind kind : {ResizeKind::kTorchvision, ResizeKind::kPillow}) {
+    for (int filter = 0; filter <= 5; ++filter) {
+      const auto by = static_cast<ResizeFilter>(filter);
+      if (!supports_filter(kind, by)) continue;
+      for (const auto& [width, height] : {std::pair{20, 90}, {33, 37}, {33, 10}, {60, 37}, {1, 1}})
+        BOOST_TEST((resize_image(image, box, width, height, by, kind) ==
+                    resize_image(part, width, height, by, kind)));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(one_color_stays_one_color_at_every_size) {
+  for (const auto& [width, height] : {std::pair{1, 1}, {1, 3000}, {3000, 1}, {640, 480}}) {
+    Image image{width, height, {}};
+    for (std::int64_t i = 0; i < std::int64_t{width} * height; ++i)
+      image.rgb.insert(image.rgb.end(), {255, 128, 0});
+    for (const ResizeKind kind : {ResizeKind::kTorchvision, ResizeKind::kPillow}) {
+      const Image resized = resize_image(image, 224, 224, ResizeFilter::kBilinear, kind);
+      BOOST_TEST(resized.rgb.size() == 224U * 224 * 3);
+      bool same = true;
+      for (std::size_t i = 0; i < resized.rgb.size(); i += 3)
+        same &= resized.rgb[i] == 255 && resized.rgb[i + 1] == 128 && resized.rgb[i + 2] == 0;
+      BOOST_TEST(same);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(torchvision_knows_three_filters) {
+  BOOST_TEST(supports_filter(ResizeKind::kTorchvision, ResizeFilter::kBicubic));
+  BOOST_TEST(!supports_filter(ResizeKind::kTorchvision, ResizeFilter::kLanczos));
+  BOOST_TEST(supports_filter(ResizeKind::kPillow, ResizeFilter::kLanczos));
+}
