@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The same requests give the same tokens and log-probabilities, bit for bit, whatever happens around them: alone or all at
-once, prefilled in pieces, from the prefix cache, preempted for want of blocks, with steps that overlap or not, with drafts, on one thread
+"""The same requests, some with pictures, give the same tokens and log-probabilities, bit for bit, whatever happens around
+them: alone or all at once, prefilled in pieces, from the prefix cache, preempted for want of blocks, with steps that overlap or not, with drafts, on one thread
 or two, by one worker or by several that share the layers (tensor parallel) or take turns (pipeline parallel)."""
+import base64
 import json
 import pathlib
 import re
 import unittest
 
-from support import run
+from support import SAMPLES, run
 
 MODELS = pathlib.Path(__file__).resolve().parents[1] / "golden" / "models" / "models"
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "tools" / "demo_model" / "model"
@@ -33,6 +34,18 @@ def requests():
         if number == 7:
             body.update(ignore_eos=False, stop=["a", "e", "."], min_tokens=12)
         lines.append(json.dumps(body))
+    return lines + picture_requests()
+
+
+def picture_requests():
+    """The demo model's pictures have 16 tokens each."""
+    lines = []
+    for number, names in enumerate((("red_circle",), ("two_stars", "red_circle"), ("red_circle", "four_shapes", "red_circle"))):
+        parts = [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(
+            (SAMPLES / (name + ".png")).read_bytes()).decode()}} for name in names]
+        parts.insert(number, {"type": "text", "text": "What is in the picture? " * (1 + 5 * number)})
+        lines.append(json.dumps({"messages": [{"role": "user", "content": parts}], "max_tokens": 40, "ignore_eos": True,
+                                 "logprobs": True, "top_logprobs": 3, "seed": number, "temperature": 0.5 * number}))
     return lines
 
 

@@ -8,7 +8,7 @@ import subprocess
 import threading
 import unittest
 
-from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, wait_until
+from support import BINARY, DEADLINE_S, ENVIRONMENT, Server, memory, reset_peak, wait_until
 
 DEMO = ("--served-model-name", "demo", "--generation-config", "vllm")
 MB = 1 << 20
@@ -76,18 +76,6 @@ REQUESTS = [
     ("text to tokenize", ("/tokenize", json.dumps({"prompt": "word " * 100_000}).encode()), 200_000),
     ("ids to detokenize", ("/detokenize", json.dumps({"tokens": [5] * 300_000}).encode()), 300_000),
 ]
-
-
-def memory(pid, field):
-    """VmRSS now, or VmHWM since reset_peak."""
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
-
-
-def reset_peak(pid):
-    pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
 def post(server, path, body):

@@ -159,6 +159,18 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def memory(pid, field):
+    """VmRSS now, or VmHWM since reset_peak."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise KeyError(field)
+
+
+def reset_peak(pid):
+    pathlib.Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
 def leftover_segments():
     """Files of Troupe in /dev/shm that no process maps: other servers of this machine keep theirs."""
     names = {name for name in os.listdir("/dev/shm") if "troupe" in name}

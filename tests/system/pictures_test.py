@@ -1,0 +1,257 @@
+#!/usr/bin/env python3
+"""Pictures in requests, through the clients of OpenAI, Anthropic and Ollama: captions of the demo model, where a picture may come
+from, what is cached, and what a bad picture gets."""
+import base64
+import concurrent.futures
+import contextlib
+import http.server
+import io
+import json
+import random
+import struct
+import sys
+import threading
+import time
+import unittest
+import zlib
+
+import anthropic
+import ollama
+import openai
+from PIL import Image
+
+from support import DEADLINE_S, ROOT, SAMPLES, Server, memory, reset_peak
+
+sys.path.insert(0, str(ROOT / "tools" / "demo_model" / "train"))
+import data as demo_data  # noqa: E402
+
+EXPECTED = json.loads((SAMPLES / "expected.json").read_text())
+QUESTION = "What is in the picture?"
+RED_CIRCLE = "The picture shows a red circle in the centre."
+TWO_STARS = EXPECTED["two_stars.png"]["caption"]
+
+
+def data_url(content, kind="png"):
+    return f"data:image/{kind};base64," + base64.b64encode(content).decode()
+
+
+def sample(name):
+    return (SAMPLES / name).read_bytes()
+
+
+def picture(url, **more):
+    return {"type": "image_url", "image_url": {"url": url}, **more}
+
+
+def encoded(image, kind, **options):
+    out = io.BytesIO()
+    image.save(out, kind, **options)
+    return out.getvalue()
+
+
+def png_header(width, height, rows=b""):
+    """A PNG that says that it has this size."""
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows, 9)) + chunk(b"IEND", b""))
+
+
+class Media(http.server.BaseHTTPRequestHandler):
+    """A host with pictures."""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        if self.path == "/slow":
+            self.server.stop.wait(DEADLINE_S)
+        if self.path.startswith("/to?"):
+            self.send_response(302)
+            self.send_header("Location", self.path[4:])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        found = SAMPLES / self.path[1:]
+        content = found.read_bytes() if found.is_file() else b"not here"
+        self.send_response(200 if found.is_file() else 404)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            self.wfile.write(content)
+
+    def log_message(self, *_):
+        pass
+
+
+class Pictures(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.media = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Media)
+        cls.media.stop = threading.Event()
+        threading.Thread(target=cls.media.serve_forever, daemon=True).start()
+        cls.addClassCleanup(cls.media.shutdown)
+        cls.addClassCleanup(cls.media.stop.set)
+        cls.server = cls.enterClassContext(Server(
+            "--served-model-name", "demo", "--allowed-local-media-path", str(SAMPLES), "--allowed-media-domains", "127.0.0.1",
+            "--allowed-media-domains", "localhost.localdomain", "--limit-mm-per-prompt", '{"image": 5}',
+            "--enable-prompt-tokens-details"))
+        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", timeout=DEADLINE_S, max_retries=0)
+
+    def ask(self, *parts, **options):
+        content = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+        return self.client.chat.completions.create(model="demo", messages=[{"role": "user", "content": content}], temperature=0,
+                                                   **{"max_tokens": 80, **options})
+
+    def caption(self, *parts, **options):
+        return self.ask(*parts, **options).choices[0].message.content
+
+    def refused(self, *parts, code=400, **options):
+        with self.assertRaises(openai.APIStatusError, msg=str(parts)[:200]) as raised:
+            self.ask(*parts, **options)
+        self.assertEqual(raised.exception.status_code, code, raised.exception.message[:300])
+        return raised.exception.body["message"]
+
+    def test_the_samples(self):
+        for name, expected in EXPECTED.items():
+            self.assertEqual(self.caption(picture(data_url(sample(name))), expected["prompt"]), expected["caption"])
+            self.assertEqual(self.caption(expected["prompt"], picture(data_url(sample(name)))), expected["caption"])
+
+    def test_pictures_that_the_model_has_not_seen(self):
+        """In every format; several requests at once."""
+        maker = random.Random(20261125)
+        scenes = [demo_data.scene(maker) for _ in range(100)]
+        formats = [("PNG", {}), ("WEBP", {"lossless": True}), ("BMP", {}), ("JPEG", {"quality": 95, "subsampling": 0}), ("GIF", {})]
+
+        def right(index):
+            kind, options = formats[index % len(formats)]
+            image = demo_data.render(scenes[index], size=384, scale=1)
+            question, answer = demo_data.q_caption(random.Random(index), scenes[index])
+            return self.caption(picture(data_url(encoded(image, kind, **options), kind.lower())), question) == answer
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            self.assertGreaterEqual(sum(pool.map(right, range(len(scenes)))), 90)
+
+    def test_where_a_picture_may_come_from(self):
+        port = self.media.server_port
+        for url in (data_url(sample("red_circle.png")), (SAMPLES / "red_circle.png").as_uri(),
+                    f"http://127.0.0.1:{port}/red_circle.png", f"http://127.0.0.1:{port}/to?/red_circle.png"):
+            self.assertEqual(self.caption(picture(url), QUESTION), RED_CIRCLE, url[:60])
+        for url, word in (("file:///etc/hostname", "allowed-local-media-path"),
+                          ((SAMPLES / ".." / "model" / "config.json").as_uri().replace("model", "samples/../model"), "allowed-local"),
+                          ((SAMPLES / "none.png").as_uri(), "none.png"), ("file:red_circle.png", "file"),
+                          (f"http://localhost:{port}/red_circle.png", "localhost"), ("https://example.com/a.png", "example.com"),
+                          (f"http://127.0.0.1:{port}/to?http://169.254.169.254/latest", "169.254.169.254"),
+                          ("ftp://127.0.0.1/a.png", "ftp"), ("http:///a.png", "may not be asked"),
+                          ("data:image/png,abc", "base64"), ("data:image/png;base64,a*c=", "base64")):
+            self.assertIn(word, self.refused(picture(url), QUESTION), url)
+        self.assertIn("404", self.refused(picture(f"http://127.0.0.1:{port}/none.png"), QUESTION, code=422))
+        self.assertIn("5 s", self.refused(picture(f"http://127.0.0.1:{port}/slow"), QUESTION, code=422))
+        self.assertIn("cannot be asked", self.refused(picture("http://127.0.0.1:1/a.png"), QUESTION, code=422))
+
+    def test_other_apis(self):
+        base64_text = base64.b64encode(sample("two_stars.png")).decode()
+        client = anthropic.Anthropic(base_url=self.server.url, api_key="k", max_retries=0, timeout=DEADLINE_S)
+        for source in ({"type": "base64", "media_type": "image/png", "data": base64_text},
+                       {"type": "url", "url": (SAMPLES / "two_stars.png").as_uri()}):
+            answer = client.messages.create(model="demo", max_tokens=80, extra_body={"temperature": 0}, messages=[
+                {"role": "user", "content": [{"type": "image", "source": source}, {"type": "text", "text": QUESTION}]}])
+            self.assertEqual(answer.content[0].text, TWO_STARS)
+        answer = self.client.responses.create(model="demo", temperature=0, max_output_tokens=80, input=[
+            {"role": "user", "content": [{"type": "input_image", "image_url": data_url(sample("two_stars.png")), "detail": "auto"},
+                                         {"type": "input_text", "text": QUESTION}]}])
+        self.assertEqual(answer.output_text, TWO_STARS)
+        client = ollama.Client(host=self.server.url)
+        options = {"temperature": 0, "num_predict": 80}
+        self.assertEqual(client.chat("demo", [{"role": "user", "content": QUESTION, "images": [sample("two_stars.png")]}],
+                                     options=options).message.content, TWO_STARS)
+        self.assertEqual(client.generate("demo", QUESTION, images=[sample("two_stars.png")], options=options).response, TWO_STARS)
+
+    def test_several_turns_and_pictures(self):
+        messages = [{"role": "user", "content": [picture(data_url(sample("red_circle.png"))), {"type": "text", "text": QUESTION}]},
+                    {"role": "assistant", "content": RED_CIRCLE},
+                    {"role": "user", "content": [picture(data_url(sample("two_stars.png"))), {"type": "text", "text": QUESTION}]}]
+        streamed = self.client.chat.completions.create(model="demo", messages=messages, temperature=0, max_tokens=80, stream=True)
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed if chunk.choices)
+        self.assertEqual(text, TWO_STARS)
+
+    def test_prefixes_are_shared_with_the_same_picture_only(self):
+        """The prompt is longer than a block before, in and behind the picture."""
+        long_question = QUESTION * 3
+        first, other = (data_url(encoded(Image.new("RGB", (96, 96), colour), "PNG")) for colour in ("red", "green"))
+        answers = [self.ask(picture(url), long_question, logprobs=True) for url in (first, other, first)]
+        cached = [answer.usage.prompt_tokens_details.cached_tokens for answer in answers]
+        # Without the picture's own tokens there is no whole block that the two could share.
+        self.assertEqual(cached[:2], [0, 0])
+        self.assertGreater(cached[2], 16)
+        self.assertEqual(answers[0].choices[0].logprobs, answers[2].choices[0].logprobs)
+        self.assertNotEqual(answers[0].choices[0].logprobs, answers[1].choices[0].logprobs)
+
+    def test_a_uuid_names_a_picture_that_was_sent(self):
+        self.assertIn("star-1", self.refused({"type": "image_url", "image_url": None, "uuid": "star-1"}, QUESTION))
+        self.assertEqual(self.caption(picture(data_url(sample("two_stars.png")), uuid="star-1"), QUESTION), TWO_STARS)
+        self.assertEqual(self.caption({"type": "image_url", "image_url": None, "uuid": "star-1"}, QUESTION), TWO_STARS)
+
+    def test_pan_and_scan(self):
+        wide = encoded(Image.new("RGB", (1200, 400), "white"), "PNG")
+        plain = self.ask(picture(data_url(wide)), QUESTION).usage.prompt_tokens
+        crops = self.ask(picture(data_url(wide)), QUESTION, extra_body={"mm_processor_kwargs": {"do_pan_and_scan": True}})
+        # Three crops of 16 tokens, each with four tokens around it, and the words for them.
+        self.assertGreaterEqual(crops.usage.prompt_tokens, plain + 3 * 18)
+        self.assertIn("no_such_field", self.refused(picture(data_url(wide)), QUESTION,
+                                                    extra_body={"mm_processor_kwargs": {"no_such_field": 1}}))
+
+    def test_bad_pictures_fail_alone_and_say_why(self):
+        good = sample("red_circle.png")
+        cases = {
+            "empty": b"", "text": b"hello", "svg": b"<svg xmlns='http://www.w3.org/2000/svg' width='9' height='9'/>",
+            "truncated": good[:len(good) // 2], "header": good[:20], "no pixels": png_header(0, 5),
+            "bomb": png_header(20000, 20000, b"\0" * 100000), "wide bomb": png_header(2_000_000_000, 3),
+            "damaged": good[:60] + bytes(64) + good[124:],
+            "tiff": encoded(Image.new("RGB", (8, 8)), "TIFF"),
+        }
+        for name, content in cases.items():
+            message = self.refused(picture(data_url(good)), picture(data_url(content)), QUESTION)
+            self.assertIn("picture 2", message, name)
+        self.assertIn("89478485", self.refused(picture(data_url(cases["bomb"])), QUESTION))
+        self.assertIn("limit is 5", self.refused(*[picture(data_url(good))] * 6, QUESTION))
+        self.assertIn("<start_of_image>", self.refused(picture(data_url(good)), "<start_of_image> " + QUESTION))
+        self.assertIn("<image_soft_token>", self.refused(picture(data_url(good)), "<image_soft_token> " + QUESTION))
+        self.assertIn("audio", self.refused({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, QUESTION))
+        self.assertIn("cuts a picture", self.refused(picture(data_url(good)), QUESTION,
+                                                     extra_body={"truncate_prompt_tokens": 20}))
+        self.assertTrue(self.caption(picture(data_url(encoded(Image.new("RGB", (1, 10000), "red"), "PNG"))), QUESTION))
+        self.assertEqual(self.caption(picture(data_url(good)), QUESTION), RED_CIRCLE)
+
+    def test_64_bombs_at_once_take_no_memory(self):
+        # What a decoder that trusts the header would take: 1.2 GB each.
+        bomb = picture(data_url(png_header(20000, 20000, b"\0" * 1000)))
+        self.refused(bomb, QUESTION)
+        pid = self.server.process.pid
+        before = memory(pid, "VmRSS")
+        reset_peak(pid)
+        started = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            for message in pool.map(lambda _: self.refused(bomb, QUESTION), range(64)):
+                self.assertIn("pixels", message)
+        self.assertLess(memory(pid, "VmHWM") - before, 256 << 20)
+        self.assertLess(time.monotonic() - started, DEADLINE_S)
+
+    def test_more_tokens_than_the_model_takes(self):
+        with Server("--max-model-len", "64") as small:
+            client = openai.OpenAI(base_url=small.url + "/v1", api_key="none", max_retries=0)
+            content = [picture(data_url(sample("red_circle.png")))] * 5 + [{"type": "text", "text": QUESTION}]
+            with self.assertRaises(openai.BadRequestError) as raised:
+                client.chat.completions.create(model="demo", messages=[{"role": "user", "content": content}])
+            self.assertIn("max_model_len is 64", raised.exception.body["message"])
+
+    def test_a_model_for_text(self):
+        with Server(str(ROOT / "tests" / "golden" / "models" / "models" / "gemma3_text")) as text:
+            client = openai.OpenAI(base_url=text.url + "/v1", api_key="none", max_retries=0)
+            name = client.models.list().data[0].id
+            with self.assertRaises(openai.BadRequestError) as raised:
+                client.chat.completions.create(model=name, messages=[
+                    {"role": "user", "content": [picture(data_url(sample("red_circle.png")))]}])
+            self.assertIn("text alone", raised.exception.body["message"])
+
+
+if __name__ == "__main__":
+    unittest.main()
