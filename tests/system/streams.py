@@ -1,11 +1,12 @@
 """Streaming clients that know what every answer has to be, for the tests that disturb a server under load."""
+import base64
 import contextlib
 import http.client
 import json
 import threading
 import time
 
-from support import DEADLINE_S
+from support import DEADLINE_S, SAMPLES
 
 RECORDS = {"type": "array", "minItems": 3, "maxItems": 30,
            "items": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "size": {"type": "integer"}},
@@ -15,12 +16,25 @@ WEATHER = {"type": "function", "function": {
     "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 40}}, "required": ["city"],
                    "additionalProperties": False}}}
 
+
+
+def pictures(number):
+    """Some that other requests have too, in another order."""
+    names = sorted(SAMPLES.glob("*.png"))
+    chosen = [names[(number + i) % len(names)] for i in range(1 + number % 3)]
+    return [{"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(name.read_bytes()).decode()}}
+            for name in chosen]
+
+
 def body(number):
     """Greedy and sampled, chat and completions, several samples, stop strings, penalties, log-probabilities, JSON
-    schemas, tool calls."""
+    schemas, tool calls, pictures."""
     fields = {"model": "demo", "stream": True, "max_tokens": 40 + 7 * number % 160, "ignore_eos": True, "seed": number,
               "temperature": 0.9 if number % 2 else 0.0, "stream_options": {"include_usage": True}}
-    if number % 3 == 0:
+    if number % 5 == 4:
+        fields["messages"] = [{"role": "user", "content": [*pictures(number), {"type": "text", "text": "What do you see? " * 3}]}]
+        fields.update(logprobs=True, top_logprobs=2)
+    elif number % 3 == 0:
         fields["messages"] = [{"role": "user", "content": "Tell me a story about a dragon. " * (1 + number % 4)}]
         fields.update(logprobs=True, top_logprobs=2)
     else:
