@@ -10,7 +10,7 @@
 
 namespace troupe {
 
-/// What a client's picture may cost. Decoding takes up to 11 bytes of memory a pixel.
+/// What a client's picture may cost. Decoding takes up to 16 bytes of memory a pixel.
 struct ImageLimits {
   std::size_t max_encoded_bytes = std::size_t{64} << 20;
   std::uint64_t max_pixels = 89'478'485;  ///< where Pillow starts to warn of bombs
