@@ -246,11 +246,12 @@ def main():
         requests, expected = [], []
         for i in range(count):
             data = pictures.make()
-            if rng.random() < 0.1:
+            cut = rng.random() < 0.1
+            if cut:
                 data = data[:rng.randrange(len(data))]
             path = pathlib.Path(folder) / f"picture{i}"
             path.write_bytes(data)
-            request = {"file": str(path)}
+            request = {"file": str(path), "cut": cut}
             try:
                 picture = expected_picture(data)
             except Exception as error:
@@ -267,8 +268,9 @@ def main():
             result = json.loads(line)
             problem = None
             if isinstance(picture, Exception) or "error" in result:
-                # Pillow wants metadata behind the pixels to be whole as well.
-                if "Truncated File Read" in str(picture) and data_of(request)[:4] == b"\x89PNG":
+                # Of cut PNGs Pillow wants the metadata behind the pixels to be whole, and libpng the pixels' checksum.
+                if data_of(request).startswith(b"\x89PNG") and ("Truncated File Read" in str(picture) or (
+                        request["cut"] and result.get("error", "").endswith("the data end before the image does"))):
                     continue
                 if not isinstance(picture, Exception) or "error" not in result:
                     problem = f"Pillow: {picture!r}, Troupe: {result}"
