@@ -6,6 +6,7 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/hash.hpp"
+#include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
@@ -275,11 +276,20 @@ EncoderCacheSettings encoder_cache_settings(const EngineOptions& engine, const M
   if (model.max_item_embeds == 0) return {.capacity = 0};
   return {.capacity = std::max(encoder_cache_size(engine), model.max_item_embeds),
           .split_items = !engine.disable_chunked_mm_input,
-          .whole_runs = model.two_way_items};
+          .whole_runs = model.two_way_items,
+          .eviction = engine.encoder_cache_eviction == "lru" ? EncoderCacheEviction::kLru
+                                                             : EncoderCacheEviction::kFifo};
 }
 
 Result<void> check_items_fit(const EngineOptions& engine, const ModelLoaded& model) {
   if (!model.two_way_items && !engine.disable_chunked_mm_input) return {};
+  const std::int64_t room = engine.max_num_batched_tokens - (engine.max_num_seqs - 1);
+  if (model.max_item_embeds > room && model.max_item_embeds > 0)
+    log_warning(
+        "beside max-num-seqs requests that generate there is no room for a picture in a "
+        "step: it waits until fewer do",
+        kv("max_num_batched_tokens", engine.max_num_batched_tokens),
+        kv("max_num_seqs", engine.max_num_seqs), kv("picture_tokens", model.max_item_embeds));
   if (model.max_item_embeds <= engine.max_num_batched_tokens) return {};
   return invalid_argument("max-num-batched-tokens is " +
                               std::to_string(engine.max_num_batched_tokens) + ", a picture has " +

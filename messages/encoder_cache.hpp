@@ -67,10 +67,12 @@ struct EncoderInputsPlanned {
   std::vector<std::int32_t> items;       ///< to encode
   std::vector<std::int32_t> duplicates;  ///< same content as one of `items`
   std::int32_t num_embeds = 0;           ///< of `items`
+  std::int32_t num_cached = 0;           ///< items whose output was there
   bool mismatch = false;                 ///< an identifier occurs with items of different sizes
   bool operator==(const EncoderInputsPlanned&) const = default;
 };
-TROUPE_MESSAGE(EncoderInputsPlanned, num_new_tokens, items, duplicates, num_embeds, mismatch)
+TROUPE_MESSAGE(EncoderInputsPlanned, num_new_tokens, items, duplicates, num_embeds, num_cached,
+               mismatch)
 
 /// Finds the outputs evicted since the last query (and not cached again).
 struct TakeFreedEncoderOutputs {

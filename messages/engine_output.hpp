@@ -49,10 +49,13 @@ struct PrefillStats {
   std::int32_t num_local_cached_tokens = 0;
   std::int32_t num_external_cached_tokens = 0;
   std::int32_t num_cache_creation_tokens = 0;
+  std::int32_t num_mm_queries = 0;  ///< as in OutputRequest
+  std::int32_t num_mm_hits = 0;
   bool operator==(const PrefillStats&) const = default;
 };
 TROUPE_MESSAGE(PrefillStats, num_prompt_tokens, num_computed_tokens, num_cached_tokens,
-               num_local_cached_tokens, num_external_cached_tokens, num_cache_creation_tokens)
+               num_local_cached_tokens, num_external_cached_tokens, num_cache_creation_tokens,
+               num_mm_queries, num_mm_hits)
 
 struct EngineCoreOutput {
   RequestId id{};
@@ -85,6 +88,14 @@ struct PrefixCacheStats {
 TROUPE_MESSAGE(PrefixCacheStats, requests, queries, hits, preempted_requests, preempted_queries,
                preempted_hits, reset)
 
+/// Since the previous report.
+struct EncoderCacheStats {
+  std::uint64_t queries = 0;  ///< items that steps needed
+  std::uint64_t hits = 0;     ///< of these, those whose output was there
+  bool operator==(const EncoderCacheStats&) const = default;
+};
+TROUPE_MESSAGE(EncoderCacheStats, queries, hits)
+
 /// Of one step.
 struct SpecDecodingStats {
   std::int32_t num_requests = 0;  ///< with drafts
@@ -106,6 +117,7 @@ struct SchedulerStats {
   std::int32_t num_scheduled_tokens = 0;  ///< of the step that this report belongs to
   PrefixCacheStats prefix_cache;
   SpecDecodingStats spec_decoding;
+  EncoderCacheStats encoder_cache;
   PrefixCacheStats connector_prefix_cache;  ///< queries: tokens beyond the local hit
   /// Requests whose KV is loaded asynchronously: not started, in progress, done and waiting.
   std::int32_t num_kv_loads_to_start = 0;
@@ -116,8 +128,8 @@ struct SchedulerStats {
 };
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
                kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding,
-               connector_prefix_cache, num_kv_loads_to_start, num_kv_loads_in_progress,
-               num_kv_loads_waiting, evicted_blocks)
+               encoder_cache, connector_prefix_cache, num_kv_loads_to_start,
+               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks)
 
 /// Scheduler -> OutputProcessor, one per step, and one for requests that end without a step.
 struct EngineCoreOutputs {

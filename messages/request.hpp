@@ -195,10 +195,12 @@ struct OutputRequest {
   std::optional<PoolingParams> pooling;
   double arrival_time = 0;
   std::vector<EmittedSample> emitted;  ///< as in GenerateRequest
+  std::int32_t num_mm_queries = 0;     ///< pictures looked up in the processor cache
+  std::int32_t num_mm_hits = 0;        ///< of these, found there
   bool operator==(const OutputRequest&) const = default;
 };
 TROUPE_MESSAGE(OutputRequest, id, external_id, prompt_token_ids, prompt_text, params, pooling,
-               arrival_time, emitted)
+               arrival_time, emitted, num_mm_queries, num_mm_hits)
 
 /// The InputProcessor's result for a GenerateRequest.
 struct ProcessedRequest {

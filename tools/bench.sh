@@ -54,6 +54,10 @@ heading 'Shared-memory rings between processes'
 record ring "$release/tests/bench_ring"
 row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ { print $(NF - 1) }' "$out/ring.txt")"
 
+heading 'Pictures: preprocessing on one thread'
+record pictures build/venv/bin/python tests/support/bench_pictures.py "$release/tests/bench_pictures"
+row 'pictures per second, by those of Pillow' '> 2' "$(awk '/geometric mean/ { print $NF }' "$out/pictures.txt")"
+
 heading 'Topologies: overhead of separate processes, and pause of a stream when one is killed'
 record topologies env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5
 record topologies-free env TROUPE_BINARY="$release/troupe" python3 tests/support/bench_topologies.py 5 --threads 1

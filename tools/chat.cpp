@@ -29,9 +29,10 @@ constexpr std::string_view kUsage =
     "/help lists the commands.";
 
 constexpr const char* kHelp =
-    "  /clear    start a new conversation (/reset)\n"
-    "  /exit     exit (/quit, Ctrl-D)\n"
-    "  /help     this help\n"
+    "  /clear       start a new conversation (/reset)\n"
+    "  /exit        exit (/quit, Ctrl-D)\n"
+    "  /help        this help\n"
+    "  /image FILE  put a picture before the next message\n"
     "  Ctrl-C stops an answer, up and down browse the history, Ctrl-R searches it.\n"
     "  Put a space before a message that begins with /.\n";
 
@@ -144,8 +145,27 @@ class MessageReader {
 
 enum class CommandEffect : std::uint8_t { kNone, kDone, kExit };
 
-/// "/word" alone is a command.
+/// False (and an error is printed) if there is no such picture.
+bool attach_picture(const std::string& path, Conversation& conversation) {
+  auto url = picture_file_url(path);
+  if (!url.ok()) {
+    fail(url.error());
+    return false;
+  }
+  conversation.attach(std::move(url).value());
+  return true;
+}
+
+/// "/word" alone is a command, and "/image FILE".
 CommandEffect run_command(const std::string& text, Conversation& conversation) {
+  constexpr std::string_view kImage = "/image ";
+  if (text.starts_with(kImage)) {
+    const std::size_t begin = text.find_first_not_of(' ', kImage.size());
+    const std::size_t last = text.find_last_not_of(" \t");
+    if (begin != std::string::npos)
+      attach_picture(text.substr(begin, last + 1 - begin), conversation);
+    return CommandEffect::kDone;
+  }
   const std::size_t end = text.find_last_not_of(" \t");
   const std::string word = text.substr(0, end == std::string::npos ? 0 : end + 1);
   if (!word.starts_with("/") ||
@@ -167,6 +187,8 @@ int converse(AnswerSource& source, const ChatOptions& options, bool terminal,
   Conversation conversation(source, options);
   if (terminal)
     std::fprintf(stderr, "%s. /help lists commands, /exit exits.\n", source.name().c_str());
+  for (const std::string& path : options.images)
+    if (!attach_picture(path, conversation)) return kExitFailure;
   int code = kExitOk;
   const auto show = [](const std::string& piece) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
@@ -211,6 +233,7 @@ int chat(Arguments arguments) {
   line.set.section("chat")
       .add("url", url, "use this server instead of loading a model: http://HOST:PORT")
       .add("system", options.system, "system message")
+      .add("image", options.images, "file with a picture, before the first message")
       .add("temperature", options.temperature,
            "sampling temperature, 0 to 2; -1: the model's default", ChatOptions::kOwnTemperature, 2)
       .add("max-tokens", options.max_tokens, "maximum tokens of an answer; 0: the model's default",

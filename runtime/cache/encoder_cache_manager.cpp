@@ -226,6 +226,8 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
         answer.num_new_tokens = 0;
         break;
       }
+      // One that this request has already, it has asked for in an earlier step.
+      if (!requests_[id].referenced.contains(index)) ++answer.num_cached;
       check_and_reference(id, index);
       continue;
     }

@@ -113,6 +113,10 @@ void bind_options(OptionSet& set, Options& options) {
            "embeddings of pictures that are kept, at least those of one picture; 0: "
            "max-num-batched-tokens",
            0, kMaxCount)
+      .add("encoder-cache-eviction", engine.encoder_cache_eviction,
+           "which of the pictures that no request uses goes first: the one released first, or the "
+           "least recently used one",
+           {"fifo", "lru"})
       .add("disable-chunked-mm-input", engine.disable_chunked_mm_input,
            "compute the tokens of a picture in one step, for any model")
       .add("max-num-scheduled-tokens", engine.max_num_scheduled_tokens,

@@ -15,7 +15,7 @@ constexpr std::string_view kTopology = "the topology is set in --config-file (tr
 constexpr std::string_view kKernels = "kernels are selected for the device at start";
 constexpr std::string_view kSteps = "the scheduler does not need it";
 constexpr std::string_view kNoSwap = "preempted requests are recomputed, nothing is swapped";
-constexpr std::string_view kNoMedia = "images and other media are not supported";
+constexpr std::string_view kMediaCache = "pictures are cached where they are processed";
 constexpr std::string_view kGrammars = "there is one engine of grammars";
 constexpr std::string_view kRequestGrammars = "requests set it in structured_outputs";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
@@ -98,15 +98,15 @@ constexpr VllmOption kOptions[] = {
     {"cpu-offload-gb", kValue, "weights are in host memory already"},
     {"kv-offloading-size", kValue, "the KV cache is not offloaded"},
     {"kv-offloading-backend", kValue, "the KV cache is not offloaded"},
-    {"mm-processor-cache-type", kValue, kNoMedia},
-    {"mm-shm-cache-max-object-size-mb", kValue, kNoMedia},
-    {"mm-encoder-tp-mode", kValue, kNoMedia},
-    {"media-io-kwargs", kValue, kNoMedia},
-    {"disable-mm-preprocessor-cache", kFlag, kNoMedia},
-    {"interleave-mm-strings", kFlag, kNoMedia},
-    {"skip-mm-profiling", kFlag, kNoMedia},
-    {"language-model-only", kFlag, kNoMedia},
-    {"trust-request-mm-kwargs", kFlag, kNoMedia},
+    {"mm-processor-cache-type", kValue, kMediaCache, "lru|shm"},
+    {"mm-shm-cache-max-object-size-mb", kValue, kMediaCache},
+    {"mm-encoder-tp-mode", kValue, "each rank encodes whole pictures", "data|weights"},
+    {"media-io-kwargs", kRefused, kNotOffered},
+    {"disable-mm-preprocessor-cache", kRefused, "--mm-processor-cache-gb 0 does it"},
+    {"interleave-mm-strings", kFlag, "the chat template places the pictures"},
+    {"skip-mm-profiling", kFlag, "buffers are sized before the first step"},
+    {"language-model-only", kRefused, "--limit-mm-per-prompt '{\"image\": 0}' refuses pictures"},
+    {"trust-request-mm-kwargs", kFlag, "mm_processor_kwargs are checked and may be sent"},
     {"guided-decoding-backend", kValue, kGrammars},
     {"guided-decoding-disable-fallback", kFlag, kGrammars},
 

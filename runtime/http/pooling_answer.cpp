@@ -1,11 +1,9 @@
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <numeric>
 #include <utility>
 
+#include "runtime/base/base64.hpp"
 #include "runtime/base/check.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
@@ -51,14 +49,7 @@ void append_numbers(std::string& json, std::span<const float> values) {
 /// Little-endian floats.
 void append_base64(std::string& json, std::span<const float> values) {
   static_assert(std::endian::native == std::endian::little);
-  const auto num_bytes = values.size_bytes();
-  std::string text(4 * ((num_bytes + 2) / 3) + 1, '\0');
-  std::vector<unsigned char> bytes(num_bytes);
-  std::memcpy(bytes.data(), values.data(), num_bytes);
-  const int size = EVP_EncodeBlock(reinterpret_cast<unsigned char*>(text.data()), bytes.data(),
-                                   static_cast<int>(num_bytes));
-  text.resize(static_cast<std::size_t>(size));
-  append_json_string(json, text);
+  append_json_string(json, to_base64(std::as_bytes(values)));
 }
 
 std::string list_json(const PoolingRequest& request, const PoolingAnswer& answer,

@@ -70,6 +70,12 @@ struct EngineMetrics::Engine {
         counter("external_prefix_cache_queries", "Tokens looked up by the KV connector.");
     external_prefix_hits =
         counter("external_prefix_cache_hits", "Tokens found by the KV connector.");
+    mm_queries = counter("mm_cache_queries", "Pictures looked up in the processor cache.");
+    mm_hits = counter("mm_cache_hits", "Pictures found in the processor cache.");
+    encoder_queries = &registry.counter("troupe:encoder_cache_queries",
+                                        "Pictures whose encoder output a step needed.", labels);
+    encoder_hits = &registry.counter("troupe:encoder_cache_hits",
+                                     "Pictures whose encoder output was there.", labels);
     preemptions = counter("num_preemptions", "Preemptions of running requests.");
     prompt_tokens = counter("prompt_tokens", "Prompt tokens prefilled.");
     generation_tokens = counter("generation_tokens", "Tokens generated.");
@@ -209,6 +215,7 @@ struct EngineMetrics::Engine {
   std::vector<Metric*> accepted_at;
   Metric *running, *waiting, *waiting_capacity, *waiting_deferred, *kv_cache_usage;
   Metric *prefix_queries, *prefix_hits, *external_prefix_queries, *external_prefix_hits;
+  Metric *mm_queries, *mm_hits, *encoder_queries, *encoder_hits;
   Metric* preemptions;
   Metric *prompt_tokens, *generation_tokens, *prompt_tokens_cached;
   Metric *prompt_computed, *prompt_local_hit, *prompt_external;
@@ -260,6 +267,8 @@ void EngineMetrics::observe_step(const IterationStats& stats) {
   engine.external_prefix_queries->add(
       static_cast<double>(scheduler.connector_prefix_cache.queries));
   engine.external_prefix_hits->add(static_cast<double>(scheduler.connector_prefix_cache.hits));
+  engine.encoder_queries->add(static_cast<double>(scheduler.encoder_cache.queries));
+  engine.encoder_hits->add(static_cast<double>(scheduler.encoder_cache.hits));
   engine.observe_kv_loads(scheduler);
   engine.observe_speculation(scheduler.spec_decoding);
   engine.observe_evictions(scheduler.evicted_blocks);
@@ -278,6 +287,8 @@ void EngineMetrics::observe_prefill(std::uint32_t index, const PrefillStats& pre
   engine.prompt_computed->add(prefill.num_computed_tokens);
   engine.prompt_local_hit->add(prefill.num_local_cached_tokens);
   engine.prompt_external->add(prefill.num_external_cached_tokens);
+  engine.mm_queries->add(prefill.num_mm_queries);
+  engine.mm_hits->add(prefill.num_mm_hits);
 }
 
 void EngineMetrics::observe_first_token(std::uint32_t engine, double seconds_since_arrival) {

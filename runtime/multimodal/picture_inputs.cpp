@@ -63,12 +63,33 @@ Result<std::shared_ptr<const PictureInputs>> PictureInputs::load(const std::file
       std::move(format), std::move(options), std::move(loader), std::move(processor)));
 }
 
+Result<void> PictureInputs::check_settings(const ImageProcessorSettings& settings) const {
+  const auto refused = [](const std::string& reason) {
+    return invalid_argument("mm_processor_kwargs: " + reason, "mm_processor_kwargs");
+  };
+  const ImageProcessorSettings& own = processor_.settings();
+  const auto size = [](const ImageProcessorSettings& of) {
+    return std::to_string(of.width) + " x " + std::to_string(of.height);
+  };
+  if (!settings.do_resize || settings.width != own.width || settings.height != own.height)
+    return refused("the model takes pictures of " + size(own) + " pixels, not " +
+                   (settings.do_resize ? "of " + size(settings) : "as they are"));
+  if (settings.image_seq_length != own.image_seq_length)
+    return refused("a picture has " + std::to_string(own.image_seq_length) + " tokens, not " +
+                   std::to_string(settings.image_seq_length));
+  const std::int64_t most = settings.pan_and_scan.max_num_crops * format_.per_picture;
+  if (settings.pan_and_scan.enabled && options_.max_tokens > 0 && most > options_.max_tokens)
+    return refused("pan_and_scan_max_num_crops " +
+                   std::to_string(settings.pan_and_scan.max_num_crops) + " makes " +
+                   std::to_string(most) + " tokens of a picture, max_model_len is " +
+                   std::to_string(options_.max_tokens));
+  return {};
+}
+
 PictureInputs::Processed PictureInputs::find_cached(const std::string& identifier) const {
   const std::lock_guard lock(mutex_);
-  ++stats_.num_queries;
   const auto found = cache_index_.find(identifier);
   if (found == cache_index_.end()) return {};
-  ++stats_.num_hits;
   cache_.splice(cache_.begin(), cache_, found->second);
   return found->second->processed;
 }
@@ -88,11 +109,6 @@ void PictureInputs::keep(const CachedPicture& picture) const {
   }
 }
 
-PictureInputs::CacheStats PictureInputs::cache_stats() const {
-  const std::lock_guard lock(mutex_);
-  return stats_;
-}
-
 Result<PictureInputs::CachedPicture> PictureInputs::process(const PictureSource& source,
                                                             const ImageProcessor& processor,
                                                             std::string_view kwargs,
@@ -107,7 +123,8 @@ Result<PictureInputs::CachedPicture> PictureInputs::process(const PictureSource&
       .identifier = picture_identifier(options_.model_id, encoded, source.uuid, kwargs),
       .processed = {}};
   picture.processed = find_cached(picture.identifier);
-  if (!picture.processed.empty()) return picture;
+  picture.is_hit = !picture.processed.empty();
+  if (picture.is_hit) return picture;
   if (source.url.empty())
     return invalid_argument("no picture is known as " + source.uuid.substr(0, 100) +
                             " (any more), it must be sent again");
@@ -156,6 +173,7 @@ Result<PictureInputs::Expanded> PictureInputs::expand(std::string_view text,
   if (!processor_kwargs.empty()) {
     ASSIGN_OR_RETURN(const json given, parse_kwargs(processor_kwargs));
     ASSIGN_OR_RETURN(processor, processor_.with_kwargs(given));
+    RETURN_IF_ERROR(check_settings(processor.settings()));
     kwargs = processor_kwargs;
   }
 
@@ -164,6 +182,7 @@ Result<PictureInputs::Expanded> PictureInputs::expand(std::string_view text,
   for (std::size_t i = 0; i < pictures.size(); ++i) {
     auto picture = process(pictures[i], processor, kwargs, limits);
     if (!picture.ok()) return of_picture(std::move(picture).error(), i);
+    expanded.num_hits += picture->is_hit ? 1 : 0;
     expanded.text += text.substr(end, places[i] - end);
     end = places[i] + format_.placeholder.size();
     expanded.text += tokens_of(picture->processed.size() - 1);

@@ -65,6 +65,7 @@ class PictureInputs {
   struct Expanded {
     std::string text;
     std::vector<MultiModalFeature> items;
+    std::int32_t num_hits = 0;  ///< pictures that were in the cache
   };
   /// `processor_kwargs`: a request's mm_processor_kwargs, a JSON object, or empty. Errors, with the
   /// number of the picture: those of loading, decoding and processing; kInvalidArgument: as many
@@ -78,24 +79,21 @@ class PictureInputs {
                                    std::vector<MultiModalFeature>& items) const;
   [[nodiscard]] const PictureFormat& format() const noexcept { return format_; }
 
-  struct CacheStats {
-    std::uint64_t num_queries = 0;
-    std::uint64_t num_hits = 0;
-  };
-  [[nodiscard]] CacheStats cache_stats() const;
-
  private:
   /// Of a picture and its parts, in order, MultiModalFeature::data.
   using Processed = std::vector<std::shared_ptr<const std::vector<char>>>;
   struct CachedPicture {
     std::string identifier;
     Processed processed;
+    bool is_hit = false;
   };
 
   PictureInputs(PictureFormat format, PictureInputsOptions options, MediaLoader loader,
                 ImageProcessor processor);
   Result<CachedPicture> process(const PictureSource& source, const ImageProcessor& processor,
                                 std::string_view kwargs, const WorkLimits& limits) const;
+  /// Whether the model can take what a processor with a request's settings makes.
+  [[nodiscard]] Result<void> check_settings(const ImageProcessorSettings& settings) const;
   [[nodiscard]] Processed find_cached(const std::string& identifier) const;
   void keep(const CachedPicture& picture) const;
   /// In the place of a picture's placeholder: its tokens and those of its parts.
@@ -109,7 +107,6 @@ class PictureInputs {
   mutable std::list<CachedPicture> cache_;  // latest first
   mutable std::unordered_map<std::string_view, std::list<CachedPicture>::iterator> cache_index_;
   mutable std::size_t cache_bytes_ = 0;
-  mutable CacheStats stats_;
 };
 
 }  // namespace troupe

@@ -49,8 +49,9 @@ constexpr std::size_t kCompiledBytes = 32;
 std::size_t bytes_of(const Prompt& prompt) {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) return tokens->token_ids.size();
   const auto* chat = std::get_if<ChatPrompt>(&prompt);
-  // A client's own template may use any of them.
-  const bool is_any = chat != nullptr && !chat->chat_template.empty();
+  // A client's own template may use any of them, and so may a picture, which another host may have.
+  const bool is_any = chat != nullptr && (!chat->chat_template.empty() ||
+                                          chat->messages_json.find("\"image") != std::string::npos);
   return text_bytes(prompt) + (is_any ? WorkQueue::kLongBytes : 0);
 }
 
@@ -128,7 +129,9 @@ Result<ProcessedRequest> InputProcessor::process(GenerateRequest request,
                       .params = params,
                       .pooling = request.pooling,
                       .arrival_time = request.arrival_time,
-                      .emitted = request.emitted};
+                      .emitted = request.emitted,
+                      .num_mm_queries = prompt.num_mm_queries,
+                      .num_mm_hits = prompt.num_mm_hits};
   EngineCoreRequest sample;
   sample.external_id = std::move(request.external_id);
   sample.prompt_token_ids = processed.output.prompt_token_ids;
@@ -217,13 +220,13 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
                                                                      const InputContext& context,
                                                                      bool must_fit) const {
   if (const auto* tokens = std::get_if<TokensPrompt>(&prompt)) {
-    return TokenizedPrompt{tokens->token_ids, {}, {}};
+    return TokenizedPrompt{.token_ids = tokens->token_ids};
   }
   if (const auto* text = std::get_if<TextPrompt>(&prompt)) {
     if (must_fit) RETURN_IF_ERROR(check_text(text->text, "prompt"));
     ASSIGN_OR_RETURN(auto ids,
                      tokenizer_->encode(text->text, text->add_special_tokens, context.limits));
-    return TokenizedPrompt{std::move(ids), text->text, {}};
+    return TokenizedPrompt{.token_ids = std::move(ids), .text = text->text};
   }
   const auto& chat = std::get<ChatPrompt>(prompt);
   if (chat_renderer_ == nullptr) {
@@ -236,7 +239,7 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::try_tokenize(const Promp
   if (must_fit) RETURN_IF_ERROR(check_text(rendered.text, "prompt"));
   ASSIGN_OR_RETURN(auto ids,
                    tokenizer_->encode(rendered.text, chat.add_special_tokens, context.limits));
-  return TokenizedPrompt{std::move(ids), std::move(rendered.text), {}};
+  return TokenizedPrompt{.token_ids = std::move(ids), .text = std::move(rendered.text)};
 }
 
 Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
@@ -262,7 +265,11 @@ Result<InputProcessor::TokenizedPrompt> InputProcessor::tokenize_with_pictures(
   ASSIGN_OR_RETURN(auto ids,
                    tokenizer_->encode(expanded.text, chat.add_special_tokens, context.limits));
   RETURN_IF_ERROR(options_.pictures->place(ids, expanded.items));
-  return TokenizedPrompt{std::move(ids), std::move(expanded.text), std::move(expanded.items)};
+  return TokenizedPrompt{.token_ids = std::move(ids),
+                         .text = std::move(expanded.text),
+                         .items = std::move(expanded.items),
+                         .num_mm_queries = static_cast<std::int32_t>(sources.size()),
+                         .num_mm_hits = expanded.num_hits};
 }
 
 Result<void> InputProcessor::truncate(TokenizedPrompt& prompt, std::int32_t num_kept,

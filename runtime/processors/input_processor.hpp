@@ -87,6 +87,8 @@ class InputProcessor {
     std::vector<TokenId> token_ids;
     std::string text;  // of a TokensPrompt only if requested
     std::vector<MultiModalFeature> items;
+    std::int32_t num_mm_queries = 0;  // as in OutputRequest
+    std::int32_t num_mm_hits = 0;
   };
 
   /// `must_fit`: a text that certainly exceeds the model's maximum length is not encoded.

@@ -66,7 +66,9 @@ PrefillStats join(const PrefillStats& a, const PrefillStats& b) {
           .num_local_cached_tokens = a.num_local_cached_tokens + b.num_local_cached_tokens,
           .num_external_cached_tokens = a.num_external_cached_tokens + b.num_external_cached_tokens,
           .num_cache_creation_tokens =
-              std::max(a.num_cache_creation_tokens, b.num_cache_creation_tokens)};
+              std::max(a.num_cache_creation_tokens, b.num_cache_creation_tokens),
+          .num_mm_queries = a.num_mm_queries + b.num_mm_queries,
+          .num_mm_hits = a.num_mm_hits + b.num_mm_hits};
 }
 
 }  // namespace
@@ -198,6 +200,9 @@ void OutputProcessor::process_one(EngineCoreOutput& output, ProcessedOutputs& pr
   count(output, state.num_prompt_tokens, sample, processed.to_frontend.stats);
   if (output.prefill_stats) {
     sample.prefill_stats = output.prefill_stats;
+    // Of the request, so once.
+    sample.prefill_stats->num_mm_queries = std::exchange(state.request.num_mm_queries, 0);
+    sample.prefill_stats->num_mm_hits = std::exchange(state.request.num_mm_hits, 0);
     sample.num_cached_tokens = output.prefill_stats->num_cached_tokens;
   }
   // A timeout is an error only if there is no output.

@@ -318,6 +318,7 @@ class Scheduler {
   std::vector<std::pair<RequestId, Error>> failures_;  ///< requests that the next update finishes
   PrefixCacheStats prefix_stats_;
   PrefixCacheStats connector_stats_;
+  EncoderCacheStats encoder_stats_;
   SpecDecodingStats spec_stats_;
   std::vector<BlockResidency> evicted_blocks_;
   std::unique_ptr<StepPlan> plan_;  ///< reused to avoid allocations

@@ -41,6 +41,10 @@ Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& re
 
 void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
                                       const EncoderInputsPlanned& inputs) {
+  const std::size_t num_hits =
+      static_cast<std::size_t>(inputs.num_cached) + inputs.duplicates.size();
+  encoder_stats_.queries += num_hits + inputs.items.size();
+  encoder_stats_.hits += num_hits;
   if (inputs.items.empty() && inputs.duplicates.empty()) return;
   entry.encoder_items = StepPlan::append(plan.encoder_items, inputs.items);
   entry.num_embeds = inputs.num_embeds;

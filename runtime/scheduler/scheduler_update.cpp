@@ -344,6 +344,7 @@ SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   stats.prefix_cache = std::exchange(prefix_stats_, {});
   stats.spec_decoding = std::exchange(spec_stats_, {});
   stats.connector_prefix_cache = std::exchange(connector_stats_, {});
+  stats.encoder_cache = std::exchange(encoder_stats_, {});
   stats.evicted_blocks = std::exchange(evicted_blocks_, {});
   if (connector_ != nullptr) count_kv_loads(stats);
   return stats;

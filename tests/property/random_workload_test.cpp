@@ -36,7 +36,8 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
   BOOST_TEST_MESSAGE(coverage.hits << " hits, " << coverage.preemptions << " preemptions, "
                                    << coverage.copies << " copies, " << coverage.evictions
                                    << " evictions, " << coverage.loads << " loads, "
-                                   << coverage.failed_loads << " failed");
+                                   << coverage.failed_loads << " failed, " << coverage.encoded
+                                   << " pictures encoded, " << coverage.kept << " kept");
   if (num_operations < 20000) return;
   BOOST_TEST(coverage.hits > 0u);
   BOOST_TEST(coverage.preemptions > 0u);
@@ -45,6 +46,8 @@ BOOST_AUTO_TEST_CASE(random_workloads_keep_blocks_budgets_and_ends_in_order) {
   BOOST_TEST(coverage.loads > 0u);
   BOOST_TEST(coverage.waits > 0u);
   BOOST_TEST(coverage.failed_loads > 0u);
+  BOOST_TEST(coverage.encoded > 0u);
+  BOOST_TEST(coverage.kept > 0u);
 }
 
 }  // namespace

@@ -8,6 +8,9 @@
 namespace troupe {
 namespace {
 
+/// Of a picture.
+constexpr std::int32_t kMaxEmbeds = 9;
+
 std::int32_t num_speculative_blocks(const KVCacheSpec& spec) {
   const auto* states = std::get_if<MambaSpec>(&spec.kind);
   return states == nullptr ? 0 : states->num_speculative_blocks;
@@ -52,7 +55,74 @@ RandomWorkload::RandomWorkload(std::uint32_t seed) : random_(seed) {
                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   manager_.emplace(settings);
   port_.emplace(*manager_);
-  scheduler_.emplace(config_, *port_, nullptr, connector_ ? &*connector_ : nullptr);
+  choose_pictures(settings);
+  scheduler_.emplace(config_, *port_, encoder_port_ ? &*encoder_port_ : nullptr,
+                     connector_ ? &*connector_ : nullptr);
+}
+
+void RandomWorkload::choose_pictures(const KVCacheSettings& settings) {
+  if (pick(0, 1) == 1) return;
+  // Models whose pictures see each other have neither states nor drafters that read ahead.
+  const bool may_be_whole =
+      config_.speculative.num_prefill_lookahead == 0 &&
+      std::none_of(settings.groups.begin(), settings.groups.end(),
+                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
+  pictures_ = {.capacity = pick(kMaxEmbeds, 3 * kMaxEmbeds),
+               .whole_runs = may_be_whole && pick(0, 1) == 1};
+  config_.max_encoder_embeds = pick(kMaxEmbeds, 3 * kMaxEmbeds);
+  encoder_manager_.emplace(pictures_);
+  encoder_port_.emplace(*encoder_manager_);
+  kinds_ += pictures_.whole_runs ? " whole pictures" : " pictures";
+}
+
+/// One at a place where other requests have it as well, and one more.
+void RandomWorkload::add_pictures(EngineCoreRequest& request) {
+  const auto length = static_cast<std::int32_t>(request.prompt_token_ids.size());
+  std::int32_t offset = 3;
+  for (int i = 0; i < 2; ++i) {
+    const int number = i == 0 ? pick(0, 1) : pick(0, 5);
+    MultiModalFeature item{.modality = "image",
+                           .identifier = "picture " + std::to_string(number),
+                           .offset = offset,
+                           .length = 4 + number};
+    // Every third one stands in two rows.
+    if (number % 3 == 0) {
+      item.is_embed.assign(static_cast<std::size_t>(item.length), 1);
+      item.is_embed.front() = item.is_embed[2] = 0;
+    }
+    if (offset + item.length > length) return;
+    offset += item.length + pick(0, 6);
+    request.mm_features.push_back(std::move(item));
+  }
+}
+
+void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
+                                     const std::map<RequestId, std::int32_t>& computed) {
+  for (const RequestId id : planned.finished_ids) items_.erase(id);
+  for (const NewRequestData& data : planned.new_requests) items_[data.id] = data.mm_features;
+  if (planned.reset_encoder_cache) outputs_.clear();
+  for (const std::string& identifier : planned.free_encoder_identifiers) outputs_.erase(identifier);
+  for (const auto& [id, index] : planned.scheduled_encoder_inputs) {
+    const MultiModalFeature& item = items_.at(id).at(static_cast<std::size_t>(index));
+    BOOST_TEST(!outputs_.contains(item.identifier));
+    outputs_[item.identifier] = EncoderCacheManager::num_embeds(item);
+    ++coverage_.encoded;
+  }
+  std::int32_t num_embeds = 0;
+  for (const auto& [identifier, size] : outputs_) num_embeds += size;
+  BOOST_TEST(num_embeds <= pictures_.capacity);
+  for (std::size_t i = 0; i < planned.scheduled_ids.size(); ++i) {
+    const RequestId id = planned.scheduled_ids[i];
+    const std::int32_t begin = computed.at(id);
+    const std::int32_t end = begin + planned.num_scheduled_tokens[i];
+    for (const MultiModalFeature& item : items_[id])
+      for (const TokenSpan& run : embed_spans(item)) {
+        if (run.begin >= end || run.end <= begin) continue;
+        BOOST_TEST(outputs_.contains(item.identifier));
+        coverage_.kept += planned.scheduled_encoder_inputs.empty();
+        if (pictures_.whole_runs) BOOST_TEST(run.end <= end);
+      }
+  }
 }
 
 void RandomWorkload::choose_connector(KVCacheSettings& settings) {
@@ -135,6 +205,7 @@ void RandomWorkload::run(int num_operations) {
         if (pick(0, 20) == 0)
           static_cast<void>(run_now(scheduler_->reset_prefix_cache(pick(0, 1) == 1, 0)));
         if (pick(0, 10) == 0) fail_open_steps();
+        if (pick(0, 20) == 0) scheduler_->reset_encoder_cache();
         break;
       default:
         step();
@@ -178,6 +249,7 @@ void RandomWorkload::add() {
     request.params.structured_outputs.emplace();
     without_grammar_.insert(request.id);
   }
+  if (pictures_.capacity > 0 && pick(0, 3) > 0) add_pictures(request);
   alive_.insert(request.id);
   BOOST_REQUIRE(scheduler_->add_request(std::move(request), 0).ok());
 }
@@ -249,6 +321,7 @@ void RandomWorkload::finish_step() {
     known[cached.ids[i]] =
         static_cast<std::size_t>(num_prompt_tokens_[cached.ids[i]] + cached.num_output_tokens[i]);
   }
+  if (pictures_.capacity > 0) encode_pictures(planned, computed);
   std::vector<std::pair<RequestId, std::vector<TokenId>>> drafts;
   for (std::size_t i = 0; i < result.ids.size(); ++i) {
     const RequestId id = result.ids[i];

@@ -19,9 +19,11 @@
 namespace troupe {
 
 /// One engine with groups of random kinds (full, MLA, sliding, chunked, Mamba with and without kept
-/// states; hits inside blocks, drafters, copies), often with a KV connector and with grammars, and
-/// random clients. Checks with Boost.Test after
-/// every operation: free + used = total, references = owners, no block twice in the free queue.
+/// states; hits inside blocks, drafters, copies), often with a KV connector, with grammars, and
+/// with pictures over a small encoder cache, and random clients. Checks with Boost.Test after every
+/// operation: free + used = total, references = owners, no block twice in the free queue; the
+/// workers have room for every picture's output that they are to make, and have those that a step's
+/// tokens need.
 class RandomWorkload {
  public:
   explicit RandomWorkload(std::uint32_t seed);
@@ -35,10 +37,12 @@ class RandomWorkload {
   struct Coverage {
     std::uint64_t hits = 0, preemptions = 0, copies = 0, evictions = 0;
     std::uint64_t loads = 0, failed_loads = 0, waits = 0;
+    std::uint64_t encoded = 0, kept = 0;  ///< pictures: encoded, and used again
     void operator+=(const Coverage& other) {
       hits += other.hits, preemptions += other.preemptions, copies += other.copies;
       evictions += other.evictions;
       loads += other.loads, failed_loads += other.failed_loads, waits += other.waits;
+      encoded += other.encoded, kept += other.kept;
     }
   };
   [[nodiscard]] const Coverage& coverage() const noexcept { return coverage_; }
@@ -48,12 +52,17 @@ class RandomWorkload {
   void choose_groups(KVCacheSettings& settings);
   void choose_drafter(KVCacheSettings& settings);
   void choose_connector(KVCacheSettings& settings);
+  void choose_pictures(const KVCacheSettings& settings);
   void add();
+  void add_pictures(EngineCoreRequest& request);
   void abort_one();
   void step();
   void finish_step();
   void fail_open_steps();
   void check_blocks();
+  /// What the workers do of a step's pictures. `computed`: tokens of each request before it.
+  void encode_pictures(const SchedulerOutput& planned,
+                       const std::map<RequestId, std::int32_t>& computed);
 
   std::mt19937 random_;
   std::string kinds_;
@@ -61,6 +70,11 @@ class RandomWorkload {
   std::optional<KVCacheManager> manager_;
   std::optional<LocalKVCache> port_;
   std::optional<RandomConnector> connector_;
+  EncoderCacheSettings pictures_;  ///< capacity 0: there are none
+  std::optional<EncoderCacheManager> encoder_manager_;
+  std::optional<LocalEncoderCache> encoder_port_;
+  std::map<RequestId, std::vector<MultiModalFeature>> items_;  ///< known to the workers
+  std::map<std::string, std::int32_t> outputs_;                ///< that they keep: embeddings
   std::optional<Scheduler> scheduler_;
   std::deque<SchedulerOutput> open_;
   std::set<RequestId> alive_;

@@ -20,6 +20,7 @@
 #include "runtime/tokenizer/tokenizer.hpp"
 #include "tests/support/replay.hpp"
 #include "tests/support/replay_models_driver.hpp"
+#include "tests/support/replay_pictures.hpp"
 
 namespace troupe {
 namespace {
@@ -111,6 +112,7 @@ class ModelReplay {
  public:
   ModelReplay(fs::path model, const fs::path& golden, bool has_experts, ReplayReport& report)
       : model_(std::move(model)),
+        golden_folder_(golden),
         has_experts_(has_experts),
         golden_(read_json(golden / "golden.json")),
         arrays_(open_arrays(golden / "golden.safetensors")),
@@ -140,9 +142,11 @@ class ModelReplay {
     DrivenRunner exact = load({.dtype = "float32"});
     for (const char* kind : {"text_prompts", "chats"})
       for (const json& entry : golden_.value(kind, json::array())) check_text(exact, entry, kind);
-    // Of a model that also sees, the cases without pictures.
-    for (const json& entry : golden_.value("cases", json::array()))
+    if (!golden_.contains("cases")) return;
+    // Of a model that also sees: texts of the cases without pictures, and all from files to tokens.
+    for (const json& entry : golden_["cases"])
       if (entry.at("images").empty()) check_text(exact, entry, entry.at("name"));
+    replay_pictures(model_, golden_folder_, report_);
   }
 
  private:
@@ -376,6 +380,7 @@ class ModelReplay {
   }
 
   fs::path model_;
+  fs::path golden_folder_;
   bool has_experts_;
   std::string isa_ = "auto";
   json golden_;

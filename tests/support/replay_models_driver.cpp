@@ -71,6 +71,7 @@ class Driver {
     for (Running& request : running_) {
       if (!request.known && schedule_.share_prefix) adopt_prefix(request);
       std::int32_t num_tokens = std::min(budget, request.num_left());
+      num_tokens = without_cut(request, num_tokens);
       if (num_tokens == 0) continue;
       if (num_tokens == request.num_left()) {
         if (schedule_.oracle != nullptr) make_drafts(request, budget - num_tokens);
@@ -82,6 +83,15 @@ class Driver {
       budget -= num_tokens;
     }
     take(execute(output), scheduled, output);
+  }
+
+  /// Fewer tokens where they would end within an item: its tokens see each other.
+  static std::int32_t without_cut(const Running& request, std::int32_t num_tokens) {
+    const std::int32_t end = request.num_computed + num_tokens;
+    for (const MultiModalFeature& item : request.job->items)
+      if (item.offset < end && end < item.offset + item.length)
+        return std::max(item.offset - request.num_computed, 0);
+    return num_tokens;
   }
 
   ModelRunnerOutput execute(const SchedulerOutput& output) {
@@ -174,6 +184,7 @@ class Driver {
       data.token_ids = request.tokens;
       data.num_prompt_tokens = num_prompt_tokens;
       data.params = request.job->params;
+      data.mm_features = request.job->items;
       data.block_ids = request.blocks;
       data.num_computed_tokens = request.num_computed;
       request.known = true;
@@ -305,6 +316,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.block_size = options.block_size;
   worker.max_num_seqs = 64;
   worker.max_num_batched_tokens = 2048;
+  worker.encoder_cache_size = 64;
   Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::load(worker, {});
   if (!runner.ok()) throw std::runtime_error(runner.error().message);
   DrivenRunner driven{.runner = std::move(runner).value(),

@@ -49,6 +49,7 @@ struct DriverJob {
   std::vector<TokenId> prompt;
   SamplingParams params;
   std::int32_t num_outputs = 0;
+  std::vector<MultiModalFeature> items;  ///< by ascending offset
 };
 struct DriverResult {
   std::vector<TokenId> tokens;

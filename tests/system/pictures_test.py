@@ -185,6 +185,15 @@ class Pictures(unittest.TestCase):
         self.assertEqual(answers[0].choices[0].logprobs, answers[2].choices[0].logprobs)
         self.assertNotEqual(answers[0].choices[0].logprobs, answers[1].choices[0].logprobs)
 
+    def test_each_cache_skips_its_work(self):
+        names = ("vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total", "troupe:encoder_cache_queries_total",
+                 "troupe:encoder_cache_hits_total")
+        before = [self.server.metric(name) for name in names]
+        url = data_url(encoded(Image.new("RGB", (30, 40), (1, 2, 3)), "PNG"))
+        for text in ("One?", "Two?", "Three?"):  # before the picture, so the blocks differ
+            self.ask("Look: " + text, picture(url))
+        self.assertEqual([self.server.metric(name) - earlier for name, earlier in zip(names, before)], [3, 2, 3, 2])
+
     def test_a_uuid_names_a_picture_that_was_sent(self):
         self.assertIn("star-1", self.refused({"type": "image_url", "image_url": None, "uuid": "star-1"}, QUESTION))
         self.assertEqual(self.caption(picture(data_url(sample("two_stars.png")), uuid="star-1"), QUESTION), TWO_STARS)
@@ -198,6 +207,9 @@ class Pictures(unittest.TestCase):
         self.assertGreaterEqual(crops.usage.prompt_tokens, plain + 3 * 18)
         self.assertIn("no_such_field", self.refused(picture(data_url(wide)), QUESTION,
                                                     extra_body={"mm_processor_kwargs": {"no_such_field": 1}}))
+        for kwargs, word in (({"size": {"height": 16000, "width": 16000}}, "16000"), ({"do_resize": False}, "as they are"),
+                             ({"do_pan_and_scan": True, "pan_and_scan_max_num_crops": 1000}, "max_model_len")):
+            self.assertIn(word, self.refused(picture(data_url(wide)), QUESTION, extra_body={"mm_processor_kwargs": kwargs}))
 
     def test_bad_pictures_fail_alone_and_say_why(self):
         good = sample("red_circle.png")

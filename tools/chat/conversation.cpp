@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <span>
+#include <utility>
 
+#include "runtime/base/base64.hpp"
+#include "runtime/base/file.hpp"
 #include "runtime/base/ordered_json.hpp"
 
 namespace troupe::tools {
@@ -15,6 +19,7 @@ Conversation::Conversation(AnswerSource& source, const ChatOptions& options)
 
 void Conversation::clear() {
   messages_.clear();
+  pictures_.clear();
   if (!options_.system.empty()) messages_.push_back({"system", options_.system});
 }
 
@@ -23,8 +28,16 @@ std::size_t Conversation::num_pairs() const { return (messages_.size() - num_fix
 std::string Conversation::body(const std::vector<Message>& messages) const {
   using Json = nlohmann::ordered_json;
   Json body = {{"messages", Json::array()}};
-  for (const Message& message : messages)
-    body["messages"].push_back({{"role", message.role}, {"content", message.content}});
+  for (const Message& message : messages) {
+    Json content = message.content;
+    if (!message.pictures.empty()) {
+      content = Json::array();
+      for (const std::string& url : message.pictures)
+        content.push_back({{"type", "image_url"}, {"image_url", {{"url", url}}}});
+      content.push_back({{"type", "text"}, {"text", message.content}});
+    }
+    body["messages"].push_back({{"role", message.role}, {"content", std::move(content)}});
+  }
   if (options_.temperature != ChatOptions::kOwnTemperature)
     body["temperature"] = options_.temperature;
   if (options_.max_tokens > 0) body["max_tokens"] = options_.max_tokens;
@@ -35,7 +48,7 @@ Result<Conversation::Said> Conversation::say(const std::string& text,
                                              const std::function<void(const std::string&)>& on_text,
                                              Interrupt& interrupt) {
   std::vector<Message> messages = messages_;
-  messages.push_back({"user", text});
+  messages.push_back({"user", text, std::exchange(pictures_, {})});
   for (std::size_t num_forgotten = 0;; ++num_forgotten) {
     auto answer = source_.answer(body(messages), on_text, interrupt);
     if (answer.ok() && answer->text.empty() && answer->finish_reason.empty())
@@ -49,6 +62,16 @@ Result<Conversation::Said> Conversation::say(const std::string& text,
     const auto oldest = messages.begin() + static_cast<std::ptrdiff_t>(num_fixed());
     messages.erase(oldest, oldest + 2);
   }
+}
+
+Result<std::string> picture_file_url(const std::string& path) {
+  constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
+  ASSIGN_OR_RETURN(const std::string content, read_file(path));
+  if (content.size() > kMaxBytes)
+    return invalid_argument(path + " has " + std::to_string(content.size()) +
+                            " bytes, the limit is " + std::to_string(kMaxBytes));
+  // What kind of picture it is, its bytes say.
+  return "data:image/*;base64," + to_base64(std::as_bytes(std::span(content)));
 }
 
 bool is_too_long(const Error& error) {

@@ -19,7 +19,8 @@ class FakeSource final : public AnswerSource {
                         Interrupt&) override {
     bodies.push_back(Json::parse(body));
     const Json& messages = bodies.back()["messages"];
-    const auto text = messages.back()["content"].get<std::string>();
+    const Json& content = messages.back()["content"];
+    const auto text = (content.is_array() ? content.back()["text"] : content).get<std::string>();
     if (text == "broken") return Error{ErrorCode::kUnavailable, "the server is gone"};
     if (messages.size() > most_messages || text == "long")
       return invalid_argument("prompt has 99 tokens, max_model_len is 9");
@@ -52,6 +53,32 @@ struct Chat {
     return texts;
   }
 };
+
+BOOST_AUTO_TEST_CASE(a_picture_stands_before_the_next_message_and_stays_there) {
+  Chat chat;
+  chat.conversation.attach("data:a");
+  chat.conversation.attach("data:b");
+  BOOST_REQUIRE(chat.say("what?").ok());
+  BOOST_REQUIRE(chat.say("and now?").ok());
+  const Json& messages = chat.source.bodies.back()["messages"];
+  BOOST_TEST(messages[0]["content"] ==
+             Json::parse(R"([{"type":"image_url","image_url":{"url":"data:a"}},
+                             {"type":"image_url","image_url":{"url":"data:b"}},
+                             {"type":"text","text":"what?"}])"));
+  BOOST_TEST(messages[2]["content"] == "and now?");
+  chat.conversation.attach("data:c");
+  chat.conversation.clear();
+  BOOST_REQUIRE(chat.say("anew").ok());
+  BOOST_TEST(chat.last_sent() == (std::vector<std::string>{"anew"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_file_becomes_a_data_url) {
+  BOOST_TEST(picture_file_url(TROUPE_GOLDEN_DIR "/images/tiny.png")
+                 .value()
+                 .starts_with("data:image/*;base64,iVBORw0KGgo"));
+  BOOST_TEST(!picture_file_url("/no/such/file").ok());
+}
 
 BOOST_AUTO_TEST_CASE(an_answer_is_part_of_what_is_asked_next) {
   Chat chat({.system = "be kind", .temperature = 0.5, .max_tokens = 7});

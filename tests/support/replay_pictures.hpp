@@ -1,0 +1,44 @@
+#pragma once
+// Goldens of models that see, from the files of pictures to tokens.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/base/json.hpp"
+#include "runtime/models/safetensors.hpp"
+#include "runtime/multimodal/picture_inputs.hpp"
+#include "runtime/tokenizer/tokenizer.hpp"
+#include "tests/support/replay.hpp"
+#include "tests/support/replay_models_driver.hpp"
+
+namespace troupe {
+
+/// A prompt as our own processing makes it, and the reference's greedy answer.
+struct PictureCase {
+  std::string name;
+  DriverJob job;  ///< greedy, with all log-probabilities
+  std::vector<TokenId> expected;
+};
+
+class PictureCases {
+ public:
+  /// Throws std::runtime_error with the error's text.
+  PictureCases(const std::filesystem::path& model, const std::filesystem::path& golden);
+  [[nodiscard]] const std::vector<PictureCase>& all() const noexcept { return cases_; }
+  /// Of a case's tokens, places and pixels; empty: none.
+  [[nodiscard]] std::string input_difference(std::size_t index) const;
+  /// Of its answer and the logits behind the prompt.
+  [[nodiscard]] std::string output_difference(std::size_t index, const DriverResult& result) const;
+
+ private:
+  nlohmann::json golden_;
+  SafetensorsFile arrays_;
+  std::vector<PictureCase> cases_;
+};
+
+/// All cases, by every instruction set of this CPU.
+void replay_pictures(const std::filesystem::path& model, const std::filesystem::path& golden,
+                     ReplayReport& report);
+
+}  // namespace troupe
