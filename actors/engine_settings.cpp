@@ -155,12 +155,14 @@ Result<PictureFormat> picture_format(const ImageTokens& tokens, const Tokenizer&
     return Error{ErrorCode::kCorrupt, "config.json: token " + std::to_string(id) +
                                           " of pictures is not in tokenizer.json"};
   };
-  ASSIGN_OR_RETURN(const std::string begin, text_of(tokens.begin));
-  ASSIGN_OR_RETURN(const std::string end, text_of(tokens.end));
   ASSIGN_OR_RETURN(format.soft, text_of(tokens.soft));
-  format.placeholder = begin;
-  format.before = "\n\n" + begin;
-  format.after = end + "\n\n";
+  format.placeholder = format.soft;
+  if (tokens.marks) {
+    ASSIGN_OR_RETURN(format.placeholder, text_of(tokens.marks->begin));
+    ASSIGN_OR_RETURN(const std::string end, text_of(tokens.marks->end));
+    format.before = "\n\n" + format.placeholder;
+    format.after = end + "\n\n";
+  }
   return format;
 }
 

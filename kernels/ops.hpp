@@ -103,9 +103,14 @@ enum class Activation : std::uint8_t {
   kGeluTanh,  ///< x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 };
 
-/// out = x / 2 (1 + erf(x / sqrt(2))) (GELU, arXiv 1606.08415), or Activation::kGeluTanh.
+/// x times the normal distribution's share below x (GELU, arXiv 1606.08415), or what comes near it.
+enum class Gelu : std::uint8_t {
+  kErf,      ///< x / 2 (1 + erf(x / sqrt(2)))
+  kTanh,     ///< Activation::kGeluTanh
+  kSigmoid,  ///< x / (1 + exp(-1.702 x)): quick_gelu
+};
 struct GeluArgs {
-  bool approximates_by_tanh = false;
+  Gelu gelu = Gelu::kErf;
   Matrix out;  ///< in place
 };
 

@@ -91,4 +91,9 @@ TROUPE_INLINE Vec gelu_tanh(Vec x) {
   return broadcast(0.5f) * x * (broadcast(1.0f) + tanh(inner));
 }
 
+/// x / (1 + exp(-1.702 x)).
+TROUPE_INLINE Vec gelu_sigmoid(Vec x) {
+  return x / (broadcast(1.0f) + exp(broadcast(-1.702f) * x));
+}
+
 }  // namespace troupe::TROUPE_ISA

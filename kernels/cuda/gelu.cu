@@ -10,7 +10,9 @@ void gelu(const OpContext& context, const GeluArgs& args) noexcept {
   const std::int64_t num_cols = args.out.num_cols;
   for_each_element(context, args.out.num_rows * num_cols, [=] __device__(std::int64_t i) {
     float& value = args.out.row(i / num_cols)[i % num_cols];
-    value = args.approximates_by_tanh ? math::gelu_tanh(value) : math::gelu_erf(value);
+    value = args.gelu == Gelu::kTanh      ? math::gelu_tanh(value)
+            : args.gelu == Gelu::kSigmoid ? math::gelu_sigmoid(value)
+                                          : math::gelu_erf(value);
   });
 }
 

@@ -15,4 +15,6 @@ __device__ inline float gelu_tanh(float x) {
   return 0.5f * x * (1.0f + tanhf(inner));
 }
 
+__device__ inline float gelu_sigmoid(float x) { return x / (1.0f + expf(-1.702f * x)); }
+
 }  // namespace troupe::TROUPE_DEVICE::math

@@ -107,22 +107,39 @@ std::vector<double> ConfigFields::numbers(std::string_view key) {
   return numbers;
 }
 
-std::vector<TokenId> ConfigFields::token_ids(std::string_view key) {
-  const json* found = value(key);
-  if (found == nullptr) return {};
-  std::vector<TokenId> ids;
+namespace {
+
+/// Those of a number or of a list of numbers. False unless all are integers in [min, max].
+bool read_integers(const json& value, std::int64_t min, std::int64_t max,
+                   std::vector<std::int64_t>& integers) {
   bool valid = true;
   const auto add = [&](const json& item) {
-    valid = valid && item.is_number_integer() && item >= 0 && item <= INT32_MAX;
-    if (valid) ids.push_back(item.get<TokenId>());
+    valid = valid && item.is_number_integer() && item >= min && item <= max;
+    if (valid) integers.push_back(item.get<std::int64_t>());
   };
-  if (found->is_array())
-    for (const json& item : *found) add(item);
+  if (value.is_array())
+    for (const json& item : value) add(item);
   else
-    add(*found);
-  if (!valid)
+    add(value);
+  return valid;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> ConfigFields::integers(std::string_view key) {
+  const json* found = value(key);
+  std::vector<std::int64_t> integers;
+  if (found != nullptr && !read_integers(*found, INT32_MIN, INT32_MAX, integers))
+    fail(ErrorCode::kCorrupt, std::string(key) + " is neither an integer nor a list of them");
+  return integers;
+}
+
+std::vector<TokenId> ConfigFields::token_ids(std::string_view key) {
+  const json* found = value(key);
+  std::vector<std::int64_t> ids;
+  if (found != nullptr && !read_integers(*found, 0, INT32_MAX, ids))
     fail(ErrorCode::kCorrupt, std::string(key) + " is neither a token id nor a list of them");
-  return ids;
+  return {ids.begin(), ids.end()};
 }
 
 const json* ConfigFields::object(std::string_view key) {

@@ -38,6 +38,8 @@ class ConfigFields {
   [[nodiscard]] std::vector<std::string> texts(std::string_view key);
   /// Empty if absent.
   [[nodiscard]] std::vector<double> numbers(std::string_view key);
+  /// One integer or a list of them; empty if absent.
+  [[nodiscard]] std::vector<std::int64_t> integers(std::string_view key);
   /// One token id or a list of them; empty if absent.
   [[nodiscard]] std::vector<TokenId> token_ids(std::string_view key);
   /// Null if absent, or not an object (which is an error).

@@ -12,7 +12,7 @@
 #include "runtime/models/gemma3_tower.hpp"
 #include "runtime/models/registry.hpp"
 #include "runtime/models/rope_config.hpp"
-#include "runtime/models/siglip.hpp"
+#include "runtime/models/vision_config.hpp"
 
 namespace troupe {
 namespace {
@@ -75,16 +75,17 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
   return DecoderLayer(std::move(mixers));
 }
 
+constexpr std::string_view kTextTypes[] = {"gemma3_text"};
+
 void read_vision(ConfigFields& root, ConfigFields& vision, ModelConfig& config) {
   config.vision = read_siglip_config(vision);
-  config.image_tokens = {
-      .begin =
-          static_cast<TokenId>(root.integer("boi_token_index", 255999, 0, config.vocab_size - 1)),
-      .end =
-          static_cast<TokenId>(root.integer("eoi_token_index", 256000, 0, config.vocab_size - 1)),
-      .soft =
-          static_cast<TokenId>(root.integer("image_token_index", 262144, 0, config.vocab_size - 1)),
-      .per_image = root.integer("mm_tokens_per_image", 256, 1, kMaxConfigSize)};
+  const auto token = [&](std::string_view key, std::int64_t otherwise) {
+    return static_cast<TokenId>(root.integer(key, otherwise, 0, config.vocab_size - 1));
+  };
+  config.image_tokens = {.marks = ImageTokens::Marks{.begin = token("boi_token_index", 255999),
+                                                     .end = token("eoi_token_index", 256000)},
+                         .soft = token("image_token_index", 262144),
+                         .per_image = root.integer("mm_tokens_per_image", 256, 1, kMaxConfigSize)};
   check_gemma3_pooling(root, *config.vision, config.image_tokens->per_image);
 }
 
@@ -163,7 +164,7 @@ extern const RegisteredArchitecture kGemma3Text = {.name = "Gemma3ForCausalLM",
 
 extern const RegisteredArchitecture kGemma3 = {.name = "Gemma3ForConditionalGeneration",
                                                .model_type = "gemma3",
-                                               .text_model_type = "gemma3_text",
+                                               .text_model_types = kTextTypes,
                                                .ties_embeddings = true,
                                                .read_config = read_config,
                                                .read_vision = read_vision,

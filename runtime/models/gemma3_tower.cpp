@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "runtime/base/log.hpp"
-#include "runtime/models/safetensors.hpp"
-#include "runtime/models/siglip.hpp"
+#include "runtime/models/picture_tower.hpp"
+#include "runtime/models/vision_transformer.hpp"
 
 namespace troupe {
 namespace {
@@ -57,29 +57,19 @@ Linear load_projection(const ModelConfig& config, WeightLoader& loader,
 class Gemma3Tower final : public ItemTower {
  public:
   Gemma3Tower(const ModelConfig& config, Device& device, WeightLoader& loader,
-              const std::string& tower, const std::string& projector)
+              const PictureTowerNames& names)
       : vision_(*config.vision),
         per_image_(config.image_tokens->per_image),
-        encoder_(loader, device, tower, vision_),
+        encoder_(loader, device, names.encoder, vision_),
         squares_(upload_squares(config, device, loader)),
-        norm_(loader, projector + "mm_soft_emb_norm", vision_.hidden_size,
+        norm_(loader, names.projector + "mm_soft_emb_norm", vision_.hidden_size,
               {.eps = vision_.layer_norm_eps, .weight_offset = 1}),
-        projection_(load_projection(config, loader, projector)) {}
+        projection_(load_projection(config, loader, names.projector)) {}
 
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override { return per_image_; }
 
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override {
-    if (item.modality != "image")
-      return Error{ErrorCode::kUnsupported,
-                   "the model has no encoder for items of modality " + std::string(item.modality)};
-    const std::int64_t expected[] = {vision_.num_channels, vision_.image_size, vision_.image_size};
-    if (!std::ranges::equal(item.shape, expected))
-      return invalid_argument("a picture has the shape " + shape_text(item.shape) +
-                              ", the model's encoder takes " + shape_text(expected));
-    if (item.num_rows != per_image_)
-      return invalid_argument("a picture stands for " + std::to_string(item.num_rows) +
-                              " tokens, the model's encoder makes " + std::to_string(per_image_));
-    return {};
+    return check_picture(vision_, per_image_, item);
   }
 
   void encode(Device& device, Scratch scratch, const EncoderItem& item, Matrix out) const override {
@@ -105,7 +95,7 @@ class Gemma3Tower final : public ItemTower {
  private:
   VisionConfig vision_;
   std::int64_t per_image_;
-  SiglipTower encoder_;
+  VisionTransformer encoder_;
   DeviceArray<std::int32_t> squares_;
   RmsNorm norm_;
   Linear projection_;
@@ -125,28 +115,9 @@ void check_gemma3_pooling(ConfigFields& root, const VisionConfig& vision, std::i
 
 std::unique_ptr<const ItemTower> load_gemma3_tower(const ModelConfig& config, Device& device,
                                                    WeightLoader& loader) {
-  // The names of transformers 4, and of 5 with and without the inner model's.
-  for (const std::string root : {"", "model."}) {
-    const std::string tower = root + "vision_tower.";
-    const std::string projector = root + "multi_modal_projector.";
-    for (const std::string inner : {"vision_model.", ""}) {
-      if (!loader.has(tower + inner + "embeddings.patch_embedding.weight")) continue;
-      loader.ignore(tower + inner + "head.");  // of the task that SigLIP was trained for
-      if (!loader.parallel().is_first_stage()) {
-        loader.ignore(tower);
-        loader.ignore(projector);
-        return nullptr;
-      }
-      if (!config.vision) {
-        loader.fail(ErrorCode::kCorrupt,
-                    "config.json: vision_config is missing, and the checkpoint has " + tower);
-        return nullptr;
-      }
-      return std::make_unique<const Gemma3Tower>(config, device, loader, tower + inner, projector);
-    }
-  }
-  if (config.vision) log_warning("the checkpoint has no encoder of pictures: it takes text alone");
-  return nullptr;
+  const std::optional<PictureTowerNames> names = find_picture_tower(config, loader);
+  if (!names) return nullptr;
+  return std::make_unique<const Gemma3Tower>(config, device, loader, *names);
 }
 
 }  // namespace troupe

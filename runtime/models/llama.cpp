@@ -10,7 +10,14 @@ namespace troupe {
 namespace {
 
 void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
-  read_sizes(text, is_gguf, {.max_positions = 2048}, config);
+  read_sizes(text, is_gguf,
+             {.hidden_size = 4096,
+              .intermediate_size = 11008,
+              .num_layers = 32,
+              .num_heads = 32,
+              .vocab_size = 32000,
+              .max_positions = 2048},
+             config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
   const std::int32_t window = text.has("sliding_window") ? read_window(text, 0) : 0;

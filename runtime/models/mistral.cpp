@@ -9,7 +9,15 @@ namespace troupe {
 namespace {
 
 void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
-  read_sizes(text, is_gguf, {.num_kv_heads = 8, .max_positions = 131072}, config);
+  read_sizes(text, is_gguf,
+             {.hidden_size = 4096,
+              .intermediate_size = 14336,
+              .num_layers = 32,
+              .num_heads = 32,
+              .vocab_size = 32000,
+              .num_kv_heads = 8,
+              .max_positions = 131072},
+             config);
   check_activation(text, "hidden_act", "silu", config);
   set_equal_windows(text, read_window(text, 4096), config);
   read_shared_rope(text, is_gguf, 1e4, config);

@@ -48,15 +48,18 @@ Result<void> check_text_config(ConfigFields& root, const RegisteredArchitecture&
   const auto unsupported = [](const std::string& reason) {
     return Error{ErrorCode::kUnsupported, std::string(kFile) + ": " + reason};
   };
-  const std::string_view expected = architecture.text_model_type;
+  const std::span<const std::string_view> expected = architecture.text_model_types;
   if (text_config == nullptr) {
     if (!expected.empty() && root.has("model_type")) return unsupported("text_config is missing");
     return {};
   }
   if (expected.empty()) return unsupported("text_config is not supported for this model_type");
   const auto type = text_config->find("model_type");
-  if (type == text_config->end() || *type == expected) return {};
-  return unsupported("text_config: model_type is not " + std::string(expected));
+  if (type == text_config->end() || std::ranges::find(expected, *type) != expected.end()) return {};
+  std::string names;
+  for (const std::string_view name : expected)
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  return unsupported("text_config: model_type is not " + names);
 }
 
 /// What changes the result wherever it is said, and is not supported.

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/ops.hpp"
 #include "messages/cache.hpp"
 #include "messages/ids.hpp"
 #include "runtime/base/result.hpp"
@@ -66,17 +67,37 @@ struct VisionConfig {
   std::int64_t image_size = 0;  ///< pixels of a side
   std::int64_t patch_size = 0;  ///< pixels of a side
   float layer_norm_eps = 1e-6f;
+  Gelu activation = Gelu::kTanh;
+  std::int64_t num_used_layers = 0;  ///< of num_layers: what is taken stands behind the last
+  bool norms_output = true;          ///< what is taken, by the norm behind all layers
+  bool has_class_token = false;      ///< a learned row stands before the patches
+  bool has_patch_bias = true;
+  bool norms_input = false;  ///< before the first layer
 
   [[nodiscard]] std::int64_t patches_per_side() const noexcept { return image_size / patch_size; }
   [[nodiscard]] std::int64_t num_patches() const noexcept {
     return patches_per_side() * patches_per_side();
   }
+  /// Of its hidden states.
+  [[nodiscard]] std::int64_t num_rows() const noexcept {
+    return num_patches() + (has_class_token ? 1 : 0);
+  }
 };
 
-/// How a picture stands in a prompt: begin, per_image times soft, end.
+/// From an encoder's hidden states to a decoder's embeddings: two layers, an activation between.
+struct ProjectorConfig {
+  Gelu activation = Gelu::kErf;
+  bool has_bias = true;
+};
+
+/// How a picture stands in a prompt: per_image times soft, and where there are marks, between
+/// these.
 struct ImageTokens {
-  TokenId begin = 0;
-  TokenId end = 0;
+  struct Marks {
+    TokenId begin = 0;
+    TokenId end = 0;
+  };
+  std::optional<Marks> marks;
   TokenId soft = 0;
   std::int64_t per_image = 0;
 };
@@ -109,8 +130,9 @@ struct ModelConfig {
   float attention_scale = 0;
   std::optional<DType> dtype;  ///< what the checkpoint says it stores: f32, bf16, f16
   std::optional<ExpertsConfig> experts;
-  std::optional<VisionConfig> vision;       ///< none: it has no encoder of pictures
-  std::optional<ImageTokens> image_tokens;  ///< where there is `vision`
+  std::optional<VisionConfig> vision;        ///< none: it has no encoder of pictures
+  std::optional<ProjectorConfig> projector;  ///< of those that have one of this kind
+  std::optional<ImageTokens> image_tokens;   ///< where there is `vision`
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 

@@ -47,7 +47,8 @@ DecoderLayer load_layer(WeightLoader& loader, const std::string& name, const Mod
 }  // namespace
 
 std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& device,
-                                             WeightLoader& loader, const DecoderExtras& extras) {
+                                             WeightLoader& loader, const DecoderExtras& extras,
+                                             std::unique_ptr<const ItemTower> tower) {
   const auto rope = loader.rope_tables(config.rope, config.head_dim, config.max_model_len);
   const std::string prefix = weight_prefix(loader) + "layers.";
   std::vector<DecoderLayer> layers;
@@ -59,7 +60,8 @@ std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& 
     layers.push_back(load_layer(loader, prefix + std::to_string(i), config, i, attention, extras));
   }
   return std::make_unique<DecoderModel>(config, device, loader, std::move(layers),
-                                        DecoderOptions{.norm = {.eps = config.rms_norm_eps}});
+                                        DecoderOptions{.norm = {.eps = config.rms_norm_eps}},
+                                        std::move(tower));
 }
 
 }  // namespace troupe

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "runtime/models/device.hpp"
+#include "runtime/models/item_tower.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
@@ -23,8 +24,9 @@ struct DecoderExtras {
   MlpNames expert_names;
 };
 
-/// Loads such a model. Errors stay in the loader.
+/// Loads such a model; `tower` is as in DecoderModel. Errors stay in the loader.
 std::unique_ptr<Model> make_pre_norm_decoder(const ModelConfig& config, Device& device,
-                                             WeightLoader& loader, const DecoderExtras& extras);
+                                             WeightLoader& loader, const DecoderExtras& extras,
+                                             std::unique_ptr<const ItemTower> tower = nullptr);
 
 }  // namespace troupe

@@ -8,7 +8,15 @@ namespace troupe {
 namespace {
 
 void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
-  read_sizes(text, is_gguf, {.num_kv_heads = 32, .max_positions = 32768}, config);
+  read_sizes(text, is_gguf,
+             {.hidden_size = 4096,
+              .intermediate_size = 22016,
+              .num_layers = 32,
+              .num_heads = 32,
+              .vocab_size = 151936,
+              .num_kv_heads = 32,
+              .max_positions = 32768},
+             config);
   check_activation(text, "hidden_act", "silu", config);
   read_qwen_windows(text, config);
   read_shared_rope(text, is_gguf, 1e4, config);

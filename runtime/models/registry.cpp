@@ -20,6 +20,7 @@ namespace troupe {
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
+  ARCHITECTURE(kLlava)                     \
   ARCHITECTURE(kBert)
 
 #define TROUPE_DECLARE(name) extern const RegisteredArchitecture name;

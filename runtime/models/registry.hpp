@@ -20,8 +20,9 @@ namespace troupe {
 struct RegisteredArchitecture {
   std::string_view name;        ///< as in config.json's `architectures`
   std::string_view model_type;  ///< as in config.json; it decides where the two disagree
-  /// Not empty: what the language model is stands in text_config, which is of this model_type.
-  std::string_view text_model_type = {};
+  /// Not empty: what the language model is stands in text_config, which is of one of these
+  /// model_types; of the first where it does not say.
+  std::span<const std::string_view> text_model_types = {};
   bool ties_embeddings = false;  ///< where config.json does not say
   /// Reads the language model's fields, with the defaults of its class. What would change the
   /// result and is not supported is an error that names it. `is_gguf`: see parse_model_config.

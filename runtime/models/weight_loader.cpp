@@ -323,11 +323,7 @@ DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
 }
 
 DeviceArray<float> WeightLoader::vector(const std::string& name, std::int64_t size) {
-  std::vector<float> values(static_cast<std::size_t>(size));
-  const std::int64_t shape[] = {size};
-  if (const Checkpoint::Tensor* tensor = find(name + ".weight", shape); tensor != nullptr)
-    widen_row(tensor->view, 0, 0, size, values.data());
-  return value_or_fail(device_.upload(std::move(values), kWeights));
+  return value_or_fail(device_.upload(values(name + ".weight", size), kWeights));
 }
 
 std::vector<float> WeightLoader::rows(const std::string& name, std::int64_t num_rows,
@@ -337,6 +333,14 @@ std::vector<float> WeightLoader::rows(const std::string& name, std::int64_t num_
   const Checkpoint::Tensor* tensor = find(name + ".weight", shape);
   for (std::int64_t row = 0; tensor != nullptr && row < num_rows; ++row)
     widen_row(tensor->view, row, 0, num_cols, values.data() + row * num_cols);
+  return values;
+}
+
+std::vector<float> WeightLoader::values(const std::string& name, std::int64_t size) {
+  std::vector<float> values(static_cast<std::size_t>(size));
+  const std::int64_t shape[] = {size};
+  if (const Checkpoint::Tensor* tensor = find(name, shape); tensor != nullptr)
+    widen_row(tensor->view, 0, 0, size, values.data());
   return values;
 }
 

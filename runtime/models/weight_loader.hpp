@@ -122,6 +122,8 @@ class WeightLoader {
   DeviceArray<float> vector(const std::string& name, std::int64_t size);
   /// `name`.weight, [num_rows, num_cols], widened, in the host's memory; zeros after an error.
   std::vector<float> rows(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
+  /// The same of the tensor `name`, [size].
+  std::vector<float> values(const std::string& name, std::int64_t size);
   /// `name`.weight, [num_rows, num_cols], by a rank of the first stage, which alone reads it; null
   /// after an error.
   EmbeddingTable table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);

@@ -18,15 +18,39 @@ constexpr std::size_t kMaxConfigBytes = std::size_t{1} << 20;
 constexpr std::int32_t kMaxTargetSide = 16384;
 constexpr std::int32_t kMaxNumCrops = 1024;
 
-constexpr std::array kProcessorTypes = {
-    std::string_view("Gemma3ImageProcessor"), std::string_view("Gemma3ImageProcessorFast"),
-    std::string_view("SiglipImageProcessor"), std::string_view("SiglipImageProcessorFast")};
+constexpr std::int64_t kMaxResizedPixels = std::int64_t{1} << 26;
+
+/// What transformers calls them; "Fast" may follow.
+struct ImageProcessorType {
+  std::string_view name;
+  ImageProcessorKind kind;
+};
+constexpr ImageProcessorType kProcessorTypes[] = {
+    {"Gemma3ImageProcessor", ImageProcessorKind::kGemma3},
+    {"SiglipImageProcessor", ImageProcessorKind::kSiglip},
+    {"CLIPImageProcessor", ImageProcessorKind::kClip},
+    {"LlavaImageProcessor", ImageProcessorKind::kClip},
+};
+
+ImageProcessorSettings default_settings(ImageProcessorKind kind) {
+  ImageProcessorSettings settings{.kind = kind};
+  if (kind == ImageProcessorKind::kGemma3) return settings;
+  settings.resample = ResizeFilter::kBicubic;
+  settings.default_to_square = false;
+  if (kind == ImageProcessorKind::kSiglip) return settings;
+  settings.shortest_edge = 224;
+  settings.do_center_crop = true;
+  settings.crop_width = settings.crop_height = 224;
+  settings.image_mean = {0.48145466, 0.4578275, 0.40821073};
+  settings.image_std = {0.26862954, 0.26130258, 0.27577711};
+  return settings;
+}
 
 /// Fields that say nothing of the pixels.
 constexpr std::array kFieldsWithoutEffect = {
     std::string_view("processor_class"),  std::string_view("feature_extractor_type"),
     std::string_view("return_tensors"),   std::string_view("device"),
-    std::string_view("disable_grouping"), std::string_view("default_to_square")};
+    std::string_view("disable_grouping"), std::string_view("_valid_processor_keys")};
 
 /// Reads fields one by one. The first error is kept.
 class FieldReader {
@@ -119,25 +143,64 @@ class FieldReader {
   std::optional<Error> error_;
 };
 
+/// The members of a size, of which there are no others. Nothing if they are not all there.
+std::optional<std::vector<std::int32_t>> read_sides(FieldReader& reader, const std::string& name,
+                                                    const json& size,
+                                                    std::initializer_list<const char*> members) {
+  if (!size.is_object() || size.size() != members.size()) return std::nullopt;
+  std::vector<std::int32_t> sides;
+  for (const char* member : members) {
+    if (!size.contains(member)) return std::nullopt;
+    sides.push_back(
+        reader.integer(name + "." + member, size[member], 1, kMaxTargetSide).value_or(1));
+  }
+  return sides;
+}
+
 void read_size(FieldReader& reader, ImageProcessorSettings& settings) {
   const json* size = reader.find("size");
   if (size == nullptr) return;
-  if (size->is_object() && size->size() == 2 && size->contains("height") &&
-      size->contains("width")) {
-    settings.height =
-        reader.integer("size.height", (*size)["height"], 1, kMaxTargetSide).value_or(1);
-    settings.width = reader.integer("size.width", (*size)["width"], 1, kMaxTargetSide).value_or(1);
+  if (const auto sides = read_sides(reader, "size", *size, {"height", "width"})) {
+    settings.shortest_edge = 0;
+    settings.height = (*sides)[0];
+    settings.width = (*sides)[1];
+  } else if (const auto edge = read_sides(reader, "size", *size, {"shortest_edge"})) {
+    settings.shortest_edge = (*edge)[0];
   } else if (size->is_number()) {
-    settings.height = settings.width = reader.integer("size", *size, 1, kMaxTargetSide).value_or(1);
+    const std::int32_t side = reader.integer("size", *size, 1, kMaxTargetSide).value_or(1);
+    settings.height = settings.width = side;
+    settings.shortest_edge = settings.default_to_square ? 0 : side;
   } else {
-    reader.unsupported("size", *size, "an object of height and width");
+    reader.unsupported("size", *size, "an object of height and width or of shortest_edge");
   }
+}
+
+void read_crop(FieldReader& reader, ImageProcessorSettings& settings) {
+  reader.read("do_center_crop", settings.do_center_crop);
+  if (const json* size = reader.find("crop_size")) {
+    if (const auto sides = read_sides(reader, "crop_size", *size, {"height", "width"})) {
+      settings.crop_height = (*sides)[0];
+      settings.crop_width = (*sides)[1];
+    } else if (size->is_number()) {
+      settings.crop_height = settings.crop_width =
+          reader.integer("crop_size", *size, 1, kMaxTargetSide).value_or(1);
+    } else {
+      reader.unsupported("crop_size", *size, "an object of height and width");
+    }
+  }
+  if (!settings.do_center_crop) return;
+  if (settings.kind == ImageProcessorKind::kGemma3)
+    reader.unsupported("do_center_crop", true, "false");
+  if (settings.crop_width == 0)
+    reader.fail("crop_size", nullptr, "a size, as do_center_crop is on");
 }
 
 /// What the config and a request's mm_processor_kwargs have in common.
 void read_settings(FieldReader& reader, ResizeKind kind, ImageProcessorSettings& settings) {
   reader.read("do_resize", settings.do_resize);
+  reader.read("default_to_square", settings.default_to_square);
   read_size(reader, settings);
+  read_crop(reader, settings);
   if (const json* field = reader.find("resample")) {
     const auto filter = reader.integer("resample", *field, 0, 5);
     if (filter) settings.resample = static_cast<ResizeFilter>(*filter);
@@ -151,17 +214,15 @@ void read_settings(FieldReader& reader, ResizeKind kind, ImageProcessorSettings&
   reader.read("image_std", settings.image_std, false);
   bool convert_rgb = true;  // pictures come as RGB: false changes nothing
   reader.read("do_convert_rgb", convert_rgb);
-  PanAndScan& pan = settings.pan_and_scan;
-  reader.read("do_pan_and_scan", pan.enabled);
-  reader.read("pan_and_scan_min_crop_size", pan.min_crop_size, 1, kMaxTargetSide);
-  reader.read("pan_and_scan_max_num_crops", pan.max_num_crops, 1, kMaxNumCrops);
-  reader.read("pan_and_scan_min_ratio_to_activate", pan.min_ratio_to_activate, 0);
-  // What processors of this kind do not do, as other models' configs may ask for it.
-  for (const char* name : {"do_center_crop", "do_pad"}) {
-    bool on = false;
-    reader.read(name, on);
-    if (on) reader.unsupported(name, true, "false");
+  if (PanAndScan& pan = settings.pan_and_scan; settings.kind == ImageProcessorKind::kGemma3) {
+    reader.read("do_pan_and_scan", pan.enabled);
+    reader.read("pan_and_scan_min_crop_size", pan.min_crop_size, 1, kMaxTargetSide);
+    reader.read("pan_and_scan_max_num_crops", pan.max_num_crops, 1, kMaxNumCrops);
+    reader.read("pan_and_scan_min_ratio_to_activate", pan.min_ratio_to_activate, 0);
   }
+  bool do_pad = false;
+  reader.read("do_pad", do_pad);
+  if (do_pad) reader.unsupported("do_pad", true, "false");
   for (const char* name : {"data_format", "input_data_format"}) {
     const json* field = reader.find(name);
     if (field != nullptr && *field != "channels_first")
@@ -173,13 +234,18 @@ Result<ImageProcessorSettings> parse_settings(const json& config, const std::str
                                               ResizeKind kind) {
   if (!config.is_object()) return Error{ErrorCode::kCorrupt, where + " is not a JSON object"};
   FieldReader reader(config, where, ErrorCode::kCorrupt, ErrorCode::kUnsupported);
+  ImageProcessorKind type_kind = ImageProcessorKind::kGemma3;
   if (const json* type = reader.find("image_processor_type")) {
-    const bool known =
-        type->is_string() &&
-        std::ranges::find(kProcessorTypes, type->get<std::string>()) != kProcessorTypes.end();
-    if (!known) reader.unsupported("image_processor_type", *type, "a Gemma3 or Siglip processor");
+    std::string name = type->is_string() ? type->get<std::string>() : "";
+    if (name.ends_with("Fast")) name.resize(name.size() - std::string_view("Fast").size());
+    const auto* const known = std::ranges::find(kProcessorTypes, name, &ImageProcessorType::name);
+    if (known == std::end(kProcessorTypes))
+      reader.unsupported("image_processor_type", *type,
+                         "a Gemma3, Siglip, CLIP or Llava processor");
+    else
+      type_kind = known->kind;
   }
-  ImageProcessorSettings settings;
+  ImageProcessorSettings settings = default_settings(type_kind);
   read_settings(reader, kind, settings);
   reader.read("image_seq_length", settings.image_seq_length, 1, 1 << 20);
   RETURN_IF_ERROR(reader.finish());
@@ -190,6 +256,31 @@ Result<json> parse_json(std::string_view text, const std::string& where) {
   json config = json::parse(text, nullptr, false);
   if (config.is_discarded()) return Error{ErrorCode::kCorrupt, where + " is not JSON"};
   return config;
+}
+
+struct ImageSize {
+  std::int32_t width = 0;
+  std::int32_t height = 0;
+};
+
+/// What a part of a picture is resized to. Errors: kInvalidArgument, too many pixels.
+Result<ImageSize> resized_size(const ImageProcessorSettings& settings, const ImageBox& box) {
+  const std::int64_t width = box.x1 - box.x0;
+  const std::int64_t height = box.y1 - box.y0;
+  if (!settings.do_resize)
+    return ImageSize{static_cast<std::int32_t>(width), static_cast<std::int32_t>(height)};
+  const std::int64_t edge = settings.shortest_edge;
+  if (edge == 0) return ImageSize{settings.width, settings.height};
+  const std::int64_t longer = edge * std::max(width, height) / std::min(width, height);
+  if (edge * longer > kMaxResizedPixels)
+    return invalid_argument("a picture of " + std::to_string(width) + "x" + std::to_string(height) +
+                            " pixels would be resized to " + std::to_string(edge) + "x" +
+                            std::to_string(longer) + ", at most " +
+                            std::to_string(kMaxResizedPixels) + " pixels are supported");
+  const auto shorter_side = static_cast<std::int32_t>(edge);
+  const auto longer_side = static_cast<std::int32_t>(longer);
+  return width <= height ? ImageSize{shorter_side, longer_side}
+                         : ImageSize{longer_side, shorter_side};
 }
 
 /// What is subtracted from and divides a channel's bytes, in float32 as in transformers.
@@ -299,6 +390,26 @@ Result<ImageProcessor> ImageProcessor::with_kwargs(const json& kwargs) const {
   return changed;
 }
 
+Image center_crop(const Image& image, std::int32_t width, std::int32_t height) {
+  // Where the crop begins in the picture, and where the picture begins in the crop.
+  const std::int32_t from_x = std::max(0, (image.width - width) / 2);
+  const std::int32_t from_y = std::max(0, (image.height - height) / 2);
+  const std::int32_t to_x = std::max(0, (width - image.width) / 2);
+  const std::int32_t to_y = std::max(0, (height - image.height) / 2);
+  const auto num_bytes = static_cast<std::size_t>(std::min(width, image.width)) * 3;
+  const auto at = [](const Image& in, std::int32_t x, std::int32_t y) {
+    return (static_cast<std::size_t>(y) * static_cast<std::size_t>(in.width) +
+            static_cast<std::size_t>(x)) *
+           3;
+  };
+  Image crop{width, height, {}};
+  crop.rgb.resize(static_cast<std::size_t>(width) * static_cast<std::size_t>(height) * 3);
+  for (std::int32_t y = 0; y < std::min(height, image.height); ++y)
+    std::copy_n(&image.rgb[at(image, from_x, from_y + y)], num_bytes,
+                &crop.rgb[at(crop, to_x, to_y + y)]);
+  return crop;
+}
+
 PixelTensor normalized_pixels(const Image& image, const ImageProcessorSettings& settings,
                               ResizeKind kind) {
   PixelTensor tensor{{3, image.height, image.width}, std::vector<float>(image.rgb.size())};
@@ -324,10 +435,11 @@ Result<std::vector<PixelTensor>> ImageProcessor::process(const Image& image) con
   std::vector<PixelTensor> tensors;
   tensors.reserve(boxes.size());
   for (const ImageBox& box : boxes) {
-    const std::int32_t width = settings_.do_resize ? settings_.width : box.x1 - box.x0;
-    const std::int32_t height = settings_.do_resize ? settings_.height : box.y1 - box.y0;
-    tensors.push_back(normalized_pixels(
-        resize_image(image, box, width, height, settings_.resample, kind_), settings_, kind_));
+    ASSIGN_OR_RETURN(const ImageSize size, resized_size(settings_, box));
+    Image resized = resize_image(image, box, size.width, size.height, settings_.resample, kind_);
+    if (settings_.do_center_crop)
+      resized = center_crop(resized, settings_.crop_width, settings_.crop_height);
+    tensors.push_back(normalized_pixels(resized, settings_, kind_));
   }
   return tensors;
 }

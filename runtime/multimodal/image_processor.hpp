@@ -29,11 +29,25 @@ struct PanAndScan {
 Result<std::vector<ImageBox>> pan_and_scan_boxes(std::int32_t width, std::int32_t height,
                                                  const PanAndScan& settings);
 
+/// transformers' classes of image processors, as far as they differ.
+enum class ImageProcessorKind : std::uint8_t {
+  kGemma3,  ///< pan and scan
+  kSiglip,
+  kClip,  ///< LLaVA's, too
+};
+
 /// The fields of preprocessor_config.json, with Gemma 3's defaults.
 struct ImageProcessorSettings {
+  ImageProcessorKind kind = ImageProcessorKind::kGemma3;
   bool do_resize = true;
   std::int32_t width = 224;
   std::int32_t height = 224;
+  /// Not 0: of the shorter side, in the place of width and height; the aspect ratio is kept.
+  std::int32_t shortest_edge = 0;
+  bool default_to_square = true;  ///< what a size of one number is: else shortest_edge
+  bool do_center_crop = false;
+  std::int32_t crop_width = 0;  ///< 0: not given
+  std::int32_t crop_height = 0;
   ResizeFilter resample = ResizeFilter::kBilinear;
   bool do_rescale = true;
   double rescale_factor = 1.0 / 255;
@@ -68,8 +82,9 @@ class ImageProcessor {
   /// kInvalidArgument (an unknown field, a value out of range), naming the field.
   [[nodiscard]] Result<ImageProcessor> with_kwargs(const nlohmann::json& kwargs) const;
 
-  /// The picture, then its parts if pan and scan is on: each resized, rescaled and normalised
-  /// in float32. Errors: kInvalidArgument (an empty picture; see pan_and_scan_boxes).
+  /// The picture, then its parts if pan and scan is on: each resized, cropped, rescaled and
+  /// normalised in float32. Errors: kInvalidArgument (an empty picture, or one that would become
+  /// too large; see pan_and_scan_boxes).
   [[nodiscard]] Result<std::vector<PixelTensor>> process(const Image& image) const;
 
   [[nodiscard]] const ImageProcessorSettings& settings() const noexcept { return settings_; }
@@ -82,6 +97,10 @@ class ImageProcessor {
   ImageProcessorSettings settings_;
   ResizeKind kind_;
 };
+
+/// The middle of a picture, with black around it where it is smaller.
+/// Pre: width and height are positive.
+[[nodiscard]] Image center_crop(const Image& image, std::int32_t width, std::int32_t height);
 
 /// The normalised channels of a picture; one step of ImageProcessor::process.
 [[nodiscard]] PixelTensor normalized_pixels(const Image& image,

@@ -27,15 +27,18 @@ T value_or_throw(Result<T> result) {
   return std::move(result).value();
 }
 
-/// How Gemma 3 writes a picture.
-PictureFormat gemma3_format(const ImageTokens& tokens, const Tokenizer& tokenizer) {
+/// How the model's prompts hold a picture.
+PictureFormat format_of(const ImageTokens& tokens, const Tokenizer& tokenizer) {
   const auto text = [&](TokenId id) { return std::string(tokenizer.id_to_token(id).value()); };
-  return {.placeholder = text(tokens.begin),
-          .before = "\n\n" + text(tokens.begin),
-          .soft = text(tokens.soft),
-          .after = text(tokens.end) + "\n\n",
-          .soft_id = tokens.soft,
-          .per_picture = tokens.per_image};
+  PictureFormat format{.placeholder = text(tokens.soft),
+                       .soft = text(tokens.soft),
+                       .soft_id = tokens.soft,
+                       .per_picture = tokens.per_image};
+  if (!tokens.marks) return format;
+  format.placeholder = text(tokens.marks->begin);
+  format.before = "\n\n" + format.placeholder;
+  format.after = text(tokens.marks->end) + "\n\n";
+  return format;
 }
 
 float largest_of(std::span<const float> found, std::span<const float> expected) {
@@ -57,24 +60,26 @@ std::vector<std::int32_t> places_of(std::span<const MultiModalFeature> items) {
 
 }  // namespace
 
-PictureCases::PictureCases(const fs::path& model, const fs::path& golden)
+PicturePrompts::PicturePrompts(const fs::path& model, const fs::path& golden)
     : golden_(json::parse(value_or_throw(read_file(golden / "golden.json")))),
       arrays_(value_or_throw(SafetensorsFile::open(golden / "golden.safetensors"))) {
   const ModelConfig config = value_or_throw(load_model_config(model));
   const auto tokenizer = value_or_throw(Tokenizer::load(model));
   if (!config.image_tokens) throw std::runtime_error(model.string() + " takes no pictures");
+  // The pictures are beside the golden, or those that several use.
+  const fs::path folder =
+      fs::canonical(fs::exists(golden / "images") ? golden : golden / ".." / ".." / "..");
   const auto inputs = value_or_throw(
-      PictureInputs::load(model, gemma3_format(*config.image_tokens, *tokenizer),
-                          {.loader = {.local_folder = golden}, .max_cache_bytes = 1 << 20}));
+      PictureInputs::load(model, format_of(*config.image_tokens, *tokenizer),
+                          {.loader = {.local_folder = folder}, .max_cache_bytes = 1 << 20}));
   for (const json& entry : golden_.at("cases")) {
     std::vector<PictureSource> sources;
     for (const json& file : entry.at("images"))
       sources.push_back(
-          {.url = "file://" + fs::canonical(golden).string() + "/" + file.get<std::string>(),
-           .uuid = {}});
+          {.url = "file://" + folder.string() + "/" + file.get<std::string>(), .uuid = {}});
     auto expanded =
         value_or_throw(inputs->expand(entry.at("text").get<std::string>(), sources, {}, {}));
-    PictureCase& one = cases_.emplace_back();
+    PicturePrompt& one = cases_.emplace_back();
     one.name = entry.at("name");
     one.job.prompt = value_or_throw(
         tokenizer->encode(expanded.text, entry.at("add_special_tokens").get<bool>()));
@@ -89,9 +94,9 @@ PictureCases::PictureCases(const fs::path& model, const fs::path& golden)
   }
 }
 
-std::string PictureCases::input_difference(std::size_t index) const {
+std::string PicturePrompts::input_difference(std::size_t index) const {
   const json& entry = golden_.at("cases")[index];
-  const PictureCase& one = cases_[index];
+  const PicturePrompt& one = cases_[index];
   if (one.job.prompt != entry.at("prompt_token_ids").get<std::vector<TokenId>>())
     return "the prompt has other tokens";
   if (places_of(one.job.items) !=
@@ -111,8 +116,8 @@ std::string PictureCases::input_difference(std::size_t index) const {
   return {};
 }
 
-std::string PictureCases::output_difference(std::size_t index, const DriverResult& result) const {
-  const PictureCase& one = cases_[index];
+std::string PicturePrompts::output_difference(std::size_t index, const DriverResult& result) const {
+  const PicturePrompt& one = cases_[index];
   if (result.tokens != one.expected) return "greedy tokens differ";
   const auto logits = arrays_.find("case." + one.name + ".last_logits")->elements<float>();
   std::vector<float> expected(logits.begin(), logits.end());
@@ -129,7 +134,7 @@ std::string PictureCases::output_difference(std::size_t index, const DriverResul
 }
 
 void replay_pictures(const fs::path& model, const fs::path& golden, ReplayReport& report) {
-  const PictureCases cases(model, golden);
+  const PicturePrompts cases(model, golden);
   const std::string name = model.filename().string();
   const auto add = [&](const std::string& where, const std::string& difference) {
     report.add(difference.empty() ? "" : name + ", " + where + ": " + difference);

@@ -15,17 +15,17 @@
 namespace troupe {
 
 /// A prompt as our own processing makes it, and the reference's greedy answer.
-struct PictureCase {
+struct PicturePrompt {
   std::string name;
   DriverJob job;  ///< greedy, with all log-probabilities
   std::vector<TokenId> expected;
 };
 
-class PictureCases {
+class PicturePrompts {
  public:
   /// Throws std::runtime_error with the error's text.
-  PictureCases(const std::filesystem::path& model, const std::filesystem::path& golden);
-  [[nodiscard]] const std::vector<PictureCase>& all() const noexcept { return cases_; }
+  PicturePrompts(const std::filesystem::path& model, const std::filesystem::path& golden);
+  [[nodiscard]] const std::vector<PicturePrompt>& all() const noexcept { return cases_; }
   /// Of a case's tokens, places and pixels; empty: none.
   [[nodiscard]] std::string input_difference(std::size_t index) const;
   /// Of its answer and the logits behind the prompt.
@@ -34,7 +34,7 @@ class PictureCases {
  private:
   nlohmann::json golden_;
   SafetensorsFile arrays_;
-  std::vector<PictureCase> cases_;
+  std::vector<PicturePrompt> cases_;
 };
 
 /// All cases, by every instruction set of this CPU.

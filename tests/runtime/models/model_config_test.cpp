@@ -140,7 +140,7 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
       {"[]", "not a JSON object"},
       {"{}", "architectures is missing"},
       {R"({"architectures":["FooForCausalLM"]})", "FooForCausalLM is not supported"},
-      {R"({"architectures":["LlamaForCausalLM"]})", "hidden_size is missing"},
+      {R"({"architectures":["Qwen3ForCausalLM"]})", "hidden_size is missing"},
       {llama(R"("num_key_value_heads":3)"), "not a multiple of num_key_value_heads"},
       {llama(R"("head_dim":"x")"), "head_dim is \"x\""},
       {llama(R"("num_hidden_layers":1e9)"), "num_hidden_layers"},
@@ -187,6 +187,67 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
       {llama(R"("rope_scaling":{"rope_type":"longrope","factor":2})"), "rope type longrope"},
       {llama(R"("rope_scaling":{"rope_type":"linear"})"), "factor is missing"},
       {llama(R"("rope_scaling":{"rope_type":"linear","factor":0})"), "factor is 0"},
+  };
+  for (const auto& [json, reason] : cases) {
+    const auto config = parse_model_config(json);
+    BOOST_REQUIRE_MESSAGE(!config.ok(), json);
+    BOOST_TEST(config.error().message.find(reason) != std::string::npos, config.error().message);
+  }
+}
+
+/// LLaVA 1.5 with further fields, as published: most sizes are those of the classes.
+std::string llava(const std::string& fields, const std::string& vision = "") {
+  return R"({"architectures":["LlavaForConditionalGeneration"],"model_type":"llava",
+      "text_config":{"model_type":"llama","vocab_size":32064,"max_position_embeddings":4096},
+      "vision_config":{"model_type":"clip_vision_model","hidden_size":1024,"image_size":336,
+      "intermediate_size":4096,"num_attention_heads":16,"num_hidden_layers":24,"patch_size":14)" +
+         vision + "}" + (fields.empty() ? "" : "," + fields) + "}";
+}
+
+BOOST_AUTO_TEST_CASE(llava_is_read_as_published) {
+  const ModelConfig config = parsed(llava(""));
+  BOOST_TEST(config.architecture == "LlavaForConditionalGeneration");
+  BOOST_TEST(config.hidden_size == 4096);
+  BOOST_TEST(config.intermediate_size == 11008);
+  BOOST_TEST(config.vocab_size == 32064);
+  BOOST_TEST(config.max_model_len == 4096);
+  BOOST_TEST(config.vision->num_used_layers == 23);
+  BOOST_TEST(config.vision->has_class_token);
+  BOOST_TEST((config.vision->activation == Gelu::kSigmoid));
+  BOOST_TEST(config.vision->layer_norm_eps == 1e-5f);
+  BOOST_TEST((config.projector->activation == Gelu::kErf));
+  BOOST_TEST(config.projector->has_bias);
+  BOOST_TEST(config.image_tokens->per_image == 576);
+  BOOST_TEST(config.image_tokens->soft == 32000);
+  BOOST_TEST(!config.image_tokens->marks.has_value());
+  const ModelConfig full = parsed(llava(R"("vision_feature_select_strategy":"full",
+      "vision_feature_layer":[-1],"image_token_id":7,"multimodal_projector_bias":false)"));
+  BOOST_TEST(full.image_tokens->per_image == 577);
+  BOOST_TEST(full.image_tokens->soft == 7);
+  BOOST_TEST(full.vision->num_used_layers == 24);
+  BOOST_TEST(!full.projector->has_bias);
+}
+
+BOOST_AUTO_TEST_CASE(what_llava_cannot_do_is_refused_by_name) {
+  const std::pair<std::string, std::string> cases[] = {
+      {llava(R"("vision_feature_layer":[-2,-5])"),
+       "config.json: vision_feature_layer has 2 layers, only one is supported"},
+      {llava(R"("vision_feature_layer":0)"),
+       "vision_feature_layer is 0, which is none of the encoder's 24 layers"},
+      {llava(R"("vision_feature_layer":"last")"),
+       "vision_feature_layer is neither an integer nor a list of them"},
+      {llava(R"("vision_feature_select_strategy":"cls")"),
+       "vision_feature_select_strategy cls is not supported, only default and full"},
+      {llava(R"("projector_hidden_act":"relu")"), "projector_hidden_act relu is not supported"},
+      {llava(R"("image_token_index":40000)"),
+       "image_token_index is 40000, the vocabulary has 32064"},
+      {llava(R"("image_token_index":5,"image_token_id":6)"),
+       "image_token_id is 6, image_token_index is 5"},
+      {llava("", R"(,"hidden_act":"silu")"), "config.json: vision_config: hidden_act silu is not"},
+      {llava("", R"(,"model_type":"pixtral")"), "vision_config: model_type pixtral is not"},
+      {R"({"architectures":["LlavaForConditionalGeneration"],"model_type":"llava",
+          "text_config":{"model_type":"gemma"}})",
+       "text_config: model_type is not llama, mistral, qwen2"},
   };
   for (const auto& [json, reason] : cases) {
     const auto config = parse_model_config(json);

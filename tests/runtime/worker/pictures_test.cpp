@@ -13,8 +13,8 @@ const std::string kModel = TROUPE_GOLDEN_DIR "/models/models/gemma3";
 
 std::vector<DriverJob> picture_jobs() {
   std::vector<DriverJob> jobs;
-  for (const PictureCase& one :
-       PictureCases(kModel, TROUPE_GOLDEN_DIR "/models/goldens/gemma3").all())
+  for (const PicturePrompt& one :
+       PicturePrompts(kModel, TROUPE_GOLDEN_DIR "/models/goldens/gemma3").all())
     jobs.push_back(one.job);
   // Another picture behind the same tokens.
   jobs.push_back(jobs.front());

@@ -1,19 +1,18 @@
-#include "runtime/models/siglip.hpp"
+#include "runtime/models/vision_transformer.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
 #include "runtime/base/check.hpp"
-#include "runtime/models/decoder_config.hpp"
 #include "runtime/models/quantize.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr std::int64_t kBlockSize = 16;
-constexpr std::int64_t kMaxImageSize = 8192;
 constexpr std::string_view kWhat = "weights";
 
 /// All of one matrix's rows, whichever rank asks.
@@ -27,7 +26,7 @@ Linear load_patch_embedding(WeightLoader& loader, const std::string& name,
   part.layout = WeightLoader::Layout{
       .shape = {config.hidden_size, config.num_channels, config.patch_size, config.patch_size}};
   return Linear(loader, {part}, config.num_channels * config.patch_size * config.patch_size,
-                /*has_bias=*/true, MatrixRole::kEncoder);
+                config.has_patch_bias, MatrixRole::kEncoder);
 }
 
 template <class T>
@@ -40,52 +39,43 @@ DeviceArray<T> upload(Device& device, WeightLoader& loader, std::vector<T> value
 
 DeviceArray<float> load_positions(WeightLoader& loader, Device& device, const std::string& name,
                                   const VisionConfig& config) {
-  return upload(device, loader, loader.rows(name, config.num_patches(), config.hidden_size));
+  std::vector<float> rows =
+      loader.rows(name + "position_embedding", config.num_rows(), config.hidden_size);
+  if (config.has_class_token) {
+    const std::vector<float> token = loader.values(name + "class_embedding", config.hidden_size);
+    std::ranges::transform(token, rows, rows.begin(), std::plus<float>());
+  }
+  return upload(device, loader, std::move(rows));
+}
+
+std::optional<LayerNorm> load_norm(bool is_there, WeightLoader& loader, const std::string& name,
+                                   const VisionConfig& config) {
+  if (is_there) return LayerNorm(loader, name, config.hidden_size, config.layer_norm_eps);
+  loader.ignore(name + ".");
+  return std::nullopt;
 }
 
 }  // namespace
 
-VisionConfig read_siglip_config(ConfigFields& fields) {
-  const std::string type = fields.text("model_type", "siglip_vision_model");
-  if (type != "siglip_vision_model")
-    fields.fail(ErrorCode::kUnsupported, "model_type " + type + " is not supported");
-  VisionConfig config{
-      .hidden_size = fields.integer("hidden_size", 768, 1, kMaxConfigSize),
-      .intermediate_size = fields.integer("intermediate_size", 3072, 1, kMaxConfigSize),
-      .num_layers = fields.integer("num_hidden_layers", 12, 1, kMaxConfigLayers),
-      .num_heads = fields.integer("num_attention_heads", 12, 1, kMaxConfigSize),
-      .num_channels = fields.integer("num_channels", 3, 3, 3),
-      .image_size = fields.integer("image_size", 224, 1, kMaxImageSize),
-      .patch_size = fields.integer("patch_size", 16, 1, kMaxImageSize),
-      .layer_norm_eps = static_cast<float>(fields.number("layer_norm_eps", 1e-6))};
-  const std::string activation = fields.text("hidden_act", "gelu_pytorch_tanh");
-  if (activation != "gelu_pytorch_tanh")
-    fields.fail(ErrorCode::kUnsupported,
-                "hidden_act " + activation + " is not supported, only gelu_pytorch_tanh");
-  if (config.hidden_size % config.num_heads != 0 ||
-      config.hidden_size / config.num_heads > kMaxHeadDim)
-    fields.fail(ErrorCode::kUnsupported, "hidden_size " + std::to_string(config.hidden_size) +
-                                             " cannot be divided into " +
-                                             std::to_string(config.num_heads) +
-                                             " heads of at most " + std::to_string(kMaxHeadDim));
-  if (config.patch_size > config.image_size)
-    fields.fail(ErrorCode::kCorrupt, "patch_size " + std::to_string(config.patch_size) +
-                                         " is larger than image_size " +
-                                         std::to_string(config.image_size));
-  return config;
-}
-
-SiglipTower::SiglipTower(WeightLoader& loader, Device& device, const std::string& prefix,
-                         const VisionConfig& config)
+VisionTransformer::VisionTransformer(WeightLoader& loader, Device& device,
+                                     const std::string& prefix, const VisionConfig& config)
     : config_(config),
       patch_embedding_(load_patch_embedding(loader, prefix + "embeddings.patch_embedding", config)),
-      positions_(load_positions(loader, device, prefix + "embeddings.position_embedding", config)),
-      norm_(loader, prefix + "post_layernorm", config.hidden_size, config.layer_norm_eps) {
-  for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
-    layers_.push_back(load_layer(loader, prefix + "encoder.layers." + std::to_string(layer)));
+      positions_(load_positions(loader, device, prefix + "embeddings.", config)),
+      // The name has been misspelt since the first release.
+      input_norm_(load_norm(config.norms_input, loader, prefix + "pre_layrnorm", config)),
+      output_norm_(load_norm(config.norms_output, loader, prefix + "post_layernorm", config)) {
+  for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+    const std::string name = prefix + "encoder.layers." + std::to_string(layer);
+    if (layer < config.num_used_layers)
+      layers_.push_back(load_layer(loader, name));
+    else
+      loader.ignore(name + ".");
+  }
+  loader.ignore(prefix + "embeddings.position_ids");  // 0, 1, 2, ...
 
-  const std::int64_t num_patches = config.num_patches();
-  const std::int64_t num_blocks = (num_patches + kBlockSize - 1) / kBlockSize;
+  const std::int64_t num_rows = config.num_rows();
+  const std::int64_t num_blocks = (num_rows + kBlockSize - 1) / kBlockSize;
   cache_ = {.type = patch_embedding_.spec().mode == ComputeMode::kF32 ? ElementType::kF32
                                                                       : ElementType::kBF16,
             .num_blocks = num_blocks,
@@ -99,19 +89,20 @@ SiglipTower::SiglipTower(WeightLoader& loader, Device& device, const std::string
   else
     loader.fail(memory.error().code, memory.error().message);
   cache_.data = cache_memory_.data();
-  std::vector<std::int64_t> slots(static_cast<std::size_t>(num_patches));
+  std::vector<std::int64_t> slots(static_cast<std::size_t>(num_rows));
   std::iota(slots.begin(), slots.end(), 0);
   slots_ = upload(device, loader, std::move(slots));
   std::vector<std::int32_t> blocks(static_cast<std::size_t>(num_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
   block_table_ = upload(device, loader, std::move(blocks));
-  const auto size = static_cast<std::int32_t>(num_patches);
+  const auto size = static_cast<std::int32_t>(num_rows);
   sequence_ = upload(device, loader, std::vector<std::int32_t>{0, size, size});
   span_start_loc_ = upload(device, loader, std::vector<std::int32_t>{0, 1});
   span_ = upload(device, loader, std::vector<TwoWaySpan>{{0, size}});
 }
 
-SiglipTower::Layer SiglipTower::load_layer(WeightLoader& loader, const std::string& name) const {
+VisionTransformer::Layer VisionTransformer::load_layer(WeightLoader& loader,
+                                                       const std::string& name) const {
   const std::int64_t hidden_size = config_.hidden_size;
   const auto linear = [&](const std::vector<WeightLoader::Part>& parts, std::int64_t num_cols) {
     return Linear(loader, parts, num_cols, /*has_bias=*/true, MatrixRole::kEncoder);
@@ -130,7 +121,7 @@ SiglipTower::Layer SiglipTower::load_layer(WeightLoader& loader, const std::stri
           .down = linear({whole(name + ".mlp.fc2", hidden_size)}, config_.intermediate_size)};
 }
 
-std::vector<float> SiglipTower::cut_patches(std::span<const float> pixels) const {
+std::vector<float> VisionTransformer::cut_patches(std::span<const float> pixels) const {
   const std::int64_t side = config_.patches_per_side();
   const std::int64_t patch = config_.patch_size;
   std::vector<float> rows;
@@ -148,12 +139,11 @@ std::vector<float> SiglipTower::cut_patches(std::span<const float> pixels) const
   return rows;
 }
 
-void SiglipTower::attend(Device& device, Matrix qkv, Matrix out) const {
+void VisionTransformer::attend(Device& device, Matrix qkv, Matrix out) const {
   const std::int64_t heads = config_.num_heads;
   const std::int64_t head_dim = cache_.head_dim;
-  const std::int64_t num_patches = qkv.num_rows;
   const auto part = [&](std::int64_t index) {
-    return Heads(qkv.data + index * config_.hidden_size, num_patches, heads, head_dim,
+    return Heads(qkv.data + index * config_.hidden_size, qkv.num_rows, heads, head_dim,
                  qkv.row_stride);
   };
   const Heads q = part(0);
@@ -172,73 +162,89 @@ void SiglipTower::attend(Device& device, Matrix qkv, Matrix out) const {
                           .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
                           .two_way_spans = span_.data(),
                           .span_start_loc = span_start_loc_.data(),
-                          .out = Heads(out.data, num_patches, heads, head_dim, out.row_stride)});
+                          .out = Heads(out.data, out.num_rows, heads, head_dim, out.row_stride)});
 }
 
-Matrix SiglipTower::encode(Device& device, Scratch& scratch, std::span<const float> pixels) const {
+void VisionTransformer::embed(Device& device, Scratch scratch, std::span<const float> pixels,
+                              const Streams& streams) const {
+  const auto row_bytes = static_cast<std::size_t>(config_.hidden_size) * sizeof(float);
+  Matrix x = streams.x;
+  if (config_.has_class_token) {
+    device.fill_zero(x.data, row_bytes);
+    x = {x.row(1), x.num_rows - 1, x.num_cols, x.row_stride};
+  }
+  const std::vector<float> cut = cut_patches(pixels);
+  const Matrix patches = scratch.take(x.num_rows, patch_embedding_.spec().num_cols);
+  device.copy_to_device(patches.data, cut.data(), cut.size() * sizeof(float));
+  patch_embedding_.apply(device.ops(), device.context(), patches, x);
+  const std::size_t num_bytes = static_cast<std::size_t>(config_.num_rows()) * row_bytes;
+  device.copy(streams.residual.data, positions_.data(), num_bytes);
+  if (!input_norm_) return;
+  input_norm_->add_and_apply(device.ops(), device.context(), streams.x, streams.residual,
+                             streams.residual);
+  device.fill_zero(streams.x.data, num_bytes);
+}
+
+Matrix VisionTransformer::encode(Device& device, Scratch& scratch,
+                                 std::span<const float> pixels) const {
   CHECK(std::ssize(pixels) == config_.num_channels * config_.image_size * config_.image_size,
         pixels.size());
   const OpTable& ops = device.ops();
   const OpContext context = device.context();
-  const std::int64_t num_patches = config_.num_patches();
+  const std::int64_t num_rows = config_.num_rows();
   const std::int64_t hidden_size = config_.hidden_size;
-  const Matrix normed = scratch.take(num_patches, hidden_size);
+  const Matrix normed = scratch.take(num_rows, hidden_size);
   Scratch inner = scratch;  // what only this function needs
-  const Matrix residual = inner.take(num_patches, hidden_size);
-  const Matrix x = inner.take(num_patches, hidden_size);
-  {
-    const std::vector<float> cut = cut_patches(pixels);
-    const Matrix patches = Scratch(inner).take(num_patches, patch_embedding_.spec().num_cols);
-    device.copy_to_device(patches.data, cut.data(), cut.size() * sizeof(float));
-    patch_embedding_.apply(ops, context, patches, x);
-  }
-  const auto num_bytes = static_cast<std::size_t>(num_patches * hidden_size) * sizeof(float);
-  device.copy(residual.data, positions_.data(), num_bytes);
+  const Matrix residual = inner.take(num_rows, hidden_size);
+  const Matrix x = inner.take(num_rows, hidden_size);
+  embed(device, inner, pixels, {.x = x, .residual = residual});
   for (const Layer& layer : layers_) {
     layer.attention_norm.add_and_apply(ops, context, x, residual, residual, normed);
     {
       Scratch wide = inner;
-      const Matrix qkv = wide.take_spread(num_patches, 3 * hidden_size);
-      const Matrix attended = wide.take_spread(num_patches, hidden_size);
+      const Matrix qkv = wide.take_spread(num_rows, 3 * hidden_size);
+      const Matrix attended = wide.take_spread(num_rows, hidden_size);
       layer.qkv.apply(ops, context, normed, qkv);
       attend(device, qkv, attended);
       layer.output.apply(ops, context, attended, x);
     }
     layer.mlp_norm.add_and_apply(ops, context, x, residual, residual, normed);
-    const Matrix wide = Scratch(inner).take_spread(num_patches, config_.intermediate_size);
+    const Matrix wide = Scratch(inner).take_spread(num_rows, config_.intermediate_size);
     layer.up.apply(ops, context, normed, wide);
-    ops.gelu(context, {.approximates_by_tanh = true, .out = wide});
+    ops.gelu(context, {.gelu = config_.activation, .out = wide});
     layer.down.apply(ops, context, wide, x);
   }
-  norm_.add_and_apply(ops, context, x, residual, normed);
+  if (output_norm_)
+    output_norm_->add_and_apply(ops, context, x, residual, normed);
+  else  // any norm: its sum alone is wanted
+    layers_.back().mlp_norm.add_and_apply(ops, context, x, residual, /*sum=*/normed, x);
   return normed;
 }
 
-MixerMemory SiglipTower::memory(Device& device) const noexcept {
-  const std::int64_t num_patches = config_.num_patches();
+MixerMemory VisionTransformer::memory(Device& device) const noexcept {
+  const std::int64_t num_rows = config_.num_rows();
   const std::int64_t hidden_size = config_.hidden_size;
   constexpr std::int64_t kNumStreams = 3;  // residual, x, normed
   const std::int64_t wide_bytes =
-      std::max({Scratch::padded_bytes(num_patches, patch_embedding_.spec().num_cols),
-                Scratch::padded_bytes(num_patches, Scratch::spread(3 * hidden_size)) +
-                    Scratch::padded_bytes(num_patches, Scratch::spread(hidden_size)),
-                Scratch::padded_bytes(num_patches, Scratch::spread(config_.intermediate_size))});
+      std::max({Scratch::padded_bytes(num_rows, patch_embedding_.spec().num_cols),
+                Scratch::padded_bytes(num_rows, Scratch::spread(3 * hidden_size)) +
+                    Scratch::padded_bytes(num_rows, Scratch::spread(hidden_size)),
+                Scratch::padded_bytes(num_rows, Scratch::spread(config_.intermediate_size))});
   std::int64_t workspace_bytes =
       device.ops().attention_workspace_bytes({.num_heads = config_.num_heads,
                                               .num_kv_heads = config_.num_heads,
                                               .head_dim = cache_.head_dim,
-                                              .max_seq_len = num_patches},
+                                              .max_seq_len = num_rows},
                                              device.pool().num_threads());
   const auto add = [&](const Linear& linear) {
     workspace_bytes =
-        std::max(workspace_bytes, device.ops().matmul_workspace_bytes(linear.spec(), num_patches));
+        std::max(workspace_bytes, device.ops().matmul_workspace_bytes(linear.spec(), num_rows));
   };
   add(patch_embedding_);
   for (const Layer& layer : layers_)
     for (const Linear* linear : {&layer.qkv, &layer.output, &layer.up, &layer.down}) add(*linear);
-  return {
-      .scratch_bytes = kNumStreams * Scratch::padded_bytes(num_patches, hidden_size) + wide_bytes,
-      .workspace_bytes = workspace_bytes};
+  return {.scratch_bytes = kNumStreams * Scratch::padded_bytes(num_rows, hidden_size) + wide_bytes,
+          .workspace_bytes = workspace_bytes};
 }
 
 }  // namespace troupe

@@ -1,13 +1,13 @@
 #pragma once
-// SigLIP's encoder of pictures (arXiv 2303.15343): a vision transformer with learned positions and
-// norms before each block.
+// The encoders of pictures of SigLIP (arXiv 2303.15343) and CLIP (arXiv 2103.00020): vision
+// transformers with learned positions and norms before each block.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "runtime/models/config_fields.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model_config.hpp"
@@ -15,24 +15,26 @@
 
 namespace troupe {
 
-/// A siglip_vision_model's configuration, with the defaults of its class. Errors stay in `fields`.
-[[nodiscard]] VisionConfig read_siglip_config(ConfigFields& fields);
-
 /// Loaded whole by each rank that has it.
-class SiglipTower {
+class VisionTransformer {
  public:
   /// `prefix` stands before "embeddings.patch_embedding.weight". Errors stay in the loader.
-  SiglipTower(WeightLoader& loader, Device& device, const std::string& prefix,
-              const VisionConfig& config);
+  VisionTransformer(WeightLoader& loader, Device& device, const std::string& prefix,
+                    const VisionConfig& config);
 
-  /// pixels: [num_channels, image_size, image_size], in the host's memory. Returns the patches'
-  /// hidden states behind the last norm, row by row of the picture: [num_patches, hidden_size], in
-  /// memory of `scratch`.
+  /// pixels: [num_channels, image_size, image_size], in the host's memory. Returns the hidden
+  /// states behind the last layer that is used, of the class token if there is one, and of the
+  /// patches row by row of the picture: [num_rows, hidden_size], in memory of `scratch`.
   [[nodiscard]] Matrix encode(Device& device, Scratch& scratch,
                               std::span<const float> pixels) const;
   [[nodiscard]] MixerMemory memory(Device& device) const noexcept;
 
  private:
+  /// Of one picture, [num_rows, hidden_size] each: the hidden states are their sum.
+  struct Streams {
+    Matrix x;
+    Matrix residual;
+  };
   struct Layer {
     LayerNorm attention_norm;
     Linear qkv;
@@ -45,13 +47,17 @@ class SiglipTower {
   /// The picture's patches as rows of numbers, [num_patches, num_channels * patch_size^2], each in
   /// the order of the patch embedding's kernel.
   [[nodiscard]] std::vector<float> cut_patches(std::span<const float> pixels) const;
+  /// streams.x + streams.residual = the embeddings.
+  void embed(Device& device, Scratch scratch, std::span<const float> pixels,
+             const Streams& streams) const;
   void attend(Device& device, Matrix qkv, Matrix out) const;
 
   VisionConfig config_;
   Linear patch_embedding_;
-  DeviceArray<float> positions_;  ///< [num_patches, hidden_size]
+  DeviceArray<float> positions_;  ///< [num_rows, hidden_size], the class token's with itself
+  std::optional<LayerNorm> input_norm_;
   std::vector<Layer> layers_;
-  LayerNorm norm_;
+  std::optional<LayerNorm> output_norm_;
   /// One layer's keys and values of one picture, as a sequence without a past.
   KvCacheView cache_;
   DeviceMemory cache_memory_;
@@ -59,7 +65,7 @@ class SiglipTower {
   DeviceArray<std::int32_t> block_table_;
   DeviceArray<std::int32_t> sequence_;  ///< query_start_loc (which is span_start_loc too), seq_lens
   DeviceArray<std::int32_t> span_start_loc_;
-  DeviceArray<TwoWaySpan> span_;  ///< all patches see each other
+  DeviceArray<TwoWaySpan> span_;  ///< all rows see each other
 };
 
 }  // namespace troupe
