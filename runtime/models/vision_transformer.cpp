@@ -29,6 +29,15 @@ Linear load_patch_embedding(WeightLoader& loader, const std::string& name,
                 config.has_patch_bias, MatrixRole::kEncoder);
 }
 
+/// Attention with bf16 units takes whole multiples; SigLIP's largest models have heads of 72. Zeros
+/// change no sum.
+std::int64_t padded_head_dim(const Device& device, std::int64_t head_dim, ComputeMode mode) {
+  constexpr std::int64_t kUnit = 32;
+  const bool may_have_unit = device.isa_name() == "avx512" || device.isa_name() == "amx";
+  if (mode == ComputeMode::kF32 || !may_have_unit) return head_dim;
+  return (head_dim + kUnit - 1) / kUnit * kUnit;
+}
+
 template <class T>
 DeviceArray<T> upload(Device& device, WeightLoader& loader, std::vector<T> values) {
   auto uploaded = device.upload(std::move(values), kWhat);
@@ -60,6 +69,7 @@ std::optional<LayerNorm> load_norm(bool is_there, WeightLoader& loader, const st
 VisionTransformer::VisionTransformer(WeightLoader& loader, Device& device,
                                      const std::string& prefix, const VisionConfig& config)
     : config_(config),
+      head_dim_(padded_head_dim(device, config.hidden_size / config.num_heads, loader.mode())),
       patch_embedding_(load_patch_embedding(loader, prefix + "embeddings.patch_embedding", config)),
       positions_(load_positions(loader, device, prefix + "embeddings.", config)),
       // The name has been misspelt since the first release.
@@ -81,7 +91,7 @@ VisionTransformer::VisionTransformer(WeightLoader& loader, Device& device,
             .num_blocks = num_blocks,
             .block_size = kBlockSize,
             .num_kv_heads = config.num_heads,
-            .head_dim = config.hidden_size / config.num_heads};
+            .head_dim = head_dim_};
   auto memory = device.allocate(static_cast<std::size_t>(num_blocks * cache_.page_stride()),
                                 "a picture's keys and values");
   if (memory.ok())
@@ -110,12 +120,20 @@ VisionTransformer::Layer VisionTransformer::load_layer(WeightLoader& loader,
   const auto norm = [&](const std::string& suffix) {
     return LayerNorm(loader, name + suffix, hidden_size, config_.layer_norm_eps);
   };
+  const WeightLoader::HeadPadding padding{.head_dim = hidden_size / config_.num_heads,
+                                          .padded_dim = head_dim_};
+  const auto heads = [&](const std::string& suffix) {
+    WeightLoader::Part part = whole(name + suffix, attention_size());
+    part.row_padding = padding;
+    return part;
+  };
+  WeightLoader::Part output = whole(name + ".self_attn.out_proj", hidden_size);
+  output.col_padding = padding;
   return {.attention_norm = norm(".layer_norm1"),
-          .qkv = linear({whole(name + ".self_attn.q_proj", hidden_size),
-                         whole(name + ".self_attn.k_proj", hidden_size),
-                         whole(name + ".self_attn.v_proj", hidden_size)},
-                        hidden_size),
-          .output = linear({whole(name + ".self_attn.out_proj", hidden_size)}, hidden_size),
+          .qkv = linear(
+              {heads(".self_attn.q_proj"), heads(".self_attn.k_proj"), heads(".self_attn.v_proj")},
+              hidden_size),
+          .output = linear({output}, attention_size()),
           .mlp_norm = norm(".layer_norm2"),
           .up = linear({whole(name + ".mlp.fc1", config_.intermediate_size)}, hidden_size),
           .down = linear({whole(name + ".mlp.fc2", hidden_size)}, config_.intermediate_size)};
@@ -141,11 +159,11 @@ std::vector<float> VisionTransformer::cut_patches(std::span<const float> pixels)
 
 void VisionTransformer::attend(Device& device, Matrix qkv, Matrix out) const {
   const std::int64_t heads = config_.num_heads;
-  const std::int64_t head_dim = cache_.head_dim;
   const auto part = [&](std::int64_t index) {
-    return Heads(qkv.data + index * config_.hidden_size, qkv.num_rows, heads, head_dim,
+    return Heads(qkv.data + index * attention_size(), qkv.num_rows, heads, head_dim_,
                  qkv.row_stride);
   };
+  const auto own_head_dim = static_cast<float>(config_.hidden_size / heads);
   const Heads q = part(0);
   device.ops().rope_and_write_kv(
       device.context(),
@@ -159,10 +177,10 @@ void VisionTransformer::attend(Device& device, Matrix qkv, Matrix out) const {
                           .block_table_stride = cache_.num_blocks,
                           .block_table_rows = sequence_.data(),
                           .num_seqs = 1,
-                          .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                          .scale = 1.0f / std::sqrt(own_head_dim),
                           .two_way_spans = span_.data(),
                           .span_start_loc = span_start_loc_.data(),
-                          .out = Heads(out.data, out.num_rows, heads, head_dim, out.row_stride)});
+                          .out = Heads(out.data, out.num_rows, heads, head_dim_, out.row_stride)});
 }
 
 void VisionTransformer::embed(Device& device, Scratch scratch, std::span<const float> pixels,
@@ -202,8 +220,8 @@ Matrix VisionTransformer::encode(Device& device, Scratch& scratch,
     layer.attention_norm.add_and_apply(ops, context, x, residual, residual, normed);
     {
       Scratch wide = inner;
-      const Matrix qkv = wide.take_spread(num_rows, 3 * hidden_size);
-      const Matrix attended = wide.take_spread(num_rows, hidden_size);
+      const Matrix qkv = wide.take_spread(num_rows, 3 * attention_size());
+      const Matrix attended = wide.take_spread(num_rows, attention_size());
       layer.qkv.apply(ops, context, normed, qkv);
       attend(device, qkv, attended);
       layer.output.apply(ops, context, attended, x);
@@ -227,8 +245,8 @@ MixerMemory VisionTransformer::memory(Device& device) const noexcept {
   constexpr std::int64_t kNumStreams = 3;  // residual, x, normed
   const std::int64_t wide_bytes =
       std::max({Scratch::padded_bytes(num_rows, patch_embedding_.spec().num_cols),
-                Scratch::padded_bytes(num_rows, Scratch::spread(3 * hidden_size)) +
-                    Scratch::padded_bytes(num_rows, Scratch::spread(hidden_size)),
+                Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())) +
+                    Scratch::padded_bytes(num_rows, Scratch::spread(attention_size())),
                 Scratch::padded_bytes(num_rows, Scratch::spread(config_.intermediate_size))});
   std::int64_t workspace_bytes =
       device.ops().attention_workspace_bytes({.num_heads = config_.num_heads,

@@ -50,9 +50,14 @@ class VisionTransformer {
   /// streams.x + streams.residual = the embeddings.
   void embed(Device& device, Scratch scratch, std::span<const float> pixels,
              const Streams& streams) const;
+  /// Of q, k or v: of all heads.
+  [[nodiscard]] std::int64_t attention_size() const noexcept {
+    return config_.num_heads * head_dim_;
+  }
   void attend(Device& device, Matrix qkv, Matrix out) const;
 
   VisionConfig config_;
+  std::int64_t head_dim_;  ///< with zeros behind what the checkpoint has
   Linear patch_embedding_;
   DeviceArray<float> positions_;  ///< [num_rows, hidden_size], the class token's with itself
   std::optional<LayerNorm> input_norm_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <numeric>
 
 #include "runtime/base/log.hpp"
@@ -104,28 +105,39 @@ const Checkpoint::Tensor* WeightLoader::find(const std::string& name,
 }
 
 std::optional<StoredWeight> WeightLoader::find_rearranged(const Part& part, std::int64_t num_cols) {
-  const Layout& layout = *part.layout;
-  const Checkpoint::Tensor* const stored =
-      find(part.name + (layout.has_suffix ? ".weight" : ""), layout.shape);
+  const std::int64_t stored_rows = part.row_padding.stored(part.num_rows);
+  const std::int64_t stored_cols = part.col_padding.stored(num_cols);
+  const Layout layout = part.layout.value_or(Layout{.shape = {stored_rows, stored_cols}});
+  const std::string name = part.name + (layout.has_suffix ? ".weight" : "");
+  const Checkpoint::Tensor* const stored = find(name, layout.shape);
   if (stored == nullptr) return std::nullopt;
   Rearranged& own = rearranged_.emplace_back(Rearranged{*stored, {}});
   own.tensor.view.shape = {part.num_rows, num_cols};
-  if (!layout.is_transposed) return StoredWeight{&own.tensor, std::nullopt};
-  own.values.resize(static_cast<std::size_t>(part.num_rows * num_cols));
-  std::vector<float> column(static_cast<std::size_t>(part.num_rows));
-  for (std::int64_t col = 0; col < num_cols; ++col) {
-    widen_row(stored->view, col, 0, part.num_rows, column.data());
-    for (std::int64_t row = 0; row < part.num_rows; ++row)
-      own.values[static_cast<std::size_t>(row * num_cols + col)] =
-          column[static_cast<std::size_t>(row)];
+  const bool is_padded = part.row_padding.is_needed() || part.col_padding.is_needed();
+  if (!layout.is_transposed && !is_padded) return StoredWeight{&own.tensor, std::nullopt};
+  if (is_block_type(stored->view.type)) {
+    fail(ErrorCode::kUnsupported, stored->file + ": tensor " + name + " of type " +
+                                      std::string(to_string(stored->view.type)) +
+                                      " is not supported, only floating-point ones");
+    return std::nullopt;
   }
-  own.tensor.view.type = TensorType::kF32;
-  own.tensor.view.bytes = std::as_bytes(std::span(own.values));
+  const auto size = static_cast<std::size_t>(type_block(stored->view.type).num_bytes);
+  own.bytes.resize(static_cast<std::size_t>(part.num_rows * num_cols) * size);
+  for (std::int64_t row = 0; row < stored_rows; ++row)
+    for (std::int64_t col = 0; col < stored_cols; ++col) {
+      const std::int64_t from =
+          layout.is_transposed ? col * stored_rows + row : row * stored_cols + col;
+      const std::int64_t to = part.row_padding.place(row) * num_cols + part.col_padding.place(col);
+      std::memcpy(own.bytes.data() + static_cast<std::size_t>(to) * size,
+                  stored->view.bytes.data() + static_cast<std::size_t>(from) * size, size);
+    }
+  own.tensor.view.bytes = own.bytes;
   return StoredWeight{&own.tensor, std::nullopt};
 }
 
 std::optional<StoredWeight> WeightLoader::find_matrix(const Part& part, std::int64_t num_cols) {
-  if (part.layout) return find_rearranged(part, num_cols);
+  if (part.layout || part.row_padding.is_needed() || part.col_padding.is_needed())
+    return find_rearranged(part, num_cols);
   const std::string& name = part.name;
   const std::int64_t num_rows = part.num_rows;
   auto quantized = QuantizedWeight::find(checkpoint_, stored_, name, num_rows, num_cols);
@@ -311,13 +323,17 @@ DeviceArray<const std::byte*> WeightLoader::addresses(std::vector<const std::byt
 DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
   std::vector<float> all;
   for (const Part& part : parts) {
-    const std::int64_t shape[] = {part.num_rows};
+    const std::int64_t num_stored = part.row_padding.stored(part.num_rows);
+    const std::int64_t shape[] = {num_stored};
     const Checkpoint::Tensor* tensor = find(part.name + ".bias", shape);
     if (tensor == nullptr) continue;
+    std::vector<float> stored(static_cast<std::size_t>(num_stored));
+    widen_row(tensor->view, 0, 0, num_stored, stored.data());
     std::vector<float> whole(static_cast<std::size_t>(part.num_rows));
-    widen_row(tensor->view, 0, 0, part.num_rows, whole.data());
-    for (std::int64_t row = part.rows.begin; row < part.rows.end(); ++row)
-      all.push_back(whole[static_cast<std::size_t>(stored_row(*tensor, row))]);
+    for (std::int64_t row = 0; row < num_stored; ++row)
+      whole[static_cast<std::size_t>(part.row_padding.place(row))] =
+          stored[static_cast<std::size_t>(stored_row(*tensor, row))];
+    all.insert(all.end(), whole.begin() + part.rows.begin, whole.begin() + part.rows.end());
   }
   return value_or_fail(device_.upload(std::move(all), kWeights));
 }

@@ -93,6 +93,7 @@ class WeightLoader {
                LoadProgressCallback progress, PackedWeightsFile* file = nullptr);
 
   [[nodiscard]] const ParallelConfig& parallel() const noexcept { return parallel_; }
+  [[nodiscard]] ComputeMode mode() const noexcept { return format_.mode; }
   /// This rank's slice of `total` rows or columns.
   [[nodiscard]] Slice shard(std::int64_t total) const noexcept {
     return part_of(total, parallel_.tensor_rank(), parallel_.tensor_parallel_size);
@@ -105,11 +106,27 @@ class WeightLoader {
                                  ///< order
     bool has_suffix = true;      ///< the tensor's name ends with ".weight"
   };
+  /// Heads of head_dim rows or columns that get zeros behind them, up to padded_dim.
+  struct HeadPadding {
+    std::int64_t head_dim = 1;
+    std::int64_t padded_dim = 1;
+
+    [[nodiscard]] constexpr std::int64_t place(std::int64_t index) const noexcept {
+      return index / head_dim * padded_dim + index % head_dim;
+    }
+    /// Of a padded number.
+    [[nodiscard]] constexpr std::int64_t stored(std::int64_t count) const noexcept {
+      return count / padded_dim * head_dim;
+    }
+    [[nodiscard]] constexpr bool is_needed() const noexcept { return padded_dim != head_dim; }
+  };
   struct Part {
     std::string name;  ///< "model.layers.0.self_attn.q_proj": ".weight" and ".bias" are appended
-    std::int64_t num_rows = 0;
-    Slice rows;  ///< that are loaded
+    std::int64_t num_rows = 0;  ///< with the padding
+    Slice rows;                 ///< that are loaded
     std::optional<Layout> layout = std::nullopt;
+    HeadPadding row_padding = {};
+    HeadPadding col_padding = {};
   };
   /// Those rows and columns of the matrices of `parts` ([num_rows, num_cols] each), under each
   /// other, as one. Only their bytes of the mapped files are read. Pre: k_shards divides
@@ -168,7 +185,7 @@ class WeightLoader {
   void make_compact(WeightSpec& spec, Memory& packed);
   /// Nothing (and an error is recorded) unless the matrix is there with this shape.
   std::optional<StoredWeight> find_matrix(const Part& part, std::int64_t num_cols);
-  /// The same of a part with a layout of its own. The tensor is kept in rearranged_.
+  /// The same of a part with a layout of its own, or padding. The tensor is kept in rearranged_.
   std::optional<StoredWeight> find_rearranged(const Part& part, std::int64_t num_cols);
   /// Null (and an error is recorded) unless the tensor is there with this shape.
   const Checkpoint::Tensor* find(const std::string& name, std::span<const std::int64_t> shape);
@@ -188,7 +205,7 @@ class WeightLoader {
   std::set<std::string, std::less<>> used_;
   struct Rearranged {
     Checkpoint::Tensor tensor;
-    std::vector<float> values;  ///< of a transposed one
+    std::vector<std::byte> bytes;  ///< of one whose elements have moved
   };
   std::deque<Rearranged> rearranged_;  ///< parts of the matrix being loaded
   std::vector<Error> errors_;

@@ -13,8 +13,8 @@ const std::string kModel = TROUPE_GOLDEN_DIR "/models/models/gemma3";
 
 std::vector<DriverJob> picture_jobs() {
   std::vector<DriverJob> jobs;
-  for (const PicturePrompt& one :
-       PicturePrompts(kModel, TROUPE_GOLDEN_DIR "/models/goldens/gemma3").all())
+  const PicturePrompts prompts(kModel, TROUPE_GOLDEN_DIR "/models/goldens/gemma3");
+  for (const PicturePrompt& one : prompts.all())
     jobs.push_back(one.job);
   // Another picture behind the same tokens.
   jobs.push_back(jobs.front());
@@ -25,7 +25,7 @@ std::vector<DriverJob> picture_jobs() {
 
 BOOST_AUTO_TEST_CASE(pictures_have_the_same_bits_whatever_the_schedule) {
   const std::vector<DriverJob> jobs = picture_jobs();
-  for (const std::string& dtype : {"float32", "bfloat16"}) {
+  for (const std::string dtype : {"float32", "bfloat16"}) {
     const DriverModelOptions options{.folder = kModel, .dtype = dtype};
     DrivenRunner first = load_driven_runner(options);
     const std::vector<DriverResult> alone = drive(first, jobs, {.max_running = 1});

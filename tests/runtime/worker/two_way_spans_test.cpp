@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 #include <string>
 
 #include "tests/support/replay_models_driver.hpp"
@@ -31,6 +32,21 @@ BOOST_AUTO_TEST_CASE(the_encoder_makes_the_rows_of_the_reference_by_every_instru
     for (const std::string number : {"0", "1", "2"}) {
       const auto rows = gemma.encode(golden_floats(arrays, "pixel_values." + number), 56);
       BOOST_TEST(largest_error(rows, golden_floats(arrays, "projector." + number)) < 1e-3f);
+    }
+  }
+}
+
+/// Where there is a bf16 unit, heads are padded for it.
+BOOST_AUTO_TEST_CASE(the_encoder_in_bfloat16_is_close_to_the_reference_by_every_instruction_set) {
+  const SafetensorsFile arrays = SafetensorsFile::open(kGolden + "/golden.safetensors").value();
+  for (const std::string& isa : available_isas()) {
+    PictureDriver gemma(kModel, isa, {.dtype = "bfloat16"});
+    for (const std::string number : {"0", "1", "2"}) {
+      const auto rows = gemma.encode(golden_floats(arrays, "pixel_values." + number), 56);
+      const auto want = golden_floats(arrays, "projector." + number);
+      const float largest = std::abs(
+          *std::ranges::max_element(want, {}, [](float value) { return std::abs(value); }));
+      BOOST_TEST(largest_error(rows, want) < 0.03f * largest, isa << ", picture " << number);
     }
   }
 }
