@@ -170,14 +170,15 @@ Result<PictureFormat> picture_format(const ImageTokens& tokens, const Tokenizer&
 Result<std::shared_ptr<const PictureInputs>> load_picture_inputs(const Options& options,
                                                                  const ModelLoaded& model,
                                                                  const Tokenizer& tokenizer) {
-  ASSIGN_OR_RETURN(const ModelConfig config, load_model_config(options.model.model));
+  ASSIGN_OR_RETURN(const ModelConfig config,
+                   load_model_config(options.model.model, options.model.mmproj));
   CHECK(config.image_tokens.has_value());
   ASSIGN_OR_RETURN(PictureFormat format, picture_format(*config.image_tokens, tokenizer));
   const MediaOptions& media = options.media;
   ASSIGN_OR_RETURN(const std::int64_t max_pictures, max_pictures_per_prompt(media));
   constexpr double kGiB = 1 << 30;
   return PictureInputs::load(
-      options.model.model, std::move(format),
+      options.model.mmproj.empty() ? options.model.model : options.model.mmproj, std::move(format),
       {.loader = {.local_folder = media.allowed_local_media_path,
                   .domains = media.allowed_media_domains},
        .max_pictures = static_cast<std::size_t>(max_pictures),
@@ -192,10 +193,10 @@ Result<std::string> engine_name(const Options& options, const SamplingDefaults& 
                                 const ModelLoaded& model) {
   ASSIGN_OR_RETURN(const ChatSetup chat, load_chat_setup(options.model));
   std::ostringstream name;
-  name << options.model.model << ' ' << TROUPE_VERSION << ' ' << model.dtype << ' '
-       << options.model.quantization << ' ' << options.engine.kv_cache_dtype << ' ' << model.device
-       << ' ' << model.cpu_isa << ' ' << model.canonical_shards << ' ' << model.max_model_len << ' '
-       << digest_of_defaults(options, sampling, chat);
+  name << options.model.model << ' ' << options.model.mmproj << ' ' << TROUPE_VERSION << ' '
+       << model.dtype << ' ' << options.model.quantization << ' ' << options.engine.kv_cache_dtype
+       << ' ' << model.device << ' ' << model.cpu_isa << ' ' << model.canonical_shards << ' '
+       << model.max_model_len << ' ' << digest_of_defaults(options, sampling, chat);
   return name.str();
 }
 
@@ -220,6 +221,7 @@ ParallelConfig parallel_config(const EngineOptions& engine) {
 WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
   return {
       .model = options.model.model,
+      .mmproj = options.model.mmproj,
       .runner = options.model.runner,
       .pooler_config = options.model.pooler_config,
       .dtype = options.model.dtype,

@@ -67,6 +67,7 @@ TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantiz
 /// What a worker loads, and with which options.
 struct WorkerOptions {
   std::string model;                    ///< folder, or GGUF file
+  std::string mmproj;                   ///< GGUF file of the model's encoder; empty: none
   std::string runner = "auto";          ///< auto, generate, pooling
   std::string pooler_config;            ///< JSON object: what the folder says of pooling, or else
   std::string dtype = "auto";           ///< auto, bfloat16, float32
@@ -86,9 +87,10 @@ struct WorkerOptions {
   SpeculativeDecoding speculative;
   bool operator==(const WorkerOptions&) const = default;
 };
-TROUPE_MESSAGE(WorkerOptions, model, runner, pooler_config, dtype, quantization, packed_weights_dir,
-               kv_cache_dtype, device, cpu_isa, threads, numa_bind, block_size, max_model_len,
-               max_num_seqs, max_num_batched_tokens, encoder_cache_size, parallel, speculative)
+TROUPE_MESSAGE(WorkerOptions, model, mmproj, runner, pooler_config, dtype, quantization,
+               packed_weights_dir, kv_cache_dtype, device, cpu_isa, threads, numa_bind, block_size,
+               max_model_len, max_num_seqs, max_num_batched_tokens, encoder_cache_size, parallel,
+               speculative)
 
 /// How the vector of a text is made of the hidden states of its tokens.
 enum class PoolingType : std::uint8_t {

@@ -144,6 +144,14 @@ Result<void> resolve_model(Options& options) {
     // What nodes of this engine load, also if the branch has moved on meanwhile.
     model.revision = HubCache::commit_of_path(model.model);
   }
+  if (!model.mmproj.empty()) {
+    ModelOptions encoder = model;
+    encoder.revision.clear();  // of the model itself
+    auto located = locate_model(model.mmproj, encoder);
+    if (!located.ok())
+      return Error{located.error().code, "mmproj: " + located.error().message, "mmproj"};
+    model.mmproj = std::move(located).value();
+  }
   if (model.served_model_name.empty()) model.served_model_name = {name};
   return {};
 }

@@ -53,6 +53,9 @@ void bind_options(OptionSet& set, Options& options) {
       .add("model", model.model,
            "folder of a Hugging Face model, a GGUF file, or a name on the Hugging Face Hub: "
            "OWNER/NAME, OWNER/NAME@REVISION, OWNER/NAME:FILE.gguf; default: the demo model")
+      .add("mmproj", model.mmproj,
+           "GGUF file of the encoder of pictures that goes with a GGUF file, or its name on the "
+           "Hugging Face Hub; default: the model takes text alone")
       .add("revision", model.revision,
            "branch, tag or commit of a model of the Hugging Face Hub; default: main")
       .add("download-dir", model.download_dir,

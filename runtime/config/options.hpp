@@ -12,7 +12,8 @@
 namespace troupe {
 
 struct ModelOptions {
-  std::string model;  ///< folder, GGUF file or name on the Hugging Face Hub; empty: the demo model
+  std::string model;   ///< folder, GGUF file or name on the Hugging Face Hub; empty: the demo model
+  std::string mmproj;  ///< GGUF file, or its name on the Hub; empty: none
   std::string revision;      ///< of a model of the Hub; empty: main
   std::string download_dir;  ///< empty: the cache of the Hub
   std::vector<std::string> served_model_name;

@@ -19,6 +19,16 @@ struct GgufRenaming {
   std::string_view name;
 };
 
+/// An encoder of pictures of the family, which is in a file of its own (mmproj.hpp).
+struct GgufProjector {
+  std::string_view type;  ///< clip.projector_type
+  /// Tensors that are not the encoder's own: whole names.
+  std::span<const GgufRenaming> tensors = {};
+  /// Adds what config.json says of pictures beside vision_config. `mmproj` and `text`: the metadata
+  /// of the two files.
+  void (*add_config)(GgufMetadata& mmproj, GgufMetadata& text, nlohmann::json& config) = nullptr;
+};
+
 struct GgufArchitecture {
   std::string_view name;  ///< general.architecture, and prefix of the keys
   /// "expert_count" is above 0: distinguishes two architectures of the same name.
@@ -35,6 +45,7 @@ struct GgufArchitecture {
   /// Adds architecture-specific fields to config.json. Null: none.
   void (*add_config)(GgufMetadata& metadata, const std::string& prefix,
                      nlohmann::json& config) = nullptr;
+  const GgufProjector* projector = nullptr;  ///< null: the family takes no pictures
 };
 
 /// Each key under the architecture's prefix must be known, irrelevant to the result, or have a

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/json.hpp"
 #include "runtime/models/decoder.hpp"
@@ -141,17 +144,70 @@ void add_gguf_config(GgufMetadata& metadata, const std::string& prefix, json& co
   config["rope_parameters"] = {{"full_attention", config["rope_parameters"]}};
 }
 
+/// The id of the last token that `is_wanted`; nothing: there is none.
+template <class F>
+std::optional<std::int64_t> last_token(const std::vector<std::string>& tokens, F is_wanted) {
+  const auto found = std::ranges::find_if(tokens.rbegin(), tokens.rend(), is_wanted);
+  if (found == tokens.rend()) return std::nullopt;
+  return tokens.rend() - found - 1;
+}
+
+constexpr std::int64_t kMaxPatchesPerSide = 1 << 12;
+
+void add_projector_config(GgufMetadata& mmproj, GgufMetadata& text, json& config) {
+  const std::int64_t width = mmproj.integer("clip.vision.projection_dim", std::nullopt);
+  if (width != config["hidden_size"].get<std::int64_t>())
+    mmproj.fail(ErrorCode::kCorrupt, "clip.vision.projection_dim is " + std::to_string(width) +
+                                         ", the language model's embeddings have " +
+                                         config["hidden_size"].dump());
+  const std::int64_t size = mmproj.integer("clip.vision.image_size", std::nullopt);
+  const std::int64_t patch = mmproj.integer("clip.vision.patch_size", std::nullopt);
+  const std::int64_t scale = mmproj.integer("clip.vision.projector.scale_factor", 4);
+  const std::int64_t side = patch < 1 ? 0 : size / patch;
+  if (side < 1 || side > kMaxPatchesPerSide || scale < 1 || side % scale != 0)
+    return mmproj.fail(ErrorCode::kUnsupported,
+                       "clip.vision.image_size is " + std::to_string(size) + ", patch_size is " +
+                           std::to_string(patch) + ", projector.scale_factor is " +
+                           std::to_string(scale) + ": the patches make no squares");
+  config["mm_tokens_per_image"] = (side / scale) * (side / scale);
+
+  const std::vector<std::string> tokens = text.texts("tokenizer.ggml.tokens");
+  const auto named = [&](std::string_view name) {
+    return last_token(tokens, [&](const std::string& token) { return token == name; });
+  };
+  // Files have cut off the vocabulary before the last one, whose embedding no one reads: any other
+  // token that no text has will do.
+  auto soft = named("<image_soft_token>");
+  if (!soft)
+    soft =
+        last_token(tokens, [](const std::string& token) { return token.starts_with("<unused"); });
+  const auto begin = named("<start_of_image>");
+  const auto end = named("<end_of_image>");
+  if (!begin || !end || !soft)
+    return text.fail(ErrorCode::kUnsupported,
+                     "the vocabulary has no <start_of_image>, <end_of_image> or <unused> token");
+  config["boi_token_index"] = *begin;
+  config["eoi_token_index"] = *end;
+  config["image_token_index"] = *soft;
+}
+
 constexpr std::string_view kGgufKeys[] = {"attention.sliding_window",
                                           "attention.sliding_window_pattern",
                                           "final_logit_softcapping", "rope.freq_base_swa"};
 constexpr GgufRenaming kGgufTensors[] = {{"ffn_norm.", "pre_feedforward_layernorm."},
                                          {"post_attention_norm.", "post_attention_layernorm."},
                                          {"post_ffw_norm.", "post_feedforward_layernorm."}};
+constexpr GgufRenaming kProjectorTensors[] = {
+    {"mm.input_projection.weight", "model.multi_modal_projector.mm_input_projection_weight"},
+    {"mm.soft_emb_norm.weight", "model.multi_modal_projector.mm_soft_emb_norm.weight"}};
+constexpr GgufProjector kProjector = {
+    .type = "gemma3", .tensors = kProjectorTensors, .add_config = add_projector_config};
 constexpr GgufArchitecture kGguf = {.name = "gemma3",
                                     .rope_theta = 1e6,
                                     .keys = kGgufKeys,
                                     .tensors = kGgufTensors,
-                                    .add_config = add_gguf_config};
+                                    .add_config = add_gguf_config,
+                                    .projector = &kProjector};
 
 }  // namespace
 
@@ -159,6 +215,7 @@ extern const RegisteredArchitecture kGemma3Text = {.name = "Gemma3ForCausalLM",
                                                    .model_type = "gemma3_text",
                                                    .ties_embeddings = true,
                                                    .read_config = read_config,
+                                                   .read_vision = read_vision,
                                                    .gguf = &kGguf,
                                                    .make = make};
 

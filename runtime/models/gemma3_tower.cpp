@@ -63,7 +63,8 @@ class Gemma3Tower final : public ItemTower {
         encoder_(loader, device, names.encoder, vision_),
         squares_(upload_squares(config, device, loader)),
         norm_(loader, names.projector + "mm_soft_emb_norm", vision_.hidden_size,
-              {.eps = vision_.layer_norm_eps, .weight_offset = 1}),
+              {.eps = vision_.layer_norm_eps,
+               .weight_offset = config.norm_weights_include_one ? 0.0f : 1.0f}),
         projection_(load_projection(config, loader, names.projector)) {}
 
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override { return per_image_; }

@@ -50,7 +50,8 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
   add_choice(choices, "tensor_parallel_size", options.parallel.tensor_parallel_size);
   add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
   add_choice(choices, "rank", options.parallel.rank);
-  auto file = PackedWeightsFile::open(options.packed_weights_dir, model, choices, device.pool());
+  auto file = PackedWeightsFile::open(options.packed_weights_dir, model, options.mmproj, choices,
+                                      device.pool());
   if (!file.ok()) {
     log_warning("packed weights not kept", kv("error", file.error().message));
     return nullptr;
@@ -121,7 +122,7 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
                                const ModelLoadOptions& options,
                                const LoadProgressCallback& progress) {
   LoadedModel loaded;
-  ASSIGN_OR_RETURN(loaded.config, load_model_config(folder));
+  ASSIGN_OR_RETURN(loaded.config, load_model_config(folder, options.mmproj));
   RETURN_IF_ERROR(limit_model_len(options, loaded.config));
   for (const RopeConfig* rope : {&loaded.config.rope, &loaded.config.sliding_rope})
     RETURN_IF_ERROR(
@@ -133,7 +134,8 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
   CHECK(architecture != nullptr, loaded.config.architecture);
 
-  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::open(folder, architecture->gguf));
+  ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                   Checkpoint::open(folder, architecture->gguf, options.mmproj));
   loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
   loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
   if (options.dtype != "auto") {

@@ -23,6 +23,7 @@ struct ModelLoadOptions {
   /// matrices of a GGUF file are quantised too), or the checkpoint's own method.
   std::string quantization = "auto";
   std::string packed_weights_dir;  ///< see PackedWeightsFile; empty: nowhere
+  std::string mmproj;              ///< of a GGUF file: see load_model_config
   std::int64_t max_model_len = 0;  ///< 0: the model's own
   /// A shorter length that the folder asks for where max_model_len is 0; 0: it asks for none.
   std::int64_t max_text_tokens = 0;

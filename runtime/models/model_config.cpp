@@ -4,6 +4,7 @@
 
 #include "runtime/base/json.hpp"
 #include "runtime/gguf/gguf_model.hpp"
+#include "runtime/gguf/mmproj.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/registry.hpp"
@@ -125,7 +126,7 @@ Result<ModelConfig> read_model_config(const json& parsed, bool is_gguf) {
   refuse_unsupported(text);
   architecture->read_config(text, is_gguf, config);
   if (const json* vision = root.object("vision_config");
-      vision != nullptr && architecture->read_vision != nullptr) {
+      vision != nullptr && architecture->read_vision != nullptr && (nested != nullptr || is_gguf)) {
     ConfigFields fields(*vision, std::string(kFile) + ": vision_config");
     architecture->read_vision(root, fields, config);
     if (fields.error()) return *fields.error();
@@ -139,22 +140,52 @@ Result<ModelConfig> read_model_config(const json& parsed, bool is_gguf) {
 
 }  // namespace
 
+namespace {
+
+/// What the encoder's file says, to what the model's says.
+Result<void> add_mmproj(const GgufModel& text, const std::filesystem::path& path,
+                        const RegisteredArchitecture& architecture, json& config) {
+  const GgufProjector* projector = architecture.gguf->projector;
+  if (projector == nullptr)
+    return invalid_argument("mmproj is " + path.string() + ", but " +
+                                std::string(architecture.name) + " takes no pictures here",
+                            "mmproj");
+  ASSIGN_OR_RETURN(const GgufModel mmproj, open_gguf_model(path, GgufKeys::kNoVocabulary));
+  GgufMetadata fields(*mmproj.contents.metadata, mmproj.file_names.front());
+  GgufMetadata text_fields(*text.contents.metadata, text.file_names.front());
+  config["vision_config"] = mmproj_vision_config(fields, *projector);
+  if (!fields.error()) projector->add_config(fields, text_fields, config);
+  if (fields.error()) return *fields.error();
+  if (text_fields.error()) return *text_fields.error();
+  return {};
+}
+
+}  // namespace
+
 Result<ModelConfig> parse_model_config(std::string_view json_text, bool is_gguf) {
   ASSIGN_OR_RETURN(const json parsed, parse_json_object(json_text, kFile));
   return read_model_config(parsed, is_gguf);
 }
 
-Result<ModelConfig> load_model_config(const std::filesystem::path& model) {
+Result<ModelConfig> load_model_config(const std::filesystem::path& model,
+                                      const std::filesystem::path& mmproj) {
   if (!is_gguf(model)) {
+    if (!mmproj.empty())
+      return invalid_argument("mmproj is " + mmproj.string() + ", but " + model.string() +
+                                  " is a folder, which has its encoder itself",
+                              "mmproj");
     ASSIGN_OR_RETURN(const std::string text, read_model_text(model, kFile));
     return parse_model_config(text);
   }
-  ASSIGN_OR_RETURN(const GgufModel gguf, open_gguf_model(model, GgufKeys::kNoVocabulary));
+  ASSIGN_OR_RETURN(
+      const GgufModel gguf,
+      open_gguf_model(model, mmproj.empty() ? GgufKeys::kNoVocabulary : GgufKeys::kAll));
   const std::string& file_name = gguf.file_names.front();
   ASSIGN_OR_RETURN(const RegisteredArchitecture* const architecture,
                    find_gguf_architecture(*gguf.contents.metadata, file_name));
   ASSIGN_OR_RETURN(json fields, gguf_config_json(gguf.contents, *architecture->gguf, file_name));
   fields["architectures"] = {architecture->name};
+  if (!mmproj.empty()) RETURN_IF_ERROR(add_mmproj(gguf, mmproj, *architecture, fields));
   ASSIGN_OR_RETURN(ModelConfig config, read_model_config(fields, true));
   config.norm_weights_include_one = true;
   return config;

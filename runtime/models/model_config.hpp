@@ -146,9 +146,11 @@ struct ModelConfig {
 /// `is_gguf`: written by gguf_config_json, which has some more to say. Errors: kCorrupt (a field's
 /// name and value), kUnsupported (architecture or setting).
 Result<ModelConfig> parse_model_config(std::string_view json_text, bool is_gguf = false);
-/// config.json of a model folder, or what a GGUF file says in its place. Errors: also kNotFound,
-/// kIo.
-Result<ModelConfig> load_model_config(const std::filesystem::path& model);
+/// config.json of a model folder, or what a GGUF file says in its place, and `mmproj`, the GGUF
+/// file of its encoder of pictures; empty: none. Errors: also kNotFound, kIo, and kInvalidArgument
+/// (such a file with a folder, or with a family that takes no pictures).
+Result<ModelConfig> load_model_config(const std::filesystem::path& model,
+                                      const std::filesystem::path& mmproj = {});
 
 /// The sampling defaults that a model's authors chose.
 struct GenerationConfig {

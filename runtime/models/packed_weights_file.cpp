@@ -52,7 +52,8 @@ Error failure(const std::string& action, const fs::path& path) {
 }
 
 /// All that the packed bytes depend on, as text.
-Result<std::string> key_of(const fs::path& model, const std::string& choices) {
+Result<std::string> key_of(const fs::path& model, const fs::path& mmproj,
+                           const std::string& choices) {
   ASSIGN_OR_RETURN(const MappedFile program, MappedFile::open("/proc/self/exe"));
   const auto* text = reinterpret_cast<const char*>(program.bytes().data());
   const std::string_view whole(text, program.bytes().size());
@@ -68,6 +69,7 @@ Result<std::string> key_of(const fs::path& model, const std::string& choices) {
   } else {
     files = gguf_paths(model);
   }
+  if (!mmproj.empty()) files.push_back(mmproj);
   for (const fs::path& file : files) {
     const auto size = fs::file_size(file, error);
     if (error) break;
@@ -85,14 +87,16 @@ Result<std::string> key_of(const fs::path& model, const std::string& choices) {
 
 Result<std::unique_ptr<PackedWeightsFile>> PackedWeightsFile::open(const fs::path& folder,
                                                                    const fs::path& model,
+                                                                   const fs::path& mmproj,
                                                                    const std::string& choices,
                                                                    ThreadPool& pool) {
-  ASSIGN_OR_RETURN(std::string key, key_of(model, choices));
+  ASSIGN_OR_RETURN(std::string key, key_of(model, mmproj, choices));
   // Another state of the model or another program takes the place of the one before.
   std::error_code error;
   const fs::path whole = fs::weakly_canonical(model, error);
   const std::string name = whole.filename().string() + "-" +
-                           to_hex(xxh3_128(whole.string() + "\n" + choices)) + ".packed";
+                           to_hex(xxh3_128(whole.string() + "\n" + mmproj.string() + choices)) +
+                           ".packed";
   std::unique_ptr<PackedWeightsFile> file(
       new PackedWeightsFile(folder / name, std::move(key), pool));
   if (auto mapped = MappedFile::open(file->path_); mapped.ok()) {

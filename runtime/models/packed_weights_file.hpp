@@ -40,13 +40,15 @@ void add_choice(std::string& text, std::string_view name, Number number) {
 /// offset, size and checksum: XXH3 of the XXH3s of its pieces of 1 MiB.
 class PackedWeightsFile {
  public:
-  /// The file in `folder`, which is made if need be, for this model (a folder or a GGUF file) and
-  /// what else the bytes depend on: `choices`, as text (instruction set, widths, the rank's share).
+  /// The file in `folder`, which is made if need be, for this model (a folder or a GGUF file, and
+  /// `mmproj` or empty) and what else the bytes depend on: `choices`, as text (instruction set,
+  /// widths, the rank's share).
   /// Maps it if it was written by this very program from the model's files as they are now.
   /// Errors, if it can be neither read nor written: kIo.
   /// The pool, which outlives this, computes the checksums.
   static Result<std::unique_ptr<PackedWeightsFile>> open(const std::filesystem::path& folder,
                                                          const std::filesystem::path& model,
+                                                         const std::filesystem::path& mmproj,
                                                          const std::string& choices,
                                                          ThreadPool& pool);
   PackedWeightsFile(const PackedWeightsFile&) = delete;

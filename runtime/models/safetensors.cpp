@@ -10,6 +10,7 @@
 #include "runtime/base/json.hpp"
 #include "runtime/base/json_depth.hpp"
 #include "runtime/gguf/gguf_model.hpp"
+#include "runtime/gguf/mmproj.hpp"
 #include "runtime/gguf/model_files.hpp"
 
 namespace troupe {
@@ -317,27 +318,51 @@ Result<Checkpoint> Checkpoint::open_gguf(const std::filesystem::path& path,
     ASSIGN_OR_RETURN(
         const std::vector<GgufWeight> weights,
         huggingface_weights(name, tensor, architecture, *gguf.contents.metadata, file_name));
-    for (const GgufWeight& weight : weights) {
-      const auto [entry, added] = checkpoint.tensors_.emplace(
-          weight.name, Tensor{.view = {tensor_type(tensor.type), weight.shape, weight.bytes},
-                              .file = file_name,
-                              .interleaved_head_dim = weight.interleaved_head_dim,
-                              .name_in_file = name});
-      if (!added)
-        return Error{ErrorCode::kCorrupt, file_name + ": tensors " + in_quotes(name) + " and " +
-                                              in_quotes(entry->second.name_in_file) +
-                                              " are the same one of the model"};
-    }
+    for (const GgufWeight& weight : weights)
+      RETURN_IF_ERROR(checkpoint.add_tensor(
+          weight.name, {.view = {tensor_type(tensor.type), weight.shape, weight.bytes},
+                        .file = file_name,
+                        .interleaved_head_dim = weight.interleaved_head_dim,
+                        .name_in_file = name}));
   }
   checkpoint.ggufs_ = std::move(gguf.files);
   for (const MappedFile& file : checkpoint.ggufs_) file.report_loss();
   return checkpoint;
 }
 
+Result<void> Checkpoint::add_tensor(const std::string& name, Tensor tensor) {
+  const auto [entry, added] = tensors_.try_emplace(name, std::move(tensor));
+  if (added) return {};
+  return Error{ErrorCode::kCorrupt, tensor.file + ": tensors " + in_quotes(tensor.name_in_file) +
+                                        " and " + in_quotes(entry->second.name_in_file) +
+                                        " are the same one of the model"};
+}
+
+Result<void> Checkpoint::add_mmproj(const std::filesystem::path& path,
+                                    const GgufProjector& projector) {
+  ASSIGN_OR_RETURN(GgufModel mmproj, open_gguf_model(path, GgufKeys::kNoVocabulary));
+  const MmprojNames names(mmproj.contents, projector);
+  for (const auto& [name, tensor] : mmproj.contents.tensors)
+    RETURN_IF_ERROR(add_tensor(names.huggingface_name(name),
+                               {.view = {tensor_type(tensor.type), tensor.shape, tensor.bytes},
+                                .file = mmproj.file_names[tensor.file],
+                                .name_in_file = name}));
+  for (MappedFile& file : mmproj.files) {
+    file.report_loss();
+    ggufs_.push_back(std::move(file));
+  }
+  return {};
+}
+
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& folder,
-                                    const GgufArchitecture* gguf) {
+                                    const GgufArchitecture* gguf,
+                                    const std::filesystem::path& mmproj) {
   if (troupe::is_gguf(folder)) {
-    if (gguf != nullptr) return open_gguf(folder, *gguf);
+    if (gguf != nullptr) {
+      ASSIGN_OR_RETURN(Checkpoint checkpoint, open_gguf(folder, *gguf));
+      if (!mmproj.empty()) RETURN_IF_ERROR(checkpoint.add_mmproj(mmproj, *gguf->projector));
+      return checkpoint;
+    }
     return Error{ErrorCode::kUnsupported,
                  folder.string() + ": this architecture is not read from GGUF files"};
   }

@@ -132,10 +132,12 @@ class Checkpoint {
     std::string name_in_file;  ///< of GGUF files, which have names of their own
   };
 
-  /// `gguf`: how tensors are called where it is a GGUF file. Errors: kNotFound (no weights),
-  /// kCorrupt, kIo; they name the file. kUnsupported: a GGUF file without `gguf`.
+  /// `gguf`: how tensors are called where it is a GGUF file; then `mmproj` is the file of its
+  /// encoder of pictures, or empty. Errors: kNotFound (no weights), kCorrupt, kIo; they name the
+  /// file. kUnsupported: a GGUF file without `gguf`. Pre: with `mmproj`, `gguf` has a projector.
   static Result<Checkpoint> open(const std::filesystem::path& model,
-                                 const GgufArchitecture* gguf = nullptr);
+                                 const GgufArchitecture* gguf = nullptr,
+                                 const std::filesystem::path& mmproj = {});
 
   [[nodiscard]] const Tensor* find(std::string_view name) const;
   /// The tensor; with `shape` and `types` it must have that shape and one of these types.
@@ -164,6 +166,9 @@ class Checkpoint {
   Result<void> add_file(const std::filesystem::path& path);
   static Result<Checkpoint> open_gguf(const std::filesystem::path& path,
                                       const GgufArchitecture& architecture);
+  Result<void> add_mmproj(const std::filesystem::path& path, const GgufProjector& projector);
+  /// Of a GGUF file.
+  Result<void> add_tensor(const std::string& name, Tensor tensor);
 
   std::vector<SafetensorsFile> files_;
   std::vector<MappedFile> ggufs_;

@@ -8,6 +8,8 @@
 
 #include "runtime/base/file.hpp"
 #include "runtime/base/json.hpp"
+#include "runtime/gguf/mmproj.hpp"
+#include "runtime/gguf/model_files.hpp"
 
 namespace troupe {
 namespace {
@@ -348,12 +350,16 @@ Result<std::vector<ImageBox>> pan_and_scan_boxes(std::int32_t width, std::int32_
   return boxes;
 }
 
-Result<ImageProcessor> ImageProcessor::load(const std::filesystem::path& folder, ResizeKind kind) {
-  const std::filesystem::path path = folder / "preprocessor_config.json";
+Result<ImageProcessor> ImageProcessor::load(const std::filesystem::path& model, ResizeKind kind) {
+  if (is_gguf(model)) {
+    ASSIGN_OR_RETURN(const std::string config, mmproj_preprocessor_json(model));
+    return parse(config, model.filename().string(), kind);
+  }
+  const std::filesystem::path path = model / "preprocessor_config.json";
   auto text = read_file(path, kMaxConfigBytes);
   if (text.ok()) return parse(*text, path.string(), kind);
   if (text.error().code != ErrorCode::kNotFound) return std::move(text).error();
-  const std::filesystem::path other = folder / "processor_config.json";
+  const std::filesystem::path other = model / "processor_config.json";
   const auto other_text = read_file(other, kMaxConfigBytes);
   if (!other_text.ok()) return std::move(text).error();
   ASSIGN_OR_RETURN(const json config, parse_json(*other_text, other.string()));

@@ -68,12 +68,12 @@ struct PixelTensor {
 class ImageProcessor {
  public:
   /// Reads preprocessor_config.json of a model folder, or where there is none, "image_processor" of
-  /// processor_config.json. `kind`: whose resizing and rounding, that of transformers' fast image
-  /// processors (kTorchvision, what vLLM uses) or of the slow ones (kPillow).
-  /// Errors: kNotFound, kIo, kCorrupt (not JSON, a value out of range), kUnsupported (another
-  /// processor, or a field that would change the result and is not known); they name file and
-  /// field.
-  static Result<ImageProcessor> load(const std::filesystem::path& folder,
+  /// processor_config.json; of an encoder's GGUF file, what it says in their place. `kind`: whose
+  /// resizing and rounding, that of transformers' fast image processors (kTorchvision, what vLLM
+  /// uses) or of the slow ones (kPillow). Errors: kNotFound, kIo, kCorrupt (not JSON, a value out
+  /// of range), kUnsupported (another processor, or a field that would change the result and is not
+  /// known); they name file and field.
+  static Result<ImageProcessor> load(const std::filesystem::path& model,
                                      ResizeKind kind = ResizeKind::kTorchvision);
   /// The same from the text of preprocessor_config.json; `file_name` is for errors only.
   static Result<ImageProcessor> parse(std::string_view text, std::string_view file_name,

@@ -106,6 +106,7 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
                                                   {.dtype = options.dtype,
                                                    .quantization = options.quantization,
                                                    .packed_weights_dir = options.packed_weights_dir,
+                                                   .mmproj = options.mmproj,
                                                    .max_model_len = options.max_model_len,
                                                    .max_text_tokens = max_text_tokens,
                                                    .parallel = options.parallel},

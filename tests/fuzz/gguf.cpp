@@ -5,6 +5,7 @@
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/json.hpp"
+#include "runtime/gguf/mmproj.hpp"
 #include "runtime/gguf/model_files.hpp"
 #include "runtime/models/registry.hpp"
 
@@ -23,6 +24,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     (void)gguf_config_json(*gguf, *architecture->gguf, "fuzz");
     for (const auto& [name, tensor] : gguf->tensors)
       (void)huggingface_weights(name, tensor, *architecture->gguf, *gguf->metadata, "fuzz");
+    if (const GgufProjector* projector = architecture->gguf->projector; projector != nullptr) {
+      GgufMetadata metadata(*gguf->metadata, "fuzz");
+      nlohmann::json config = {{"hidden_size", 64}};
+      config["vision_config"] = mmproj_vision_config(metadata, *projector);
+      projector->add_config(metadata, metadata, config);
+      const MmprojNames names(*gguf, *projector);
+      for (const auto& [name, tensor] : gguf->tensors) (void)names.huggingface_name(name);
+    }
   }
   (void)gguf_generation_config_json(*gguf, "fuzz");
   (void)gguf_tokenizer_json(*gguf, "fuzz");

@@ -55,6 +55,14 @@ void append_block(std::string& to, GgmlType type, std::span<const float> weights
     append(to, static_cast<std::uint8_t>((values[i] + 8) | (values[i + 16] + 8) << 4));
 }
 
+/// The name in a folder of the language model alone; empty: it is not the language model's.
+std::string text_name(const std::string& name) {
+  constexpr std::string_view kText = "language_model.";
+  if (name.starts_with(kText)) return name.substr(kText.size());
+  return name.starts_with("vision_tower.") || name.starts_with("multi_modal_projector.") ? ""
+                                                                                         : name;
+}
+
 /// The reverse of huggingface_weights; of an expert's matrix without its number.
 std::string gguf_name(std::string name, bool is_gemma3) {
   const auto replace = [&](std::string_view from, std::string_view to) {
@@ -312,14 +320,16 @@ std::string GgufWriter::bytes() const {
 std::string gguf_of_model(const fs::path& folder, GgmlType type,
                           const std::function<void(GgufWriter&)>& change) {
   const ModelConfig config = load_model_config(folder).value();
-  const std::string name(find_architecture(config.architecture)->gguf->name);
+  const GgufArchitecture* const architecture = find_architecture(config.architecture)->gguf;
+  const std::string name(architecture == nullptr ? "gemma3" : architecture->name);
   GgufWriter writer;
   add_config(writer, config, name);
   add_tokenizer(writer, folder, name);
   const Checkpoint checkpoint = Checkpoint::open(folder).value();
   std::map<std::string, Stack> stacks;
-  for (const auto& [tensor_name, tensor] : checkpoint.tensors()) {
-    if (layer_of(tensor_name) >= config.num_layers) continue;
+  for (const auto& [stored_name, tensor] : checkpoint.tensors()) {
+    const std::string tensor_name = text_name(stored_name);
+    if (tensor_name.empty() || layer_of(tensor_name) >= config.num_layers) continue;
     if (config.tie_word_embeddings && tensor_name.starts_with("lm_head.")) continue;
     const std::vector<std::int64_t>& shape = tensor.view.shape;
     const bool is_matrix = shape.size() == 2;
@@ -360,6 +370,88 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
     writer.add_tensor(stack_name, stack.type, stack.shape, bytes);
   }
   if (change) change(writer);
+  return writer.bytes();
+}
+
+namespace {
+
+void add_vision_config(GgufWriter& writer, const ModelConfig& config, const fs::path& folder) {
+  const VisionConfig& vision = *config.vision;
+  const auto number = [&](const std::string& key, std::int64_t value) {
+    writer.add("clip.vision." + key, static_cast<std::uint32_t>(value));
+  };
+  writer.add_flag("clip.has_vision_encoder", true);
+  writer.add_flag("clip.use_gelu", true);
+  number("image_size", vision.image_size);
+  number("patch_size", vision.patch_size);
+  number("embedding_length", vision.hidden_size);
+  number("feed_forward_length", vision.intermediate_size);
+  number("block_count", vision.num_layers);
+  number("attention.head_count", vision.num_heads);
+  number("projection_dim", config.hidden_size);
+  const auto squares = static_cast<std::int64_t>(
+      std::lround(std::sqrt(static_cast<double>(config.image_tokens->per_image))));
+  number("projector.scale_factor", vision.patches_per_side() / squares);
+  writer.add("clip.vision.attention.layer_norm_epsilon", vision.layer_norm_eps);
+  const json processor = read_json(folder / "preprocessor_config.json");
+  for (const char* key : {"image_mean", "image_std"})
+    writer.add("clip.vision." + std::string(key), processor.at(key).get<std::vector<float>>());
+}
+
+/// The reverse of MmprojNames; empty: it is not the encoder's.
+std::string mmproj_name(std::string name, bool swaps_mlp) {
+  bool is_found = false;
+  const auto replace = [&](std::string_view from, std::string_view to) {
+    const std::size_t at = name.find(from);
+    if (at == std::string::npos) return;
+    name.replace(at, from.size(), to);
+    is_found = true;
+  };
+  for (const auto& [from, to] :
+       std::initializer_list<std::pair<std::string_view, std::string_view>>{
+           {"vision_tower.vision_model.encoder.layers.", "v.blk."},
+           {"vision_tower.vision_model.embeddings.patch_embedding.", "v.patch_embd."},
+           {"vision_tower.vision_model.embeddings.position_embedding.", "v.position_embd."},
+           {"vision_tower.vision_model.post_layernorm.", "v.post_ln."},
+           {"multi_modal_projector.mm_input_projection_weight", "mm.input_projection.weight"},
+           {"multi_modal_projector.mm_soft_emb_norm.", "mm.soft_emb_norm."},
+           {".layer_norm1.", ".ln1."},
+           {".layer_norm2.", ".ln2."},
+           {".self_attn.q_proj.", ".attn_q."},
+           {".self_attn.k_proj.", ".attn_k."},
+           {".self_attn.v_proj.", ".attn_v."},
+           {".self_attn.out_proj.", ".attn_out."}})
+    replace(from, to);
+  replace(".mlp.fc1.", swaps_mlp ? ".ffn_down." : ".ffn_up.");
+  replace(".mlp.fc2.", swaps_mlp ? ".ffn_up." : ".ffn_down.");
+  return is_found ? name : "";
+}
+
+}  // namespace
+
+std::string mmproj_of_model(const fs::path& folder, const MmprojChanges& changes) {
+  const ModelConfig config = load_model_config(folder).value();
+  GgufWriter writer;
+  writer.add("general.architecture", "clip");
+  writer.add("clip.projector_type", changes.projector);
+  add_vision_config(writer, config, folder);
+  const Checkpoint checkpoint = Checkpoint::open(folder).value();
+  for (const auto& [tensor_name, tensor] : checkpoint.tensors()) {
+    if (!text_name(tensor_name).empty()) continue;
+    const std::string name = mmproj_name(tensor_name, changes.swaps_mlp);
+    if (name.empty()) throw std::runtime_error("unknown tensor " + tensor_name);
+    const std::int64_t num_values = tensor.view.num_elements();
+    TensorView row = tensor.view;
+    row.shape = {1, num_values};
+    std::vector<float> values(static_cast<std::size_t>(num_values));
+    widen_row(row, 0, 0, num_values, values.data());
+    if (name.starts_with("mm.soft_emb_norm."))
+      for (float& value : values) value += 1;
+    writer.add_tensor(
+        name, GgmlType::kF32, tensor.view.shape,
+        {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+  }
+  if (changes.add) changes.add(writer);
   return writer.bytes();
 }
 
