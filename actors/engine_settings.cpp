@@ -239,6 +239,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
       .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
       .encoder_cache_size = encoder_cache_size(options.engine),
+      .ec_transfer_config = options.engine.ec_transfer_config,
       .parallel = parallel,
       .speculative = speculative_decoding(options.engine)};
 }

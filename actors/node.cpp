@@ -17,6 +17,7 @@
 #include "runtime/base/log.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/config/topology.hpp"
+#include "runtime/ec_transfer/factory.hpp"
 #include "runtime/kv_events/publisher.hpp"
 #include "runtime/structured_output/grammar_cache.hpp"
 #include "runtime/structured_output/grammar_pool.hpp"
@@ -277,6 +278,20 @@ const std::shared_ptr<GrammarPool>& grammar_pool_of(NodeState& node, const Model
   return node.grammar_pool;
 }
 
+/// Null: nothing is transferred.
+Result<std::shared_ptr<ECConnector>> make_ec_connector(const EngineOptions& engine,
+                                                       const ModelLoaded& model) {
+  ASSIGN_OR_RETURN(ECTransferConfig config, parse_ec_transfer_config(engine.ec_transfer_config));
+  if (!config.is_enabled()) return std::shared_ptr<ECConnector>();
+  if (model.max_item_embeds == 0) {
+    log_warning("ec-transfer-config has no effect: the model has no encoder",
+                kv("architecture", model.architecture));
+    return std::shared_ptr<ECConnector>();
+  }
+  ASSIGN_OR_RETURN(const ECConnectorKind* const kind, find_ec_connector(config));
+  return kind->create({std::move(config), model.encoder_key});
+}
+
 Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& handles) {
   ASSIGN_OR_RETURN(const Peers peers, Peers::of(what, handles));
   NodeState& node = state(self);
@@ -313,12 +328,15 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       SchedulerConfig config = scheduler_config(options.engine, what.model, what.cache);
       config.incarnation = what.incarnation;
       config.engine_index = what.group;
+      ASSIGN_OR_RETURN(std::shared_ptr<ECConnector> ec_connector,
+                       make_ec_connector(options.engine, what.model));
       return ActorHandles{pointer(spawn_scheduler(
           system, config,
           {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),
            .encoder_cache_manager = peers.one<EncoderCacheManagerActor>(Peer::kEncoderCacheManager),
            .executor = peers.one<ExecutorActor>(Peer::kExecutor),
            .output_processor = peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
+           .ec_connector = std::move(ec_connector),
            .grammar_compiler = grammar_pool_of(node, what.model)}))};
     }
     case Role::kKVCacheManager: {

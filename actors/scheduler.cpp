@@ -261,7 +261,8 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   scheduler.open_steps.pop_front();
   // Neither this step nor one after it changed anything that a plan depends on.
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
-                              scheduler.open_steps.empty() && result.kv_connector.empty();
+                              scheduler.open_steps.empty() && result.kv_connector.empty() &&
+                              result.ec_connector.empty();
   auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
     SchedulerState& scheduler = state(self);
     if (scheduler.owes_grammar && scheduler.open_steps.size() == 1) {
@@ -274,7 +275,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
     scheduler.has_news |= !brings_nothing || !scheduler.core->is_blocked();
-    if (!scheduler.has_news && scheduler.peers.kv_connector && scheduler.core->has_requests())
+    if (!scheduler.has_news && scheduler.core->awaits_connector() && scheduler.core->has_requests())
       scheduler.poll_at = now_seconds() + kConnectorPollSeconds;
     advance(self);
   };
@@ -392,7 +393,7 @@ bool is_empty(const SchedulerOutput& step) {
   return step.scheduled_ids.empty() && step.finished_ids.empty() && step.preempted_ids.empty() &&
          step.blocks_to_zero.empty() && step.block_copies.empty() &&
          step.free_encoder_identifiers.empty() && !step.reset_encoder_cache &&
-         step.kv_connector_metadata.empty();
+         step.kv_connector_metadata.empty() && step.ec_connector_metadata.empty();
 }
 
 void on_planned(StatefulSelf self) {
@@ -466,8 +467,9 @@ SchedulerActor::behavior_type scheduler_behavior(StatefulSelf self, const Schedu
     scheduler.encoder_cache =
         std::make_unique<EncoderCacheActorPort>(self, peers.encoder_cache_manager);
   }
-  scheduler.core = std::make_unique<Scheduler>(
-      config, *scheduler.kv_cache, scheduler.encoder_cache.get(), peers.kv_connector.get());
+  scheduler.core =
+      std::make_unique<Scheduler>(config, *scheduler.kv_cache, scheduler.encoder_cache.get(),
+                                  peers.kv_connector.get(), peers.ec_connector.get());
   return {
       [self](EngineCoreRequests& request) {
         for (EngineCoreRequest& sample : request.samples) receive(self, sample);

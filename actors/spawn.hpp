@@ -12,6 +12,7 @@
 
 namespace troupe {
 
+class ECConnector;
 class GrammarCompiler;
 class InputProcessor;
 class KVConnector;
@@ -88,13 +89,15 @@ struct CrashToken {
     caf::actor_system& system, const EncoderCacheSettings& settings);
 
 /// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only; so may
-/// `kv_connector`: KV stays here; and `grammar_compiler`: structured requests end with an error.
+/// `kv_connector` and `ec_connector`: KV, and what encoders make, stays here; and
+/// `grammar_compiler`: structured requests end with an error.
 struct SchedulerPeers {
   KVCacheManagerActor kv_cache_manager;
   EncoderCacheManagerActor encoder_cache_manager;
   ExecutorActor executor;
   OutputProcessorActor output_processor;
   std::shared_ptr<KVConnector> kv_connector;
+  std::shared_ptr<ECConnector> ec_connector;
   std::shared_ptr<GrammarCompiler> grammar_compiler;
 };
 [[nodiscard]] SchedulerActor spawn_scheduler(caf::actor_system& system,

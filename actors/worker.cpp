@@ -6,6 +6,7 @@
 #include "actors/spawn.hpp"
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/ec_transfer/factory.hpp"
 #include "runtime/worker/model_runner.hpp"
 
 namespace troupe {
@@ -56,8 +57,22 @@ struct MethodRunner {
     const auto progress = [&](double fraction, std::string_view what) {
       send(self, executor, LoadProgress{rank, fraction, std::string(what)});
     };
-    ASSIGN_OR_RETURN(state(self).runner, ModelRunner::load(load.options_of(rank), progress));
-    return WorkerResult{state(self).runner->describe()};
+    const WorkerOptions options = load.options_of(rank);
+    ASSIGN_OR_RETURN(const ECTransferConfig transfer,
+                     parse_ec_transfer_config(options.ec_transfer_config));
+    // What is wrong with it is told before the weights are read.
+    const ECConnectorKind* connector = nullptr;
+    if (transfer.is_enabled()) {
+      ASSIGN_OR_RETURN(connector, find_ec_connector(transfer));
+    }
+    std::unique_ptr<ModelRunner>& runner = state(self).runner;
+    ASSIGN_OR_RETURN(runner, ModelRunner::load(options, progress));
+    const ModelLoaded loaded = runner->describe();
+    if (connector != nullptr && runner->encoder() != nullptr) {
+      ASSIGN_OR_RETURN(auto worker, connector->create_worker({transfer, loaded.encoder_key}));
+      RETURN_IF_ERROR(runner->set_ec_connector(std::move(worker)));
+    }
+    return WorkerResult{loaded};
   }
   Result<WorkerResult> operator()(const InitializeKVCache& initialize) const {
     CHECK(state(self).runner != nullptr);

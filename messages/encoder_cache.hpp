@@ -56,23 +56,28 @@ struct PlanEncoderInputs {
   std::int32_t shift = 0;
   std::int32_t max_new_tokens = 0;  ///< num_new_tokens may grow to so many
   std::int32_t budget = 0;          ///< embeddings that may still be computed in this step
+  /// Items whose outputs the EC connector has: they are loaded, and take none of the budget.
+  std::vector<std::int32_t> external_items;
+  std::vector<std::int32_t> pending_items;  ///< items of which it does not know that yet
   bool operator==(const PlanEncoderInputs&) const = default;
 };
 TROUPE_MESSAGE(PlanEncoderInputs, updates, id, num_computed_tokens, num_new_tokens, shift,
-               max_new_tokens, budget)
+               max_new_tokens, budget, external_items, pending_items)
 
 struct EncoderInputsPlanned {
   std::int32_t num_new_tokens = 0;       ///< fewer than requested where an item does not fit, more
                                          ///< where that keeps one whole
   std::vector<std::int32_t> items;       ///< to encode
-  std::vector<std::int32_t> duplicates;  ///< same content as one of `items`
+  std::vector<std::int32_t> duplicates;  ///< same content as one of `items` or `external_items`
   std::int32_t num_embeds = 0;           ///< of `items`
   std::int32_t num_cached = 0;           ///< items whose output was there
-  bool mismatch = false;                 ///< an identifier occurs with items of different sizes
+  std::vector<std::int32_t> external_items;  ///< to load
+  bool is_pending = false;  ///< ends before an item of which the EC connector knows nothing yet
+  bool mismatch = false;    ///< an identifier occurs with items of different sizes
   bool operator==(const EncoderInputsPlanned&) const = default;
 };
 TROUPE_MESSAGE(EncoderInputsPlanned, num_new_tokens, items, duplicates, num_embeds, num_cached,
-               mismatch)
+               mismatch, external_items, is_pending)
 
 /// Finds the outputs evicted since the last query (and not cached again).
 struct TakeFreedEncoderOutputs {

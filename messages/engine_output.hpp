@@ -108,6 +108,16 @@ struct SpecDecodingStats {
 TROUPE_MESSAGE(SpecDecodingStats, num_requests, num_draft_tokens, num_accepted_tokens,
                num_accepted_per_position, num_drafted_per_position)
 
+/// Outputs of encoders that an EC connector transfers, in items; since the last report.
+struct EncoderTransferStats {
+  std::int32_t num_queries = 0;  ///< scheduled items that were not in this engine's encoder cache
+  std::int32_t num_hits = 0;     ///< of them, those that the connector has
+  std::int32_t num_failed = 0;   ///< of these, those that could not be loaded
+  std::int32_t num_saved = 0;
+  bool operator==(const EncoderTransferStats&) const = default;
+};
+TROUPE_MESSAGE(EncoderTransferStats, num_queries, num_hits, num_failed, num_saved)
+
 struct SchedulerStats {
   std::int32_t num_running_reqs = 0;
   std::int32_t num_waiting_reqs = 0;  ///< without deferred requests
@@ -119,6 +129,7 @@ struct SchedulerStats {
   SpecDecodingStats spec_decoding;
   EncoderCacheStats encoder_cache;
   PrefixCacheStats connector_prefix_cache;  ///< queries: tokens beyond the local hit
+  EncoderTransferStats encoder_transfer;
   /// Requests whose KV is loaded asynchronously: not started, in progress, done and waiting.
   std::int32_t num_kv_loads_to_start = 0;
   std::int32_t num_kv_loads_in_progress = 0;
@@ -129,7 +140,7 @@ struct SchedulerStats {
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
                kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding,
                encoder_cache, connector_prefix_cache, num_kv_loads_to_start,
-               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks)
+               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks, encoder_transfer)
 
 /// Scheduler -> OutputProcessor, one per step, and one for requests that end without a step.
 struct EngineCoreOutputs {

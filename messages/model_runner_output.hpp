@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -47,8 +48,22 @@ struct KVConnectorOutput {
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
                invalid_block_ids)
 
+/// What the EC connector's worker side has done since the last step; by the items' identifiers.
+struct ECConnectorOutput {
+  std::vector<std::string> saved;   ///< from now on they can be loaded
+  std::vector<std::string> loaded;  ///< instead of being encoded
+  std::vector<std::string> failed;  ///< they could not be loaded, and are encoded
+  /// Requests whose release the connector delayed: it no longer needs their outputs.
+  std::vector<RequestId> finished_sending;
+  [[nodiscard]] bool empty() const noexcept {
+    return saved.empty() && loaded.empty() && failed.empty() && finished_sending.empty();
+  }
+  bool operator==(const ECConnectorOutput&) const = default;
+};
+TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending)
+
 /// With several ranks, the output rank fills all fields; of the others' the Executor uses step,
-/// rank, request_errors and kv_connector.
+/// rank, request_errors, kv_connector and ec_connector.
 struct ModelRunnerOutput {
   std::uint64_t step = 0;
   std::vector<RequestId> ids;  ///< the step's batch
@@ -63,11 +78,12 @@ struct ModelRunnerOutput {
   std::vector<std::pair<RequestId, Error>> request_errors;
   std::vector<std::pair<RequestId, std::vector<float>>> pooling_outputs;
   KVConnectorOutput kv_connector;
+  ECConnectorOutput ec_connector;
   std::int32_t rank = 0;
   bool operator==(const ModelRunnerOutput&) const = default;
 };
 TROUPE_MESSAGE(ModelRunnerOutput, step, ids, sampled_token_ids, num_sampled, logprobs,
                num_logprob_rows, prompt_logprobs, draft_token_ids, request_errors, pooling_outputs,
-               kv_connector, rank)
+               kv_connector, rank, ec_connector)
 
 }  // namespace troupe

@@ -74,6 +74,7 @@ struct SchedulerOutput {
   /// Drafts that a grammar rejected (they are -1 now), per request.
   std::vector<std::pair<RequestId, std::int32_t>> num_invalid_draft_tokens;
   std::string kv_connector_metadata;  ///< for the worker side of the KV connector; opaque
+  std::string ec_connector_metadata;  ///< for the worker side of the EC connector; opaque
   bool has_sync_kv_loads = false;     ///< the connector loads before the model runs
   /// Of the engine: workers drop messages of older incarnations.
   std::uint32_t incarnation = 0;
@@ -84,7 +85,8 @@ TROUPE_MESSAGE(SchedulerOutput, step, new_requests, cached_requests, scheduled_i
                finished_ids, preempted_ids, scheduled_encoder_inputs, free_encoder_identifiers,
                reset_encoder_cache, block_copies, blocks_to_zero, num_resumed_requests,
                num_drafts_to_make, has_structured_output_requests, pending_structured_output_tokens,
-               num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation)
+               num_invalid_draft_tokens, kv_connector_metadata, has_sync_kv_loads, incarnation,
+               ec_connector_metadata)
 
 /// Scheduler -> Executor -> Workers, after each step with has_structured_output_requests: the
 /// tokens that the grammars allow. The workers run the model meanwhile and sample when this

@@ -83,6 +83,7 @@ struct WorkerOptions {
   std::int32_t max_num_seqs = 0;
   std::int32_t max_num_batched_tokens = 0;
   std::int32_t encoder_cache_size = 0;  ///< embeddings of pictures; no less than one item has
+  std::string ec_transfer_config;       ///< JSON object; empty: nothing is transferred
   ParallelConfig parallel;
   SpeculativeDecoding speculative;
   bool operator==(const WorkerOptions&) const = default;
@@ -90,7 +91,7 @@ struct WorkerOptions {
 TROUPE_MESSAGE(WorkerOptions, model, mmproj, runner, pooler_config, dtype, quantization,
                packed_weights_dir, kv_cache_dtype, device, cpu_isa, threads, numa_bind, block_size,
                max_model_len, max_num_seqs, max_num_batched_tokens, encoder_cache_size, parallel,
-               speculative)
+               speculative, ec_transfer_config)
 
 /// How the vector of a text is made of the hidden states of its tokens.
 enum class PoolingType : std::uint8_t {
@@ -163,8 +164,9 @@ struct ModelLoaded {
   /// Number of parts in which row-parallel layers are reduced (WeightSpec::k_shards): the maximum
   /// number of workers that can share a layer and compute the same bits as one.
   std::int32_t canonical_shards = 0;
-  std::int32_t max_item_embeds = 0;            ///< of one picture; 0: the model takes text alone
-  bool two_way_items = false;                  ///< the tokens of a picture see each other
+  std::int32_t max_item_embeds = 0;  ///< of one picture; 0: the model takes text alone
+  std::string encoder_key;           ///< of what the encoder computes: type and form of the weights
+  bool two_way_items = false;        ///< the tokens of a picture see each other
   std::vector<LayerCacheSpec> kv_cache_specs;  ///< of this rank's layers; merged: of all, in order
   std::int64_t weight_bytes = 0;
   std::int64_t available_bytes = 0;  ///< of the device, for the KV cache
@@ -179,7 +181,7 @@ struct ModelLoaded {
 };
 TROUPE_MESSAGE(ModelLoaded, rank, architecture, dtype, device, cpu_isa, max_model_len, vocab_size,
                hidden_size, pooler, canonical_shards, max_item_embeds, two_way_items,
-               kv_cache_specs, weight_bytes, available_bytes)
+               kv_cache_specs, weight_bytes, available_bytes, encoder_key)
 
 /// Allocate the KV cache and serve this incarnation of the engine; state of earlier ones is
 /// discarded.

@@ -1,6 +1,7 @@
 #include "runtime/cache/encoder_cache_manager.hpp"
 
 #include <algorithm>
+#include <limits>
 
 #include "runtime/base/check.hpp"
 
@@ -195,6 +196,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
   if (settings_.whole_runs) answer.num_new_tokens = without_cut(items, question);
   if (answer.num_new_tokens == 0) return answer;
   std::int32_t budget = question.budget;
+  std::int32_t num_external = 0;  // embeddings
   for (std::size_t i = 0; i < items.size(); ++i) {
     const MultiModalFeature& item = items[i];
     const auto index = static_cast<std::int32_t>(i);
@@ -208,11 +210,13 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
       break;
     }
     const std::int32_t n = num_embeds(item);
-    const auto same = std::find_if(answer.items.begin(), answer.items.end(), [&](auto other) {
-      return items[static_cast<std::size_t>(other)].identifier == item.identifier;
-    });
-    if (same != answer.items.end() && !settings_.encoder_decoder) {
-      if (num_embeds(items[static_cast<std::size_t>(*same)]) != n) {
+    const MultiModalFeature* same = nullptr;
+    for (const std::vector<std::int32_t>* planned : {&answer.items, &answer.external_items})
+      for (const std::int32_t other : *planned)
+        if (items[static_cast<std::size_t>(other)].identifier == item.identifier)
+          same = &items[static_cast<std::size_t>(other)];
+    if (same != nullptr && !settings_.encoder_decoder) {
+      if (num_embeds(*same) != n) {
         answer.mismatch = true;
         answer.num_new_tokens = 0;
         break;
@@ -231,7 +235,17 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
       check_and_reference(id, index);
       continue;
     }
-    if (!can_allocate(id, index, budget, answer.num_embeds)) {
+    const auto is_in = [index](const std::vector<std::int32_t>& list) {
+      return std::find(list.begin(), list.end(), index) != list.end();
+    };
+    if (is_in(question.pending_items)) {
+      answer.is_pending = true;
+      answer.num_new_tokens = before_item;
+      break;
+    }
+    const bool is_external = is_in(question.external_items);
+    const std::int32_t most = is_external ? std::numeric_limits<std::int32_t>::max() : budget;
+    if (!can_allocate(id, index, most, answer.num_embeds + num_external)) {
       answer.num_new_tokens = before_item;
       break;
     }
@@ -242,12 +256,17 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
                                                                 item.is_embed.begin() + last,
                                                                 [](auto x) { return x != 0; });
     if (!has_embeds) continue;
+    if (is_external) {
+      num_external += n;
+      answer.external_items.push_back(index);
+      continue;
+    }
     budget -= n;
     answer.num_embeds += n;
     answer.items.push_back(index);
   }
   if (answer.mismatch || answer.num_new_tokens == 0) {
-    answer.items.clear(), answer.duplicates.clear();
+    answer.items.clear(), answer.duplicates.clear(), answer.external_items.clear();
     answer.num_embeds = 0;
   }
   return answer;

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "runtime/config/config_file.hpp"
+#include "runtime/config/ec_transfer_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -208,6 +209,11 @@ void bind_options(OptionSet& set, Options& options) {
       .add("speculative-config", engine.speculative_config,
            "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
            "lookup: prompt_lookup_min, prompt_lookup_max) or draft_model (model, quantization)")
+      .add("ec-transfer-config", engine.ec_transfer_config,
+           "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
+           "fields: "
+           "ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
+           "ec_connector_extra_config, ec_connector_module_path")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish KV cache events over ZeroMQ; fields: "
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
@@ -464,6 +470,7 @@ Result<void> validate(const Options& options) {
         "max-num-batched-tokens");
   }
   RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
+  RETURN_IF_ERROR(parse_ec_transfer_config(engine.ec_transfer_config));
   return check_prompts_fit(engine, options.model.max_model_len);
 }
 

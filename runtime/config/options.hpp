@@ -71,6 +71,7 @@ struct EngineOptions {
   double max_input_time_s = 20;    ///< 0: no limit
   std::string kv_events_config;    ///< JSON object
   std::string speculative_config;  ///< JSON object
+  std::string ec_transfer_config;  ///< JSON object
 };
 
 /// Pictures in requests.

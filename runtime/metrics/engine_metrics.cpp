@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string>
+#include <tuple>
 
 #include "runtime/base/check.hpp"
 
@@ -207,9 +209,27 @@ struct EngineMetrics::Engine {
     }
   }
 
+  /// Exported once an EC connector has been asked for something.
+  void observe_encoder_transfer(const EncoderTransferStats& stats) {
+    const std::array<std::tuple<const char*, const char*, std::int32_t>, 4> counts = {
+        std::tuple{"queries", "Items looked up by the EC connector.", stats.num_queries},
+        std::tuple{"hits", "Items whose encoder output the EC connector has.", stats.num_hits},
+        std::tuple{"failures", "Encoder outputs that could not be loaded.", stats.num_failed},
+        std::tuple{"saves", "Encoder outputs saved by the EC connector.", stats.num_saved}};
+    if (stats == EncoderTransferStats{}) return;
+    for (std::size_t i = 0; i < counts.size(); ++i) {
+      const auto& [name, help, count] = counts[i];
+      if (encoder_transfers[i] == nullptr)
+        encoder_transfers[i] =
+            &registry.counter("troupe:encoder_transfer_" + std::string(name), help, labels);
+      encoder_transfers[i]->add(count);
+    }
+  }
+
   Registry& registry;
   const Labels labels;
   const std::string prefix = "vllm:";
+  std::array<Metric*, 4> encoder_transfers{};
   std::array<Metric*, 3> kv_loads{};
   Metric *drafts = nullptr, *draft_tokens = nullptr, *accepted_tokens = nullptr;
   std::vector<Metric*> accepted_at;
@@ -270,6 +290,7 @@ void EngineMetrics::observe_step(const IterationStats& stats) {
   engine.encoder_queries->add(static_cast<double>(scheduler.encoder_cache.queries));
   engine.encoder_hits->add(static_cast<double>(scheduler.encoder_cache.hits));
   engine.observe_kv_loads(scheduler);
+  engine.observe_encoder_transfer(scheduler.encoder_transfer);
   engine.observe_speculation(scheduler.spec_decoding);
   engine.observe_evictions(scheduler.evicted_blocks);
   engine.preemptions->add(stats.num_preemptions);

@@ -18,17 +18,19 @@ std::vector<MultiModalFeature> without_data(const std::vector<MultiModalFeature>
 }  // namespace
 
 Scheduler::Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache,
-                     KVConnector* connector)
+                     KVConnector* connector, ECConnector* ec_connector)
     : config_(std::move(config)),
       kv_cache_(kv_cache),
       encoder_cache_(encoder_cache),
       connector_(connector),
+      ec_connector_(ec_connector),
       waiting_(config_.policy, fair_share_),
       holding_(config_.policy, fair_share_),
       plan_(std::make_unique<StepPlan>()),
       defer_frees_(connector != nullptr && config_.kv_transfer.consumer &&
                    config_.max_concurrent_batches() > 1) {
   CHECK(connector_ == nullptr || config_.kv_transfer.block_size > 0);
+  CHECK(ec_connector_ == nullptr || (encoder_cache_ != nullptr && !config_.encoder_decoder));
   CHECK(config_.max_model_len > 0, config_.max_model_len);
   CHECK(config_.max_num_batched_tokens >= config_.max_num_seqs, config_.max_num_batched_tokens,
         config_.max_num_seqs);
@@ -62,6 +64,8 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
     return {};
   }
 
+  if (delayed_releases_.contains(request.id))
+    return invalid_argument("request id " + to_string(request.id) + " is in use");
   if (request.prompt_token_ids.empty()) return invalid_argument("the prompt is empty", "prompt");
   KVCacheRequest cached{
       .id = request.id,
@@ -88,6 +92,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   kv_updates_.new_requests.push_back(std::move(cached));
   if (!added->mm_features.empty())
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
+  add_item_users(added->mm_features);
   requests_.emplace(added->id, std::move(state));
   enqueue_waiting(added);
   return {};
@@ -167,7 +172,7 @@ void Scheduler::free_request(RequestState& request) {
   if (request.deferred) --num_deferred_;
   stop_clock(request);
   leave_turns(request);
-  if (!request.mm_features.empty()) tell_encoder(EncoderCacheCommandKind::kForget, request);
+  if (!request.mm_features.empty()) release_items(request);
   finished_ids_.push_back(request.id);
   if (config_.include_finished_requests)
     finished_by_client_.emplace_back(request.client_index, request.id);
@@ -225,6 +230,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   if (!plan.preempted && pause_state_ != PauseState::kPausedAll) co_await schedule_waiting(plan);
 
   SchedulerOutput output = build_output(plan);
+  if (ec_connector_ != nullptr) start_encoder_loads(plan);
   if (config_.has_block_ops) {
     GetBlockOps question{take_kv_updates()};
     BlockOps ops = co_await kv_cache_.get_block_ops(std::move(question));
@@ -251,6 +257,8 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   advance_scheduled(plan, output);
   if (connector_ != nullptr)
     output.kv_connector_metadata = connector_->build_connector_metadata(output);
+  if (ec_connector_ != nullptr)
+    output.ec_connector_metadata = ec_connector_->build_connector_meta(output);
   co_return output;
 }
 
@@ -269,6 +277,7 @@ bool Scheduler::has_budget(const Budget& budget) const { return most_tokens(budg
 void Scheduler::start_plan(StepPlan& plan, bool defer_prefills) {
   ++step_;
   plan.clear();
+  encoder_lookups_pending_ = false;
   if (config_.states.block_size > 0) tell_kv(KVCacheCommandKind::kNewStep, RequestId{});
   const std::int32_t max_tokens = config_.max_num_scheduled_tokens > 0
                                       ? config_.max_num_scheduled_tokens
@@ -499,7 +508,7 @@ std::int32_t Scheduler::num_unfinished_requests() const {
 
 bool Scheduler::has_requests() const {
   return num_unfinished_requests() > 0 || !finished_ids_.empty() || !ended_.empty() ||
-         num_holding_after_end_ > 0;
+         num_holding_after_end_ > 0 || !delayed_releases_.empty();
 }
 
 bool Scheduler::is_blocked() const {

@@ -19,6 +19,7 @@
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/base/task.hpp"
+#include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/scheduler/fair_share.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/scheduler/ports.hpp"
@@ -50,11 +51,12 @@ enum class PauseState : std::uint8_t { kUnpaused = 0, kPausedNew = 1, kPausedAll
 /// Task leaves the Scheduler unusable; this is for shutdown of the owner.
 class Scheduler {
  public:
-  /// `encoder_cache` may be null for text-only models, `connector` if KV is not transferred. Pre:
+  /// `encoder_cache` may be null for text-only models, `connector` if KV is not transferred,
+  /// `ec_connector` if outputs of encoders are not. Pre:
   /// the limits of `config` are consistent (max_num_batched_tokens >= max_num_seqs; without chunked
   /// prefill >= max_model_len).
   Scheduler(SchedulerConfig config, KVCachePort& kv_cache, EncoderCachePort* encoder_cache,
-            KVConnector* connector = nullptr);
+            KVConnector* connector = nullptr, ECConnector* ec_connector = nullptr);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -151,6 +153,10 @@ class Scheduler {
   /// next one will not either, until something arrives: a request, an abort, a grammar, news of the
   /// KV connector.
   [[nodiscard]] bool is_blocked() const;
+  /// A connector may have news that only another step brings here.
+  [[nodiscard]] bool awaits_connector() const noexcept {
+    return connector_ != nullptr || encoder_lookups_pending_ || !delayed_releases_.empty();
+  }
   [[nodiscard]] std::int32_t num_unfinished_requests() const;
   [[nodiscard]] std::int32_t num_waiting_requests() const noexcept {
     return static_cast<std::int32_t>(waiting_.size() + holding_.size());
@@ -244,6 +250,13 @@ class Scheduler {
   void commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
                              const EncoderInputsPlanned& inputs);
 
+  void find_external_items(const RequestState& request, PlanEncoderInputs& question);
+  void add_item_users(std::span<const MultiModalFeature> items);
+  void release_items(const RequestState& request);
+  void release_items(RequestId id, std::span<const std::string> identifiers);
+  void start_encoder_loads(const StepPlan& plan);
+  void take_encoder_transfers(const ECConnectorOutput& report);
+
   // scheduler.cpp
   [[nodiscard]] bool must_stand_back(const RequestState& request) const;
   /// That a single request may have.
@@ -290,6 +303,7 @@ class Scheduler {
   KVCachePort& kv_cache_;
   EncoderCachePort* encoder_cache_;
   KVConnector* connector_;
+  ECConnector* ec_connector_;
 
   std::unordered_map<RequestId, std::unique_ptr<RequestState>> requests_;
   std::vector<RequestState*> running_;  ///< in the order of admission
@@ -319,9 +333,16 @@ class Scheduler {
   PrefixCacheStats prefix_stats_;
   PrefixCacheStats connector_stats_;
   EncoderCacheStats encoder_stats_;
+  EncoderTransferStats encoder_transfer_stats_;
   SpecDecodingStats spec_stats_;
   std::vector<BlockResidency> evicted_blocks_;
   std::unique_ptr<StepPlan> plan_;  ///< reused to avoid allocations
+
+  // Only with an EC connector.
+  std::unordered_map<std::string, std::int32_t> item_users_;  ///< by identifier
+  /// Finished requests that keep their references in the encoder cache, with their identifiers.
+  std::unordered_map<RequestId, std::vector<std::string>> delayed_releases_;
+  bool encoder_lookups_pending_ = false;  ///< the last plan waits for the connector to know
 
   // Only with a KV connector.
   std::vector<RequestState*> ended_;  ///< the connector is not yet notified of them

@@ -31,11 +31,13 @@ Task<EncoderInputsPlanned> Scheduler::plan_encoder_inputs(const RequestState& re
                              .shift = config_.speculative.num_prefill_lookahead,
                              .max_new_tokens = std::max(num_new, most_tokens(budget)),
                              .budget = budget.encoder_embeds};
+  if (ec_connector_ != nullptr) find_external_items(request, question);
   EncoderInputsPlanned answer = co_await encoder_cache_->plan(std::move(question));
   if (answer.mismatch)
     failures_.emplace_back(
         request.id,
         invalid_argument("one multimodal identifier is used for items of different sizes"));
+  encoder_lookups_pending_ |= answer.is_pending;
   co_return answer;
 }
 
@@ -43,16 +45,88 @@ void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
                                       const EncoderInputsPlanned& inputs) {
   const std::size_t num_hits =
       static_cast<std::size_t>(inputs.num_cached) + inputs.duplicates.size();
-  encoder_stats_.queries += num_hits + inputs.items.size();
+  encoder_stats_.queries += num_hits + inputs.items.size() + inputs.external_items.size();
   encoder_stats_.hits += num_hits;
-  if (inputs.items.empty() && inputs.duplicates.empty()) return;
+  if (inputs.items.empty() && inputs.external_items.empty() && inputs.duplicates.empty()) return;
   entry.encoder_items = StepPlan::append(plan.encoder_items, inputs.items);
+  entry.external_items = StepPlan::append(plan.external_items, inputs.external_items);
   entry.num_embeds = inputs.num_embeds;
   plan.budget.encoder_embeds -= inputs.num_embeds;
-  for (const std::int32_t item : inputs.items)
-    tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
-  for (const std::int32_t item : inputs.duplicates)
-    tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
+  for (const auto* items : {&inputs.items, &inputs.external_items, &inputs.duplicates})
+    for (const std::int32_t item : *items)
+      tell_encoder(EncoderCacheCommandKind::kAllocate, *entry.request, item);
+}
+
+// ---- EC connector -------------------------------------------------------------------------------
+
+/// Which of the items that the step may reach the connector has.
+void Scheduler::find_external_items(const RequestState& request, PlanEncoderInputs& question) {
+  const std::int32_t begin = question.num_computed_tokens;
+  const std::int32_t end = begin + question.max_new_tokens + question.shift;
+  for (std::size_t i = 0; i < request.mm_features.size(); ++i) {
+    const MultiModalFeature& item = request.mm_features[i];
+    if (item.offset + item.length <= begin) continue;
+    if (item.offset >= end) break;
+    const std::optional<bool> has = ec_connector_->has_cache_item(item.identifier, now_);
+    if (!has)
+      question.pending_items.push_back(static_cast<std::int32_t>(i));
+    else if (*has)
+      question.external_items.push_back(static_cast<std::int32_t>(i));
+  }
+}
+
+/// What the connector has of them is known, with luck, when the request is admitted.
+void Scheduler::add_item_users(std::span<const MultiModalFeature> items) {
+  if (ec_connector_ == nullptr) return;
+  for (const MultiModalFeature& item : items) {
+    ++item_users_[item.identifier];
+    static_cast<void>(ec_connector_->has_cache_item(item.identifier, now_));
+  }
+}
+
+/// The request has finished.
+void Scheduler::release_items(const RequestState& request) {
+  if (ec_connector_ == nullptr) return tell_encoder(EncoderCacheCommandKind::kForget, request);
+  std::vector<std::string> identifiers;
+  for (const MultiModalFeature& item : request.mm_features) identifiers.push_back(item.identifier);
+  if (ec_connector_->request_finished(request))
+    delayed_releases_.emplace(request.id, std::move(identifiers));
+  else
+    release_items(request.id, identifiers);
+}
+
+void Scheduler::release_items(RequestId id, std::span<const std::string> identifiers) {
+  encoder_updates_.commands.push_back({EncoderCacheCommandKind::kForget, id, 0});
+  for (const std::string& identifier : identifiers) {
+    const auto users = item_users_.find(identifier);
+    CHECK(users != item_users_.end(), value(id), identifier);
+    if (--users->second > 0) continue;
+    item_users_.erase(users);
+    ec_connector_->release(identifier);
+  }
+}
+
+void Scheduler::start_encoder_loads(const StepPlan& plan) {
+  for (const ScheduledRequest& entry : plan.scheduled) {
+    for (const std::int32_t item : entry.external_items.of(plan.external_items))
+      ec_connector_->update_state_after_alloc(
+          *entry.request, entry.request->mm_features[static_cast<std::size_t>(item)]);
+    const auto num_external = static_cast<std::int32_t>(entry.external_items.size);
+    encoder_transfer_stats_.num_hits += num_external;
+    encoder_transfer_stats_.num_queries +=
+        num_external + static_cast<std::int32_t>(entry.encoder_items.size);
+  }
+}
+
+void Scheduler::take_encoder_transfers(const ECConnectorOutput& report) {
+  CHECK(ec_connector_ != nullptr);
+  encoder_transfer_stats_.num_failed += static_cast<std::int32_t>(report.failed.size());
+  encoder_transfer_stats_.num_saved += static_cast<std::int32_t>(report.saved.size());
+  ec_connector_->update_connector_output(report);
+  for (const RequestId id : report.finished_sending) {
+    const auto delayed = delayed_releases_.extract(id);
+    if (!delayed.empty()) release_items(id, delayed.mapped());
+  }
 }
 
 }  // namespace troupe

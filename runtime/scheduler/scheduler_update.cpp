@@ -67,6 +67,8 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
     lost = co_await take_failed_loads(step, result.kv_connector);
   }
 
+  if (!result.ec_connector.empty()) take_encoder_transfers(result.ec_connector);
+
   std::size_t next_token = 0;
   StepResult part{.output = &result};
   for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
@@ -294,6 +296,7 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
   }
   if (!chunk.mm_features.empty())
     encoder_updates_.requests.push_back({request.id, request.mm_features});
+  add_item_users(chunk.mm_features);
   token_ids.insert(token_ids.end(), chunk.prompt_token_ids.begin(), chunk.prompt_token_ids.end());
   tell_kv(KVCacheCommandKind::kExtendPrompt, request.id,
           static_cast<std::int32_t>(chunk.prompt_token_ids.size()));
@@ -345,6 +348,7 @@ SchedulerStats Scheduler::take_stats(std::int32_t num_scheduled_tokens) {
   stats.spec_decoding = std::exchange(spec_stats_, {});
   stats.connector_prefix_cache = std::exchange(connector_stats_, {});
   stats.encoder_cache = std::exchange(encoder_stats_, {});
+  stats.encoder_transfer = std::exchange(encoder_transfer_stats_, {});
   stats.evicted_blocks = std::exchange(evicted_blocks_, {});
   if (connector_ != nullptr) count_kv_loads(stats);
   return stats;

@@ -33,6 +33,7 @@ struct Scheduler::ScheduledRequest {
   ArrayRange blocks;        ///< new ones; of admitted requests the whole table
   ArrayRange block_counts;  ///< of `blocks`, one per group; empty if there are none
   ArrayRange encoder_items;
+  ArrayRange external_items;  ///< to load instead
 };
 
 /// The remaining budget of a step.
@@ -71,6 +72,7 @@ struct Scheduler::StepPlan {
   std::vector<BlockId> blocks;
   std::vector<std::int32_t> block_counts;
   std::vector<std::int32_t> encoder_items;
+  std::vector<std::int32_t> external_items;
 
   std::vector<SizedRequest> batch;  ///< of the running loop: requested together
   std::vector<RequestState*> skipped_waiting;
@@ -83,8 +85,8 @@ struct Scheduler::StepPlan {
     long_prefill_threshold = 0;
     defer_prefills = preempted = prefill_scheduled = has_sync_kv_loads = false;
     scheduled.clear(), loras.clear(), drafts.clear(), blocks.clear(), block_counts.clear();
-    encoder_items.clear(), batch.clear(), skipped_waiting.clear(), skipped_holding.clear();
-    passed_by.clear(), displaced.clear();
+    encoder_items.clear(), external_items.clear(), batch.clear();
+    skipped_waiting.clear(), skipped_holding.clear(), passed_by.clear(), displaced.clear();
   }
   template <class T>
   [[nodiscard]] static ArrayRange append(std::vector<T>& array,

@@ -34,10 +34,15 @@ void ItemEncoder::update(const SchedulerOutput& step) {
   for (const std::string& identifier : step.free_encoder_identifiers) outputs_.remove(identifier);
 }
 
-Result<void> ItemEncoder::encode(std::span<const MultiModalFeature* const> items) {
-  for (const MultiModalFeature* const item : items)
-    if (!outputs_.has(item->identifier)) RETURN_IF_ERROR(encode_one(*item));
-  return {};
+Result<std::vector<std::string>> ItemEncoder::encode(
+    std::span<const MultiModalFeature* const> items) {
+  std::vector<std::string> encoded;
+  for (const MultiModalFeature* const item : items) {
+    if (outputs_.has(item->identifier)) continue;
+    RETURN_IF_ERROR(encode_one(*item));
+    encoded.push_back(item->identifier);
+  }
+  return encoded;
 }
 
 Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {

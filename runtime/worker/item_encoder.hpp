@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "messages/request.hpp"
@@ -23,12 +24,14 @@ class ItemEncoder {
 
   /// Frees what the step frees.
   void update(const SchedulerOutput& step);
-  /// Encodes those of `items` whose output is not there. Errors: kInternal, there is no room; those
-  /// of Model::check_item, naming the item.
-  Result<void> encode(std::span<const MultiModalFeature* const> items);
+  /// Encodes those of `items` whose output is not there: returns their identifiers. Errors:
+  /// kInternal, there is no room; those of Model::check_item, naming the item.
+  Result<std::vector<std::string>> encode(std::span<const MultiModalFeature* const> items);
   void clear() { outputs_.clear(); }
 
   [[nodiscard]] const EncoderOutputs& outputs() const noexcept { return outputs_; }
+  /// For an EC connector.
+  [[nodiscard]] EncoderOutputs& outputs() noexcept { return outputs_; }
   /// Items encoded so far.
   [[nodiscard]] std::int64_t num_encoded() const noexcept { return num_encoded_; }
 

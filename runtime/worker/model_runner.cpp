@@ -179,6 +179,9 @@ ModelLoaded ModelRunner::describe() const {
           .pooler = pooler_,
           .canonical_shards = model.canonical_shards(),
           .max_item_embeds = static_cast<std::int32_t>(model.max_item_rows()),
+          .encoder_key = loaded_.config.architecture + " " +
+                         std::string(dtype_name(loaded_.dtype)) + " " + options_.quantization +
+                         " " + std::to_string(model.hidden_size()),
           .two_way_items = model.sees_items_both_ways(),
           .kv_cache_specs = kv_cache_specs(),
           .weight_bytes = model.weight_bytes() +
@@ -428,6 +431,14 @@ void ModelRunner::add_extension(std::unique_ptr<StepExtension> extension) {
   extensions_.push_back(std::move(extension));
 }
 
+Result<void> ModelRunner::set_ec_connector(std::unique_ptr<ECConnectorWorker> connector) {
+  CHECK(connector != nullptr && !open_step_);
+  if (!encoder_) return {};
+  RETURN_IF_ERROR(connector->register_caches(*device_, encoder_->outputs()));
+  ec_connector_ = std::move(connector);
+  return {};
+}
+
 Result<ModelRunnerOutput> ModelRunner::execute(const SchedulerOutput& step) {
   RETURN_IF_ERROR(execute_model(step));
   return sample_tokens({.step = step.step});
@@ -452,6 +463,7 @@ Result<ModelRunnerOutput> ModelRunner::sample_tokens(const GrammarOutput& gramma
   RETURN_IF_ERROR(check_health());
   if (!result.ok()) return result;
   for (const auto& extension : extensions_) extension->report(*result);
+  if (ec_connector_ != nullptr) result->ec_connector = ec_connector_->get_finished();
   return result;
 }
 
@@ -486,6 +498,8 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
 Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
   if (!encoder_) return {};
   encoder_->update(step);
+  if (ec_connector_ != nullptr && !step.ec_connector_metadata.empty())
+    ec_connector_->start_load_caches(step.ec_connector_metadata);
   std::vector<const MultiModalFeature*> items;
   for (const auto& [id, item] : step.scheduled_encoder_inputs) {
     const WorkerRequest* const request = batch_->find(id);
@@ -494,7 +508,10 @@ Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
   }
   const std::vector<const MultiModalFeature*> needed = batch_->needed_items();
   items.insert(items.end(), needed.begin(), needed.end());
-  return encoder_->encode(items);
+  ASSIGN_OR_RETURN(const std::vector<std::string> encoded, encoder_->encode(items));
+  if (ec_connector_ == nullptr || options_.parallel.rank != 0) return {};
+  for (const std::string& identifier : encoded) ec_connector_->save_caches(identifier);
+  return {};
 }
 
 Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {

@@ -17,6 +17,7 @@
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/load_model.hpp"
 #include "runtime/worker/draft_model.hpp"
+#include "runtime/worker/ec_connector_worker.hpp"
 #include "runtime/worker/input_batch.hpp"
 #include "runtime/worker/item_encoder.hpp"
 #include "runtime/worker/logit_rows.hpp"
@@ -68,6 +69,15 @@ class ModelRunner {
   /// Takes ownership until the runner ends. Pre: no step is open.
   void add_extension(std::unique_ptr<StepExtension> extension);
 
+  /// Outputs of the encoder are loaded and saved by it; what it reports comes with the results.
+  /// Does nothing on ranks that have no encoder. Errors: those of register_caches. Pre: no step is
+  /// open.
+  Result<void> set_ec_connector(std::unique_ptr<ECConnectorWorker> connector);
+  /// Null: this rank has no encoder.
+  [[nodiscard]] const ItemEncoder* encoder() const noexcept {
+    return encoder_ ? &*encoder_ : nullptr;
+  }
+
   /// Computes a step's hidden states, block copies and zeroing first. What it samples is
   /// sample_tokens()'s to find, so that what grammars allow can be found out meanwhile; it comes
   /// before the next step.
@@ -101,7 +111,8 @@ class ModelRunner {
  private:
   [[nodiscard]] bool is_output_rank() const noexcept;
   Result<void> compute(const SchedulerOutput& step);
-  /// Encodes what the step is to encode, and what its tokens need and is not there.
+  /// Loads what the EC connector has; encodes what the step is to encode, and what its tokens need
+  /// and is not there.
   Result<void> encode_items(const SchedulerOutput& step);
   Result<void> run_warm_up_steps();
   Result<ModelRunnerOutput> sample(const GrammarOutput& grammar);
@@ -163,11 +174,12 @@ class ModelRunner {
   std::vector<TokenId> step_samples_;
 
   std::vector<std::unique_ptr<StepExtension>> extensions_;
-  std::vector<LayerHook*> layer_hooks_;      // of extensions_, those with layer hooks
-  std::optional<InputBatch> batch_;          // none before initialize_kv_cache
-  std::optional<ItemEncoder> encoder_;       // none: the model has none, or another stage has it
-  std::optional<NgramProposer> proposer_;    // none: nothing is looked up
-  std::unique_ptr<DraftModel> draft_model_;  // null: there is none
+  std::vector<LayerHook*> layer_hooks_;  // of extensions_, those with layer hooks
+  std::optional<InputBatch> batch_;      // none before initialize_kv_cache
+  std::optional<ItemEncoder> encoder_;   // none: the model has none, or another stage has it
+  std::unique_ptr<ECConnectorWorker> ec_connector_;  // null: there is none
+  std::optional<NgramProposer> proposer_;            // none: nothing is looked up
+  std::unique_ptr<DraftModel> draft_model_;          // null: there is none
   Sampler sampler_;
   DeviceMemory hidden_;  // [max_num_batched_tokens, hidden_size]
   LogitRows row_logits_;

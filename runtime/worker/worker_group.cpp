@@ -75,8 +75,28 @@ void KVReports::add(const KVConnectorOutput& report) {
   }
 }
 
+void ECReports::add(const ECConnectorOutput& report) {
+  const auto append = [](auto& to, const auto& from) {
+    for (const auto& one : from)
+      if (std::ranges::find(to, one) == to.end()) to.push_back(one);
+  };
+  append(joined_.saved, report.saved);
+  append(joined_.loaded, report.loaded);
+  append(joined_.failed, report.failed);
+  append(joined_.finished_sending, report.finished_sending);
+}
+
+ECConnectorOutput ECReports::take() {
+  ECConnectorOutput taken = std::exchange(joined_, {});
+  std::erase_if(taken.loaded, [&](const std::string& identifier) {
+    return std::ranges::find(taken.failed, identifier) != taken.failed.end();
+  });
+  return taken;
+}
+
 std::optional<ModelRunnerOutput> StepAnswers::add(ModelRunnerOutput answer) {
   if (!answer.kv_connector.empty()) kv_reports_.add(answer.kv_connector);
+  if (!answer.ec_connector.empty()) ec_reports_.add(answer.ec_connector);
   const auto found = open_.find(answer.step);
   if (found == open_.end()) return std::nullopt;
   Open& open = found->second;
@@ -94,6 +114,7 @@ std::optional<ModelRunnerOutput> StepAnswers::add(ModelRunnerOutput answer) {
   }
   open_.erase(found);
   result.kv_connector = kv_reports_.take();
+  result.ec_connector = ec_reports_.take();
   return result;
 }
 

@@ -40,9 +40,21 @@ class KVReports {
   KVConnectorOutput complete_;
 };
 
+/// What the EC connector's worker sides of all ranks report, as one: an output that one of them
+/// could not load has failed, and one that was loaded by all has been loaded.
+class ECReports {
+ public:
+  void add(const ECConnectorOutput& report);
+  /// What has come since the last call.
+  [[nodiscard]] ECConnectorOutput take();
+
+ private:
+  ECConnectorOutput joined_;
+};
+
 /// Joins the answers of several ranks to one per step. The Executor owns it: every step is begun,
 /// then the answers come, those of different steps in any order. Of those that are of no open step,
-/// only the KV connector's reports count: they are of no step, and come once.
+/// only the connectors' reports count: they are of no step, and come once.
 class StepAnswers {
  public:
   explicit StepAnswers(const ParallelConfig& parallel)
@@ -51,7 +63,7 @@ class StepAnswers {
         kv_reports_(num_ranks_) {}
 
   void begin(std::uint64_t step) { open_.emplace(step, Open{}); }
-  /// The output rank's result, once every rank has answered, with the reports of the KV connectors
+  /// The output rank's result, once every rank has answered, with the reports of the connectors
   /// of all ranks and with the errors of requests that other ranks have found.
   std::optional<ModelRunnerOutput> add(ModelRunnerOutput answer);
   /// True if the step was open. The steps with the workers build on each other, so that none of
@@ -68,6 +80,7 @@ class StepAnswers {
   std::int32_t output_rank_;
   std::map<std::uint64_t, Open> open_;
   KVReports kv_reports_;
+  ECReports ec_reports_;
 };
 
 /// Joins the replies of all ranks to a method that was called on each of them (CollectiveRpc). The

@@ -57,6 +57,44 @@ BOOST_AUTO_TEST_CASE(an_output_in_use_is_never_evicted) {
   BOOST_TEST(manager.cached_embeds(RequestId{1}, 0) == 10);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_loaded_takes_room_and_no_budget) {
+  EncoderCacheManager manager({.capacity = 30});
+  std::vector<MultiModalFeature> items;
+  for (const char* identifier : {"a", "b", "a", "c", "d"})
+    items.push_back({.identifier = identifier,
+                     .offset = static_cast<std::int32_t>(items.size()) * 10,
+                     .length = 10});
+  manager.set_request(RequestId{1}, items);
+  PlanEncoderInputs question{.id = RequestId{1},
+                             .num_new_tokens = 50,
+                             .max_new_tokens = 50,
+                             .budget = 15,
+                             .external_items = {0, 2, 3}};
+  EncoderInputsPlanned answer = manager.plan(question);
+  BOOST_TEST((answer.external_items == std::vector<std::int32_t>{0, 3}));
+  BOOST_TEST((answer.items == std::vector<std::int32_t>{1}));
+  BOOST_TEST((answer.duplicates == std::vector<std::int32_t>{2}));
+  BOOST_TEST(answer.num_embeds == 10);
+  BOOST_TEST(answer.num_new_tokens == 40);  // there is no room for the last one
+  BOOST_TEST(!answer.is_pending);
+  question.pending_items = {3};
+  question.external_items = {0};
+  answer = manager.plan(question);
+  BOOST_TEST(answer.is_pending);
+  BOOST_TEST(answer.num_new_tokens == 30);
+  BOOST_TEST((answer.external_items == std::vector<std::int32_t>{0}));
+  question.pending_items = {0};
+  question.external_items = {};
+  answer = manager.plan(question);
+  BOOST_TEST(answer.is_pending);
+  BOOST_TEST(answer.num_new_tokens == 0);
+  // What is cached is known.
+  manager.allocate(RequestId{1}, 0);
+  answer = manager.plan(question);
+  BOOST_TEST(!answer.is_pending);
+  BOOST_TEST(answer.num_new_tokens == 30);
+}
+
 BOOST_AUTO_TEST_CASE(a_run_of_embeddings_is_never_cut_where_its_tokens_see_each_other) {
   EncoderCacheManager manager({.capacity = 100, .whole_runs = true});
   // Two rows of a picture at [12, 16) and [17, 21), and another picture at [30, 40).

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "runtime/config/config_file.hpp"
+#include "runtime/config/ec_transfer_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/vllm_options.hpp"
 
@@ -357,6 +358,59 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
   refuses(R"({"method":"ngram","num_speculative_tokens":4,"prompt_lookup_min":5,
               "prompt_lookup_max":4})",
           "must be at most prompt_lookup_max, 4");
+}
+
+BOOST_AUTO_TEST_CASE(ec_transfer_config_has_the_keys_of_vllm_and_refuses_the_rest_by_name) {
+  BOOST_TEST(!parse_ec_transfer_config("").value().is_enabled());
+  const ECTransferConfig usual =
+      parse_ec_transfer_config(R"({"ec_connector":"C","ec_role":"ec_both"})").value();
+  BOOST_TEST(usual.is_enabled());
+  BOOST_TEST((usual.is_producer() && usual.is_consumer()));
+  BOOST_TEST(usual.buffer_size == 1'000'000'000);
+  BOOST_TEST(usual.port == 14579);
+  BOOST_TEST(usual.extra_config == "{}");
+  const ECTransferConfig all = parse_ec_transfer_config(
+                                   R"({"ec_connector":"C","engine_id":"e","ec_role":"ec_producer",
+              "ec_buffer_device":"cuda","ec_buffer_size":1e6,"ec_rank":1,"ec_parallel_size":2,
+              "ec_ip":"10.0.0.1","ec_port":15000,"ec_connector_extra_config":{"pool":"p"},
+              "ec_connector_module_path":"x.so"})")
+                                   .value();
+  BOOST_TEST((all.is_producer() && !all.is_consumer()));
+  BOOST_TEST(all.engine_id == "e");
+  BOOST_TEST(all.buffer_device == "cuda");
+  BOOST_TEST(all.buffer_size == 1'000'000);
+  BOOST_TEST(all.rank == 1);
+  BOOST_TEST(all.parallel_size == 2);
+  BOOST_TEST(all.ip == "10.0.0.1");
+  BOOST_TEST(all.port == 15000);
+  BOOST_TEST(all.extra_config == R"({"pool":"p"})");
+  BOOST_TEST(all.module_path == "x.so");
+  const auto refuses = [](const std::string& rest, const std::string& with) {
+    Options options;
+    options.engine.ec_transfer_config =
+        R"({"ec_connector":"C","ec_role":"ec_consumer")" + rest + "}";
+    const auto valid = validate(options);
+    BOOST_REQUIRE(!valid.ok());
+    BOOST_TEST(valid.error().message == "ec-transfer-config: " + with);
+  };
+  refuses(R"(,"ec_size":1)", "ec_size is unknown");
+  refuses(R"(,"ec_role":"kv_both")",
+          "ec_role must be \"ec_producer\", \"ec_consumer\" or \"ec_both\", it is \"kv_both\"");
+  refuses(R"(,"ec_buffer_size":0)",
+          "ec_buffer_size must be an integer from 1 to 1125899906842624, it is 0");
+  refuses(R"(,"ec_buffer_size":1.5)",
+          "ec_buffer_size must be an integer from 1 to 1125899906842624, it is 1.5");
+  refuses(R"(,"ec_port":70000)", "ec_port must be an integer from 1 to 65535, it is 70000");
+  refuses(R"(,"ec_buffer_device":"tpu")",
+          "ec_buffer_device must be \"cpu\" or \"cuda\", it is \"tpu\"");
+  refuses(R"(,"ec_connector_extra_config":"x")",
+          "ec_connector_extra_config must be a JSON object, it is \"x\"");
+  refuses(R"(,"ec_ip":"")", "ec_ip must be a string that is not empty, it is \"\"");
+  refuses(R"(,"ec_rank":1)", "ec_rank is 1, it must be less than ec_parallel_size, 1");
+  refuses(R"(,"ec_connector":null)", "ec_connector is missing");
+  refuses(R"(,"ec_role":null)",
+          "ec_role is missing, expected \"ec_producer\", \"ec_consumer\" or \"ec_both\"");
+  BOOST_TEST(!parse_ec_transfer_config("[1]").ok());
 }
 
 }  // namespace

@@ -88,6 +88,26 @@ BOOST_AUTO_TEST_CASE(a_transfer_has_finished_when_every_rank_has_reported_it) {
               KVConnectorOutput{.invalid_block_ids = {5, 6, 4}}));
 }
 
+BOOST_AUTO_TEST_CASE(an_encoder_output_is_loaded_if_no_rank_has_failed_to_load_it) {
+  StepAnswers answers({.tensor_parallel_size = 2});
+  answers.begin(1);
+  ModelRunnerOutput first = answer(1, 1);
+  first.ec_connector = {.loaded = {"a", "b"}, .failed = {"c"}};
+  BOOST_TEST(!answers.add(std::move(first)).has_value());
+  ModelRunnerOutput second = answer(1, 0);
+  second.ec_connector = {
+      .saved = {"c"}, .loaded = {"a"}, .failed = {"b", "c"}, .finished_sending = {RequestId{3}}};
+  const auto result = answers.add(std::move(second));
+  BOOST_REQUIRE(result.has_value());
+  BOOST_TEST((result->ec_connector == ECConnectorOutput{.saved = {"c"},
+                                                        .loaded = {"a"},
+                                                        .failed = {"c", "b"},
+                                                        .finished_sending = {RequestId{3}}}));
+  answers.begin(2);
+  BOOST_TEST(!answers.add(answer(2, 1)).has_value());
+  BOOST_TEST(answers.add(answer(2, 0))->ec_connector.empty());
+}
+
 BOOST_AUTO_TEST_CASE(the_report_of_a_rank_whose_step_fails_on_another_one_is_kept) {
   StepAnswers answers({.tensor_parallel_size = 2});
   const auto sent = [](std::uint64_t step, std::int32_t rank) {

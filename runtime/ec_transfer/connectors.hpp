@@ -1,0 +1,50 @@
+#pragma once
+// The stores of the connectors of this program, and what makes connectors of them.
+
+#include <memory>
+
+#include "runtime/ec_transfer/factory.hpp"
+#include "runtime/ec_transfer/output_store.hpp"
+
+namespace troupe {
+
+/// ECExampleConnector, as vLLM's: one file per output,
+/// <shared_storage_path>/<identifier>/encoder_cache.safetensors with the tensor ec_cache [num_rows,
+/// hidden_size]. Extra configuration: shared_storage_path, "/tmp". The store has no limit.
+[[nodiscard]] Result<std::shared_ptr<OutputStore>> open_file_store(
+    const ECConnectorContext& context);
+/// ECMemoryConnector: the memory of this process, ec_buffer_size bytes of it; what was used last
+/// stays. Extra configuration: pool, "default": engines that name the same one share it, and the
+/// most that one of them allows. It ends with the last of them.
+[[nodiscard]] Result<std::shared_ptr<OutputStore>> open_memory_store(
+    const ECConnectorContext& context);
+/// ECSharedMemoryConnector: memory that the processes of this host share, as files of a memory file
+/// system; ec_buffer_size bytes of it, what was used last stays. Extra configuration: pool,
+/// "default"; directory, "/dev/shm". Nobody holds a lock that outlives a process, and the last one
+/// to leave frees the memory; what killed ones left is freed by the next one.
+[[nodiscard]] Result<std::shared_ptr<OutputStore>> open_shared_memory_store(
+    const ECConnectorContext& context);
+
+using OpenOutputStore = Result<std::shared_ptr<OutputStore>> (*)(const ECConnectorContext&);
+
+/// The two sides of a connector of a store. What the store takes long for is done on a thread of
+/// their own, lookups and saves; a lookup without an answer within lookup_timeout_s (of
+/// ec_connector_extra_config; 1) counts as a miss. Loads are done by the step that needs them.
+[[nodiscard]] Result<std::shared_ptr<ECConnector>> make_store_connector(
+    OpenOutputStore open, const ECConnectorContext& context);
+[[nodiscard]] Result<std::unique_ptr<ECConnectorWorker>> make_store_connector_worker(
+    OpenOutputStore open, const ECConnectorContext& context);
+
+template <OpenOutputStore kOpen>
+[[nodiscard]] constexpr ECConnectorKind store_connector_kind(const char* name) noexcept {
+  return {
+      .name = name,
+      .create =
+          [](const ECConnectorContext& context) { return make_store_connector(kOpen, context); },
+      .create_worker =
+          [](const ECConnectorContext& context) {
+            return make_store_connector_worker(kOpen, context);
+          }};
+}
+
+}  // namespace troupe

@@ -1,0 +1,58 @@
+#pragma once
+// EC connectors by name: those of this program, and those of shared objects.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "runtime/base/result.hpp"
+#include "runtime/config/ec_transfer_config.hpp"
+#include "runtime/scheduler/ec_connector.hpp"
+#include "runtime/worker/ec_connector_worker.hpp"
+
+namespace troupe {
+
+/// What a connector is made for.
+struct ECConnectorContext {
+  ECTransferConfig config;
+  /// ModelLoaded::encoder_key: outputs of other encoders do not count.
+  std::string encoder_key;
+};
+
+/// A connector's two sides. Errors: kInvalidArgument naming the key of ec_connector_extra_config,
+/// kIo.
+struct ECConnectorKind {
+  const char* name = nullptr;
+  Result<std::shared_ptr<ECConnector>> (*create)(const ECConnectorContext& context) = nullptr;
+  Result<std::unique_ptr<ECConnectorWorker>> (*create_worker)(const ECConnectorContext& context) =
+      nullptr;
+};
+
+/// Of the interfaces ECConnector, ECConnectorWorker and of what they use: changes with them.
+inline constexpr std::uint32_t kECConnectorInterface = 1;
+
+/// What a shared object exports under the name kECConnectorModule, as a constant:
+///
+///   extern "C" const troupe::ECConnectorModule troupe_ec_connectors = {...};
+///
+/// It is built with the compiler and the options of this program, and links what it uses of its
+/// libraries.
+struct ECConnectorModule {
+  std::uint32_t interface = kECConnectorInterface;
+  const ECConnectorKind* kinds = nullptr;
+  std::size_t num_kinds = 0;
+};
+inline constexpr const char* kECConnectorModule = "troupe_ec_connectors";
+
+/// Those of this program.
+[[nodiscard]] std::span<const ECConnectorKind> ec_connector_kinds() noexcept;
+
+/// The connector that the configuration names; that of its shared object, if it names one, which
+/// stays loaded. Errors: kInvalidArgument, there is none of that name (tells which there are);
+/// kNotFound, the shared object cannot be loaded; kUnsupported, it is none of connectors, or of
+/// another interface.
+[[nodiscard]] Result<const ECConnectorKind*> find_ec_connector(const ECTransferConfig& config);
+
+}  // namespace troupe

@@ -1,0 +1,43 @@
+#pragma once
+// The Scheduler's side of an EC connector: outputs of encoders that are loaded from elsewhere
+// (another engine, a store) instead of being computed, and outputs that others load from here. Its
+// other side is in the workers (ECConnectorWorker); the two communicate through the metadata of a
+// step and the ECConnectorOutput of its result.
+
+#include <optional>
+#include <string>
+
+#include "messages/model_runner_output.hpp"
+#include "messages/scheduler_output.hpp"
+#include "runtime/scheduler/request_state.hpp"
+
+namespace troupe {
+
+/// Called by the Scheduler only, on its thread; must not block. `now`: seconds, of the engine's
+/// clock.
+class ECConnector {
+ public:
+  virtual ~ECConnector() = default;
+
+  /// Whether the output can be loaded. nullopt: not known yet, to be queried again in a later step;
+  /// what takes time to find out begins with the first query, when the request arrives. A
+  /// connector must know after a while, also if what it asks gives no answer.
+  [[nodiscard]] virtual std::optional<bool> has_cache_item(const std::string& identifier,
+                                                           double now) = 0;
+  /// The request is in the step that is planned, with this item, which is to be loaded in it. There
+  /// is room for its output.
+  virtual void update_state_after_alloc(const RequestState& request,
+                                        const MultiModalFeature& item) = 0;
+  /// Metadata for the workers, with every step; empty: nothing is to be done.
+  [[nodiscard]] virtual std::string build_connector_meta(const SchedulerOutput& step) = 0;
+  /// What the workers have loaded and saved, and what could not be loaded.
+  virtual void update_connector_output(const ECConnectorOutput& output) = 0;
+
+  /// The request has finished, see request.status. True: it keeps its references in the encoder
+  /// cache until ECConnectorOutput::finished_sending has its id.
+  [[nodiscard]] virtual bool request_finished(const RequestState&) { return false; }
+  /// The last request with such an item has gone.
+  virtual void release(const std::string& identifier) = 0;
+};
+
+}  // namespace troupe
