@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Writes a model of a published shape with random bf16 weights, for measurements: its text means nothing.
 
-  make_model.py SHAPE [FOLDER]        SHAPE: qwen3-0.6b, llama-1b, gemma3-1b; FOLDER: build/models/SHAPE
+  make_model.py SHAPE [FOLDER]        SHAPE: qwen3-0.6b, llama-1b, gemma3-1b, gemma3-vision; FOLDER: build/models/SHAPE
+
+gemma3-vision has the encoder of pictures of the published Gemma 3 models before a small language model.
 
 The weights are a function of the shape alone. The tokenizer is a small one of the tests; the ids that it does not know
 get words of their own, since clients take a token by its text. Needs numpy.
@@ -35,11 +37,58 @@ CONFIGS = {
         sliding_window=512, sliding_window_pattern=6, query_pre_attn_scalar=256, max_position_embeddings=32768,
         **COMMON),
 }
+CONFIGS["gemma3-vision"] = dict(
+    architectures=["Gemma3ForConditionalGeneration"], model_type="gemma3", torch_dtype="bfloat16", boi_token_index=12,
+    eoi_token_index=13, image_token_index=943, mm_tokens_per_image=256,
+    text_config=dict(
+        model_type="gemma3_text", num_hidden_layers=2, hidden_size=640, intermediate_size=2048, num_attention_heads=4,
+        num_key_value_heads=1, head_dim=256, vocab_size=960, hidden_activation="gelu_pytorch_tanh", rms_norm_eps=1e-6,
+        rope_theta=1000000.0, rope_local_base_freq=10000.0, sliding_window=512, query_pre_attn_scalar=256,
+        max_position_embeddings=8192),
+    vision_config=dict(
+        model_type="siglip_vision_model", hidden_size=1152, intermediate_size=4304, num_hidden_layers=27,
+        num_attention_heads=16, image_size=896, patch_size=14, vision_use_head=False))
+VISION_FILES = ROOT / "tests" / "golden" / "models" / "models" / "gemma3"
 TOKENIZER_OF = {"qwen3-0.6b": "qwen2", "llama-1b": "llama3", "gemma3-1b": "gemma"}
+
+
+def vision_tensors(vision, text_hidden):
+    hidden, inner, patch = vision["hidden_size"], vision["intermediate_size"], vision["patch_size"]
+    tower, projector = "vision_tower.vision_model.", "multi_modal_projector."
+    residual = (2 * vision["num_hidden_layers"]) ** -0.5
+
+    def linear(name, outputs, inputs, scale=1.0):
+        yield f"{tower}{name}.weight", (outputs, inputs), 0.0, scale * inputs ** -0.5
+        yield f"{tower}{name}.bias", (outputs,), 0.0, 0.02
+
+    def norm(name):
+        yield f"{tower}{name}.weight", (hidden,), 1.0, 0.02
+        yield f"{tower}{name}.bias", (hidden,), 0.0, 0.02
+
+    yield f"{tower}embeddings.patch_embedding.weight", (hidden, 3, patch, patch), 0.0, (3 * patch * patch) ** -0.5
+    yield f"{tower}embeddings.patch_embedding.bias", (hidden,), 0.0, 0.02
+    yield f"{tower}embeddings.position_embedding.weight", ((vision["image_size"] // patch) ** 2, hidden), 0.0, 0.02
+    for layer in range(vision["num_hidden_layers"]):
+        prefix = f"encoder.layers.{layer}."
+        yield from norm(prefix + "layer_norm1")
+        for name in ("q_proj", "k_proj", "v_proj"):
+            yield from linear(f"{prefix}self_attn.{name}", hidden, hidden)
+        yield from linear(prefix + "self_attn.out_proj", hidden, hidden, residual)
+        yield from norm(prefix + "layer_norm2")
+        yield from linear(prefix + "mlp.fc1", inner, hidden)
+        yield from linear(prefix + "mlp.fc2", hidden, inner, residual)
+    yield from norm("post_layernorm")
+    yield projector + "mm_soft_emb_norm.weight", (hidden,), 0.0, 0.02
+    yield projector + "mm_input_projection_weight", (hidden, text_hidden), 0.0, hidden ** -0.5
 
 
 def tensors(config):
     """(name, shape, mean, standard deviation) of every tensor. The deviations keep the residual stream near 1."""
+    if "vision_config" in config:
+        for name, *rest in tensors(config["text_config"]):
+            yield "language_model." + name, *rest
+        yield from vision_tensors(config["vision_config"], config["text_config"]["hidden_size"])
+        return
     kind, hidden, inner = config["model_type"], config["hidden_size"], config["intermediate_size"]
     head_dim = config["head_dim"]
     queries, keys = config["num_attention_heads"] * head_dim, config["num_key_value_heads"] * head_dim
@@ -106,11 +155,20 @@ def main():
     shape = sys.argv[1]
     folder = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else ROOT / "build" / "models" / shape
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer = json.loads((TOKENIZERS / TOKENIZER_OF[shape] / "tokenizer.json").read_text())
-    tokenizer = with_words(tokenizer, CONFIGS[shape]["vocab_size"])
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    last = CONFIGS[shape]["vocab_size"] - 1
+    if "vision_config" in CONFIGS[shape]:
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.json"):
+            (folder / name).write_text((VISION_FILES / name).read_text())
+        processor = json.loads((VISION_FILES / "preprocessor_config.json").read_text())
+        side = CONFIGS[shape]["vision_config"]["image_size"]
+        processor |= dict(size=dict(height=side, width=side), image_seq_length=CONFIGS[shape]["mm_tokens_per_image"])
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+        last = CONFIGS[shape]["text_config"]["vocab_size"] - 1
+    else:
+        tokenizer = json.loads((TOKENIZERS / TOKENIZER_OF[shape] / "tokenizer.json").read_text())
+        tokenizer = with_words(tokenizer, CONFIGS[shape]["vocab_size"])
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+        last = CONFIGS[shape]["vocab_size"] - 1
     (folder / "config.json").write_text(json.dumps(CONFIGS[shape] | {"bos_token_id": last, "eos_token_id": last}, indent=1))
     write_safetensors(folder / "model.safetensors", CONFIGS[shape])
     print(folder)

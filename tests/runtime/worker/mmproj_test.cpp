@@ -10,7 +10,7 @@
 #include "runtime/models/load_model.hpp"
 #include "runtime/multimodal/image_processor.hpp"
 #include "tests/support/gguf_writer.hpp"
-#include "tests/support/replay_pictures.hpp"
+#include "tests/support/replay_picture_driver.hpp"
 
 namespace troupe {
 namespace {

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Time to the first token behind a picture that is new, encoded before, or part of a cached prefix; and the encoder beside
+that of transformers on the same threads, where torch and transformers are installed.
+
+usage: bench_tower.py TROUPE MODEL [ROUNDS] [THREADS]     MODEL: a folder that make_model.py gemma3-vision has written"""
+import base64
+import io
+import json
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+
+import numpy
+from PIL import Image
+
+
+def serve(binary, model, threads):
+    process = subprocess.Popen([binary, "serve", model, "--port", "0", "--threads", threads, "--log-level", "warning"],
+                               stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for stream in (process.stderr, process.stdout):
+        for line in stream:
+            match = re.search(r"(http://[0-9.:]+)/v1/chat", line)
+            if match:
+                return process, match.group(1)
+    raise SystemExit("the server did not start")
+
+
+def first_token_s(url, picture, text):
+    content = [{"type": "text", "text": text},
+               {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(picture).decode()}}]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1, "temperature": 0}
+    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    start = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        answer.read()
+    return time.perf_counter() - start
+
+
+def noise(seed, side):
+    out = io.BytesIO()
+    pixels = numpy.random.default_rng(seed).integers(0, 255, (side, side, 3), numpy.uint8)
+    Image.fromarray(pixels).save(out, "PNG", compress_level=0)
+    return out.getvalue()
+
+
+def transformers_s(vision, threads, rounds):
+    try:
+        import torch
+        from transformers import SiglipVisionConfig, SiglipVisionModel
+    except ImportError:
+        return None
+    torch.set_num_threads(int(threads))
+    model = SiglipVisionModel(SiglipVisionConfig(**vision)).to(torch.bfloat16).eval()
+    pixels = torch.rand(1, 3, vision["image_size"], vision["image_size"]).to(torch.bfloat16)
+    times = []
+    with torch.no_grad():
+        for _ in range(rounds):
+            start = time.perf_counter()
+            model(pixels)
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def main():
+    binary, model = sys.argv[1:3]
+    rounds = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+    threads = sys.argv[4] if len(sys.argv) > 4 else "2"
+    vision = json.loads((pathlib.Path(model) / "config.json").read_text())["vision_config"]
+    process, url = serve(binary, model, threads)
+    try:
+        new, encoded, cached = [], [], []
+        for seed in range(rounds):
+            picture = noise(seed, vision["image_size"])
+            new.append(first_token_s(url, picture, f"What is picture {seed}?"))
+            encoded.append(first_token_s(url, picture, f"And once more, what is {seed}?"))
+            cached.append(first_token_s(url, picture, f"And once more, what is {seed}?"))
+    finally:
+        process.terminate()
+        process.wait()
+    new_s, encoded_s, cached_s = map(statistics.median, (new, encoded, cached))
+    print(f"first token behind a new picture {new_s * 1e3:.0f} ms, an encoded one {encoded_s * 1e3:.0f} ms, "
+          f"a cached prefix {cached_s * 1e3:.0f} ms")
+    theirs = transformers_s(vision, threads, rounds)
+    if theirs is not None:
+        print(f"the encoder in transformers {theirs * 1e3:.0f} ms; by ours {theirs / (new_s - encoded_s):.2f}")
+
+
+if __name__ == "__main__":
+    main()
