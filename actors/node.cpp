@@ -84,6 +84,8 @@ struct GroupActors {
   /// By rank: whom a Worker answers whose Executor is in another process of the host.
   std::map<std::int32_t, caf::strong_actor_ptr> remote_executors;
   std::optional<GroupRecord> record;  ///< for the next Supervisor
+  /// The latest Scheduler's: what it shares with others of this process stays for the next one.
+  std::shared_ptr<ECConnector> ec_connector;
 };
 
 /// Numbers of actors, for the core.
@@ -330,6 +332,7 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       config.engine_index = what.group;
       ASSIGN_OR_RETURN(std::shared_ptr<ECConnector> ec_connector,
                        make_ec_connector(options.engine, what.model));
+      node.groups[what.group].ec_connector = ec_connector;
       return ActorHandles{pointer(spawn_scheduler(
           system, config,
           {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),

@@ -66,6 +66,8 @@ struct MethodRunner {
       ASSIGN_OR_RETURN(connector, find_ec_connector(transfer));
     }
     std::unique_ptr<ModelRunner>& runner = state(self).runner;
+    // What it shares with others of this process stays until the next one has it as well.
+    const auto earlier = runner == nullptr ? nullptr : runner->take_ec_connector();
     ASSIGN_OR_RETURN(runner, ModelRunner::load(options, progress));
     const ModelLoaded loaded = runner->describe();
     if (connector != nullptr && runner->encoder() != nullptr) {

@@ -10,12 +10,14 @@ namespace troupe {
 
 /// ECExampleConnector, as vLLM's: one file per output,
 /// <shared_storage_path>/<identifier>/encoder_cache.safetensors with the tensor ec_cache [num_rows,
-/// hidden_size]. Extra configuration: shared_storage_path, "/tmp". The store has no limit.
+/// hidden_size]. Extra configuration: shared_storage_path, "/tmp". The store has no limit; what waits
+/// to be written has ec_buffer_size bytes.
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_file_store(
     const ECConnectorContext& context);
 /// ECMemoryConnector: the memory of this process, ec_buffer_size bytes of it; what was used last
 /// stays. Extra configuration: pool, "default": engines that name the same one share it, and the
-/// most that one of them allows. It ends with the last of them.
+/// most that one of them allows. It ends with the last of them. A Scheduler in another process than
+/// its workers finds nothing there.
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_memory_store(
     const ECConnectorContext& context);
 /// ECSharedMemoryConnector: memory that the processes of this host share, as files of a memory file

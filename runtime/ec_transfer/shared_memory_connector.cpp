@@ -31,6 +31,9 @@ constexpr std::size_t kSegmentAlignment = 64;
 /// What segments of outputs, finished and not, begin with.
 constexpr const char* kFinishedPrefix = "output-";
 constexpr const char* kUnfinishedPrefix = "unfinished-";
+/// The files that are locked.
+constexpr const char* kUsers = "users";
+constexpr const char* kRoom = "room";
 
 struct SegmentHeader {
   std::array<char, 8> magic{};
@@ -65,26 +68,23 @@ class SharedMemoryStore final : public OutputStore {
   SharedMemoryStore(std::filesystem::path folder, std::size_t max_bytes, std::string encoder_key)
       : folder_(std::move(folder)), max_bytes_(max_bytes), encoder_key_(std::move(encoder_key)) {}
 
+  /// The last one to leave removes the folder.
   ~SharedMemoryStore() override {
-    if (users_.valid() && lock_file(users_, LOCK_EX | LOCK_NB)) remove_segments();
+    if (!users_.valid() || !lock_file(users_, LOCK_EX | LOCK_NB)) return;
+    remove_segments();
+    for (const char* name : {kRoom, kUsers}) ::unlink((folder_ / name).c_str());
+    ::rmdir(folder_.c_str());
   }
 
   Result<void> open() {
-    if (::mkdir(folder_.c_str(), S_IRWXU) != 0 && errno != EEXIST)
-      return segment_error("make", folder_);
-    // In a folder that all may write to, another user may have been first.
-    struct stat status {};
-    if (::lstat(folder_.c_str(), &status) != 0) return segment_error("read", folder_);
-    if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() ||
-        (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
-      return Error{ErrorCode::kIo,
-                   folder_.string() + " is not a folder of this user that is closed to others"};
-    ASSIGN_OR_RETURN(users_, open_lock("users"));
-    ASSIGN_OR_RETURN(room_, open_lock("room"));
-    // Nobody else is here: what is there has been left by processes that were killed.
-    if (lock_file(users_, LOCK_EX | LOCK_NB)) remove_segments();
-    if (!lock_file(users_, LOCK_SH)) return segment_error("lock", folder_ / "users");
-    return {};
+    constexpr int kMaxTries = 100;
+    for (int i = 0; i < kMaxTries; ++i) {
+      if (::mkdir(folder_.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+        return segment_error("make", folder_);
+      ASSIGN_OR_RETURN(const bool is_there, enter());
+      if (is_there) return {};
+    }
+    return Error{ErrorCode::kIo, folder_.string() + " is removed again and again"};
   }
 
   bool has(const std::string& identifier) override {
@@ -138,7 +138,7 @@ class SharedMemoryStore final : public OutputStore {
       return Error{ErrorCode::kTooLarge, "it has " + std::to_string(num_bytes) +
                                              " bytes, ec_buffer_size is " +
                                              std::to_string(max_bytes_)};
-    if (!lock_file(room_, LOCK_EX)) return segment_error("lock", folder_ / "room");
+    if (!lock_file(room_, LOCK_EX)) return segment_error("lock", folder_ / kRoom);
     make_room(num_bytes);
     const Result<void> written = write(path_of(identifier), key, shape, values);
     lock_file(room_, LOCK_UN);
@@ -146,6 +146,33 @@ class SharedMemoryStore final : public OutputStore {
   }
 
  private:
+  /// False: whoever left last has removed the folder meanwhile.
+  Result<bool> enter() {
+    // In a folder that all may write to, another user may have been first.
+    struct stat status {};
+    if (::lstat(folder_.c_str(), &status) != 0) {
+      if (errno == ENOENT) return false;
+      return segment_error("read", folder_);
+    }
+    if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() ||
+        (status.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+      return Error{ErrorCode::kIo,
+                   folder_.string() + " is not a folder of this user that is closed to others"};
+    users_ = open_lock(kUsers);
+    if (!users_.valid()) {
+      if (errno == ENOENT) return false;
+      return segment_error("open", folder_ / kUsers);
+    }
+    // Nobody else is here: what is there has been left by processes that were killed.
+    if (lock_file(users_, LOCK_EX | LOCK_NB)) remove_segments();
+    if (!lock_file(users_, LOCK_SH)) return segment_error("lock", folder_ / kUsers);
+    if (::fstat(users_.get(), &status) != 0) return segment_error("read", folder_ / kUsers);
+    if (status.st_nlink == 0) return false;
+    room_ = open_lock(kRoom);
+    if (!room_.valid()) return segment_error("open", folder_ / kRoom);
+    return true;
+  }
+
   struct Segment {
     std::filesystem::path path;
     std::size_t num_bytes = 0;
@@ -159,12 +186,9 @@ class SharedMemoryStore final : public OutputStore {
     return folder_ / (kFinishedPrefix + to_hex(xxh3_128(key_of(identifier))));
   }
 
-  [[nodiscard]] Result<FileDescriptor> open_lock(const char* name) const {
-    const std::filesystem::path path = folder_ / name;
-    FileDescriptor file(
-        ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
-    if (!file.valid()) return segment_error("open", path);
-    return file;
+  [[nodiscard]] FileDescriptor open_lock(const char* name) const {
+    return FileDescriptor(::open((folder_ / name).c_str(),
+                                 O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
   }
 
   [[nodiscard]] std::vector<std::filesystem::path> paths_with(std::string_view prefix) const {

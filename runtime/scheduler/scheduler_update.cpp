@@ -296,7 +296,7 @@ void Scheduler::apply_chunk(RequestState& request, EngineCoreRequest chunk) {
   }
   if (!chunk.mm_features.empty())
     encoder_updates_.requests.push_back({request.id, request.mm_features});
-  add_item_users(chunk.mm_features);
+  add_item_users(std::span(request.mm_features).last(chunk.mm_features.size()));
   token_ids.insert(token_ids.end(), chunk.prompt_token_ids.begin(), chunk.prompt_token_ids.end());
   tell_kv(KVCacheCommandKind::kExtendPrompt, request.id,
           static_cast<std::int32_t>(chunk.prompt_token_ids.size()));

@@ -18,7 +18,7 @@ class ECConnectorWorker {
   virtual ~ECConnectorWorker() = default;
 
   /// Where outputs lie: what is loaded goes there, what is saved comes from there. Both outlive
-  /// this.
+  /// this, or the last of the calls below.
   virtual Result<void> register_caches(Device& device, EncoderOutputs& outputs) = 0;
   /// Loads what the Scheduler's side says. When it returns, every output is there or is not: then
   /// it is reported as failed, and the ModelRunner encodes it.

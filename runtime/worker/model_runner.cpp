@@ -267,9 +267,11 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
 Result<void> ModelRunner::warm_up() {
   auto extensions = std::exchange(extensions_, {});
   auto layer_hooks = std::exchange(layer_hooks_, {});
+  auto ec_connector = std::exchange(ec_connector_, nullptr);
   Result<void> done = run_warm_up_steps();
   extensions_ = std::move(extensions);
   layer_hooks_ = std::move(layer_hooks);
+  ec_connector_ = std::move(ec_connector);
   return done;
 }
 

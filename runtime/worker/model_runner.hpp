@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "messages/cache.hpp"
@@ -56,8 +57,9 @@ class ModelRunner {
   Result<void> initialize_kv_cache(const KVCacheConfig& config);
 
   /// Runs a short request that nobody sent, prefill and decode, as all ranks do at once: weights
-  /// and buffers are in memory then. The extensions do not see it. What it leaves in the cache
-  /// counts for nothing. Errors: those of execute(). Pre: there is a cache, and the ranks have met.
+  /// and buffers are in memory then. The extensions and connectors do not see it. What it leaves in
+  /// the cache counts for nothing. Errors: those of execute(). Pre: there is a cache, and the ranks
+  /// have met.
   Result<void> warm_up();
 
   /// Meets the other ranks, where there are any; what was left of an earlier meeting is given up.
@@ -73,6 +75,10 @@ class ModelRunner {
   /// Does nothing on ranks that have no encoder. Errors: those of register_caches. Pre: no step is
   /// open.
   Result<void> set_ec_connector(std::unique_ptr<ECConnectorWorker> connector);
+  /// Null: there is none. Afterwards nothing is loaded or saved.
+  [[nodiscard]] std::unique_ptr<ECConnectorWorker> take_ec_connector() noexcept {
+    return std::exchange(ec_connector_, nullptr);
+  }
   /// Null: this rank has no encoder.
   [[nodiscard]] const ItemEncoder* encoder() const noexcept {
     return encoder_ ? &*encoder_ : nullptr;

@@ -1,6 +1,8 @@
 #include "tests/support/engine_harness.hpp"
 
+#include "runtime/cache/encoder_cache_manager.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
+#include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/transport/step_rings.hpp"
 
@@ -126,6 +128,7 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
   config.num_blocks = options.num_blocks;
   config.max_model_len = options.max_model_len;
   config.max_num_seqs = options.max_num_seqs;
+  if (options.ec_connector != nullptr) config.max_encoder_embeds = 64;
   config.max_num_batched_tokens = options.max_num_batched_tokens;
 
   worker_log->num_drafts = options.speculative.num_draft_tokens;
@@ -144,6 +147,10 @@ EngineHarness::EngineHarness(caf::actor_system& system, std::shared_ptr<const To
   output_processor = keep(spawn_output_processor(system, std::move(tokenizer)));
   peers.output_processor = output_processor;
   peers.kv_connector = options.kv_connector;
+  peers.ec_connector = options.ec_connector;
+  if (options.ec_connector != nullptr)
+    peers.encoder_cache_manager =
+        keep(spawn_encoder_cache_manager(system, {.capacity = config.max_encoder_embeds}));
   peers.grammar_compiler = options.grammar_compiler;
   scheduler = keep(spawn_scheduler(system, config, peers));
   client = keep(system.spawn(fake_client, frontend_log,
@@ -159,7 +166,8 @@ EngineHarness::~EngineHarness() {
 }
 
 void EngineHarness::add(RequestId id, std::vector<TokenId> prompt, std::int32_t max_tokens,
-                        SamplingParams params, const RequestLimits& limits) {
+                        SamplingParams params, const RequestLimits& limits,
+                        std::vector<MultiModalFeature> items) {
   params.temperature = 0;
   params.max_tokens = max_tokens;
   params.output_kind = OutputKind::kDelta;
@@ -175,6 +183,7 @@ void EngineHarness::add(RequestId id, std::vector<TokenId> prompt, std::int32_t 
   EngineCoreRequest core{.id = id,
                          .external_id = to_string(id),
                          .prompt_token_ids = std::move(prompt),
+                         .mm_features = std::move(items),
                          .params = params,
                          .limits = limits};
   post(output_processor, std::move(output));

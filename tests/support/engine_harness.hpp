@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/spawn.hpp"
+#include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/scheduler/grammar.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 #include "runtime/scheduler/scheduler_config.hpp"
@@ -53,6 +54,7 @@ struct HarnessOptions {
   bool through_rings = false;               ///< the worker sits behind rings, as in another process
   bool through_router = false;  ///< the client's requests pass a RequestRouter, and so do outputs
   std::shared_ptr<KVConnector> kv_connector;          ///< null: KV stays here
+  std::shared_ptr<ECConnector> ec_connector;          ///< null: there are no pictures either
   std::shared_ptr<GrammarCompiler> grammar_compiler;  ///< null: no structured requests
 };
 
@@ -76,7 +78,8 @@ struct EngineHarness {
 
   /// A request as an InputProcessor would hand it over.
   void add(RequestId id, std::vector<TokenId> prompt, std::int32_t max_tokens,
-           SamplingParams params = {}, const RequestLimits& limits = {});
+           SamplingParams params = {}, const RequestLimits& limits = {},
+           std::vector<MultiModalFeature> items = {});
   /// As a client that leaves.
   void abort(RequestId id);
 

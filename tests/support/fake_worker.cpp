@@ -49,10 +49,12 @@ struct FakeWorkerState {
 
   /// As the real one: a step that builds on one that failed fails as well.
   [[nodiscard]] StepAnswer execute(const SchedulerOutput& step, const GrammarOutput& grammar,
-                                   KVConnectorOutput& kv_report, std::int32_t num_drafts_to_make) {
+                                   KVConnectorOutput& kv_report, ECConnectorOutput& ec_report,
+                                   std::int32_t num_drafts_to_make) {
     const Masks masks(grammar);
     ModelRunnerOutput result{.step = step.step, .ids = step.scheduled_ids};
     result.kv_connector = std::exchange(kv_report, {});
+    result.ec_connector = std::exchange(ec_report, {});
     for (const RequestId id : step.preempted_ids) requests.erase(id);
     for (const RequestId id : step.finished_ids) requests.erase(id);
     for (const NewRequestData& request : step.new_requests)
@@ -118,7 +120,7 @@ WorkerActor::behavior_type fake_worker(WorkerActor::stateful_pointer<FakeWorkerS
   };
   const auto sample = [self, log, answer](const SchedulerOutput& step,
                                           const GrammarOutput& grammar) {
-    answer(state(self).execute(step, grammar, log->kv_report, log->num_drafts));
+    answer(state(self).execute(step, grammar, log->kv_report, log->ec_report, log->num_drafts));
   };
   return {
       [self, log](const WorkerRpc& rpc) {

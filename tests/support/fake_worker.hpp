@@ -30,6 +30,7 @@ struct FakeWorkerLog {
   bool hold = false;                                  ///< keep results for release_answer
   std::int32_t num_drafts = 0;  ///< made for each request that got a token; every third is wrong
   KVConnectorOutput kv_report;  ///< comes with the next result
+  ECConnectorOutput ec_report;  ///< the same
   std::deque<StepAnswer> held;
   std::vector<std::size_t> batch_sizes;
   std::vector<RequestId> finished_ids;

@@ -81,10 +81,10 @@ void append_rows(LogprobRows& to, const LogprobRows& from) {
 class TransferEngine {
  public:
   /// `transfer`: JSON; empty: no connector.
-  explicit TransferEngine(const std::string& transfer) {
+  explicit TransferEngine(const std::string& transfer, const std::string& device = "cpu") {
     runner_ = ModelRunner::load({.model = kModels + "models/gemma3",
                                  .dtype = "float32",
-                                 .device = "cpu",
+                                 .device = device,
                                  .threads = 1,
                                  .block_size = kBlockSize,
                                  .max_num_seqs = 4,
@@ -228,6 +228,24 @@ BOOST_AUTO_TEST_CASE(what_one_engine_encodes_another_one_loads_with_every_connec
       BOOST_TEST(consumer.totals().saved.empty());
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(outputs_travel_between_the_memories_of_devices) {
+  const char* device = "cuda-emulated";
+  if (!Device::create({.name = device}).ok()) return;
+  // The first prompt alone: emulated kernels take their time.
+  std::vector<EngineCoreRequest> requests = picture_requests();
+  requests.resize(1);
+  TransferEngine alone("", device);
+  const std::vector<Answer> expected = alone.run(requests);
+  const std::string config =
+      transfer_config("ECMemoryConnector", "ec_both", R"({"pool":"devices"})");
+  TransferEngine producer(config, device);
+  BOOST_TEST((producer.run(requests) == expected));
+  BOOST_TEST(producer.num_encoded() == 1);
+  TransferEngine consumer(config, device);
+  BOOST_TEST((consumer.run(requests) == expected));
+  BOOST_TEST(consumer.num_encoded() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(an_engine_loads_what_it_has_saved_itself) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
 #include <chrono>
 #include <cstring>
@@ -265,7 +266,29 @@ BOOST_AUTO_TEST_CASE(processes_share_memory_and_nothing_is_left_of_them_even_if_
     const auto second = open_shared_memory_store(context).value();
     BOOST_TEST(has_values(*second, "c", kShape, values));
   }
-  BOOST_TEST(num_segments(folder) == 0u);
+  BOOST_TEST(!fs::exists(pool_folder(folder)));
+}
+
+BOOST_AUTO_TEST_CASE(stores_open_and_close_at_once_and_those_that_are_open_share_one_folder) {
+  const TransferFolder folder;
+  const auto context = context_for(folder.extra("directory"));
+  const std::vector<float> values = numbers(kShape, 3);
+  std::atomic<int> num_wrong = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&, i] {
+      for (int round = 0; round < 200; ++round) {
+        const auto first = open_shared_memory_store(context);
+        const auto second = open_shared_memory_store(context);
+        const std::string identifier = std::to_string(i);
+        if (!first.ok() || !second.ok() || !(*first)->save(identifier, kShape, values).ok() ||
+            !has_values(**second, identifier, kShape, values))
+          ++num_wrong;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  BOOST_TEST(num_wrong == 0);
+  BOOST_TEST(!fs::exists(pool_folder(folder)));
 }
 
 BOOST_AUTO_TEST_CASE(segments_that_are_not_what_their_names_say_are_errors) {

@@ -261,6 +261,35 @@ BOOST_AUTO_TEST_CASE(an_identifier_is_released_when_its_last_request_has_gone) {
   BOOST_TEST((engine.connector.released == std::vector<std::string>{"b", "a"}));
 }
 
+BOOST_AUTO_TEST_CASE(the_pictures_of_all_chunks_of_a_session_are_looked_up_and_released) {
+  PictureEngine engine(64);
+  const auto chunk = [](const std::string& picture) {
+    EngineCoreRequest request;
+    request.id = RequestId{5};
+    request.resumable = true;
+    request.params.max_tokens = 1;
+    request.prompt_token_ids = {1, 7, 7, 7, 7, 2};
+    request.mm_features = {{.modality = "image", .identifier = picture, .offset = 1, .length = 4}};
+    return request;
+  };
+  engine.connector.stored = {"b"};
+  BOOST_REQUIRE(engine.scheduler->add_request(chunk("a"), 0).ok());
+  BOOST_REQUIRE(engine.scheduler->add_request(chunk("b"), 0).ok());
+  const SchedulerOutput first = engine.plan();
+  BOOST_TEST(PictureEngine::encoded(first) == "5.0 ");
+  engine.finish(first);
+  BOOST_TEST(engine.connector.num_queries.contains("b"));
+  const SchedulerOutput second = engine.plan();
+  BOOST_TEST(second.ec_connector_metadata == "5b ");
+  engine.finish(second);
+  BOOST_TEST(engine.connector.released.empty());
+  EngineCoreRequest end = chunk("c");
+  end.resumable = false;
+  BOOST_REQUIRE(engine.scheduler->add_request(end, 0).ok());
+  BOOST_TEST((engine.connector.released == std::vector<std::string>{"a", "b"}));
+  BOOST_TEST(engine.encoder_cache_is_free());
+}
+
 BOOST_AUTO_TEST_CASE(a_connector_may_delay_the_release_of_a_finished_request) {
   PictureEngine engine(64);
   const RequestId id = engine.add("a", 5);

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""EC connectors from outside: what one server encodes, another one loads, with the same answers."""
+import base64
+import http.client
+import json
+import os
+import pathlib
+import signal
+import struct
+import tempfile
+import unittest
+import zlib
+
+from support import DEADLINE_S, ROOT, Server, run, wait_until
+
+MODEL = str(ROOT / "tests" / "golden" / "models" / "models" / "gemma3")
+OPTIONS = ("--model", MODEL, "--served-model-name", "gemma", "--dtype", "float32", "--max-model-len", "512",
+           "--log-stats-interval-s", "0")
+
+
+def picture(seed, size=56):
+    """A data: URL of a PNG."""
+    rows = b"".join(b"\0" + bytes((x * seed + y * 3 + c * 50) % 256 for x in range(size) for c in range(3))
+                    for y in range(size))
+
+    def chunk(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    data = (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+def ask(server, seed):
+    """The answer, with its log-probabilities."""
+    content = [{"type": "image_url", "image_url": {"url": picture(seed)}}, {"type": "text", "text": "What is shown here?"}]
+    body = {"model": "gemma", "messages": [{"role": "user", "content": content}], "max_tokens": 8, "temperature": 0,
+            "logprobs": True, "top_logprobs": 2, "ignore_eos": True}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("POST", "/v1/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    if response.status != 200:
+        raise AssertionError(answer)
+    return answer["choices"][0]["message"]["content"], answer["choices"][0]["logprobs"]
+
+
+def transfer(connector, role, **extra):
+    return ("--ec-transfer-config", json.dumps({"ec_connector": connector, "ec_role": role, "ec_connector_extra_config": extra}))
+
+
+def transfers(server):
+    """Queries, hits, failures, saves; saves come with a later step."""
+    names = ("queries", "hits", "failures", "saves")
+    try:
+        return tuple(map(int, server.metrics(*(f"troupe:encoder_transfer_{name}_total" for name in names))))
+    except KeyError:
+        return 0, 0, 0, 0
+
+
+class EncoderTransfer(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with Server(*OPTIONS) as server:
+            cls.expected = [ask(server, seed) for seed in (1, 2)]
+        assert cls.expected[0] != cls.expected[1]
+
+    def test_files_of_one_server_are_loaded_by_another_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            place = {"shared_storage_path": folder}
+            with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_producer", **place)) as producer:
+                self.assertEqual([ask(producer, seed) for seed in (1, 2)], self.expected)
+                files = lambda: sorted(pathlib.Path(folder).glob("*/encoder_cache.safetensors"))
+                wait_until(lambda: len(files()) == 2, "the files")
+            self.check_files(files())
+            with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_consumer", **place)) as consumer:
+                self.assertEqual([ask(consumer, seed) for seed in (1, 2)], self.expected)
+                self.assertEqual(transfers(consumer), (2, 2, 0, 0))
+            for file, size in zip(files(), (100, 0)):
+                os.truncate(file, size)
+            with Server(*OPTIONS, *transfer("ECExampleConnector", "ec_both", **place)) as repairing:
+                self.assertEqual([ask(repairing, seed) for seed in (1, 2)], self.expected)
+                self.assertEqual(transfers(repairing)[:3], (2, 2, 2))
+                self.assertEqual(repairing.log().count("encoder output not loaded: the item is encoded"), 2)
+            self.check_files(files())
+
+    def check_files(self, files):
+        """As the library reads them, where it is installed."""
+        try:
+            from safetensors.numpy import load_file
+        except ImportError:
+            return
+        for file in files:
+            tensors = load_file(file)
+            self.assertEqual(list(tensors), ["ec_cache"])
+            self.assertEqual(tensors["ec_cache"].shape, (4, 64))
+            self.assertEqual(tensors["ec_cache"].dtype.name, "float32")
+
+    def test_shared_memory_outlives_a_killed_worker_and_not_the_server(self):
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+            config = transfer("ECSharedMemoryConnector", "ec_both", directory=folder)
+            with Server(*OPTIONS, *config, "--config-file", str(ROOT / "configs" / "multi-process.conf")) as server:
+                self.assertEqual(ask(server, 1), self.expected[0])
+                wait_until(lambda: len(list(pathlib.Path(folder).glob("*/output-*"))) == 1, "the segment")
+                os.kill(server.nodes()["worker-0"], signal.SIGKILL)
+                self.assertEqual(ask(server, 1), self.expected[0])
+                self.assertEqual(transfers(server)[1:3], (1, 0))
+                self.assertEqual(ask(server, 2), self.expected[1])
+            self.assertEqual(os.listdir(folder), [])
+
+    def test_engines_of_one_process_share_their_memory(self):
+        with Server(*OPTIONS, *transfer("ECMemoryConnector", "ec_both"), "--data-parallel-size", "2") as server:
+            for _ in range(4):
+                self.assertEqual(ask(server, 1), self.expected[0])
+            queries, hits, failures, _ = transfers(server)
+            self.assertEqual(failures, 0)
+            self.assertEqual(queries - hits, 1)  # it is encoded once, whichever engines have answered
+
+    def test_what_is_wrong_with_the_option_is_said_by_key_and_value(self):
+        def refused(value, text):
+            code, _, errors = run(["serve", "--port", "0", *OPTIONS, "--ec-transfer-config", value])
+            self.assertNotEqual(code, 0)
+            self.assertIn(text, errors)
+        refused('{"ec_connector": "ECExampleConnector"}', "ec_role is missing")
+        refused('{"ec_connector": "X", "ec_role": "ec_both", "ec_size": 1}', "ec_size is unknown")
+        refused('{"ec_connector": "X", "ec_role": "ec_both"}',
+                "ec_connector X is unknown, there are ECExampleConnector, ECMemoryConnector, ECSharedMemoryConnector")
+        refused('{"ec_connector": "ECMemoryConnector", "ec_role": "ec_both", "ec_connector_extra_config": {"x": 1}}',
+                "ec_connector_extra_config: x is unknown")
+        refused('{"ec_connector": "X", "ec_role": "ec_both", "ec_connector_module_path": "/no/x.so"}',
+                "ec_connector_module_path /no/x.so: ")
+
+
+if __name__ == "__main__":
+    unittest.main()
