@@ -18,6 +18,7 @@ namespace troupe {
   ARCHITECTURE(kQwen3Moe)                  \
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
+  ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
