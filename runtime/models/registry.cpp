@@ -19,6 +19,7 @@ namespace troupe {
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kPhi3)                      \
+  ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
