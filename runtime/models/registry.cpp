@@ -20,6 +20,7 @@ namespace troupe {
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
+  ARCHITECTURE(kGranite)                   \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
