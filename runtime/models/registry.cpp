@@ -21,6 +21,7 @@ namespace troupe {
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGranite)                   \
+  ARCHITECTURE(kSmolLm3)                   \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
