@@ -22,6 +22,7 @@ namespace troupe {
   ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGranite)                   \
   ARCHITECTURE(kSmolLm3)                   \
+  ARCHITECTURE(kGlm4)                      \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
