@@ -14,6 +14,7 @@ namespace troupe {
 #define TROUPE_ARCHITECTURES(ARCHITECTURE) \
   ARCHITECTURE(kLlama)                     \
   ARCHITECTURE(kQwen2)                     \
+  ARCHITECTURE(kQwen2Moe)                  \
   ARCHITECTURE(kQwen3)                     \
   ARCHITECTURE(kQwen3Moe)                  \
   ARCHITECTURE(kMistral)                   \
