@@ -216,11 +216,25 @@ struct RmsNormArgs {
   Matrix out;
 };
 
-/// residual += x, then out = RmsNorm(residual). All [M, C].
+/// out *= scale, and with a soft cap c > 0 then out = c tanh(out / c). In place.
+struct ScaleArgs {
+  float scale = 1.0f;
+  float softcap = 0.0f;
+  Matrix out;  ///< in place
+};
+
+/// out[t] += sigmoid(gate[t]) * x[t].
+struct AddGatedArgs {
+  ConstMatrix x;     ///< [M, C]
+  ConstMatrix gate;  ///< [M, 1]
+  Matrix out;        ///< [M, C], in place
+};
+
+/// residual += x, then out = RmsNorm(residual), or without a weight out = residual. All [M, C].
 struct AddRmsNormArgs {
   ConstMatrix x;
-  Matrix residual;  ///< in place
-  const float* weight = nullptr;
+  Matrix residual;                ///< in place
+  const float* weight = nullptr;  ///< [C], or none
   float weight_offset = 0.0f;
   float eps = 1e-6f;
   Matrix out;
@@ -366,6 +380,8 @@ struct AttentionShape {
   X(void, copy_rows, (const OpContext& context, const CopyRowsArgs& args))                         \
   X(void, mean_rows, (const OpContext& context, const MeanRowsArgs& args))                         \
   X(void, add_bias, (const OpContext& context, const AddBiasArgs& args))                           \
+  X(void, scale, (const OpContext& context, const ScaleArgs& args))                                \
+  X(void, add_gated, (const OpContext& context, const AddGatedArgs& args))                         \
   X(void, rms_norm, (const OpContext& context, const RmsNormArgs& args))                           \
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
   X(void, add_layer_norm, (const OpContext& context, const AddLayerNormArgs& args))                \

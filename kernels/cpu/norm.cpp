@@ -1,5 +1,7 @@
 // Normalisation of rows.
 
+#include <string.h>
+
 #include "kernels/cpu/cpu_ops.hpp"
 #include "kernels/cpu/norm_rows.hpp"
 #include "kernels/cpu/rows.hpp"
@@ -33,6 +35,10 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
     for_each_vector(n, [&](std::int64_t i, auto load_lanes, auto store_lanes) {
       store_lanes(residual + i, load_lanes(residual + i) + load_lanes(x + i));
     });
+    if (args.weight == nullptr) {
+      memcpy(args.out.row(row), residual, static_cast<std::size_t>(n) * sizeof(float));
+      return;
+    }
     rms_norm_row(residual, args.weight, args.weight_offset, args.eps, n, args.out.row(row));
   });
 }

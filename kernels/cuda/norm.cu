@@ -30,6 +30,11 @@ void add_rms_norm(const OpContext& context, const AddRmsNormArgs& args) noexcept
     float* residual = args.residual.row(row);
     // Each thread later reads only what it wrote itself.
     for_each_of_block(args.x.num_cols, [=](std::int64_t i) { residual[i] += x[i]; });
+    if (args.weight == nullptr) {
+      float* out = args.out.row(row);
+      for_each_of_block(args.x.num_cols, [=](std::int64_t i) { out[i] = residual[i]; });
+      return;
+    }
     rms_norm_row(residual, args.weight, args.weight_offset, args.eps, args.x.num_cols,
                  args.out.row(row));
   });

@@ -17,6 +17,7 @@ namespace troupe {
 struct GgufRenaming {
   std::string_view gguf;
   std::string_view name;
+  bool is_row = false;  ///< a vector that is a matrix of one row elsewhere
 };
 
 /// An encoder of pictures of the family, which is in a file of its own (mmproj.hpp).
@@ -38,6 +39,10 @@ struct GgufArchitecture {
   bool interleaves_heads = false;
   /// The tensor kRopeDivisors scales the rotary frequencies.
   bool has_rope_divisors = false;
+  /// rope.dimension_count may be less than a head.
+  bool rotates_part = false;
+  /// The tensors kShortRopeDivisors and kLongRopeDivisors scale them by LongRoPE.
+  bool has_long_rope = false;
   /// The keys that add_config reads, without the prefix.
   std::span<const std::string_view> keys = {};
   /// Layer tensors whose names differ from those of the plain decoder.

@@ -26,6 +26,9 @@ constexpr std::string_view kRead[] = {"context_length",
                                       "rope.scaling.yarn_beta_fast",
                                       "rope.scaling.yarn_beta_slow"};
 
+/// Read where heads may be rotated in part.
+constexpr std::string_view kRotatedSize = "rope.dimension_count";
+
 constexpr std::string_view kReadOfExperts[] = {"expert_count", "expert_used_count"};
 
 /// Notes about the file, or keys that llama.cpp ignores in text generation.
@@ -83,6 +86,7 @@ void check_architecture_keys(GgufMetadata& metadata, const GgufArchitecture& arc
     const std::string_view name = std::string_view(key).substr(prefix.size());
     if (has(kRead, name) || has(architecture.keys, name)) continue;
     if (architecture.has_experts && has(kReadOfExperts, name)) continue;
+    if (architecture.rotates_part && name == kRotatedSize) continue;
     if (changes_nothing(metadata, key, name, head_dim)) continue;
     return metadata.fail(
         ErrorCode::kUnsupported,

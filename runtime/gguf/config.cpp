@@ -27,13 +27,20 @@ constexpr std::string_view kEndTexts[] = {
     // Fill-in-the-middle code ends where the next file would begin.
     "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"};
 
-/// Divisors of the rotary frequencies of a head: one F32 for every two elements.
-json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMetadata& metadata) {
+/// Divisors of the rotary frequencies of a head: one F32 for every two elements that are rotated.
+json frequency_divisors(const GgufContents& gguf, std::string_view name, std::int64_t rotary_dim,
+                        GgufMetadata& metadata) {
+  const auto found = gguf.tensors.find(name);
+  if (found == gguf.tensors.end()) {
+    metadata.fail(ErrorCode::kCorrupt, "tensor \"" + std::string(name) + "\" is missing");
+    return {};
+  }
+  const GgufTensor& tensor = found->second;
   const std::size_t num_divisors = tensor.bytes.size() / sizeof(float);
-  if (tensor.type != GgmlType::kF32 || std::cmp_not_equal(2 * num_divisors, head_dim)) {
-    metadata.fail(ErrorCode::kUnsupported, "tensor \"" + std::string(kRopeDivisors) +
+  if (tensor.type != GgmlType::kF32 || std::cmp_not_equal(2 * num_divisors, rotary_dim)) {
+    metadata.fail(ErrorCode::kUnsupported, "tensor \"" + std::string(name) +
                                                "\" is not one F32 per two of a head's " +
-                                               std::to_string(head_dim));
+                                               std::to_string(rotary_dim));
     return {};
   }
   std::vector<float> divisors(num_divisors);
@@ -41,17 +48,48 @@ json frequency_divisors(const GgufTensor& tensor, std::int64_t head_dim, GgufMet
   return divisors;
 }
 
+/// The elements of a head that are rotated.
+std::int64_t rotary_dim_of(const GgufArchitecture& architecture, GgufMetadata& metadata,
+                           std::int64_t head_dim) {
+  if (!architecture.rotates_part) return head_dim;
+  const std::string key = std::string(architecture.name) + ".rope.dimension_count";
+  const std::int64_t rotary_dim = metadata.integer(key, head_dim);
+  if (rotary_dim <= 0 || rotary_dim > head_dim)
+    metadata.fail(ErrorCode::kCorrupt, "metadata \"" + key + "\" is " + std::to_string(rotary_dim) +
+                                           ", a head has " + std::to_string(head_dim) +
+                                           " elements");
+  return rotary_dim;
+}
+
+/// partial_rotary_factor: its product with head_dim is rotary_dim when rounded down.
+double rotated_share(std::int64_t rotary_dim, std::int64_t head_dim) {
+  const double share = static_cast<double>(rotary_dim) / static_cast<double>(head_dim);
+  return rotary_dim == head_dim ? share : std::nextafter(share, 1.0);
+}
+
+/// LongRoPE, whose factors are tensors.
+json long_rope_parameters(const GgufContents& gguf, const std::string& prefix,
+                          GgufMetadata& metadata, std::int64_t rotary_dim, json rope) {
+  rope["rope_type"] = "longrope";
+  rope["short_factor"] = frequency_divisors(gguf, kShortRopeDivisors, rotary_dim, metadata);
+  rope["long_factor"] = frequency_divisors(gguf, kLongRopeDivisors, rotary_dim, metadata);
+  rope["attention_factor"] = metadata.number(prefix + "rope.scaling.attn_factor", 1);
+  return rope;
+}
+
 /// As in llama.cpp: a factor without a type scales linearly, "none" does not scale.
 json rope_parameters(const GgufContents& gguf, const GgufArchitecture& architecture,
-                     GgufMetadata& metadata, std::int64_t head_dim) {
+                     GgufMetadata& metadata, std::int64_t rotary_dim) {
   const std::string prefix = std::string(architecture.name) + ".";
   const std::string scaling = prefix + "rope.scaling.";
   json rope = {{"rope_type", "default"},
                {"rope_theta", metadata.number(prefix + "rope.freq_base", architecture.rope_theta)}};
   // Llama 3's scaling is stored this way.
-  if (const auto found = gguf.tensors.find(kRopeDivisors);
-      found != gguf.tensors.end() && architecture.has_rope_divisors)
-    rope["frequency_divisors"] = frequency_divisors(found->second, head_dim, metadata);
+  if (architecture.has_rope_divisors && gguf.tensors.contains(kRopeDivisors))
+    rope["frequency_divisors"] = frequency_divisors(gguf, kRopeDivisors, rotary_dim, metadata);
+  if (architecture.has_long_rope &&
+      (gguf.tensors.contains(kShortRopeDivisors) || gguf.tensors.contains(kLongRopeDivisors)))
+    return long_rope_parameters(gguf, prefix, metadata, rotary_dim, std::move(rope));
   const std::string type = metadata.text(scaling + "type", "linear");
   if (type != "none" && type != "linear" && type != "yarn")
     metadata.fail(ErrorCode::kUnsupported,
@@ -99,6 +137,7 @@ Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& 
   const std::int64_t head_dim = metadata.integer(
       prefix + "attention.key_length", hidden_size / std::max<std::int64_t>(1, num_heads));
   check_architecture_keys(metadata, architecture, head_dim);
+  const std::int64_t rotary_dim = rotary_dim_of(architecture, metadata, head_dim);
   const auto embedding = gguf.tensors.find("token_embd.weight");
   if (embedding == gguf.tensors.end() || embedding->second.shape.size() != 2)
     metadata.fail(ErrorCode::kCorrupt, "tensor \"token_embd.weight\" is missing or not a matrix");
@@ -115,7 +154,12 @@ Result<json> gguf_config_json(const GgufContents& gguf, const GgufArchitecture& 
       {"attention_bias", gguf.tensors.contains("blk.0.attn_q.bias")},
       {"attention_output_bias", gguf.tensors.contains("blk.0.attn_output.bias")},
       {"mlp_bias", gguf.tensors.contains("blk.0.ffn_up.bias")},
-      {"rope_parameters", rope_parameters(gguf, architecture, metadata, head_dim)}};
+      {"rope_parameters", rope_parameters(gguf, architecture, metadata, rotary_dim)}};
+  if (architecture.rotates_part)
+    config["partial_rotary_factor"] = rotated_share(rotary_dim, head_dim);
+  if (architecture.has_long_rope)
+    config["original_max_position_embeddings"] =
+        metadata.integer(prefix + "rope.scaling.original_context_length", size("context_length"));
   if (architecture.has_experts) {
     config["num_experts"] = size("expert_count");
     config["num_experts_per_tok"] = size("expert_used_count");

@@ -27,6 +27,9 @@ Result<std::string> read_model_text(const std::filesystem::path& model, std::str
 
 /// A tensor of llama that is part of the configuration: Llama 3's frequency scaling.
 inline constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+/// And of phi3: LongRoPE's.
+inline constexpr std::string_view kShortRopeDivisors = "rope_factors_short.weight";
+inline constexpr std::string_view kLongRopeDivisors = "rope_factors_long.weight";
 
 /// A tensor of a GGUF file, or one of its stacked matrices, with its name in a Hugging Face
 /// checkpoint.

@@ -31,9 +31,17 @@ constexpr std::array<GgufRenaming, 11> kInLayer = {{{"attn_norm.", "input_layern
                                                     {"ffn_norm.", "post_attention_layernorm."}}};
 
 std::string rename(std::string_view gguf, std::span<const GgufRenaming> renamings) {
-  for (const auto& [from, to] : renamings)
-    if (gguf.starts_with(from)) return std::string(to) + std::string(gguf.substr(from.size()));
+  for (const GgufRenaming& each : renamings)
+    if (gguf.starts_with(each.gguf))
+      return std::string(each.name) + std::string(gguf.substr(each.gguf.size()));
   return {};
+}
+
+/// Whether the weight of that name is a matrix of one row, which is a vector in the file.
+bool is_row(std::string_view name, const GgufArchitecture& architecture) {
+  return std::ranges::any_of(architecture.tensors, [&](const GgufRenaming& each) {
+    return each.is_row && name.find(each.name) != std::string_view::npos;
+  });
 }
 
 /// The name, with an asterisk for the index of a stacked matrix.
@@ -76,11 +84,16 @@ Result<std::vector<GgufWeight>> huggingface_weights(std::string_view gguf_name,
                                                     std::string_view file_name) {
   std::vector<GgufWeight> weights;
   if (architecture.has_rope_divisors && gguf_name == kRopeDivisors) return weights;
+  if (architecture.has_long_rope &&
+      (gguf_name == kShortRopeDivisors || gguf_name == kLongRopeDivisors))
+    return weights;
   std::string name = huggingface_name(gguf_name, architecture);
   const std::size_t asterisk = name.find('*');
   if (asterisk == std::string::npos || name == gguf_name) {
     const std::int64_t head_dim = interleaved_head_dim(name, architecture, metadata, tensor.shape);
-    weights.push_back({std::move(name), tensor.shape, tensor.bytes, head_dim});
+    std::vector<std::int64_t> shape = tensor.shape;
+    if (shape.size() == 1 && is_row(name, architecture)) shape.insert(shape.begin(), 1);
+    weights.push_back({std::move(name), std::move(shape), tensor.bytes, head_dim});
     return weights;
   }
   const std::int64_t count = tensor.shape.empty() ? 0 : tensor.shape.front();

@@ -82,6 +82,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
           .num_kv_heads = config.num_kv_heads,
           .head_dim = config.head_dim,
           .scale = config.attention_scale,
+          .logit_softcap = config.attention_softcap,
           .sliding_window = config.sliding_windows[layer],
           .canonical_shards = config.canonical_shards(),
           .norm = {.eps = config.rms_norm_eps},
@@ -101,6 +102,7 @@ void DecoderLayer::forward(const LayerStep& step, Matrix residual, Matrix x, Mat
       normed = first_rows(normed, num_queries);
     }
     if (part.post_norm) part.post_norm->apply(step.ops, step.context, x);
+    if (part.scale != 1) step.ops.scale(step.context, {.scale = part.scale, .out = x});
   }
 }
 
@@ -276,8 +278,10 @@ void DecoderModel::encode(const EncoderItem& item, Matrix out) {
 }
 
 void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {
-  if (peers == nullptr || peers->group_size() == 1)
-    return head_.apply(device_.ops(), device_.context(), hidden, out);
+  if (peers == nullptr || peers->group_size() == 1) {
+    head_.apply(device_.ops(), device_.context(), hidden, out);
+    return scale_logits(out);
+  }
   const auto cols_of = [this](std::int32_t rank) {
     return part_of(config_.vocab_size, rank, parallel_.tensor_parallel_size);
   };
@@ -293,6 +297,14 @@ void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matri
       device_.copy(out.row(row) + cols.begin, part.row(row),
                    static_cast<std::size_t>(cols.count) * sizeof(float));
   }
+  scale_logits(out);
+}
+
+void DecoderModel::scale_logits(Matrix logits) {
+  if (options_.logit_scale == 1 && options_.logit_softcap == 0) return;
+  device_.ops().scale(
+      device_.context(),
+      {.scale = options_.logit_scale, .softcap = options_.logit_softcap, .out = logits});
 }
 
 }  // namespace troupe

@@ -16,11 +16,12 @@
 
 namespace troupe {
 
-/// A mixer between its norms: residual + post_norm(mixer(norm(residual))).
+/// A mixer between its norms: residual + scale post_norm(mixer(norm(residual))).
 struct NormedMixer {
   RmsNorm norm;
   std::unique_ptr<const Mixer> mixer;
   std::optional<RmsNorm> post_norm;  ///< of what is added; none: it is added as it is
+  float scale = 1;
 };
 
 /// One layer of a decoder: a list of mixers with their norms. The residual stream is kept as a sum
@@ -62,6 +63,8 @@ class DecoderLayer {
 struct DecoderOptions {
   NormStyle norm;
   float embedding_scale = 1;
+  float logit_scale = 1;
+  float logit_softcap = 0;     ///< c > 0: logits become c tanh(logit / c)
   bool two_way_items = false;  ///< Model::sees_items_both_ways
 };
 
@@ -96,6 +99,8 @@ class DecoderModel final : public Model {
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
+  /// Scales and caps the logits of the whole vocabulary, where the architecture does so.
+  void scale_logits(Matrix logits);
   /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; device_batch
   /// is `batch` with addresses that kernels read.
   void embed(const ForwardBatch& batch, const ForwardBatch& device_batch, Matrix out);

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "kernels/ops.hpp"
-#include "runtime/models/rope_config.hpp"
+#include "runtime/base/json.hpp"
 
 namespace troupe {
 namespace {
+
+using nlohmann::json;
 
 constexpr std::int64_t kMaxPositions = 1 << 28;
 
@@ -104,6 +106,14 @@ void set_equal_windows(ConfigFields& text, std::int32_t window, ModelConfig& con
             (window == 0 ? " without a sliding_window" : " with a sliding_window") + " has not");
 }
 
+void set_no_windows(ConfigFields& text, ModelConfig& config) {
+  const std::int32_t window = text.has("sliding_window") ? read_window(text, 0) : 0;
+  if (window != 0 && window < config.max_model_len)
+    text.fail(ErrorCode::kUnsupported, "sliding_window is " + std::to_string(window) + ", " +
+                                           config.architecture + " has none");
+  set_equal_windows(text, 0, config);
+}
+
 void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool> windowed,
                        ModelConfig& config) {
   windowed = read_layer_types(text, config).value_or(std::move(windowed));
@@ -143,9 +153,10 @@ ExpertsConfig read_experts(ConfigFields& text, const ExpertCounts& defaults) {
   return experts;
 }
 
-void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta, ModelConfig& config) {
+void read_shared_rope(ConfigFields& text, bool is_gguf, const RopeFamily& family,
+                      ModelConfig& config) {
   const auto trained = static_cast<double>(config.max_model_len);
-  config.rope = parse_rope(text, default_theta, config.max_model_len);
+  config.rope = parse_rope(text, family, config.max_model_len);
   if (is_gguf) parse_rope_divisors(text, config.rope);
   config.sliding_rope = config.rope;
   // A scaled model was made for more positions than it was trained on at first; where the length
@@ -157,6 +168,19 @@ void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta, Mo
     extended = static_cast<double>(config.rope.original_max_positions) * config.rope.factor;
   config.max_model_len =
       static_cast<std::int64_t>(std::clamp(extended, trained, static_cast<double>(kMaxPositions)));
+}
+
+float read_softcap(ConfigFields& text, std::string_view key, double otherwise) {
+  if (text.contains(key) && !text.has(key)) return 0;
+  return read_positive(text, key, otherwise);
+}
+
+float read_positive(ConfigFields& text, std::string_view key, double otherwise) {
+  const double number = text.number(key, otherwise);
+  if (!(number > 0 && std::isfinite(number)))
+    text.fail(ErrorCode::kCorrupt,
+              std::string(key) + " is " + json(number).dump() + ", not a number above 0");
+  return static_cast<float>(number);
 }
 
 }  // namespace troupe

@@ -9,6 +9,7 @@
 
 #include "runtime/models/config_fields.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/models/rope_config.hpp"
 
 namespace troupe {
 
@@ -36,6 +37,8 @@ void check_activation(ConfigFields& text, std::string_view key, std::string_view
 [[nodiscard]] std::int32_t read_window(ConfigFields& text, std::int64_t otherwise);
 /// The windows of families whose layers are all of one type.
 void set_equal_windows(ConfigFields& text, std::int32_t window, ModelConfig& config);
+/// Of families whose layers have none.
+void set_no_windows(ConfigFields& text, ModelConfig& config);
 /// Those of families whose layer_types may say which layers have the window; or else `windowed`,
 /// the family's own rule, does.
 void set_layer_windows(ConfigFields& text, std::int32_t window, std::vector<bool> windowed,
@@ -47,13 +50,23 @@ void read_qwen_windows(ConfigFields& text, ModelConfig& config);
 /// the family's.
 struct ExpertCounts {
   std::string_view key;        ///< of the configuration class
-  std::string_view other_key;  ///< which transformers takes for the same
+  std::string_view other_key;  ///< which transformers takes for the same; empty: none
   std::int64_t num_experts = 0;
   std::int64_t num_chosen = 0;
 };
 [[nodiscard]] ExpertsConfig read_experts(ConfigFields& text, const ExpertCounts& defaults);
 
 /// One rotation for all layers; a scaled one may lengthen the context.
-void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta, ModelConfig& config);
+void read_shared_rope(ConfigFields& text, bool is_gguf, const RopeFamily& family,
+                      ModelConfig& config);
+inline void read_shared_rope(ConfigFields& text, bool is_gguf, double default_theta,
+                             ModelConfig& config) {
+  read_shared_rope(text, is_gguf, {.default_theta = default_theta}, config);
+}
+
+/// A number that must be above 0.
+[[nodiscard]] float read_positive(ConfigFields& text, std::string_view key, double otherwise);
+/// The same, where null is 0, which is none.
+[[nodiscard]] float read_softcap(ConfigFields& text, std::string_view key, double otherwise);
 
 }  // namespace troupe

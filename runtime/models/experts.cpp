@@ -250,4 +250,35 @@ MixerMemory Experts::memory(Device& device, const MixerLimits& limits) const noe
   return memory;
 }
 
+ExpertsWithShared::ExpertsWithShared(WeightLoader& loader, const std::string& name,
+                                     const ExpertsOptions& options, const MlpNames& names,
+                                     std::int64_t shared_size)
+    : hidden_size_(options.hidden_size),
+      experts_(loader, name, options, names),
+      shared_(loader, name + ".shared_expert", options.hidden_size, shared_size,
+              options.canonical_shards, Activation::kSilu, false, names),
+      gate_(loader, {{name + ".shared_expert_gate", 1, {0, 1}}}, options.hidden_size, false,
+            MatrixRole::kRouter) {}
+
+void ExpertsWithShared::forward(const LayerStep& step, ConstMatrix x, Matrix out) const {
+  experts_.forward(step, x, out);
+  Scratch scratch = step.scratch;
+  const Matrix shared = scratch.take(x.num_rows, out.num_cols);
+  const Matrix gate = scratch.take(x.num_rows, 1);
+  shared_.forward(step, x, shared);
+  gate_.apply(step.ops, step.context, x, gate);
+  step.ops.add_gated(step.context, {.x = shared, .gate = gate, .out = out});
+}
+
+MixerMemory ExpertsWithShared::memory(Device& device, const MixerLimits& limits) const noexcept {
+  MixerMemory memory = experts_.memory(device, limits);
+  memory.scratch_bytes =
+      std::max(memory.scratch_bytes, Scratch::padded_bytes(limits.max_num_tokens, hidden_size_) +
+                                         Scratch::padded_bytes(limits.max_num_tokens, 1));
+  memory.workspace_bytes =
+      std::max({memory.workspace_bytes, shared_.memory(device, limits).workspace_bytes,
+                device.ops().matmul_workspace_bytes(gate_.spec(), limits.max_num_tokens)});
+  return memory;
+}
+
 }  // namespace troupe

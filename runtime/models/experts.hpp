@@ -67,4 +67,24 @@ class Experts final : public Mixer {
   DeviceArray<const std::byte*> downs_;
 };
 
+/// Beside the mixture an expert that every token goes through: experts(x) + sigmoid(gate(x))
+/// shared(x) (Qwen1.5-MoE, DeepSeekMoE: arXiv 2401.06066).
+class ExpertsWithShared final : public Mixer {
+ public:
+  /// The shared expert is `name`.shared_expert, its gate the matrix of one row
+  /// `name`.shared_expert_gate.
+  ExpertsWithShared(WeightLoader& loader, const std::string& name, const ExpertsOptions& options,
+                    const MlpNames& names, std::int64_t shared_size);
+  /// x and out: [num_queries, hidden_size].
+  void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
+  [[nodiscard]] MixerMemory memory(Device& device,
+                                   const MixerLimits& limits) const noexcept override;
+
+ private:
+  std::int64_t hidden_size_;
+  Experts experts_;
+  GatedMlp shared_;
+  Linear gate_;
+};
+
 }  // namespace troupe

@@ -108,16 +108,41 @@ std::string named(const std::string& layer, std::string_view matrix) {
   return layer + "." + std::string(matrix);
 }
 
-/// The rows of q, k and v whose heads are this rank's.
+/// Of several matrices, or of the parts of one that holds them under each other, some rows of each.
+struct RowsOf {
+  std::string_view name;
+  std::int64_t num_rows = 0;
+  Slice rows;
+};
+std::vector<WeightLoader::Part> parts_of(const std::string& layer, std::string_view fused_name,
+                                         const std::vector<RowsOf>& matrices) {
+  std::int64_t all_rows = 0;
+  for (const RowsOf& matrix : matrices) all_rows += matrix.num_rows;
+  std::vector<WeightLoader::Part> parts;
+  std::int64_t first_row = 0;
+  for (const RowsOf& matrix : matrices) {
+    if (fused_name.empty())
+      parts.push_back({named(layer, matrix.name), matrix.num_rows, matrix.rows});
+    else
+      parts.push_back(
+          {named(layer, fused_name), all_rows, {first_row + matrix.rows.begin, matrix.rows.count}});
+    first_row += matrix.num_rows;
+  }
+  return parts;
+}
+
+/// The rows of q, k and v whose heads are this rank's; of q and k all, where a norm is over all.
 std::vector<WeightLoader::Part> qkv_parts(const WeightLoader& loader, const std::string& name,
                                           const AttentionOptions& whole) {
   const std::int64_t q_rows = whole.num_heads * whole.head_dim;
   const std::int64_t kv_rows = whole.num_kv_heads * whole.head_dim;
   const Slice kv_heads = kv_heads_of_rank(whole.num_kv_heads, loader.parallel());
   const Slice kv_slice{kv_heads.begin * whole.head_dim, kv_heads.count * whole.head_dim};
-  return {{named(name, whole.names.q), q_rows, loader.shard(q_rows)},
-          {named(name, whole.names.k), kv_rows, kv_slice},
-          {named(name, whole.names.v), kv_rows, kv_slice}};
+  const bool has_all = whole.whole_qk_norm;
+  return parts_of(name, whole.names.qkv,
+                  {{whole.names.q, q_rows, has_all ? Slice{0, q_rows} : loader.shard(q_rows)},
+                   {whole.names.k, kv_rows, has_all ? Slice{0, kv_rows} : kv_slice},
+                   {whole.names.v, kv_rows, kv_slice}});
 }
 
 AttentionOptions options_of_rank(AttentionOptions options, const ParallelConfig& parallel) {
@@ -133,6 +158,17 @@ Attention::Attention(WeightLoader& loader, const std::string& name, const Attent
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
       o_proj_(loader, named(name, options.names.output), options.hidden_size,
               options.num_heads * options.head_dim, options.output_bias, options.canonical_shards) {
+  projected_q_ = {.size = q_size()};
+  projected_k_ = {.size = kv_size()};
+  if (options.whole_qk_norm) {
+    projected_q_ = {.size = options.num_heads * options.head_dim,
+                    .begin = loader.shard(options.num_heads).begin * options.head_dim};
+    projected_k_ = {.size = options.num_kv_heads * options.head_dim,
+                    .begin = kv_heads_of_rank(options.num_kv_heads, loader.parallel()).begin *
+                             options.head_dim};
+    whole_q_norm_ = RmsNorm(loader, name + ".q_norm", projected_q_.size, options.norm);
+    whole_k_norm_ = RmsNorm(loader, name + ".k_norm", projected_k_.size, options.norm);
+  }
   if (!options_.qk_norm) return;
   q_norm_weight_ = loader.vector(name + ".q_norm", options_.head_dim);
   k_norm_weight_ = loader.vector(name + ".k_norm", options_.head_dim);
@@ -152,14 +188,22 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
   const std::int64_t num_tokens = batch.num_tokens();
   Scratch scratch = step.scratch;
 
-  const Matrix qkv = scratch.take_spread(num_tokens, q_size() + 2 * kv_size());
+  const Matrix qkv =
+      scratch.take_spread(num_tokens, projected_q_.size + projected_k_.size + kv_size());
   const std::int64_t row_size = qkv.row_stride;
   qkv_proj_.apply(step.ops, step.context, x, qkv);
-  Heads q(qkv.data, num_tokens, options_.num_heads, options_.head_dim, row_size);
-  const ConstHeads k(qkv.data + q_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
-                     row_size);
-  const ConstHeads v(k.data + kv_size(), num_tokens, options_.num_kv_heads, options_.head_dim,
-                     row_size);
+  float* const first_k = qkv.data + projected_q_.size;
+  if (options_.whole_qk_norm) {
+    whole_q_norm_.apply(step.ops, step.context,
+                        {qkv.data, num_tokens, projected_q_.size, row_size});
+    whole_k_norm_.apply(step.ops, step.context, {first_k, num_tokens, projected_k_.size, row_size});
+  }
+  Heads q(qkv.data + projected_q_.begin, num_tokens, options_.num_heads, options_.head_dim,
+          row_size);
+  const ConstHeads k(first_k + projected_k_.begin, num_tokens, options_.num_kv_heads,
+                     options_.head_dim, row_size);
+  const ConstHeads v(first_k + projected_k_.size, num_tokens, options_.num_kv_heads,
+                     options_.head_dim, row_size);
   RopeAndWriteKvArgs prepared{.q = q,
                               .k = k,
                               .v = v,
@@ -171,13 +215,14 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
                               .cache = *pages};
   if (options_.rope != nullptr) {
     prepared.rotary_dim = options_.rope->rotary_dim;
+    prepared.style = options_.rope->style;
     prepared.positions = batch.positions.data();
     prepared.cos = options_.rope->cos.data();
     prepared.sin = options_.rope->sin.data();
   }
   step.ops.rope_and_write_kv(step.context, prepared);
   if (step.num_queries() == 0) return;
-  q.num_tokens = keep_queries(step, {qkv.data, num_tokens, q_size(), row_size}).num_rows;
+  q.num_tokens = keep_queries(step, {q.data, num_tokens, q_size(), row_size}).num_rows;
   const Matrix attended = scratch.take_spread(q.num_tokens, q_size());
   step.ops.attention(
       step.context,
@@ -214,7 +259,8 @@ MixerMemory Attention::memory(Device& device, const MixerLimits& limits) const n
   const OpTable& ops = device.ops();
   const std::int64_t num_tokens = limits.max_num_tokens;
   return {.scratch_bytes =
-              Scratch::padded_bytes(num_tokens, Scratch::spread(q_size() + 2 * kv_size())) +
+              Scratch::padded_bytes(
+                  num_tokens, Scratch::spread(projected_q_.size + projected_k_.size + kv_size())) +
               Scratch::padded_bytes(num_tokens, Scratch::spread(q_size())),
           .workspace_bytes =
               std::max({ops.matmul_workspace_bytes(qkv_proj_.spec(), num_tokens),
@@ -231,8 +277,9 @@ GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t h
                    Activation activation, bool has_bias, const MlpNames& names)
     : activation_(activation),
       gate_up_proj_(loader,
-                    {{named(name, names.gate), intermediate_size, loader.shard(intermediate_size)},
-                     {named(name, names.up), intermediate_size, loader.shard(intermediate_size)}},
+                    parts_of(name, names.gate_up,
+                             {{names.gate, intermediate_size, loader.shard(intermediate_size)},
+                              {names.up, intermediate_size, loader.shard(intermediate_size)}}),
                     hidden_size, has_bias, MatrixRole::kGateUp),
       down_proj_(loader, named(name, names.down), hidden_size, intermediate_size, has_bias,
                  canonical_shards) {}

@@ -140,6 +140,7 @@ struct NormStyle {
 
 class RmsNorm {
  public:
+  /// None: add_and_apply gives the sum as it is.
   RmsNorm() = default;
   RmsNorm(WeightLoader& loader, const std::string& name, std::int64_t size, NormStyle style);
   /// In place.
@@ -209,6 +210,7 @@ struct AttentionNames {
   std::string_view k = "k_proj";
   std::string_view v = "v_proj";
   std::string_view output = "o_proj";
+  std::string_view qkv = {};  ///< not empty: q, k and v are the rows of this matrix, in this order
 };
 
 struct AttentionOptions {
@@ -223,6 +225,7 @@ struct AttentionOptions {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;               ///< RMSNorm on each head of q and k, before they are rotated
+  bool whole_qk_norm = false;         ///< RMSNorm on all heads of q together, and of k
   std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
   std::shared_ptr<const RopeTables> rope;  ///< null: q and k are not rotated
@@ -230,7 +233,8 @@ struct AttentionOptions {
 };
 
 /// Self-attention, causal but for the batch's spans, with grouped queries (arXiv 2305.13245) over
-/// the paged KV cache, for the heads of this rank.
+/// the paged KV cache, for the heads of this rank. Where a norm is over all heads, each rank
+/// projects all of q and k: so ranks need not wait for each other, and have the bits of one.
 class Attention final : public Mixer {
  public:
   /// The options are those of the whole layer.
@@ -248,10 +252,20 @@ class Attention final : public Mixer {
   [[nodiscard]] std::int64_t kv_size() const noexcept;
 
   AttentionOptions options_;  ///< head counts are those of this rank
+  /// Columns of qkv_proj_'s result: of q, and of k behind them; this rank's are those from `begin`
+  /// on. v follows, of this rank alone.
+  struct Projected {
+    std::int64_t size = 0;
+    std::int64_t begin = 0;
+  };
+  Projected projected_q_;
+  Projected projected_k_;
   Linear qkv_proj_;
   RowParallelLinear o_proj_;
   DeviceArray<float> q_norm_weight_;  // empty: none
   DeviceArray<float> k_norm_weight_;
+  RmsNorm whole_q_norm_;
+  RmsNorm whole_k_norm_;
 };
 
 /// What a family's checkpoints call the matrices of a gated MLP.
@@ -259,6 +273,7 @@ struct MlpNames {
   std::string_view gate = "gate_proj";
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
+  std::string_view gate_up = {};  ///< not empty: gate and up are the rows of this matrix
 };
 
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).

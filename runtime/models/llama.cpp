@@ -1,7 +1,5 @@
 // Llama 2 and 3 (arXiv 2307.09288, 2407.21783): grouped queries, optional biases everywhere.
 
-#include <string>
-
 #include "runtime/models/decoder_config.hpp"
 #include "runtime/models/pre_norm_decoder.hpp"
 #include "runtime/models/registry.hpp"
@@ -20,11 +18,7 @@ void read_config(ConfigFields& text, bool is_gguf, ModelConfig& config) {
              config);
   check_activation(text, "hidden_act", "silu", config);
   config.mlp_bias = text.boolean("mlp_bias", false);
-  const std::int32_t window = text.has("sliding_window") ? read_window(text, 0) : 0;
-  if (window != 0 && window < config.max_model_len)
-    text.fail(ErrorCode::kUnsupported, "sliding_window is " + std::to_string(window) + ", " +
-                                           config.architecture + " has none");
-  set_equal_windows(text, 0, config);
+  set_no_windows(text, config);
   read_shared_rope(text, is_gguf, 1e4, config);
 }
 

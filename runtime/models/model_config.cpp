@@ -96,9 +96,10 @@ std::optional<T> optional_integer(ConfigFields& fields, std::string_view key, st
 }  // namespace
 
 std::int32_t ModelConfig::canonical_shards() const noexcept {
-  const std::int64_t expert_size = experts ? experts->intermediate_size : 0;
   std::int32_t shards = 4;
-  while (num_heads % shards != 0 || intermediate_size % shards != 0 || expert_size % shards != 0)
+  const auto divides = [&](std::int64_t size) { return size % shards == 0; };
+  while (!divides(num_heads) || !divides(intermediate_size) ||
+         (experts && !(divides(experts->intermediate_size) && divides(experts->shared_size))))
     shards /= 2;
   return shards;
 }

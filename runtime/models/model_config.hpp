@@ -19,10 +19,12 @@ namespace troupe {
 
 enum class RopeKind : std::uint8_t {
   kDefault,
-  kLinear,   ///< positions are divided by `factor`
-  kDynamic,  ///< NTK-aware: the base grows beyond the original length
-  kLlama3,   ///< long wavelengths are divided by `factor`, middle ones blended
-  kYarn,     ///< arXiv 2309.00071
+  kLinear,    ///< positions are divided by `factor`
+  kDynamic,   ///< NTK-aware: the base grows beyond the original length
+  kLlama3,    ///< long wavelengths are divided by `factor`, middle ones blended
+  kYarn,      ///< arXiv 2309.00071
+  kLongRope,  ///< arXiv 2402.13753: each frequency has a divisor, and another one in long contexts
+  kProportional,  ///< frequencies are divided by `factor`, and those of the last pairs are 0
 };
 
 /// Rotary position embedding: rope_parameters of the new layout; rope_theta and rope_scaling of the
@@ -31,15 +33,22 @@ struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000;
   double factor = 1;
-  std::int64_t original_max_positions = 0;  ///< kDynamic, kLlama3, kYarn: trained length
+  std::int64_t original_max_positions = 0;  ///< kDynamic, kLlama3, kYarn, kLongRope: trained length
   double low_freq_factor = 1;               ///< kLlama3
   double high_freq_factor = 4;              ///< kLlama3
   double beta_fast = 32;                    ///< kYarn
   double beta_slow = 1;                     ///< kYarn
   bool truncate = true;                     ///< kYarn: the blend starts and ends at whole indices
-  double attention_factor = 1;              ///< cos and sin are multiplied by it
-  double partial_rotary_factor = 1;         ///< the share of each head that is rotated
-  std::vector<double> divisors;             ///< of each frequency besides; empty: none
+  /// kLongRope: of each frequency, where the model serves no more positions than it was trained on
+  /// at first, and where it serves more. Chosen once, so that a token's keys do not depend on what
+  /// follows it.
+  std::vector<double> short_divisors;
+  std::vector<double> long_divisors;
+  double proportion = 1;             ///< kProportional: the share of pairs that are rotated
+  double attention_factor = 1;       ///< cos and sin are multiplied by it
+  double partial_rotary_factor = 1;  ///< the share of each head that is rotated
+  bool pairs_neighbours = false;     ///< (2i, 2i + 1) are rotated together, not (i, i + half)
+  std::vector<double> divisors;      ///< of each frequency besides; empty: none
   bool operator==(const RopeConfig&) const = default;
 
   /// Elements of a head that are rotated.
@@ -54,6 +63,7 @@ struct ExpertsConfig {
   std::int64_t num_chosen = 0;         ///< for each token
   std::int64_t intermediate_size = 0;  ///< of one expert
   bool normalises_weights = false;     ///< of a token's experts: their sum is 1
+  std::int64_t shared_size = 0;        ///< of the expert that all tokens go through; 0: none
   std::vector<bool> layers;            ///< which they are
 };
 
@@ -125,9 +135,15 @@ struct ModelConfig {
   std::vector<std::int32_t> sliding_windows;
   RopeConfig rope;
   RopeConfig sliding_rope;  ///< of the layers with a window; equals `rope` but in Gemma 3
-  /// Gemma 3 stores its norms' weights minus one, GGUF files as they are.
+  /// Gemma stores its norms' weights minus one, GGUF files as they are.
   bool norm_weights_include_one = false;
   float attention_scale = 0;
+  float attention_softcap = 0;     ///< AttentionArgs::logit_softcap
+  std::vector<bool> is_unrotated;  ///< per layer: its q and k are not rotated; empty: all are
+  float embedding_scale = 1;
+  float residual_scale = 1;  ///< of what a block adds to the residual stream
+  float logit_scale = 1;
+  float logit_softcap = 0;     ///< c > 0: logits become c tanh(logit / c)
   std::optional<DType> dtype;  ///< what the checkpoint says it stores: f32, bf16, f16
   std::optional<ExpertsConfig> experts;
   std::optional<VisionConfig> vision;        ///< none: it has no encoder of pictures

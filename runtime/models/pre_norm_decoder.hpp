@@ -1,6 +1,7 @@
 #pragma once
 // Llama and its descendants: residual + attention(norm(residual)), then the same with the MLP or a
-// mixture of experts, and one rotation for all layers.
+// mixture of experts, and one rotation for all layers. Some have norms behind the blocks too, or
+// there alone.
 
 #include <memory>
 #include <string_view>
@@ -14,11 +15,25 @@
 
 namespace troupe {
 
+/// What checkpoints call the norms of a layer; empty: it has none there.
+struct LayerNormNames {
+  std::string_view before_attention = "input_layernorm";
+  std::string_view after_attention = {};
+  std::string_view before_mlp = "post_attention_layernorm";
+  std::string_view after_mlp = {};
+};
+
 /// What an architecture has beyond the plain stack.
 struct DecoderExtras {
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;
+  bool whole_qk_norm = false;  ///< AttentionOptions::whole_qk_norm
+  float norm_weight_offset = 0;
+  Activation activation = Activation::kSilu;
+  LayerNormNames norm_names = {};
+  AttentionNames attention_names = {};
+  MlpNames mlp_names = {};
   /// Where layers have experts: what checkpoints call the mixture in a layer, and its matrices.
   std::string_view experts_name = "mlp";
   MlpNames expert_names;

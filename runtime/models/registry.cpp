@@ -14,10 +14,17 @@ namespace troupe {
 #define TROUPE_ARCHITECTURES(ARCHITECTURE) \
   ARCHITECTURE(kLlama)                     \
   ARCHITECTURE(kQwen2)                     \
+  ARCHITECTURE(kQwen2Moe)                  \
   ARCHITECTURE(kQwen3)                     \
   ARCHITECTURE(kQwen3Moe)                  \
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
+  ARCHITECTURE(kPhi3)                      \
+  ARCHITECTURE(kOlmo2)                     \
+  ARCHITECTURE(kGranite)                   \
+  ARCHITECTURE(kSmolLm3)                   \
+  ARCHITECTURE(kGlm4)                      \
+  ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
   ARCHITECTURE(kLlava)                     \

@@ -10,18 +10,28 @@ namespace {
 
 using nlohmann::json;
 
-RopeKind parse_kind(ConfigFields& scaling) {
+RopeKind parse_kind(ConfigFields& scaling, bool longrope_alone) {
   // "type" is the older spelling of "rope_type".
   const std::string name = scaling.text("rope_type", scaling.text("type", "default"));
+  if (longrope_alone) {
+    if (name == "longrope" || name == "su" || name == "yarn") return RopeKind::kLongRope;
+    if (name != "default")
+      scaling.fail(ErrorCode::kUnsupported, "rope type " + name +
+                                                " is not supported for this architecture; "
+                                                "supported are default, longrope");
+    return RopeKind::kDefault;
+  }
   if (name == "default") return RopeKind::kDefault;
   if (name == "linear") return RopeKind::kLinear;
   if (name == "dynamic") return RopeKind::kDynamic;
   if (name == "llama3") return RopeKind::kLlama3;
   if (name == "yarn") return RopeKind::kYarn;
+  if (name == "longrope") return RopeKind::kLongRope;
+  if (name == "proportional") return RopeKind::kProportional;
   scaling.fail(ErrorCode::kUnsupported,
                "rope type " + name +
                    " is not supported; supported are default, linear, dynamic, "
-                   "llama3, yarn");
+                   "llama3, yarn, longrope, proportional");
   return RopeKind::kDefault;
 }
 
@@ -61,17 +71,36 @@ void parse_llama3(ConfigFields& scaling, RopeConfig& rope) {
     scaling.fail(ErrorCode::kCorrupt, "low_freq_factor is not below high_freq_factor");
 }
 
-void parse_scaling(ConfigFields& scaling, const RopeLengths& lengths, RopeConfig& rope) {
-  rope.kind = parse_kind(scaling);
+void parse_longrope(ConfigFields& scaling, RopeConfig& rope) {
+  rope.short_divisors = scaling.numbers("short_factor");
+  rope.long_divisors = scaling.numbers("long_factor");
+  for (const char* key : {"short_factor", "long_factor"})
+    if (!scaling.has(key)) scaling.fail(ErrorCode::kCorrupt, std::string(key) + " is missing");
+  const double otherwise =
+      rope.factor <= 1
+          ? 1
+          : std::sqrt(1 + std::log(rope.factor) /
+                              std::log(static_cast<double>(rope.original_max_positions)));
+  rope.attention_factor = scaling.number("attention_factor", otherwise);
+  if (!(rope.attention_factor > 0 && std::isfinite(rope.attention_factor)))
+    scaling.fail(ErrorCode::kCorrupt, "attention_factor is " + json(rope.attention_factor).dump() +
+                                          ", not a number above 0");
+}
+
+void parse_scaling(ConfigFields& scaling, const RopeLengths& lengths, bool longrope_alone,
+                   RopeConfig& rope) {
+  rope.kind = parse_kind(scaling, longrope_alone);
   if (rope.kind == RopeKind::kDefault) return;
   // The dynamic kind grows from max_position_embeddings, whatever else is said.
   rope.original_max_positions = lengths.trained;
   std::optional<double> ratio;
-  if (rope.kind == RopeKind::kLlama3 || rope.kind == RopeKind::kYarn) {
+  if (rope.kind == RopeKind::kProportional) ratio = 1;
+  if (rope.kind == RopeKind::kLlama3 || rope.kind == RopeKind::kYarn ||
+      rope.kind == RopeKind::kLongRope) {
     const bool given = lengths.original || scaling.has("original_max_position_embeddings");
     rope.original_max_positions = lengths.original.value_or(
         scaling.integer("original_max_position_embeddings", lengths.trained, 1, INT32_MAX));
-    if (given && rope.kind == RopeKind::kYarn)
+    if ((given && rope.kind == RopeKind::kYarn) || rope.kind == RopeKind::kLongRope)
       ratio =
           static_cast<double>(lengths.trained) / static_cast<double>(rope.original_max_positions);
   }
@@ -81,15 +110,25 @@ void parse_scaling(ConfigFields& scaling, const RopeLengths& lengths, RopeConfig
                                                  ", not a number above 0 and at most 1000000");
   if (rope.kind == RopeKind::kLlama3) parse_llama3(scaling, rope);
   if (rope.kind == RopeKind::kYarn) parse_yarn(scaling, rope);
+  if (rope.kind == RopeKind::kLongRope) parse_longrope(scaling, rope);
 }
 
 /// One set of parameters. `rope` and `partial` hold what is assumed where they are silent.
-void parse_parameters(ConfigFields& reader, const RopeLengths& lengths, double partial,
-                      RopeConfig& rope) {
+void parse_parameters(ConfigFields& reader, const RopeLengths& lengths, const RopeFamily& family,
+                      double partial, RopeConfig& rope) {
   rope.theta = reader.number("rope_theta", rope.theta);
-  parse_scaling(reader, lengths, rope);
-  // Where nothing is scaled these families rotate the whole head, whatever this says.
+  parse_scaling(reader, lengths, family.scales_by_longrope_alone, rope);
   partial = reader.number("partial_rotary_factor", partial);
+  if (rope.kind == RopeKind::kProportional) {
+    rope.partial_rotary_factor = 1;
+    rope.proportion = partial;
+    return;
+  }
+  if (family.rotates_part) {
+    rope.partial_rotary_factor = partial;
+    return;
+  }
+  // Where nothing is scaled these families rotate the whole head, whatever this says.
   if (partial != 1 && rope.kind != RopeKind::kDefault)
     reader.fail(ErrorCode::kUnsupported, "partial_rotary_factor is " + json(partial).dump() +
                                              ", which is not supported with a scaled rotation");
@@ -103,9 +142,10 @@ void hand_up(const ConfigFields& part, ConfigFields& fields) {
 
 }  // namespace
 
-RopeConfig parse_rope(ConfigFields& fields, double default_theta, std::int64_t trained_positions) {
+RopeConfig parse_rope(ConfigFields& fields, const RopeFamily& family,
+                      std::int64_t trained_positions) {
   RopeConfig rope;
-  rope.theta = fields.number("rope_theta", default_theta);
+  rope.theta = fields.number("rope_theta", family.default_theta);
   const json* parameters = fields.object("rope_parameters");
   const json* scaling = fields.object("rope_scaling");
   const char* key = "rope_parameters";
@@ -122,8 +162,10 @@ RopeConfig parse_rope(ConfigFields& fields, double default_theta, std::int64_t t
     parameters = scaling;
     key = "rope_scaling";
   }
-  const double partial = fields.number("partial_rotary_factor", 1);
-  RopeLengths lengths{.trained = trained_positions, .original = std::nullopt};
+  const double partial = fields.number("partial_rotary_factor", family.default_part);
+  if (family.rotates_part) rope.partial_rotary_factor = partial;
+  rope.pairs_neighbours = family.pairs_neighbours;
+  RopeLengths lengths{.trained = trained_positions, .original = family.default_original};
   if (fields.has("original_max_position_embeddings"))
     lengths.original = fields.integer("original_max_position_embeddings", 1, 1, INT32_MAX);
   if (parameters == nullptr) return rope;
@@ -132,7 +174,7 @@ RopeConfig parse_rope(ConfigFields& fields, double default_theta, std::int64_t t
     if (value.is_object())
       reader.fail(ErrorCode::kUnsupported,
                   name + " is an object, but all layers of this family share one rotation");
-  parse_parameters(reader, lengths, partial, rope);
+  parse_parameters(reader, lengths, family, partial, rope);
   hand_up(reader, fields);
   return rope;
 }
@@ -163,7 +205,7 @@ RopeConfig parse_layer_rope(ConfigFields& fields, const LayerRope& layer,
     where = fields.where() + ": rope_scaling";
   }
   ConfigFields reader(merged, where);
-  parse_parameters(reader, lengths, partial, rope);
+  parse_parameters(reader, lengths, {}, partial, rope);
   hand_up(reader, fields);
   return rope;
 }
@@ -180,19 +222,28 @@ void check_rope(ConfigFields& fields, const RopeConfig& rope, std::int64_t head_
   if (!(rope.theta > 1 && std::isfinite(rope.theta)))
     fields.fail(ErrorCode::kCorrupt,
                 "the base of a rotation is " + json(rope.theta).dump() + ", it must be above 1");
+  for (const double part : {rope.partial_rotary_factor, rope.proportion})
+    if (!(part > 0 && part <= 1))
+      return fields.fail(ErrorCode::kCorrupt, "partial_rotary_factor is " + json(part).dump() +
+                                                  ", not a number above 0 and at most 1");
   const std::int64_t rotated = rope.rotary_dim(head_dim);
   if (rotated < 2 || rotated % 2 != 0)
     fields.fail(ErrorCode::kUnsupported, std::to_string(rotated) + " of " +
                                              std::to_string(head_dim) +
                                              " elements of a head would be rotated");
-  if (!rope.divisors.empty() && std::cmp_not_equal(2 * rope.divisors.size(), rotated))
-    fields.fail(ErrorCode::kCorrupt, std::to_string(rope.divisors.size()) +
-                                         " frequency_divisors for the " +
-                                         std::to_string(rotated / 2) + " frequencies of a head");
-  for (const double divisor : rope.divisors)
-    if (!(divisor > 0 && std::isfinite(divisor)))
-      fields.fail(ErrorCode::kCorrupt, "one of frequency_divisors is " + json(divisor).dump() +
-                                           ", not a number above 0");
+  const auto check_divisors = [&](const std::string& key, const std::vector<double>& divisors) {
+    if (std::cmp_not_equal(2 * divisors.size(), rotated))
+      fields.fail(ErrorCode::kCorrupt, std::to_string(divisors.size()) + " " + key + " for the " +
+                                           std::to_string(rotated / 2) + " frequencies of a head");
+    for (const double divisor : divisors)
+      if (!(divisor > 0 && std::isfinite(divisor)))
+        fields.fail(ErrorCode::kCorrupt,
+                    "one of " + key + " is " + json(divisor).dump() + ", not a number above 0");
+  };
+  if (!rope.divisors.empty()) check_divisors("frequency_divisors", rope.divisors);
+  if (rope.kind != RopeKind::kLongRope) return;
+  check_divisors("numbers of short_factor", rope.short_divisors);
+  check_divisors("numbers of long_factor", rope.long_divisors);
 }
 
 }  // namespace troupe

@@ -18,10 +18,21 @@ struct RopeLengths {
   std::optional<std::int64_t> original;  ///< given beside the parameters, and before theirs
 };
 
+/// What a family with one rotation makes of its parameters.
+struct RopeFamily {
+  double default_theta = 1e4;
+  bool rotates_part = false;  ///< partial_rotary_factor is followed; else whole heads are rotated
+  double default_part = 1;
+  bool pairs_neighbours = false;  ///< RopeConfig::pairs_neighbours
+  /// Phi-3: the types "su" and "yarn" are longrope, which is the only one that scales.
+  bool scales_by_longrope_alone = false;
+  std::optional<std::int64_t> default_original = std::nullopt;  ///< the original length
+};
+
 /// Of families with one rotation: rope_scaling, or else rope_parameters; what these do not say of
 /// rope_theta and of the original length stands beside them. Errors go to `fields`: kUnsupported
 /// (rope type, a member per layer type, a base that would be lost), kCorrupt.
-[[nodiscard]] RopeConfig parse_rope(ConfigFields& fields, double default_theta,
+[[nodiscard]] RopeConfig parse_rope(ConfigFields& fields, const RopeFamily& family,
                                     std::int64_t trained_positions);
 
 /// A rotation of Gemma 3, which has one for each type of layer.

@@ -52,12 +52,25 @@ void scale_yarn(const RopeConfig& rope, std::int64_t dim, std::vector<double>& f
   }
 }
 
-std::vector<double> frequencies_of(const RopeConfig& rope, std::int64_t dim) {
+void divide_by(const std::vector<double>& divisors, std::vector<double>& frequencies) {
+  for (std::size_t i = 0; i < divisors.size(); ++i) frequencies[i] /= divisors[i];
+}
+
+std::vector<double> frequencies_of(const RopeConfig& rope, std::int64_t dim,
+                                   std::int64_t num_positions) {
   std::vector<double> frequencies = plain_frequencies(rope.theta, dim);
   switch (rope.kind) {
     case RopeKind::kDefault:
     case RopeKind::kDynamic:
       break;
+    case RopeKind::kProportional: {
+      const auto num_rotated =
+          static_cast<std::size_t>(rope.proportion * static_cast<double>(dim) / 2);
+      for (double& frequency : frequencies) frequency /= rope.factor;
+      std::fill(frequencies.begin() + static_cast<std::ptrdiff_t>(num_rotated), frequencies.end(),
+                0.0);
+      break;
+    }
     case RopeKind::kLinear:
       for (double& frequency : frequencies) frequency /= rope.factor;
       break;
@@ -67,8 +80,13 @@ std::vector<double> frequencies_of(const RopeConfig& rope, std::int64_t dim) {
     case RopeKind::kYarn:
       scale_yarn(rope, dim, frequencies);
       break;
+    case RopeKind::kLongRope:
+      divide_by(
+          num_positions > rope.original_max_positions ? rope.long_divisors : rope.short_divisors,
+          frequencies);
+      break;
   }
-  for (std::size_t i = 0; i < rope.divisors.size(); ++i) frequencies[i] /= rope.divisors[i];
+  divide_by(rope.divisors, frequencies);
   return frequencies;
 }
 
@@ -105,7 +123,7 @@ RotaryEmbedding::RotaryEmbedding(const RopeConfig& config, std::int64_t head_dim
   const auto half = static_cast<std::size_t>(rotary_dim_ / 2);
   cos_.resize(static_cast<std::size_t>(num_positions) * half);
   sin_.resize(cos_.size());
-  std::vector<double> frequencies = frequencies_of(config, rotary_dim_);
+  std::vector<double> frequencies = frequencies_of(config, rotary_dim_, num_positions);
   for (std::int64_t position = 0; position < num_positions; ++position) {
     if (config.kind == RopeKind::kDynamic && position >= config.original_max_positions)
       frequencies = dynamic_frequencies(config, rotary_dim_, position);

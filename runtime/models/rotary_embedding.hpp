@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/ops.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/model_config.hpp"
@@ -12,7 +13,8 @@
 namespace troupe {
 
 /// Owns cos and sin of every position's angles: [num_positions, rotary_dim / 2] f32. Frequencies
-/// and angles are rounded to f32 as the models' reference implementation does.
+/// and angles are rounded to f32 as the models' reference implementation does. kLongRope takes its
+/// divisors by num_positions.
 class RotaryEmbedding {
  public:
   static constexpr std::int64_t kMaxBytes = std::int64_t{2} << 30;  ///< of cos and sin together
@@ -39,6 +41,7 @@ class RotaryEmbedding {
 /// The tables of a RotaryEmbedding where kernels read them.
 struct RopeTables {
   std::int64_t rotary_dim = 0;
+  RopeStyle style = RopeStyle::kNeox;
   DeviceArray<float> cos;
   DeviceArray<float> sin;
 };

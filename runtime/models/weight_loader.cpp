@@ -271,7 +271,8 @@ PackedMatrix WeightLoader::matrix(const std::vector<Part>& parts, std::int64_t n
     if (!is_packed)
       (packs_groups ? pack_quantized : pack_wide)(device_, matrix.spec, part, packed.data());
     first_row += parts[i].rows.count;
-    finish_matrix(parts[i].name, weights[i]);
+    const bool is_read_again = i + 1 < parts.size() && parts[i + 1].name == parts[i].name;
+    if (!is_read_again) finish_matrix(parts[i].name, weights[i]);
   }
   if (!is_packed) make_compact(matrix.spec, packed);
   if (!is_packed && file_ != nullptr) {
@@ -380,6 +381,7 @@ std::shared_ptr<const RopeTables> WeightLoader::rope_tables(const RopeConfig& co
   RotaryEmbedding rope(config, head_dim, num_positions);
   auto tables = std::make_shared<RopeTables>();
   tables->rotary_dim = rope.rotary_dim();
+  tables->style = config.pairs_neighbours ? RopeStyle::kInterleaved : RopeStyle::kNeox;
   tables->cos = value_or_fail(device_.upload(std::move(rope).cos(), kWhat));
   tables->sin = value_or_fail(device_.upload(std::move(rope).sin(), kWhat));
   return tables;

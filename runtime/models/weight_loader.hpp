@@ -129,8 +129,8 @@ class WeightLoader {
     HeadPadding col_padding = {};
   };
   /// Those rows and columns of the matrices of `parts` ([num_rows, num_cols] each), under each
-  /// other, as one. Only their bytes of the mapped files are read. Pre: k_shards divides
-  /// cols.count.
+  /// other, as one. Several parts in a row may be rows of the same matrix. Only their bytes of the
+  /// mapped files are read. Pre: k_shards divides cols.count.
   PackedMatrix matrix(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
                       std::int32_t k_shards, MatrixRole role = MatrixRole::kLayer);
   /// Those rows of the biases of `parts`, one behind the other.

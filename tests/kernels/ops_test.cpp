@@ -453,6 +453,68 @@ BOOST_AUTO_TEST_CASE(a_bias_is_added_to_each_row_and_to_nothing_beside_it) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_scaled_and_capped_in_place_and_nothing_beside_them) {
+  constexpr std::int64_t kDim = 37;
+  constexpr std::int64_t kStride = 40;
+  const Floats before = random_floats(5 * kStride, 1, 30.0f);
+  for (const OpTable* ops : all_backends()) {
+    for (const float softcap : {0.0f, 20.0f}) {
+      Floats out = before;
+      ops->scale(TestContext(),
+                 {.scale = 0.7f, .softcap = softcap, .out = {out.data(), 5, kDim, kStride}});
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const auto scaled = static_cast<double>(before[i] * 0.7f);
+        const auto cap = static_cast<double>(softcap);
+        const double want = i % kStride >= kDim ? static_cast<double>(before[i])
+                            : softcap > 0       ? cap * std::tanh(scaled / cap)
+                                                : scaled;
+        BOOST_REQUIRE_MESSAGE(std::abs(static_cast<double>(out[i]) - want) <=
+                                  (softcap > 0 && i % kStride < kDim ? 1e-5 : 0.0),
+                              ops->name << ": " << out[i] << ", expected " << want);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rows_are_added_with_the_gate_of_each) {
+  constexpr std::int64_t kDim = 37;
+  constexpr std::int64_t kStride = 40;
+  const Floats before = random_floats(5 * kStride, 1);
+  const Floats x = random_floats(5 * kDim, 2);
+  const Floats gate = {0.0f, -3.0f, 2.5f, -200.0f, 200.0f};
+  for (const OpTable* ops : all_backends()) {
+    Floats out = before;
+    ops->add_gated(TestContext(), {.x = matrix(x, 5, kDim),
+                                   .gate = matrix(gate, 5, 1),
+                                   .out = {out.data(), 5, kDim, kStride}});
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      const std::size_t row = i / kStride;
+      const std::size_t col = i % kStride;
+      double want = static_cast<double>(before[i]);
+      if (col < kDim)
+        want += static_cast<double>(x[row * kDim + col]) /
+                (1 + std::exp(-static_cast<double>(gate[row])));
+      BOOST_REQUIRE_MESSAGE(std::abs(static_cast<double>(out[i]) - want) <= 1e-6,
+                            ops->name << ": " << out[i] << ", expected " << want);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(add_rms_norm_without_a_weight_gives_the_sum) {
+  constexpr std::int64_t kDim = 37;
+  const Floats x = random_floats(5 * kDim, 1);
+  const Floats before = random_floats(5 * kDim, 2);
+  for (const OpTable* ops : all_backends()) {
+    Floats residual = before;
+    Floats out(residual.size());
+    ops->add_rms_norm(TestContext(), {.x = matrix(x, 5, kDim),
+                                      .residual = matrix(residual, 5, kDim),
+                                      .out = matrix(out, 5, kDim)});
+    for (std::size_t i = 0; i < out.size(); ++i) BOOST_REQUIRE_EQUAL(out[i], before[i] + x[i]);
+    BOOST_TEST(same_bits(out.data(), residual.data(), 5 * kDim));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(rows_are_gathered_in_the_order_asked_for) {
   constexpr std::int64_t kDim = 37;
   const Floats x = random_floats(11 * kDim, 1);

@@ -63,17 +63,35 @@ std::string text_name(const std::string& name) {
                                                                                          : name;
 }
 
+using Renamings = std::vector<std::pair<std::string_view, std::string_view>>;
+
+/// Tensors that the converters name otherwise in files of some architectures.
+Renamings own_names(std::string_view architecture) {
+  if (architecture == "gemma2" || architecture == "gemma3" || architecture == "olmo2")
+    return {{"post_attention_layernorm.", "post_attention_norm."},
+            {"pre_feedforward_layernorm.", "ffn_norm."},
+            {"post_feedforward_layernorm.", "post_ffw_norm."}};
+  if (architecture == "glm4")
+    return {{"post_self_attn_layernorm.", "post_attention_norm."},
+            {"post_mlp_layernorm.", "post_ffw_norm."},
+            {"mlp.gate_up_proj.", "ffn_up."}};
+  if (architecture == "phi3")
+    return {{"self_attn.qkv_proj.", "attn_qkv."}, {"mlp.gate_up_proj.", "ffn_up."}};
+  if (architecture == "qwen2moe")
+    return {{"mlp.shared_expert_gate.", "ffn_gate_inp_shexp."},
+            {"mlp.shared_expert.gate_proj.", "ffn_gate_shexp."},
+            {"mlp.shared_expert.up_proj.", "ffn_up_shexp."},
+            {"mlp.shared_expert.down_proj.", "ffn_down_shexp."}};
+  return {};
+}
+
 /// The reverse of huggingface_weights; of an expert's matrix without its number.
-std::string gguf_name(std::string name, bool is_gemma3) {
+std::string gguf_name(std::string name, std::string_view architecture) {
   const auto replace = [&](std::string_view from, std::string_view to) {
     const std::size_t at = name.find(from);
     if (at != std::string::npos) name.replace(at, from.size(), to);
   };
-  if (is_gemma3) {
-    replace("post_attention_layernorm.", "post_attention_norm.");
-    replace("pre_feedforward_layernorm.", "ffn_norm.");
-    replace("post_feedforward_layernorm.", "post_ffw_norm.");
-  }
+  for (const auto& [from, to] : own_names(architecture)) replace(from, to);
   for (const auto& [from, to] :
        std::initializer_list<std::pair<std::string_view, std::string_view>>{
            {"model.layers.", "blk."},
@@ -126,6 +144,54 @@ void add_rope_divisors(GgufWriter& writer, const ModelConfig& config) {
   writer.add_tensor("rope_freqs.weight", GgmlType::kF32, shape, bytes);
 }
 
+/// LongRoPE's factors.
+void add_long_rope(GgufWriter& writer, const RopeConfig& rope) {
+  writer.add("phi3.rope.scaling.original_context_length",
+             static_cast<std::uint32_t>(rope.original_max_positions));
+  writer.add("phi3.rope.scaling.attn_factor", static_cast<float>(rope.attention_factor));
+  for (const auto& [tensor, divisors] :
+       {std::pair("rope_factors_short.weight", &rope.short_divisors),
+        {"rope_factors_long.weight", &rope.long_divisors}}) {
+    std::string bytes;
+    for (const double divisor : *divisors) append(bytes, static_cast<float>(divisor));
+    const std::int64_t shape[] = {std::ssize(*divisors)};
+    writer.add_tensor(tensor, GgmlType::kF32, shape, bytes);
+  }
+}
+
+/// What only files of this architecture say.
+void add_own_config(GgufWriter& writer, const ModelConfig& config, const std::string& name) {
+  const auto integer = [&](std::string_view suffix, std::int64_t value) {
+    writer.add(name + "." + std::string(suffix), static_cast<std::uint32_t>(value));
+  };
+  const auto real = [&](std::string_view suffix, float value) {
+    writer.add(name + "." + std::string(suffix), value);
+  };
+  if (name == "gemma3") {
+    integer("attention.sliding_window", *std::ranges::max_element(config.sliding_windows));
+    const auto global = std::ranges::find(config.sliding_windows, 0);
+    integer("attention.sliding_window_pattern", global - config.sliding_windows.begin() + 1);
+    real("rope.freq_base_swa", static_cast<float>(config.sliding_rope.theta));
+  } else if (name == "gemma2") {
+    integer("attention.sliding_window", config.sliding_windows.front());
+    real("attn_logit_softcapping", config.attention_softcap);
+    real("final_logit_softcapping", config.logit_softcap);
+  } else if (name == "granite") {
+    real("attention.scale", config.attention_scale);
+    real("embedding_scale", config.embedding_scale);
+    real("residual_scale", config.residual_scale);
+    real("logit_scale", 1 / config.logit_scale);
+  } else if (name == "glm4" || name == "phi3") {
+    integer("rope.dimension_count", config.rope.rotary_dim(config.head_dim));
+    if (config.rope.kind == RopeKind::kLongRope) add_long_rope(writer, config.rope);
+  } else if (name == "qwen2moe") {
+    integer("expert_feed_forward_length", config.experts->intermediate_size);
+    integer("expert_shared_feed_forward_length", config.experts->shared_size);
+  } else if (name == "qwen3moe") {
+    integer("expert_feed_forward_length", config.experts->intermediate_size);
+  }
+}
+
 void add_config(GgufWriter& writer, const ModelConfig& config, const std::string& name) {
   const auto key = [&](std::string_view suffix) { return name + "." + std::string(suffix); };
   const auto number = [&](std::string_view suffix, std::int64_t value) {
@@ -150,13 +216,8 @@ void add_config(GgufWriter& writer, const ModelConfig& config, const std::string
   if (config.experts) {
     number("expert_count", config.experts->num_experts);
     number("expert_used_count", config.experts->num_chosen);
-    if (name == "qwen3moe") number("expert_feed_forward_length", config.experts->intermediate_size);
   }
-  if (name != "gemma3") return;
-  number("attention.sliding_window", *std::ranges::max_element(config.sliding_windows));
-  const auto global = std::ranges::find(config.sliding_windows, 0);
-  number("attention.sliding_window_pattern", global - config.sliding_windows.begin() + 1);
-  writer.add(key("rope.freq_base_swa"), static_cast<float>(config.sliding_rope.theta));
+  add_own_config(writer, config, name);
 }
 
 void add_tokenizer(GgufWriter& writer, const fs::path& folder, const std::string& architecture) {
@@ -188,7 +249,8 @@ void add_tokenizer(GgufWriter& writer, const fs::path& folder, const std::string
     float& score = scores.at(id->get<std::size_t>());
     if (score == 0) score = -static_cast<float>(merges.size());
   }
-  const bool is_sentencepiece = architecture == "gemma3";
+  const bool is_sentencepiece =
+      architecture == "gemma2" || architecture == "gemma3" || architecture == "phi3";
   writer.add("tokenizer.ggml.model", is_sentencepiece ? "llama" : "gpt2");
   writer.add("tokenizer.ggml.tokens", tokens);
   writer.add("tokenizer.ggml.token_type", types);
@@ -335,8 +397,9 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
     const bool is_matrix = shape.size() == 2;
     const std::int64_t num_rows = is_matrix ? shape[0] : 1;
     const std::int64_t num_cols = shape.back();
-    const bool interleaves = name == "llama" && (tensor_name.find("q_proj.") != std::string::npos ||
-                                                 tensor_name.find("k_proj.") != std::string::npos);
+    const bool interleaves = (name == "llama" || name == "granite" || name == "smollm3") &&
+                             (tensor_name.find("q_proj.") != std::string::npos ||
+                              tensor_name.find("k_proj.") != std::string::npos);
     const bool as_blocks = type != GgmlType::kF32 && is_matrix &&
                            tensor_name.find("embed_tokens") == std::string::npos &&
                            tensor_name.find(".gate.") == std::string::npos &&
@@ -345,7 +408,7 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
     for (std::int64_t row = 0; row < num_rows; ++row)
       widen_row(tensor.view, row, 0, num_cols,
                 values.data() + (interleaves ? row_in_file(row, config.head_dim) : row) * num_cols);
-    if (name == "gemma3" && tensor_name.find("norm.") != std::string::npos)
+    if (name.starts_with("gemma") && tensor_name.find("norm.") != std::string::npos)
       for (float& value : values) value += 1;
     std::string bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
     if (as_blocks) {
@@ -355,13 +418,15 @@ std::string gguf_of_model(const fs::path& folder, GgmlType type,
     }
     const GgmlType stored = as_blocks ? type : GgmlType::kF32;
     if (const auto expert = expert_in(tensor_name)) {
-      Stack& stack = stacks[gguf_name(expert->second, false)];
+      Stack& stack = stacks[gguf_name(expert->second, name)];
       stack.type = stored;
       stack.shape = shape;
       stack.matrices[expert->first] = bytes;
       continue;
     }
-    writer.add_tensor(gguf_name(tensor_name, name == "gemma3"), stored, shape, bytes);
+    // The converters drop dimensions of 1.
+    const std::span stored_shape = is_matrix && num_rows == 1 ? std::span(shape).subspan(1) : shape;
+    writer.add_tensor(gguf_name(tensor_name, name), stored, stored_shape, bytes);
   }
   for (auto& [stack_name, stack] : stacks) {
     std::string bytes;

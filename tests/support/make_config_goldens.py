@@ -27,6 +27,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from safetensors.torch import save_file as save_torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 FOLDER = pathlib.Path(__file__).resolve().parents[1] / "golden" / "configs"
 LAYERS, HIDDEN, INNER, HEADS, KV_HEADS, VOCABULARY, POSITIONS = 4, 32, 48, 4, 2, 96, 4096
@@ -51,23 +52,46 @@ BASES = {
     "qwen3_moe": dict(COMMON, architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", hidden_act="silu",
                       head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=EXPERT_INNER,
                       norm_topk_prob=True),
+    "gemma2": dict(COMMON, architectures=["Gemma2ForCausalLM"], model_type="gemma2", head_dim=8,
+                   hidden_activation="gelu_pytorch_tanh", query_pre_attn_scalar=8, sliding_window=8,
+                   attn_logit_softcapping=2.0, final_logit_softcapping=4.0, tie_word_embeddings=False, pad_token_id=0),
+    "phi3": dict(COMMON, architectures=["Phi3ForCausalLM"], model_type="phi3", hidden_act="silu", pad_token_id=0),
+    "olmo2": dict(COMMON, architectures=["Olmo2ForCausalLM"], model_type="olmo2", hidden_act="silu", pad_token_id=0),
+    "granite": dict(COMMON, architectures=["GraniteForCausalLM"], model_type="granite", hidden_act="silu",
+                    embedding_multiplier=2.0, residual_multiplier=0.5, attention_multiplier=0.25, logits_scaling=2.0),
+    "smollm3": dict(COMMON, architectures=["SmolLM3ForCausalLM"], model_type="smollm3", hidden_act="silu",
+                    no_rope_layers=[1, 1, 0, 1], tie_word_embeddings=False, pad_token_id=0),
+    "glm4": dict(COMMON, architectures=["Glm4ForCausalLM"], model_type="glm4", hidden_act="silu", head_dim=8,
+                 pad_token_id=0),
+    "qwen2_moe": dict(COMMON, architectures=["Qwen2MoeForCausalLM"], model_type="qwen2_moe", hidden_act="silu",
+                      num_experts=4, num_experts_per_tok=2, moe_intermediate_size=EXPERT_INNER,
+                      shared_expert_intermediate_size=INNER),
 }
 # What they call the mixture in a layer, the matrices of an expert, and its size.
 EXPERTS = {"mixtral": ("block_sparse_moe", ("w1", "w3", "w2"), INNER),
-           "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER)}
+           "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER),
+           "qwen2_moe": ("mlp", ("gate_proj", "up_proj", "down_proj"), EXPERT_INNER)}
+GEMMAS = ("gemma2", "gemma3")
+NORMS = {"gemma2": ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+         "gemma3": ["pre_feedforward_layernorm", "post_feedforward_layernorm"],
+         "olmo2": ["post_feedforward_layernorm"], "glm4": ["post_self_attn_layernorm", "post_mlp_layernorm"]}
+# Matrices that hold others under each other.
+FUSED = {"phi3": {"self_attn.qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+                  "mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")},
+         "glm4": {"mlp.gate_up_proj": ("mlp.gate_proj", "mlp.up_proj")}}
 
 
 def weights(family):
     """Large enough that positions, windows and biases show."""
     random = numpy.random.default_rng(len(family) * 7 + ord(family[-1]))
     head_dim = HIDDEN // HEADS
-    norm_mean = 0.0 if family == "gemma3" else 1.0
+    norm_mean = 0.0 if family in GEMMAS else 1.0
 
     def normal(shape, deviation, mean=0.0):
         values = (random.standard_normal(shape) * deviation + mean).astype(numpy.float32)
         return torch.from_numpy(values).to(torch.bfloat16)
 
-    tensors = {"model.embed_tokens.weight": normal((VOCABULARY, HIDDEN), 1.0 if family != "gemma3" else 0.3),
+    tensors = {"model.embed_tokens.weight": normal((VOCABULARY, HIDDEN), 0.3 if family in GEMMAS else 1.0),
                "lm_head.weight": normal((VOCABULARY, HIDDEN), 0.4),
                "model.norm.weight": normal((HIDDEN,), 0.2, norm_mean)}
     for layer in range(LAYERS):
@@ -79,19 +103,25 @@ def weights(family):
             scale = 2.0 if name in ("self_attn.q_proj", "self_attn.k_proj") else 1.0
             tensors[prefix + name + ".weight"] = normal(shape, scale * shape[1] ** -0.5)
             tensors[prefix + name + ".bias"] = normal((shape[0],), 0.3)
-        norms = ["input_layernorm", "post_attention_layernorm"]
-        if family == "gemma3":
-            norms += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
-        for name in norms:
+        for fused, parts in FUSED.get(family, {}).items():
+            for suffix in (".weight", ".bias"):
+                tensors[prefix + fused + suffix] = torch.cat([tensors.pop(prefix + part + suffix) for part in parts])
+        for name in ["input_layernorm", "post_attention_layernorm", *NORMS.get(family, ())]:
             tensors[prefix + name + ".weight"] = normal((HIDDEN,), 0.2, norm_mean)
-        for name in ("q_norm", "k_norm"):
-            tensors[prefix + f"self_attn.{name}.weight"] = normal((head_dim,), 0.2, norm_mean)
+        for name, heads in (("q_norm", HEADS), ("k_norm", KV_HEADS)):
+            size = heads * head_dim if family == "olmo2" else head_dim
+            tensors[prefix + f"self_attn.{name}.weight"] = normal((size,), 0.2, norm_mean)
         if family in EXPERTS:
             mixture, (gate, up, down), inner = EXPERTS[family]
             tensors[prefix + f"{mixture}.gate.weight"] = normal((NUM_EXPERTS, HIDDEN), 0.5)
             for expert in range(NUM_EXPERTS):
                 for name, shape in ((gate, (inner, HIDDEN)), (up, (inner, HIDDEN)), (down, (HIDDEN, inner))):
                     tensors[prefix + f"{mixture}.experts.{expert}.{name}.weight"] = normal(shape, shape[1] ** -0.5)
+        if family == "qwen2_moe":
+            for name, shape in (("gate_proj", (INNER, HIDDEN)), ("up_proj", (INNER, HIDDEN)),
+                                ("down_proj", (HIDDEN, INNER))):
+                tensors[prefix + f"mlp.shared_expert.{name}.weight"] = normal(shape, shape[1] ** -0.5)
+            tensors[prefix + "mlp.shared_expert_gate.weight"] = normal((1, HIDDEN), 0.3)
     return tensors
 
 
@@ -121,6 +151,8 @@ ALL = FLAT + " gemma3"
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024)
 LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
 LINEAR = dict(rope_type="linear", factor=4.0)
+LONGROPE = dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.3, 1.5], long_factor=[1.0, 2.0, 4.0, 7.0], factor=4.0,
+                original_max_position_embeddings=16)
 
 
 def rope_cases():
@@ -146,11 +178,21 @@ def rope_cases():
         case("llama", f"llama3 below 1, {key}", "factor",
              **{key: dict(LLAMA3, factor=0.5, original_max_position_embeddings=16)})
         case("llama", f"a factor without a type, {key}", key, **{key: dict(factor=4.0)})
-        case("llama", f"longrope, {key}", "longrope", refused=True,
-             **{key: dict(rope_type="longrope", short_factor=[1.0] * 4, long_factor=[2.0] * 4, factor=4.0,
-                          original_max_position_embeddings=16)})
-        case("qwen3", f"proportional, {key}", "proportional", refused=True,
+        case("llama", f"longrope, {key}", "longrope", **{key: LONGROPE})
+        case("qwen3", f"longrope without a factor, {key}", "longrope",
+             **{key: {k: v for k, v in LONGROPE.items() if k != "factor"}})
+        case("llama", f"longrope with an attention_factor, {key}", "longrope",
+             **{key: dict(LONGROPE, attention_factor=1.5)})
+        case("llama", f"longrope of a context that is not longer, {key}", "longrope",
+             **{key: dict(LONGROPE, original_max_position_embeddings=POSITIONS)})
+        case("llama", f"longrope with too few factors, {key}", "long_factor",
+             **{key: dict(LONGROPE, long_factor=[2.0] * 3)})
+        case("qwen3", f"proportional, {key}", "proportional",
              **{key: dict(rope_type="proportional", partial_rotary_factor=0.5, rope_theta=1e4)})
+        case("llama", f"proportional with a factor, {key}", "proportional",
+             **{key: dict(rope_type="proportional", partial_rotary_factor=0.3, factor=4.0)})
+        case("qwen3", f"proportional, the whole head, {key}", "proportional",
+             **{key: dict(rope_type="proportional")})
         case("llama", f"an unknown key, {key}", key, **{key: dict(LINEAR, mrope_section=[1, 1, 2], beta_slow=3)})
         case("llama", f"attention_factor with linear, {key}", key, **{key: dict(LINEAR, attention_factor=2.0)})
     case("qwen3 mistral", "llama3 without an original length", "rope_scaling", rope_scaling=LLAMA3)
@@ -322,7 +364,7 @@ def other_cases():
     case("llama", "model_type qwen2", "model_type", model_type="qwen2")
     case("qwen2", "model_type llama", "model_type", model_type="llama")
     case("qwen2", "model_type qwen3", "model_type", model_type="qwen3", head_dim=8)
-    case("llama", "model_type phi3", "model_type", refused=True, model_type="phi3")
+    case("llama", "model_type stablelm", "model_type", refused=True, model_type="stablelm")
     case("llama", "text_config", "text_config", refused=True, text_config=dict(rope_theta=100.0))
     case("qwen3", "per_layer_config", "per_layer_config", refused=True, per_layer_config={"0": {"rms_norm_eps": 0.5}})
     case(ALL, "fields of other families", "residual_multiplier", residual_multiplier=0.2, logits_scaling=8.0,
@@ -384,11 +426,108 @@ def experts_cases():
     case("mixtral", "model_type mistral", "model_type", model_type="mistral")
 
 
+def family_cases():
+    """What the families have in common that came last, and what each has alone."""
+    plain = "olmo2 granite smollm3 glm4 qwen2_moe"
+    every = plain + " gemma2 phi3"
+    case(every, "as it is", "config.json")
+    case(every, "a base", "rope_theta", rope_theta=100.0)
+    case(every, "the newer layout", "rope_parameters", rope_parameters=dict(rope_type="default", rope_theta=100.0))
+    case(every, "linear", "rope", rope_scaling=LINEAR)
+    case(every, "yarn", "rope", rope_parameters=YARN)
+    case("granite smollm3", "llama3", "rope_parameters",
+         rope_parameters=dict(LLAMA3, original_max_position_embeddings=16))
+    case("olmo2 granite qwen2_moe", "longrope", "rope_parameters", rope_parameters=LONGROPE)
+    case(every, "partial_rotary_factor", "partial_rotary_factor", partial_rotary_factor=0.75)
+    case("phi3 glm4", "partial_rotary_factor in the parameters", "partial_rotary_factor",
+         rope_parameters=dict(rope_type="default", rope_theta=100.0, partial_rotary_factor=0.25))
+    case("glm4", "proportional", "proportional",
+         rope_parameters=dict(rope_type="proportional", partial_rotary_factor=0.75))
+    case("glm4", "partial_rotary_factor with linear", "partial_rotary_factor", partial_rotary_factor=0.75,
+         rope_scaling=LINEAR)
+    case(every, "is_causal false", "is_causal", refused=True, is_causal=False)
+    case("olmo2 granite glm4", "sliding_window", "sliding_window", refused=True, sliding_window=8)
+    case(plain + " phi3", "gelu", "gelu", refused=True, hidden_act="gelu")
+    case("gemma2", "gelu", "gelu", refused=True, hidden_activation="gelu")
+    case(every, "attention_bias", "attention_bias", attention_bias=True)
+    case("glm4", "no attention_bias", "attention_bias", attention_bias=False)
+    case(every, "mlp_bias", "mlp_bias", mlp_bias=True)
+    case(every, "another epsilon", "rms_norm_eps", rms_norm_eps=0.5)
+    case(every, "the epsilon of its class", "rms_norm_eps", rms_norm_eps=ABSENT)
+    case(plain + " phi3", "a null number of KV heads", "num_key_value_heads", num_key_value_heads=None)
+    case(every, "tied, another head is stored", "tie_word_embeddings", tie_word_embeddings=True)
+    case(every, "tied, no head is stored", "tie_word_embeddings", tie_word_embeddings=True, drop=["lm_head.weight"])
+    case("smollm3 gemma2", "tied by its class", "tie_word_embeddings", tie_word_embeddings=ABSENT,
+         drop=["lm_head.weight"])
+    case(every, "fields of other families", "clip_qkv", logit_scale=0.5, qk_layernorm=True, use_qk_norm=True,
+         clip_qkv=1.0, alibi=True, parallel_attn=True, pretraining_tp=2, scale_emb=3)
+    mixed = ["sliding_attention", "full_attention", "full_attention", "sliding_attention"]
+    # Gemma 2.
+    case("gemma2", "the caps of its class", "softcapping", attn_logit_softcapping=ABSENT,
+         final_logit_softcapping=ABSENT)
+    case("gemma2", "no caps", "softcapping", attn_logit_softcapping=None, final_logit_softcapping=None)
+    case("gemma2", "a cap of 0", "final_logit_softcapping", refused=True, final_logit_softcapping=0.0)
+    case("gemma2", "the scalar of its class", "query_pre_attn_scalar", query_pre_attn_scalar=ABSENT)
+    case("gemma2", "layer_types", "layer_types", layer_types=mixed)
+    case("gemma2", "a null window", "sliding_window", refused=True, sliding_window=None)
+    case("gemma2", "a null window and no layer that has one", "sliding_window", sliding_window=None,
+         layer_types=["full_attention"] * LAYERS)
+    case("gemma2", "use_bidirectional_attention", "use_bidirectional_attention", refused=True,
+         use_bidirectional_attention=True)
+    # Phi-3.
+    outside = {k: v for k, v in LONGROPE.items() if k not in ("original_max_position_embeddings", "factor")}
+    case("phi3", "a window", "sliding_window", sliding_window=8)
+    for name in ("longrope", "su", "yarn"):
+        case("phi3", f"{name}, as published", "rope_scaling", original_max_position_embeddings=16,
+             rope_scaling=dict({k: v for k, v in outside.items() if k != "rope_type"}, type=name))
+    case("phi3", "longrope with a factor and an attention_factor", "rope_scaling", original_max_position_embeddings=16,
+         rope_scaling=dict(outside, factor=8.0, attention_factor=1.2))
+    case("phi3", "longrope, the original length of its class", "rope_scaling", rope_scaling=LONGROPE)
+    case("phi3", "longrope of a part", "rope_scaling", original_max_position_embeddings=16, partial_rotary_factor=0.5,
+         rope_scaling=dict(outside, short_factor=[1.0, 1.5], long_factor=[1.5, 7.0]))
+    case("phi3", "longrope with too few factors", "short_factor", original_max_position_embeddings=16,
+         rope_scaling=dict(outside, short_factor=[1.0]))
+    # Granite.
+    for key, value in (("embedding_multiplier", 3.0), ("residual_multiplier", 0.2), ("attention_multiplier", 0.6),
+                       ("logits_scaling", 0.5)):
+        case("granite", f"another {key}", key, **{key: value})
+        case("granite", f"the {key} of its class", key, **{key: ABSENT})
+    case("granite", "a scaling of 0", "logits_scaling", logits_scaling=0.0)
+    # SmolLM3.
+    case("smollm3", "an interval", "no_rope_layer_interval", no_rope_layers=None, no_rope_layer_interval=2)
+    case("smollm3", "the interval of its class", "no_rope_layers", no_rope_layers=ABSENT)
+    case("smollm3", "too few layers", "no_rope_layers", no_rope_layers=[1, 0])
+    case("smollm3", "a window", "use_sliding_window", use_sliding_window=True, sliding_window=8)
+    case("smollm3", "a window that is not used", "sliding_window", sliding_window=8)
+    case("smollm3", "layer_types", "layer_types", use_sliding_window=True, sliding_window=8, layer_types=mixed)
+    # Qwen2 with experts.
+    for chosen in (1, 3, 4):
+        case("qwen2_moe", f"{chosen} of 4 experts", "num_experts_per_tok", num_experts_per_tok=chosen)
+    case("qwen2_moe", "more experts chosen than there are", "num_experts_per_tok", num_experts_per_tok=5)
+    case("qwen2_moe", "normalised weights", "norm_topk_prob", norm_topk_prob=True)
+    case("qwen2_moe", "no qkv_bias", "qkv_bias", qkv_bias=False)
+    case("qwen2_moe", "dense layers by number", "mlp_only_layers", mlp_only_layers=[0, 2])
+    case("qwen2_moe", "every second layer", "decoder_sparse_step", decoder_sparse_step=2)
+    case("qwen2_moe", "the sizes of its class", "moe_intermediate_size", moe_intermediate_size=ABSENT,
+         shared_expert_intermediate_size=ABSENT)
+    case("qwen2_moe", "a window that is not used", "sliding_window", sliding_window=8)
+    case("qwen2_moe", "a window", "use_sliding_window", sliding_window=8, use_sliding_window=True)
+    case("qwen2_moe", "a window in the first layers", "max_window_layers", sliding_window=8, use_sliding_window=True,
+         max_window_layers=2)
+    case("qwen2_moe", "layer_types", "layer_types", sliding_window=8, use_sliding_window=True, layer_types=mixed)
+
+
 def reference(folder):
     """The log-probabilities of the prompt, or why there are none."""
     torch.set_num_threads(1)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32,
                                                               attn_implementation="eager").eval()
+    rotary = model.model.rotary_emb
+    parameters = model.config.rope_parameters
+    if parameters.get("rope_type") == "longrope" and POSITIONS > parameters["original_max_position_embeddings"]:
+        # One set of factors for all positions, by the context that the model serves.
+        rotary.original_inv_freq, _ = ROPE_INIT_FUNCTIONS["longrope"](
+            model.config, "cpu", seq_len=parameters["original_max_position_embeddings"] + 1)
     ids = torch.tensor([PROMPT])
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits[0]
@@ -423,6 +562,7 @@ def main():
     attention_cases()
     other_cases()
     experts_cases()
+    family_cases()
     assert len({entry["name"] for entry in CASES}) == len(CASES)
     plain = {}
     for i, entry in enumerate(CASES):

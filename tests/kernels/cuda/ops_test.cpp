@@ -80,6 +80,31 @@ BOOST_AUTO_TEST_CASE(a_bias_is_added_to_each_row_and_to_nothing_beside_it) {
   BOOST_CHECK(run_on_device(before, add, bias) == run_on_host(before, add, bias));
 }
 
+BOOST_AUTO_TEST_CASE(rows_are_scaled_capped_and_added_with_their_gates) {
+  const Floats before = random_floats(kRows * 40, 1, 3.0f);
+  for (const float softcap : {0.0f, 2.0f}) {
+    const auto scale = [=](const OpTable& ops, const OpContext& context, float* out) {
+      ops.scale(context, {.scale = 0.7f, .softcap = softcap, .out = {out, kRows, 33, 40}});
+    };
+    BOOST_TEST(difference_between_tables(before, scale) < 1e-5);
+  }
+  const auto add = [](const OpTable& ops, const OpContext& context, float* out, const float* x,
+                      const float* gate) {
+    ops.add_gated(context,
+                  {.x = {x, kRows, 33}, .gate = {gate, kRows, 1}, .out = {out, kRows, 33, 40}});
+  };
+  BOOST_TEST(difference_between_tables(before, add, random_floats(kRows * 33, 2),
+                                       random_floats(kRows, 3, 3.0f)) < 1e-5);
+  // The residual, then the output.
+  const auto sum = [](const OpTable& ops, const OpContext& context, float* data, const float* x) {
+    ops.add_rms_norm(context, {.x = {x, kRows, 33},
+                               .residual = {data, kRows, 33},
+                               .out = {data + kRows * 33, kRows, 33}});
+  };
+  BOOST_TEST(difference_between_tables(random_floats(2 * kRows * 33, 1), sum,
+                                       random_floats(kRows * 33, 2)) == 0);
+}
+
 BOOST_AUTO_TEST_CASE(norms_are_those_of_the_reference) {
   for (const std::int64_t n : kSizes) {
     const Floats x = random_floats(kRows * n, 1, 3.0f);

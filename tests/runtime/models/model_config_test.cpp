@@ -1,6 +1,7 @@
 #include "runtime/models/model_config.hpp"
 
 #include <boost/test/unit_test.hpp>
+#include <cmath>
 #include <string>
 
 #include "runtime/models/registry.hpp"
@@ -135,6 +136,41 @@ BOOST_AUTO_TEST_CASE(families_with_experts_say_how_many_and_in_which_layers) {
   BOOST_TEST(parsed(llama("", "Qwen3ForCausalLM")).canonical_shards() == 4);
 }
 
+BOOST_AUTO_TEST_CASE(multipliers_caps_and_rotations_are_those_of_the_family) {
+  const ModelConfig gemma = parsed(llama("", "Gemma2ForCausalLM"));
+  BOOST_TEST(gemma.attention_softcap == 50);
+  BOOST_TEST(gemma.logit_softcap == 30);
+  BOOST_TEST(gemma.embedding_scale == 8);
+  BOOST_TEST(gemma.sliding_windows == (std::vector<std::int32_t>{4096, 0, 4096, 0}));
+  BOOST_TEST(
+      parsed(llama(R"("attn_logit_softcapping":null)", "Gemma2ForCausalLM")).attention_softcap ==
+      0);
+  const ModelConfig granite =
+      parsed(llama(R"("residual_multiplier":0.25,"logits_scaling":4)", "GraniteForCausalLM"));
+  BOOST_TEST(granite.residual_scale == 0.25f);
+  BOOST_TEST(granite.logit_scale == 0.25f);
+  BOOST_TEST(granite.attention_scale == 1);
+  BOOST_TEST((parsed(llama("", "SmolLM3ForCausalLM")).is_unrotated ==
+              std::vector<bool>{false, false, false, true}));
+  const ModelConfig glm = parsed(llama("", "Glm4ForCausalLM"));
+  BOOST_TEST(glm.rope.pairs_neighbours);
+  BOOST_TEST(glm.rope.rotary_dim(glm.head_dim) == 64);
+  BOOST_TEST(glm.attention_bias);
+  const ModelConfig moe =
+      parsed(llama(R"("shared_expert_intermediate_size":66)", "Qwen2MoeForCausalLM"));
+  BOOST_TEST(moe.experts->shared_size == 66);
+  BOOST_TEST(moe.canonical_shards() == 2);
+  const ModelConfig phi = parsed(llama(
+      R"("max_position_embeddings":1024,"original_max_position_embeddings":64,"rope_scaling":{
+         "type":"su","short_factor":[1,1,1,1,1,1,1,2],"long_factor":[1,2,3,4,5,6,7,8]})",
+      "Phi3ForCausalLM"));
+  BOOST_TEST((phi.rope.kind == RopeKind::kLongRope));
+  BOOST_TEST(phi.rope.factor == 16);
+  BOOST_TEST(phi.rope.original_max_positions == 64);
+  BOOST_TEST(phi.rope.attention_factor == std::sqrt(1 + std::log(16.0) / std::log(64.0)));
+  BOOST_TEST(phi.max_model_len == 1024);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
   const std::pair<std::string, std::string> cases[] = {
       {"[]", "not a JSON object"},
@@ -184,7 +220,30 @@ BOOST_AUTO_TEST_CASE(what_is_wrong_or_unsupported_is_refused_by_name) {
           {"format":"sparse-24-bitmask"}})"),
        "sparsity_config is not supported"},
       {llama(R"("torch_dtype":"float8")"), "dtype float8"},
-      {llama(R"("rope_scaling":{"rope_type":"longrope","factor":2})"), "rope type longrope"},
+      {llama(R"("rope_scaling":{"rope_type":"axial","factor":2})"), "rope type axial"},
+      {llama(R"("rope_scaling":{"rope_type":"longrope","factor":2})"), "short_factor is missing"},
+      {llama(R"("rope_scaling":{"rope_type":"longrope","factor":2,"short_factor":[1],
+          "long_factor":[1]})"),
+       "1 numbers of short_factor for the 8 frequencies of a head"},
+      {llama(R"("rope_scaling":{"rope_type":"longrope","factor":2,"short_factor":[1,1,1,1,1,1,1,1],
+          "long_factor":[1,1,1,1,1,1,1,0]})"),
+       "one of numbers of long_factor is 0.0"},
+      {llama(R"("rope_scaling":{"rope_type":"linear","factor":2})", "Phi3ForCausalLM"),
+       "rope_scaling: rope type linear is not supported for this architecture"},
+      {llama(R"("partial_rotary_factor":0)", "Phi3ForCausalLM"), "partial_rotary_factor is 0.0"},
+      {llama(R"("partial_rotary_factor":2)", "Glm4ForCausalLM"), "partial_rotary_factor is 2.0"},
+      {llama(R"("head_dim":6,"partial_rotary_factor":0.5)", "Glm4ForCausalLM"),
+       "3 of 6 elements of a head"},
+      {llama(R"("attn_logit_softcapping":0)", "Gemma2ForCausalLM"),
+       "attn_logit_softcapping is 0.0, not a number above 0"},
+      {llama(R"("final_logit_softcapping":-1)", "Gemma2ForCausalLM"),
+       "final_logit_softcapping is -1.0, not a number above 0"},
+      {llama(R"("logits_scaling":0)", "GraniteForCausalLM"),
+       "logits_scaling is 0.0, not a number above 0"},
+      {llama(R"("sliding_window":8)", "GraniteForCausalLM"),
+       "sliding_window is 8, GraniteForCausalLM has none"},
+      {llama(R"("no_rope_layers":[1,0])", "SmolLM3ForCausalLM"),
+       "no_rope_layers has 2 entries for 4 layers"},
       {llama(R"("rope_scaling":{"rope_type":"linear"})"), "factor is missing"},
       {llama(R"("rope_scaling":{"rope_type":"linear","factor":0})"), "factor is 0"},
   };

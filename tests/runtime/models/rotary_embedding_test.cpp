@@ -25,6 +25,30 @@ BOOST_AUTO_TEST_CASE(frequencies_are_divided_by_what_the_configuration_lists) {
   BOOST_TEST(some.sin()[2 * 8 + 1] == all.sin()[2 * 2 + 1]);
 }
 
+BOOST_AUTO_TEST_CASE(longrope_takes_its_divisors_by_the_context_that_is_served) {
+  const RopeConfig config{.kind = RopeKind::kLongRope,
+                          .theta = 100,
+                          .original_max_positions = 8,
+                          .short_divisors = {1, 2},
+                          .long_divisors = {4, 8}};
+  const auto matches = [&](std::int64_t num_positions, const std::vector<double>& divisors) {
+    const RotaryEmbedding found(config, 4, num_positions);
+    const RotaryEmbedding expected({.theta = 100, .divisors = divisors}, 4, num_positions);
+    return found.cos() == expected.cos() && found.sin() == expected.sin();
+  };
+  BOOST_TEST(matches(8, {1, 2}));
+  BOOST_TEST(matches(9, {4, 8}));
+}
+
+BOOST_AUTO_TEST_CASE(proportional_scaling_leaves_the_last_pairs_as_they_are) {
+  const RotaryEmbedding plain({.theta = 1e4}, 8, 2);
+  const RotaryEmbedding scaled(
+      {.kind = RopeKind::kProportional, .theta = 1e4, .factor = 2, .proportion = 0.5}, 8, 2);
+  for (std::size_t i = 0; i < 4; ++i)
+    BOOST_TEST(frequency(scaled, i) == (i < 2 ? frequency(plain, i) / 2 : 0.0),
+               boost::test_tools::tolerance(1e-6));
+}
+
 BOOST_AUTO_TEST_CASE(position_zero_is_not_rotated_and_frequencies_fall_geometrically) {
   const RotaryEmbedding rope({.theta = 1e4}, 8, 4);
   for (std::size_t i = 0; i < 4; ++i) {

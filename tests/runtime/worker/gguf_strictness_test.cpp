@@ -188,6 +188,11 @@ BOOST_AUTO_TEST_CASE(a_key_that_would_change_the_result_is_refused_with_its_valu
   for (const auto& [change, reason] : cases)
     BOOST_TEST((ModelFile("llama", change).error().find(reason) != std::string::npos),
                reason << ": " << ModelFile("llama", change).error());
+  // Where it says whether heads are rotated.
+  const std::string unrotated =
+      ModelFile("granite", flag("granite.rope.scaling.finetuned", false)).error();
+  BOOST_TEST(unrotated.find("\"granite.rope.scaling.finetuned\" is false") != std::string::npos,
+             unrotated);
   const std::string error = ModelFile("qwen3", whole("qwen3.expert_count", 8)).error();
   BOOST_TEST(error.find("\"qwen3.expert_count\" is 8") != std::string::npos, error);
 }

@@ -45,29 +45,37 @@ class TemporaryFolder {
     std::ofstream(path_ / name, std::ios::binary) << bytes;
     return path_ / name;
   }
-  /// The model with what a GGUF file cannot say changed to what llama.cpp takes for it.
-  fs::path gemma3() const {
-    const fs::path folder = path_ / "gemma3";
-    fs::copy(model_folder("gemma3_text"), folder);
+  /// The reference model with something in its config.json changed.
+  fs::path changed(const std::string& name, const std::string& from, const std::string& to) const {
+    const fs::path folder = path_ / name;
+    fs::copy(model_folder(name), folder);
     std::string config = read_file(folder / "config.json").value();
-    const std::string scalar = "\"query_pre_attn_scalar\": 24";
-    const std::size_t at = config.find(scalar);
+    const std::size_t at = config.find(from);
     BOOST_REQUIRE_MESSAGE(at != std::string::npos, config);
-    config.replace(at, scalar.size(), "\"query_pre_attn_scalar\": 32");
-    write("gemma3/config.json", config);
+    config.replace(at, from.size(), to);
+    write(name + "/config.json", config);
     return folder;
   }
-  /// The first layer, which has experts as all layers of a GGUF file must.
+  // What a GGUF file cannot say is changed to what llama.cpp takes for it.
+  fs::path gemma3() const {
+    return changed("gemma3_text", "\"query_pre_attn_scalar\": 24", "\"query_pre_attn_scalar\": 32");
+  }
+  fs::path gemma2() const {
+    return changed("gemma2", "\"query_pre_attn_scalar\": 20", "\"query_pre_attn_scalar\": 24");
+  }
+  fs::path smollm3() const {
+    return changed("smollm3", "\"no_rope_layers\"", "\"no_rope_layers_of_others\"");
+  }
+  /// Numbers that a file can keep exactly.
+  fs::path phi3() const {
+    return changed("phi3", "\"rope_scaling\": {", "\"rope_scaling\": {\"attention_factor\": 1.25,");
+  }
+  /// The first layers, which have experts as all layers of a GGUF file must.
   fs::path qwen3_moe() const {
-    const fs::path folder = path_ / "qwen3_moe";
-    fs::copy(model_folder("qwen3_moe"), folder);
-    std::string config = read_file(folder / "config.json").value();
-    const std::string layers = "\"num_hidden_layers\": 3";
-    const std::size_t at = config.find(layers);
-    BOOST_REQUIRE_MESSAGE(at != std::string::npos, config);
-    config.replace(at, layers.size(), "\"num_hidden_layers\": 1");
-    write("qwen3_moe/config.json", config);
-    return folder;
+    return changed("qwen3_moe", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 1");
+  }
+  fs::path qwen2_moe() const {
+    return changed("qwen2_moe", "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 2");
   }
 
  private:
@@ -82,7 +90,9 @@ std::vector<DriverResult> results(const fs::path& model, const std::string& dtyp
 BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) {
   const TemporaryFolder temporary;
   for (const fs::path& folder :
-       {model_folder("llama"), model_folder("qwen2"), model_folder("qwen3"), temporary.gemma3()}) {
+       {model_folder("llama"), model_folder("qwen2"), model_folder("qwen3"), temporary.gemma3(),
+        temporary.gemma2(), temporary.phi3(), model_folder("olmo2"), model_folder("granite"),
+        temporary.smollm3(), model_folder("glm4")}) {
     const fs::path file = temporary.write("model.gguf", gguf_of_model(folder, GgmlType::kF32));
     for (const std::string dtype : {"float32", "bfloat16"})
       BOOST_TEST((results(file, dtype) == results(folder, dtype)), folder.filename()
@@ -92,7 +102,8 @@ BOOST_AUTO_TEST_CASE(a_file_with_a_models_weights_gives_the_bits_of_its_folder) 
 
 BOOST_AUTO_TEST_CASE(experts_of_a_file_are_those_of_its_folder) {
   const TemporaryFolder temporary;
-  for (const fs::path& folder : {model_folder("mixtral"), temporary.qwen3_moe()}) {
+  for (const fs::path& folder :
+       {model_folder("mixtral"), temporary.qwen3_moe(), temporary.qwen2_moe()}) {
     const fs::path file = temporary.write("model.gguf", gguf_of_model(folder, GgmlType::kF32));
     for (const std::string dtype : {"float32", "bfloat16"})
       BOOST_TEST((results(file, dtype) == results(folder, dtype)), folder.filename()

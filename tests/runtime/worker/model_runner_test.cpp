@@ -73,7 +73,8 @@ std::vector<DriverJob> few_mixed_jobs() {
 BOOST_AUTO_TEST_CASE(results_do_not_depend_on_batch_chunks_prefix_hits_or_preemption) {
   const std::vector<DriverJob> jobs = testing::kSanitized ? few_mixed_jobs() : mixed_jobs();
   for (const std::string& isa : available_isas()) {
-    for (const std::string name : {"llama", "qwen2", "mistral", "gemma3_text", "qwen3_moe"}) {
+    for (const std::string name : {"llama", "qwen2", "mistral", "gemma3_text", "qwen3_moe", "phi3",
+                                   "olmo2", "granite", "smollm3", "glm4", "gemma2", "qwen2_moe"}) {
       struct Widths {
         std::string dtype;
         std::string quantization = "auto";

@@ -102,8 +102,9 @@ BOOST_AUTO_TEST_CASE(mapped_weights_compute_the_same_bits) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(mapped_experts_compute_the_same_bits_and_each_rank_has_its_own) {
-  for (const std::string name : {"mixtral", "qwen3_moe"}) {
+BOOST_AUTO_TEST_CASE(
+    mapped_experts_and_fused_matrices_compute_the_same_bits_and_each_rank_has_its_own) {
+  for (const std::string name : {"mixtral", "qwen3_moe", "qwen2_moe", "phi3"}) {
     for (const std::string quantization : {"auto", "int8", "int4"}) {
       const Folders folders(name);
       const auto expected = results(folders, "auto", quantization, {});

@@ -386,7 +386,8 @@ std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
 }
 
 BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone) {
-  for (const std::string name : {"llama", "gemma3_text", "mistral", "mixtral"}) {
+  for (const std::string name : {"llama", "gemma3_text", "mistral", "mixtral", "phi3", "olmo2",
+                                 "granite", "smollm3", "glm4", "gemma2", "qwen2_moe"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     Ranks one(1, 1, "auto", model);
     // In the second step: a prompt's middle chunk, a decode, a whole prompt, a chunk of a scored
@@ -456,7 +457,7 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_quantised_layers_give_the_tokens_of_one) {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_share_experts_give_the_tokens_of_one) {
-  for (const std::string name : {"mixtral", "qwen3_moe"}) {
+  for (const std::string name : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     for (const std::string quantization : {"auto", "int8", "int4"}) {
       const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, quantization, model));
@@ -471,13 +472,17 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_a_quantised_checkpoint_give_the_tokens_of_
   using enum QuantizedFormat;
   const fs::path folder =
       fs::temp_directory_path() / ("quantized-ranks-" + std::to_string(getpid()));
-  for (const QuantizedOptions& options : {QuantizedOptions{kGptq, 4, 128, false},
-                                          {kGptq, 4, 32, true, true},
-                                          {kAwq, 4, 64, false},
-                                          {kPacked, 4, 0, true},
-                                          {kInt8, 8, 0, true},
-                                          {kFp8Block, 8, 0, true}}) {
-    write_quantized_model(TROUPE_GOLDEN_DIR "/models/models/llama", options, folder / "quantized",
+  // In phi3 ranks have rows of one matrix for q, k and v.
+  for (const auto& [name, options] :
+       {std::pair<std::string, QuantizedOptions>{"llama", {kGptq, 4, 128, false}},
+        {"llama", {kGptq, 4, 32, true, true}},
+        {"llama", {kAwq, 4, 64, false}},
+        {"llama", {kPacked, 4, 0, true}},
+        {"llama", {kInt8, 8, 0, true}},
+        {"llama", {kFp8Block, 8, 0, true}},
+        {"phi3", {kPacked, 4, 0, true}},
+        {"phi3", {kInt8, 8, 0, true}}}) {
+    write_quantized_model(TROUPE_GOLDEN_DIR "/models/models/" + name, options, folder / "quantized",
                           folder / "widened");
     const std::string model = folder / "quantized";
     const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, "auto", model));
