@@ -50,8 +50,9 @@ constexpr GgufRenaming kSwappedMlp[] = {{"ffn_up.", "mlp.fc2."}, {"ffn_down.", "
 
 /// Empty: it is not among them.
 std::string renamed(std::string_view gguf, std::span<const GgufRenaming> renamings) {
-  for (const auto& [from, to] : renamings)
-    if (gguf.starts_with(from)) return std::string(to) + std::string(gguf.substr(from.size()));
+  for (const GgufRenaming& each : renamings)
+    if (gguf.starts_with(each.gguf))
+      return std::string(each.name) + std::string(gguf.substr(each.gguf.size()));
   return {};
 }
 
