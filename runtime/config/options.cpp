@@ -211,8 +211,7 @@ void bind_options(OptionSet& set, Options& options) {
            "lookup: prompt_lookup_min, prompt_lookup_max) or draft_model (model, quantization)")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
-           "fields: "
-           "ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
+           "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
            "ec_connector_extra_config, ec_connector_module_path")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish KV cache events over ZeroMQ; fields: "
