@@ -130,7 +130,10 @@ def peak_mib(pid):
 
 def listening_ports(pid):
     """Those of a process that are no HTTP server's."""
-    own = {entry.readlink().name for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir()}
+    own = set()
+    for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            own.add(entry.readlink().name)
     rows = [line.split() for line in pathlib.Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     return [int(row[1].rsplit(":", 1)[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in own]
 

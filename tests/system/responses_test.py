@@ -155,7 +155,7 @@ class Responses(unittest.TestCase):
         bad = openai.BadRequestError
         self.refused(bad, "input", input=[])
         self.refused(bad, "input[0].role", input=[{"role": "king", "content": "x"}])
-        self.refused(bad, "input[0].content[0].type", "input_image", input=[{"role": "user", "content": [
+        self.refused(bad, "messages", "picture 1", input=[{"role": "user", "content": [
             {"type": "input_image", "image_url": "data:"}]}])
         self.refused(bad, "tools[0].type", "web_search", tools=[{"type": "web_search"}])
         self.refused(bad, "background", background=True)

@@ -355,7 +355,7 @@ class Topologies(unittest.TestCase):
             wait_until(lambda: not any(map(is_running, nodes.values())), "all processes to end")
 
     def test_a_request_that_crashes_every_worker_fails_alone(self):
-        poison = 7  # <end_of_image>
+        poison = 3  # <unk>
         file = str(CONFIGS / "multi-process.conf")
         code, _, errors = run(["serve", "--config-file", file, "--dev-crash-token", str(poison)])
         self.assertEqual((code, "dev-crash-token needs server-dev-mode" in errors), (2, True), errors)
@@ -369,7 +369,7 @@ class Topologies(unittest.TestCase):
             self.assertEqual(server.wait_idle(), 0)
 
     def test_a_request_of_which_the_kernel_kills_every_worker_fails_alone(self):
-        poison = 7  # <end_of_image>
+        poison = 3  # <unk>
         with Server("--config-file", str(CONFIGS / "multi-process.conf"), "--server-dev-mode", "--dev-crash-token", str(poison),
                     "--dev-crash-signal", str(int(signal.SIGKILL))) as server:
             status, text, others = answers_beside(server, poison)

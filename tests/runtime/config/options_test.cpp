@@ -188,8 +188,8 @@ BOOST_AUTO_TEST_CASE(options_of_vllm_without_a_meaning_here_are_noted_and_others
 }
 
 BOOST_AUTO_TEST_CASE(options_of_vllm_that_take_several_values_take_all_that_follow) {
-  for (const char* option : {"--cuda-graph-sizes", "--cudagraph-capture-sizes", "--ignore-patterns",
-                             "--allowed-media-domains"}) {
+  for (const char* option :
+       {"--cuda-graph-sizes", "--cudagraph-capture-sizes", "--ignore-patterns"}) {
     Loaded loaded({"model", option, "1", "2", "4", "--port", "1234"});
     BOOST_REQUIRE(loaded.rest.ok());
     BOOST_TEST((*loaded.rest == std::vector<std::string>{"model"}), option);
