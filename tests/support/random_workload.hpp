@@ -22,8 +22,7 @@ namespace troupe {
 /// states; hits inside blocks, drafters, copies), often with a KV connector, with grammars, and
 /// with pictures over a small encoder cache, and random clients. Checks with Boost.Test after every
 /// operation: free + used = total, references = owners, no block twice in the free queue; the
-/// workers have room for every picture's output that they are to make, and have those that a step's
-/// tokens need.
+/// workers have room for every picture's output that they are to make or that a step's tokens need.
 class RandomWorkload {
  public:
   explicit RandomWorkload(std::uint32_t seed);
