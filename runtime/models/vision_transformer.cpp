@@ -59,9 +59,8 @@ DeviceArray<float> load_positions(WeightLoader& loader, Device& device, const st
 
 std::optional<LayerNorm> load_norm(bool is_there, WeightLoader& loader, const std::string& name,
                                    const VisionConfig& config) {
-  if (is_there) return LayerNorm(loader, name, config.hidden_size, config.layer_norm_eps);
-  loader.ignore(name + ".");
-  return std::nullopt;
+  if (!is_there) return std::nullopt;
+  return LayerNorm(loader, name, config.hidden_size, config.layer_norm_eps);
 }
 
 }  // namespace
@@ -83,6 +82,7 @@ VisionTransformer::VisionTransformer(WeightLoader& loader, Device& device,
       loader.ignore(name + ".");
   }
   loader.ignore(prefix + "embeddings.position_ids");  // 0, 1, 2, ...
+  if (!config.norms_output) loader.ignore(prefix + "post_layernorm.");
 
   const std::int64_t num_rows = config.num_rows();
   const std::int64_t num_blocks = (num_rows + kBlockSize - 1) / kBlockSize;

@@ -55,8 +55,8 @@ struct PictureInputsOptions {
 /// uuid. A part of it (pan and scan) is an item of its own, whose identifier has its number added.
 class PictureInputs {
  public:
-  /// Reads the image processor's configuration: see ImageProcessor::load. Errors: those of ImageProcessor::load and
-  /// MediaLoader::create, and of processor_kwargs.
+  /// Reads the image processor's configuration: see ImageProcessor::load. Errors: those of
+  /// ImageProcessor::load and MediaLoader::create, and of processor_kwargs.
   static Result<std::shared_ptr<const PictureInputs>> load(const std::filesystem::path& model,
                                                            PictureFormat format,
                                                            PictureInputsOptions options);
