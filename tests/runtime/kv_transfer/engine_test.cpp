@@ -172,8 +172,9 @@ class OffloadEngine {
     std::deque<SchedulerOutput> open;
     const std::size_t max_open = setup_.async_scheduling ? 2 : 1;
     while (scheduler_->has_requests() || !open.empty()) {
-      open.push_back(run_now(scheduler_->schedule(0)));
-      if (open.size() < max_open && scheduler_->has_requests()) continue;
+      const bool plans = scheduler_->has_requests() && open.size() < max_open;
+      if (plans) open.push_back(run_now(scheduler_->schedule(0)));
+      if (plans && open.size() < max_open) continue;
       const SchedulerOutput step = open.front();
       open.pop_front();
       ModelRunnerOutput result = execute(step);
