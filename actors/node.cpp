@@ -19,6 +19,8 @@
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/kv_events/publisher.hpp"
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/structured_output/grammar_cache.hpp"
 #include "runtime/structured_output/grammar_pool.hpp"
 #include "runtime/supervision/node_watch.hpp"
@@ -294,6 +296,29 @@ Result<std::shared_ptr<ECConnector>> make_ec_connector(const EngineOptions& engi
   return kind->create({std::move(config), model.encoder_key});
 }
 
+/// Null: nothing is transferred.
+Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
+                                                       const SpawnRole& what) {
+  ASSIGN_OR_RETURN(KVConnectorConfig config,
+                   parse_kv_transfer_config(options.engine.kv_transfer_config));
+  if (!config.is_enabled()) return std::shared_ptr<KVConnector>();
+  if (what.model.pooler.whole_texts)
+    return Error{
+        ErrorCode::kUnsupported,
+        "kv-transfer-config: the texts of this model are computed in one step, no block of "
+        "them is used again",
+        "kv-transfer-config"};
+  ASSIGN_OR_RETURN(const KVConnectorKind* const kind, find_kv_connector(config));
+  const ParallelConfig parallel = parallel_config(options.engine);
+  ASSIGN_OR_RETURN(std::string identity,
+                   model_identity(worker_options(options, parallel), what.model));
+  return kind->create({.config = std::move(config),
+                       .model_identity = std::move(identity),
+                       .parallel = parallel,
+                       .cache = what.cache,
+                       .settings = kv_cache_settings(options.engine, what.model, what.cache)});
+}
+
 Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& handles) {
   ASSIGN_OR_RETURN(const Peers peers, Peers::of(what, handles));
   NodeState& node = state(self);
@@ -333,12 +358,14 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       ASSIGN_OR_RETURN(std::shared_ptr<ECConnector> ec_connector,
                        make_ec_connector(options.engine, what.model));
       node.groups[what.group].ec_connector = ec_connector;
+      ASSIGN_OR_RETURN(std::shared_ptr<KVConnector> kv_connector, make_kv_connector(options, what));
       return ActorHandles{pointer(spawn_scheduler(
           system, config,
           {.kv_cache_manager = peers.one<KVCacheManagerActor>(Peer::kKVCacheManager),
            .encoder_cache_manager = peers.one<EncoderCacheManagerActor>(Peer::kEncoderCacheManager),
            .executor = peers.one<ExecutorActor>(Peer::kExecutor),
            .output_processor = peers.one<OutputProcessorActor>(Peer::kOutputProcessor),
+           .kv_connector = std::move(kv_connector),
            .ec_connector = std::move(ec_connector),
            .grammar_compiler = grammar_pool_of(node, what.model)}))};
     }
@@ -582,7 +609,8 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         if (worker) end(worker);
         worker = pointer(spawn_worker(
             self->system(), what.rank, progress,
-            CrashToken{node.options.server.dev_crash_token, node.options.server.dev_crash_signal}));
+            CrashToken{node.options.server.dev_crash_token, node.options.server.dev_crash_signal},
+            node.options.engine.kv_transfer_config));
         return {Status{}, ActorHandles{worker}};
       },
       [self](const SpawnRole& what,

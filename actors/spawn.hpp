@@ -40,10 +40,11 @@ struct CrashToken {
   std::int64_t signal = 0;
 };
 
-/// Detached: its steps compute. `progress` may be null.
+/// Detached: its steps compute. `progress` may be null. kv_transfer_config: the option of that
+/// name.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                                        std::shared_ptr<WorkerProgress> progress = nullptr,
-                                       CrashToken crash = {});
+                                       CrashToken crash = {}, std::string kv_transfer_config = {});
 
 // Workers in other processes of the engine's host:
 //

@@ -7,6 +7,8 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/ec_transfer/factory.hpp"
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/worker/model_runner.hpp"
 
 namespace troupe {
@@ -17,6 +19,7 @@ struct WorkerState {
   static inline const char* name = "worker";
   std::unique_ptr<ModelRunner> runner;
   std::uint32_t incarnation = 0;  ///< of the engine that it serves
+  std::string kv_transfer_config;
 };
 
 /// A failure of ours (a CHECK, no memory) fails the step; the Scheduler tries again, the Supervisor
@@ -65,6 +68,12 @@ struct MethodRunner {
     if (transfer.is_enabled()) {
       ASSIGN_OR_RETURN(connector, find_ec_connector(transfer));
     }
+    ASSIGN_OR_RETURN(const KVConnectorConfig kv_transfer,
+                     parse_kv_transfer_config(state(self).kv_transfer_config));
+    const KVConnectorKind* kv_connector = nullptr;
+    if (kv_transfer.is_enabled()) {
+      ASSIGN_OR_RETURN(kv_connector, find_kv_connector(kv_transfer));
+    }
     std::unique_ptr<ModelRunner>& runner = state(self).runner;
     // What it shares with others of this process stays until the next one has it as well.
     const auto earlier = runner == nullptr ? nullptr : runner->take_ec_connector();
@@ -73,6 +82,12 @@ struct MethodRunner {
     if (connector != nullptr && runner->encoder() != nullptr) {
       ASSIGN_OR_RETURN(auto worker, connector->create_worker({transfer, loaded.encoder_key}));
       RETURN_IF_ERROR(runner->set_ec_connector(std::move(worker)));
+    }
+    if (kv_connector != nullptr) {
+      ASSIGN_OR_RETURN(std::string identity, model_identity(options, loaded));
+      ASSIGN_OR_RETURN(auto worker, kv_connector->create_worker(
+                                        {kv_transfer, std::move(identity), options.parallel}));
+      runner->add_extension(make_connector_extension(std::move(worker)));
     }
     return WorkerResult{loaded};
   }
@@ -112,7 +127,9 @@ void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint
 
 WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
                                            const std::shared_ptr<WorkerProgress>& progress,
-                                           CrashToken crash) {
+                                           CrashToken crash,
+                                           const std::string& kv_transfer_config) {
+  state(self).kv_transfer_config = kv_transfer_config;
   return {
       [self, rank](const WorkerRpc& rpc) {
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
@@ -162,8 +179,10 @@ WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
 }  // namespace
 
 WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
-                         std::shared_ptr<WorkerProgress> progress, CrashToken crash) {
-  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash);
+                         std::shared_ptr<WorkerProgress> progress, CrashToken crash,
+                         std::string kv_transfer_config) {
+  return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash,
+                                     std::move(kv_transfer_config));
 }
 
 }  // namespace troupe

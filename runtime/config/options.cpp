@@ -5,6 +5,7 @@
 
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/ec_transfer_config.hpp"
+#include "runtime/config/kv_transfer_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -213,6 +214,11 @@ void bind_options(OptionSet& set, Options& options) {
            "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "
            "ec_connector_extra_config, ec_connector_module_path")
+      .add("kv-transfer-config", engine.kv_transfer_config,
+           "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
+           "computed; fields: kv_connector (OffloadingConnector: host memory; ExampleConnector: "
+           "files), kv_role (kv_producer, kv_consumer, kv_both), kv_load_failure_policy "
+           "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
       .add("kv-events-config", engine.kv_events_config,
            "JSON object: publish KV cache events over ZeroMQ; fields: "
            "enable_kv_cache_events, endpoint, replay_endpoint, topic, buffer_steps, hwm, "
@@ -470,6 +476,11 @@ Result<void> validate(const Options& options) {
   }
   RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
   RETURN_IF_ERROR(parse_ec_transfer_config(engine.ec_transfer_config));
+  ASSIGN_OR_RETURN(const KVConnectorConfig kv_transfer,
+                   parse_kv_transfer_config(engine.kv_transfer_config));
+  if (kv_transfer.is_enabled() && !engine.enable_prefix_caching)
+    return invalid_argument("kv-transfer-config: blocks have no keys without enable-prefix-caching",
+                            "kv-transfer-config");
   return check_prompts_fit(engine, options.model.max_model_len);
 }
 

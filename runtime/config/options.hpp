@@ -72,6 +72,7 @@ struct EngineOptions {
   std::string kv_events_config;    ///< JSON object
   std::string speculative_config;  ///< JSON object
   std::string ec_transfer_config;  ///< JSON object
+  std::string kv_transfer_config;  ///< JSON object
 };
 
 /// Pictures in requests.

@@ -148,7 +148,6 @@ constexpr VllmOption kOptions[] = {
     {"enable-tokenizer-info-endpoint", kRefused, kNotOffered},
     {"enable-per-request-metrics", kRefused, kNotOffered},
     {"return-tokens-as-token-ids", kRefused, kNotOffered},
-    {"kv-transfer-config", kRefused, "KV transfer is not supported"},
     {"max-num-queued-tokens", kRefused, "--max-num-queued-reqs limits the queue"},
     {"fingerprint-mode", kRefused, kNotOffered},
     {"uds", kRefused, "only TCP ports are supported (--port)"},

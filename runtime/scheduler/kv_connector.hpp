@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 
+#include "messages/cache.hpp"
 #include "messages/model_runner_output.hpp"
 #include "messages/scheduler_output.hpp"
 #include "runtime/scheduler/request_state.hpp"
@@ -20,6 +21,9 @@ namespace troupe {
 class KVConnector {
  public:
   virtual ~KVConnector() = default;
+
+  /// The request has been added; what determines the hashes of its blocks.
+  virtual void on_new_request(const KVCacheRequest&) {}
 
   struct Match {
     std::int32_t num_tokens = 0;  ///< beyond the local ones
@@ -39,13 +43,16 @@ class KVConnector {
     bool delay_free = false;         ///< keep the blocks until they are reported as sent
     std::string kv_transfer_params;  ///< for the client: a JSON object, or empty
   };
-  /// The request has finished, see request.status. `blocks` are those of its computed tokens.
+  /// The request has finished, see request.status, and is not used after this call. `blocks` are
+  /// those of its computed tokens.
   [[nodiscard]] virtual Finished request_finished(const RequestState& request,
                                                   const BlockTable& blocks) = 0;
 
   /// Metadata for the workers, with every step.
   [[nodiscard]] virtual std::string build_connector_metadata(const SchedulerOutput&) { return {}; }
   virtual void update_connector_output(const KVConnectorOutput&) {}
+  /// Steps have failed: workers may not have read the metadata of those without a result.
+  virtual void on_failed_steps() {}
 
   /// Blocks will become free without a preemption: wait rather than preempt.
   [[nodiscard]] virtual bool has_pending_block_frees() const { return false; }

@@ -89,6 +89,7 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   added->events.push_back({EngineEventKind::kQueued, now});
   start_clock(*added, limits, age_s);
   enter_turns(*added);
+  if (connector_ != nullptr) connector_->on_new_request(cached);
   kv_updates_.new_requests.push_back(std::move(cached));
   if (!added->mm_features.empty())
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
@@ -485,6 +486,7 @@ Task<bool> Scheduler::recover_from_failed_steps(std::span<const SchedulerOutput>
     finished_ids_.insert(finished_ids_.end(), step.finished_ids.begin(), step.finished_ids.end());
     if (step.total_num_scheduled_tokens > 0) pass_fence();
   }
+  if (connector_ != nullptr) connector_->on_failed_steps();
   reset_encoder_cache();
   const bool ok = co_await reset_prefix_cache(/*preempt_running=*/true, now);
   co_return ok;

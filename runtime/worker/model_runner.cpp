@@ -261,7 +261,24 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
     caches.erase(first_other, caches.end());
   }
   layer_caches_ = std::move(caches);
+  const KVCacheMemory pages = cache_memory();
+  for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->register_kv_caches(pages));
   return {};
+}
+
+KVCacheMemory ModelRunner::cache_memory() {
+  KVCacheMemory memory{.device = device_.get(), .config = cache_config_, .groups = {}};
+  const std::vector<LayerCacheSpec> specs = kv_cache_specs();
+  for (const KVCacheGroup& group : cache_config_.groups) {
+    auto& layers = memory.groups.emplace_back();
+    for (std::size_t i = 0; i < group.layers.size(); ++i) {
+      if (std::ranges::find(specs, group.layers[i], &LayerCacheSpec::layer) == specs.end())
+        continue;  // of another stage
+      layers.push_back({group.layers[i], cache_.data() + cache_tensors_[i].offset,
+                        cache_tensors_[i].page_bytes});
+    }
+  }
+  return memory;
 }
 
 Result<void> ModelRunner::warm_up() {

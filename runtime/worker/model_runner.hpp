@@ -139,6 +139,7 @@ class ModelRunner {
   Result<void> reserve_memory();
   /// One per layer: the model's, then those of a draft model.
   [[nodiscard]] std::vector<LayerCacheSpec> kv_cache_specs() const;
+  [[nodiscard]] KVCacheMemory cache_memory();
   void move_blocks(const SchedulerOutput& step);
   void score_and_sample(std::span<const InputBatch::Row> rows, const GrammarOutput& grammar,
                         ModelRunnerOutput& output);

@@ -5,6 +5,7 @@
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/models/layer_hook.hpp"
+#include "runtime/worker/kv_cache_memory.hpp"
 
 namespace troupe {
 
@@ -17,6 +18,9 @@ namespace troupe {
 /// a draft model's.
 class StepExtension : public LayerHook {
  public:
+  /// There is a new cache: what was done for an earlier one does not count. Called for extensions
+  /// that are added before, prior to any step.
+  virtual Result<void> register_kv_caches(const KVCacheMemory&) { return {}; }
   /// Called in every step, also without tokens, after the batch and the blocks are updated.
   /// Errors fail the step.
   virtual Result<void> before_forward(const SchedulerOutput& step) = 0;

@@ -6,6 +6,7 @@
 
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/ec_transfer_config.hpp"
+#include "runtime/config/kv_transfer_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/vllm_options.hpp"
 
@@ -411,6 +412,66 @@ BOOST_AUTO_TEST_CASE(ec_transfer_config_has_the_keys_of_vllm_and_refuses_the_res
   refuses(R"(,"ec_role":null)",
           "ec_role is missing, expected \"ec_producer\", \"ec_consumer\" or \"ec_both\"");
   BOOST_TEST(!parse_ec_transfer_config("[1]").ok());
+}
+
+BOOST_AUTO_TEST_CASE(kv_transfer_config_has_the_keys_of_vllm_and_refuses_the_rest_by_name) {
+  BOOST_TEST(!parse_kv_transfer_config("").value().is_enabled());
+  const KVConnectorConfig usual =
+      parse_kv_transfer_config(R"({"kv_connector":"C","kv_role":"kv_both"})").value();
+  BOOST_TEST(usual.is_enabled());
+  BOOST_TEST((usual.is_producer() && usual.is_consumer() && usual.recompute_failed_loads));
+  BOOST_TEST(usual.buffer_size == 1'000'000'000);
+  BOOST_TEST(usual.port == 14579);
+  BOOST_TEST(usual.extra_config == "{}");
+  const KVConnectorConfig all = parse_kv_transfer_config(
+                                    R"({"kv_connector":"C","engine_id":"e","kv_role":"kv_producer",
+              "kv_buffer_device":"cuda","kv_buffer_size":1e6,"kv_rank":1,"kv_parallel_size":2,
+              "kv_ip":"10.0.0.1","kv_port":15000,"kv_connector_extra_config":{"pool":"p"},
+              "kv_load_failure_policy":"fail","enable_permute_local_kv":false,
+              "kv_connector_module_path":"x.so"})")
+                                    .value();
+  BOOST_TEST((all.is_producer() && !all.is_consumer() && !all.recompute_failed_loads));
+  BOOST_TEST(all.engine_id == "e");
+  BOOST_TEST(all.buffer_device == "cuda");
+  BOOST_TEST(all.buffer_size == 1'000'000);
+  BOOST_TEST(all.rank == 1);
+  BOOST_TEST(all.parallel_size == 2);
+  BOOST_TEST(all.ip == "10.0.0.1");
+  BOOST_TEST(all.port == 15000);
+  BOOST_TEST(all.extra_config == R"({"pool":"p"})");
+  BOOST_TEST(all.module_path == "x.so");
+  const auto refuses = [](const std::string& rest, const std::string& with) {
+    Options options;
+    options.engine.kv_transfer_config =
+        R"({"kv_connector":"C","kv_role":"kv_consumer")" + rest + "}";
+    const auto valid = validate(options);
+    BOOST_REQUIRE(!valid.ok());
+    BOOST_TEST(valid.error().message == "kv-transfer-config: " + with);
+  };
+  refuses(R"(,"kv_size":1)", "kv_size is unknown");
+  refuses(R"(,"kv_role":"ec_both")",
+          "kv_role must be \"kv_producer\", \"kv_consumer\" or \"kv_both\", it is \"ec_both\"");
+  refuses(R"(,"kv_load_failure_policy":"retry")",
+          "kv_load_failure_policy must be \"recompute\" or \"fail\", it is \"retry\"");
+  refuses(R"(,"kv_buffer_size":0)",
+          "kv_buffer_size must be an integer from 1 to 1125899906842624, it is 0");
+  refuses(R"(,"kv_port":70000)", "kv_port must be an integer from 1 to 65535, it is 70000");
+  refuses(R"(,"kv_buffer_device":"tpu")",
+          "kv_buffer_device must be \"cpu\" or \"cuda\", it is \"tpu\"");
+  refuses(R"(,"enable_permute_local_kv":true)",
+          "enable_permute_local_kv must be false, it is true");
+  refuses(R"(,"kv_connector_extra_config":"x")",
+          "kv_connector_extra_config must be a JSON object, it is \"x\"");
+  refuses(R"(,"kv_ip":"")", "kv_ip must be a string that is not empty, it is \"\"");
+  refuses(R"(,"kv_rank":1)", "kv_rank is 1, it must be less than kv_parallel_size, 1");
+  refuses(R"(,"kv_connector":null)", "kv_connector is missing");
+  refuses(R"(,"kv_role":null)",
+          "kv_role is missing, expected \"kv_producer\", \"kv_consumer\" or \"kv_both\"");
+  BOOST_TEST(!parse_kv_transfer_config("[1]").ok());
+  Options uncached;
+  uncached.engine.enable_prefix_caching = false;
+  uncached.engine.kv_transfer_config = R"({"kv_connector":"C","kv_role":"kv_both"})";
+  BOOST_TEST(!validate(uncached).ok());
 }
 
 }  // namespace

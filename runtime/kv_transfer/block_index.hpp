@@ -1,0 +1,46 @@
+#pragma once
+// What a store holds, and what goes first.
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/kv_transfer/store_key.hpp"
+
+namespace troupe {
+
+/// Keys in the order of their last use, at most max_bytes of blocks. The Scheduler's side of a
+/// connector owns it and tells the stores of all ranks what to save and to remove, so that they all
+/// hold the same.
+class BlockIndex {
+ public:
+  /// max_bytes 0: no limit.
+  explicit BlockIndex(std::int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  [[nodiscard]] bool has(const StoreKey& key) const { return blocks_.contains(key); }
+  /// It counts as used last. False: it is not there.
+  bool touch(const StoreKey& key);
+  /// Adds a key that is not there, as used last. `removed` gets the keys that had to go. False:
+  /// the block is larger than the limit, nothing was changed.
+  bool add(const StoreKey& key, std::int64_t num_bytes, std::vector<StoreKey>& removed);
+  bool remove(const StoreKey& key);
+  void clear();
+
+  [[nodiscard]] std::size_t size() const noexcept { return blocks_.size(); }
+  [[nodiscard]] std::int64_t num_bytes() const noexcept { return num_bytes_; }
+
+ private:
+  struct Block {
+    std::int64_t num_bytes = 0;
+    std::list<StoreKey>::iterator use;
+  };
+
+  std::int64_t max_bytes_;
+  std::int64_t num_bytes_ = 0;
+  std::list<StoreKey> by_use_;  // the latest used one last
+  std::unordered_map<StoreKey, Block, StoreKeyHash> blocks_;
+};
+
+}  // namespace troupe

@@ -1,0 +1,68 @@
+#pragma once
+// KV connectors by name: those of this program, and those of shared objects.
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "messages/worker.hpp"
+#include "runtime/base/result.hpp"
+#include "runtime/cache/kv_cache_settings.hpp"
+#include "runtime/config/kv_transfer_config.hpp"
+#include "runtime/kv_transfer/kv_connector_worker.hpp"
+#include "runtime/scheduler/kv_connector.hpp"
+
+namespace troupe {
+
+/// What a connector's worker side is made for. Its cache comes with register_kv_caches.
+struct KVConnectorWorkerContext {
+  KVConnectorConfig config;
+  std::string model_identity;  ///< see model_identity()
+  ParallelConfig parallel;     ///< the rank's
+};
+/// What the Scheduler's side is made for.
+struct KVConnectorContext {
+  KVConnectorConfig config;
+  std::string model_identity;
+  ParallelConfig parallel;
+  KVCacheConfig cache;
+  KVCacheSettings settings;  ///< of the KVCacheManager: how blocks are hashed
+};
+
+/// A connector's two sides. Errors: kInvalidArgument naming the key of kv_connector_extra_config,
+/// kUnsupported naming what kind of layers cannot be transferred, kIo.
+struct KVConnectorKind {
+  const char* name = nullptr;
+  Result<std::shared_ptr<KVConnector>> (*create)(const KVConnectorContext& context) = nullptr;
+  Result<std::unique_ptr<KVConnectorWorker>> (*create_worker)(
+      const KVConnectorWorkerContext& context) = nullptr;
+};
+
+/// Of the interfaces KVConnector, KVConnectorWorker and of what they use: changes with them.
+inline constexpr std::uint32_t kKVConnectorInterface = 1;
+
+/// What a shared object exports under the name kKVConnectorModule, as a constant:
+///
+///   extern "C" const troupe::KVConnectorModule troupe_kv_connectors = {...};
+///
+/// It is built with the compiler and the options of this program, and links what it uses of its
+/// libraries.
+struct KVConnectorModule {
+  std::uint32_t interface = kKVConnectorInterface;
+  const KVConnectorKind* kinds = nullptr;
+  std::size_t num_kinds = 0;
+};
+inline constexpr const char* kKVConnectorModule = "troupe_kv_connectors";
+
+/// Those of this program.
+[[nodiscard]] std::span<const KVConnectorKind> kv_connector_kinds() noexcept;
+
+/// The connector that the configuration names; that of its shared object, if it names one, which
+/// stays loaded. Errors: kInvalidArgument, there is none of that name (tells which there are);
+/// kNotFound, the shared object cannot be loaded; kUnsupported, it is none of connectors, or of
+/// another interface.
+[[nodiscard]] Result<const KVConnectorKind*> find_kv_connector(const KVConnectorConfig& config);
+
+}  // namespace troupe

@@ -1,0 +1,140 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+
+#include "runtime/base/file_descriptor.hpp"
+#include "runtime/base/hash.hpp"
+#include "runtime/kv_transfer/block_store.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kHashDigits = 2 * sizeof(BlockHash);
+constexpr std::string_view kSuffix = ".kv";
+constexpr std::string_view kGroupMark = "_g";
+
+Error file_error(const std::string& what, const fs::path& path) {
+  return {errno == ENOENT ? ErrorCode::kNotFound : ErrorCode::kIo,
+          "cannot " + what + " " + path.string() + ": " + std::strerror(errno),
+          {}};
+}
+
+class FileBlockStore final : public BlockStore {
+ public:
+  explicit FileBlockStore(fs::path folder) : folder_(std::move(folder)) {}
+
+  Result<std::shared_ptr<const Blob>> load(const StoreKey& key) override {
+    const fs::path path = path_of(key);
+    const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.valid()) return file_error("read", path);
+    struct stat status {};
+    if (::fstat(file.get(), &status) != 0) return file_error("read", path);
+    auto blob = std::make_shared<Blob>(static_cast<std::size_t>(status.st_size));
+    for (std::size_t done = 0; done < blob->size();) {
+      const ssize_t count =
+          ::pread(file.get(), blob->data() + done, blob->size() - done, static_cast<off_t>(done));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return file_error("read", path);
+      if (count == 0) blob->resize(done);  // it has been cut meanwhile
+      done += static_cast<std::size_t>(count);
+    }
+    static_cast<void>(::futimens(file.get(), nullptr));  // it was used last, also after a restart
+    return std::shared_ptr<const Blob>(std::move(blob));
+  }
+
+  Result<void> save(const StoreKey& key, Blob blob) override {
+    const fs::path path = path_of(key);
+    std::error_code error;
+    fs::create_directories(path.parent_path(), error);
+    if (error)
+      return Error{ErrorCode::kIo,
+                   "cannot make " + path.parent_path().string() + ": " + error.message(),
+                   {}};
+    std::string unfinished = path.string() + ".XXXXXX";
+    const FileDescriptor file(::mkostemp(unfinished.data(), O_CLOEXEC));
+    if (!file.valid()) return file_error("write", unfinished);
+    const auto written = [&]() -> Result<void> {
+      for (std::size_t done = 0; done < blob.size();) {
+        const ssize_t count = ::write(file.get(), blob.data() + done, blob.size() - done);
+        if (count < 0 && errno == EINTR) continue;
+        if (count < 0) return file_error("write", unfinished);
+        done += static_cast<std::size_t>(count);
+      }
+      if (::rename(unfinished.c_str(), path.c_str()) != 0) return file_error("rename", unfinished);
+      return {};
+    }();
+    if (!written.ok()) ::unlink(unfinished.c_str());
+    return written;
+  }
+
+  void remove(const StoreKey& key) override { ::unlink(path_of(key).c_str()); }
+
+  void clear() override {
+    for (const StoreKey& key : list_block_files(folder_.string())) remove(key);
+  }
+
+  std::string place_of(const StoreKey& key) const override { return path_of(key).string(); }
+
+ private:
+  [[nodiscard]] fs::path path_of(const StoreKey& key) const {
+    const std::string hash = to_hex(key.hash.bytes);
+    return folder_ / hash.substr(0, 2) /
+           (hash + std::string(kGroupMark) + std::to_string(key.group) + std::string(kSuffix));
+  }
+
+  fs::path folder_;
+};
+
+/// False: it is no such name.
+bool parse_block_name(std::string_view name, StoreKey& key) {
+  if (!name.ends_with(kSuffix) || name.size() < kHashDigits + kGroupMark.size() + kSuffix.size())
+    return false;
+  name.remove_suffix(kSuffix.size());
+  for (std::size_t i = 0; i < sizeof(BlockHash); ++i) {
+    const char* const digits = name.data() + 2 * i;
+    const auto read = std::from_chars(digits, digits + 2, key.hash.bytes[i], 16);
+    if (read.ec != std::errc() || read.ptr != digits + 2) return false;
+  }
+  name.remove_prefix(kHashDigits);
+  if (!name.starts_with(kGroupMark)) return false;
+  name.remove_prefix(kGroupMark.size());
+  const auto read = std::from_chars(name.data(), name.data() + name.size(), key.group);
+  return read.ec == std::errc() && read.ptr == name.data() + name.size() && key.group >= 0;
+}
+
+}  // namespace
+
+std::unique_ptr<BlockStore> make_file_block_store(std::string folder) {
+  return std::make_unique<FileBlockStore>(std::move(folder));
+}
+
+std::vector<StoreKey> list_block_files(const std::string& folder) {
+  std::vector<std::pair<fs::file_time_type, StoreKey>> found;
+  std::error_code error;
+  for (fs::directory_iterator part(folder, error), end; !error && part != end;
+       part.increment(error)) {
+    std::error_code inner;
+    for (fs::directory_iterator file(part->path(), inner); !inner && file != end;
+         file.increment(inner)) {
+      StoreKey key;
+      std::error_code ignored;
+      if (!parse_block_name(file->path().filename().string(), key)) continue;
+      const auto time = file->last_write_time(ignored);
+      if (!ignored) found.emplace_back(time, key);
+    }
+  }
+  std::ranges::sort(found, {}, &std::pair<fs::file_time_type, StoreKey>::first);
+  std::vector<StoreKey> keys;
+  for (const auto& [time, key] : found) keys.push_back(key);
+  return keys;
+}
+
+}  // namespace troupe

@@ -1,0 +1,271 @@
+#include "runtime/kv_transfer/store_connector.hpp"
+
+#include <algorithm>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/kv_transfer/block_blob.hpp"
+
+namespace troupe {
+
+Result<void> StoreKVConnector::check_groups(const KVCacheConfig& cache) {
+  for (const KVCacheGroup& group : cache.groups) {
+    const KVCacheSpec& spec = group.spec;
+    if (spec.is<FullAttentionSpec>() || spec.is<SlidingWindowSpec>() || spec.is<MlaSpec>() ||
+        spec.is<SlidingWindowMlaSpec>() || spec.is<ChunkedLocalAttentionSpec>())
+      continue;
+    return Error{ErrorCode::kUnsupported,
+                 std::string("kv-transfer-config: layers of the kind ") + spec.kind_name() +
+                     " cannot be transferred",
+                 "kv-transfer-config"};
+  }
+  return {};
+}
+
+std::int64_t StoreKVConnector::stored_bytes(const KVConnectorContext& context, std::size_t group) {
+  const ParallelConfig& parallel = context.parallel;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < context.cache.groups[group].layers.size(); ++i)
+    bytes += context.cache.page_bytes[i] * parallel.tensor_parallel_size;
+  return bytes + static_cast<std::int64_t>(sizeof(BlobHeader)) * parallel.world_size();
+}
+
+StoreKVConnector::StoreKVConnector(const KVConnectorContext& context, std::int64_t max_bytes,
+                                   const std::vector<StoreKey>& stored)
+    : role_(context.config.role),
+      cache_(context.cache),
+      hasher_(context.settings.hash_algorithm, context.settings.hash_block_size(),
+              context.settings.hash_seed),
+      alignment_(context.settings.scheduler_block_size()),
+      index_(max_bytes) {
+  for (std::size_t g = 0; g < cache_.groups.size(); ++g)
+    stored_bytes_.push_back(stored_bytes(context, g));
+  std::vector<StoreKey> removed;
+  for (const StoreKey& key : stored) {
+    const auto group = static_cast<std::size_t>(key.group);
+    if (group >= cache_.groups.size() || index_.has(key)) continue;
+    if (!index_.add(key, stored_bytes_[group], removed)) removed.push_back(key);
+  }
+  for (const StoreKey& key : removed) remove(key);
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+void StoreKVConnector::on_new_request(const KVCacheRequest& request) {
+  Request& known = requests_[request.id] = {};
+  known.identity = request;
+  known.identity.token_ids = {};
+}
+
+/// Null: its blocks have no hashes that could be known here.
+StoreKVConnector::Request* StoreKVConnector::find(const RequestState& request) {
+  const auto known = requests_.find(request.id);
+  // The prompts of sessions change, and what was hashed may not be part of them any more.
+  return known == requests_.end() || request.resumable ? nullptr : &known->second;
+}
+
+void StoreKVConnector::extend_hashes(Request& known, const RequestState& request) const {
+  if (std::ssize(known.hashes) >= request.num_tokens() / hasher_.unit()) return;
+  known.identity.token_ids = request.token_ids;
+  hasher_.extend(known.identity, known.hashes);
+  known.identity.token_ids = {};  // the Scheduler is to append to them without a copy
+}
+
+std::int32_t StoreKVConnector::block_size(std::size_t group) const {
+  return cache_.groups[group].spec.block_size;
+}
+
+StoreKey StoreKVConnector::key_of(const Request& request, std::size_t group,
+                                  std::int32_t block) const {
+  return {hash_of_prefix(request.hashes, (block + 1) * block_size(group), hasher_.unit()),
+          static_cast<std::int32_t>(group)};
+}
+
+std::int32_t StoreKVConnector::first_needed_token(std::size_t group,
+                                                  std::int32_t num_computed) const {
+  const KVCacheSpec& spec = cache_.groups[group].spec;
+  if (const AttentionWindow* const window = spec.window())
+    return std::max(0, num_computed - window->num_tokens + 1 - window->extra_retained_tokens);
+  if (const auto* const chunks = std::get_if<ChunkedLocalAttentionSpec>(&spec.kind))
+    return num_computed / chunks->chunk_size * chunks->chunk_size;
+  return 0;
+}
+
+/// Of the blocks that end in (begin_token, end_token].
+bool StoreKVConnector::has_all(const Request& request, std::size_t group, std::int32_t begin_token,
+                               std::int32_t end_token) const {
+  const std::int32_t size = block_size(group);
+  for (std::int32_t block = end_token / size; block-- > begin_token / size;)
+    if (!index_.has(key_of(request, group, block))) return false;
+  return true;
+}
+
+// ---- loads --------------------------------------------------------------------------------------
+
+std::optional<KVConnector::Match> StoreKVConnector::get_num_new_matched_tokens(
+    const RequestState& request, std::int32_t num_local_tokens) {
+  Request* const known = find(request);
+  if (known == nullptr || known->load_failed || role_ == KVRole::kProducer ||
+      request.params.skip_reading_prefix_cache)
+    return Match{};
+  extend_hashes(*known, request);
+  // The last token is always computed, and what it attends to must be there.
+  std::int32_t end = (request.num_tokens() - 1) / alignment_ * alignment_;
+  if (num_local_tokens % alignment_ != 0) return Match{};
+  // Of what all tokens need, the longest run.
+  for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
+    const KVCacheSpec& spec = cache_.groups[g].spec;
+    if (spec.window() != nullptr || spec.is<ChunkedLocalAttentionSpec>()) continue;
+    std::int32_t run = num_local_tokens;
+    while (run < end && has_all(*known, g, run, run + alignment_)) run += alignment_;
+    end = run;
+  }
+  const auto has_window = [&](std::size_t g) {
+    return has_all(*known, g, std::max(num_local_tokens, first_needed_token(g, end)), end);
+  };
+  while (end > num_local_tokens) {
+    bool complete = true;
+    for (std::size_t g = 0; complete && g < cache_.groups.size(); ++g) {
+      const KVCacheSpec& spec = cache_.groups[g].spec;
+      if (spec.window() != nullptr || spec.is<ChunkedLocalAttentionSpec>())
+        complete = has_window(g);
+    }
+    if (complete) break;
+    end -= alignment_;
+  }
+  known->num_matched_after = num_local_tokens;
+  return Match{std::max(0, end - num_local_tokens), /*async=*/true};
+}
+
+void StoreKVConnector::update_state_after_alloc(const RequestState& request,
+                                                const BlockTable& blocks,
+                                                std::int32_t num_external_tokens) {
+  Request* const known = find(request);
+  if (known == nullptr) return;
+  known->state = &request;
+  known->blocks = blocks;
+  known->num_seen.assign(cache_.groups.size(), 0);
+  if (num_external_tokens == 0) return;
+  BlockLoad load{.number = ++last_load_, .id = request.id, .blocks = {}};
+  const std::int32_t begin = known->num_matched_after;
+  const std::int32_t end = begin + num_external_tokens;
+  for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
+    for (std::int32_t block = begin / block_size(g); block < end / block_size(g); ++block) {
+      const BlockId id = blocks[g].at(static_cast<std::size_t>(block));
+      if (id == kNullBlock) continue;  // no later token attends to it
+      const StoreKey key = key_of(*known, g, block);
+      index_.touch(key);
+      load.blocks.push_back({key, id});
+    }
+  }
+  next_.loads.push_back(load);
+  open_loads_.emplace(load.number, std::move(load));
+}
+
+void StoreKVConnector::remove(const StoreKey& key) {
+  next_.ops.push_back({StoreOpKind::kRemove, {key, kNullBlock}});
+}
+
+void StoreKVConnector::update_connector_output(const KVConnectorOutput& output) {
+  for (const RequestId id : output.finished_recving) {
+    const auto load = std::ranges::find_if(
+        open_loads_, [id](const auto& numbered) { return numbered.second.id == id; });
+    if (load == open_loads_.end()) continue;
+    if (std::ranges::find(output.failed_recving, id) != output.failed_recving.end()) {
+      for (const KeyedBlock& block : load->second.blocks)
+        if (index_.remove(block.key)) remove(block.key);
+      if (const auto known = requests_.find(id); known != requests_.end())
+        known->second.load_failed = true;
+    }
+    open_loads_.erase(load);
+  }
+}
+
+// ---- saves --------------------------------------------------------------------------------------
+
+void StoreKVConnector::save_blocks(Request& request, const Progress& progress) {
+  std::vector<StoreKey> removed;
+  for (std::size_t g = 0; g < cache_.groups.size(); ++g) {
+    const std::int32_t size = block_size(g);
+    const std::int32_t first_needed = first_needed_token(g, progress.num_computed);
+    const auto num_known =
+        std::min(progress.num_known / size, static_cast<std::int32_t>(request.blocks[g].size()));
+    for (std::int32_t& block = request.num_seen[g]; block < num_known; ++block) {
+      const BlockId id = request.blocks[g][static_cast<std::size_t>(block)];
+      // What no token of the step attends to may have been given to others.
+      if (id == kNullBlock || (block + 1) * size <= first_needed) continue;
+      const StoreKey key = key_of(request, g, block);
+      if (index_.touch(key)) continue;
+      if (!index_.add(key, stored_bytes_[g], removed)) continue;
+      for (const StoreKey& old : removed) remove(old);
+      removed.clear();
+      next_.ops.push_back({StoreOpKind::kSave, {key, id}});
+    }
+  }
+}
+
+/// Request `index` of them; `next` is the first of its new blocks, and becomes that of the next.
+/// Null: nobody keeps them.
+void StoreKVConnector::add_new_blocks(Request* request, const CachedRequestData& cached,
+                                      std::size_t index, std::size_t& next) const {
+  if (cached.new_block_counts.empty()) return;
+  const std::size_t num_groups = cache_.groups.size();
+  for (std::size_t g = 0; g < num_groups; ++g) {
+    const auto count = static_cast<std::size_t>(cached.new_block_counts[index * num_groups + g]);
+    const auto blocks = std::span(cached.new_block_ids).subspan(next, count);
+    if (request != nullptr)
+      request->blocks[g].insert(request->blocks[g].end(), blocks.begin(), blocks.end());
+    next += count;
+  }
+}
+
+std::string StoreKVConnector::build_connector_metadata(const SchedulerOutput& step) {
+  const CachedRequestData& cached = step.cached_requests;
+  std::size_t next_cached = 0;
+  std::size_t next_block = 0;
+  for (std::size_t i = 0; i < step.scheduled_ids.size(); ++i) {
+    const RequestId id = step.scheduled_ids[i];
+    const bool is_cached = next_cached < cached.ids.size() && cached.ids[next_cached] == id;
+    const std::size_t index = next_cached;
+    if (is_cached) ++next_cached;
+    const auto found = requests_.find(id);
+    const bool is_known = found != requests_.end() && found->second.state != nullptr;
+    if (is_cached) add_new_blocks(is_known ? &found->second : nullptr, cached, index, next_block);
+    if (!is_known) continue;
+    Request& request = found->second;
+    std::int32_t num_computed = 0;
+    if (is_cached) {
+      num_computed = cached.num_computed_tokens[index];
+    } else {
+      const auto added = std::ranges::find(step.new_requests, id, &NewRequestData::id);
+      CHECK(added != step.new_requests.end(), value(id));
+      num_computed = added->num_computed_tokens;
+    }
+    if (role_ == KVRole::kConsumer) continue;
+    extend_hashes(request, *request.state);
+    save_blocks(request, {.num_computed = num_computed,
+                          .num_known = std::min(request.state->num_tokens(),
+                                                num_computed + step.num_scheduled_tokens[i])});
+  }
+  if (std::exchange(sends_loads_again_, false)) {
+    next_.loads.clear();
+    for (const auto& [number, load] : open_loads_) next_.loads.push_back(load);
+  }
+  if (next_.empty()) return {};
+  next_.oldest_load = open_loads_.empty() ? last_load_ + 1 : open_loads_.begin()->first;
+  return pack_store_ops(std::exchange(next_, {}));
+}
+
+KVConnector::Finished StoreKVConnector::request_finished(const RequestState& request,
+                                                         const BlockTable&) {
+  requests_.erase(request.id);
+  return {};
+}
+
+bool StoreKVConnector::reset_cache() {
+  index_.clear();
+  next_.ops.push_back({StoreOpKind::kClear, {}});
+  return true;
+}
+
+}  // namespace troupe

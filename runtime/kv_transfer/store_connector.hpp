@@ -1,0 +1,100 @@
+#pragma once
+// The Scheduler's side of a KV connector whose blocks lie in a store of each rank.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/cache/block_hash.hpp"
+#include "runtime/config/kv_transfer_config.hpp"
+#include "runtime/kv_transfer/block_index.hpp"
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/store_ops.hpp"
+#include "runtime/scheduler/kv_connector.hpp"
+
+namespace troupe {
+
+/// Knows what the stores hold. Every block that a step completes is saved, in all groups, and what
+/// is over the limit is removed. A waiting request gets the blocks that follow its local hit,
+/// loaded while others compute. The ranks' stores do what the metadata say, in the order of the
+/// steps, so that a block which is there for a load stays until it has been read.
+///
+/// A store may lose what it was given, or have something else in its place: then the load fails,
+/// the index forgets the blocks, and the request computes them; it is given no others.
+class StoreKVConnector final : public KVConnector {
+ public:
+  /// max_bytes of all ranks together; 0: no limit. `stored`: what the stores hold, what was used
+  /// last in the end.
+  StoreKVConnector(const KVConnectorContext& context, std::int64_t max_bytes,
+                   const std::vector<StoreKey>& stored = {});
+
+  void on_new_request(const KVCacheRequest& request) override;
+  [[nodiscard]] std::optional<Match> get_num_new_matched_tokens(
+      const RequestState& request, std::int32_t num_local_tokens) override;
+  void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
+                                std::int32_t num_external_tokens) override;
+  [[nodiscard]] Finished request_finished(const RequestState& request,
+                                          const BlockTable& blocks) override;
+  [[nodiscard]] std::string build_connector_metadata(const SchedulerOutput& step) override;
+  void update_connector_output(const KVConnectorOutput& output) override;
+  void on_failed_steps() override { sends_loads_again_ = true; }
+  bool reset_cache() override;
+
+  [[nodiscard]] const BlockIndex& index() const noexcept { return index_; }
+  /// About which something is known.
+  [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
+
+  /// Bytes of a block of that group in the stores of all ranks.
+  [[nodiscard]] static std::int64_t stored_bytes(const KVConnectorContext& context,
+                                                 std::size_t group);
+  /// Errors: kUnsupported, the kind of a group's layers.
+  [[nodiscard]] static Result<void> check_groups(const KVCacheConfig& cache);
+
+ private:
+  struct Request {
+    KVCacheRequest identity;  ///< without tokens
+    std::vector<BlockHash> hashes;
+    const RequestState* state = nullptr;  ///< once it has blocks
+    BlockTable blocks;
+    std::vector<std::int32_t> num_seen;  ///< per group: blocks that are saved, or cannot be
+    std::int32_t num_matched_after = 0;  ///< the last match follows so many tokens
+    bool load_failed = false;
+  };
+  /// Of what a step computes.
+  struct Progress {
+    std::int32_t num_computed = 0;  ///< before it
+    std::int32_t num_known = 0;     ///< after it, as far as the tokens are known
+  };
+
+  [[nodiscard]] Request* find(const RequestState& request);
+  void extend_hashes(Request& known, const RequestState& request) const;
+  [[nodiscard]] StoreKey key_of(const Request& request, std::size_t group,
+                                std::int32_t block) const;
+  [[nodiscard]] std::int32_t block_size(std::size_t group) const;
+  /// A request of num_computed tokens needs no block that ends before this one.
+  [[nodiscard]] std::int32_t first_needed_token(std::size_t group, std::int32_t num_computed) const;
+  [[nodiscard]] bool has_all(const Request& request, std::size_t group, std::int32_t begin_token,
+                             std::int32_t end_token) const;
+  void save_blocks(Request& request, const Progress& progress);
+  void add_new_blocks(Request* request, const CachedRequestData& cached, std::size_t index,
+                      std::size_t& next) const;
+  void remove(const StoreKey& key);
+
+  KVRole role_;
+  KVCacheConfig cache_;
+  BlockHasher hasher_;
+  std::int32_t alignment_;
+  std::vector<std::int64_t> stored_bytes_;  // per group
+  BlockIndex index_;
+  std::unordered_map<RequestId, Request> requests_;
+  std::uint64_t last_load_ = 0;
+  std::map<std::uint64_t, BlockLoad> open_loads_;  // not yet reported
+  bool sends_loads_again_ = false;
+  StoreOps next_;  // for the step that is planned
+};
+
+}  // namespace troupe

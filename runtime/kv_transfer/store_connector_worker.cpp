@@ -1,0 +1,202 @@
+#include "runtime/kv_transfer/store_connector_worker.hpp"
+
+#include <utility>
+
+#include "runtime/base/check.hpp"
+#include "runtime/base/log.hpp"
+#include "runtime/kv_transfer/model_identity.hpp"
+
+namespace troupe {
+
+// ---- BlockTransfers -----------------------------------------------------------------------------
+
+BlockTransfers::BlockTransfers(std::unique_ptr<BlockStore> store, const BlockOrigin& origin,
+                               std::vector<std::size_t> block_bytes)
+    : store_(std::move(store)), origin_(origin), block_bytes_(std::move(block_bytes)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+BlockTransfers::~BlockTransfers() {
+  {
+    const std::lock_guard lock(mutex_);
+    ends_ = true;
+    std::erase_if(jobs_, [](const Job& job) { return std::holds_alternative<BlockLoad>(job); });
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void BlockTransfers::add(Job job) {
+  {
+    const std::lock_guard lock(mutex_);
+    jobs_.push_back(std::move(job));
+  }
+  changed_.notify_all();
+}
+
+void BlockTransfers::load(BlockLoad load) { add(std::move(load)); }
+void BlockTransfers::remove(const StoreKey& key) { add(Removal{key}); }
+void BlockTransfers::clear() { add(Clearing{}); }
+
+void BlockTransfers::save(const StoreKey& key, Blob blob) {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] {
+      return waiting_bytes_ == 0 || waiting_bytes_ + blob.size() <= kMaxWaitingBytes;
+    });
+    waiting_bytes_ += blob.size();
+    jobs_.push_back(Save{key, std::move(blob)});
+  }
+  changed_.notify_all();
+}
+
+std::vector<BlockTransfers::Loaded> BlockTransfers::take_loaded() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(loaded_, {});
+}
+
+void BlockTransfers::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return ends_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    Job job = std::move(jobs_.front());
+    jobs_.pop_front();
+    const Save* const save = std::get_if<Save>(&job);
+    const std::size_t num_bytes = save == nullptr ? 0 : save->blob.size();
+    lock.unlock();
+    perform(job);
+    lock.lock();
+    waiting_bytes_ -= num_bytes;
+    changed_.notify_all();
+  }
+}
+
+void BlockTransfers::perform(Job& job) {
+  if (auto* const load = std::get_if<BlockLoad>(&job)) {
+    auto blobs = read(*load);
+    if (!blobs.ok())
+      log_warning("blocks of the KV cache cannot be loaded", kv("request", load->id),
+                  kv("reason", blobs.error().message));
+    const std::lock_guard lock(mutex_);
+    loaded_.push_back({std::move(*load), std::move(blobs)});
+  } else if (auto* const save = std::get_if<Save>(&job)) {
+    seal_blob(save->blob);
+    const auto saved = store_->save(save->key, std::move(save->blob));
+    // The block is missed when it is to be loaded.
+    if (!saved.ok())
+      log_warning("a block of the KV cache cannot be saved", kv("reason", saved.error().message));
+  } else if (const auto* const removal = std::get_if<Removal>(&job)) {
+    store_->remove(removal->key);
+  } else {
+    store_->clear();
+  }
+}
+
+Result<std::vector<std::shared_ptr<const Blob>>> BlockTransfers::read(const BlockLoad& load) {
+  std::vector<std::shared_ptr<const Blob>> blobs;
+  for (const KeyedBlock& block : load.blocks) {
+    ASSIGN_OR_RETURN(std::shared_ptr<const Blob> blob, store_->load(block.key));
+    const auto group = static_cast<std::size_t>(block.key.group);
+    const auto checked = check_blob(*blob, origin_, block.key, block_bytes_.at(group));
+    if (!checked.ok()) {
+      store_->remove(block.key);
+      return Error{
+          checked.error().code, store_->place_of(block.key) + ": " + checked.error().message, {}};
+    }
+    blobs.push_back(std::move(blob));
+  }
+  return blobs;
+}
+
+// ---- StoreKVConnectorWorker ---------------------------------------------------------------------
+
+StoreKVConnectorWorker::StoreKVConnectorWorker(KVConnectorWorkerContext context,
+                                               OpenBlockStore open)
+    : context_(std::move(context)), open_(std::move(open)) {}
+
+Result<void> StoreKVConnectorWorker::register_kv_caches(const KVCacheMemory& memory) {
+  transfers_.reset();
+  ops_.clear();
+  loads_.clear();
+  memory_ = memory;
+  origin_ = block_origin(context_.model_identity, memory.config, context_.parallel);
+  std::vector<std::size_t> block_bytes;
+  for (std::size_t g = 0; g < memory.groups.size(); ++g)
+    block_bytes.push_back(static_cast<std::size_t>(memory.block_bytes(g)));
+  ASSIGN_OR_RETURN(std::unique_ptr<BlockStore> store, open_(memory.config));
+  transfers_ = std::make_unique<BlockTransfers>(std::move(store), origin_, std::move(block_bytes));
+  return {};
+}
+
+void StoreKVConnectorWorker::start_load_kv(const std::string& metadata) {
+  CHECK(transfers_ != nullptr);
+  std::optional<StoreOps> ops = unpack_store_ops(metadata);
+  CHECK(ops.has_value(), metadata.size());
+  std::erase_if(loads_, [&](std::uint64_t number) { return number < ops->oldest_load; });
+  for (BlockLoad& load : ops->loads)
+    if (loads_.insert(load.number).second) transfers_->load(std::move(load));
+  ops_ = std::move(ops->ops);
+}
+
+void StoreKVConnectorWorker::wait_for_save() {
+  if (ops_.empty()) return;
+  // In the order of the operations: what goes makes room for what comes.
+  std::vector<Blob> blobs;
+  for (const StoreOp& op : ops_)
+    if (op.kind == StoreOpKind::kSave) blobs.push_back(read_block(op.block));
+  if (!memory_.device->is_host() && !memory_.device->synchronize().ok()) return ops_.clear();
+  auto blob = blobs.begin();
+  for (const StoreOp& op : std::exchange(ops_, {})) {
+    switch (op.kind) {
+      case StoreOpKind::kSave:
+        transfers_->save(op.block.key, std::move(*blob++));
+        break;
+      case StoreOpKind::kRemove:
+        transfers_->remove(op.block.key);
+        break;
+      case StoreOpKind::kClear:
+        transfers_->clear();
+        break;
+    }
+  }
+}
+
+KVConnectorOutput StoreKVConnectorWorker::get_finished() {
+  KVConnectorOutput output;
+  if (transfers_ == nullptr) return output;
+  for (const BlockTransfers::Loaded& loaded : transfers_->take_loaded()) {
+    output.finished_recving.push_back(loaded.load.id);
+    if (loaded.blobs.ok()) {
+      for (std::size_t i = 0; i < loaded.load.blocks.size(); ++i)
+        write_block(loaded.load.blocks[i], *(*loaded.blobs)[i]);
+    } else {
+      output.failed_recving.push_back(loaded.load.id);
+    }
+  }
+  return output;
+}
+
+Blob StoreKVConnectorWorker::read_block(const KeyedBlock& block) {
+  const auto group = static_cast<std::size_t>(block.key.group);
+  Blob blob = make_blob(origin_, block.key, static_cast<std::size_t>(memory_.block_bytes(group)));
+  std::byte* to = blob_content(blob).data();
+  for (const KVCacheMemory::Layer& layer : memory_.groups.at(group)) {
+    const auto num_bytes = static_cast<std::size_t>(layer.page_bytes);
+    memory_.device->copy_to_host(to, layer.data + block.block * layer.page_bytes, num_bytes);
+    to += num_bytes;
+  }
+  return blob;
+}
+
+void StoreKVConnectorWorker::write_block(const KeyedBlock& block, const Blob& blob) {
+  const std::byte* from = blob_content(blob).data();
+  for (const KVCacheMemory::Layer& layer :
+       memory_.groups.at(static_cast<std::size_t>(block.key.group))) {
+    const auto num_bytes = static_cast<std::size_t>(layer.page_bytes);
+    memory_.device->copy_to_device(layer.data + block.block * layer.page_bytes, from, num_bytes);
+    from += num_bytes;
+  }
+}
+
+}  // namespace troupe

@@ -1,0 +1,106 @@
+#pragma once
+// A worker's side of a KV connector whose blocks lie in a store of each rank.
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "runtime/kv_transfer/block_store.hpp"
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/kv_connector_worker.hpp"
+#include "runtime/kv_transfer/store_ops.hpp"
+
+namespace troupe {
+
+/// Works on a store, on a thread of its own, in the order of the calls. What is to be saved and
+/// waits takes at most kMaxWaitingBytes, or one blob. Used by one thread.
+class BlockTransfers {
+ public:
+  static constexpr std::size_t kMaxWaitingBytes = std::size_t{256} << 20;
+
+  BlockTransfers(std::unique_ptr<BlockStore> store, const BlockOrigin& origin,
+                 std::vector<std::size_t> block_bytes);
+  /// Saves what waits; loads that wait are dropped.
+  ~BlockTransfers();
+  BlockTransfers(const BlockTransfers&) = delete;
+  BlockTransfers& operator=(const BlockTransfers&) = delete;
+
+  void load(BlockLoad load);
+  /// Waits until there is room.
+  void save(const StoreKey& key, Blob blob);
+  void remove(const StoreKey& key);
+  void clear();
+
+  /// A load that is done: the blobs of its blocks, checked; or what is wrong with one of them,
+  /// which the store has not any more then.
+  struct Loaded {
+    BlockLoad load;
+    Result<std::vector<std::shared_ptr<const Blob>>> blobs;
+  };
+  /// Since the last call.
+  [[nodiscard]] std::vector<Loaded> take_loaded();
+
+ private:
+  struct Save {
+    StoreKey key;
+    Blob blob;
+  };
+  struct Removal {
+    StoreKey key;
+  };
+  struct Clearing {};
+  using Job = std::variant<BlockLoad, Save, Removal, Clearing>;
+
+  void add(Job job);
+  void run();
+  void perform(Job& job);
+  [[nodiscard]] Result<std::vector<std::shared_ptr<const Blob>>> read(const BlockLoad& load);
+
+  std::unique_ptr<BlockStore> store_;  // the thread's
+  BlockOrigin origin_;
+  std::vector<std::size_t> block_bytes_;  // per group
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;
+  std::size_t waiting_bytes_ = 0;
+  std::vector<Loaded> loaded_;
+  bool ends_ = false;
+  std::thread thread_;
+};
+
+/// Opens the store of a rank. Errors: of the store.
+using OpenBlockStore =
+    std::function<Result<std::unique_ptr<BlockStore>>(const KVCacheConfig& cache)>;
+
+class StoreKVConnectorWorker final : public KVConnectorWorker {
+ public:
+  StoreKVConnectorWorker(KVConnectorWorkerContext context, OpenBlockStore open);
+
+  Result<void> register_kv_caches(const KVCacheMemory& memory) override;
+  void start_load_kv(const std::string& metadata) override;
+  void wait_for_save() override;
+  [[nodiscard]] KVConnectorOutput get_finished() override;
+
+ private:
+  [[nodiscard]] Blob read_block(const KeyedBlock& block);
+  void write_block(const KeyedBlock& block, const Blob& blob);
+
+  KVConnectorWorkerContext context_;
+  OpenBlockStore open_;
+  KVCacheMemory memory_;
+  BlockOrigin origin_{};
+  std::unique_ptr<BlockTransfers> transfers_;  // null: there is no cache yet
+  std::vector<StoreOp> ops_;                   // of the step
+  std::unordered_set<std::uint64_t> loads_;    // numbers of those that came and may come again
+};
+
+}  // namespace troupe

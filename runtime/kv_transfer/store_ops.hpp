@@ -1,0 +1,49 @@
+#pragma once
+// The metadata of a step by which a connector of a block store tells its workers what to do.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/ids.hpp"
+#include "runtime/kv_transfer/store_key.hpp"
+
+namespace troupe {
+
+/// The blocks that a waiting request needs. Loads are numbered in ascending order; one may be sent
+/// again after a failed step.
+struct BlockLoad {
+  std::uint64_t number = 0;
+  RequestId id{};
+  std::vector<KeyedBlock> blocks;
+  bool operator==(const BlockLoad&) const = default;
+};
+
+enum class StoreOpKind : std::uint8_t {
+  kSave,    ///< the block is computed by the end of the step
+  kRemove,  ///< no block of the pool
+  kClear,   ///< everything
+};
+struct StoreOp {
+  StoreOpKind kind = StoreOpKind::kSave;
+  KeyedBlock block;
+  bool operator==(const StoreOp&) const = default;
+};
+
+/// In this order: the loads, the step, the operations.
+struct StoreOps {
+  std::uint64_t oldest_load = 0;  ///< those of lower numbers have been reported by every rank
+  std::vector<BlockLoad> loads;
+  std::vector<StoreOp> ops;
+  [[nodiscard]] bool empty() const noexcept { return loads.empty() && ops.empty(); }
+  bool operator==(const StoreOps&) const = default;
+};
+
+/// Little endian.
+[[nodiscard]] std::string pack_store_ops(const StoreOps& ops);
+/// nullopt: it is no such text.
+[[nodiscard]] std::optional<StoreOps> unpack_store_ops(std::string_view text);
+
+}  // namespace troupe

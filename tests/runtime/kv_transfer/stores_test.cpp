@@ -1,0 +1,180 @@
+// Keys, blobs, what the stores hold, and the metadata that tells them.
+
+#include <boost/test/unit_test.hpp>
+#include <fstream>
+
+#include "runtime/kv_transfer/block_blob.hpp"
+#include "runtime/kv_transfer/block_index.hpp"
+#include "runtime/kv_transfer/block_store.hpp"
+#include "runtime/kv_transfer/extra_config.hpp"
+#include "runtime/kv_transfer/factory.hpp"
+#include "runtime/kv_transfer/store_ops.hpp"
+#include "tests/runtime/kv_transfer/temporary_folder.hpp"
+
+namespace troupe {
+namespace {
+
+namespace fs = std::filesystem;
+
+StoreKey key_of(std::uint8_t number, std::int32_t group = 0) {
+  StoreKey key{.hash = {}, .group = group};
+  key.hash.bytes.fill(number);
+  return key;
+}
+
+const BlockOrigin kOrigin = {1, 2, 3};
+
+Blob sealed_blob(const StoreKey& key, std::size_t num_bytes) {
+  Blob blob = make_blob(kOrigin, key, num_bytes);
+  for (std::byte& byte : blob_content(blob)) byte = std::byte{key.hash.bytes[0]};
+  seal_blob(blob);
+  return blob;
+}
+
+BOOST_AUTO_TEST_CASE(operations_come_back_as_they_were_packed) {
+  StoreOps ops;
+  BOOST_TEST((unpack_store_ops(pack_store_ops(ops)) == ops));
+  ops.oldest_load = 7;
+  ops.loads = {{.number = 7, .id = RequestId{3}, .blocks = {{key_of(1), 5}, {key_of(2, 1), 6}}},
+               {.number = 8, .id = RequestId{1ull << 60}, .blocks = {}}};
+  ops.ops = {{StoreOpKind::kSave, {key_of(3, 1), 9}},
+             {StoreOpKind::kRemove, {key_of(4), kNullBlock}},
+             {StoreOpKind::kClear, {}}};
+  const std::string text = pack_store_ops(ops);
+  BOOST_TEST((unpack_store_ops(text) == ops));
+  for (std::size_t size = 0; size < text.size(); ++size)
+    BOOST_TEST(!unpack_store_ops(text.substr(0, size)).has_value());
+  BOOST_TEST(!unpack_store_ops(text + "x").has_value());
+  std::string bad_kind = text;
+  bad_kind[text.size() - 41] = 9;
+  BOOST_TEST(!unpack_store_ops(bad_kind).has_value());
+}
+
+BOOST_AUTO_TEST_CASE(the_index_removes_what_was_used_least_recently) {
+  BlockIndex index(30);
+  std::vector<StoreKey> removed;
+  for (std::uint8_t i = 1; i <= 3; ++i) BOOST_TEST(index.add(key_of(i), 10, removed));
+  BOOST_TEST(index.touch(key_of(1)));
+  BOOST_TEST(index.add(key_of(4), 15, removed));
+  BOOST_TEST((removed == std::vector{key_of(2), key_of(3)}));
+  BOOST_TEST(index.num_bytes() == 25);
+  BOOST_TEST(!index.add(key_of(5), 31, removed));
+  BOOST_TEST(removed.size() == 2u);
+  BOOST_TEST((index.has(key_of(1)) && index.has(key_of(4)) && !index.has(key_of(1, 1))));
+  BOOST_TEST(index.remove(key_of(1)));
+  BOOST_TEST(!index.remove(key_of(1)));
+  index.clear();
+  BOOST_TEST((index.size() == 0 && index.num_bytes() == 0));
+  BlockIndex unlimited(0);
+  for (std::uint8_t i = 0; i < 100; ++i) BOOST_TEST(unlimited.add(key_of(i), 1 << 30, removed));
+  BOOST_TEST(removed.size() == 2u);
+}
+
+BOOST_AUTO_TEST_CASE(a_blob_tells_which_of_its_fields_is_wrong) {
+  const StoreKey key = key_of(9, 2);
+  const Blob blob = sealed_blob(key, 100);
+  BOOST_TEST(check_blob(blob, kOrigin, key, 100).ok());
+  const auto refuses = [&](const Blob& other, const StoreKey& as, const BlockOrigin& origin,
+                           std::size_t num_bytes, const std::string& field) {
+    const auto checked = check_blob(other, origin, as, num_bytes);
+    BOOST_REQUIRE(!checked.ok());
+    BOOST_TEST((checked.error().code == ErrorCode::kCorrupt));
+    BOOST_TEST(checked.error().message.starts_with(field + " is "), checked.error().message);
+  };
+  refuses(blob, key, kOrigin, 99, "size");
+  refuses({}, key, kOrigin, 100, "size");
+  refuses(blob, key, {1, 2, 4}, 100, "origin (model, types, layout, rank)");
+  refuses(blob, key_of(9, 1), kOrigin, 100, "group");
+  refuses(blob, key_of(8, 2), kOrigin, 100, "hash");
+  // Each bit counts.
+  for (std::size_t i = 0; i < blob.size(); ++i) {
+    Blob changed = blob;
+    changed[i] ^= std::byte{16};
+    BOOST_TEST(!check_blob(changed, kOrigin, key, 100).ok(), "byte " << i);
+  }
+  Blob newer = blob;
+  newer[offsetof(BlobHeader, version)] = std::byte{2};
+  refuses(newer, key, kOrigin, 100, "version");
+}
+
+void check_store(BlockStore& store) {
+  BOOST_TEST((store.load(key_of(1)).error().code == ErrorCode::kNotFound));
+  for (const std::int32_t group : {0, 1}) {
+    const StoreKey key = key_of(1, group);
+    BOOST_TEST(store.save(key, sealed_blob(key, 50)).ok());
+  }
+  BOOST_TEST((*store.load(key_of(1, 1)).value() == sealed_blob(key_of(1, 1), 50)));
+  BOOST_TEST(store.save(key_of(1), sealed_blob(key_of(2), 7)).ok());  // replaces it
+  BOOST_TEST((*store.load(key_of(1)).value() == sealed_blob(key_of(2), 7)));
+  store.remove(key_of(1));
+  store.remove(key_of(77));
+  BOOST_TEST(!store.load(key_of(1)).ok());
+  BOOST_TEST(store.load(key_of(1, 1)).ok());
+  store.clear();
+  BOOST_TEST(!store.load(key_of(1, 1)).ok());
+}
+
+BOOST_AUTO_TEST_CASE(a_store_in_memory_holds_what_it_was_given) {
+  const auto store = make_memory_block_store();
+  check_store(*store);
+}
+
+BOOST_AUTO_TEST_CASE(a_store_of_files_holds_what_it_was_given_and_lists_it) {
+  const BlockFolder folder;
+  const std::string path = folder.path().string();
+  const auto store = make_file_block_store(path);
+  check_store(*store);
+  BOOST_TEST(list_block_files(path).empty());
+  BOOST_TEST(list_block_files(path + "/missing").empty());
+  const auto now = fs::file_time_type::clock::now();
+  for (std::uint8_t i = 1; i <= 3; ++i) {
+    const StoreKey key = key_of(i, i);
+    BOOST_TEST(store->save(key, sealed_blob(key, 5)).ok());
+    fs::last_write_time(store->place_of(key), now - std::chrono::hours(i));
+  }
+  // Neither a file that is being written nor another one is a block.
+  std::ofstream(store->place_of(key_of(1, 1)) + ".XXXXXX") << "x";
+  std::ofstream(folder.path() / "01" / "x_g1.kv") << "x";
+  BOOST_TEST((list_block_files(path) == std::vector{key_of(3, 3), key_of(2, 2), key_of(1, 1)}));
+  BOOST_TEST(store->load(key_of(3, 3)).ok());  // it counts as used
+  BOOST_TEST((list_block_files(path).back() == key_of(3, 3)));
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_named) {
+  const BlockFolder folder;
+  std::ofstream(folder.path() / "01") << "a file in the place of a folder";
+  const auto store = make_file_block_store(folder.path().string());
+  const auto saved = store->save(key_of(1), sealed_blob(key_of(1), 5));
+  BOOST_REQUIRE(!saved.ok());
+  BOOST_TEST(saved.error().message.find(folder.path().string()) != std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(an_unknown_connector_names_those_that_there_are) {
+  KVConnectorConfig config{.connector = "NixlConnector"};
+  BOOST_TEST(find_kv_connector(config).error().message ==
+             "kv-transfer-config: kv_connector NixlConnector is unknown, there are "
+             "OffloadingConnector, ExampleConnector");
+  config.module_path = "/missing.so";
+  BOOST_TEST((find_kv_connector(config).error().code == ErrorCode::kNotFound));
+}
+
+BOOST_AUTO_TEST_CASE(the_extra_configuration_refuses_what_it_does_not_know) {
+  const auto error_of = [](const std::string& connector, const std::string& extra) {
+    KVConnectorConfig config{.connector = connector, .extra_config = extra};
+    const auto made = find_kv_connector(config).value()->create_worker({.config = config});
+    return made.ok() ? std::string() : made.error().message;
+  };
+  const std::string prefix = "kv-transfer-config: kv_connector_extra_config: ";
+  BOOST_TEST(error_of("OffloadingConnector", R"({"cpu_bytes_to_use":1e9})").empty());
+  BOOST_TEST(error_of("OffloadingConnector", R"({"cpu_bytes_to_use":0})") ==
+             prefix + "cpu_bytes_to_use must be an integer from 1 on, it is 0");
+  BOOST_TEST(error_of("OffloadingConnector", R"({"cpu_bytes":5})") ==
+             prefix + "cpu_bytes is unknown");
+  BOOST_TEST(error_of("ExampleConnector", R"({"shared_storage_path":""})") ==
+             prefix + "shared_storage_path must be a string that is not empty, it is \"\"");
+  BOOST_TEST(error_of("ExampleConnector", R"({"max_bytes":1.5})") ==
+             prefix + "max_bytes must be an integer from 0 on, it is 1.5");
+}
+
+}  // namespace
+}  // namespace troupe

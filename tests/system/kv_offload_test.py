@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""KV connectors from outside: what a small cache has evicted comes back from memory or files, with the same answers."""
+import http.client
+import json
+import pathlib
+import random
+import tempfile
+import unittest
+
+from support import DEADLINE_S, Server, run
+
+QUERIES, HITS = "vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total"
+NUM_BLOCKS = 24  # one request's, and little more
+OPTIONS = ("--num-gpu-blocks-override", str(NUM_BLOCKS), "--max-model-len", "256", "--block-size", "16",
+           "--log-stats-interval-s", "0")
+PROMPT_TOKENS = 160
+
+
+def prompt(seed):
+    source = random.Random(seed)
+    return [source.randrange(10, 500) for _ in range(PROMPT_TOKENS)]
+
+
+def ask(server, seed, **more):
+    """Tokens and log-probabilities."""
+    body = {"prompt": prompt(seed), "max_tokens": 12, "temperature": 0, "logprobs": 2, "ignore_eos": True, **more}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE_S)
+    connection.request("POST", "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    if response.status != 200:
+        raise AssertionError(answer)
+    return answer["choices"][0]["text"], answer["choices"][0]["logprobs"]
+
+
+def transfer(connector, **extra):
+    return ("--kv-transfer-config",
+            json.dumps({"kv_connector": connector, "kv_role": "kv_both", "kv_connector_extra_config": extra}))
+
+
+class KVOffload(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with Server("--max-model-len", "256", "--log-stats-interval-s", "0") as server:
+            cls.expected = [ask(server, seed) for seed in range(4)]
+        assert cls.expected[0] != cls.expected[1]
+
+    def answer_all(self, server):
+        for seed in range(4):
+            self.assertEqual(ask(server, seed), self.expected[seed])
+
+    def test_evicted_prefixes_come_back_from_memory(self):
+        with Server(*OPTIONS, *transfer("OffloadingConnector", cpu_bytes_to_use=1 << 30)) as server:
+            self.answer_all(server)
+            self.assertEqual(server.metrics(HITS)[0], 0)
+            # Each has evicted those before it.
+            self.answer_all(server)
+            queries, hits = server.metrics(QUERIES, HITS)
+            self.assertGreaterEqual(hits, 3 * 144)
+            self.assertGreater(queries, hits)
+            # Of another tenant nothing is used.
+            self.assertEqual(ask(server, 0, cache_salt="other"), self.expected[0])
+            self.assertEqual(server.metrics(HITS)[0], hits)
+
+    def test_files_outlive_the_server(self):
+        with tempfile.TemporaryDirectory() as folder:
+            options = (*OPTIONS, *transfer("ExampleConnector", shared_storage_path=folder))
+            with Server(*options) as server:
+                self.answer_all(server)
+            files = sorted(pathlib.Path(folder).rglob("*.kv"))
+            self.assertGreaterEqual(len(files), 40)
+            with Server(*options) as server:
+                self.answer_all(server)
+                self.assertGreaterEqual(server.metrics(HITS)[0], 4 * 144)
+            for file in files[::5]:
+                file.write_bytes(file.read_bytes()[:-7] + b"damaged")
+            with Server(*options) as server:
+                self.answer_all(server)
+                self.assertIn("xxh3_128", server.log())
+
+    def test_two_ranks_keep_their_own_halves(self):
+        with Server(*OPTIONS, "--tensor-parallel-size", "2", *transfer("OffloadingConnector")) as server:
+            self.answer_all(server)
+            self.answer_all(server)
+            self.assertGreaterEqual(server.metrics(HITS)[0], 3 * 144)
+
+    def test_what_is_wrong_with_the_option_is_told(self):
+        for config, text in (({"kv_connector": "Nixl", "kv_role": "kv_both"}, "kv_connector Nixl is unknown"),
+                             ({"kv_connector": "OffloadingConnector", "kv_rolle": "x"}, "kv_rolle is unknown")):
+            code, _, errors = run(["serve", "--port", "0", "--kv-transfer-config", json.dumps(config)])
+            self.assertNotEqual(code, 0)
+            self.assertIn(text, errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
