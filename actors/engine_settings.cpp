@@ -461,6 +461,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.max_num_queued_reqs = options.server.max_num_queued_reqs;
   service.dev_mode = options.server.server_dev_mode;
   service.enable_server_load_tracking = options.server.enable_server_load_tracking;
+  service.disable_docs = options.server.disable_fastapi_docs;
   service.options_text = describe_options(options, /*as_json=*/false);
   service.options_json = describe_options(options, /*as_json=*/true);
   service.open_admin = is_loopback(options.server.host);

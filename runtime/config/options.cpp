@@ -323,6 +323,7 @@ void bind_options(OptionSet& set, Options& options) {
            "return X-Request-Id in responses")
       .add("enable-server-load-tracking", server.enable_server_load_tracking,
            "count the requests in the engine for /load, which says 0 otherwise")
+      .add("disable-fastapi-docs", server.disable_fastapi_docs, "no /openapi.json and /docs")
       .add("enable-prompt-tokens-details", server.enable_prompt_tokens_details,
            "report cached prompt tokens in usage")
       .add("enable-force-include-usage", server.enable_force_include_usage,

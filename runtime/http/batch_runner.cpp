@@ -134,11 +134,13 @@ class ValidationErrors {
 };
 
 /// Overload passes, and so does an engine that is being started again.
-bool is_passing(const HttpResponse& response, bool draining) {
+bool is_passing(const HttpResponse& response, std::string_view endpoint, bool draining) {
   if (response.status == 429 || response.status == 503) return true;
   // In a JSON text these quotes are not part of a string.
   const bool is_aborted = response.body.find(R"("finish_reason":"abort")") != std::string::npos;
-  return is_aborted || (draining && response.status != 200);
+  // These have other words for it.
+  const bool may_be_aborted = endpoint == "/v1/responses" || endpoint == "/v1/messages";
+  return is_aborted || (draining && (response.status != 200 || may_be_aborted));
 }
 
 double retry_after(const HttpResponse& response) {
@@ -433,7 +435,7 @@ class BatchRunner::Impl : public std::enable_shared_from_this<Impl> {
     BatchRun& run = *owner->second;
     --run.num_in_flight;
     const HttpResponse& response = answer.response;
-    if (is_passing(response, port_.draining())) {
+    if (is_passing(response, run.batch.endpoint, port_.draining())) {
       run.again.push_back(call.line);
       run.paused_until = wall_clock_() + retry_after(response);
       return;

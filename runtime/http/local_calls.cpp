@@ -21,6 +21,8 @@ class LocalCalls::Call final : public ResponseSink {
 
   ~Call() override {
     if (answered_) return;
+    constexpr int kClientClosedRequest = 499;  // as of a connection that ends
+    observation_.status = kClientClosedRequest;
     try {
       owner_.service_.log_unanswered(std::move(observation_),
                                      exchange_ ? exchange_->work_done() : WorkDone{}, kLocalClient);

@@ -13,6 +13,7 @@
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
 #include "runtime/http/multipart.hpp"
+#include "runtime/http/openapi.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/request_log.hpp"
 #include "runtime/http/request_trace.hpp"
@@ -23,6 +24,8 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kAdminPrefix = "/admin";
+constexpr std::string_view kOpenApiPath = "/openapi.json";
+constexpr std::string_view kDocsPath = "/docs";
 constexpr std::string_view kGuardedPrefixes[] = {
     "/v1",       "/v2",         "/inference", "/cohere", "/api",   kAdminPrefix,
     "/tokenize", "/detokenize", "/pooling",   "/score",  "/rerank"};
@@ -173,7 +176,18 @@ constexpr Route pools(std::string_view path, Prepare* prepare,
   return {"POST", path, nullptr, prepare, false, dialect, Task::kPool};
 }
 
+Answer answer_openapi(ServiceContext& context, const HttpRequest& http, ResponseSink& sink);
+
+Answer answer_docs(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
+  sink.respond({.status = 200,
+                .content_type = "text/html; charset=utf-8",
+                .body = std::string(docs_page())});
+  return nullptr;
+}
+
 constexpr Route kRoutes[] = {
+    {"GET", kOpenApiPath, answer_openapi},
+    {"GET", kDocsPath, answer_docs},
     {"GET", "/health", answer_health},
     {"GET", "/ping", answer_health},
     {"POST", "/ping", answer_health},
@@ -262,6 +276,28 @@ bool guarded(std::string_view path) {
   }
   return std::any_of(std::begin(kGuardedPrefixes), std::end(kGuardedPrefixes),
                      [&](std::string_view prefix) { return path.starts_with(prefix); });
+}
+
+RouteBody described_body(const Route& route) {
+  if (route.answer == answer_uploaded_file) return RouteBody::kForm;
+  if (route.prepare == prepare_completion) return RouteBody::kCompletion;
+  if (route.prepare == prepare_chat) return RouteBody::kChat;
+  return route.prepare == nullptr ? RouteBody::kNone : RouteBody::kJson;
+}
+
+/// The routes that the server has as it was started.
+Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  const ServiceConfig& config = context.config;
+  const Task other =
+      config.defaults.pooler.type == PoolingType::kNone ? Task::kPool : Task::kGenerate;
+  std::vector<DescribedRoute> routes;
+  for (const Route& route : kRoutes) {
+    if (route.dev > config.dev_mode || route.task == other) continue;
+    if (needs_batches(route.path) && context.counters.batches == nullptr) continue;
+    routes.push_back({route.method, route.path, described_body(route), guarded(route.path)});
+  }
+  sink.respond(json_response(openapi_json(routes, config.version)));
+  return nullptr;
 }
 
 }  // namespace
@@ -380,7 +416,9 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
   }
   // Of any path: a page may read that there is none.
   if (is_preflight(head)) return std::nullopt;
-  const std::string methods = allowed_methods(path, context_->config.dev_mode);
+  const bool is_hidden =
+      context_->config.disable_docs && (path == kOpenApiPath || path == kDocsPath);
+  const std::string methods = is_hidden ? "" : allowed_methods(path, context_->config.dev_mode);
   if (methods.empty()) {
     return error_response(
         {ErrorCode::kNotFound, "no such path: " + std::string(path.substr(0, 256)), ""});

@@ -22,9 +22,7 @@ class Batches(unittest.TestCase):
         self.folder = folder.name
 
     def start(self, *options):
-        server = Server("--served-model-name", "demo", "--batch-directory", self.folder, *options)
-        self.addCleanup(lambda: server.process.poll() is None and server.stop())
-        return server
+        return self.enterContext(Server("--served-model-name", "demo", "--batch-directory", self.folder, *options))
 
     def client(self, server, key="ada"):
         client = openai.OpenAI(base_url=server.url + "/v1", api_key=key, max_retries=0)

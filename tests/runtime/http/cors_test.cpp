@@ -4,6 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/base/json.hpp"
 #include "tests/runtime/http/session_fixture.hpp"
 
 namespace troupe {
@@ -161,6 +162,34 @@ BOOST_AUTO_TEST_CASE(the_server_describes_itself_in_development_mode_only) {
   const std::string wrong = get("/server_info?config_format=yaml");
   BOOST_TEST(starts(wrong, 400));
   BOOST_TEST(has(wrong, R"(config_format is \"yaml\", must be text or json)"));
+}
+
+BOOST_AUTO_TEST_CASE(the_api_describes_itself) {
+  counters.batches = nullptr;
+  const std::string answer = get("/openapi.json");
+  BOOST_TEST(starts(answer, 200));
+  const auto api = nlohmann::json::parse(body_of(answer), nullptr, false);
+  BOOST_REQUIRE(api.is_object());
+  BOOST_TEST(api["openapi"] == "3.1.0");
+  const auto& fields = api["components"]["schemas"]["CompletionRequest"]["properties"];
+  BOOST_TEST(fields["temperature"].dump() ==
+             R"({"maximum":2,"minimum":0,"type":["number","null"]})");
+  BOOST_TEST(fields["top_p"].dump() ==
+             R"({"exclusiveMinimum":0,"maximum":1,"type":["number","null"]})");
+  BOOST_TEST(fields["min_tokens"].dump() == R"({"minimum":0,"type":["integer","null"]})");
+  const auto& paths = api["paths"];
+  BOOST_TEST(paths["/v1/completions"]["post"]["security"].is_array());
+  BOOST_TEST(!paths["/health"]["get"].contains("security"));
+  BOOST_TEST(paths["/v1/responses/{id}/cancel"].contains("post"));
+  for (const char* absent : {"/v1/files", "/pause", "/v1/embeddings"})
+    BOOST_TEST(!paths.contains(absent), absent);
+  const std::string page = get("/docs");
+  BOOST_TEST(has(page, "Content-Type: text/html; charset=utf-8\r\n"));
+  BOOST_TEST(!has(page, "http://"));
+  BOOST_TEST(!has(page, "https://"));
+  config.disable_docs = true;
+  BOOST_TEST(starts(get("/docs"), 404));
+  BOOST_TEST(starts(get("/openapi.json"), 404));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
