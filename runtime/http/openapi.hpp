@@ -18,7 +18,7 @@ struct DescribedRoute {
 };
 
 /// Bodies of completions and chats have the fields of generation_field_table, with their ranges,
-/// and those that must be there. What is read without a table is not described: nested objects
+/// model, stream and the prompt. What is read without a table is not described: nested objects
 /// (messages, tools, response_format), the other APIs' bodies, and answers.
 [[nodiscard]] std::string openapi_json(std::span<const DescribedRoute> routes,
                                        std::string_view version);

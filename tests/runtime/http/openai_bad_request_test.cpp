@@ -280,7 +280,6 @@ constexpr BadField kBadChatFields[] = {
     {R"("reasoning_effort":"huge")", "reasoning_effort", kValue},
     {R"("reasoning_effort":1)", "reasoning_effort", kForm},
     {R"("parallel_tool_calls":"no")", "parallel_tool_calls", kForm},
-    {R"("mm_processor_kwargs":{})", "mm_processor_kwargs", kNotOffered},
     {R"("tools":[{"function":{"name":"f","strict":true}}])", "tools", kNotOffered},
     {R"("tools":[{"type":"custom","custom":{"name":"f"}}])", "tools", kNotOffered},
 };
