@@ -457,7 +457,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
     }
     return api_keys(server);
   };
-  service.allowed_origins = options.server.allowed_origins;
+  ASSIGN_OR_RETURN(service.cors, CorsPolicy::create(options.server));
   service.allowed_hosts = AllowedHosts(options.server);
   service.max_body_bytes = static_cast<std::uint64_t>(options.server.max_body_bytes);
   if (!options.server.access_log.empty()) {
@@ -469,6 +469,10 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.enable_force_include_usage = options.server.enable_force_include_usage;
   service.max_num_queued_reqs = options.server.max_num_queued_reqs;
   service.dev_mode = options.server.server_dev_mode;
+  service.enable_server_load_tracking = options.server.enable_server_load_tracking;
+  service.disable_docs = options.server.disable_fastapi_docs;
+  service.options_text = describe_options(options, /*as_json=*/false);
+  service.options_json = describe_options(options, /*as_json=*/true);
   service.open_admin = is_loopback(options.server.host);
   service.defaults = request_defaults(options, sampling, answers, model);
   config.cache_config = cache_config_labels(options.engine, cache);

@@ -15,7 +15,7 @@
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/secret.hpp"
-#include "tools/batch/batch_file.hpp"
+#include "runtime/http/batch_file.hpp"
 #include "tools/bench/openai_client.hpp"
 #include "tools/commands.hpp"
 #include "tools/offline_engine.hpp"

@@ -218,6 +218,7 @@ OptionSet& OptionSet::add(std::string name, std::vector<std::string>& target, st
   };
   option.clear = [&target] { target.clear(); };
   option.get = [&target] { return "[" + join(target, ", ") + "]"; };
+  option.get_list = [&target] { return target; };
   option.default_text = option.get();
   return *this;
 }

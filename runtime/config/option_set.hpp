@@ -41,6 +41,7 @@ class OptionSet {
     std::function<Result<void>(const std::string&)> set;
     std::function<void()> clear;  ///< lists only: remove the values of lower-priority sources
     std::function<std::string()> get;
+    std::function<std::vector<std::string>()> get_list;  ///< lists only
     OptionSource source = OptionSource::kDefault;
     bool is_flag = false;
     bool is_list = false;

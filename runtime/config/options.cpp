@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "runtime/base/ordered_json.hpp"
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/ec_transfer_config.hpp"
 #include "runtime/config/kv_transfer_config.hpp"
@@ -263,7 +264,14 @@ void bind_options(OptionSet& set, Options& options) {
            "file with one API key per line, in addition to api-key; behind a key there may be its "
            "name in the log and limits, beyond which requests get 429: name=NAME "
            "requests-per-minute=N tokens-per-minute=N max-concurrent-requests=N; SIGHUP reloads it")
-      .add("allowed-origins", server.allowed_origins, "allowed CORS origins")
+      .add("allowed-origins", server.allowed_origins,
+           "origins of web pages that may call the server from a browser (CORS), such as "
+           "https://example.com; *: all; this list and the next two may be JSON arrays too")
+      .add("allow-credentials", server.allow_credentials,
+           "browsers may send cookies and credentials with these requests")
+      .add("allowed-methods", server.allowed_methods, "methods that web pages may use; *: all")
+      .add("allowed-headers", server.allowed_headers,
+           "headers that web pages may send; *: all that they ask for")
       .add("allowed-hosts", server.allowed_hosts,
            "accepted values of the Host header; *.NAME: all subdomains, *: any; default without "
            "api-key: on loopback the names and addresses of this host, elsewhere IP addresses, "
@@ -318,6 +326,9 @@ void bind_options(OptionSet& set, Options& options) {
            "logrotate, is followed by a new one")
       .add("enable-request-id-headers", server.enable_request_id_headers,
            "return X-Request-Id in responses")
+      .add("enable-server-load-tracking", server.enable_server_load_tracking,
+           "count the requests in the engine for /load, which says 0 otherwise")
+      .add("disable-fastapi-docs", server.disable_fastapi_docs, "no /openapi.json and /docs")
       .add("enable-prompt-tokens-details", server.enable_prompt_tokens_details,
            "report cached prompt tokens in usage")
       .add("enable-force-include-usage", server.enable_force_include_usage,
@@ -352,6 +363,17 @@ void bind_options(OptionSet& set, Options& options) {
       .add("max-stored-response-bytes", server.max_stored_response_bytes,
            "maximum size of all stored responses with their conversations", 1 << 20,
            std::int64_t{1} << 50)
+      .add("batch-directory", server.batch_directory,
+           "folder for /v1/files and /v1/batches: uploaded files, results and what is to be done, "
+           "which a restarted server goes on with; default: no files and batches")
+      .add("max-batch-file-bytes", server.max_batch_file_bytes, "maximum size of an uploaded file",
+           1 << 10, std::int64_t{1} << 40)
+      .add("max-batch-directory-bytes", server.max_batch_directory_bytes,
+           "maximum size of all files; further uploads get 413", 1 << 20, std::int64_t{1} << 50)
+      .add("max-batch-requests", server.max_batch_requests, "maximum number of requests of a batch",
+           1, 1 << 24)
+      .add("max-batch-in-flight", server.max_batch_in_flight,
+           "requests of all batches that are sent to the engine at once", 1, 1 << 16)
       .add("resume", server.resume,
            "make streams resumable after a lost connection or a killed Frontend: GET "
            "/v1/streams/ID?starting_after=EVENT")
@@ -366,8 +388,8 @@ void bind_options(OptionSet& set, Options& options) {
       .add("keep-alive", server.keep_alive,
            "run the Supervisor in a child process, and start it again whenever a signal ends it")
       .add("server-dev-mode", server.server_dev_mode,
-           "enable /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache and "
-           "/reset_mm_cache; not for production")
+           "enable /pause, /resume, /is_paused, /reset_prefix_cache, /reset_encoder_cache, "
+           "/reset_mm_cache and /server_info; not for production")
       .add("dev-crash-token", server.dev_crash_token,
            "with server-dev-mode: a worker crashes on any prompt with this token id, to test "
            "recovery; -1: none",
@@ -415,6 +437,32 @@ void bind_options(OptionSet& set, Options& options) {
            "supervisor-port controls the engine");
 
   set.short_help(kShortHelp);
+}
+
+std::string describe_options(const Options& options, bool as_json) {
+  constexpr std::string_view kSecret = "api-key";
+  Options copy = options;
+  OptionSet set;
+  bind_options(set, copy);
+  std::string text;
+  nlohmann::ordered_json sections = nlohmann::ordered_json::object();
+  for (const OptionSet::Option& option : set.options()) {
+    const std::string section = option.section.empty() ? "file" : option.section;
+    const bool is_secret = option.name == kSecret;
+    text += section + "." + option.name + " = " + (is_secret ? "(not shown)" : option.get()) + "\n";
+    auto& value = sections[section][option.name];
+    if (is_secret) {
+      value = "(not shown)";
+    } else if (option.is_list) {
+      value = option.get_list();
+    } else if (option.is_flag || option.type == "INT" || option.type == "FLOAT") {
+      value = nlohmann::ordered_json::parse(option.get(), nullptr, /*allow_exceptions=*/false);
+    } else {
+      value = option.get();
+    }
+  }
+  if (!as_json) return text;
+  return sections.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 bool is_loopback(std::string_view host) noexcept {

@@ -95,8 +95,11 @@ struct ServerOptions {
   std::int64_t ssl_cert_reqs = 0;  ///< certificates of clients: 0 none, 1 optional, 2 required
   std::string ssl_ciphers;
   std::vector<std::string> api_key;
-  std::string api_key_file;  ///< one key per line
-  std::vector<std::string> allowed_origins;
+  std::string api_key_file;                  ///< one key per line
+  std::vector<std::string> allowed_origins;  ///< CORS
+  bool allow_credentials = false;
+  std::vector<std::string> allowed_methods = {"*"};
+  std::vector<std::string> allowed_headers = {"*"};
   std::vector<std::string> allowed_hosts;  ///< empty: by the listen address, if there is no key
   std::int64_t max_body_bytes = 32 << 20;
   std::int64_t max_header_bytes = 64 << 10;
@@ -116,6 +119,8 @@ struct ServerOptions {
   bool disable_uvicorn_access_log = false;
   std::string access_log;  ///< a file, or "-"; empty: none
   bool enable_request_id_headers = false;
+  bool enable_server_load_tracking = false;
+  bool disable_fastapi_docs = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
   bool trust_request_chat_template = false;
@@ -134,6 +139,11 @@ struct ServerOptions {
   std::string responses_db;  ///< empty: in memory
   std::int64_t max_stored_responses = 1000;
   std::int64_t max_stored_response_bytes = 256 << 20;
+  std::string batch_directory;  ///< empty: no files and batches
+  std::int64_t max_batch_file_bytes = 200 << 20;
+  std::int64_t max_batch_directory_bytes = std::int64_t{10} << 30;
+  std::int64_t max_batch_requests = 50000;
+  std::int64_t max_batch_in_flight = 64;
   bool keep_alive = false;
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none
@@ -174,6 +184,10 @@ struct Options {
 
 /// Binds every option; `options` must outlive the set.
 void bind_options(OptionSet& set, Options& options);
+
+/// The values of all options, by section: JSON, or text as `troupe config` prints it. Keys are not
+/// shown.
+[[nodiscard]] std::string describe_options(const Options& options, bool as_json);
 
 /// Sections of a configuration file that CAF reads itself.
 inline constexpr std::string_view kCafSections[] = {"scheduler", "middleman", "openssl", "logger"};

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "runtime/base/file.hpp"
+#include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/reload.hpp"
 
@@ -128,6 +129,22 @@ std::optional<std::uint32_t> ApiKeys::find(std::string_view authorization) const
   }
   if (!bearer || found == 0) return std::nullopt;
   return found;
+}
+
+std::string ApiKeys::key_id(std::string_view authorization) {
+  const std::size_t space = authorization.find(' ');
+  if (space == std::string_view::npos || space + 1 == authorization.size()) return "";
+  return to_hex(digest(authorization.substr(space + 1)));
+}
+
+std::optional<std::uint32_t> ApiKeys::find_id(std::string_view key_id) const {
+  const std::lock_guard lock(mutex_);
+  reload();
+  const auto found = std::find_if(keys_.begin(), keys_.end(), [&](const Key& key) {
+    return key.accepted && to_hex(key.digest) == key_id;
+  });
+  if (found == keys_.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - keys_.begin() + 1);
 }
 
 void ApiKeys::Bucket::fill(std::int64_t per_minute, double now) {

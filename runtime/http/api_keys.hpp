@@ -61,6 +61,17 @@ class ApiKeys {
   [[nodiscard]] std::uint32_t tenant(std::string_view authorization) const {
     return find(authorization).value_or(0);
   }
+  /// Identifies the key in `authorization`, accepted or not, without revealing it: SHA-256 as hex
+  /// digits. Empty: there is none.
+  [[nodiscard]] static std::string key_id(std::string_view authorization);
+  /// allow() and tenant() for a key_id.
+  [[nodiscard]] bool allow_id(std::string_view key_id) const {
+    return find_id(key_id).has_value() || !restricted_;
+  }
+  [[nodiscard]] std::uint32_t tenant_of_id(std::string_view key_id) const {
+    return find_id(key_id).value_or(0);
+  }
+
   /// The tenant's name for the log.
   [[nodiscard]] std::string name(std::uint32_t tenant) const;
 
@@ -94,6 +105,7 @@ class ApiKeys {
   void accept(const std::vector<ApiKey>& keys) const;
   void reload() const;
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view authorization) const;
+  [[nodiscard]] std::optional<std::uint32_t> find_id(std::string_view key_id) const;
 
   mutable std::atomic<bool> restricted_;
   const ReadApiKeys read_;

@@ -1,6 +1,13 @@
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <string>
+#include <utility>
+
 #include "runtime/http/admin.hpp"
 #include "runtime/http/endpoints.hpp"
 #include "runtime/http/engine_call.hpp"
+#include "runtime/http/json_text.hpp"
 #include "runtime/http/target.hpp"
 
 namespace troupe {
@@ -41,7 +48,71 @@ Result<Answer> try_drain(ServiceContext& context, const Result<DrainGroup>& pars
   return Answer(std::move(call));
 }
 
+/// The variables of the environment that are options; their values may be secrets.
+void append_environment(std::string& json) {
+  constexpr std::string_view kPrefix = "TROUPE_";
+  json += '{';
+  bool first = true;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    if (!text.starts_with(kPrefix)) continue;
+    if (!std::exchange(first, false)) json += ',';
+    append_json_string(json, text.substr(0, text.find('=')));
+    json += ":\"is set\"";
+  }
+  json += '}';
+}
+
+void append_machine(std::string& json) {
+  utsname names{};
+  uname(&names);
+  const std::pair<std::string_view, std::string_view> fields[] = {
+      {"os", names.sysname},      {"os_release", names.release}, {"os_version", names.version},
+      {"machine", names.machine}, {"compiler", __VERSION__},
+  };
+  json += '{';
+  for (const auto& [name, value] : fields) {
+    append_json_string(json, name);
+    json += ':';
+    append_json_string(json, value);
+    json += ',';
+  }
+  json += "\"num_cpus\":";
+  append_json_integer(json, sysconf(_SC_NPROCESSORS_ONLN));
+  json += ",\"memory_bytes\":";
+  append_json_integer(json, sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+  json += '}';
+}
+
+Result<Answer> try_server_info(ServiceContext& context, const HttpRequest& http,
+                               ResponseSink& sink) {
+  const std::string_view format = query_value(http.target, "config_format").value_or("text");
+  if (format != "text" && format != "json") {
+    return invalid_argument(
+        "config_format is \"" + std::string(format.substr(0, 32)) + "\", must be text or json",
+        "config_format");
+  }
+  std::string json = "{\"version\":";
+  append_json_string(json, context.config.version);
+  json += ",\"vllm_config\":";
+  if (format == "json") {
+    json += context.config.options_json.empty() ? "{}" : context.config.options_json;
+  } else {
+    append_json_string(json, context.config.options_text);
+  }
+  json += ",\"vllm_env\":";
+  append_environment(json);
+  json += ",\"system_env\":";
+  append_machine(json);
+  sink.respond(json_response(json + "}"));
+  return Answer(nullptr);
+}
+
 }  // namespace
+
+Answer answer_server_info(ServiceContext& context, const HttpRequest& http, ResponseSink& sink) {
+  return answer_or_refuse(try_server_info(context, http, sink), sink);
+}
 
 Answer answer_reset_prefix_cache(ServiceContext& context, const HttpRequest& http,
                                  ResponseSink& sink) {

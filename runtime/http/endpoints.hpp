@@ -12,6 +12,7 @@ namespace troupe {
 
 inline constexpr std::string_view kChatPath = "/v1/chat/completions";
 inline constexpr std::string_view kResponsesPath = "/v1/responses/";
+inline constexpr std::string_view kBatchesPath = "/v1/batches";
 inline constexpr std::string_view kStreamsPath = "/v1/streams/";
 
 using Answer = std::unique_ptr<Exchange>;
@@ -63,6 +64,33 @@ Endpoint answer_resumed_stream;
 Prepare prepare_tokenize;
 Prepare prepare_detokenize;
 
+// ---- file_endpoints.cpp and batch_endpoints.cpp: OpenAI's files and batches
+
+/// POST /v1/files, whose body a reader has taken.
+Endpoint answer_uploaded_file;
+/// Takes the body of POST /v1/files. Pre: there is a BatchStore.
+[[nodiscard]] std::shared_ptr<BodyReader> make_upload(const ServiceContext& context,
+                                                      const HttpRequest& head);
+Endpoint answer_files;
+/// GET /v1/files/ID and /v1/files/ID/content.
+Endpoint answer_file;
+/// DELETE /v1/files/ID
+Endpoint answer_removed_file;
+Prepare prepare_batch;
+Endpoint answer_batches;
+/// GET /v1/batches/ID
+Endpoint answer_batch;
+/// POST /v1/batches/ID/cancel
+Endpoint answer_cancelled_batch;
+/// Who alone may ask for a file or a batch again: the holder of its key.
+[[nodiscard]] std::string file_owner_of(const HttpRequest& http);
+/// The value of limit= in a list's query. Errors: kInvalidArgument.
+[[nodiscard]] Result<std::int64_t> list_limit(const HttpRequest& http, std::int64_t otherwise,
+                                              std::int64_t max);
+
+/// Who may ask for a stored response again: the holder of its key.
+[[nodiscard]] std::string owner_of(const HttpRequest& http);
+
 // ---- control_endpoints.cpp: administration
 
 Endpoint answer_reset_prefix_cache;
@@ -71,6 +99,8 @@ Endpoint answer_reset_mm_cache;
 Endpoint answer_pause;
 Endpoint answer_resume;
 Endpoint answer_is_paused;
+/// GET /server_info?config_format=text|json
+Endpoint answer_server_info;
 Prepare prepare_drain;
 Endpoint answer_topology;
 

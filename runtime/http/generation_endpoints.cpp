@@ -147,7 +147,7 @@ Result<Request> read_generation(ServiceContext& context, const HttpRequest& http
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
   RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
-  request.tenant = context.api_keys.tenant(http.authorization());
+  request.tenant = context.tenant_of(http);
   request.client = http.client_number();
   request.body_bytes = http.body.size();
   return request;
@@ -212,18 +212,22 @@ Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, Resu
                           ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
   ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
-  request.render.tenant = context.api_keys.tenant(http.authorization());
+  request.render.tenant = context.tenant_of(http);
   request.render.client = http.client_number();
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));
 }
 
 // ---- The Responses API
 
-/// Who may ask for a stored response again: the holder of its key.
+}  // namespace
+
 std::string owner_of(const HttpRequest& http) {
+  if (http.owner) return http.owner->responses;
   const std::string key = http.authorization();
   return to_hex(sha256(std::span(reinterpret_cast<const std::uint8_t*>(key.data()), key.size())));
 }
+
+namespace {
 
 Result<ResponseStore*> store_of(const ServiceContext& context) {
   if (context.counters.responses != nullptr) return context.counters.responses;

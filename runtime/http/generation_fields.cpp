@@ -212,6 +212,18 @@ void read_request_id(const JsonFields& fields, GenerationFields& request) {
 
 }  // namespace
 
+std::vector<DescribedField> generation_field_table() {
+  std::vector<DescribedField> fields;
+  for (const FloatField& field : kFloatFields)
+    fields.push_back({field.name, "number", field.range});
+  for (const IntegerField& field : kIntegerFields)
+    fields.push_back({field.name, "integer", field.range});
+  for (const BooleanField& field : kBooleanFields) fields.push_back({field.name, "boolean", {}});
+  for (const std::string_view name : kIgnoredTexts) fields.push_back({name, "string", {}});
+  for (const std::string_view name : kIgnoredObjects) fields.push_back({name, "object", {}});
+  return fields;
+}
+
 void read_generation_fields(const JsonFields& fields, const ServerDefaults& defaults,
                             GenerationFields& request) {
   SamplingParams& params = request.params;

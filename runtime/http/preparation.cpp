@@ -67,7 +67,7 @@ Preparation::Preparation(ServiceContext& context, HttpRequest http, std::functio
       dialect_(dialect),
       self_(std::make_shared<Preparation*>(this)),
       wanted_(std::make_shared<std::atomic<bool>>(true)) {
-  Work work{.tenant = context.api_keys.tenant(http.authorization()),
+  Work work{.tenant = context.tenant_of(http),
             .client = http.client_number(),
             .num_bytes = http.body.size()};
   auto job = std::make_shared<Job>(Job{.http = std::move(http), .prepare = std::move(prepare)});

@@ -13,6 +13,8 @@ namespace {
 constexpr std::string_view kTransferEncoding = "Transfer-Encoding";
 constexpr std::string_view kContentLength = "Content-Length";
 constexpr std::size_t kMaxEchoBytes = 64;
+/// Around a file that is uploaded.
+constexpr std::uint64_t kMaxFormBytes = 64 << 10;
 
 std::string quoted(std::string_view text) {
   return "\"" + std::string(text.substr(0, kMaxEchoBytes)) + "\"";
@@ -169,7 +171,7 @@ void RequestParser::take_framing() {
     if (!equal_ignoring_case(coding, "chunked"))
       return malformed("Transfer-Encoding is " + quoted(coding) + ", only chunked is supported");
     request_.has_body = true;
-    chunked_.emplace(limits_.max_body_bytes);
+    chunked_.emplace(max_body_bytes());
   } else if (num_lengths > 0) {
     take_content_length(length);
   }
@@ -181,15 +183,36 @@ void RequestParser::take_content_length(std::string_view text) {
   if (!digits) return malformed("Content-Length is " + quoted(text) + ", must be a number");
   std::uint64_t length = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), length);
-  if (error != std::errc() || length > limits_.max_body_bytes) {
-    return refuse(
-        413, "the request body exceeds max_body_bytes, " + std::to_string(limits_.max_body_bytes));
+  if (error != std::errc() || length > max_body_bytes()) {
+    return refuse(413, "the request body exceeds " + limit_text());
   }
   request_.has_body = true;
   content_left_ = length;
 }
 
+std::uint64_t RequestParser::max_body_bytes() const noexcept {
+  const bool uploads = request_.method == "POST" && request_.path() == kFilesPath;
+  if (!uploads || limits_.max_upload_bytes == 0) return limits_.max_body_bytes;
+  return limits_.max_upload_bytes + kMaxFormBytes;
+}
+
+std::string RequestParser::limit_text() const {
+  const std::uint64_t limit = max_body_bytes();
+  if (limit == limits_.max_body_bytes) return "max_body_bytes, " + std::to_string(limit);
+  return "max-batch-file-bytes, " + std::to_string(limits_.max_upload_bytes);
+}
+
 std::size_t RequestParser::read_body(std::string_view bytes) {
+  const std::size_t used = collect_body(bytes);
+  if (request_.reader != nullptr) {
+    num_read_bytes_ += request_.body.size();
+    request_.reader->take(request_.body);
+    request_.body.clear();
+  }
+  return used;
+}
+
+std::size_t RequestParser::collect_body(std::string_view bytes) {
   std::string& body = request_.body;
   if (!chunked_) {
     const auto size =
@@ -210,10 +233,8 @@ std::size_t RequestParser::read_body(std::string_view bytes) {
       malformed("the chunks of its body");
       break;
     case ChunkedBody::State::kTooLarge:
-      refuse(413,
-             "the request's body, or what its chunks have around it, is larger than "
-             "max_body_bytes, " +
-                 std::to_string(limits_.max_body_bytes));
+      refuse(413, "the request's body, or what its chunks have around it, is larger than " +
+                      limit_text());
       break;
   }
   return used;

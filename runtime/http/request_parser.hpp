@@ -13,6 +13,7 @@ namespace troupe {
 
 struct HttpLimits {
   std::uint64_t max_body_bytes = 32 << 20;
+  std::uint64_t max_upload_bytes = 0;  ///< of a file of POST /v1/files; 0: as every body
   std::uint32_t max_header_bytes = 64 << 10;
   double body_timeout_s = 60;  ///< plus one second for each kBodyBytesPerSecond received
   static constexpr double kBodyBytesPerSecond = 16 << 10;
@@ -52,7 +53,11 @@ class RequestParser {
   }
   /// The request without its body, as far as it has been parsed.
   [[nodiscard]] const HttpRequest& head() const noexcept { return request_; }
-  [[nodiscard]] std::uint64_t num_body_bytes() const noexcept { return request_.body.size(); }
+  [[nodiscard]] std::uint64_t num_body_bytes() const noexcept {
+    return num_read_bytes_ + request_.body.size();
+  }
+  /// From now on the body goes there instead of into HttpRequest::body. Pre: kHeadDone.
+  void divert_body(std::shared_ptr<BodyReader> reader) { request_.reader = std::move(reader); }
   /// Pre: kDone.
   [[nodiscard]] HttpRequest take();
   /// Whether the client wants to keep the connection. Pre: the head has been parsed.
@@ -71,6 +76,9 @@ class RequestParser {
   void take_content_length(std::string_view text);
   void take_host();
   [[nodiscard]] std::size_t read_body(std::string_view bytes);
+  [[nodiscard]] std::size_t collect_body(std::string_view bytes);
+  [[nodiscard]] std::uint64_t max_body_bytes() const noexcept;
+  [[nodiscard]] std::string limit_text() const;
   [[nodiscard]] bool connection_has(std::string_view option) const;
   void refuse(int status, std::string problem);
   void malformed(std::string_view what);
@@ -84,6 +92,7 @@ class RequestParser {
   bool is_http_1_0_ = false;
   bool keep_alive_ = false;
   std::uint64_t content_left_ = 0;      ///< for a body with Content-Length
+  std::uint64_t num_read_bytes_ = 0;    ///< that a BodyReader has taken
   std::optional<ChunkedBody> chunked_;  ///< for a chunked body
   int status_ = 0;
   std::string problem_;

@@ -19,8 +19,10 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/base/secret.hpp"
+#include "runtime/http/batch_runner.hpp"
 #include "runtime/http/connection.hpp"
 #include "runtime/http/kept_streams.hpp"
+#include "runtime/http/local_calls.hpp"
 #include "runtime/http/response_store.hpp"
 #include "runtime/http/work_threads.hpp"
 #include "runtime/tracing/span_exporter.hpp"
@@ -45,10 +47,12 @@ struct Lane {
   Lane(const ServerConfig& config, ServiceEnvironment environment, ServiceCounters& counters,
        EnginePort& port, EngineMetrics& metrics, const ConnectionTimeouts& timeouts)
       : work(asio::make_work_guard(io)),
+        post(environment.post),
         ticker(io),
         tick(from_seconds(timeouts.tick_s())),
         counters(counters),
-        service(config.service, std::move(environment), counters, port, metrics) {}
+        service(config.service, std::move(environment), counters, port, metrics),
+        local_calls(service, post) {}
 
   void start_ticking() {
     ticking = true;
@@ -85,14 +89,17 @@ struct Lane {
     ticker.cancel();
     const std::vector<std::shared_ptr<Connection>> all(connections.begin(), connections.end());
     for (const auto& connection : all) connection->close();
+    local_calls.abort_all();
   }
 
   asio::io_context io{1};
   asio::executor_work_guard<asio::io_context::executor_type> work;
+  const std::function<void(std::function<void()>)> post;
   asio::steady_timer ticker;
   const std::chrono::nanoseconds tick;
   ServiceCounters& counters;
   Service service;
+  LocalCalls local_calls;
   std::unordered_set<std::shared_ptr<Connection>> connections;
   std::function<void()> keep_accepting = [] {};  ///< set on the lane that accepts
   bool ticking = false;
@@ -144,9 +151,11 @@ class Server::Impl {
   Impl(ServerConfig config, EnginePort& port, EngineMetrics& metrics)
       : config_(std::move(config)),
         metrics_(metrics),
-        limits_{static_cast<std::uint64_t>(config_.options.max_body_bytes),
-                static_cast<std::uint32_t>(config_.options.max_header_bytes),
-                config_.options.body_timeout_s},
+        limits_{
+            .max_body_bytes = static_cast<std::uint64_t>(config_.options.max_body_bytes),
+            .max_upload_bytes = static_cast<std::uint64_t>(config_.options.max_batch_file_bytes),
+            .max_header_bytes = static_cast<std::uint32_t>(config_.options.max_header_bytes),
+            .body_timeout_s = config_.options.body_timeout_s},
         timeouts_{config_.options.idle_timeout_s, config_.options.write_timeout_s,
                   config_.options.sse_keep_alive_interval, config_.options.body_timeout_s} {
     CHECK(config_.num_io_threads >= 1, config_.num_io_threads);
@@ -197,6 +206,47 @@ class Server::Impl {
                                           .max_bytes = options.max_stored_response_bytes}));
     counters_.responses = responses_.get();
     return {};
+  }
+
+  /// Pre: no thread runs.
+  Result<void> open_batches() {
+    const ServerOptions& options = config_.options;
+    if (options.batch_directory.empty()) return {};
+    ASSIGN_OR_RETURN(batches_, BatchStore::open(options.batch_directory,
+                                                {.max_file_bytes = options.max_batch_file_bytes,
+                                                 .max_bytes = options.max_batch_directory_bytes,
+                                                 .max_requests = options.max_batch_requests,
+                                                 .max_line_bytes = options.max_body_bytes}));
+    counters_.batches = batches_.get();
+    counters_.batches_changed = [this] {
+      if (runner_started_) runner_->changed();
+    };
+    return {};
+  }
+
+  /// Pre: the lanes' threads run, and nothing has been accepted that needs counters_ in another
+  /// state.
+  void run_batches() {
+    if (!batches_) return;
+    const auto lane_of = [this](std::uint64_t id) -> Lane& { return *lanes_[id % lanes_.size()]; };
+    BatchPort port{.start =
+                       [lane_of](std::uint64_t id, HttpRequest request,
+                                 std::function<void(HttpResponse)> done) {
+                         Lane& lane = lane_of(id);
+                         asio::post(lane.io, [&lane, id, request = std::move(request),
+                                              done = std::move(done)]() mutable {
+                           lane.local_calls.start(id, std::move(request), std::move(done));
+                         });
+                       },
+                   .abort =
+                       [lane_of](std::uint64_t id) {
+                         Lane& lane = lane_of(id);
+                         asio::post(lane.io, [&lane, id] { lane.local_calls.abort(id); });
+                       },
+                   .draining = [this] { return counters_.draining.load(); }};
+    runner_ = std::make_unique<BatchRunner>(*batches_, std::move(port), wall_seconds,
+                                            config_.options.max_batch_in_flight);
+    runner_started_ = true;
   }
 
   Result<void> listen() {
@@ -256,6 +306,7 @@ class Server::Impl {
 
   void retire(std::function<void()> done) {
     handover_.reset();
+    if (runner_) runner_->stop();  // the other server goes on with the batches
     asio::post(lanes_.front()->io, [this, done = std::move(done)]() mutable {
       if (drained_called_) return done();
       drained_ = std::move(done);
@@ -269,6 +320,7 @@ class Server::Impl {
     if (stopped_) return;
     stopped_ = true;
     handover_.reset();
+    if (runner_) runner_->stop();
     for (const auto& lane : lanes_) {
       asio::post(lane->io, [this, &lane = *lane] {
         if (&lane == lanes_.front().get()) close_acceptor();
@@ -399,7 +451,10 @@ class Server::Impl {
   std::unique_ptr<SpanExporter> spans_;        ///< null: requests are not traced
   std::unique_ptr<ResponseStore> responses_;   ///< null: none is stored
   std::unique_ptr<KeptStreams> kept_streams_;  ///< null: resume is off
-  std::shared_ptr<TlsSource> tls_;             ///< null: plain HTTP
+  std::unique_ptr<BatchStore> batches_;        ///< null: no files and batches
+  std::unique_ptr<BatchRunner> runner_;        ///< the same
+  std::atomic<bool> runner_started_{false};
+  std::shared_ptr<TlsSource> tls_;  ///< null: plain HTTP
   std::unique_ptr<ListenerHandover> handover_;
   std::vector<std::shared_ptr<Lane>> lanes_;
   std::unique_ptr<tcp::acceptor> acceptor_;  ///< on the first lane
@@ -425,9 +480,11 @@ Result<std::unique_ptr<Server>> Server::start(ServerConfig config, EnginePort& p
   RETURN_IF_ERROR(impl->listen());
   RETURN_IF_ERROR(impl->open_streams());
   RETURN_IF_ERROR(impl->open_responses());
+  RETURN_IF_ERROR(impl->open_batches());
   impl->start_tracing();
   impl->offer_listener();
   impl->run();
+  impl->run_batches();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 

@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/http/access_log.hpp"
 #include "runtime/http/dialect.hpp"
 #include "runtime/http/endpoints.hpp"
-#include "runtime/http/field_syntax.hpp"
 #include "runtime/http/generation.hpp"
 #include "runtime/http/json_text.hpp"
+#include "runtime/http/multipart.hpp"
+#include "runtime/http/openapi.hpp"
 #include "runtime/http/rendering.hpp"
 #include "runtime/http/request_log.hpp"
 #include "runtime/http/request_trace.hpp"
@@ -22,13 +24,13 @@ namespace {
 
 constexpr std::string_view kJson = "application/json";
 constexpr std::string_view kAdminPrefix = "/admin";
+constexpr std::string_view kOpenApiPath = "/openapi.json";
+constexpr std::string_view kDocsPath = "/docs";
 constexpr std::string_view kGuardedPrefixes[] = {
     "/v1",       "/v2",         "/inference", "/cohere", "/api",   kAdminPrefix,
     "/tokenize", "/detokenize", "/pooling",   "/score",  "/rerank"};
-constexpr std::string_view kPreflightSeconds = "600";
 constexpr std::string_view kRequestId = "X-Request-Id";
 constexpr std::size_t kMaxLoggedPathBytes = 256;
-constexpr std::size_t kMaxEchoedHeaders = 2048;
 
 /// "application/json; charset=utf-8" -> "application/json"
 std::string_view media_type(std::string_view content_type) noexcept {
@@ -41,13 +43,6 @@ std::string_view media_type(std::string_view content_type) noexcept {
 bool is_request_id(std::string_view text) noexcept {
   return text.size() <= kMaxRequestIdBytes &&
          std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7F; });
-}
-
-/// Names of header fields, as listed in a CORS preflight.
-bool is_name_list(std::string_view text) noexcept {
-  return text.size() <= kMaxEchoedHeaders && std::all_of(text.begin(), text.end(), [](char c) {
-           return is_token_char(c) || c == ',' || c == ' ';
-         });
 }
 
 std::optional<HttpResponse> refuse_encoding(const HttpRequest& head) {
@@ -63,6 +58,39 @@ std::optional<HttpResponse> refuse_encoding(const HttpRequest& head) {
       "Content-Encoding is \"" + std::string(encoding.substr(0, 128)) + "\" (in " +
           std::to_string(num_fields) + " fields), only one gzip or identity is supported");
   response.headers.emplace_back("Accept-Encoding", "gzip, identity");
+  return response;
+}
+
+bool needs_batches(std::string_view path) {
+  return path.starts_with(kFilesPath) || path.starts_with(kBatchesPath);
+}
+
+std::optional<HttpResponse> refuse_upload(const HttpRequest& head) {
+  if (const auto boundary = MultipartParser::boundary_of(head.header("Content-Type"));
+      !boundary.ok())
+    return error_response(boundary.error());
+  if (!head.has_body) {
+    return error_response(411, "Length Required",
+                          "the request has neither Content-Length nor a chunked body");
+  }
+  if (const std::string_view coding = head.header("Content-Encoding");
+      !coding.empty() && !equal_ignoring_case(coding, "identity")) {
+    return error_response(415, "Unsupported Media Type",
+                          "Content-Encoding is \"" + std::string(coding.substr(0, 128)) +
+                              "\", files are uploaded without one");
+  }
+  return std::nullopt;
+}
+
+/// What Starlette says.
+HttpResponse answer_preflight(const CorsPolicy& cors, const HttpRequest& request) {
+  HttpResponse response{.status = 200, .content_type = "text/plain; charset=utf-8", .body = "OK"};
+  std::string disallowed;
+  for (const std::string_view what : cors.preflight(request).disallowed)
+    disallowed.append(disallowed.empty() ? "" : ", ").append(what);
+  if (disallowed.empty()) return response;
+  response.status = 400;
+  response.body = response.error = "Disallowed CORS " + disallowed;
   return response;
 }
 
@@ -88,7 +116,8 @@ Answer answer_version(ServiceContext& context, const HttpRequest&, ResponseSink&
 
 Answer answer_load(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
   std::string json = "{\"server_load\":";
-  append_json_integer(json, context.counters.num_exchanges.load());
+  append_json_integer(
+      json, context.config.enable_server_load_tracking ? context.counters.num_exchanges.load() : 0);
   sink.respond(json_response(json + "}"));
   return nullptr;
 }
@@ -147,7 +176,18 @@ constexpr Route pools(std::string_view path, Prepare* prepare,
   return {"POST", path, nullptr, prepare, false, dialect, Task::kPool};
 }
 
+Answer answer_openapi(ServiceContext& context, const HttpRequest& http, ResponseSink& sink);
+
+Answer answer_docs(ServiceContext&, const HttpRequest&, ResponseSink& sink) {
+  sink.respond({.status = 200,
+                .content_type = "text/html; charset=utf-8",
+                .body = std::string(docs_page())});
+  return nullptr;
+}
+
 constexpr Route kRoutes[] = {
+    {"GET", kOpenApiPath, answer_openapi},
+    {"GET", kDocsPath, answer_docs},
     {"GET", "/health", answer_health},
     {"GET", "/ping", answer_health},
     {"POST", "/ping", answer_health},
@@ -178,6 +218,14 @@ constexpr Route kRoutes[] = {
     {"GET", "/api/tags", answer_ollama_tags, nullptr, false, &kOllamaDialect},
     {"GET", "/api/version", answer_version, nullptr, false, &kOllamaDialect},
     {"GET", kStreamsPath, answer_resumed_stream},
+    {"POST", kFilesPath, answer_uploaded_file},
+    {"GET", kFilesPath, answer_files},
+    {"GET", "/v1/files/", answer_file},
+    {"DELETE", "/v1/files/", answer_removed_file},
+    {"POST", kBatchesPath, nullptr, prepare_batch},
+    {"GET", kBatchesPath, answer_batches},
+    {"GET", "/v1/batches/", answer_batch},
+    {"POST", "/v1/batches/", answer_cancelled_batch},
     {"POST", "/tokenize", nullptr, prepare_tokenize},
     {"POST", "/detokenize", nullptr, prepare_detokenize},
     {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, nullptr, true},
@@ -186,6 +234,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/pause", answer_pause, nullptr, true},
     {"POST", "/resume", answer_resume, nullptr, true},
     {"GET", "/is_paused", answer_is_paused, nullptr, true},
+    {"GET", "/server_info", answer_server_info, nullptr, true},
     {"POST", "/admin/drain", nullptr, prepare_drain},
     {"GET", "/admin/topology", answer_topology},
 };
@@ -227,6 +276,28 @@ bool guarded(std::string_view path) {
   }
   return std::any_of(std::begin(kGuardedPrefixes), std::end(kGuardedPrefixes),
                      [&](std::string_view prefix) { return path.starts_with(prefix); });
+}
+
+RouteBody described_body(const Route& route) {
+  if (route.answer == answer_uploaded_file) return RouteBody::kForm;
+  if (route.prepare == prepare_completion) return RouteBody::kCompletion;
+  if (route.prepare == prepare_chat) return RouteBody::kChat;
+  return route.prepare == nullptr ? RouteBody::kNone : RouteBody::kJson;
+}
+
+/// The routes that the server has as it was started.
+Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
+  const ServiceConfig& config = context.config;
+  const Task other =
+      config.defaults.pooler.type == PoolingType::kNone ? Task::kPool : Task::kGenerate;
+  std::vector<DescribedRoute> routes;
+  for (const Route& route : kRoutes) {
+    if (route.dev > config.dev_mode || route.task == other) continue;
+    if (needs_batches(route.path) && context.counters.batches == nullptr) continue;
+    routes.push_back({route.method, route.path, described_body(route), guarded(route.path)});
+  }
+  sink.respond(json_response(openapi_json(routes, config.version)));
+  return nullptr;
 }
 
 }  // namespace
@@ -338,18 +409,24 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
   const bool is_probe =
       std::find(std::begin(kProbes), std::end(kProbes), path) != std::end(kProbes);
   if (const std::string_view host = head.header("Host");
-      !is_probe && !context_->config.allowed_hosts.allow(host)) {
+      !is_probe && !head.owner && !context_->config.allowed_hosts.allow(host)) {
     return error_response(403, "Forbidden",
                           "the host \"" + std::string(host.substr(0, 256)) +
                               "\" is not an allowed host, see allowed-hosts");
   }
-  const std::string methods = allowed_methods(path, context_->config.dev_mode);
+  // Of any path: a page may read that there is none.
+  if (is_preflight(head)) return std::nullopt;
+  const bool is_hidden =
+      context_->config.disable_docs && (path == kOpenApiPath || path == kDocsPath);
+  const std::string methods = is_hidden ? "" : allowed_methods(path, context_->config.dev_mode);
   if (methods.empty()) {
     return error_response(
         {ErrorCode::kNotFound, "no such path: " + std::string(path.substr(0, 256)), ""});
   }
   if (head.method == "OPTIONS") return std::nullopt;
-  if (guarded(path) && !context_->api_keys.allow(head.authorization())) {
+  const bool is_allowed = head.owner ? context_->api_keys.allow_id(head.owner->key)
+                                     : context_->api_keys.allow(head.authorization());
+  if (guarded(path) && !is_allowed) {
     return HttpResponse{.status = 401,
                         .content_type = std::string(kJson),
                         .body = R"({"error":"Unauthorized"})",
@@ -370,6 +447,11 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
     response.headers.emplace_back("Allow", methods);
     return response;
   }
+  if (needs_batches(path) && context_->counters.batches == nullptr) {
+    return error_response(501, "NotImplementedError",
+                          "files and batches are stored nowhere: --batch-directory is not set");
+  }
+  if (route->answer == answer_uploaded_file) return refuse_upload(head);
   if (route->prepare == nullptr) return std::nullopt;
   const bool is_pooling = context_->config.defaults.pooler.type != PoolingType::kNone;
   if (route->task == (is_pooling ? Task::kGenerate : Task::kPool)) {
@@ -399,6 +481,10 @@ std::optional<HttpResponse> Service::find_refusal(const HttpRequest& head) const
 
 std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sink) {
   const std::string_view path = request.path();
+  if (is_preflight(request)) {
+    sink.respond(answer_preflight(context_->config.cors, request));
+    return nullptr;
+  }
   if (request.method == "OPTIONS") {
     sink.respond({.status = 200,
                   .content_type = "",
@@ -415,6 +501,12 @@ std::unique_ptr<Exchange> Service::handle(HttpRequest request, ResponseSink& sin
     return nullptr;
   }
   return answer_prepared(*context_, std::move(request), route->prepare, sink, *route->dialect);
+}
+
+std::shared_ptr<BodyReader> Service::body_reader(const HttpRequest& head) const {
+  const Route* const route = find_route(head.method, head.path(), context_->config.dev_mode);
+  if (route == nullptr || route->answer != answer_uploaded_file) return nullptr;
+  return make_upload(*context_, head);
 }
 
 void Service::deliver(RequestOutputs& outputs) {
@@ -438,23 +530,10 @@ HttpHeaders Service::common_headers(const HttpRequest& request) const {
     headers.emplace_back(kRequestId, given.empty() || !is_request_id(given) ? context_->random_id()
                                                                             : std::string(given));
   }
-  const std::string_view origin = request.header("Origin");
-  const std::vector<std::string>& allowed = context_->config.allowed_origins;
-  const bool any = std::find(allowed.begin(), allowed.end(), "*") != allowed.end();
-  if (origin.empty() ||
-      (!any && std::find(allowed.begin(), allowed.end(), origin) == allowed.end())) {
-    return headers;
-  }
-  headers.emplace_back("Access-Control-Allow-Origin", any ? "*" : std::string(origin));
-  if (!any) headers.emplace_back("Vary", "Origin");
-  if (request.method == "OPTIONS") {
-    headers.emplace_back("Access-Control-Allow-Methods",
-                         allowed_methods(request.path(), context_->config.dev_mode));
-    const std::string_view wanted = request.header("Access-Control-Request-Headers");
-    if (!wanted.empty() && is_name_list(wanted))
-      headers.emplace_back("Access-Control-Allow-Headers", wanted);
-    headers.emplace_back("Access-Control-Max-Age", kPreflightSeconds);
-  }
+  const CorsPolicy& cors = context_->config.cors;
+  auto fields =
+      is_preflight(request) ? cors.preflight(request).headers : cors.response_headers(request);
+  std::move(fields.begin(), fields.end(), std::back_inserter(headers));
   return headers;
 }
 
@@ -462,7 +541,7 @@ HttpObservation Service::begin_observation(const HttpRequest& head) const {
   const std::string_view path = head.path();
   HttpObservation observation{.method = head.method,
                               .path = std::string(path.substr(0, kMaxLoggedPathBytes)),
-                              .tenant = context_->api_keys.tenant(head.authorization()),
+                              .tenant = context_->tenant_of(head),
                               .start = now()};
   const Route* const route =
       std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& candidate) {

@@ -17,6 +17,7 @@
 #include "runtime/http/allowed_hosts.hpp"
 #include "runtime/http/api_keys.hpp"
 #include "runtime/http/completion_rate.hpp"
+#include "runtime/http/cors.hpp"
 #include "runtime/http/engine_port.hpp"
 #include "runtime/http/openai_request.hpp"
 #include "runtime/metrics/engine_metrics.hpp"
@@ -24,6 +25,7 @@
 
 namespace troupe {
 
+class BatchStore;
 class KeptStreams;
 class ResponseStore;
 class SpanExporter;
@@ -31,13 +33,30 @@ extern const Dialect kOpenAiDialect;
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
+/// Takes the body of a request as it arrives: a file that is too large for memory.
+class BodyReader {
+ public:
+  virtual ~BodyReader() = default;
+  virtual void take(std::string_view bytes) = 0;
+};
+
+/// The API key of a request that did not come over a connection: a line of a batch.
+struct BatchOwner {
+  std::string key;        ///< see ApiKeys::key_id
+  std::string responses;  ///< the owner of its stored responses
+};
+
+inline constexpr std::string_view kFilesPath = "/v1/files";
+
 struct HttpRequest {
   std::string method;
   std::string target;  ///< path and query
   HttpHeaders headers;
   std::string client;  ///< address and port of the client; empty: unknown
   std::string body;
-  bool has_body = false;  ///< Content-Length or chunked is present
+  bool has_body = false;               ///< Content-Length or chunked is present
+  std::shared_ptr<BodyReader> reader;  ///< has taken the body; null: it is in `body`
+  std::optional<BatchOwner> owner;     ///< of a line of a batch
 
   /// The value of the first header with this name (case-insensitive), or empty.
   [[nodiscard]] std::string_view header(std::string_view name) const noexcept;
@@ -127,9 +146,9 @@ struct ServiceConfig {
   /// resumable.
   std::string engine_name;
   ServerDefaults defaults;
-  std::vector<ApiKey> api_keys;              ///< empty: open to all
-  ReadApiKeys read_api_keys;                 ///< reloads them; empty: they do not change
-  std::vector<std::string> allowed_origins;  ///< CORS; "*" allows every one
+  std::vector<ApiKey> api_keys;  ///< empty: open to all
+  ReadApiKeys read_api_keys;     ///< reloads them; empty: they do not change
+  CorsPolicy cors;
   AllowedHosts allowed_hosts;
   std::uint64_t max_body_bytes = 32 << 20;  ///< after decompression
   bool log_requests = false;
@@ -137,8 +156,12 @@ struct ServiceConfig {
   bool enable_request_id_headers = false;
   bool enable_prompt_tokens_details = false;
   bool enable_force_include_usage = false;
-  std::int64_t max_num_queued_reqs = 0;  ///< samples in the engine; 0: no limit
-  bool dev_mode = false;                 ///< enables endpoints for testing
+  std::int64_t max_num_queued_reqs = 0;      ///< samples in the engine; 0: no limit
+  bool dev_mode = false;                     ///< enables endpoints for testing
+  bool enable_server_load_tracking = false;  ///< else /load says 0
+  bool disable_docs = false;                 ///< no /openapi.json and /docs
+  std::string options_text;                  ///< for /server_info, without secrets
+  std::string options_json;                  ///< the same
   bool open_admin = false;  ///< /admin without API keys: only this host reaches the server
 };
 
@@ -175,6 +198,8 @@ struct ServiceCounters {
   std::shared_ptr<const ApiKeys> api_keys;  ///< made by the first service
   ResponseStore* responses = nullptr;       ///< null: responses are not stored
   SpanExporter* spans = nullptr;            ///< null: requests are not traced
+  BatchStore* batches = nullptr;            ///< null: no files and batches
+  std::function<void()> batches_changed;    ///< one was created or cancelled
 };
 
 struct ServiceContext;
@@ -196,6 +221,10 @@ class Service {
   /// Responds through `sink`, at once or later. Pre: `refuse` returned nothing. Returns null if the
   /// response is complete.
   [[nodiscard]] std::unique_ptr<Exchange> handle(HttpRequest request, ResponseSink& sink);
+
+  /// The reader of a body that is not collected in memory; null: it is. Pre: `refuse` returned
+  /// nothing.
+  [[nodiscard]] std::shared_ptr<BodyReader> body_reader(const HttpRequest& head) const;
 
   /// Takes the outputs of this service's requests; others are left untouched.
   void deliver(RequestOutputs& outputs);

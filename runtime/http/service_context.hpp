@@ -27,6 +27,11 @@ struct ServiceContext {
 
   /// 128 random bits as 32 lower-case hex digits: an unguessable id.
   [[nodiscard]] std::string random_id() const;
+  /// The number of the tenant that a request is from, see ApiKeys::tenant.
+  [[nodiscard]] std::uint32_t tenant_of(const HttpRequest& http) const {
+    return http.owner ? api_keys.tenant_of_id(http.owner->key)
+                      : api_keys.tenant(http.authorization());
+  }
   /// The served name for `model` (empty: the first). Errors: kNotFound, param model.
   [[nodiscard]] Result<std::string> resolve_model(const std::string& model) const;
 };

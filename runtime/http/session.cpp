@@ -143,6 +143,7 @@ void HttpSession::process() {
         if (!observed_) {  // it is not counted either: there is no request
           observation_ = {.method = parser_.head().method, .start = service_.now()};
           observed_ = true;
+          common_headers_ = service_.common_headers(parser_.head());  // of what has been parsed
         }
         refuse(
             error_response(parser_.status(), reason_phrase(parser_.status()), parser_.problem()));
@@ -168,6 +169,7 @@ void HttpSession::look_at_head() {
     close_ = !parser_.keep_alive();
     return respond(*std::move(refusal));
   }
+  if (auto reader = service_.body_reader(head)) parser_.divert_body(std::move(reader));
   body_since_ = service_.now();
   if (parser_.expects_continue() && input_.empty()) {
     output_ += "HTTP/1.1 100 Continue\r\n\r\n";

@@ -139,6 +139,7 @@ class ReplaceableEngine {
     ServerConfig config;
     config.options.port = 0;
     config.service.model_names = {"demo"};
+    config.service.enable_server_load_tracking = true;
     config.service.defaults.max_model_len = model_.max_model_len;
     config.service.defaults.vocab_size = model_.vocab_size;
     router_ = spawn_request_router(system_, {.seed = 7});

@@ -47,7 +47,7 @@ class Call(threading.Thread):
 class Pause(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(*DEMO, "--server-dev-mode")
+        cls.server = Server(*DEMO, "--server-dev-mode", "--enable-server-load-tracking")
         cls.whole = Call(cls.server, "/v1/completions", LONG).choice()["text"]
 
     @classmethod
@@ -106,7 +106,7 @@ class Pause(unittest.TestCase):
         self.assertEqual(self.server.metric("vllm:prefix_cache_hits_total"), hits)
 
     def test_a_server_that_is_paused_stops(self):
-        with Server(*DEMO, "--server-dev-mode") as server:
+        with Server(*DEMO, "--server-dev-mode", "--enable-server-load-tracking") as server:
             self.assertEqual(post(server, "/pause")[0], 200)
             late = Call(server, "/v1/completions", LONG)
             wait_until(lambda: json.loads(server.get("/load"))["server_load"] == 1, "the late request to be there")

@@ -136,7 +136,7 @@ BOOST_AUTO_TEST_CASE(a_request_id_is_at_most_256_printable_characters) {
     BOOST_TEST(answer.size() < 1000u);
   }
   // The same for what a preflight lists.
-  config.allowed_origins = {"*"};
+  config.cors.origins = {"*"};
   for (const std::string& bad : {std::string(60000, 'x'), std::string("x\xFF")}) {
     reopen();
     BOOST_TEST(!has(exchange("OPTIONS /version HTTP/1.1\r\nHost: h\r\nOrigin: https://a\r\n"

@@ -9,7 +9,7 @@
 
 #include "runtime/base/result.hpp"
 
-namespace troupe::tools {
+namespace troupe {
 
 /// A request: {"custom_id", "method": "POST", "url", "body"}.
 struct BatchLine {
@@ -17,6 +17,9 @@ struct BatchLine {
   std::string url;   ///< a path of the API
   std::string body;  ///< JSON
 };
+/// Error: `url`, which a field of this name has, is not one that batches may call.
+[[nodiscard]] Result<void> check_batch_url(std::string_view url, const std::string& field);
+
 /// Errors: kInvalidArgument, what is wrong with which field.
 [[nodiscard]] Result<BatchLine> parse_batch_line(std::string_view line);
 
@@ -34,4 +37,4 @@ struct BatchLine {
 [[nodiscard]] Result<std::unordered_set<std::string>> take_finished(
     const std::filesystem::path& file);
 
-}  // namespace troupe::tools
+}  // namespace troupe
