@@ -42,7 +42,8 @@ BOOST_AUTO_TEST_CASE(a_form_with_something_wrong_is_refused) {
     return result.ok() ? "no error" : result.error().message;
   };
   BOOST_TEST(error("").ends_with("it ends before its last boundary"));
-  BOOST_TEST(error(kFormBody.substr(0, kFormBody.size() - 5)).ends_with("before its last boundary"));
+  BOOST_TEST(
+      error(kFormBody.substr(0, kFormBody.size() - 5)).ends_with("before its last boundary"));
   BOOST_TEST(error("--xYzq\r\n").ends_with("a boundary has something behind it"));
   BOOST_TEST(error("--xYz\r\nA: b\r\n\r\nc").ends_with("a part has no Content-Disposition"));
   BOOST_TEST(error("--xYz\r\nContent-Disposition: form-data\r\n\r\n").ends_with("has no name"));

@@ -327,7 +327,8 @@ BOOST_AUTO_TEST_CASE(origins_and_request_ids_come_back_when_asked_for) {
   const std::string preflight = exchange(
       "OPTIONS /v1/completions HTTP/1.1\r\nHost: h\r\nOrigin: https://a\r\n"
       "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: x-a\r\n\r\n");
-  BOOST_TEST(has(preflight, "Access-Control-Allow-Methods: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT\r\n"));
+  BOOST_TEST(has(preflight,
+                 "Access-Control-Allow-Methods: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT\r\n"));
   BOOST_TEST(has(preflight, "Access-Control-Allow-Headers: x-a\r\n"));
 }
 
