@@ -151,10 +151,6 @@ BOOST_AUTO_TEST_CASE(an_unknown_option_gets_a_suggestion) {
                "unknown option '" + written + "', did you mean " + meant + "?");
   }
   BOOST_TEST(Loaded({"--teapot"}).rest.error().message == "unknown option '--teapot'");
-  // No model here has encoder outputs, or states of Mamba layers, to choose a rule for.
-  BOOST_TEST(Loaded({"--encoder-cache-eviction", "lru"})
-                 .rest.error()
-                 .message.starts_with("unknown option '--encoder-cache-eviction'"));
   const TemporaryFile file("[engine]\nmax-seqs=1\n");
   BOOST_TEST(
       Loaded({"--config-file=" + file.path()})
