@@ -10,7 +10,7 @@ import unittest
 from support import DEADLINE_S, Server, run
 
 QUERIES, HITS = "vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total"
-NUM_BLOCKS = 24  # one request's, and little more
+NUM_BLOCKS = 60  # one request of the longest, and little more
 OPTIONS = ("--num-gpu-blocks-override", str(NUM_BLOCKS), "--max-model-len", "256", "--block-size", "16",
            "--log-stats-interval-s", "0")
 PROMPT_TOKENS = 160
