@@ -56,6 +56,9 @@ row 'ring, there and back, 1 reader: us' '< 15' "$(awk '/1 reader, no spinning/ 
 
 heading 'Pictures: preprocessing on one thread'
 record pictures build/venv/bin/python tests/support/bench_pictures.py "$release/tests/bench_pictures"
+model=build/models/gemma3-vision
+[[ -d $model ]] || build/venv/bin/python tests/support/make_model.py gemma3-vision "$model"
+record tower build/venv/bin/python tests/support/bench_tower.py "$release/troupe" "$model"
 row 'pictures per second, by those of Pillow' '> 2' "$(awk '/geometric mean/ { print $NF }' "$out/pictures.txt")"
 
 heading 'Topologies: overhead of separate processes, and pause of a stream when one is killed'

@@ -20,12 +20,11 @@ from PIL import Image
 
 def serve(binary, model, threads):
     process = subprocess.Popen([binary, "serve", model, "--port", "0", "--threads", threads, "--log-level", "warning"],
-                               stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for stream in (process.stderr, process.stdout):
-        for line in stream:
-            match = re.search(r"(http://[0-9.:]+)/v1/chat", line)
-            if match:
-                return process, match.group(1)
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for line in process.stdout:
+        match = re.search(r"(http://[0-9.:]+)/v1/chat", line)
+        if match:
+            return process, match.group(1)
     raise SystemExit("the server did not start")
 
 
