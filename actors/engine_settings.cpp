@@ -10,7 +10,7 @@
 #include "runtime/base/secret.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
-#include "runtime/config/kv_transfer_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/http/access_log.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
@@ -329,7 +329,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
       std::any_of(cache.groups.begin(), cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   // What is wrong with it the validation of the options has told.
-  const auto transfer = parse_kv_transfer_config(engine.kv_transfer_config);
+  const auto transfer = parse_connector_config(ConnectorKind::kKV, engine.kv_transfer_config);
   if (transfer.ok() && transfer->is_enabled())
     config.kv_transfer = {
         .consumer = transfer->is_consumer(),

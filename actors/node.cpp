@@ -285,7 +285,8 @@ const std::shared_ptr<GrammarPool>& grammar_pool_of(NodeState& node, const Model
 /// Null: nothing is transferred.
 Result<std::shared_ptr<ECConnector>> make_ec_connector(const EngineOptions& engine,
                                                        const ModelLoaded& model) {
-  ASSIGN_OR_RETURN(ECTransferConfig config, parse_ec_transfer_config(engine.ec_transfer_config));
+  ASSIGN_OR_RETURN(ConnectorConfig config,
+                   parse_connector_config(ConnectorKind::kEC, engine.ec_transfer_config));
   if (!config.is_enabled()) return std::shared_ptr<ECConnector>();
   if (model.max_item_embeds == 0) {
     log_warning("ec-transfer-config has no effect: the model has no encoder",
@@ -299,8 +300,8 @@ Result<std::shared_ptr<ECConnector>> make_ec_connector(const EngineOptions& engi
 /// Null: nothing is transferred.
 Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
                                                        const SpawnRole& what) {
-  ASSIGN_OR_RETURN(KVConnectorConfig config,
-                   parse_kv_transfer_config(options.engine.kv_transfer_config));
+  ASSIGN_OR_RETURN(ConnectorConfig config,
+                   parse_connector_config(ConnectorKind::kKV, options.engine.kv_transfer_config));
   if (!config.is_enabled()) return std::shared_ptr<KVConnector>();
   if (what.model.pooler.whole_texts)
     return Error{

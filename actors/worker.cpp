@@ -61,15 +61,15 @@ struct MethodRunner {
       send(self, executor, LoadProgress{rank, fraction, std::string(what)});
     };
     const WorkerOptions options = load.options_of(rank);
-    ASSIGN_OR_RETURN(const ECTransferConfig transfer,
-                     parse_ec_transfer_config(options.ec_transfer_config));
+    ASSIGN_OR_RETURN(const ConnectorConfig transfer,
+                     parse_connector_config(ConnectorKind::kEC, options.ec_transfer_config));
     // What is wrong with it is told before the weights are read.
     const ECConnectorKind* connector = nullptr;
     if (transfer.is_enabled()) {
       ASSIGN_OR_RETURN(connector, find_ec_connector(transfer));
     }
-    ASSIGN_OR_RETURN(const KVConnectorConfig kv_transfer,
-                     parse_kv_transfer_config(state(self).kv_transfer_config));
+    ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
+                     parse_connector_config(ConnectorKind::kKV, state(self).kv_transfer_config));
     const KVConnectorKind* kv_connector = nullptr;
     if (kv_transfer.is_enabled()) {
       ASSIGN_OR_RETURN(kv_connector, find_kv_connector(kv_transfer));

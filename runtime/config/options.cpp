@@ -5,8 +5,7 @@
 
 #include "runtime/base/ordered_json.hpp"
 #include "runtime/config/config_file.hpp"
-#include "runtime/config/ec_transfer_config.hpp"
-#include "runtime/config/kv_transfer_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -523,9 +522,9 @@ Result<void> validate(const Options& options) {
         "max-num-batched-tokens");
   }
   RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
-  RETURN_IF_ERROR(parse_ec_transfer_config(engine.ec_transfer_config));
-  ASSIGN_OR_RETURN(const KVConnectorConfig kv_transfer,
-                   parse_kv_transfer_config(engine.kv_transfer_config));
+  RETURN_IF_ERROR(parse_connector_config(ConnectorKind::kEC, engine.ec_transfer_config));
+  ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
+                   parse_connector_config(ConnectorKind::kKV, engine.kv_transfer_config));
   if (kv_transfer.is_enabled() && !engine.enable_prefix_caching)
     return invalid_argument("kv-transfer-config: blocks have no keys without enable-prefix-caching",
                             "kv-transfer-config");

@@ -8,6 +8,9 @@
 
 namespace troupe {
 
+/// In the extra configuration of each of them; it is not the store's.
+inline constexpr const char* kLookupTimeoutKey = "lookup_timeout_s";
+
 /// ECExampleConnector, as vLLM's: one file per output,
 /// <shared_storage_path>/<identifier>/encoder_cache.safetensors with the tensor ec_cache [num_rows,
 /// hidden_size]. Extra configuration: shared_storage_path, "/tmp". The store has no limit; what waits

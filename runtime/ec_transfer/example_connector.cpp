@@ -14,8 +14,8 @@
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/json.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/connectors.hpp"
-#include "runtime/ec_transfer/extra_config.hpp"
 #include "runtime/models/safetensors.hpp"
 
 namespace troupe {
@@ -149,7 +149,7 @@ class SafetensorsStore final : public OutputStore {
 }  // namespace
 
 Result<std::shared_ptr<OutputStore>> open_file_store(const ECConnectorContext& context) {
-  ECExtraConfig extra(context.config);
+  ConnectorExtraConfig extra(ConnectorKind::kEC, context.config);
   ASSIGN_OR_RETURN(const std::string folder, extra.take_text("shared_storage_path", "/tmp"));
   RETURN_IF_ERROR(extra.take_seconds(kLookupTimeoutKey, 0));
   RETURN_IF_ERROR(extra.check_empty());

@@ -38,7 +38,7 @@ Result<std::span<const ECConnectorKind>> load_module(const std::string& path) {
 
 std::span<const ECConnectorKind> ec_connector_kinds() noexcept { return kKinds; }
 
-Result<const ECConnectorKind*> find_ec_connector(const ECTransferConfig& config) {
+Result<const ECConnectorKind*> find_ec_connector(const ConnectorConfig& config) {
   std::span<const ECConnectorKind> kinds = kKinds;
   if (!config.module_path.empty()) {
     ASSIGN_OR_RETURN(kinds, load_module(config.module_path));

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "runtime/base/result.hpp"
-#include "runtime/config/ec_transfer_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/worker/ec_connector_worker.hpp"
 
@@ -16,7 +16,7 @@ namespace troupe {
 
 /// What a connector is made for.
 struct ECConnectorContext {
-  ECTransferConfig config;
+  ConnectorConfig config;
   /// ModelLoaded::encoder_key: outputs of other encoders do not count.
   std::string encoder_key;
 };
@@ -53,6 +53,6 @@ inline constexpr const char* kECConnectorModule = "troupe_ec_connectors";
 /// stays loaded. Errors: kInvalidArgument, there is none of that name (tells which there are);
 /// kNotFound, the shared object cannot be loaded; kUnsupported, it is none of connectors, or of
 /// another interface.
-[[nodiscard]] Result<const ECConnectorKind*> find_ec_connector(const ECTransferConfig& config);
+[[nodiscard]] Result<const ECConnectorKind*> find_ec_connector(const ConnectorConfig& config);
 
 }  // namespace troupe

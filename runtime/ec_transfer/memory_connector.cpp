@@ -6,8 +6,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/connectors.hpp"
-#include "runtime/ec_transfer/extra_config.hpp"
 
 namespace troupe {
 namespace {
@@ -114,7 +114,7 @@ class MemoryStore final : public OutputStore {
 }  // namespace
 
 Result<std::shared_ptr<OutputStore>> open_memory_store(const ECConnectorContext& context) {
-  ECExtraConfig extra(context.config);
+  ConnectorExtraConfig extra(ConnectorKind::kEC, context.config);
   ASSIGN_OR_RETURN(const std::string name, extra.take_text("pool", "default"));
   RETURN_IF_ERROR(extra.take_seconds(kLookupTimeoutKey, 0));
   RETURN_IF_ERROR(extra.check_empty());

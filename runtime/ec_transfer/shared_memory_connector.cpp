@@ -19,8 +19,8 @@
 #include "runtime/base/file_descriptor.hpp"
 #include "runtime/base/hash.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/connectors.hpp"
-#include "runtime/ec_transfer/extra_config.hpp"
 
 namespace troupe {
 namespace {
@@ -271,7 +271,7 @@ bool is_pool_name(const std::string& name) {
 }  // namespace
 
 Result<std::shared_ptr<OutputStore>> open_shared_memory_store(const ECConnectorContext& context) {
-  ECExtraConfig extra(context.config);
+  ConnectorExtraConfig extra(ConnectorKind::kEC, context.config);
   ASSIGN_OR_RETURN(const std::string pool, extra.take_text("pool", "default"));
   ASSIGN_OR_RETURN(const std::string directory, extra.take_text("directory", "/dev/shm"));
   RETURN_IF_ERROR(extra.take_seconds(kLookupTimeoutKey, 0));

@@ -4,16 +4,16 @@
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/log.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/connectors.hpp"
-#include "runtime/ec_transfer/extra_config.hpp"
 
 namespace troupe {
 namespace {
 
 constexpr double kLookupTimeoutSeconds = 1;
 
-bool loads(ECRole role) { return role != ECRole::kProducer; }
-bool saves(ECRole role) { return role != ECRole::kConsumer; }
+bool loads(ConnectorRole role) { return role != ConnectorRole::kProducer; }
+bool saves(ConnectorRole role) { return role != ConnectorRole::kConsumer; }
 
 /// Calls f(number of the first row, first place, how many) for each run of neighbouring places.
 template <class Function>
@@ -82,7 +82,7 @@ void StoreLookups::run() {
 
 // ---- the Scheduler's side -----------------------------------------------------------------------
 
-StoreConnector::StoreConnector(std::shared_ptr<OutputStore> store, ECRole role,
+StoreConnector::StoreConnector(std::shared_ptr<OutputStore> store, ConnectorRole role,
                                double lookup_timeout_s)
     : store_(std::move(store)), role_(role), lookup_timeout_s_(lookup_timeout_s) {
   if (loads(role_) && !store_->is_immediate()) lookups_ = std::make_unique<StoreLookups>(store_);
@@ -191,7 +191,7 @@ void StoreSaves::run() {
 // ---- the worker's side --------------------------------------------------------------------------
 
 StoreConnectorWorker::StoreConnectorWorker(std::shared_ptr<OutputStore> store,
-                                           const ECTransferConfig& config)
+                                           const ConnectorConfig& config)
     : store_(std::move(store)), role_(config.role) {
   if (saves(role_) && !store_->is_immediate())
     saves_ = std::make_unique<StoreSaves>(store_, static_cast<std::size_t>(config.buffer_size));
@@ -272,9 +272,9 @@ ECConnectorOutput StoreConnectorWorker::get_finished() {
 Result<std::shared_ptr<ECConnector>> make_store_connector(OpenOutputStore open,
                                                           const ECConnectorContext& context) {
   ASSIGN_OR_RETURN(std::shared_ptr<OutputStore> store, open(context));
-  ASSIGN_OR_RETURN(
-      const double timeout_s,
-      ECExtraConfig(context.config).take_seconds(kLookupTimeoutKey, kLookupTimeoutSeconds));
+  ASSIGN_OR_RETURN(const double timeout_s,
+                   ConnectorExtraConfig(ConnectorKind::kEC, context.config)
+                       .take_seconds(kLookupTimeoutKey, kLookupTimeoutSeconds));
   return std::shared_ptr<ECConnector>(
       std::make_shared<StoreConnector>(std::move(store), context.config.role, timeout_s));
 }

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/config/ec_transfer_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/ec_transfer/encoder_loads.hpp"
 #include "runtime/ec_transfer/output_store.hpp"
 #include "runtime/scheduler/ec_connector.hpp"
@@ -51,7 +51,7 @@ class StoreLookups {
 /// loaded.
 class StoreConnector final : public ECConnector {
  public:
-  StoreConnector(std::shared_ptr<OutputStore> store, ECRole role, double lookup_timeout_s);
+  StoreConnector(std::shared_ptr<OutputStore> store, ConnectorRole role, double lookup_timeout_s);
 
   [[nodiscard]] std::optional<bool> has_cache_item(const std::string& identifier,
                                                    double now) override;
@@ -73,7 +73,7 @@ class StoreConnector final : public ECConnector {
   void take_answers();
 
   std::shared_ptr<OutputStore> store_;
-  ECRole role_;
+  ConnectorRole role_;
   double lookup_timeout_s_;
   std::unique_ptr<StoreLookups> lookups_;  ///< null: the store answers at once
   std::unordered_map<std::string, Item> items_;
@@ -116,7 +116,7 @@ class StoreSaves {
 
 class StoreConnectorWorker final : public ECConnectorWorker {
  public:
-  StoreConnectorWorker(std::shared_ptr<OutputStore> store, const ECTransferConfig& config);
+  StoreConnectorWorker(std::shared_ptr<OutputStore> store, const ConnectorConfig& config);
 
   Result<void> register_caches(Device& device, EncoderOutputs& outputs) override;
   void start_load_caches(const std::string& metadata) override;
@@ -128,7 +128,7 @@ class StoreConnectorWorker final : public ECConnectorWorker {
   Result<void> load(const EncoderLoad& wanted);
 
   std::shared_ptr<OutputStore> store_;
-  ECRole role_;
+  ConnectorRole role_;
   std::unique_ptr<StoreSaves> saves_;  ///< null: the store saves at once, or nothing is saved
   Device* device_ = nullptr;
   EncoderOutputs* outputs_ = nullptr;

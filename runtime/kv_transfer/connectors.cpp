@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "runtime/kv_transfer/extra_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/kv_transfer/store_connector.hpp"
 #include "runtime/kv_transfer/store_connector_worker.hpp"
@@ -16,9 +16,9 @@ struct OffloadingOptions {
   std::optional<std::int64_t> num_blocks;
 };
 
-Result<OffloadingOptions> read_offloading_options(const KVConnectorConfig& config) {
+Result<OffloadingOptions> read_offloading_options(const ConnectorConfig& config) {
   OffloadingOptions options;
-  KVExtraConfig extra(config);
+  ConnectorExtraConfig extra(ConnectorKind::kKV, config);
   ASSIGN_OR_RETURN(options.num_bytes, extra.take_number("cpu_bytes_to_use", 1));
   ASSIGN_OR_RETURN(options.num_blocks, extra.take_number("num_cpu_blocks", 1));
   RETURN_IF_ERROR(extra.check_empty());
@@ -30,9 +30,9 @@ struct ExampleOptions {
   std::int64_t max_bytes = 0;
 };
 
-Result<ExampleOptions> read_example_options(const KVConnectorConfig& config) {
+Result<ExampleOptions> read_example_options(const ConnectorConfig& config) {
   ExampleOptions options;
-  KVExtraConfig extra(config);
+  ConnectorExtraConfig extra(ConnectorKind::kKV, config);
   ASSIGN_OR_RETURN(options.path, extra.take_text("shared_storage_path", "/tmp"));
   ASSIGN_OR_RETURN(const std::optional<std::int64_t> max_bytes, extra.take_number("max_bytes", 0));
   options.max_bytes = max_bytes.value_or(0);

@@ -38,7 +38,7 @@ Result<std::span<const KVConnectorKind>> load_kv_module(const std::string& path)
 
 std::span<const KVConnectorKind> kv_connector_kinds() noexcept { return kKinds; }
 
-Result<const KVConnectorKind*> find_kv_connector(const KVConnectorConfig& config) {
+Result<const KVConnectorKind*> find_kv_connector(const ConnectorConfig& config) {
   std::span<const KVConnectorKind> kinds = kKinds;
   if (!config.module_path.empty()) {
     ASSIGN_OR_RETURN(kinds, load_kv_module(config.module_path));

@@ -10,7 +10,7 @@
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
-#include "runtime/config/kv_transfer_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 
@@ -18,13 +18,13 @@ namespace troupe {
 
 /// What a connector's worker side is made for. Its cache comes with register_kv_caches.
 struct KVConnectorWorkerContext {
-  KVConnectorConfig config;
+  ConnectorConfig config;
   std::string model_identity;  ///< see model_identity()
   ParallelConfig parallel;     ///< the rank's
 };
 /// What the Scheduler's side is made for.
 struct KVConnectorContext {
-  KVConnectorConfig config;
+  ConnectorConfig config;
   std::string model_identity;
   ParallelConfig parallel;
   KVCacheConfig cache;
@@ -63,6 +63,6 @@ inline constexpr const char* kKVConnectorModule = "troupe_kv_connectors";
 /// stays loaded. Errors: kInvalidArgument, there is none of that name (tells which there are);
 /// kNotFound, the shared object cannot be loaded; kUnsupported, it is none of connectors, or of
 /// another interface.
-[[nodiscard]] Result<const KVConnectorKind*> find_kv_connector(const KVConnectorConfig& config);
+[[nodiscard]] Result<const KVConnectorKind*> find_kv_connector(const ConnectorConfig& config);
 
 }  // namespace troupe

@@ -105,7 +105,7 @@ bool StoreKVConnector::has_all(const Request& request, std::size_t group, std::i
 std::optional<KVConnector::Match> StoreKVConnector::get_num_new_matched_tokens(
     const RequestState& request, std::int32_t num_local_tokens) {
   Request* const known = find(request);
-  if (known == nullptr || known->load_failed || role_ == KVRole::kProducer ||
+  if (known == nullptr || known->load_failed || role_ == ConnectorRole::kProducer ||
       request.params.skip_reading_prefix_cache)
     return Match{};
   extend_hashes(*known, request);
@@ -241,7 +241,7 @@ std::string StoreKVConnector::build_connector_metadata(const SchedulerOutput& st
       CHECK(added != step.new_requests.end(), value(id));
       num_computed = added->num_computed_tokens;
     }
-    if (role_ == KVRole::kConsumer) continue;
+    if (role_ == ConnectorRole::kConsumer) continue;
     extend_hashes(request, *request.state);
     save_blocks(request, {.num_computed = num_computed,
                           .num_known = std::min(request.state->num_tokens(),

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/cache/block_hash.hpp"
-#include "runtime/config/kv_transfer_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/kv_transfer/block_index.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/store_ops.hpp"
@@ -84,7 +84,7 @@ class StoreKVConnector final : public KVConnector {
                       std::size_t& next) const;
   void remove(const StoreKey& key);
 
-  KVRole role_;
+  ConnectorRole role_;
   KVCacheConfig cache_;
   BlockHasher hasher_;
   std::int32_t alignment_;

@@ -5,8 +5,7 @@
 #include <fstream>
 
 #include "runtime/config/config_file.hpp"
-#include "runtime/config/ec_transfer_config.hpp"
-#include "runtime/config/kv_transfer_config.hpp"
+#include "runtime/config/connector_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/vllm_options.hpp"
 
@@ -358,20 +357,22 @@ BOOST_AUTO_TEST_CASE(speculative_config_has_the_defaults_of_vllm_and_refuses_the
 }
 
 BOOST_AUTO_TEST_CASE(ec_transfer_config_has_the_keys_of_vllm_and_refuses_the_rest_by_name) {
-  BOOST_TEST(!parse_ec_transfer_config("").value().is_enabled());
-  const ECTransferConfig usual =
-      parse_ec_transfer_config(R"({"ec_connector":"C","ec_role":"ec_both"})").value();
+  BOOST_TEST(!parse_connector_config(ConnectorKind::kEC, "").value().is_enabled());
+  const ConnectorConfig usual =
+      parse_connector_config(ConnectorKind::kEC, R"({"ec_connector":"C","ec_role":"ec_both"})")
+          .value();
   BOOST_TEST(usual.is_enabled());
   BOOST_TEST((usual.is_producer() && usual.is_consumer()));
   BOOST_TEST(usual.buffer_size == 1'000'000'000);
   BOOST_TEST(usual.port == 14579);
   BOOST_TEST(usual.extra_config == "{}");
-  const ECTransferConfig all = parse_ec_transfer_config(
-                                   R"({"ec_connector":"C","engine_id":"e","ec_role":"ec_producer",
+  const ConnectorConfig all =
+      parse_connector_config(ConnectorKind::kEC,
+                             R"({"ec_connector":"C","engine_id":"e","ec_role":"ec_producer",
               "ec_buffer_device":"cuda","ec_buffer_size":1e6,"ec_rank":1,"ec_parallel_size":2,
               "ec_ip":"10.0.0.1","ec_port":15000,"ec_connector_extra_config":{"pool":"p"},
               "ec_connector_module_path":"x.so"})")
-                                   .value();
+          .value();
   BOOST_TEST((all.is_producer() && !all.is_consumer()));
   BOOST_TEST(all.engine_id == "e");
   BOOST_TEST(all.buffer_device == "cuda");
@@ -407,25 +408,27 @@ BOOST_AUTO_TEST_CASE(ec_transfer_config_has_the_keys_of_vllm_and_refuses_the_res
   refuses(R"(,"ec_connector":null)", "ec_connector is missing");
   refuses(R"(,"ec_role":null)",
           "ec_role is missing, expected \"ec_producer\", \"ec_consumer\" or \"ec_both\"");
-  BOOST_TEST(!parse_ec_transfer_config("[1]").ok());
+  BOOST_TEST(!parse_connector_config(ConnectorKind::kEC, "[1]").ok());
 }
 
 BOOST_AUTO_TEST_CASE(kv_transfer_config_has_the_keys_of_vllm_and_refuses_the_rest_by_name) {
-  BOOST_TEST(!parse_kv_transfer_config("").value().is_enabled());
-  const KVConnectorConfig usual =
-      parse_kv_transfer_config(R"({"kv_connector":"C","kv_role":"kv_both"})").value();
+  BOOST_TEST(!parse_connector_config(ConnectorKind::kKV, "").value().is_enabled());
+  const ConnectorConfig usual =
+      parse_connector_config(ConnectorKind::kKV, R"({"kv_connector":"C","kv_role":"kv_both"})")
+          .value();
   BOOST_TEST(usual.is_enabled());
   BOOST_TEST((usual.is_producer() && usual.is_consumer() && usual.recompute_failed_loads));
   BOOST_TEST(usual.buffer_size == 1'000'000'000);
   BOOST_TEST(usual.port == 14579);
   BOOST_TEST(usual.extra_config == "{}");
-  const KVConnectorConfig all = parse_kv_transfer_config(
-                                    R"({"kv_connector":"C","engine_id":"e","kv_role":"kv_producer",
+  const ConnectorConfig all =
+      parse_connector_config(ConnectorKind::kKV,
+                             R"({"kv_connector":"C","engine_id":"e","kv_role":"kv_producer",
               "kv_buffer_device":"cuda","kv_buffer_size":1e6,"kv_rank":1,"kv_parallel_size":2,
               "kv_ip":"10.0.0.1","kv_port":15000,"kv_connector_extra_config":{"pool":"p"},
               "kv_load_failure_policy":"fail","enable_permute_local_kv":false,
               "kv_connector_module_path":"x.so"})")
-                                    .value();
+          .value();
   BOOST_TEST((all.is_producer() && !all.is_consumer() && !all.recompute_failed_loads));
   BOOST_TEST(all.engine_id == "e");
   BOOST_TEST(all.buffer_device == "cuda");
@@ -463,7 +466,7 @@ BOOST_AUTO_TEST_CASE(kv_transfer_config_has_the_keys_of_vllm_and_refuses_the_res
   refuses(R"(,"kv_connector":null)", "kv_connector is missing");
   refuses(R"(,"kv_role":null)",
           "kv_role is missing, expected \"kv_producer\", \"kv_consumer\" or \"kv_both\"");
-  BOOST_TEST(!parse_kv_transfer_config("[1]").ok());
+  BOOST_TEST(!parse_connector_config(ConnectorKind::kKV, "[1]").ok());
   Options uncached;
   uncached.engine.enable_prefix_caching = false;
   uncached.engine.kv_transfer_config = R"({"kv_connector":"C","kv_role":"kv_both"})";

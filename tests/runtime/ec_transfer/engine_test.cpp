@@ -95,7 +95,7 @@ class TransferEngine {
     const ModelLoaded loaded = runner_->describe();
     const KVCacheConfig cache = plan_cache(loaded.layer_specs(), kNumBlocks);
     BOOST_REQUIRE(runner_->initialize_kv_cache(cache).ok());
-    const ECTransferConfig config = parse_ec_transfer_config(transfer).value();
+    const ConnectorConfig config = parse_connector_config(ConnectorKind::kEC, transfer).value();
     if (config.is_enabled()) {
       const ECConnectorKind* const kind = find_ec_connector(config).value();
       connector_ = kind->create({config, loaded.encoder_key}).value();

@@ -66,7 +66,7 @@ bool wait_for(ECConnector& connector, const std::string& identifier) {
 
 BOOST_AUTO_TEST_CASE(a_lookup_is_unknown_until_the_store_answers_and_a_miss_if_it_does_not) {
   const auto store = std::make_shared<SlowStore>();
-  StoreConnector connector(store, ECRole::kBoth, /*lookup_timeout_s=*/2);
+  StoreConnector connector(store, ConnectorRole::kBoth, /*lookup_timeout_s=*/2);
   BOOST_TEST(!connector.has_cache_item("a", 10).has_value());
   BOOST_TEST(!connector.has_cache_item("b", 11).has_value());
   BOOST_TEST(!connector.has_cache_item("a", 11.9).has_value());
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(what_the_workers_report_is_known_at_once) {
   const auto store = std::make_shared<SlowStore>();
   store->answer("a", true);
   store->answer("b", false);
-  StoreConnector connector(store, ECRole::kBoth, 1);
+  StoreConnector connector(store, ConnectorRole::kBoth, 1);
   BOOST_TEST(wait_for(connector, "a"));
   BOOST_TEST(!wait_for(connector, "b"));
   connector.update_connector_output({.saved = {"b", "unknown"}, .failed = {"a"}});
@@ -105,13 +105,13 @@ BOOST_AUTO_TEST_CASE(what_the_workers_report_is_known_at_once) {
 }
 
 BOOST_AUTO_TEST_CASE(a_producer_asks_for_nothing) {
-  StoreConnector connector(std::make_shared<SlowStore>(), ECRole::kProducer, 1);
+  StoreConnector connector(std::make_shared<SlowStore>(), ConnectorRole::kProducer, 1);
   BOOST_TEST((connector.has_cache_item("a", 0) == std::optional(false)));
   BOOST_TEST(connector.num_items() == 0u);
 }
 
 BOOST_AUTO_TEST_CASE(a_step_s_loads_go_to_the_workers_with_their_sizes) {
-  StoreConnector connector(std::make_shared<SlowStore>(), ECRole::kBoth, 1);
+  StoreConnector connector(std::make_shared<SlowStore>(), ConnectorRole::kBoth, 1);
   const RequestState request{EngineCoreRequest{}};
   BOOST_TEST(connector.build_connector_meta({}).empty());
   connector.update_state_after_alloc(request, {.identifier = "a b", .length = 4});
@@ -130,8 +130,8 @@ constexpr std::int64_t kHidden = 3;
 
 /// A worker's side with room for eight rows.
 struct Side {
-  explicit Side(const std::shared_ptr<OutputStore>& store, ECRole role = ECRole::kBoth,
-                std::int64_t buffer_size = 1 << 20)
+  explicit Side(const std::shared_ptr<OutputStore>& store,
+                ConnectorRole role = ConnectorRole::kBoth, std::int64_t buffer_size = 1 << 20)
       : worker(store, {.connector = "C", .role = role, .buffer_size = buffer_size}) {
     BOOST_REQUIRE(worker.register_caches(*device, outputs).ok());
   }
@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(saves_wait_on_their_own_thread_within_the_buffer_and_are_do
   const auto store = std::make_shared<SlowStore>();
   store->let_save(false);
   {
-    Side side(store, ECRole::kProducer, 2 * kHidden * 4);
+    Side side(store, ConnectorRole::kProducer, 2 * kHidden * 4);
     for (const char* identifier : {"a", "b", "bad"}) side.encode(identifier, 1, 7);
     side.worker.save_caches("a");
     side.worker.save_caches("b");
@@ -216,7 +216,7 @@ BOOST_AUTO_TEST_CASE(saves_wait_on_their_own_thread_within_the_buffer_and_are_do
 BOOST_AUTO_TEST_CASE(a_consumer_saves_nothing) {
   const auto store = std::make_shared<SlowStore>();
   {
-    Side side(store, ECRole::kConsumer);
+    Side side(store, ConnectorRole::kConsumer);
     side.encode("a", 1, 7);
     side.worker.save_caches("a");
   }

@@ -84,7 +84,8 @@ class OffloadEngine {
     settings.num_blocks = setup.num_blocks;
     settings.max_model_len = loaded.max_model_len;
     settings.max_in_flight_tokens = kMaxTokens;
-    const KVConnectorConfig config = parse_kv_transfer_config(setup.transfer).value();
+    const ConnectorConfig config =
+        parse_connector_config(ConnectorKind::kKV, setup.transfer).value();
     settings.kv_connector = config.is_enabled();
     if (config.is_enabled()) {
       const KVConnectorKind* const kind = find_kv_connector(config).value();

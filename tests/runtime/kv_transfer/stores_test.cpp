@@ -3,10 +3,10 @@
 #include <boost/test/unit_test.hpp>
 #include <fstream>
 
+#include "runtime/config/connector_config.hpp"
 #include "runtime/kv_transfer/block_blob.hpp"
 #include "runtime/kv_transfer/block_index.hpp"
 #include "runtime/kv_transfer/block_store.hpp"
-#include "runtime/kv_transfer/extra_config.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/store_ops.hpp"
 #include "tests/runtime/kv_transfer/temporary_folder.hpp"
@@ -150,7 +150,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_written_is_named) {
 }
 
 BOOST_AUTO_TEST_CASE(an_unknown_connector_names_those_that_there_are) {
-  KVConnectorConfig config{.connector = "NixlConnector"};
+  ConnectorConfig config{.connector = "NixlConnector"};
   BOOST_TEST(find_kv_connector(config).error().message ==
              "kv-transfer-config: kv_connector NixlConnector is unknown, there are "
              "OffloadingConnector, ExampleConnector");
@@ -160,7 +160,7 @@ BOOST_AUTO_TEST_CASE(an_unknown_connector_names_those_that_there_are) {
 
 BOOST_AUTO_TEST_CASE(the_extra_configuration_refuses_what_it_does_not_know) {
   const auto error_of = [](const std::string& connector, const std::string& extra) {
-    KVConnectorConfig config{.connector = connector, .extra_config = extra};
+    ConnectorConfig config{.connector = connector, .extra_config = extra};
     const auto made = find_kv_connector(config).value()->create_worker({.config = config});
     return made.ok() ? std::string() : made.error().message;
   };
