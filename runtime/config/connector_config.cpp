@@ -125,10 +125,9 @@ Result<ConnectorConfig> parse_connector_config(ConnectorKind kind, const std::st
   if (config.connector.empty()) return fields.wrong(prefix + "connector", "is missing");
   if (!has_role) return fields.wrong(prefix + "role", "is missing, expected " + fields.roles());
   if (config.rank >= config.parallel_size)
-    return fields.wrong(prefix + "rank", "is " + std::to_string(config.rank) +
-                                             ", it must be less than " + prefix +
-                                             "parallel_size, " +
-                                             std::to_string(config.parallel_size));
+    return fields.wrong(prefix + "rank",
+                        "is " + std::to_string(config.rank) + ", it must be less than " + prefix +
+                            "parallel_size, " + std::to_string(config.parallel_size));
   return config;
 }
 
@@ -145,9 +144,9 @@ struct ConnectorExtraConfig::Json {
     return value;
   }
   [[nodiscard]] Error wrong(const std::string& key, const std::string& what) const {
-    return invalid_argument(option_of(kind) + ": " + prefix_of(kind) +
-                                "_connector_extra_config: " + key + " " + what,
-                            option_of(kind));
+    return invalid_argument(
+        option_of(kind) + ": " + prefix_of(kind) + "_connector_extra_config: " + key + " " + what,
+        option_of(kind));
   }
 };
 

@@ -14,8 +14,7 @@ const std::string kModel = TROUPE_GOLDEN_DIR "/models/models/gemma3";
 std::vector<DriverJob> picture_jobs() {
   std::vector<DriverJob> jobs;
   const PicturePrompts prompts(kModel, TROUPE_GOLDEN_DIR "/models/goldens/gemma3");
-  for (const PicturePrompt& one : prompts.all())
-    jobs.push_back(one.job);
+  for (const PicturePrompt& one : prompts.all()) jobs.push_back(one.job);
   // Another picture behind the same tokens.
   jobs.push_back(jobs.front());
   jobs.back().items.front() = jobs[2].items.front();
