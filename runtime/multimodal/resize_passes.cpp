@@ -17,18 +17,25 @@ Image sized_image(std::int32_t width, std::int32_t height) {
   return image;
 }
 
-std::uint8_t to_byte(std::int32_t sum, int bits) {
-  return static_cast<std::uint8_t>(std::clamp(sum >> bits, 0, 255));
+/// Sums wrap around: positive weights may exceed 2^31 before negative ones bring them back.
+using WrappingSum = std::uint32_t;
+
+WrappingSum product(std::int32_t weight, std::uint8_t value) {
+  return static_cast<WrappingSum>(weight) * value;
+}
+
+std::uint8_t to_byte(WrappingSum sum, int bits) {
+  return static_cast<std::uint8_t>(std::clamp(static_cast<std::int32_t>(sum) >> bits, 0, 255));
 }
 
 void filter_row(const std::uint8_t* row, const AxisWeights& axis, std::uint8_t* out) {
-  const std::int32_t half = 1 << (axis.bits - 1);
+  const WrappingSum half = WrappingSum{1} << (axis.bits - 1);
   for (std::size_t x = 0; x < axis.begins.size(); ++x, out += 3) {
     const std::int32_t* weights = &axis.weights[x * axis.stride];
     const std::uint8_t* from = row + axis.begins[x] * 3;
-    std::array<std::int32_t, 3> sums = {half, half, half};
+    std::array<WrappingSum, 3> sums = {half, half, half};
     for (std::size_t t = 0; t < axis.num_taps[x]; ++t, from += 3) {
-      for (std::size_t c = 0; c < 3; ++c) sums[c] += weights[t] * from[c];
+      for (std::size_t c = 0; c < 3; ++c) sums[c] += product(weights[t], from[c]);
     }
     for (std::size_t c = 0; c < 3; ++c) out[c] = to_byte(sums[c], axis.bits);
   }
@@ -39,13 +46,13 @@ void filter_column_bytes(const std::uint8_t* first, std::size_t bytes_per_row,
                          const std::int32_t* weights, std::size_t num_taps, int bits,
                          std::size_t begin, std::size_t end, std::uint8_t* out) {
   constexpr std::size_t kBlock = 64;
-  std::array<std::int32_t, kBlock> sums;
+  std::array<WrappingSum, kBlock> sums;
   for (; begin < end; begin += kBlock) {
     const std::size_t count = std::min(kBlock, end - begin);
-    sums.fill(1 << (bits - 1));
+    sums.fill(WrappingSum{1} << (bits - 1));
     for (std::size_t t = 0; t < num_taps; ++t) {
       const std::uint8_t* row = first + t * bytes_per_row + begin;
-      for (std::size_t i = 0; i < count; ++i) sums[i] += weights[t] * row[i];
+      for (std::size_t i = 0; i < count; ++i) sums[i] += product(weights[t], row[i]);
     }
     for (std::size_t i = 0; i < count; ++i) out[begin + i] = to_byte(sums[i], bits);
   }
