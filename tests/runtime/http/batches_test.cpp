@@ -224,7 +224,7 @@ BOOST_AUTO_TEST_CASE(the_next_server_goes_on_without_doing_anything_twice) {
   engine.react([&](const GenerateRequest& request) {
     if (num_answered == 3) return;  // the rest hangs
     ++num_answered;
-    server_->deliver(step(text_output(request.id, "t", {1}, FinishReason::kLength)));
+    started().deliver(step(text_output(request.id, "t", {1}, FinishReason::kLength)));
   });
   std::string content;
   for (int i = 0; i < 6; ++i) content += line("r" + std::to_string(i));

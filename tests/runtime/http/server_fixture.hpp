@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -110,10 +111,16 @@ struct ServerFixture {
   }
   Server& server() {
     if (!server_) {
+      const std::lock_guard lock(starting_);
       auto started = Server::start(config, engine, metrics);
       BOOST_REQUIRE(started.ok());
       server_ = *std::move(started);
     }
+    return *server_;
+  }
+  /// For the engine's threads: a batch that goes on asks before start() has returned.
+  Server& started() {
+    const std::lock_guard lock(starting_);
     return *server_;
   }
   /// Answers every request at once with `count` deltas.
@@ -121,7 +128,7 @@ struct ServerFixture {
     engine.react([this, count](const GenerateRequest& request) {
       for (int i = 0; i < count; ++i) {
         const bool last = i + 1 == count;
-        server_->deliver(step(text_output(
+        started().deliver(step(text_output(
             request.id, "t", {i}, last ? std::optional(FinishReason::kLength) : std::nullopt)));
       }
     });
@@ -130,6 +137,7 @@ struct ServerFixture {
   ServerConfig config;
   FakeEngine engine;
   EngineMetrics metrics{"m", 100};
+  std::mutex starting_;
   std::unique_ptr<Server> server_;
 };
 
