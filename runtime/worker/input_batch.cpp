@@ -65,14 +65,16 @@ std::vector<const MultiModalFeature*> InputBatch::needed_items() const {
 
 void InputBatch::find_embeddings(const Row& row, const EncoderOutputs& outputs) {
   const std::int32_t begin = row.request->num_computed_tokens;
-  for (const MultiModalFeature& item : row.request->items)
-    for_each_embedding(
-        item, begin, begin + row.num_tokens, [&](std::int32_t position, std::int32_t number) {
-          const std::span<const std::int32_t> rows = outputs.rows_of(item.identifier);
-          CHECK(number < std::ssize(rows), item.identifier, number, rows.size());
-          embedded_tokens_.push_back(position - begin);
-          embedding_rows_.push_back(rows[static_cast<std::size_t>(number)]);
-        });
+  for (const MultiModalFeature& item : row.request->items) {
+    std::span<const std::int32_t> rows;  // looked up at the item's first embedding in the step
+    for_each_embedding(item, begin, begin + row.num_tokens,
+                       [&](std::int32_t position, std::int32_t number) {
+                         if (rows.empty()) rows = outputs.rows_of(item.identifier);
+                         CHECK(number < std::ssize(rows), item.identifier, number, rows.size());
+                         embedded_tokens_.push_back(position - begin);
+                         embedding_rows_.push_back(rows[static_cast<std::size_t>(number)]);
+                       });
+  }
 }
 
 void InputBatch::forget(RequestId id) {

@@ -15,6 +15,7 @@
 #include "runtime/worker/worker_group.hpp"
 #include "tests/runtime/kv_transfer/temporary_folder.hpp"
 #include "tests/support/local_ports.hpp"
+#include "tests/support/replay_models_driver.hpp"
 
 namespace troupe {
 namespace {
@@ -22,21 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::int32_t kMaxTokens = 48;
-
-/// Layers of equal specs in one group each.
-KVCacheConfig group_layers(const std::vector<KVCacheSpec>& specs, std::int32_t num_blocks) {
-  KVCacheConfig config;
-  config.num_blocks = num_blocks;
-  for (std::size_t layer = 0; layer < specs.size(); ++layer) {
-    auto group = std::ranges::find(config.groups, specs[layer], &KVCacheGroup::spec);
-    if (group == config.groups.end())
-      group = config.groups.insert(config.groups.end(), {.spec = specs[layer], .layers = {}});
-    group->layers.push_back(static_cast<std::int32_t>(layer));
-    config.page_bytes.resize(std::max(config.page_bytes.size(), group->layers.size()),
-                             specs.front().page_bytes());
-  }
-  return config;
-}
 
 struct EngineSetup {
   std::string model = "llama";
@@ -78,7 +64,7 @@ class OffloadEngine {
     }
     parallel.rank = 0;
     const ModelLoaded loaded = join_loaded(all).value();
-    cache_ = group_layers(loaded.layer_specs(), setup.num_blocks);
+    cache_ = plan_cache(loaded.layer_specs(), setup.num_blocks);
     KVCacheSettings settings;
     settings.groups = cache_.groups;
     settings.num_blocks = setup.num_blocks;
