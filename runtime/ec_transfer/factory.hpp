@@ -1,7 +1,6 @@
 #pragma once
 // EC connectors by name: those of this program, and those of shared objects.
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,6 +8,7 @@
 
 #include "runtime/base/result.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/connector_module.hpp"
 #include "runtime/scheduler/ec_connector.hpp"
 #include "runtime/worker/ec_connector_worker.hpp"
 
@@ -39,20 +39,13 @@ inline constexpr std::uint32_t kECConnectorInterface = 1;
 ///
 /// It is built with the compiler and the options of this program, and links what it uses of its
 /// libraries.
-struct ECConnectorModule {
-  std::uint32_t interface = kECConnectorInterface;
-  const ECConnectorKind* kinds = nullptr;
-  std::size_t num_kinds = 0;
-};
+using ECConnectorModule = ConnectorModule<ECConnectorKind, kECConnectorInterface>;
 inline constexpr const char* kECConnectorModule = "troupe_ec_connectors";
 
 /// Those of this program.
 [[nodiscard]] std::span<const ECConnectorKind> ec_connector_kinds() noexcept;
 
-/// The connector that the configuration names; that of its shared object, if it names one, which
-/// stays loaded. Errors: kInvalidArgument, there is none of that name (tells which there are);
-/// kNotFound, the shared object cannot be loaded; kUnsupported, it is none of connectors, or of
-/// another interface.
+/// find_connector among them.
 [[nodiscard]] Result<const ECConnectorKind*> find_ec_connector(const ConnectorConfig& config);
 
 }  // namespace troupe

@@ -1,7 +1,6 @@
 #pragma once
 // KV connectors by name: those of this program, and those of shared objects.
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -11,6 +10,7 @@
 #include "runtime/base/result.hpp"
 #include "runtime/cache/kv_cache_settings.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/connector_module.hpp"
 #include "runtime/kv_transfer/kv_connector_worker.hpp"
 #include "runtime/scheduler/kv_connector.hpp"
 
@@ -49,20 +49,13 @@ inline constexpr std::uint32_t kKVConnectorInterface = 1;
 ///
 /// It is built with the compiler and the options of this program, and links what it uses of its
 /// libraries.
-struct KVConnectorModule {
-  std::uint32_t interface = kKVConnectorInterface;
-  const KVConnectorKind* kinds = nullptr;
-  std::size_t num_kinds = 0;
-};
+using KVConnectorModule = ConnectorModule<KVConnectorKind, kKVConnectorInterface>;
 inline constexpr const char* kKVConnectorModule = "troupe_kv_connectors";
 
 /// Those of this program.
 [[nodiscard]] std::span<const KVConnectorKind> kv_connector_kinds() noexcept;
 
-/// The connector that the configuration names; that of its shared object, if it names one, which
-/// stays loaded. Errors: kInvalidArgument, there is none of that name (tells which there are);
-/// kNotFound, the shared object cannot be loaded; kUnsupported, it is none of connectors, or of
-/// another interface.
+/// find_connector among them.
 [[nodiscard]] Result<const KVConnectorKind*> find_kv_connector(const ConnectorConfig& config);
 
 }  // namespace troupe
