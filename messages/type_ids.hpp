@@ -9,6 +9,7 @@
 #include "messages/cache.hpp"
 #include "messages/caf_compat.hpp"
 #include "messages/control.hpp"
+#include "messages/encoder.hpp"
 #include "messages/encoder_cache.hpp"
 #include "messages/engine_output.hpp"
 #include "messages/error.hpp"
@@ -154,6 +155,11 @@ CAF_ADD_TYPE_ID(troupe, (troupe::SpawnRole))
 CAF_ADD_TYPE_ID(troupe, (troupe::Heartbeat))
 CAF_ADD_TYPE_ID(troupe, (troupe::HeartbeatReply))
 CAF_ADD_TYPE_ID(troupe, (troupe::LeaveNode))
+CAF_ADD_TYPE_ID(troupe, (troupe::EncodersChanged))
+CAF_ADD_TYPE_ID(troupe, (troupe::EncodeItem))
+CAF_ADD_TYPE_ID(troupe, (troupe::ItemEncoded))
+CAF_ADD_TYPE_ID(troupe, (troupe::FindEncoderOutput))
+CAF_ADD_TYPE_ID(troupe, (troupe::EncoderOutputFound))
 CAF_END_TYPE_ID_BLOCK(troupe)
 
 // Messages that an actor sends to itself, or within its process: rejected from other nodes.
@@ -173,4 +179,6 @@ CAF_ADD_TYPE_ID(troupe_local, (troupe::CheckNodes))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::ConfirmLoss))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::PrepareInput))
 CAF_ADD_TYPE_ID(troupe_local, (troupe::RpcDeadline))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::EncodeItems))
+CAF_ADD_TYPE_ID(troupe_local, (troupe::LoadEncoder))
 CAF_END_TYPE_ID_BLOCK(troupe_local)

@@ -4,19 +4,20 @@
 #include <string>
 #include <utility>
 
-#include "messages/encoder_input.hpp"
 #include "runtime/base/check.hpp"
 
 namespace troupe {
-namespace {
-
-std::int64_t num_embeddings(const MultiModalFeature& item) {
-  std::int64_t count = 0;
-  for (const TokenSpan& run : embed_spans(item)) count += run.end - run.begin;
-  return count;
+Result<UnpackedItem> unpack_item(const MultiModalFeature& feature) {
+  auto input = feature.data == nullptr ? std::nullopt : unpack_encoder_input(*feature.data);
+  if (!input)
+    return Error{ErrorCode::kInternal, "item " + feature.identifier + ": its data is not an array"};
+  UnpackedItem unpacked{.input = *std::move(input), .item = {}};
+  unpacked.item = {.modality = feature.modality,
+                   .values = unpacked.input.values,
+                   .shape = unpacked.input.shape,
+                   .num_rows = num_embeds(feature)};
+  return unpacked;
 }
-
-}  // namespace
 
 Result<ItemEncoder> ItemEncoder::create(Device& device, Model& model, std::int64_t capacity) {
   const std::int64_t max_rows = model.max_item_rows();
@@ -49,12 +50,8 @@ Result<void> ItemEncoder::encode_one(const MultiModalFeature& item) {
   const auto failed = [&](ErrorCode code, const std::string& reason) {
     return Error{code, "item " + item.identifier + ": " + reason};
   };
-  const auto input = item.data == nullptr ? std::nullopt : unpack_encoder_input(*item.data);
-  if (!input) return failed(ErrorCode::kInternal, "its data is not an array");
-  const EncoderItem encoded{.modality = item.modality,
-                            .values = input->values,
-                            .shape = input->shape,
-                            .num_rows = num_embeddings(item)};
+  ASSIGN_OR_RETURN(const UnpackedItem unpacked, unpack_item(item));
+  const EncoderItem& encoded = unpacked.item;
   if (const auto status = model_->check_item(encoded); !status.ok())
     return failed(status.error().code, status.error().message);
   const std::span<const std::int32_t> places = outputs_.add(item.identifier, encoded.num_rows);

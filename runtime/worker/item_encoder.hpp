@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "messages/encoder_input.hpp"
 #include "messages/request.hpp"
 #include "messages/scheduler_output.hpp"
 #include "runtime/base/result.hpp"
@@ -14,6 +15,15 @@
 #include "runtime/worker/encoder_outputs.hpp"
 
 namespace troupe {
+
+/// An item of a request as encoders take it.
+struct UnpackedItem {
+  EncoderInput input;
+  EncoderItem item;  ///< refers to `input` and to the feature
+};
+/// Of a feature, to which the result refers. Errors: kInternal, it has no data, or none that can be
+/// read.
+[[nodiscard]] Result<UnpackedItem> unpack_item(const MultiModalFeature& feature);
 
 /// Owns the outputs. Device and model outlive it.
 class ItemEncoder {

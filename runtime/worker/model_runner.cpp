@@ -179,9 +179,7 @@ ModelLoaded ModelRunner::describe() const {
           .pooler = pooler_,
           .canonical_shards = model.canonical_shards(),
           .max_item_embeds = static_cast<std::int32_t>(model.max_item_rows()),
-          .encoder_key = loaded_.config.architecture + " " +
-                         std::string(dtype_name(loaded_.dtype)) + " " + options_.quantization +
-                         " " + std::to_string(model.hidden_size()),
+          .encoder_key = encoder_key(loaded_.config, loaded_.dtype, options_.quantization),
           .two_way_items = model.sees_items_both_ways(),
           .kv_cache_specs = kv_cache_specs(),
           .weight_bytes = model.weight_bytes() +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/test/unit_test.hpp>
 
+#include "messages/encoder_input.hpp"
 #include "tests/support/exact_grammar.hpp"
 
 namespace troupe {
@@ -107,7 +108,7 @@ void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
   for (const auto& [id, index] : planned.scheduled_encoder_inputs) {
     // One that was evicted in the same step may be there still.
     const MultiModalFeature& item = items_.at(id).at(static_cast<std::size_t>(index));
-    outputs_[item.identifier] = EncoderCacheManager::num_embeds(item);
+    outputs_[item.identifier] = num_embeds(item);
     ++coverage_.encoded;
   }
   for (std::size_t i = 0; i < planned.scheduled_ids.size(); ++i) {
@@ -120,13 +121,13 @@ void RandomWorkload::encode_pictures(const SchedulerOutput& planned,
         // A worker encodes what its tokens need and is not there: of a request that was preempted
         // in the step that was to encode it, which then did not.
         coverage_.kept += outputs_.contains(item.identifier);
-        outputs_[item.identifier] = EncoderCacheManager::num_embeds(item);
+        outputs_[item.identifier] = num_embeds(item);
         if (pictures_.whole_runs) BOOST_TEST(run.end <= end);
       }
   }
-  std::int32_t num_embeds = 0;
-  for (const auto& [identifier, size] : outputs_) num_embeds += size;
-  BOOST_TEST(num_embeds <= pictures_.capacity);
+  std::int32_t num_kept = 0;
+  for (const auto& [identifier, size] : outputs_) num_kept += size;
+  BOOST_TEST(num_kept <= pictures_.capacity);
 }
 
 void RandomWorkload::choose_connector(KVCacheSettings& settings) {
