@@ -390,6 +390,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
                                   ? engine.max_num_encoder_input_tokens
                                   : engine.max_num_batched_tokens;
     config.max_encoder_embeds = std::max(static_cast<std::int32_t>(most), model.max_item_embeds);
+    config.encode_ahead = engine.encoder_step_ms > 0;
+    config.encode_ahead_ms = static_cast<std::int32_t>(engine.encoder_step_ms);
   }
   return config;
 }

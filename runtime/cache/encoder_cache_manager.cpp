@@ -234,7 +234,7 @@ EncoderInputsPlanned EncoderCacheManager::plan(const PlanEncoderInputs& question
       return std::find(list.begin(), list.end(), index) != list.end();
     };
     if (is_in(question.pending_items)) {
-      answer.is_pending = true;
+      answer.pending_item = index;
       answer.num_new_tokens = before_item;
       break;
     }

@@ -13,8 +13,9 @@ inline constexpr const char* kLookupTimeoutKey = "lookup_timeout_s";
 
 /// ECExampleConnector, as vLLM's: one file per output,
 /// <shared_storage_path>/<identifier>/encoder_cache.safetensors with the tensor ec_cache [num_rows,
-/// hidden_size], float32; bfloat16 and float16, as vLLM's have it, is taken too. Extra configuration: shared_storage_path, "/tmp". The store has no limit; what
-/// waits to be written has ec_buffer_size bytes.
+/// hidden_size], float32; bfloat16 and float16, as vLLM's have it, is taken too. Extra
+/// configuration: shared_storage_path, "/tmp". The store has no limit; what waits to be written has
+/// ec_buffer_size bytes.
 [[nodiscard]] Result<std::shared_ptr<OutputStore>> open_file_store(
     const ECConnectorContext& context);
 /// ECMemoryConnector: the memory of this process, ec_buffer_size bytes of it; what was used last

@@ -92,7 +92,8 @@ class DecoderModel final : public Model {
   }
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override;
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override;
-  void encode(const EncoderItem& item, Matrix out) override;
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override;
+  void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) override;
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;

@@ -5,6 +5,7 @@
 #include "messages/encoder_input.hpp"
 #include "runtime/models/item_tower.hpp"
 #include "runtime/worker/item_encoder.hpp"
+#include "runtime/worker/numa.hpp"
 
 namespace troupe {
 
@@ -40,7 +41,8 @@ Result<std::vector<float>> EncoderRunner::encode(const MultiModalFeature& item) 
   ASSIGN_OR_RETURN(const UnpackedItem unpacked, unpack_item(item));
   RETURN_IF_ERROR(loaded_.tower->check_item(unpacked.item));
   const Matrix rows(reinterpret_cast<float*>(rows_.data()), unpacked.item.num_rows, hidden_size());
-  loaded_.tower->encode(*device_, Scratch(scratch_.bytes()), unpacked.item, rows);
+  for (std::int64_t slice = 0; slice < loaded_.tower->num_item_slices(); ++slice)
+    loaded_.tower->encode_slice(*device_, Scratch(scratch_.bytes()), unpacked.item, slice, rows);
   std::vector<float> values(static_cast<std::size_t>(rows.num_rows * rows.num_cols));
   device_->copy_to_host(values.data(), rows.data, values.size() * sizeof(float));
   RETURN_IF_ERROR(device_->synchronize());

@@ -481,6 +481,7 @@ Result<ModelRunnerOutput> ModelRunner::sample_tokens(const GrammarOutput& gramma
   if (!result.ok()) return result;
   for (const auto& extension : extensions_) extension->report(*result);
   if (ec_connector_ != nullptr) result->ec_connector = ec_connector_->get_finished();
+  if (encoder_) result->ec_connector.encoded_ahead = encoder_->take_encoded_ahead();
   return result;
 }
 
@@ -526,8 +527,9 @@ Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
   const std::vector<const MultiModalFeature*> needed = batch_->needed_items();
   items.insert(items.end(), needed.begin(), needed.end());
   ASSIGN_OR_RETURN(const std::vector<std::string> encoded, encoder_->encode(items));
-  if (ec_connector_ == nullptr || options_.parallel.rank != 0) return {};
-  for (const std::string& identifier : encoded) ec_connector_->save_caches(identifier);
+  if (ec_connector_ != nullptr && options_.parallel.rank == 0)
+    for (const std::string& identifier : encoded) ec_connector_->save_caches(identifier);
+  encoder_->encode_ahead(step);
   return {};
 }
 

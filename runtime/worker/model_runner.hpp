@@ -118,7 +118,7 @@ class ModelRunner {
   [[nodiscard]] bool is_output_rank() const noexcept;
   Result<void> compute(const SchedulerOutput& step);
   /// Loads what the EC connector has; encodes what the step is to encode, and what its tokens need
-  /// and is not there.
+  /// and is not there; then slices of what is encoded ahead.
   Result<void> encode_items(const SchedulerOutput& step);
   Result<void> run_warm_up_steps();
   Result<ModelRunnerOutput> sample(const GrammarOutput& grammar);
