@@ -154,6 +154,10 @@ CAF_ADD_TYPE_ID(troupe, (troupe::SpawnRole))
 CAF_ADD_TYPE_ID(troupe, (troupe::Heartbeat))
 CAF_ADD_TYPE_ID(troupe, (troupe::HeartbeatReply))
 CAF_ADD_TYPE_ID(troupe, (troupe::LeaveNode))
+CAF_ADD_TYPE_ID(troupe, (troupe::LoadAdapter))
+CAF_ADD_TYPE_ID(troupe, (troupe::UnloadAdapter))
+CAF_ADD_TYPE_ID(troupe, (troupe::ListAdapters))
+CAF_ADD_TYPE_ID(troupe, (troupe::AdapterReply))
 CAF_END_TYPE_ID_BLOCK(troupe)
 
 // Messages that an actor sends to itself, or within its process: rejected from other nodes.

@@ -64,6 +64,18 @@ struct SpeculativeDecoding {
 TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantization,
                draft_max_model_len, prompt_lookup_min, prompt_lookup_max)
 
+/// LoRA adapters that a worker may load.
+struct AdapterOptions {
+  bool enabled = false;
+  std::int32_t max_rank = 16;
+  std::int32_t max_in_step = 1;  ///< different ones
+  std::int32_t max_loaded = 1;   ///< those that no step has used for longest go first
+  std::string dtype = "auto";    ///< auto (the model's), bfloat16, float16, float32
+  std::vector<LoraRequest> modules;  ///< that are loaded with the model, by name and path
+  bool operator==(const AdapterOptions&) const = default;
+};
+TROUPE_MESSAGE(AdapterOptions, enabled, max_rank, max_in_step, max_loaded, dtype, modules)
+
 /// What a worker loads, and with which options.
 struct WorkerOptions {
   std::string model;                    ///< folder, or GGUF file
@@ -86,12 +98,13 @@ struct WorkerOptions {
   std::string ec_transfer_config;       ///< JSON object; empty: nothing is transferred
   ParallelConfig parallel;
   SpeculativeDecoding speculative;
+  AdapterOptions adapters;
   bool operator==(const WorkerOptions&) const = default;
 };
 TROUPE_MESSAGE(WorkerOptions, model, mmproj, runner, pooler_config, dtype, quantization,
                packed_weights_dir, kv_cache_dtype, device, cpu_isa, threads, numa_bind, block_size,
                max_model_len, max_num_seqs, max_num_batched_tokens, encoder_cache_size, parallel,
-               speculative, ec_transfer_config)
+               speculative, ec_transfer_config, adapters)
 
 /// How the vector of a text is made of the hidden states of its tokens.
 enum class PoolingType : std::uint8_t {
@@ -198,15 +211,54 @@ struct WarmUp {
 };
 TROUPE_MESSAGE(WarmUp)
 
+/// A client -> RequestRouter -> Schedulers -> Executors -> Workers: load an adapter from a folder.
+/// Answered with AdapterReply.
+struct LoadAdapter {
+  std::string name;
+  std::string path;
+  bool load_inplace = false;  ///< instead of the one of this name; else there must be none
+  bool operator==(const LoadAdapter&) const = default;
+};
+TROUPE_MESSAGE(LoadAdapter, name, path, load_inplace)
+
+/// The same way: new requests cannot have this adapter any more; those that have it go on.
+struct UnloadAdapter {
+  std::string name;
+  bool operator==(const UnloadAdapter&) const = default;
+};
+TROUPE_MESSAGE(UnloadAdapter, name)
+
+/// The same way: which adapters are loaded.
+struct ListAdapters {
+  bool operator==(const ListAdapters&) const = default;
+};
+TROUPE_MESSAGE(ListAdapters)
+
 /// What is asked of all workers of an engine at once, other than steps.
-using WorkerMethod = std::variant<LoadModel, InitializeKVCache, WarmUp>;
+using WorkerMethod = std::variant<LoadModel, InitializeKVCache, WarmUp, LoadAdapter, UnloadAdapter,
+                                  ListAdapters>;
 [[nodiscard]] inline const char* name_of(const WorkerMethod& method) noexcept {
-  constexpr const char* kNames[] = {"load_model", "initialize_kv_cache", "warm_up"};
+  constexpr const char* kNames[] = {"load_model",     "initialize_kv_cache", "warm_up",
+                                    "load_adapter", "unload_adapter",      "list_adapters"};
   static_assert(std::size(kNames) == std::variant_size_v<WorkerMethod>);
   return kNames[method.index()];
 }
-/// What a method returns; most of them nothing.
-using WorkerResult = std::variant<std::monostate, ModelLoaded>;
+struct AdapterList {
+  std::vector<LoraRequest> adapters;  ///< of LoadAdapter: the one
+  bool operator==(const AdapterList&) const = default;
+};
+TROUPE_MESSAGE(AdapterList, adapters)
+
+/// What a method returns; some of them nothing.
+using WorkerResult = std::variant<std::monostate, ModelLoaded, AdapterList>;
+
+/// Answers LoadAdapter, UnloadAdapter and ListAdapters.
+struct AdapterReply {
+  std::vector<LoraRequest> adapters;
+  std::optional<Error> error;
+  bool operator==(const AdapterReply&) const = default;
+};
+TROUPE_MESSAGE(AdapterReply, adapters, error)
 
 /// -> Executor: run a method on every worker. Answered with CollectiveRpcReply.
 struct CollectiveRpc {

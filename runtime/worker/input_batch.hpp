@@ -97,6 +97,8 @@ class InputBatch {
   [[nodiscard]] ForwardBatch forward_batch() { return flat_.view(outputs_); }
   [[nodiscard]] const BlockTables& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t num_requests() const noexcept { return requests_.size(); }
+  /// Of all known requests, each once or more.
+  [[nodiscard]] std::vector<std::int32_t> adapters_in_use() const;
 
   /// The token sampled for a row; kNoToken: the request has failed.
   static void append_token(WorkerRequest& request, TokenId token);

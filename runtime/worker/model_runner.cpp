@@ -137,8 +137,23 @@ Result<std::unique_ptr<ModelRunner>> ModelRunner::load(const WorkerOptions& opti
 Result<void> ModelRunner::reserve_memory() {
   Model& model = *loaded_.model;
   const std::int64_t max_tokens = options_.max_num_batched_tokens;
-  RETURN_IF_ERROR(
-      model.reserve({.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows}));
+  BatchLimits limits{.max_num_tokens = max_tokens, .max_num_logit_rows = LogitRows::kMaxRows};
+  const AdapterOptions& adapters = options_.adapters;
+  if (adapters.enabled) {
+    const AdapterTargets* const targets = model.adapter_targets();
+    if (targets == nullptr)
+      return Error{ErrorCode::kUnsupported,
+                   "enable-lora: adapters are not supported for " + loaded_.config.architecture,
+                   "enable-lora"};
+    const bool is_bf16 =
+        adapters.dtype == "bfloat16" || (adapters.dtype == "auto" && loaded_.dtype == DType::kBF16);
+    limits.adapters = {.max_rank = adapters.max_rank,
+                       .type = is_bf16 ? ElementType::kBF16 : ElementType::kF32};
+    adapters_.emplace(*device_, *targets, adapters, *limits.adapters);
+  }
+  RETURN_IF_ERROR(model.reserve(limits));
+  for (const LoraRequest& module : adapters.modules)
+    RETURN_IF_ERROR(adapters_->load({.name = module.name, .path = module.path}));
   if (model.max_item_rows() > 0) {
     ASSIGN_OR_RETURN(encoder_, ItemEncoder::create(*device_, model, options_.encoder_cache_size));
   }
@@ -503,6 +518,10 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
 
   ForwardBatch batch = batch_->forward_batch();
   batch.layer_hooks = layer_hooks_;
+  if (adapters_) {
+    RETURN_IF_ERROR(find_adapters(step, batch.adapter_ids));
+    batch.adapters = step_adapters_;
+  }
   if (batch.num_tokens() == 0) return {};
   CHECK(batch.num_tokens() <= options_.max_num_batched_tokens, batch.num_tokens());
   step_hidden_ = Matrix(floats(hidden_), batch.num_outputs(), loaded_.model->hidden_size());
@@ -512,6 +531,27 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
   RETURN_IF_ERROR(step_status());
   for (const auto& extension : extensions_) RETURN_IF_ERROR(extension->after_forward());
   return {};
+}
+
+Result<void> ModelRunner::find_adapters(const SchedulerOutput& step,
+                                        std::span<const std::int32_t> ids) {
+  adapter_errors_.clear();
+  for (const NewRequestData& request : step.new_requests)
+    if (request.lora) adapters_->remember(*request.lora);
+  if (adapters_->has_nameless() && !step.finished_ids.empty())
+    adapters_->release_unused(batch_->adapters_in_use());
+  std::vector<std::int32_t> wanted(ids.begin(), ids.end());
+  for (;;) {
+    std::size_t failed = 0;
+    auto found = adapters_->use(wanted, failed);
+    if (found.ok()) {
+      step_adapters_ = std::move(found).value();
+      return {};
+    }
+    if (!is_output_rank()) return found.error();
+    adapter_errors_.emplace(batch_->rows()[failed].request->id, found.error());
+    wanted[failed] = 0;
+  }
 }
 
 Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
@@ -627,7 +667,11 @@ void ModelRunner::score_and_sample(std::span<const InputBatch::Row> rows,
       bitmask = bitmask_left.first(size);
       bitmask_left = bitmask_left.subspan(size);
     }
-    if (!row.samples) continue;
+    if (!row.samples) {
+      if (const auto error = adapter_errors_.find(request.id); error != adapter_errors_.end())
+        add_error(request.id, error->second, output);
+      continue;
+    }
     if (request.prompt_logprobs) {
       output.prompt_logprobs.push_back(std::move(*request.prompt_logprobs));
       request.prompt_logprobs.reset();
@@ -691,7 +735,11 @@ std::int32_t ModelRunner::sample_row(const InputBatch::Row& row,
       const std::size_t width = words_per_bitmask_row(logits.size());
       apply_token_bitmask(bitmask.subspan(static_cast<std::size_t>(i) * width, width), logits);
     }
-    const Result<TokenId> sampled = sampler_.sample(logits, request.sampling, output.logprobs);
+    const auto no_adapter = adapter_errors_.find(request.id);
+    const Result<TokenId> sampled =
+        no_adapter != adapter_errors_.end()
+            ? Result<TokenId>(no_adapter->second)
+            : sampler_.sample(logits, request.sampling, output.logprobs);
     if (!sampled.ok()) {
       // What came before it stands; alone, it would fail in the next step.
       ended = true;
