@@ -47,8 +47,8 @@ struct ParallelConfig {
 TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, rank_on_host,
                ranks_on_host, rendezvous, secret, incarnation, timeout_s)
 
-/// Speculative decoding: draft tokens are proposed by prompt lookup or a draft model and verified
-/// in one step.
+/// Speculative decoding: draft tokens are proposed by prompt lookup, from the suffixes of earlier
+/// answers, or by a draft model, and verified in one step.
 struct SpeculativeDecoding {
   std::int32_t num_draft_tokens = 0;  ///< most per request and step; 0: none
   /// Folder or GGUF file of the draft model; empty: prompt lookup.
@@ -59,10 +59,17 @@ struct SpeculativeDecoding {
   /// followed them there are the drafts.
   std::int32_t prompt_lookup_min = 0;
   std::int32_t prompt_lookup_max = 0;
+  /// Suffix decoding, instead of prompt lookup: longest match; 0: it is not used.
+  std::int32_t suffix_max_depth = 0;
+  std::int32_t suffix_max_cached_requests = 0;  ///< whose answers are kept
+  double suffix_max_spec_factor = 1;            ///< drafts for each token of a match
+  double suffix_min_token_prob = 0;             ///< that all drafts come true, as far as known
+  bool adaptive = false;  ///< fewer drafts for a request whose drafts do not come true
   bool operator==(const SpeculativeDecoding&) const = default;
 };
 TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantization,
-               draft_max_model_len, prompt_lookup_min, prompt_lookup_max)
+               draft_max_model_len, prompt_lookup_min, prompt_lookup_max, suffix_max_depth,
+               suffix_max_cached_requests, suffix_max_spec_factor, suffix_min_token_prob, adaptive)
 
 /// LoRA adapters that a worker may load.
 struct AdapterOptions {

@@ -210,7 +210,10 @@ void bind_options(OptionSet& set, Options& options) {
            0, 86400)
       .add("speculative-config", engine.speculative_config,
            "JSON object for speculative decoding: num_speculative_tokens, and method ngram (prompt "
-           "lookup: prompt_lookup_min, prompt_lookup_max) or draft_model (model, quantization)")
+           "lookup: prompt_lookup_min, prompt_lookup_max), suffix (what earlier answers said: "
+           "suffix_decoding_max_tree_depth, _max_cached_requests, _max_spec_factor, "
+           "_min_token_prob) or draft_model (model, quantization); adaptive: fewer drafts where "
+           "they do not come true, the default with suffix")
       .add("ec-transfer-config", engine.ec_transfer_config,
            "JSON object: outputs of encoders are loaded from elsewhere and saved for others; "
            "fields: ec_connector, ec_role (ec_producer, ec_consumer, ec_both), ec_buffer_size, "

@@ -80,7 +80,13 @@ ModelRunner::ModelRunner(WorkerOptions options, std::unique_ptr<Device> device, 
   if (options_.kv_cache_dtype == "auto" && loaded_.config.quantization.fp8_kv_cache)
     options_.kv_cache_dtype = "fp8";  // a draft model's as well: their pages are of one size
   const SpeculativeDecoding& speculative = options_.speculative;
-  if (speculative.num_draft_tokens > 0 && speculative.draft_model.empty())
+  if (speculative.suffix_max_depth > 0)
+    suffix_proposer_.emplace(
+        SuffixProposer::Options{.max_depth = speculative.suffix_max_depth,
+                                .max_cached_requests = speculative.suffix_max_cached_requests,
+                                .max_spec_factor = speculative.suffix_max_spec_factor,
+                                .min_token_prob = speculative.suffix_min_token_prob});
+  else if (speculative.num_draft_tokens > 0 && speculative.draft_model.empty())
     proposer_.emplace(speculative.prompt_lookup_min, speculative.prompt_lookup_max);
 }
 
@@ -511,6 +517,8 @@ Result<void> ModelRunner::compute(const SchedulerOutput& step) {
     RETURN_IF_ERROR(peers_->status());
   }
   batch_->update(step);
+  if (suffix_proposer_)
+    for (const RequestId id : step.finished_ids) suffix_proposer_->finish(id);
   move_blocks(step);
   RETURN_IF_ERROR(encode_items(step));
   batch_->build(loaded_.model->vocab_size(), encoder_ ? &encoder_->outputs() : nullptr);
@@ -591,7 +599,7 @@ Result<ModelRunnerOutput> ModelRunner::sample(const GrammarOutput& grammar) {
   }
   if (options_.parallel.is_last_stage()) {
     score_and_sample(rows, grammar, output);
-    if (proposer_ && is_output_rank()) draft_tokens(rows, output);
+    if ((proposer_ || suffix_proposer_) && is_output_rank()) draft_tokens(rows, output);
   }
   if (has_peers) {
     send_samples(rows);
@@ -758,18 +766,29 @@ std::int32_t ModelRunner::sample_row(const InputBatch::Row& row,
 
 /// For the next step, of the requests that have got a token in this one.
 void ModelRunner::draft_tokens(std::span<const InputBatch::Row> rows, ModelRunnerOutput& output) {
-  for (const InputBatch::Row& row : rows) {
-    const WorkerRequest& request = *row.request;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const InputBatch::Row& row = rows[i];
+    WorkerRequest& request = *row.request;
     if (!row.samples || request.failed) continue;
-    const std::int64_t num_left =
-        loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size());
-    if (num_left <= 0) continue;
-    const auto drafts = proposer_->propose(request.token_ids,
-                                           static_cast<std::size_t>(std::min<std::int64_t>(
-                                               num_left, options_.speculative.num_draft_tokens)));
-    if (!drafts.empty())
-      output.draft_token_ids.emplace_back(request.id,
-                                          std::vector<TokenId>(drafts.begin(), drafts.end()));
+    std::int64_t most =
+        std::min(loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size()),
+                 std::int64_t{options_.speculative.num_draft_tokens});
+    if (options_.speculative.adaptive && most > 0) {
+      request.draft_limit.observe(static_cast<std::int32_t>(row.drafts.size()),
+                                  output.num_sampled[i] - 1);
+      most = request.draft_limit.next(static_cast<std::int32_t>(most));
+    }
+    if (most <= 0) continue;
+    std::vector<TokenId> drafts;
+    if (suffix_proposer_) {
+      drafts = suffix_proposer_->propose(request.id, request.token_ids,
+                                         static_cast<std::size_t>(request.num_prompt_tokens),
+                                         static_cast<std::size_t>(most));
+    } else {
+      const auto found = proposer_->propose(request.token_ids, static_cast<std::size_t>(most));
+      drafts.assign(found.begin(), found.end());
+    }
+    if (!drafts.empty()) output.draft_token_ids.emplace_back(request.id, std::move(drafts));
   }
 }
 

@@ -27,6 +27,7 @@
 #include "runtime/worker/ngram_proposer.hpp"
 #include "runtime/worker/sampler.hpp"
 #include "runtime/worker/step_extension.hpp"
+#include "runtime/worker/suffix_proposer.hpp"
 
 namespace troupe {
 
@@ -197,6 +198,7 @@ class ModelRunner {
   std::optional<ItemEncoder> encoder_;   // none: the model has none, or another stage has it
   std::unique_ptr<ECConnectorWorker> ec_connector_;  // null: there is none
   std::optional<NgramProposer> proposer_;            // none: nothing is looked up
+  std::optional<SuffixProposer> suffix_proposer_;    // none: the same
   std::unique_ptr<DraftModel> draft_model_;          // null: there is none
   Sampler sampler_;
   DeviceMemory hidden_;  // [max_num_batched_tokens, hidden_size]
