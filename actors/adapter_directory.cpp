@@ -55,8 +55,8 @@ AdapterDirectoryActor::behavior_type adapter_directory_behavior(Self self,
   const AdapterDirectoryActor me = self;
   post(me, WakeUp{});
   return {[self, address](const WakeUp&) {
-    const auto router = caf::actor_cast<RequestRouterActor>(
-        caf::actor_cast<caf::strong_actor_ptr>(address));
+    const auto router =
+        caf::actor_cast<RequestRouterActor>(caf::actor_cast<caf::strong_actor_ptr>(address));
     if (router) scan(self, router);
   }};
 }

@@ -470,16 +470,16 @@ AdapterReply join_ranks(CollectiveRpcReply& reply) {
       joined.adapters = std::move(list->adapters);
       continue;
     }
-    const bool same = std::equal(joined.adapters.begin(), joined.adapters.end(),
-                                 list->adapters.begin(), list->adapters.end(),
-                                 [](const LoraRequest& a, const LoraRequest& b) {
-                                   return a.name == b.name && a.int_id == b.int_id;
-                                 });
+    const bool same =
+        std::equal(joined.adapters.begin(), joined.adapters.end(), list->adapters.begin(),
+                   list->adapters.end(), [](const LoraRequest& a, const LoraRequest& b) {
+                     return a.name == b.name && a.int_id == b.int_id;
+                   });
     if (!same)
-      return {.adapters = {},
-              .error = Error{ErrorCode::kUnavailable,
-                             "ranks 0 and " + std::to_string(rank) +
-                                 " have found different files of an adapter"}};
+      return {
+          .adapters = {},
+          .error = Error{ErrorCode::kUnavailable, "ranks 0 and " + std::to_string(rank) +
+                                                      " have found different files of an adapter"}};
   }
   return joined;
 }
@@ -489,15 +489,13 @@ caf::result<AdapterReply> call_adapters(StatefulSelf self, WorkerMethod method) 
   auto promise = self->make_response_promise<AdapterReply>();
   ask(self, state(self).peers.executor, from_seconds(kAdapterDeadlineS + 1),
       CollectiveRpc{std::move(method), kAdapterDeadlineS})
-      .then(
-          [promise](CollectiveRpcReply& reply) mutable { promise.deliver(join_ranks(reply)); },
-          [self, promise](const caf::error& error) mutable {
-            promise.deliver(
-                AdapterReply{.adapters = {},
-                             .error = Error{ErrorCode::kUnavailable,
-                                            "no reply from the workers: " +
-                                                to_text(error, self->system())}});
-          });
+      .then([promise](CollectiveRpcReply& reply) mutable { promise.deliver(join_ranks(reply)); },
+            [self, promise](const caf::error& error) mutable {
+              promise.deliver(AdapterReply{
+                  .adapters = {},
+                  .error = Error{ErrorCode::kUnavailable,
+                                 "no reply from the workers: " + to_text(error, self->system())}});
+            });
   return promise;
 }
 

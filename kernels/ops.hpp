@@ -133,10 +133,10 @@ struct GatedMlpArgs {
 
 /// B of one of the matrices that an AdapterWeight stands for, transposed, and its place.
 struct AdapterPiece {
-  const void* b = nullptr;       ///< [rank, num_cols]
-  std::int32_t first_rank = 0;   ///< its rows of AdapterWeight::a begin here
-  std::int32_t rank = 0;         ///< at most as many as up to the next piece
-  std::int64_t first_col = 0;    ///< of the product
+  const void* b = nullptr;      ///< [rank, num_cols]
+  std::int32_t first_rank = 0;  ///< its rows of AdapterWeight::a begin here
+  std::int32_t rank = 0;        ///< at most as many as up to the next piece
+  std::int64_t first_col = 0;   ///< of the product
   std::int64_t num_cols = 0;
   float scaling = 1;
 };
@@ -148,7 +148,7 @@ struct AdapterWeight {
   static constexpr std::int32_t kMaxPieces = 3;
   static constexpr std::int32_t kRankStep = 4;  ///< of first_rank and num_ranks
 
-  const void* a = nullptr;     ///< [num_ranks, K], filled up with zeros; null: nothing is updated
+  const void* a = nullptr;  ///< [num_ranks, K], filled up with zeros; null: nothing is updated
   std::int32_t num_ranks = 0;
   std::int32_t num_pieces = 0;
   AdapterPiece pieces[kMaxPieces];

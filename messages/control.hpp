@@ -295,7 +295,7 @@ TROUPE_MESSAGE(ConnectFrontend, adapters)
 struct FrontendConnected {
   std::uint64_t keys_seed = 0;  ///< for the keys of its requests (RequestKeys)
   std::uint64_t key_stream = 0;
-  bool healthy = true;  ///< as in RouterReport
+  bool healthy = true;                  ///< as in RouterReport
   std::optional<AdapterList> adapters;  ///< none: no engine has told yet
   bool operator==(const FrontendConnected&) const = default;
 };

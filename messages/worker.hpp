@@ -75,9 +75,9 @@ TROUPE_MESSAGE(SpeculativeDecoding, num_draft_tokens, draft_model, draft_quantiz
 struct AdapterOptions {
   bool enabled = false;
   std::int32_t max_rank = 16;
-  std::int32_t max_in_step = 1;  ///< different ones
-  std::int32_t max_loaded = 1;   ///< those that no step has used for longest go first
-  std::string dtype = "auto";    ///< auto (the model's), bfloat16, float16, float32
+  std::int32_t max_in_step = 1;      ///< different ones
+  std::int32_t max_loaded = 1;       ///< those that no step has used for longest go first
+  std::string dtype = "auto";        ///< auto (the model's), bfloat16, float16, float32
   std::vector<LoraRequest> modules;  ///< that are loaded with the model, by name and path
   bool operator==(const AdapterOptions&) const = default;
 };
@@ -242,10 +242,10 @@ struct ListAdapters {
 TROUPE_MESSAGE(ListAdapters)
 
 /// What is asked of all workers of an engine at once, other than steps.
-using WorkerMethod = std::variant<LoadModel, InitializeKVCache, WarmUp, LoadAdapter, UnloadAdapter,
-                                  ListAdapters>;
+using WorkerMethod =
+    std::variant<LoadModel, InitializeKVCache, WarmUp, LoadAdapter, UnloadAdapter, ListAdapters>;
 [[nodiscard]] inline const char* name_of(const WorkerMethod& method) noexcept {
-  constexpr const char* kNames[] = {"load_model",     "initialize_kv_cache", "warm_up",
+  constexpr const char* kNames[] = {"load_model",   "initialize_kv_cache", "warm_up",
                                     "load_adapter", "unload_adapter",      "list_adapters"};
   static_assert(std::size(kNames) == std::variant_size_v<WorkerMethod>);
   return kNames[method.index()];

@@ -2,7 +2,7 @@
 // are read once for several of them; which rows these are changes no bit of any.
 
 #include "kernels/cpu/cpu_ops.hpp"
-#include "kernels/cpu/simd.hpp"
+#include "kernels/cpu/row_blocks.hpp"
 #include "kernels/thread_pool.hpp"
 
 namespace troupe::TROUPE_ISA {
@@ -94,8 +94,7 @@ void shrink_block(const AdapterShrinkArgs& args, const AdapterWeight& weight, st
                   std::int64_t rank) {
   const std::int64_t num_cols = args.x.num_cols;
   const std::int64_t depth = num_cols / args.k_shards;
-  const void* const a =
-      static_cast<const char*>(weight.a) + rank * num_cols * element_bytes(kType);
+  const void* const a = static_cast<const char*>(weight.a) + rank * num_cols * element_bytes(kType);
   const float* x[kRows];
   for (int r = 0; r < kRows; ++r) x[r] = args.x.row(args.rows.rows[row + r]);
   float sums[4][kRows][kRanks];
@@ -176,15 +175,9 @@ void expand_rows(const AdapterExpandArgs& args, const AdapterPiece& piece, std::
 /// Calls f(first row, number of rows as a constant) for the rows of a chunk.
 template <class F>
 TROUPE_INLINE void for_each_block_of_rows(const AdapterChunk& chunk, const F& f) {
-  struct Several {
-    static constexpr int value = kBlockRows;
-  };
-  struct One {
-    static constexpr int value = 1;
-  };
   std::int64_t row = chunk.first;
-  for (; row + kBlockRows <= chunk.end; row += kBlockRows) f(row, Several{});
-  for (; row < chunk.end; ++row) f(row, One{});
+  for (; row + kBlockRows <= chunk.end; row += kBlockRows) f(row, RowCount<kBlockRows>{});
+  for (; row < chunk.end; ++row) f(row, RowCount<1>{});
 }
 
 }  // namespace
@@ -207,20 +200,20 @@ void adapter_shrink(const OpContext& context, const AdapterShrinkArgs& args) noe
 void adapter_expand(const OpContext& context, const AdapterExpandArgs& args) noexcept {
   with_element_type(args.type, [&](auto type) {
     constexpr ElementType kType = decltype(type)::value;
-    for_each_chunk(
-        context, args.rows, args.target, ceil_div(args.out.num_cols, kChunkCols),
-        [&](const AdapterChunk& chunk, std::int64_t part) {
-          for (std::int32_t p = 0; p < chunk.weight->num_pieces; ++p) {
-            const AdapterPiece& piece = chunk.weight->pieces[p];
-            const std::int64_t begin = max_of(0, part * kChunkCols - piece.first_col);
-            const std::int64_t end =
-                min_of(piece.num_cols, (part + 1) * kChunkCols - piece.first_col);
-            if (begin >= end) continue;
-            for_each_block_of_rows(chunk, [&](std::int64_t row, auto num_rows) {
-              expand_rows<kType, decltype(num_rows)::value>(args, piece, row, begin, end);
-            });
-          }
-        });
+    for_each_chunk(context, args.rows, args.target, ceil_div(args.out.num_cols, kChunkCols),
+                   [&](const AdapterChunk& chunk, std::int64_t part) {
+                     for (std::int32_t p = 0; p < chunk.weight->num_pieces; ++p) {
+                       const AdapterPiece& piece = chunk.weight->pieces[p];
+                       const std::int64_t begin = max_of(0, part * kChunkCols - piece.first_col);
+                       const std::int64_t end =
+                           min_of(piece.num_cols, (part + 1) * kChunkCols - piece.first_col);
+                       if (begin >= end) continue;
+                       for_each_block_of_rows(chunk, [&](std::int64_t row, auto num_rows) {
+                         expand_rows<kType, decltype(num_rows)::value>(args, piece, row, begin,
+                                                                       end);
+                       });
+                     }
+                   });
   });
 }
 

@@ -457,8 +457,12 @@ void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
 #endif
   const Matrix hidden(reinterpret_cast<float*>(first), num_rows, num_gates);
   multiply(rest, gate_up, args.x,
-           StoreGated<WideRows>{{hidden}, args.activation, args.gate_up_bias, num_gates,
-                                args.gate_up_update, args.hidden});
+           StoreGated<WideRows>{{hidden},
+                                args.activation,
+                                args.gate_up_bias,
+                                num_gates,
+                                args.gate_up_update,
+                                args.hidden});
   multiply(rest, down, hidden, store);
 }
 

@@ -41,26 +41,25 @@ void shrink(const OpContext& context, const AdapterShrinkArgs& args) {
 template <class T>
 void expand(const OpContext& context, const AdapterExpandArgs& args) {
   const std::int64_t num_cols = args.out.num_cols;
-  for_each_element(
-      context, args.rows.num_rows * num_cols, [=] __device__(std::int64_t element) {
-        const std::int64_t row = element / num_cols;
-        const std::int64_t col = element % num_cols;
-        const AdapterWeight& weight = weight_of(args.rows, row, args.target);
-        if (weight.a == nullptr) return;
-        for (std::int32_t p = 0; p < weight.num_pieces; ++p) {
-          const AdapterPiece& piece = weight.pieces[p];
-          const std::int64_t own = col - piece.first_col;
-          if (own < 0 || own >= piece.num_cols) continue;
-          const T* b = static_cast<const T*>(piece.b);
-          const float* shrunk = args.x.row(row) + piece.first_rank;
-          float sum = 0;
-          for (std::int64_t rank = 0; rank < piece.rank; ++rank) {
-            sum = __fmaf_rn(__fmul_rn(shrunk[rank], piece.scaling),
-                            to_float(b[rank * piece.num_cols + own]), sum);
-          }
-          args.out.row(args.rows.rows[row])[col] += sum;
-        }
-      });
+  for_each_element(context, args.rows.num_rows * num_cols, [=] __device__(std::int64_t element) {
+    const std::int64_t row = element / num_cols;
+    const std::int64_t col = element % num_cols;
+    const AdapterWeight& weight = weight_of(args.rows, row, args.target);
+    if (weight.a == nullptr) return;
+    for (std::int32_t p = 0; p < weight.num_pieces; ++p) {
+      const AdapterPiece& piece = weight.pieces[p];
+      const std::int64_t own = col - piece.first_col;
+      if (own < 0 || own >= piece.num_cols) continue;
+      const T* b = static_cast<const T*>(piece.b);
+      const float* shrunk = args.x.row(row) + piece.first_rank;
+      float sum = 0;
+      for (std::int64_t rank = 0; rank < piece.rank; ++rank) {
+        sum = __fmaf_rn(__fmul_rn(shrunk[rank], piece.scaling),
+                        to_float(b[rank * piece.num_cols + own]), sum);
+      }
+      args.out.row(args.rows.rows[row])[col] += sum;
+    }
+  });
 }
 
 }  // namespace

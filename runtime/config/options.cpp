@@ -4,8 +4,8 @@
 #include <iterator>
 
 #include "runtime/base/ordered_json.hpp"
-#include "runtime/config/config_file.hpp"
 #include "runtime/config/adapter_options.hpp"
+#include "runtime/config/config_file.hpp"
 #include "runtime/config/connector_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
@@ -224,9 +224,10 @@ void bind_options(OptionSet& set, Options& options) {
            "files), kv_role (kv_producer, kv_consumer, kv_both), kv_load_failure_policy "
            "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
       .add("enable-lora", engine.enable_lora, "requests may name LoRA adapters as their model")
-      .add("lora-modules", engine.lora_modules,
-           "adapters that are loaded at the start: name=path, or JSON objects with name and path; a "
-           "path is a folder as PEFT saves it")
+      .add(
+          "lora-modules", engine.lora_modules,
+          "adapters that are loaded at the start: name=path, or JSON objects with name and path; a "
+          "path is a folder as PEFT saves it")
       .add("max-loras", engine.max_loras, "different adapters in one step", 1, kMaxCount)
       .add("max-lora-rank", engine.max_lora_rank,
            "highest rank of an adapter: 1, 8, 16, 32, 64, 128, 256, 320 or 512", 1, 512)

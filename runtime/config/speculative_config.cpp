@@ -69,8 +69,8 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
     if (value.is_null()) continue;
     if (key == "method") {
       if (value != "ngram" && value != "suffix" && value != "draft_model")
-        return wrong(
-            key, "must be \"ngram\", \"suffix\" or \"draft_model\", it is " + value.dump());
+        return wrong(key,
+                     "must be \"ngram\", \"suffix\" or \"draft_model\", it is " + value.dump());
       method = value.get<std::string>();
     } else if (key == "model") {
       if (!value.is_string() || value.get_ref<const std::string&>().empty())

@@ -50,7 +50,8 @@ HttpResponse adapter_error(const Error& error) {
   return error_response(400, "BadRequestError", error.message);
 }
 
-std::function<HttpResponse(const AdapterReply&)> say(const std::string& name, std::string_view done) {
+std::function<HttpResponse(const AdapterReply&)> say(const std::string& name,
+                                                     std::string_view done) {
   return [text = "Success: LoRA adapter '" + name + "' " + std::string(done) +
                  " successfully."](const AdapterReply& reply) {
     if (reply.error) return adapter_error(*reply.error);
@@ -67,9 +68,9 @@ Result<Answer> try_load(ServiceContext& context, const HttpRequest& http,
   ASSIGN_OR_RETURN(const LoadAdapter load, parsed);
   for (const std::string& name : context.config.model_names) {
     if (name != load.name) continue;
-    sink.respond(error_response(400, kInvalidUserInput,
-                                "The lora adapter name '" + name.substr(0, 256) +
-                                    "' is that of the base model."));
+    sink.respond(error_response(
+        400, kInvalidUserInput,
+        "The lora adapter name '" + name.substr(0, 256) + "' is that of the base model."));
     return Answer(nullptr);
   }
   auto call = std::make_unique<EngineCall>(context, sink);

@@ -78,7 +78,8 @@ Result<ModulePairs> pair_tensors(const TensorMap& tensors) {
     module.remove_prefix(kPeftPrefix.size());
     module.remove_suffix(suffix->text.size());
     ModulePair& pair = pairs[std::string(plain_module_name(module))];
-    if (!pair.module.empty() && (pair.module != module || pair.is_embedding != suffix->is_embedding))
+    if (!pair.module.empty() &&
+        (pair.module != module || pair.is_embedding != suffix->is_embedding))
       return tensor_error(ErrorCode::kCorrupt, name, "updates the same matrix as another one");
     pair.module = module;
     pair.is_embedding = suffix->is_embedding;
@@ -160,10 +161,10 @@ Result<TargetPlan> plan_target(const AdapterTarget& target, const ModulePairs& p
       return tensor_error(ErrorCode::kUnsupported, pair.a_name, "is not of that kind of module");
     const std::int64_t rank = config.rank_of(pair.module);
     if (rank > limits.max_rank)
-      return Error{ErrorCode::kUnsupported,
-                   std::string(kConfigFile) + ": the rank of " + pair.module + " is " +
-                       std::to_string(rank) + ", max-lora-rank is " +
-                       std::to_string(limits.max_rank)};
+      return Error{ErrorCode::kUnsupported, std::string(kConfigFile) + ": the rank of " +
+                                                pair.module + " is " + std::to_string(rank) +
+                                                ", max-lora-rank is " +
+                                                std::to_string(limits.max_rank)};
     RETURN_IF_ERROR(check_tensor_shape(pair.a_name, *pair.a, rank, target.num_cols));
     RETURN_IF_ERROR(check_tensor_shape(pair.b_name, *pair.b, part.num_rows, rank));
     const auto known = std::ranges::find(plan.stacked, &pair, &StackedPart::pair);
@@ -205,11 +206,12 @@ class NumberWriter {
 std::int32_t adapter_id(const LoraRequest& request, std::string_view config,
                         const TensorMap& tensors) {
   std::string text = std::to_string(request.name.size()) + ":" + request.name +
-                     std::to_string(request.path.size()) + ":" + request.path + to_hex(xxh3_128(config));
+                     std::to_string(request.path.size()) + ":" + request.path +
+                     to_hex(xxh3_128(config));
   for (const auto& [name, tensor] : tensors) {
     text += name;
-    text += to_hex(xxh3_128(std::string_view(reinterpret_cast<const char*>(tensor.bytes.data()),
-                                             tensor.bytes.size())));
+    text += to_hex(xxh3_128(
+        std::string_view(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size())));
   }
   const auto digest = xxh3_128(text);
   std::uint32_t bits = 0;
@@ -227,9 +229,9 @@ Result<void> check_folder(const std::filesystem::path& folder) {
                  "no " + std::string(kConfigFile) + " in " + folder.string() + ": no adapter"};
   if (std::filesystem::exists(folder / kWeightsFile, error)) return {};
   if (std::filesystem::exists(folder / "adapter_model.bin", error))
-    return Error{ErrorCode::kUnsupported,
-                 folder.string() + ": adapter_model.bin is not supported, only " +
-                     std::string(kWeightsFile)};
+    return Error{ErrorCode::kUnsupported, folder.string() +
+                                              ": adapter_model.bin is not supported, only " +
+                                              std::string(kWeightsFile)};
   return Error{ErrorCode::kNotFound, "no " + std::string(kWeightsFile) + " in " + folder.string()};
 }
 
@@ -243,8 +245,7 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
     return Error{error.code, request.path + ": " + error.message, error.param};
   };
   RETURN_IF_ERROR(check_folder(folder));
-  ASSIGN_OR_RETURN(const std::string config_text,
-                   read_file(folder / kConfigFile, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const std::string config_text, read_file(folder / kConfigFile, kMaxConfigBytes));
   const auto config = parse_adapter_config(config_text);
   if (!config.ok()) return in_folder(config.error());
   const auto file = SafetensorsFile::open(folder / kWeightsFile);
@@ -267,7 +268,8 @@ Result<std::shared_ptr<const Adapter>> Adapter::load(const LoraRequest& request,
     if (!plan.ok()) return in_folder(plan.error());
     if (!target.is_embedding) plan->a_offset = take(plan->num_ranks * target.cols.count);
     for (TargetPlan::Piece& piece : plan->pieces)
-      piece.b_offset = take(plan->stacked[piece.stacked].rank * target.parts[piece.part].rows.count);
+      piece.b_offset =
+          take(plan->stacked[piece.stacked].rank * target.parts[piece.part].rows.count);
     for (const StackedPart& part : plan->stacked) used.push_back(part.pair);
     plans.push_back(std::move(plan).value());
   }

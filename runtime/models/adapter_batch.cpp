@@ -32,8 +32,8 @@ void AdapterBatch::sort_rows(std::span<const std::int32_t> start_loc, std::int32
   for (std::size_t adapter = 0; adapter < used_.size(); ++adapter) {
     for (std::size_t seq = 0; seq < used_of_seq_.size(); ++seq) {
       if (used_of_seq_[seq] != static_cast<std::int32_t>(adapter)) continue;
-      for (std::int32_t row = std::max(first, start_loc[seq]); row < std::min(end, start_loc[seq + 1]);
-           ++row) {
+      for (std::int32_t row = std::max(first, start_loc[seq]);
+           row < std::min(end, start_loc[seq + 1]); ++row) {
         rows.rows.push_back(row - first);
         rows.adapter_of_row.push_back(static_cast<std::int32_t>(adapter));
       }

@@ -58,8 +58,8 @@ class AdapterBatch {
   Device& device_;
   ElementType type_ = ElementType::kF32;
   DeviceMemory shrunk_memory_;
-  std::vector<const Adapter*> used_;           // of the step, each once
-  std::vector<std::int32_t> used_of_seq_;      // in used_; -1: none
+  std::vector<const Adapter*> used_;       // of the step, each once
+  std::vector<std::int32_t> used_of_seq_;  // in used_; -1: none
   std::vector<std::int32_t> output_start_loc_;
   std::vector<const AdapterWeight*> weights_;  // of used_
   HostRows tokens_;

@@ -16,14 +16,32 @@ constexpr std::string_view kAdapterConfig = "adapter_config.json";
 constexpr std::int64_t kMostRanks = 1 << 16;
 
 /// How it was trained or found, which the tensors tell by themselves.
-constexpr std::array<std::string_view, 26> kDescribing = {
-    "auto_mapping",    "base_model_name_or_path", "revision",       "task_type",
-    "inference_mode",  "peft_version",            "lora_dropout",   "target_modules",
-    "exclude_modules", "layers_to_transform",     "layers_pattern", "megatron_config",
-    "megatron_core",   "loftq_config",            "eva_config",     "corda_config",
-    "lora_ga_config",  "runtime_config",          "qalora_group_size", "peft_type",
-    "r",               "lora_alpha",              "use_rslora",     "rank_pattern",
-    "alpha_pattern",   "init_lora_weights"};
+constexpr std::array<std::string_view, 26> kDescribing = {"auto_mapping",
+                                                          "base_model_name_or_path",
+                                                          "revision",
+                                                          "task_type",
+                                                          "inference_mode",
+                                                          "peft_version",
+                                                          "lora_dropout",
+                                                          "target_modules",
+                                                          "exclude_modules",
+                                                          "layers_to_transform",
+                                                          "layers_pattern",
+                                                          "megatron_config",
+                                                          "megatron_core",
+                                                          "loftq_config",
+                                                          "eva_config",
+                                                          "corda_config",
+                                                          "lora_ga_config",
+                                                          "runtime_config",
+                                                          "qalora_group_size",
+                                                          "peft_type",
+                                                          "r",
+                                                          "lora_alpha",
+                                                          "use_rslora",
+                                                          "rank_pattern",
+                                                          "alpha_pattern",
+                                                          "init_lora_weights"};
 
 /// Those that leave the base model as it is.
 constexpr std::array<std::string_view, 4> kPlainInits = {"gaussian", "eva", "orthogonal", "true"};
@@ -59,9 +77,8 @@ std::vector<std::pair<std::string, T>> read_pattern(ConfigFields& fields, std::s
                                                "are supported");
     const double number = value.is_number() ? value.template get<double>() : 0;
     if (!(number > 0 && number <= most))
-      fields.fail(ErrorCode::kCorrupt,
-                  std::string(key) + ": the value of " + pattern.substr(0, 128) +
-                      " is not a positive number");
+      fields.fail(ErrorCode::kCorrupt, std::string(key) + ": the value of " +
+                                           pattern.substr(0, 128) + " is not a positive number");
     patterns.emplace_back(pattern, static_cast<T>(number));
   }
   return patterns;

@@ -144,9 +144,9 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
         {{weight_prefix(loader) + "embed_tokens", config.hidden_size, {0, config.hidden_size}}},
         vocab_size, {0, vocab_size}, /*is_embedding=*/true);
   if (parallel_.is_last_stage())
-    adapted_head_.target = loader.add_adapter_target(
-        {{"lm_head", vocab_size, loader.shard(vocab_size)}}, config.hidden_size,
-        {0, config.hidden_size});
+    adapted_head_.target =
+        loader.add_adapter_target({{"lm_head", vocab_size, loader.shard(vocab_size)}},
+                                  config.hidden_size, {0, config.hidden_size});
   adapter_targets_ = {.targets = loader.take_adapter_targets(),
                       .num_layers = config.num_layers,
                       .is_first_stage = parallel_.is_first_stage(),

@@ -102,8 +102,8 @@ class DecoderModel final : public Model {
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
-  /// What this rank's rows of the head give for `hidden`; where these are outputs of the last batch,
-  /// with their adapters.
+  /// What this rank's rows of the head give for `hidden`; where these are outputs of the last
+  /// batch, with their adapters.
   void apply_head(ConstMatrix hidden, Matrix out);
   /// Scales and caps the logits of the whole vocabulary, where the architecture does so.
   void scale_logits(Matrix logits);

@@ -49,8 +49,8 @@ void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedM
   const bool is_part_of_sum = matrix.is_row_parallel && has_part_of_sum(step);
   // Not every adapter fills all of it, and the sum over ranks is of all.
   if (is_part_of_sum)
-    step.device.fill_zero(shrunk.data, static_cast<std::size_t>(shrunk.num_rows * shrunk.num_cols) *
-                                           sizeof(float));
+    step.device.fill_zero(
+        shrunk.data, static_cast<std::size_t>(shrunk.num_rows * shrunk.num_cols) * sizeof(float));
   step.ops.adapter_shrink(step.context, {.x = x,
                                          .rows = rows,
                                          .target = matrix.target,
@@ -58,11 +58,9 @@ void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedM
                                          .k_shards = matrix.k_shards,
                                          .out = shrunk});
   if (is_part_of_sum) add_over_ranks(step, shrunk);
-  step.ops.adapter_expand(step.context, {.x = shrunk,
-                                         .rows = rows,
-                                         .target = matrix.target,
-                                         .type = adapters.type,
-                                         .out = out});
+  step.ops.adapter_expand(
+      step.context,
+      {.x = shrunk, .rows = rows, .target = matrix.target, .type = adapters.type, .out = out});
 }
 
 RowParallelLinear::RowParallelLinear(WeightLoader& loader, const std::string& name,
@@ -200,9 +198,8 @@ Attention::Attention(WeightLoader& loader, const std::string& name, const Attent
       qkv_proj_(loader, qkv_parts(loader, name, options), options.hidden_size, options.qkv_bias),
       o_proj_(loader, named(name, options.names.output), options.hidden_size,
               options.num_heads * options.head_dim, options.output_bias, options.canonical_shards) {
-  adapted_qkv_.target =
-      loader.add_adapter_target(qkv_parts(loader, name, options), options.hidden_size,
-                                {0, options.hidden_size});
+  adapted_qkv_.target = loader.add_adapter_target(qkv_parts(loader, name, options),
+                                                  options.hidden_size, {0, options.hidden_size});
   adapted_o_ = adapt_row_parallel(loader, named(name, options.names.output), options.hidden_size,
                                   options.num_heads * options.head_dim, options.canonical_shards);
   projected_q_ = {.size = q_size()};
@@ -239,8 +236,7 @@ void Attention::forward(const LayerStep& step, ConstMatrix x, Matrix out) const 
       scratch.take_spread(num_tokens, projected_q_.size + projected_k_.size + kv_size());
   const std::int64_t row_size = qkv.row_stride;
   qkv_proj_.apply(step.ops, step.context, x, qkv);
-  if (step.adapters != nullptr)
-    add_adapters(step, step.adapters->tokens, adapted_qkv_, x, qkv);
+  if (step.adapters != nullptr) add_adapters(step, step.adapters->tokens, adapted_qkv_, x, qkv);
   float* const first_k = qkv.data + projected_q_.size;
   if (options_.whole_qk_norm) {
     whole_q_norm_.apply(step.ops, step.context,
@@ -332,9 +328,8 @@ GatedMlp::GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t h
       down_proj_(loader, named(name, names.down), hidden_size, intermediate_size, has_bias,
                  canonical_shards) {
   if (!takes_adapters) return;
-  adapted_gate_up_.target =
-      loader.add_adapter_target(gate_up_parts(loader, name, names, intermediate_size), hidden_size,
-                                {0, hidden_size});
+  adapted_gate_up_.target = loader.add_adapter_target(
+      gate_up_parts(loader, name, names, intermediate_size), hidden_size, {0, hidden_size});
   adapted_down_ = adapt_row_parallel(loader, named(name, names.down), hidden_size,
                                      intermediate_size, canonical_shards);
 }

@@ -91,8 +91,8 @@ struct LayerStep {
 
 /// A matrix that adapters may update.
 struct AdaptedMatrix {
-  std::int32_t target = -1;    ///< WeightLoader::add_adapter_target; -1: none does
-  std::int32_t k_shards = 1;   ///< of this rank's columns
+  std::int32_t target = -1;      ///< WeightLoader::add_adapter_target; -1: none does
+  std::int32_t k_shards = 1;     ///< of this rank's columns
   bool is_row_parallel = false;  ///< each rank has some columns, and the sum over ranks is updated
 };
 /// out += what the step's adapters add to the product of the matrix with `x`, for these rows. All

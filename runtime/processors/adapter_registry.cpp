@@ -23,8 +23,7 @@ std::optional<Error> AdapterRegistry::check_load(const LoadAdapter& what) const 
 }
 
 LoraRequest AdapterRegistry::add(LoraRequest loaded) {
-  const auto [first, is_new] =
-      first_ids_.try_emplace({loaded.name, loaded.path}, loaded.int_id);
+  const auto [first, is_new] = first_ids_.try_emplace({loaded.name, loaded.path}, loaded.int_id);
   loaded.revision = first->second == loaded.int_id ? 0 : loaded.int_id;
   removed_.erase(loaded.name);
   is_known_ = true;

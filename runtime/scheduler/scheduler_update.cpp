@@ -340,8 +340,7 @@ namespace {
 void add_adapter_name(const RequestState& request, std::vector<std::string>& names) {
   if (!request.lora) return;
   const auto place = std::lower_bound(names.begin(), names.end(), request.lora->name);
-  if (place == names.end() || *place != request.lora->name)
-    names.insert(place, request.lora->name);
+  if (place == names.end() || *place != request.lora->name) names.insert(place, request.lora->name);
 }
 
 }  // namespace

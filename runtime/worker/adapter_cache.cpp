@@ -15,9 +15,9 @@ Result<LoraRequest> AdapterCache::load(const LoadAdapter& what) {
   LoraRequest loaded = adapter->request();
   const auto other = known_.find(loaded.int_id);
   if (other != known_.end() && other->second.name != loaded.name)
-    return Error{ErrorCode::kInvalidArgument,
-                 "the id of adapter " + loaded.name + " is that of " + other->second.name +
-                     " as well: give it another name"};
+    return Error{ErrorCode::kInvalidArgument, "the id of adapter " + loaded.name + " is that of " +
+                                                  other->second.name +
+                                                  " as well: give it another name"};
   ++clock_;
   put(std::move(adapter));
   known_[loaded.int_id] = loaded;

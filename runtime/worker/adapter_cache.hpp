@@ -39,8 +39,9 @@ class AdapterCache {
 
   /// What a request says of its adapter, which steps name by id alone.
   void remember(const LoraRequest& request);
-  /// The adapters of a step's sequences by id, null where it is 0. Errors: one cannot be read again,
-  /// or is another one by now; `failed` is its index. Valid until the next call. Pre: remember().
+  /// The adapters of a step's sequences by id, null where it is 0. Errors: one cannot be read
+  /// again, or is another one by now; `failed` is its index. Valid until the next call. Pre:
+  /// remember().
   Result<std::vector<const Adapter*>> use(std::span<const std::int32_t> ids, std::size_t& failed);
   /// Forgets what no name stands for and none of these ids.
   void release_unused(std::span<const std::int32_t> ids_in_use);
@@ -62,8 +63,8 @@ class AdapterCache {
   AdapterOptions options_;
   AdapterLimits limits_;
   std::uint64_t clock_ = 0;
-  std::map<std::int32_t, Entry> entries_;       // by id
-  std::map<std::int32_t, LoraRequest> known_;   // by id
+  std::map<std::int32_t, Entry> entries_;      // by id
+  std::map<std::int32_t, LoraRequest> known_;  // by id
   std::map<std::string, LoraRequest> by_name_;
   bool has_nameless_ = false;
 };

@@ -770,9 +770,9 @@ void ModelRunner::draft_tokens(std::span<const InputBatch::Row> rows, ModelRunne
     const InputBatch::Row& row = rows[i];
     WorkerRequest& request = *row.request;
     if (!row.samples || request.failed) continue;
-    std::int64_t most =
-        std::min(loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size()),
-                 std::int64_t{options_.speculative.num_draft_tokens});
+    std::int64_t most = std::min(
+        loaded_.model->max_model_len() - static_cast<std::int64_t>(request.token_ids.size()),
+        std::int64_t{options_.speculative.num_draft_tokens});
     if (options_.speculative.adaptive && most > 0) {
       request.draft_limit.observe(static_cast<std::int32_t>(row.drafts.size()),
                                   output.num_sampled[i] - 1);

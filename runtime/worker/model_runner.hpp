@@ -190,12 +190,12 @@ class ModelRunner {
   std::vector<TokenId> step_samples_;
 
   std::vector<std::unique_ptr<StepExtension>> extensions_;
-  std::vector<LayerHook*> layer_hooks_;  // of extensions_, those with layer hooks
-  std::optional<InputBatch> batch_;      // none before initialize_kv_cache
+  std::vector<LayerHook*> layer_hooks_;   // of extensions_, those with layer hooks
+  std::optional<InputBatch> batch_;       // none before initialize_kv_cache
   std::optional<AdapterCache> adapters_;  // none: requests have no adapters
   std::vector<const Adapter*> step_adapters_;
   std::map<RequestId, Error> adapter_errors_;  // of the current step
-  std::optional<ItemEncoder> encoder_;   // none: the model has none, or another stage has it
+  std::optional<ItemEncoder> encoder_;         // none: the model has none, or another stage has it
   std::unique_ptr<ECConnectorWorker> ec_connector_;  // null: there is none
   std::optional<NgramProposer> proposer_;            // none: nothing is looked up
   std::optional<SuffixProposer> suffix_proposer_;    // none: the same

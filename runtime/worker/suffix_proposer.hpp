@@ -32,7 +32,8 @@ class TokenHistory {
  private:
   std::vector<TokenId> tokens_;
   std::vector<std::int32_t> before_;  // for each: where its pair with the token before stood last
-  std::unordered_map<std::uint64_t, std::int32_t> last_;  // of a pair: the index of its second token
+  std::unordered_map<std::uint64_t, std::int32_t>
+      last_;  // of a pair: the index of its second token
 };
 
 /// Owns the history of each live request, and of the answers of finished ones. One thread at a
@@ -40,10 +41,10 @@ class TokenHistory {
 class SuffixProposer {
  public:
   struct Options {
-    std::int32_t max_depth = 24;             ///< tokens of a match
+    std::int32_t max_depth = 24;               ///< tokens of a match
     std::int32_t max_cached_requests = 10000;  ///< whose answers are kept
-    double max_spec_factor = 1;              ///< drafts for each token of a match
-    double min_token_prob = 0.1;             ///< that all drafts so far come true
+    double max_spec_factor = 1;                ///< drafts for each token of a match
+    double min_token_prob = 0.1;               ///< that all drafts so far come true
   };
   explicit SuffixProposer(const Options& options) : options_(options) {}
 

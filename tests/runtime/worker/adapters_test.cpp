@@ -66,7 +66,8 @@ BOOST_AUTO_TEST_CASE(adapters_give_the_tokens_and_logits_of_peft) {
         const LoraRequest lora = runner.runner->adapters()->list().at(0);
         std::vector<DriverJob> jobs;
         for (const json& prompt : golden["prompts"]) {
-          DriverJob job{.prompt = prompt, .params = {}, .num_outputs = 24, .items = {}, .lora = lora};
+          DriverJob job{
+              .prompt = prompt, .params = {}, .num_outputs = 24, .items = {}, .lora = lora};
           job.params.temperature = 0;
           job.params.ignore_eos = true;
           job.params.logprobs = static_cast<std::int32_t>(vocab_size);
@@ -119,11 +120,10 @@ BOOST_AUTO_TEST_CASE(thirty_two_adapters_in_one_batch_equal_each_alone_bit_for_b
   std::vector<LoraRequest> modules;
   for (int i = 0; i < 32; ++i) {
     const std::string name = "a" + std::to_string(i);
-    const fs::path folder =
-        copied_adapter(i % 3 == 0   ? "llama_qv"
-                       : i % 3 == 1 ? "llama_all"
-                                    : "llama_head",
-                       name);
+    const fs::path folder = copied_adapter(i % 3 == 0   ? "llama_qv"
+                                           : i % 3 == 1 ? "llama_all"
+                                                        : "llama_head",
+                                           name);
     change_config(folder, "lora_alpha", 4 + i);
     modules.push_back({.name = name, .path = folder.string()});
   }
@@ -176,7 +176,8 @@ BOOST_AUTO_TEST_CASE(thirty_two_adapters_in_one_batch_equal_each_alone_bit_for_b
   }
 }
 
-std::string load_error(const std::string& base, const fs::path& folder, std::int32_t max_rank = 16) {
+std::string load_error(const std::string& base, const fs::path& folder,
+                       std::int32_t max_rank = 16) {
   DriverModelOptions options = with_adapters(base, {{.name = "a", .path = folder.string()}});
   options.adapters.max_rank = max_rank;
   try {
@@ -205,17 +206,16 @@ BOOST_AUTO_TEST_CASE(what_does_not_fit_is_refused_with_its_file_tensor_and_shape
     json value;
     std::string expected;
   };
-  for (const Change& change : {Change{"use_dora", true, "use_dora is true"},
-                               Change{"bias", "all", "bias is all"},
-                               Change{"modules_to_save", {"lm_head"}, "modules_to_save"},
-                               Change{"layer_replication", {{0, 2}}, "layer_replication"},
-                               Change{"alora_invocation_tokens", {1}, "alora_invocation_tokens"},
-                               Change{"init_lora_weights", "pissa", "init_lora_weights is pissa"},
-                               Change{"peft_type", "LOHA", "peft_type is \"LOHA\""},
-                               Change{"some_new_field", 3, "some_new_field is 3"},
-                               Change{"r", 3, "expected [3, 128]"},
-                               Change{"r", nullptr, "r is missing"},
-                               Change{"rank_pattern", {{".*q_proj", 2}}, "regular expression"}}) {
+  for (const Change& change :
+       {Change{"use_dora", true, "use_dora is true"}, Change{"bias", "all", "bias is all"},
+        Change{"modules_to_save", {"lm_head"}, "modules_to_save"},
+        Change{"layer_replication", {{0, 2}}, "layer_replication"},
+        Change{"alora_invocation_tokens", {1}, "alora_invocation_tokens"},
+        Change{"init_lora_weights", "pissa", "init_lora_weights is pissa"},
+        Change{"peft_type", "LOHA", "peft_type is \"LOHA\""},
+        Change{"some_new_field", 3, "some_new_field is 3"}, Change{"r", 3, "expected [3, 128]"},
+        Change{"r", nullptr, "r is missing"},
+        Change{"rank_pattern", {{".*q_proj", 2}}, "regular expression"}}) {
     const fs::path folder = copied_adapter("llama_qv", "changed");
     change_config(folder, change.key, change.value);
     error = load_error("llama", folder);

@@ -264,7 +264,8 @@ BOOST_AUTO_TEST_CASE(adapters_give_the_same_bits_on_any_number_of_ranks) {
     adapters.modules.push_back({.name = name, .path = TROUPE_GOLDEN_DIR "/adapters/" + name});
   for (const std::string quantization : {"auto", "int8"}) {
     for (const std::string device : {"cpu", "cuda-emulated"}) {
-      if (device != "cpu" && (quantization != "auto" || cuda_emulated_device() == nullptr)) continue;
+      if (device != "cpu" && (quantization != "auto" || cuda_emulated_device() == nullptr))
+        continue;
       std::vector<TokenId> tokens;
       LogprobRows logprobs;
       for (const auto& [tensor, pipeline] :
