@@ -10,6 +10,7 @@
 #include "runtime/base/secret.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
+#include "runtime/config/adapter_options.hpp"
 #include "runtime/config/connector_config.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/http/access_log.hpp"
@@ -242,7 +243,8 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .encoder_cache_size = encoder_cache_size(options.engine),
       .ec_transfer_config = options.engine.ec_transfer_config,
       .parallel = parallel,
-      .speculative = speculative_decoding(options.engine)};
+      .speculative = speculative_decoding(options.engine),
+      .adapters = parse_adapter_options(options.engine).value()};  // validated
 }
 
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
@@ -335,6 +337,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
         .consumer = transfer->is_consumer(),
         .recompute_failed_loads = transfer->recompute_failed_loads,
         .block_size = kv_cache_settings(engine, model, cache).scheduler_block_size()};
+  if (engine.enable_lora) config.max_loras = static_cast<std::int32_t>(engine.max_loras);
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
@@ -443,6 +446,8 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.model_names = options.model.served_model_name;
   if (service.model_names.empty()) service.model_names = {options.model.model};
   service.model_root = options.model.model;
+  service.enable_lora = options.engine.enable_lora;
+  service.allow_lora_updates = options.server.allow_runtime_lora_updating;
   service.version = TROUPE_VERSION;
   if (options.server.resume) {
     ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
@@ -476,6 +481,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.open_admin = is_loopback(options.server.host);
   service.defaults = request_defaults(options, sampling, answers, model);
   config.cache_config = cache_config_labels(options.engine, cache);
+  config.max_adapters = static_cast<std::int32_t>(options.engine.max_loras);
   return config;
 }
 

@@ -340,7 +340,9 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       return ActorHandles{pointer(spawn_request_router(
           system, {.num_groups = static_cast<std::size_t>(options.engine.data_parallel_size),
                    .seed = first_seed(options.model),
-                   .life = what.life}))};
+                   .life = what.life,
+                   .enable_adapters = options.engine.enable_lora,
+                   .adapter_directory = options.engine.lora_directory}))};
     case Role::kInputProcessor: {
       ASSIGN_OR_RETURN(const auto core,
                        make_input_processor(options, what.model, node.generation, node.tokenizer,

@@ -120,10 +120,17 @@ struct RouterConfig {
   std::size_t num_groups = 1;
   std::uint64_t seed = 0;  ///< of the keys of requests that bring no seed of their own
   std::uint64_t life = 0;  ///< counts the RequestRouters of this engine: no two draw the same keys
+  bool enable_adapters = false;
+  std::string adapter_directory;  ///< watched for adapters; empty: none
 };
 /// It has no engine before EngineReady.
 [[nodiscard]] RequestRouterActor spawn_request_router(caf::actor_system& system,
                                                       const RouterConfig& config);
+
+/// Detached: it reads a folder, every second. Ends with the RequestRouter, which gets what changes.
+[[nodiscard]] AdapterDirectoryActor spawn_adapter_directory(caf::actor_system& system,
+                                                            std::string folder,
+                                                            const RequestRouterActor& router);
 
 [[nodiscard]] FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
                                            const RequestRouterActor& router);

@@ -51,9 +51,9 @@ void crash_on(const SchedulerOutput& step, CrashToken crash) {
 using Self = WorkerActor::stateful_pointer<WorkerState>;
 
 /// Runs a method that is called on all workers.
-struct MethodRunner {
-  Self self;
-  std::int32_t rank;
+class MethodRunner {
+ public:
+  MethodRunner(Self worker, std::int32_t its_rank) : self(worker), rank(its_rank) {}
 
   Result<WorkerResult> operator()(const LoadModel& load) const {
     const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
@@ -102,6 +102,30 @@ struct MethodRunner {
     RETURN_IF_ERROR(state(self).runner->warm_up());
     return WorkerResult{};
   }
+  Result<WorkerResult> operator()(const LoadAdapter& load) const {
+    ASSIGN_OR_RETURN(AdapterCache* const adapters, adapter_cache());
+    ASSIGN_OR_RETURN(LoraRequest loaded, adapters->load(load));
+    return WorkerResult{AdapterList{{std::move(loaded)}}};
+  }
+  Result<WorkerResult> operator()(const UnloadAdapter& unload) const {
+    ASSIGN_OR_RETURN(AdapterCache* const adapters, adapter_cache());
+    adapters->unload(unload.name);
+    return WorkerResult{};
+  }
+  Result<WorkerResult> operator()(const ListAdapters&) const {
+    ASSIGN_OR_RETURN(AdapterCache* const adapters, adapter_cache());
+    return WorkerResult{AdapterList{adapters->list()}};
+  }
+
+ private:
+  [[nodiscard]] Result<AdapterCache*> adapter_cache() const {
+    CHECK(state(self).runner != nullptr);
+    if (AdapterCache* const adapters = state(self).runner->adapters()) return adapters;
+    return Error{ErrorCode::kUnsupported, "adapters are not enabled, see enable-lora"};
+  }
+
+  Self self;
+  std::int32_t rank;
 };
 
 /// One of the two phases of a step, or both: the sender gets what came of it. None: the step is

@@ -124,6 +124,66 @@ struct GatedMlpArgs {
   PackedWeight down;                 ///< [N, I]
   const float* down_bias = nullptr;  ///< [N], or none
   Matrix out;                        ///< [M, N]
+  /// What adapters add to the first two products, before the activation: [M, 2 I], the gates first.
+  /// Without data: nothing.
+  ConstMatrix gate_up_update = {};
+  /// Where act(x gate^T) * (x up^T) is left as well, unrounded: [M, I]. Without data: nowhere.
+  Matrix hidden = {};
+};
+
+/// B of one of the matrices that an AdapterWeight stands for, transposed, and its place.
+struct AdapterPiece {
+  const void* b = nullptr;      ///< [rank, num_cols]
+  std::int32_t first_rank = 0;  ///< its rows of AdapterWeight::a begin here
+  std::int32_t rank = 0;        ///< at most as many as up to the next piece
+  std::int64_t first_col = 0;   ///< of the product
+  std::int64_t num_cols = 0;
+  float scaling = 1;
+};
+
+/// The low-rank update of a weight matrix by an adapter (LoRA, arXiv 2106.09685): x W^T becomes
+/// x W^T + scaling (x A^T) B^T. Where W is several matrices under each other, so is A, and each has
+/// a piece.
+struct AdapterWeight {
+  static constexpr std::int32_t kMaxPieces = 3;
+  static constexpr std::int32_t kRankStep = 4;  ///< of first_rank and num_ranks
+
+  const void* a = nullptr;  ///< [num_ranks, K], filled up with zeros; null: nothing is updated
+  std::int32_t num_ranks = 0;
+  std::int32_t num_pieces = 0;
+  AdapterPiece pieces[kMaxPieces];
+};
+
+/// The rows of a step that adapters apply to, sorted by adapter.
+struct AdapterRows {
+  const AdapterWeight* const* adapters = nullptr;  ///< [num_adapters]: of each, by target
+  const std::int32_t* first_row = nullptr;         ///< [num_adapters + 1], in the next two
+  const std::int32_t* rows = nullptr;              ///< [num_rows]: of x and of the product
+  const std::int32_t* adapter_of_row = nullptr;    ///< [num_rows]
+  std::int64_t num_adapters = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// out[i] = x[rows[i]] A^T, with the adapter of row i. The columns of x are k_shards equal parts,
+/// whose sums are added as a tree (WeightSpec::k_shards); each is computed element by element in an
+/// order that depends on its length only.
+struct AdapterShrinkArgs {
+  ConstMatrix x;  ///< [M, K]
+  AdapterRows rows;
+  std::int32_t target = 0;               ///< AdapterRows::adapters[i][target] is the weight
+  ElementType type = ElementType::kF32;  ///< of A and B
+  std::int32_t k_shards = 1;             ///< 1, 2 or 4
+  Matrix out;  ///< [num_rows, the most num_ranks]; what is behind an adapter's own is left
+};
+
+/// out[rows[i]] += scaling x[i] B^T, piece by piece, with the adapter of row i; summed over the
+/// ranks in order.
+struct AdapterExpandArgs {
+  ConstMatrix x;  ///< of AdapterShrinkArgs
+  AdapterRows rows;
+  std::int32_t target = 0;
+  ElementType type = ElementType::kF32;
+  Matrix out;  ///< [M, N], in place
 };
 
 /// Chooses for each token the num_chosen experts with the largest logits, of equal ones the first,
@@ -375,6 +435,8 @@ struct AttentionShape {
   X(std::int64_t, gated_mlp_workspace_bytes,                                                       \
     (const WeightSpec& gate_up, const WeightSpec& down, std::int64_t max_rows))                    \
   X(void, gated_mlp, (const OpContext& context, const GatedMlpArgs& args))                         \
+  X(void, adapter_shrink, (const OpContext& context, const AdapterShrinkArgs& args))               \
+  X(void, adapter_expand, (const OpContext& context, const AdapterExpandArgs& args))               \
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
   X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
   X(void, copy_rows, (const OpContext& context, const CopyRowsArgs& args))                         \

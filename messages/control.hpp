@@ -286,26 +286,30 @@ TROUPE_MESSAGE(TopologyStatus, groups, nodes)
 /// state: RouterReport, and the RequestOutputs of every step for their statistics. Answered with
 /// FrontendConnected.
 struct ConnectFrontend {
+  /// Those that the RequestRouter before this one has told it of.
+  std::optional<AdapterList> adapters;
   bool operator==(const ConnectFrontend&) const = default;
 };
-TROUPE_MESSAGE(ConnectFrontend)
+TROUPE_MESSAGE(ConnectFrontend, adapters)
 
 struct FrontendConnected {
   std::uint64_t keys_seed = 0;  ///< for the keys of its requests (RequestKeys)
   std::uint64_t key_stream = 0;
-  bool healthy = true;  ///< as in RouterReport
+  bool healthy = true;                  ///< as in RouterReport
+  std::optional<AdapterList> adapters;  ///< none: no engine has told yet
   bool operator==(const FrontendConnected&) const = default;
 };
-TROUPE_MESSAGE(FrontendConnected, keys_seed, key_stream, healthy)
+TROUPE_MESSAGE(FrontendConnected, keys_seed, key_stream, healthy, adapters)
 
 /// RequestRouter -> Frontend: state changes of the groups.
 struct RouterReport {
   bool healthy = true;                      ///< some group serves
   std::optional<std::uint32_t> lost_group;  ///< whose engine has ended
   std::uint64_t num_resubmitted = 0;        ///< requests that were moved to another engine
+  std::optional<AdapterList> adapters;      ///< all of them, if they have changed
   bool operator==(const RouterReport&) const = default;
 };
-TROUPE_MESSAGE(RouterReport, healthy, lost_group, num_resubmitted)
+TROUPE_MESSAGE(RouterReport, healthy, lost_group, num_resubmitted, adapters)
 
 /// Supervisor -> the Frontend's node -> Frontend, with its handle: a new RequestRouter.
 struct RouterReady {

@@ -135,12 +135,15 @@ struct SchedulerStats {
   std::int32_t num_kv_loads_in_progress = 0;
   std::int32_t num_kv_loads_waiting = 0;
   std::vector<BlockResidency> evicted_blocks;  ///< a sample of them, if enabled
+  std::vector<std::string> running_adapters;   ///< names, sorted: of running requests
+  std::vector<std::string> waiting_adapters;   ///< of waiting ones
   bool operator==(const SchedulerStats&) const = default;
 };
 TROUPE_MESSAGE(SchedulerStats, num_running_reqs, num_waiting_reqs, num_deferred_reqs,
                kv_cache_usage, num_free_blocks, num_scheduled_tokens, prefix_cache, spec_decoding,
                encoder_cache, connector_prefix_cache, num_kv_loads_to_start,
-               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks, encoder_transfer)
+               num_kv_loads_in_progress, num_kv_loads_waiting, evicted_blocks, encoder_transfer,
+               running_adapters, waiting_adapters)
 
 /// Scheduler -> OutputProcessor, one per step, and one for requests that end without a step.
 struct EngineCoreOutputs {

@@ -163,7 +163,11 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
   X(troupe::SpawnRole)          \
   X(troupe::Heartbeat)          \
   X(troupe::HeartbeatReply)     \
-  X(troupe::LeaveNode)
+  X(troupe::LeaveNode)          \
+  X(troupe::LoadAdapter)        \
+  X(troupe::UnloadAdapter)      \
+  X(troupe::ListAdapters)       \
+  X(troupe::AdapterReply)
 
 // Messages that an actor sends to itself, or within its process: rejected from other nodes.
 #define TROUPE_LOCAL_MESSAGES(X) \

@@ -246,11 +246,16 @@ struct QuantizedShards {
   }
 };
 
-/// A block computes one tile of the product. For a gated weight it stores act(gate) * up.
+/// What becomes of the product with a gated weight: act(gate + update) * (up + update).
+struct Gating {
+  Activation activation{};
+  ConstMatrix update = {};  ///< of the gates, then of `up`; without data: none
+};
+
+/// A block computes one tile of the product; for a gated weight it applies the gating.
 template <class Shards, int kThreadRows>
 __global__ void __launch_bounds__(kSide* kSide)
-    matmul_kernel(MatmulArgs args, Groups groups, Shards shards, int num_shards,
-                  Activation activation) {
+    matmul_kernel(MatmulArgs args, Groups groups, Shards shards, int num_shards, Gating gating) {
   Tile tile;
   if (!find_tile(args, groups, kSide * kThreadRows, tile)) return;
   const auto multiply = [&](int shard, Sums<kThreadRows>& to) {
@@ -275,6 +280,9 @@ __global__ void __launch_bounds__(kSide* kSide)
   const auto with_bias = [&](float sum, std::int64_t col) {
     return args.bias == nullptr ? sum : sum + args.bias[col];
   };
+  const auto updated = [&](float sum, std::int64_t row, std::int64_t col) {
+    return gating.update.data == nullptr ? sum : sum + gating.update.row(row)[col];
+  };
   for (int i = 0; i < kThreadRows; ++i) {
     const std::int64_t row = tile.first_row + threadIdx.y + i * kSide;
     if (row >= tile.end_row) return;
@@ -284,8 +292,10 @@ __global__ void __launch_bounds__(kSide* kSide)
       if (col >= args.out.num_cols) break;
       float value = with_bias(total[i][j], col);
       if (spec.is_gated) {
-        value = activation == Activation::kSilu ? math::silu(value) : math::gelu_tanh(value);
-        value *= with_bias(total[i][j + kHalf], args.out.num_cols + col);
+        const std::int64_t up = args.out.num_cols + col;
+        value = updated(value, row, col);
+        value = gating.activation == Activation::kSilu ? math::silu(value) : math::gelu_tanh(value);
+        value *= updated(with_bias(total[i][j + kHalf], up), row, up);
       }
       args.out.row(row)[col] = value;
     }
@@ -294,7 +304,7 @@ __global__ void __launch_bounds__(kSide* kSide)
 
 template <int kThreadRows, class Shards>
 void launch_matmul(const OpContext& context, const MatmulArgs& args, const Groups& groups,
-                   const Shards& shards, int num_shards, Activation activation) {
+                   const Shards& shards, int num_shards, const Gating& gating) {
   const dim3 threads(kSide, kSide);
   const std::int64_t num_rows = args.out.num_rows;
   constexpr std::int64_t kTileRows = kSide * kThreadRows;
@@ -305,37 +315,37 @@ void launch_matmul(const OpContext& context, const MatmulArgs& args, const Group
   const dim3 grid(static_cast<unsigned>(ceil_div(args.weight.spec.num_rows, kTileCols)),
                   static_cast<unsigned>(num_tiles));
   launch(context, grid, threads, matmul_kernel<Shards, kThreadRows>, args, groups, shards,
-         num_shards, activation);
+         num_shards, gating);
 }
 
 template <class Shards>
 void multiply_shards(const OpContext& context, const MatmulArgs& args, const Groups& groups,
-                     const Shards& shards, int num_shards, Activation activation) {
+                     const Shards& shards, int num_shards, const Gating& gating) {
   if (args.out.num_rows <= kSide * std::max<std::int64_t>(1, groups.num_groups)) {
-    launch_matmul<1>(context, args, groups, shards, num_shards, activation);
+    launch_matmul<1>(context, args, groups, shards, num_shards, gating);
   } else {
-    launch_matmul<4>(context, args, groups, shards, num_shards, activation);
+    launch_matmul<4>(context, args, groups, shards, num_shards, gating);
   }
 }
 
-/// activation: for a gated weight. space: matmul_workspace_bytes of the weight.
+/// gating: for a gated weight. space: matmul_workspace_bytes of the weight.
 void multiply(const OpContext& context, const MatmulArgs& args, const Groups& groups,
-              Activation activation, std::byte* space) {
+              const Gating& gating, std::byte* space) {
   if (args.out.num_rows == 0) return;
   const WeightSpec& spec = args.weight.spec;
   const int num_shards = args.num_shards == 0 ? spec.k_shards : args.num_shards;
   if (spec.quantized == QuantizedType::kNone) {
     return with_element_type(spec.type, [&](auto zero) {
-      multiply_shards(context, args, groups, WideShards<decltype(zero)>{}, num_shards, activation);
+      multiply_shards(context, args, groups, WideShards<decltype(zero)>{}, num_shards, gating);
     });
   }
   const QuantizedX x = quantize_rows(context, spec, num_shards, args.x, space);
   if (spec.quantized == QuantizedType::kInt8) {
     multiply_shards(context, args, groups, QuantizedShards<QuantizedType::kInt8>{x}, num_shards,
-                    activation);
+                    gating);
   } else {
     multiply_shards(context, args, groups, QuantizedShards<QuantizedType::kInt4>{x}, num_shards,
-                    activation);
+                    gating);
   }
 }
 
@@ -363,11 +373,12 @@ std::int64_t gated_mlp_workspace_bytes(const WeightSpec& gate_up, const WeightSp
 
 void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
   const WeightSpec& down = args.down.spec;
-  const Matrix hidden(reinterpret_cast<float*>(context.workspace.data()), args.x.num_rows,
-                      down.num_cols);
+  Matrix hidden = args.hidden;
+  if (hidden.data == nullptr)
+    hidden = {reinterpret_cast<float*>(context.workspace.data()), args.x.num_rows, down.num_cols};
   std::byte* const space = context.workspace.data() + hidden_bytes(down, hidden.num_rows);
   multiply(context, {.x = args.x, .weight = args.gate_up, .bias = args.gate_up_bias, .out = hidden},
-           {}, args.activation, space);
+           {}, {args.activation, args.gate_up_update}, space);
   multiply(context, {.x = hidden, .weight = args.down, .bias = args.down_bias, .out = args.out}, {},
            {}, space);
 }
@@ -386,8 +397,8 @@ void experts_mlp(const OpContext& context, const ExpertsMlpArgs& args) noexcept 
                 .first_row = args.first_pair,
                 .num_groups = args.num_experts,
                 .x_rows = args.tokens};
-  multiply(context, {.x = args.x, .weight = {args.gate_up}, .out = hidden}, groups, args.activation,
-           space);
+  multiply(context, {.x = args.x, .weight = {args.gate_up}, .out = hidden}, groups,
+           {args.activation}, space);
   groups.weights = args.down_data;
   groups.x_rows = nullptr;
   multiply(context, {.x = hidden, .weight = {args.down}, .out = args.out}, groups, {}, space);

@@ -73,6 +73,13 @@ struct EngineOptions {
   std::string speculative_config;  ///< JSON object
   std::string ec_transfer_config;  ///< JSON object
   std::string kv_transfer_config;  ///< JSON object
+  bool enable_lora = false;
+  std::vector<std::string> lora_modules;  ///< "name=path" or JSON objects
+  std::int64_t max_loras = 1;
+  std::int64_t max_lora_rank = 16;
+  std::int64_t max_cpu_loras = 0;  ///< 0: max_loras
+  std::string lora_dtype = "auto";
+  std::string lora_directory;  ///< whose adapters are loaded as they come; empty: none
 };
 
 /// Pictures in requests.
@@ -145,6 +152,7 @@ struct ServerOptions {
   std::int64_t max_batch_requests = 50000;
   std::int64_t max_batch_in_flight = 64;
   bool keep_alive = false;
+  bool allow_runtime_lora_updating = false;
   bool server_dev_mode = false;
   std::int64_t dev_crash_token = -1;  ///< -1: none
   std::int64_t dev_crash_signal = 11;

@@ -91,6 +91,11 @@ Endpoint answer_cancelled_batch;
 /// Who may ask for a stored response again: the holder of its key.
 [[nodiscard]] std::string owner_of(const HttpRequest& http);
 
+// ---- adapter_endpoints.cpp
+
+Prepare prepare_load_adapter;
+Prepare prepare_unload_adapter;
+
 // ---- control_endpoints.cpp: administration
 
 Endpoint answer_reset_prefix_cache;

@@ -125,6 +125,7 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     request.pooling = fields.pooling;
     request.truncate_prompt_tokens = fields.truncate_prompt_tokens;
     request.cache_salt = fields.cache_salt;
+    request.lora = fields.lora;
     request.priority = fields.priority;
     request.limits = fields.limits;
     request.tenant = fields.tenant;

@@ -145,7 +145,9 @@ template <class Request>
 Result<Request> read_generation(ServiceContext& context, const HttpRequest& http,
                                 Result<Request> parsed) {
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
-  ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
+  ASSIGN_OR_RETURN(auto resolved, context.resolve_model(request.model));
+  request.model = std::move(resolved.name);
+  request.lora = std::move(resolved.lora);
   RETURN_IF_ERROR(read_placement_headers(context.config.defaults, http, request));
   request.tenant = context.tenant_of(http);
   request.client = http.client_number();
@@ -211,7 +213,7 @@ template <class Request, Rendering::Kind kind>
 Result<Answer> try_render(ServiceContext& context, const HttpRequest& http, Result<Request> parsed,
                           ResponseSink& sink) {
   ASSIGN_OR_RETURN(Request request, std::move(parsed));
-  ASSIGN_OR_RETURN(request.model, context.resolve_model(request.model));
+  RETURN_IF_ERROR(context.resolve_model(request.model));
   request.render.tenant = context.tenant_of(http);
   request.render.client = http.client_number();
   return Answer(std::make_unique<Rendering>(context, sink, kind, std::move(request.render)));

@@ -95,6 +95,7 @@ struct ResponseSettings;
 struct GenerationFields {
   const Dialect* dialect = nullptr;  ///< the API that it came by
   std::string model;                 ///< empty: the first served model
+  std::optional<LoraRequest> lora;   ///< that the model's name stands for; not from the body
   SamplingParams params;
   std::optional<PoolingParams> pooling;  ///< of a PoolingRequest
   bool stream = false;

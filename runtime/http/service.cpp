@@ -129,28 +129,44 @@ Answer answer_metrics(ServiceContext& context, const HttpRequest&, ResponseSink&
   return nullptr;
 }
 
+/// One card of the list; an adapter's parent is the base model.
+void append_model_card(const ServiceContext& context, std::string& out, std::int64_t created,
+                       const std::string& name, const std::string& root, bool is_adapter) {
+  out += "{\"id\":";
+  append_json_string(out, name);
+  out += ",\"object\":\"model\",\"created\":";
+  append_json_integer(out, created);
+  out += ",\"owned_by\":\"vllm\",\"root\":";
+  append_json_string(out, root);
+  out += ",\"parent\":";
+  if (is_adapter)
+    append_json_string(out, context.config.model_names.front());
+  else
+    out += "null";
+  out += ",\"max_model_len\":";
+  append_json_integer(out, context.config.defaults.max_model_len);
+  out.append(",\"permission\":[{\"id\":\"modelperm-").append(context.random_id());
+  out += "\",\"object\":\"model_permission\",\"created\":";
+  append_json_integer(out, created);
+  out +=
+      ",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,"
+      "\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,"
+      "\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}";
+}
+
 Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
   const auto created = static_cast<std::int64_t>(context.environment.wall_clock());
-  std::string json = "{\"object\":\"list\",\"data\":";
-  append_json_array(
-      json, context.config.model_names, [&](std::string& out, const std::string& name) {
-        out += "{\"id\":";
-        append_json_string(out, name);
-        out += ",\"object\":\"model\",\"created\":";
-        append_json_integer(out, created);
-        out += ",\"owned_by\":\"vllm\",\"root\":";
-        append_json_string(out, context.config.model_root);
-        out += ",\"parent\":null,\"max_model_len\":";
-        append_json_integer(out, context.config.defaults.max_model_len);
-        out.append(",\"permission\":[{\"id\":\"modelperm-").append(context.random_id());
-        out += "\",\"object\":\"model_permission\",\"created\":";
-        append_json_integer(out, created);
-        out +=
-            ",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,"
-            "\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,"
-            "\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}";
-      });
-  sink.respond(json_response(json + "}"));
+  std::string json = "{\"object\":\"list\",\"data\":[";
+  bool is_first = true;
+  const auto append = [&](const std::string& name, const std::string& root, bool is_adapter) {
+    if (!std::exchange(is_first, false)) json += ',';
+    append_model_card(context, json, created, name, root, is_adapter);
+  };
+  for (const std::string& name : context.config.model_names)
+    append(name, context.config.model_root, false);
+  if (const auto adapters = context.port.adapters())
+    for (const LoraRequest& adapter : adapters->adapters) append(adapter.name, adapter.path, true);
+  sink.respond(json_response(json + "]}"));
   return nullptr;
 }
 
@@ -228,6 +244,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/batches/", answer_cancelled_batch},
     {"POST", "/tokenize", nullptr, prepare_tokenize},
     {"POST", "/detokenize", nullptr, prepare_detokenize},
+    {"POST", "/v1/load_lora_adapter", nullptr, prepare_load_adapter},
+    {"POST", "/v1/unload_lora_adapter", nullptr, prepare_unload_adapter},
     {"POST", "/reset_prefix_cache", answer_reset_prefix_cache, nullptr, true},
     {"POST", "/reset_encoder_cache", answer_reset_encoder_cache, nullptr, true},
     {"POST", "/reset_mm_cache", answer_reset_mm_cache, nullptr, true},
@@ -364,12 +382,25 @@ std::string ServiceContext::random_id() const {
   return to_hex(bytes);
 }
 
-Result<std::string> ServiceContext::resolve_model(const std::string& model) const {
-  if (model.empty()) return config.model_names.front();
+Result<ServiceContext::ResolvedModel> ServiceContext::resolve_model(
+    const std::string& model) const {
+  if (model.empty()) return ResolvedModel{.name = config.model_names.front(), .lora = {}};
   std::string served;
+  const auto add = [&](const std::string& name) { served += (served.empty() ? "" : ", ") + name; };
   for (const std::string& name : config.model_names) {
-    if (name == model) return name;
-    served += (served.empty() ? "" : ", ") + name;
+    if (name == model) return ResolvedModel{.name = name, .lora = {}};
+    add(name);
+  }
+  if (config.enable_lora) {
+    const std::shared_ptr<const AdapterList> adapters = port.adapters();
+    if (adapters == nullptr)
+      return Error{ErrorCode::kUnavailable, "the engine is not ready", "model"};
+    constexpr std::size_t kMaxShownNames = 16;
+    for (std::size_t i = 0; i < adapters->adapters.size(); ++i) {
+      const LoraRequest& adapter = adapters->adapters[i];
+      if (adapter.name == model) return ResolvedModel{.name = adapter.name, .lora = adapter};
+      if (i < kMaxShownNames) add(adapter.name);
+    }
   }
   return Error{ErrorCode::kNotFound,
                "The model `" + model.substr(0, 256) + "` does not exist. Served: " + served,

@@ -140,6 +140,8 @@ class AccessLog;
 struct ServiceConfig {
   std::vector<std::string> model_names;  ///< as served; the first one is the default
   std::string model_root;                ///< path shown by /v1/models
+  bool enable_lora = false;              ///< requests may name adapters
+  bool allow_lora_updates = false;       ///< clients may load and unload adapters
   std::string version;
   /// Identifies everything that determines responses: model path, computation, defaults of
   /// requests, version. Streams are resumed only by an engine of the same name. Empty: not

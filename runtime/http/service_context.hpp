@@ -1,6 +1,7 @@
 #pragma once
 // The part of a service that its exchanges use.
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -32,8 +33,14 @@ struct ServiceContext {
     return http.owner ? api_keys.tenant_of_id(http.owner->key)
                       : api_keys.tenant(http.authorization());
   }
-  /// The served name for `model` (empty: the first). Errors: kNotFound, param model.
-  [[nodiscard]] Result<std::string> resolve_model(const std::string& model) const;
+  /// What a request's `model` stands for.
+  struct ResolvedModel {
+    std::string name;                 ///< as it is served
+    std::optional<LoraRequest> lora;  ///< the adapter of that name; none: the base model
+  };
+  /// Of an empty name: the first model. Errors: kNotFound, param model; kUnavailable, no engine has
+  /// told its adapters yet.
+  [[nodiscard]] Result<ResolvedModel> resolve_model(const std::string& model) const;
 };
 
 /// A request that counts for the limits of its API key, until this is destroyed.

@@ -136,7 +136,22 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
       final_norm_(load_final_norm(config, loader, options.norm)),
       head_(load_head(config, loader)),
       weight_bytes_(loader.num_packed_bytes()),
-      device_batch_(device) {}
+      device_batch_(device),
+      adapter_batch_(device) {
+  const std::int64_t vocab_size = config.vocab_size;
+  if (parallel_.is_first_stage())
+    adapted_embedding_.target = loader.add_adapter_target(
+        {{weight_prefix(loader) + "embed_tokens", config.hidden_size, {0, config.hidden_size}}},
+        vocab_size, {0, vocab_size}, /*is_embedding=*/true);
+  if (parallel_.is_last_stage())
+    adapted_head_.target =
+        loader.add_adapter_target({{"lm_head", vocab_size, loader.shard(vocab_size)}},
+                                  config.hidden_size, {0, config.hidden_size});
+  adapter_targets_ = {.targets = loader.take_adapter_targets(),
+                      .num_layers = config.num_layers,
+                      .is_first_stage = parallel_.is_first_stage(),
+                      .is_last_stage = parallel_.is_last_stage()};
+}
 
 std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size,
                                                          DType dtype) const {
@@ -162,7 +177,9 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
                                                                     head_.spec().num_rows + 1));
   }
   const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
-                                 .max_seq_len = config_.max_model_len};
+                                 .max_seq_len = config_.max_model_len,
+                                 .has_adapters = limits.adapters.has_value()};
+  if (limits.adapters) RETURN_IF_ERROR(adapter_batch_.reserve(num_tokens, *limits.adapters));
   for (const DecoderLayer& layer : layers_) {
     const MixerMemory memory = layer.memory(device_, mixer_limits);
     scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
@@ -186,6 +203,9 @@ void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_b
                                                 .ids = device_batch.token_ids.data(),
                                                 .scale = options_.embedding_scale,
                                                 .out = out});
+  if (has_adapters_)
+    adapter_batch_.add_embeddings(batch.token_ids, adapted_embedding_.target,
+                                  options_.embedding_scale, out);
   const ForwardBatch::InputEmbeddings& given = device_batch.input_embeddings;
   if (given.tokens.empty()) return;
   device_.ops().copy_rows(device_.context(),
@@ -229,7 +249,11 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
                  .device_query_start_loc = device_batch->query_start_loc.data(),
                  .caches = caches,
                  .peers = peers,
-                 .scratch = scratch};
+                 .scratch = scratch,
+                 .adapters = adapter_batch_.put(batch.adapters, batch.query_start_loc,
+                                                batch.output_start_loc)};
+  has_adapters_ = step.adapters != nullptr;
+  step_outputs_ = hidden.data;
 
   if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
@@ -277,9 +301,30 @@ void DecoderModel::encode(const EncoderItem& item, Matrix out) {
   tower_->encode(device_, Scratch(activations_.bytes()), item, out);
 }
 
+void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {
+  head_.apply(device_.ops(), device_.context(), hidden, out);
+  if (!has_adapters_) return;
+  const std::int64_t first = (hidden.data - step_outputs_) / hidden.row_stride;
+  const StepAdapters* const adapters = adapter_batch_.put_outputs(
+      static_cast<std::int32_t>(first), static_cast<std::int32_t>(hidden.num_rows));
+  if (adapters == nullptr) return;
+  const Matrix shrunk = first_rows(adapters->shrunk, adapters->outputs.num_rows);
+  const std::int32_t target = adapted_head_.target;
+  device_.ops().adapter_shrink(device_.context(), {.x = hidden,
+                                                   .rows = adapters->outputs,
+                                                   .target = target,
+                                                   .type = adapters->type,
+                                                   .out = shrunk});
+  device_.ops().adapter_expand(device_.context(), {.x = shrunk,
+                                                   .rows = adapters->outputs,
+                                                   .target = target,
+                                                   .type = adapters->type,
+                                                   .out = out});
+}
+
 void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {
   if (peers == nullptr || peers->group_size() == 1) {
-    head_.apply(device_.ops(), device_.context(), hidden, out);
+    apply_head(hidden, out);
     return scale_logits(out);
   }
   const auto cols_of = [this](std::int32_t rank) {
@@ -287,7 +332,7 @@ void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matri
   };
   Scratch scratch(activations_.bytes());
   const Matrix mine = scratch.take(hidden.num_rows, cols_of(peers->group_rank()).count);
-  head_.apply(device_.ops(), device_.context(), hidden, mine);
+  apply_head(hidden, mine);
   if (peers->group_rank() != 0) return peers->send(writable_bytes_of(mine), peers->group_begin());
   for (std::int32_t member = 0; member < peers->group_size(); ++member) {
     const Slice cols = cols_of(member);

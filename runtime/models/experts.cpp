@@ -41,7 +41,8 @@ Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOpt
   for (std::int64_t expert = 0; expert < options.num_experts; ++expert)
     experts_.push_back(std::make_unique<const GatedMlp>(
         loader, name + ".experts." + std::to_string(expert), options.hidden_size,
-        options.intermediate_size, options.canonical_shards, Activation::kSilu, false, names));
+        options.intermediate_size, options.canonical_shards, Activation::kSilu, false, names,
+        /*takes_adapters=*/false));
   if (!loader.device().is_host()) take_addresses(loader, name);
 }
 
@@ -256,7 +257,7 @@ ExpertsWithShared::ExpertsWithShared(WeightLoader& loader, const std::string& na
     : hidden_size_(options.hidden_size),
       experts_(loader, name, options, names),
       shared_(loader, name + ".shared_expert", options.hidden_size, shared_size,
-              options.canonical_shards, Activation::kSilu, false, names),
+              options.canonical_shards, Activation::kSilu, false, names, /*takes_adapters=*/false),
       gate_(loader, {{name + ".shared_expert_gate", 1, {0, 1}}}, options.hidden_size, false,
             MatrixRole::kRouter) {}
 

@@ -317,6 +317,15 @@ void WeightLoader::make_compact(WeightSpec& spec, Memory& packed) {
   spec.is_compact = true;
 }
 
+std::int32_t WeightLoader::add_adapter_target(const std::vector<Part>& parts, std::int64_t num_cols,
+                                              Slice cols, bool is_embedding) {
+  AdapterTarget target{
+      .parts = {}, .num_cols = num_cols, .cols = cols, .is_embedding = is_embedding};
+  for (const Part& part : parts) target.parts.push_back({part.name, part.num_rows, part.rows});
+  adapter_targets_.push_back(std::move(target));
+  return static_cast<std::int32_t>(adapter_targets_.size()) - 1;
+}
+
 DeviceArray<const std::byte*> WeightLoader::addresses(std::vector<const std::byte*> weights) {
   return value_or_fail(device_.upload(std::move(weights), kWeights));
 }

@@ -40,6 +40,7 @@ struct PromptBytes {
 
 PromptBytes bytes_of(const GenerateRequest& request) {
   PromptBytes bytes{.head = request.cache_salt, .body = {}};
+  if (request.lora) bytes.head.append(1, '\0').append(request.lora->name);
   if (const auto* text = std::get_if<TextPrompt>(&request.prompt)) {
     bytes.body = text->text;
   } else if (const auto* tokens = std::get_if<TokensPrompt>(&request.prompt)) {
@@ -79,16 +80,17 @@ std::size_t Coordinator::route(const GenerateRequest& request, const Placement& 
                                std::span<const Candidate> candidates) {
   CHECK(!candidates.empty());
   if (groups_.size() == 1) return 0;
-  const std::vector<std::uint64_t> pieces = pieces_of(request);
-  const std::size_t chosen = choose(placement, pieces, candidates);
+  const Known known{pieces_of(request), request.lora ? request.lora->int_id : 0};
+  const std::size_t chosen = choose(placement, known, candidates);
   Group& group = groups_[chosen];
   group.waiting += request.params.n;  // until the group reports its own numbers
-  for (const std::uint64_t piece : pieces) group.pieces.put(piece, {});
+  for (const std::uint64_t piece : known.pieces) group.pieces.put(piece, {});
+  if (known.adapter != 0) group.adapters.put(known.adapter, {});
   if (!placement.session_id.empty()) sessions_.put(placement.session_id, chosen);
   return chosen;
 }
 
-std::size_t Coordinator::choose(const Placement& placement, std::span<const std::uint64_t> pieces,
+std::size_t Coordinator::choose(const Placement& placement, const Known& request,
                                 std::span<const Candidate> candidates) {
   const auto takes = [&](std::size_t group) {
     return std::any_of(candidates.begin(), candidates.end(),
@@ -104,10 +106,10 @@ std::size_t Coordinator::choose(const Placement& placement, std::span<const std:
   }
   const std::size_t first = turn_++ % candidates.size();
   std::size_t best = first;
-  double least = score(candidates[first], pieces);
+  double least = score(candidates[first], request);
   for (std::size_t i = 1; i < candidates.size(); ++i) {
     const std::size_t next = (first + i) % candidates.size();
-    const double its = score(candidates[next], pieces);
+    const double its = score(candidates[next], request);
     if (its >= least) continue;
     best = next;
     least = its;
@@ -115,13 +117,15 @@ std::size_t Coordinator::choose(const Placement& placement, std::span<const std:
   return candidates[best].group;
 }
 
-double Coordinator::score(const Candidate& candidate, std::span<const std::uint64_t> pieces) const {
+double Coordinator::score(const Candidate& candidate, const Known& request) const {
   const Group& group = groups_[candidate.group];
   std::int32_t locality = 0;
-  for (const std::uint64_t piece : pieces) {
+  for (const std::uint64_t piece : request.pieces) {
     if (locality == kMaxLocality || group.pieces.find(piece) == nullptr) break;
     ++locality;
   }
+  if (request.adapter != 0 && group.adapters.find(request.adapter) != nullptr)
+    locality += kAdapterLocality;
   const double load = std::max<double>(candidate.num_in_flight, group.waiting + group.running);
   const double crowding =
       group.waiting * kFullCacheWeight * std::max(0.0, group.kv_cache_usage - kHalfFull);

@@ -51,6 +51,9 @@ class RecentMap {
 ///
 ///   max(in flight, waiting + running) + waiting * 6 * max(0, kv cache usage - 0.5) - locality
 ///
+/// A group that has served the request's adapter counts as having served kAdapterLocality pieces
+/// more: others may have to read it from its folder.
+///
 /// This is vLLM's score plus locality: the number of leading pieces of the prompt that the group
 /// has served, at most kMaxLocality. A cached prefix thus attracts requests to its group, but at
 /// most that many ahead of the others. Ties are resolved round-robin.
@@ -65,6 +68,8 @@ class Coordinator {
   static constexpr std::size_t kMaxKnownPieces = 1 << 16;  ///< per group
   static constexpr std::size_t kMaxSessions = 1 << 16;
   static constexpr std::int32_t kMaxLocality = 8;
+  static constexpr std::size_t kMaxKnownAdapters = 64;  ///< per group
+  static constexpr std::int32_t kAdapterLocality = 4;
 
   explicit Coordinator(std::size_t num_groups);
 
@@ -90,13 +95,17 @@ class Coordinator {
     double running = 0;
     double kv_cache_usage = 0;
     RecentMap<std::uint64_t, Empty> pieces{kMaxKnownPieces};
+    RecentMap<std::int32_t, Empty> adapters{kMaxKnownAdapters};
   };
 
-  [[nodiscard]] std::size_t choose(const Placement& placement,
-                                   std::span<const std::uint64_t> pieces,
+  /// What a request has that groups may know.
+  struct Known {
+    std::vector<std::uint64_t> pieces;
+    std::int32_t adapter = 0;  ///< its id; 0: none
+  };
+  [[nodiscard]] std::size_t choose(const Placement& placement, const Known& request,
                                    std::span<const Candidate> candidates);
-  [[nodiscard]] double score(const Candidate& candidate,
-                             std::span<const std::uint64_t> pieces) const;
+  [[nodiscard]] double score(const Candidate& candidate, const Known& request) const;
 
   std::vector<Group> groups_;
   RecentMap<std::string, std::size_t> sessions_{kMaxSessions};
