@@ -25,6 +25,7 @@ namespace troupe {
   ARCHITECTURE(kSmolLm3)                   \
   ARCHITECTURE(kGlm4)                      \
   ARCHITECTURE(kMamba2)                    \
+  ARCHITECTURE(kBamba)                     \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
