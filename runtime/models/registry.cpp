@@ -26,6 +26,7 @@ namespace troupe {
   ARCHITECTURE(kGlm4)                      \
   ARCHITECTURE(kMamba2)                    \
   ARCHITECTURE(kBamba)                     \
+  ARCHITECTURE(kFalconH1)                  \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \
