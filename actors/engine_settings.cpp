@@ -71,6 +71,29 @@ std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) 
   return std::min(static_cast<std::int64_t>(share), enough);
 }
 
+bool caches_prefixes(const EngineOptions& engine, const ModelLoaded& model) {
+  return engine.enable_prefix_caching && !model.pooler.whole_texts;
+}
+
+/// Of models with layers that keep states. Errors: kInvalidArgument, kUnsupported.
+Result<void> check_states(const EngineOptions& engine, const ModelLoaded& model) {
+  if (!engine.kv_transfer_config.empty())
+    return Error{ErrorCode::kUnsupported,
+                 "kv-transfer-config: the states of " + model.architecture +
+                     " are not transferred, only keys and values of attention are",
+                 "kv-transfer-config"};
+  const std::int32_t num_drafts = speculative_decoding(engine).num_draft_tokens;
+  // Behind drafts the state at the end of a block is not in the block.
+  if (num_drafts > 0 && caches_prefixes(engine, model) &&
+      engine.prefix_cache_retention_interval != 0)
+    return invalid_argument("prefix-cache-retention-interval is " +
+                                std::to_string(engine.prefix_cache_retention_interval) +
+                                "; with speculative-config, " + model.architecture +
+                                " supports 0 only",
+                            "prefix-cache-retention-interval");
+  return {};
+}
+
 KVCacheLimits kv_cache_limits(const Options& options, const ModelLoaded& model) {
   const EngineOptions& engine = options.engine;
   KVCacheLimits limits = {.available_bytes = cache_bytes(engine, model),
@@ -248,7 +271,13 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
 }
 
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
-  return make_kv_cache_config(model.layer_specs(), kv_cache_limits(options, model));
+  std::vector<KVCacheSpec> layers = model.layer_specs();
+  if (std::ranges::any_of(layers, &KVCacheSpec::is<MambaSpec>))
+    RETURN_IF_ERROR(check_states(options.engine, model));
+  plan_states(layers, {.prefix_caching = caches_prefixes(options.engine, model),
+                       .num_draft_tokens = speculative_decoding(options.engine).num_draft_tokens,
+                       .max_model_len = model.max_model_len});
+  return make_kv_cache_config(layers, kv_cache_limits(options, model));
 }
 
 Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
@@ -268,7 +297,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   settings.num_blocks = cache.num_blocks;
   settings.max_model_len = model.max_model_len;
   settings.max_in_flight_tokens = max_in_flight_tokens(engine);
-  settings.prefix_caching = engine.enable_prefix_caching && !model.pooler.whole_texts;
+  settings.prefix_caching = caches_prefixes(engine, model);
   // The table of options admits the names of algorithms only.
   settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
   settings.watermark = engine.watermark;
@@ -325,7 +354,7 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.priority_preemption = engine.enable_priority_preemption;
   if (engine.preemption_victim == "least-work")
     config.preemption_victim = PreemptionVictim::kLeastWork;
-  config.prefix_caching = engine.enable_prefix_caching && !model.pooler.whole_texts;
+  config.prefix_caching = caches_prefixes(engine, model);
   config.states = kv_cache_settings(engine, model, cache).state_positions();
   config.has_block_ops =
       std::any_of(cache.groups.begin(), cache.groups.end(),

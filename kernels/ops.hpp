@@ -313,6 +313,76 @@ struct AddLayerNormArgs {
   Matrix out;
 };
 
+/// Where a step finds the states of its sequences and leaves them: that of block b in the page at
+/// data + b * page_bytes. The tokens of sequence s are rows query_start_loc[s] ..
+/// query_start_loc[s + 1] - 1. Block 0 is none: of `before`, the sequence begins there; of `after`,
+/// the state behind that token is not kept. A block may stand in both: it is read first.
+struct StateSlots {
+  std::byte* data = nullptr;
+  std::int64_t page_bytes = 0;
+  const std::int32_t* query_start_loc = nullptr;  ///< [num_seqs + 1], from 0
+  std::int64_t num_seqs = 0;
+  const std::int32_t* before = nullptr;  ///< [num_seqs]
+  const std::int32_t* after = nullptr;   ///< [num_tokens]
+};
+
+/// A causal convolution along each sequence with a filter per channel, and SiLU:
+/// out[t, c] = silu(bias[c] + sum_k weight[k, c] x[t - width + 1 + k, c]), added in this order; x
+/// is 0 before the sequence. A state is f32 [width - 1, C], the rows of x before the next token. In
+/// place allowed. Pre: 2 <= width <= kMaxConvWidth.
+struct CausalConvArgs {
+  ConstMatrix x;                  ///< [num_tokens, C]
+  const float* weight = nullptr;  ///< [width, C]
+  const float* bias = nullptr;    ///< [C], or none
+  std::int64_t width = 0;
+  StateSlots states;
+  Matrix out;  ///< [num_tokens, C]
+};
+inline constexpr std::int64_t kMaxConvWidth = 8;
+
+/// The selective state space of Mamba-2 (arXiv 2405.21060, section 7), head by head, from a state
+/// f32 [H, N, P]. With d = clamp(softplus(dt[t] + dt_bias), min_dt, max_dt), token after token:
+///   state[n, p] = state[n, p] exp(d a) + d x[t, p] b[t, n]
+///   out[t, p] = skip x[t, p] + sum_n state[n, p] c[t, n], added in this order.
+/// Not in chunks, as on matrix units: so the bits are the same however steps cut a sequence, and a
+/// CPU multiplies no more. Group g of b and c serves the heads g * H / G .. (g + 1) * H / G - 1.
+struct StateScanArgs {
+  ConstHeads x;                    ///< [num_tokens, H, P]
+  ConstHeads b;                    ///< [num_tokens, G, N]
+  ConstHeads c;                    ///< as b
+  Matrix dt;                       ///< [num_tokens, H]; d afterwards
+  Matrix decay;                    ///< [num_tokens, H], scratch
+  const float* dt_bias = nullptr;  ///< [H]
+  const float* a = nullptr;        ///< [H], below 0
+  const float* skip = nullptr;     ///< [H]
+  float min_dt = 0.0f;
+  float max_dt = __builtin_huge_valf();
+  StateSlots states;
+  Heads out;  ///< as x, which it is not
+};
+
+/// x *= silu(gate), unless there is no gate; then squares[t, i] = the sum of x^2 over the i-th of
+/// `squares.num_cols` equal parts of a row, unless these are not asked for.
+struct GateArgs {
+  Matrix x;          ///< [M, C], in place
+  ConstMatrix gate;  ///< as x; without data: none
+  Matrix squares;    ///< without data: none
+};
+
+/// RMSNorm (RmsNormArgs) of each of num_groups equal parts of a row that has more columns than
+/// these C, then times silu(gate), unless there is no gate. The row's squares are given in equal
+/// parts, which are added in order; x has its columns from first_col on.
+struct GroupNormArgs {
+  Matrix x;             ///< [M, C], in place
+  ConstMatrix squares;  ///< [M, a multiple of num_groups]: as GateArgs
+  std::int64_t num_groups = 1;
+  std::int64_t group_size = 0;  ///< columns
+  std::int64_t first_col = 0;
+  const float* weight = nullptr;  ///< [C]
+  float eps = 1e-5f;
+  ConstMatrix gate;  ///< as x; without data: none
+};
+
 enum class RopeStyle : std::uint8_t {
   kNeox,         ///< pairs (i, i + rotary_dim / 2): Llama as published by Hugging Face, GPT-NeoX
   kInterleaved,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
@@ -448,6 +518,10 @@ struct AttentionShape {
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
   X(void, add_layer_norm, (const OpContext& context, const AddLayerNormArgs& args))                \
   X(void, gelu, (const OpContext& context, const GeluArgs& args))                                  \
+  X(void, causal_conv, (const OpContext& context, const CausalConvArgs& args))                     \
+  X(void, state_scan, (const OpContext& context, const StateScanArgs& args))                       \
+  X(void, gate, (const OpContext& context, const GateArgs& args))                                  \
+  X(void, group_norm, (const OpContext& context, const GroupNormArgs& args))                       \
   X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \
   X(std::int64_t, attention_workspace_bytes, (const AttentionShape& shape, int num_threads))       \
   X(void, attention, (const OpContext& context, const AttentionArgs& args))

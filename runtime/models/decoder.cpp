@@ -16,9 +16,12 @@ std::span<std::byte> writable_bytes_of(Matrix matrix) {
       std::span(matrix.data, static_cast<std::size_t>(matrix.num_rows * matrix.num_cols)));
 }
 
-RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader, NormStyle style) {
-  const std::string name = weight_prefix(loader) + "norm";
-  if (loader.parallel().is_last_stage()) return RmsNorm(loader, name, config.hidden_size, style);
+RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader,
+                        const DecoderOptions& options) {
+  const std::string name =
+      weight_prefix(loader, options.names) + std::string(options.names.final_norm);
+  if (loader.parallel().is_last_stage())
+    return RmsNorm(loader, name, config.hidden_size, options.norm);
   loader.ignore(name + ".");
   return {};
 }
@@ -26,11 +29,11 @@ RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader, NormSty
 /// A tied head is the embedding matrix once more, packed for multiplication. Where another head is
 /// stored, the configuration is wrong about it, and the model has that one, as transformers sees
 /// it.
-std::string head_name(const ModelConfig& config, WeightLoader& loader) {
+std::string head_name(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
   const std::string stored =
       loader.has("language_model.lm_head.weight") ? "language_model.lm_head" : "lm_head";
   if (!config.tie_word_embeddings) return stored;
-  const std::string embedding = weight_prefix(loader) + "embed_tokens";
+  const std::string embedding = weight_prefix(loader, names) + std::string(names.embedding);
   if (!loader.has(stored + ".weight")) return embedding;
   if (loader.are_equal(stored + ".weight", embedding + ".weight")) {
     loader.ignore(stored + ".weight");  // some checkpoints store the tied head again
@@ -41,35 +44,38 @@ std::string head_name(const ModelConfig& config, WeightLoader& loader) {
   return stored;
 }
 
-Linear load_head(const ModelConfig& config, WeightLoader& loader) {
+Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
   if (!loader.parallel().is_last_stage()) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
   }
-  return Linear(loader,
-                {{head_name(config, loader), config.vocab_size, loader.shard(config.vocab_size)}},
-                config.hidden_size, false, MatrixRole::kHead);
+  return Linear(
+      loader,
+      {{head_name(config, loader, names), config.vocab_size, loader.shard(config.vocab_size)}},
+      config.hidden_size, false, MatrixRole::kHead);
 }
 
 }  // namespace
 
-std::string weight_prefix(const WeightLoader& loader) {
-  static constexpr std::array<std::string_view, 4> kPrefixes = {"model.", "language_model.model.",
-                                                                "model.language_model.", ""};
+std::string weight_prefix(const WeightLoader& loader, const DecoderNames& names) {
+  static constexpr std::array<std::string_view, 5> kPrefixes = {
+      "model.", "language_model.model.", "model.language_model.", "backbone.", ""};
   for (const std::string_view prefix : kPrefixes)
-    if (loader.has(std::string(prefix) + "embed_tokens.weight")) return std::string(prefix);
+    if (loader.has(std::string(prefix) + std::string(names.embedding) + ".weight"))
+      return std::string(prefix);
   return std::string(kPrefixes.front());
 }
 
-std::vector<std::size_t> layers_to_load(const ModelConfig& config, WeightLoader& loader) {
+std::vector<std::size_t> layers_to_load(const ModelConfig& config, WeightLoader& loader,
+                                        const DecoderNames& names) {
   const Slice mine = stage_layers(config.num_layers, loader.parallel());
   std::vector<std::size_t> layers;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     if (layer >= mine.begin && layer < mine.end())
       layers.push_back(static_cast<std::size_t>(layer));
     else
-      loader.ignore(weight_prefix(loader) + "layers." + std::to_string(layer) + ".");
+      loader.ignore(weight_prefix(loader, names) + "layers." + std::to_string(layer) + ".");
   }
   return layers;
 }
@@ -118,8 +124,7 @@ MixerMemory DecoderLayer::memory(Device& device, const MixerLimits& limits) cons
 
 void DecoderLayer::add_cache_specs(std::int32_t block_size, DType dtype,
                                    std::vector<LayerCacheSpec>& specs) const {
-  for (const NormedMixer& part : mixers_)
-    if (auto spec = part.mixer->cache_spec(block_size, dtype)) specs.push_back(*std::move(spec));
+  for (const NormedMixer& part : mixers_) part.mixer->add_cache_specs(block_size, dtype, specs);
 }
 
 DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
@@ -131,10 +136,11 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
       options_(options),
       tower_(std::move(tower)),
       layers_(std::move(layers)),
-      embedding_(loader.table(weight_prefix(loader) + "embed_tokens", config.vocab_size,
-                              config.hidden_size)),
-      final_norm_(load_final_norm(config, loader, options.norm)),
-      head_(load_head(config, loader)),
+      embedding_(
+          loader.table(weight_prefix(loader, options.names) + std::string(options.names.embedding),
+                       config.vocab_size, config.hidden_size)),
+      final_norm_(load_final_norm(config, loader, options)),
+      head_(load_head(config, loader, options.names)),
       weight_bytes_(loader.num_packed_bytes()),
       device_batch_(device),
       adapter_batch_(device) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/models/device_batch.hpp"
@@ -51,13 +52,20 @@ class DecoderLayer {
 [[nodiscard]] AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
                                                  std::shared_ptr<const RopeTables> rope);
 
-/// Where a checkpoint keeps the decoder's tensors: the prefix of "embed_tokens.weight" among those
-/// that published checkpoints use ("model.", none, and two under a language model's name).
-[[nodiscard]] std::string weight_prefix(const WeightLoader& loader);
+/// What checkpoints call the tensors around a decoder's layers.
+struct DecoderNames {
+  std::string_view embedding = "embed_tokens";
+  std::string_view final_norm = "norm";
+};
+
+/// Where a checkpoint keeps the decoder's tensors: the prefix of the embedding among those that
+/// published checkpoints use ("model.", none, two under a language model's name, and "backbone.").
+[[nodiscard]] std::string weight_prefix(const WeightLoader& loader, const DecoderNames& names = {});
 
 /// The layers of this rank's stage, in order; those of the others are not missed.
 [[nodiscard]] std::vector<std::size_t> layers_to_load(const ModelConfig& config,
-                                                      WeightLoader& loader);
+                                                      WeightLoader& loader,
+                                                      const DecoderNames& names = {});
 
 /// How an architecture differs from the plain stack.
 struct DecoderOptions {
@@ -66,6 +74,7 @@ struct DecoderOptions {
   float logit_scale = 1;
   float logit_softcap = 0;     ///< c > 0: logits become c tanh(logit / c)
   bool two_way_items = false;  ///< Model::sees_items_both_ways
+  DecoderNames names = {};
 };
 
 class DecoderModel final : public Model {

@@ -221,6 +221,11 @@ class Mixer {
     static_cast<void>(block_size), static_cast<void>(dtype);
     return std::nullopt;
   }
+  /// Appends that; of one that is made of several, what each of these needs.
+  virtual void add_cache_specs(std::int32_t block_size, DType dtype,
+                               std::vector<LayerCacheSpec>& specs) const {
+    if (auto spec = cache_spec(block_size, dtype)) specs.push_back(*std::move(spec));
+  }
 };
 
 /// What a family's checkpoints call the matrices of attention.

@@ -18,7 +18,7 @@ DType stored_dtype(const ModelConfig& config, const Checkpoint& checkpoint) {
   DType dtype = DType::kF32;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (is_block_type(tensor.view.type)) return DType::kBF16;
-    if (!name.ends_with("embed_tokens.weight")) continue;
+    if (!name.ends_with("embed_tokens.weight") && !name.ends_with(".embeddings.weight")) continue;
     if (tensor.view.type == TensorType::kBF16) dtype = DType::kBF16;
     if (tensor.view.type == TensorType::kF16) dtype = DType::kF16;
   }

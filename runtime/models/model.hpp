@@ -29,9 +29,12 @@ struct ForwardBatch {
     const std::int32_t* block_tables = nullptr;  ///< [rows, block_table_stride]
     std::int64_t block_table_stride = 0;
     const std::size_t* num_blocks = nullptr;  ///< [rows]: of each row, those that are used
-    /// Of layers that keep states, [num_seqs]: the block with the state that a sequence goes on
-    /// from (the null block: it begins), and the one for the state after its last token.
+    /// Of layers that keep states. [num_seqs]: the block with the state that a sequence goes on
+    /// from; the null block: it begins.
     const BlockId* states_before = nullptr;
+    /// [num_tokens]: the block for the state behind that token; the null block: it is not kept.
+    /// Those behind a sequence's last token are, and where tokens are drafts, behind each place to
+    /// which the sequence may go back.
     const BlockId* states_after = nullptr;
   };
   /// Rows that stand in place of tokens' embeddings, as they are: what an encoder made of pictures.

@@ -363,11 +363,21 @@ std::vector<float> WeightLoader::rows(const std::string& name, std::int64_t num_
 }
 
 std::vector<float> WeightLoader::values(const std::string& name, std::int64_t size) {
+  return values(name, std::span(&size, 1));
+}
+
+std::vector<float> WeightLoader::values(const std::string& name,
+                                        std::span<const std::int64_t> shape) {
+  std::int64_t size = 1;
+  for (const std::int64_t extent : shape) size *= extent;
   std::vector<float> values(static_cast<std::size_t>(size));
-  const std::int64_t shape[] = {size};
   if (const Checkpoint::Tensor* tensor = find(name, shape); tensor != nullptr)
     widen_row(tensor->view, 0, 0, size, values.data());
   return values;
+}
+
+DeviceArray<float> WeightLoader::floats(std::vector<float> values) {
+  return value_or_fail(device_.upload(std::move(values), kWeights));
 }
 
 EmbeddingTable WeightLoader::table(const std::string& name, std::int64_t num_rows,

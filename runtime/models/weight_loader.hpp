@@ -143,6 +143,10 @@ class WeightLoader {
   std::vector<float> rows(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
   /// The same of the tensor `name`, [size].
   std::vector<float> values(const std::string& name, std::int64_t size);
+  /// The same of one with such a shape.
+  std::vector<float> values(const std::string& name, std::span<const std::int64_t> shape);
+  /// What was made of values, where kernels read it.
+  DeviceArray<float> floats(std::vector<float> values);
   /// `name`.weight, [num_rows, num_cols], by a rank of the first stage, which alone reads it; null
   /// after an error.
   EmbeddingTable table(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);

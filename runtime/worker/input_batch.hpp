@@ -36,6 +36,7 @@ struct WorkerRequest {
   /// A draft model's, behind token_ids: they take the place of its next step's placeholders.
   std::vector<TokenId> next_drafts;
   std::int32_t num_drafts = 0;  ///< in its last step
+  std::int32_t step_end = 0;    ///< of that step, these included; 0: there was none
   /// Which of the lists of samples that another rank sends holds its latest token, counted from 1;
   /// 0: its tokens come from this rank.
   std::uint64_t samples_index = 0;
@@ -67,6 +68,8 @@ class InputBatch {
     /// The last of its tokens; -1, where the step has a placeholder and the request no draft, is
     /// never right.
     std::span<const TokenId> drafts;
+    std::int32_t previous_end = 0;  ///< FlatBatch::Extras
+    std::int32_t previous_drafts = 0;
   };
 
   struct Options {

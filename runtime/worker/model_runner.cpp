@@ -249,7 +249,8 @@ Result<void> ModelRunner::initialize_kv_cache(const KVCacheConfig& config) {
   ASSIGN_OR_RETURN(memory, device_->allocate(static_cast<std::size_t>(num_bytes), "the KV cache"));
   for (std::size_t g = 0; g < config.groups.size(); ++g) {
     const KVCacheGroup& group = config.groups[g];
-    block_sizes.push_back({group.spec.block_size, kernel_block_size(group.spec)});
+    block_sizes.push_back(
+        {group.spec.block_size, kernel_block_size(group.spec), group.spec.is<MambaSpec>()});
     for (std::size_t i = 0; i < group.layers.size(); ++i) {
       if (!is_here(group.layers[i])) continue;
       LayerKvCache& cache = caches.at(static_cast<std::size_t>(group.layers[i]));

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "kernels/backend.hpp"
+#include "runtime/cache/kv_cache_config.hpp"
 
 namespace troupe {
 namespace {
@@ -155,9 +156,11 @@ class Driver {
     CachedRequestData& cached = output.cached_requests;
     for (std::size_t group = 0; group < request.blocks.size(); ++group) {
       const std::int32_t block_size = driven_.cache.groups[group].spec.block_size;
-      const auto num_blocks = static_cast<std::size_t>(
+      auto num_blocks = static_cast<std::size_t>(
           (request.num_computed + num_tokens + driven_.num_draft_tokens + block_size - 1) /
           block_size);
+      if (const auto* states = std::get_if<MambaSpec>(&driven_.cache.groups[group].spec.kind))
+        num_blocks += static_cast<std::size_t>(states->num_speculative_blocks);
       std::vector<BlockId>& blocks = request.blocks[group];
       const std::size_t num_old = blocks.size();
       while (blocks.size() < num_blocks) {
@@ -282,7 +285,10 @@ class Driver {
 
 }  // namespace
 
-KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num_blocks) {
+KVCacheConfig plan_cache(std::vector<KVCacheSpec> specs, std::int32_t num_blocks) {
+  constexpr std::int32_t kMaxDrafts = 3;
+  constexpr std::int32_t kMaxTokens = 2048;
+  plan_states(specs, {.num_draft_tokens = kMaxDrafts, .max_model_len = kMaxTokens});
   KVCacheConfig config;
   config.num_blocks = num_blocks;
   for (std::size_t layer = 0; layer < specs.size(); ++layer) {

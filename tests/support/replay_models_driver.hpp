@@ -44,8 +44,8 @@ std::vector<std::string> available_isas();
 /// Throws std::runtime_error with the error's text.
 DrivenRunner load_driven_runner(const DriverModelOptions& options);
 
-/// Layers of equal specs in one group each.
-KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num_blocks);
+/// Layers of equal specs in one group each; states are not cached.
+KVCacheConfig plan_cache(std::vector<KVCacheSpec> specs, std::int32_t num_blocks);
 
 struct DriverJob {
   std::vector<TokenId> prompt;
