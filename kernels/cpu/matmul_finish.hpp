@@ -90,6 +90,7 @@ template <class Rows>
 struct StoreGated {
   Rows out;
   Activation activation;
+  SwishClamp clamp;
   const float* bias;  ///< of all gates, then of all `up`; may be null
   std::int64_t num_gates;
 
@@ -105,7 +106,13 @@ struct StoreGated {
                         gate = gate + load_lanes(bias + first_col + i);
                         up = up + load_lanes(bias + num_gates + first_col + i);
                       }
-                      gate = activation == Activation::kSilu ? silu(gate) : gelu_tanh(gate);
+                      if (activation == Activation::kClampedSwish) {
+                        const Vec limit = broadcast(clamp.limit);
+                        gate = swish(min(limit, gate), clamp.alpha);
+                        up = max(zero() - limit, min(limit, up)) + broadcast(1.0f);
+                      } else {
+                        gate = activation == Activation::kSilu ? silu(gate) : gelu_tanh(gate);
+                      }
                       out.put(row, first_col + i, gate * up, store_lanes);
                     });
   }
