@@ -19,6 +19,7 @@ namespace troupe {
   ARCHITECTURE(kQwen3Moe)                  \
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
+  ARCHITECTURE(kGptOss)                    \
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGranite)                   \
