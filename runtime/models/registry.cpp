@@ -20,6 +20,7 @@ namespace troupe {
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kGptOss)                    \
+  ARCHITECTURE(kLlama4)                    \
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGranite)                   \
