@@ -21,6 +21,7 @@ namespace troupe {
   ARCHITECTURE(kMixtral)                   \
   ARCHITECTURE(kGptOss)                    \
   ARCHITECTURE(kLlama4)                    \
+  ARCHITECTURE(kDeepseekV3)                \
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGranite)                   \
