@@ -90,6 +90,7 @@ template <class Rows>
 struct StoreGated {
   Rows out;
   Activation activation;
+  SwishClamp clamp;
   const float* bias;  ///< of all gates, then of all `up`; may be null
   std::int64_t num_gates;
   ConstMatrix update;  ///< in the same order; without data: none
@@ -112,7 +113,13 @@ struct StoreGated {
                         gate = gate + load_lanes(added);
                         up = up + load_lanes(added + num_gates);
                       }
-                      gate = activation == Activation::kSilu ? silu(gate) : gelu_tanh(gate);
+                      if (activation == Activation::kClampedSwish) {
+                        const Vec limit = broadcast(clamp.limit);
+                        gate = swish(min(limit, gate), clamp.alpha);
+                        up = max(zero() - limit, min(limit, up)) + broadcast(1.0f);
+                      } else {
+                        gate = activation == Activation::kSilu ? silu(gate) : gelu_tanh(gate);
+                      }
                       out.put(row, first_col + i, gate * up, store_lanes);
                       if (copy.data != nullptr)
                         store_lanes(copy.row(row) + first_col + i, gate * up);

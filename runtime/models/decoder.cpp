@@ -90,6 +90,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
           .scale = config.attention_scale,
           .logit_softcap = config.attention_softcap,
           .sliding_window = config.sliding_windows[layer],
+          .local_chunk = config.local_chunks.empty() ? 0 : config.local_chunks[layer],
           .canonical_shards = config.canonical_shards(),
           .norm = {.eps = config.rms_norm_eps},
           .rope = std::move(rope)};

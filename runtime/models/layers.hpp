@@ -135,11 +135,18 @@ class RowParallelLinear {
  public:
   /// W: [num_rows, num_cols]. Pre: the ranks divide canonical_shards, and these num_cols.
   RowParallelLinear(WeightLoader& loader, const std::string& name, std::int64_t num_rows,
-                    std::int64_t num_cols, bool has_bias, std::int32_t canonical_shards);
+                    std::int64_t num_cols, bool has_bias, std::int32_t canonical_shards)
+      : RowParallelLinear(loader, {name, num_rows, {0, num_rows}}, num_cols, loader.shard(num_cols),
+                          has_bias, canonical_shards) {}
+  /// The same of all rows of a part; cols: this rank's.
+  RowParallelLinear(WeightLoader& loader, const WeightLoader::Part& part, std::int64_t num_cols,
+                    Slice cols, bool has_bias, std::int32_t canonical_shards);
   /// x: [M, columns of this rank], out: [M, num_rows], the same on all ranks.
   void apply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] const WeightSpec& spec() const noexcept { return weight_.spec; }
   [[nodiscard]] PackedWeight weight() const noexcept { return weight_.view(); }
+  /// Null: none.
+  [[nodiscard]] const float* bias() const noexcept { return bias_.data(); }
   /// What a kernel adds to its product; null: nothing, as it is one rank's part of the sum.
   [[nodiscard]] const float* kernel_bias(const LayerStep& step) const noexcept;
   /// Of the ranks' parts of the sum, the sum, with the bias. Nothing to do for a rank that has all.
@@ -246,13 +253,17 @@ struct AttentionOptions {
   float scale = 1;
   float logit_softcap = 0;
   std::int32_t sliding_window = 0;
+  std::int32_t local_chunk = 0;  ///< AttentionArgs::local_chunk
+  bool has_sinks = false;        ///< AttentionArgs::sinks: the vector `sinks`
   bool qkv_bias = false;
   bool output_bias = false;
   bool qk_norm = false;               ///< RMSNorm on each head of q and k, before they are rotated
   bool whole_qk_norm = false;         ///< RMSNorm on all heads of q together, and of k
   std::int32_t canonical_shards = 1;  ///< of o_proj
   NormStyle norm;
-  std::shared_ptr<const RopeTables> rope;  ///< null: q and k are not rotated
+  std::shared_ptr<const RopeTables> rope;              ///< null: q and k are not rotated
+  bool norms_rotated = false;                          ///< RopeAndWriteKvArgs::norms_rotated
+  std::shared_ptr<const DeviceArray<float>> q_scales;  ///< RopeAndWriteKvArgs::q_scales; or null
   AttentionNames names = {};
 };
 
@@ -292,6 +303,7 @@ class Attention final : public Mixer {
   DeviceArray<float> k_norm_weight_;
   RmsNorm whole_q_norm_;
   RmsNorm whole_k_norm_;
+  DeviceArray<float> sinks_;  // of this rank's heads; empty: none
 };
 
 /// What a family's checkpoints call the matrices of a gated MLP.
@@ -302,27 +314,50 @@ struct MlpNames {
   std::string_view gate_up = {};  ///< not empty: gate and up are the rows of this matrix
 };
 
+/// The matrices of a gated MLP, all rows of them.
+struct MlpParts {
+  WeightLoader::Part gate;  ///< [intermediate_size, hidden_size]
+  WeightLoader::Part up;
+  WeightLoader::Part down;  ///< [hidden_size, intermediate_size]
+};
+
+/// Of a gated MLP, all of it.
+struct MlpOptions {
+  std::int64_t hidden_size = 0;
+  std::int64_t intermediate_size = 0;
+  std::int32_t canonical_shards = 1;
+  Activation activation = Activation::kSilu;
+  SwishClamp clamp = {};
+  bool has_bias = false;
+  bool is_whole = false;  ///< this rank has all of it, not its part
+};
+
 /// down(act(gate(x)) * up(x)) (GLU variants, arXiv 2002.05202).
 class GatedMlp final : public Mixer {
  public:
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
            std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
-           bool has_bias, const MlpNames& names = {}, bool takes_adapters = true);
+           bool has_bias, const MlpNames& names = {});
+  /// For experts: adapters do not apply to it.
+  GatedMlp(WeightLoader& loader, MlpParts parts, const MlpOptions& options);
   /// x and out: [num_queries, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
-  /// The same without adapters and the sum over ranks: `out` is this rank's part of it.
+  /// The same without adapters, the sum over ranks and down_proj's bias: `out` is this rank's part.
   void multiply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] PackedWeight gate_up() const noexcept { return gate_up_proj_.weight(); }
   [[nodiscard]] PackedWeight down() const noexcept { return down_proj_.weight(); }
+  /// Null: there are none.
+  [[nodiscard]] const float* gate_up_bias() const noexcept { return gate_up_proj_.bias(); }
+  [[nodiscard]] const float* down_bias() const noexcept { return down_proj_.bias(); }
   [[nodiscard]] MixerMemory memory(Device& device,
                                    const MixerLimits& limits) const noexcept override;
 
  private:
-  /// multiply() with a matrix that is added before the activation, and one for what is behind it.
-  void multiply(const LayerStep& step, ConstMatrix x, ConstMatrix update, Matrix hidden,
-                Matrix out) const;
+  /// Fills in the weights, and what is done between them.
+  void multiply(const LayerStep& step, GatedMlpArgs args) const;
 
   Activation activation_;
+  SwishClamp clamp_;
   Linear gate_up_proj_;
   RowParallelLinear down_proj_;
   AdaptedMatrix adapted_gate_up_;

@@ -100,7 +100,7 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
   if (!is_method && name != "int8" && name != "int4")
     return invalid_argument(
         "quantization is " + std::string(name) +
-            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, gguf",
+            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, mxfp4, gguf",
         "quantization");
   if (stored != QuantizationMethod::kNone)
     return invalid_argument("quantization is " + std::string(name) + ", but the checkpoint is " +
