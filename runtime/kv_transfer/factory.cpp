@@ -3,6 +3,7 @@
 #include <array>
 
 #include "runtime/kv_transfer/connectors.hpp"
+#include "runtime/kv_transfer/lmcache_connector.hpp"
 
 namespace troupe {
 namespace {
@@ -11,6 +12,7 @@ constexpr std::array kKinds = {
     KVConnectorKind{"OffloadingConnector", make_offloading_connector,
                     make_offloading_connector_worker},
     KVConnectorKind{"ExampleConnector", make_example_connector, make_example_connector_worker},
+    KVConnectorKind{"LMCacheConnectorV1", make_lmcache_connector, make_lmcache_connector_worker},
 };
 
 }  // namespace
