@@ -13,6 +13,8 @@
 #include "runtime/config/adapter_options.hpp"
 #include "runtime/config/connector_config.hpp"
 #include "runtime/config/speculative_config.hpp"
+#include "runtime/config/topology.hpp"
+#include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
@@ -243,6 +245,45 @@ ParallelConfig parallel_config(const EngineOptions& engine) {
           .timeout_s = kPeerDeadlineS};
 }
 
+bool has_encoders(const Options& options) {
+  return std::ranges::any_of(options.nodes, [](const ConfigEntry& entry) {
+    return is_node_section(entry.section) && entry.key == "roles" &&
+           std::ranges::find(entry.list, spec_of(Role::kEncoder).name) != entry.list.end();
+  });
+}
+
+std::string ec_transfer_config(const Options& options) {
+  if (!options.engine.ec_transfer_config.empty() || !has_encoders(options))
+    return options.engine.ec_transfer_config;
+  return std::string(R"({"ec_connector": ")") + kNetworkConnector +
+         R"(", "ec_role": "ec_consumer"})";
+}
+
+Result<void> check_encoders(const Options& options) {
+  ASSIGN_OR_RETURN(const ConnectorConfig config,
+                   parse_connector_config(ConnectorKind::kEC, ec_transfer_config(options)));
+  if (!config.is_enabled()) return {};
+  const auto refused = [](const std::string& reason) {
+    return invalid_argument("ec-transfer-config: " + reason, "ec-transfer-config");
+  };
+  ASSIGN_OR_RETURN(const ECConnectorKind* const kind, find_ec_connector(config));
+  if (!has_encoders(options)) {
+    if (config.connector == kNetworkConnector && config.module_path.empty())
+      return refused(config.connector +
+                     " fetches outputs from nodes with the role encoder, and "
+                     "the topology has none");
+    return {};
+  }
+  if (!config.is_consumer())
+    return refused(
+        "ec_role is ec_producer, so the workers load nothing of what the nodes with the "
+        "role encoder make");
+  if (kind->open_store == nullptr)
+    return refused("ec_connector " + config.connector +
+                   " has no store in which nodes with the role encoder could save their outputs");
+  return {};
+}
+
 WorkerOptions worker_options(const Options& options, const ParallelConfig& parallel) {
   return {
       .model = options.model.model,
@@ -264,7 +305,7 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .max_num_seqs = static_cast<std::int32_t>(options.engine.max_num_seqs),
       .max_num_batched_tokens = static_cast<std::int32_t>(options.engine.max_num_batched_tokens),
       .encoder_cache_size = encoder_cache_size(options.engine),
-      .ec_transfer_config = options.engine.ec_transfer_config,
+      .ec_transfer_config = ec_transfer_config(options),
       .parallel = parallel,
       .speculative = speculative_decoding(options.engine),
       .adapters = parse_adapter_options(options.engine).value()};  // validated
@@ -381,6 +422,8 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
                                   ? engine.max_num_encoder_input_tokens
                                   : engine.max_num_batched_tokens;
     config.max_encoder_embeds = std::max(static_cast<std::int32_t>(most), model.max_item_embeds);
+    config.encode_ahead = engine.encoder_step_ms > 0;
+    config.encode_ahead_ms = static_cast<std::int32_t>(engine.encoder_step_ms);
   }
   return config;
 }

@@ -261,8 +261,8 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
   scheduler.open_steps.pop_front();
   // Neither this step nor one after it changed anything that a plan depends on.
   const bool brings_nothing = step.scheduled_ids.empty() && step.preempted_ids.empty() &&
-                              scheduler.open_steps.empty() && result.kv_connector.empty() &&
-                              result.ec_connector.empty();
+                              !step.encode_ahead && scheduler.open_steps.empty() &&
+                              result.kv_connector.empty() && result.ec_connector.empty();
   auto on_updated = [self, brings_nothing, drafts = std::move(result.draft_token_ids)] {
     SchedulerState& scheduler = state(self);
     if (scheduler.owes_grammar && scheduler.open_steps.size() == 1) {
@@ -393,7 +393,8 @@ bool is_empty(const SchedulerOutput& step) {
   return step.scheduled_ids.empty() && step.finished_ids.empty() && step.preempted_ids.empty() &&
          step.blocks_to_zero.empty() && step.block_copies.empty() &&
          step.free_encoder_identifiers.empty() && !step.reset_encoder_cache &&
-         step.kv_connector_metadata.empty() && step.ec_connector_metadata.empty();
+         step.kv_connector_metadata.empty() && step.ec_connector_metadata.empty() &&
+         !step.encode_ahead;
 }
 
 void on_planned(StatefulSelf self) {
@@ -406,7 +407,7 @@ void on_planned(StatefulSelf self) {
             kv("preempted", step.preempted_ids.size()),
             kv("open_steps", scheduler.open_steps.size()));
   scheduler.has_news |= !step.scheduled_ids.empty() || !step.preempted_ids.empty();
-  if (step.scheduled_ids.empty() && scheduler.open_steps.empty())
+  if (step.scheduled_ids.empty() && scheduler.open_steps.empty() && !step.encode_ahead)
     scheduler.has_news |= scheduler.core->skip_suspect();
   // With no step open, the empty one's result is what makes the loop go on.
   if (!is_empty(step) || scheduler.open_steps.empty()) {

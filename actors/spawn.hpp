@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "messages/actor_interfaces.hpp"
+#include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/config/connector_config.hpp"
 
 namespace troupe {
 
@@ -18,6 +20,7 @@ class InputProcessor;
 class KVConnector;
 class KVEventPublisher;
 class Network;
+class RemoteOutputs;
 class StepRings;
 class Tokenizer;
 struct EncoderCacheSettings;
@@ -41,10 +44,11 @@ struct CrashToken {
 };
 
 /// Detached: its steps compute. `progress` may be null. kv_transfer_config: the option of that
-/// name.
+/// name. `remote_outputs`: of encoders that run apart from the workers; null: there are none.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                                        std::shared_ptr<WorkerProgress> progress = nullptr,
-                                       CrashToken crash = {}, std::string kv_transfer_config = {});
+                                       CrashToken crash = {}, std::string kv_transfer_config = {},
+                                       std::shared_ptr<RemoteOutputs> remote_outputs = nullptr);
 
 // Workers in other processes of the engine's host:
 //
@@ -89,6 +93,24 @@ struct CrashToken {
 [[nodiscard]] EncoderCacheManagerActor spawn_encoder_cache_manager(
     caf::actor_system& system, const EncoderCacheSettings& settings);
 
+struct EncoderConfig {
+  WorkerOptions worker;
+  ConnectorConfig connector;  ///< keeps the outputs
+};
+struct EncoderHandles {
+  EncoderActor encoder;
+  EncoderWorkerActor worker;  ///< to be asked to LoadEncoder; it ends with the encoder
+};
+/// Detached, both: the one computes, the other looks into the connector's store.
+[[nodiscard]] EncoderHandles spawn_encoder(caf::actor_system& system, const EncoderConfig& config,
+                                           std::shared_ptr<WorkerProgress> progress);
+
+/// It has no encoders before EncodersChanged.
+[[nodiscard]] EncoderRouterActor spawn_encoder_router(caf::actor_system& system);
+/// What encoders keep, for an EC connector of this process.
+[[nodiscard]] std::shared_ptr<RemoteOutputs> make_remote_outputs(caf::actor_system& system,
+                                                                 EncoderRouterActor router);
+
 /// Whom the Scheduler speaks with. `encoder_cache_manager` may be null: text only; so may
 /// `kv_connector` and `ec_connector`: KV, and what encoders make, stays here; and
 /// `grammar_compiler`: structured requests end with an error.
@@ -109,12 +131,14 @@ struct SchedulerPeers {
     caf::actor_system& system, std::shared_ptr<const Tokenizer> tokenizer);
 
 /// Its workers are detached: tokenising a long prompt takes milliseconds, or a client's own
-/// template as long as it may. They share `core`, which is constant.
+/// template as long as it may. They share `core`, which is constant. `encoder_router`: has pictures
+/// encoded before the Scheduler gets their request; null: the workers do it.
 [[nodiscard]] InputProcessorActor spawn_input_processor(caf::actor_system& system,
                                                         std::shared_ptr<const InputProcessor> core,
                                                         std::size_t num_workers,
                                                         OutputProcessorActor output_processor,
-                                                        SchedulerActor scheduler);
+                                                        SchedulerActor scheduler,
+                                                        EncoderRouterActor encoder_router = {});
 
 struct RouterConfig {
   std::size_t num_groups = 1;

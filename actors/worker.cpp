@@ -7,6 +7,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/ec_transfer/factory.hpp"
+#include "runtime/ec_transfer/remote_outputs.hpp"
 #include "runtime/kv_transfer/factory.hpp"
 #include "runtime/kv_transfer/model_identity.hpp"
 #include "runtime/worker/model_runner.hpp"
@@ -20,6 +21,7 @@ struct WorkerState {
   std::unique_ptr<ModelRunner> runner;
   std::uint32_t incarnation = 0;  ///< of the engine that it serves
   std::string kv_transfer_config;
+  std::shared_ptr<RemoteOutputs> remote_outputs;  ///< null: no encoder runs apart from the workers
 };
 
 /// A failure of ours (a CHECK, no memory) fails the step; the Scheduler tries again, the Supervisor
@@ -80,7 +82,8 @@ class MethodRunner {
     ASSIGN_OR_RETURN(runner, ModelRunner::load(options, progress));
     const ModelLoaded loaded = runner->describe();
     if (connector != nullptr && runner->encoder() != nullptr) {
-      ASSIGN_OR_RETURN(auto worker, connector->create_worker({transfer, loaded.encoder_key}));
+      ASSIGN_OR_RETURN(auto worker, connector->create_worker({transfer, loaded.encoder_key,
+                                                              state(self).remote_outputs}));
       RETURN_IF_ERROR(runner->set_ec_connector(std::move(worker)));
     }
     if (kv_connector != nullptr) {
@@ -151,9 +154,10 @@ void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint
 
 WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
                                            const std::shared_ptr<WorkerProgress>& progress,
-                                           CrashToken crash,
-                                           const std::string& kv_transfer_config) {
+                                           CrashToken crash, const std::string& kv_transfer_config,
+                                           const std::shared_ptr<RemoteOutputs>& remote_outputs) {
   state(self).kv_transfer_config = kv_transfer_config;
+  state(self).remote_outputs = remote_outputs;
   return {
       [self, rank](const WorkerRpc& rpc) {
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
@@ -204,9 +208,10 @@ WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
 
 WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                          std::shared_ptr<WorkerProgress> progress, CrashToken crash,
-                         std::string kv_transfer_config) {
+                         std::string kv_transfer_config,
+                         std::shared_ptr<RemoteOutputs> remote_outputs) {
   return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash,
-                                     std::move(kv_transfer_config));
+                                     std::move(kv_transfer_config), std::move(remote_outputs));
 }
 
 }  // namespace troupe

@@ -70,6 +70,23 @@ using EncoderCacheManagerActor = ActorOf<
     EncoderInputsPlanned(PlanEncoderInputs),        // Find the items that a range of a prompt needs encoded.
     FreedEncoderOutputs(TakeFreedEncoderOutputs)>;  // Evicted outputs that the workers can free.
 
+/// Runs the model's encoder of pictures, apart from the workers, and keeps its outputs where those
+/// find them.
+using EncoderActor = ActorOf<
+    ItemEncoded(EncodeItem),           // Encode an item, unless its output is there.
+    EncoderOutputFound(FindEncoderOutput)>;  // The output of an item, if it is there.
+
+/// What computes for an Encoder.
+using EncoderWorkerActor = ActorOf<
+    Status(LoadEncoder),               // Load the model's encoder.
+    ItemEncoded(EncodeItem)>;          // Encode an item and save its output.
+
+/// One in each process that uses encoders: chooses the encoder of each item.
+using EncoderRouterActor = ActorOf<
+    void(EncodersChanged, ActorHandles),     // The encoders that there are, with their handles.
+    Status(EncodeItems),               // Have these items encoded.
+    EncoderOutputFound(FindEncoderOutput)>;  // Ask the encoders for an output.
+
 /// Detokenizes; merges the samples of a request.
 using OutputProcessorActor = ActorOf<
     Status(Subscribe),                 // Send the RequestOutputs of every step to the sender.
@@ -162,6 +179,7 @@ using NodeActor = ActorOf<
     void(OpenRings),                   // From the Executor's node: connect a Worker's step rings.
     void(GroupRecord),                 // State of a serving group, kept for the next Supervisor.
     void(RouterReady, ActorHandles),   // For the node's Frontend: a new RequestRouter.
+    void(EncodersChanged, ActorHandles),  // For the node's EncoderRouter: the encoders that there are.
     void(CheckNodes),                  // To itself: check that the Supervisor and the other nodes are alive.
     void(LeaveNode)>;                  // End every actor of the node.
 

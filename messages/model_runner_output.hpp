@@ -48,19 +48,24 @@ struct KVConnectorOutput {
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
                invalid_block_ids)
 
-/// What the EC connector's worker side has done since the last step; by the items' identifiers.
+/// What encoder and EC connector of a worker have done since the last step; by the items'
+/// identifiers.
 struct ECConnectorOutput {
   std::vector<std::string> saved;   ///< from now on they can be loaded
   std::vector<std::string> loaded;  ///< instead of being encoded
   std::vector<std::string> failed;  ///< they could not be loaded, and are encoded
   /// Requests whose release the connector delayed: it no longer needs their outputs.
   std::vector<RequestId> finished_sending;
+  /// No connector's: encoded in slices (SchedulerOutput::encode_ahead), the output waits for the
+  /// step that needs it.
+  std::vector<std::string> encoded_ahead;
   [[nodiscard]] bool empty() const noexcept {
-    return saved.empty() && loaded.empty() && failed.empty() && finished_sending.empty();
+    return saved.empty() && loaded.empty() && failed.empty() && finished_sending.empty() &&
+           encoded_ahead.empty();
   }
   bool operator==(const ECConnectorOutput&) const = default;
 };
-TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending)
+TROUPE_MESSAGE(ECConnectorOutput, saved, loaded, failed, finished_sending, encoded_ahead)
 
 /// With several ranks, the output rank fills all fields; of the others' the Executor uses step,
 /// rank, request_errors, kv_connector and ec_connector.

@@ -9,6 +9,7 @@
 #include "messages/cache.hpp"
 #include "messages/caf_compat.hpp"
 #include "messages/control.hpp"
+#include "messages/encoder.hpp"
 #include "messages/encoder_cache.hpp"
 #include "messages/engine_output.hpp"
 #include "messages/error.hpp"
@@ -164,6 +165,11 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
   X(troupe::Heartbeat)          \
   X(troupe::HeartbeatReply)     \
   X(troupe::LeaveNode)          \
+  X(troupe::EncodersChanged)    \
+  X(troupe::EncodeItem)         \
+  X(troupe::ItemEncoded)        \
+  X(troupe::FindEncoderOutput)  \
+  X(troupe::EncoderOutputFound) \
   X(troupe::LoadAdapter)        \
   X(troupe::UnloadAdapter)      \
   X(troupe::ListAdapters)       \
@@ -185,7 +191,9 @@ typename Inspector::result_type inspect(Inspector& f, T& message) {
   X(troupe::CheckNodes)          \
   X(troupe::ConfirmLoss)         \
   X(troupe::PrepareInput)        \
-  X(troupe::RpcDeadline)
+  X(troupe::RpcDeadline)         \
+  X(troupe::EncodeItems)         \
+  X(troupe::LoadEncoder)
 
 CAF_BEGIN_TYPE_ID_BLOCK(troupe, caf::first_custom_type_id)
 #define TROUPE_ADD_TYPE_ID(type) CAF_ADD_TYPE_ID(troupe, (type))

@@ -123,6 +123,10 @@ void bind_options(OptionSet& set, Options& options) {
            "which of the pictures that no request uses goes first: the one released first, or the "
            "least recently used one",
            {"fifo", "lru"})
+      .add("encoder-step-ms", engine.encoder_step_ms,
+           "pictures are encoded in slices between steps, so long in each, that others wait no "
+           "longer; 0: whole, in the step that needs them, as in vLLM",
+           0, 3'600'000)
       .add("disable-chunked-mm-input", engine.disable_chunked_mm_input,
            "compute the tokens of a picture in one step, for any model")
       .add("max-num-scheduled-tokens", engine.max_num_scheduled_tokens,

@@ -40,6 +40,7 @@ struct EngineOptions {
   std::int64_t max_num_encoder_input_tokens = 0;  ///< the same
   std::int64_t encoder_cache_size = 0;            ///< the same
   std::string encoder_cache_eviction = "fifo";
+  std::int64_t encoder_step_ms = 20;
   bool disable_chunked_mm_input = false;
   std::int64_t long_prefill_token_threshold = 0;
   bool enable_chunked_prefill = true;

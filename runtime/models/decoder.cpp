@@ -303,9 +303,13 @@ Result<void> DecoderModel::check_item(const EncoderItem& item) const {
   return tower_->check_item(item);
 }
 
-void DecoderModel::encode(const EncoderItem& item, Matrix out) {
+std::int64_t DecoderModel::num_item_slices() const noexcept {
+  return tower_ == nullptr ? 0 : tower_->num_item_slices();
+}
+
+void DecoderModel::encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) {
   CHECK(tower_ != nullptr);
-  tower_->encode(device_, Scratch(activations_.bytes()), item, out);
+  tower_->encode_slice(device_, Scratch(activations_.bytes()), item, slice, out);
 }
 
 void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {

@@ -101,7 +101,8 @@ class DecoderModel final : public Model {
   }
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override;
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override;
-  void encode(const EncoderItem& item, Matrix out) override;
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override;
+  void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) override;
   [[nodiscard]] const AdapterTargets* adapter_targets() const noexcept override {
     return &adapter_targets_;
   }

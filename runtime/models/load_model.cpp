@@ -75,6 +75,21 @@ Result<void> limit_model_len(const ModelLoadOptions& options, ModelConfig& confi
   return {};
 }
 
+/// Opens the files, and says in which type they are computed with. Loaded: LoadedModel or
+/// LoadedTower, whose config has been read.
+template <class Loaded>
+Result<void> open_checkpoint(const std::filesystem::path& folder,
+                             const RegisteredArchitecture& architecture,
+                             const ModelLoadOptions& options, Loaded& loaded) {
+  ASSIGN_OR_RETURN(Checkpoint checkpoint,
+                   Checkpoint::open(folder, architecture.gguf, options.mmproj));
+  loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
+  loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
+  if (options.dtype == "auto") return {};
+  ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
+  return {};
+}
+
 }  // namespace
 
 std::string_view dtype_name(DType dtype) noexcept {
@@ -134,13 +149,7 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
   CHECK(architecture != nullptr, loaded.config.architecture);
 
-  ASSIGN_OR_RETURN(Checkpoint checkpoint,
-                   Checkpoint::open(folder, architecture->gguf, options.mmproj));
-  loaded.checkpoint = std::make_unique<const Checkpoint>(std::move(checkpoint));
-  loaded.dtype = stored_dtype(loaded.config, *loaded.checkpoint);
-  if (options.dtype != "auto") {
-    ASSIGN_OR_RETURN(loaded.dtype, parse_dtype_name(options.dtype));
-  }
+  RETURN_IF_ERROR(open_checkpoint(folder, *architecture, options, loaded));
   WeightFormat format = weight_format(loaded.dtype);
   format.quantized = quantized;
   loaded.packed_weights = open_packed_weights(folder, device, options, format);
@@ -149,6 +158,30 @@ Result<LoadedModel> load_model(const std::filesystem::path& folder, Device& devi
   loaded.model = architecture->make(loaded.config, device, loader);
   RETURN_IF_ERROR(loader.finish());
   return loaded;
+}
+
+Result<LoadedTower> load_tower(const std::filesystem::path& folder, Device& device,
+                               const ModelLoadOptions& options) {
+  LoadedTower loaded;
+  ASSIGN_OR_RETURN(loaded.config, load_model_config(folder, options.mmproj));
+  const RegisteredArchitecture* architecture = find_architecture(loaded.config.architecture);
+  CHECK(architecture != nullptr, loaded.config.architecture);
+  RETURN_IF_ERROR(open_checkpoint(folder, *architecture, options, loaded));
+  WeightLoader loader(*loaded.checkpoint, device, weight_format(loaded.dtype),
+                      loaded.config.quantization, {}, {});
+  if (architecture->load_tower != nullptr)
+    loaded.tower = architecture->load_tower(loaded.config, device, loader);
+  loader.ignore("");  // the language model
+  RETURN_IF_ERROR(loader.finish());
+  if (loaded.tower == nullptr)
+    return Error{ErrorCode::kUnsupported,
+                 folder.string() + " (" + loaded.config.architecture + ") has no encoder"};
+  return loaded;
+}
+
+std::string encoder_key(const ModelConfig& config, DType dtype, const std::string& quantization) {
+  return config.architecture + " " + std::string(dtype_name(dtype)) + " " + quantization + " " +
+         std::to_string(config.hidden_size);
 }
 
 }  // namespace troupe

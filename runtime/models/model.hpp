@@ -161,13 +161,17 @@ class Model {
                        Communicator* peers, Matrix hidden) = 0;
   /// The most rows that an item has, on ranks of the first stage; 0: the model has no encoder.
   [[nodiscard]] virtual std::int64_t max_item_rows() const noexcept { return 0; }
-  /// Whether encode() can take the item. Errors: kUnsupported, there is no encoder for its
+  /// Whether encode_slice() can take the item. Errors: kUnsupported, there is no encoder for its
   /// modality; kInvalidArgument, its shape, or the number of its rows.
   [[nodiscard]] virtual Result<void> check_item(const EncoderItem& item) const;
-  /// out: the rows that stand in place of the item's placeholder tokens (InputEmbeddings),
-  /// [EncoderItem::num_rows, hidden_size], in the device's memory. Each rank of the first stage
-  /// computes all of them, so they are the same bits there. Pre: check_item(); reserve().
-  virtual void encode(const EncoderItem& item, Matrix out);
+  /// The pieces in which an item is encoded, each a small part of the work.
+  [[nodiscard]] virtual std::int64_t num_item_slices() const noexcept { return 0; }
+  /// Slice `slice` of the encoding of an item; forward() may be called between two of them. The
+  /// last one fills `out`: the rows that stand in place of the item's placeholder tokens
+  /// (InputEmbeddings), [EncoderItem::num_rows, hidden_size], in the device's memory. Each rank of
+  /// the first stage computes all of them, so they are the same bits there. Pre: check_item();
+  /// reserve(); the slice before, of this item, was the last call.
+  virtual void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out);
   /// The vector of one text, [hidden_size], of the hidden states of its tokens, which are in the
   /// host's memory: for kLast the last of them alone will do.
   [[nodiscard]] virtual std::vector<float> pool(PoolingType type, ConstMatrix hidden) const;

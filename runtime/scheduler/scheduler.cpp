@@ -231,6 +231,7 @@ Task<SchedulerOutput> Scheduler::schedule(double now, bool defer_prefills) {
   if (!plan.preempted && pause_state_ != PauseState::kPausedAll) co_await schedule_waiting(plan);
 
   SchedulerOutput output = build_output(plan);
+  if (config_.encode_ahead) plan_encode_ahead(plan, output);
   if (ec_connector_ != nullptr) start_encoder_loads(plan);
   if (config_.has_block_ops) {
     GetBlockOps question{take_kv_updates()};
@@ -487,6 +488,7 @@ Task<bool> Scheduler::recover_from_failed_steps(std::span<const SchedulerOutput>
     if (step.total_num_scheduled_tokens > 0) pass_fence();
   }
   if (connector_ != nullptr) connector_->on_failed_steps();
+  ahead_.reset();  // the workers may not have it
   reset_encoder_cache();
   const bool ok = co_await reset_prefix_cache(/*preempt_running=*/true, now);
   co_return ok;

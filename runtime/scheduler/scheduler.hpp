@@ -251,11 +251,13 @@ class Scheduler {
                              const EncoderInputsPlanned& inputs);
 
   void find_external_items(const RequestState& request, PlanEncoderInputs& question);
+  void find_items_ahead(const RequestState& request, PlanEncoderInputs& question) const;
+  void plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output);
   void add_item_users(std::span<const MultiModalFeature> items);
   void release_items(const RequestState& request);
   void release_items(RequestId id, std::span<const std::string> identifiers);
   void start_encoder_loads(const StepPlan& plan);
-  void take_encoder_transfers(const ECConnectorOutput& report);
+  void take_encoder_report(const ECConnectorOutput& report);
 
   // scheduler.cpp
   [[nodiscard]] bool must_stand_back(const RequestState& request) const;
@@ -337,6 +339,21 @@ class Scheduler {
   SpecDecodingStats spec_stats_;
   std::vector<BlockResidency> evicted_blocks_;
   std::unique_ptr<StepPlan> plan_;  ///< reused to avoid allocations
+
+  // Only with encode_ahead.
+  /// The item that the workers encode, or have encoded.
+  struct ItemAhead {
+    RequestId request{};
+    std::string identifier;
+    bool is_encoded = false;
+  };
+  std::optional<ItemAhead> ahead_;
+  struct WantedItem {
+    RequestId request{};
+    std::int32_t item = 0;
+    bool is_running = false;
+  };
+  std::optional<WantedItem> wanted_ahead_;  ///< the first one that the plan waits for
 
   // Only with an EC connector.
   std::unordered_map<std::string, std::int32_t> item_users_;  ///< by identifier

@@ -67,7 +67,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
     lost = co_await take_failed_loads(step, result.kv_connector);
   }
 
-  if (!result.ec_connector.empty()) take_encoder_transfers(result.ec_connector);
+  if (!result.ec_connector.empty()) take_encoder_report(result.ec_connector);
 
   std::size_t next_token = 0;
   StepResult part{.output = &result};

@@ -211,7 +211,7 @@ Task<Scheduler::Admission> Scheduler::admit(StepPlan& plan, RequestState& reques
     }
     sized.num_tokens = keep_prefill_lookahead(request, num_computed, sized.num_tokens);
     if (sized.num_tokens <= 0)
-      co_return sized.encoder.is_pending ? Admission::kSkip : Admission::kStop;
+      co_return sized.encoder.is_pending() ? Admission::kSkip : Admission::kStop;
   }
 
   AdmitRequest question{.updates = take_kv_updates(),

@@ -200,9 +200,7 @@ ModelLoaded ModelRunner::describe() const {
           .pooler = pooler_,
           .canonical_shards = model.canonical_shards(),
           .max_item_embeds = static_cast<std::int32_t>(model.max_item_rows()),
-          .encoder_key = loaded_.config.architecture + " " +
-                         std::string(dtype_name(loaded_.dtype)) + " " + options_.quantization +
-                         " " + std::to_string(model.hidden_size()),
+          .encoder_key = encoder_key(loaded_.config, loaded_.dtype, options_.quantization),
           .two_way_items = model.sees_items_both_ways(),
           .kv_cache_specs = kv_cache_specs(),
           .weight_bytes = model.weight_bytes() +
@@ -505,6 +503,7 @@ Result<ModelRunnerOutput> ModelRunner::sample_tokens(const GrammarOutput& gramma
   if (!result.ok()) return result;
   for (const auto& extension : extensions_) extension->report(*result);
   if (ec_connector_ != nullptr) result->ec_connector = ec_connector_->get_finished();
+  if (encoder_) result->ec_connector.encoded_ahead = encoder_->take_encoded_ahead();
   return result;
 }
 
@@ -577,8 +576,9 @@ Result<void> ModelRunner::encode_items(const SchedulerOutput& step) {
   const std::vector<const MultiModalFeature*> needed = batch_->needed_items();
   items.insert(items.end(), needed.begin(), needed.end());
   ASSIGN_OR_RETURN(const std::vector<std::string> encoded, encoder_->encode(items));
-  if (ec_connector_ == nullptr || options_.parallel.rank != 0) return {};
-  for (const std::string& identifier : encoded) ec_connector_->save_caches(identifier);
+  if (ec_connector_ != nullptr && options_.parallel.rank == 0)
+    for (const std::string& identifier : encoded) ec_connector_->save_caches(identifier);
+  encoder_->encode_ahead(step);
   return {};
 }
 

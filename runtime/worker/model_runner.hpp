@@ -124,7 +124,7 @@ class ModelRunner {
   [[nodiscard]] bool is_output_rank() const noexcept;
   Result<void> compute(const SchedulerOutput& step);
   /// Loads what the EC connector has; encodes what the step is to encode, and what its tokens need
-  /// and is not there.
+  /// and is not there; then slices of what is encoded ahead.
   Result<void> encode_items(const SchedulerOutput& step);
   /// Finds the adapters of the step's sequences. A request whose adapter cannot be had gets an
   /// error in place of a token. Errors: that happened on another rank than the output rank.

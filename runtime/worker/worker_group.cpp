@@ -84,6 +84,7 @@ void ECReports::add(const ECConnectorOutput& report) {
   append(joined_.loaded, report.loaded);
   append(joined_.failed, report.failed);
   append(joined_.finished_sending, report.finished_sending);
+  append(joined_.encoded_ahead, report.encoded_ahead);
 }
 
 ECConnectorOutput ECReports::take() {
