@@ -9,9 +9,11 @@
 
 #include "messages/actor_interfaces.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/config/group_roles.hpp"
 
 namespace troupe {
 
+class Credentials;
 class ECConnector;
 class GrammarCompiler;
 class InputProcessor;
@@ -34,17 +36,23 @@ struct WorkerProgress {
   std::atomic<std::int64_t> busy_since_ns{0};  ///< on the steady clock; 0: idle
 };
 
+/// How a Worker transfers blocks of its KV cache.
+struct WorkerTransfer {
+  std::string config;  ///< the option kv-transfer-config
+  std::string host;    ///< as in KVConnectorWorkerContext, both
+  std::shared_ptr<const Credentials> credentials;
+};
+
 /// A prompt with this token ends the process by a signal; no prompt has -1.
 struct CrashToken {
   std::int64_t token = -1;
   std::int64_t signal = 0;
 };
 
-/// Detached: its steps compute. `progress` may be null. kv_transfer_config: the option of that
-/// name.
+/// Detached: its steps compute. `progress` may be null.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                                        std::shared_ptr<WorkerProgress> progress = nullptr,
-                                       CrashToken crash = {}, std::string kv_transfer_config = {});
+                                       CrashToken crash = {}, WorkerTransfer transfer = {});
 
 // Workers in other processes of the engine's host:
 //
@@ -117,7 +125,8 @@ struct SchedulerPeers {
                                                         SchedulerActor scheduler);
 
 struct RouterConfig {
-  std::size_t num_groups = 1;
+  std::vector<GroupRole> roles = {GroupRole::kBoth};  ///< of each group
+  std::int64_t min_split_tokens = 0;                  ///< as the Coordinator has it
   std::uint64_t seed = 0;  ///< of the keys of requests that bring no seed of their own
   std::uint64_t life = 0;  ///< counts the RequestRouters of this engine: no two draw the same keys
 };

@@ -15,7 +15,7 @@ namespace troupe {
 
 /// Incremented when a message changes in a way that an older build misreads. Nodes of different
 /// versions reject each other.
-inline constexpr std::uint32_t kProtocolVersion = 10;
+inline constexpr std::uint32_t kProtocolVersion = 11;
 
 /// The roles of a node other than Worker, which has ranks.
 enum class Role : std::uint8_t {

@@ -54,6 +54,7 @@ struct CompletionAnswer {
   AnswerHead head;
   std::vector<CompletionChoice> choices;
   Usage usage;
+  std::string kv_transfer_params;  ///< a JSON object, or empty
 };
 [[nodiscard]] std::string completion_json(const CompletionAnswer& answer,
                                           const ChoiceFormat& format);
@@ -89,6 +90,7 @@ struct ChatAnswer {
   std::string role;
   std::vector<ChatChoice> choices;
   Usage usage;
+  std::string kv_transfer_params;  ///< as in CompletionAnswer
   const std::vector<TokenId>* prompt_token_ids = nullptr;
   const std::vector<PositionLogprobs>* prompt_logprobs = nullptr;
   const std::string* prompt_text = nullptr;

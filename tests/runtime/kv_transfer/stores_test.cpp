@@ -39,6 +39,7 @@ BOOST_AUTO_TEST_CASE(operations_come_back_as_they_were_packed) {
                {.number = 8, .id = RequestId{1ull << 60}, .blocks = {}}};
   ops.ops = {{StoreOpKind::kSave, {key_of(3, 1), 9}},
              {StoreOpKind::kRemove, {key_of(4), kNullBlock}},
+             {StoreOpKind::kCopy, {key_of(5), kNullBlock}, 1},
              {StoreOpKind::kClear, {}}};
   const std::string text = pack_store_ops(ops);
   BOOST_TEST((unpack_store_ops(text) == ops));
@@ -46,7 +47,7 @@ BOOST_AUTO_TEST_CASE(operations_come_back_as_they_were_packed) {
     BOOST_TEST(!unpack_store_ops(text.substr(0, size)).has_value());
   BOOST_TEST(!unpack_store_ops(text + "x").has_value());
   std::string bad_kind = text;
-  bad_kind[text.size() - 41] = 9;
+  bad_kind[text.size() - 42] = 9;
   BOOST_TEST(!unpack_store_ops(bad_kind).has_value());
 }
 
