@@ -235,6 +235,9 @@ void Generation::take_first(Part& part, RequestOutput& output) {
     part.num_prompt_tokens =
         std::max(part.num_prompt_tokens, output.prefill_stats->num_prompt_tokens);
     part.num_cache_creation_tokens = output.prefill_stats->num_cache_creation_tokens;
+    part.num_host_cached_tokens = output.prefill_stats->num_host_cached_tokens;
+    part.num_disk_cached_tokens = output.prefill_stats->num_disk_cached_tokens;
+    part.num_peer_cached_tokens = output.prefill_stats->num_peer_cached_tokens;
   }
   part.prompt_token_ids = std::move(output.prompt_token_ids);
   part.prompt_text = std::move(output.prompt_text);
@@ -398,6 +401,9 @@ Usage Generation::usage() const {
     usage.num_prompt_tokens += part.num_prompt_tokens;
     usage.num_cached_tokens += part.num_cached_tokens;
     usage.num_cache_creation_tokens += part.num_cache_creation_tokens;
+    usage.num_host_cached_tokens += part.num_host_cached_tokens;
+    usage.num_disk_cached_tokens += part.num_disk_cached_tokens;
+    usage.num_peer_cached_tokens += part.num_peer_cached_tokens;
     for (const Sample& sample : part.samples) usage.num_completion_tokens += sample.num_tokens;
   }
   return usage;

@@ -87,6 +87,17 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
     append_json_integer(json, usage.num_cached_tokens);
     json += ",\"created_cache_tokens\":";
     append_json_integer(json, usage.num_cache_creation_tokens);
+    if (usage.num_loaded_tokens() > 0) {  // vLLM does not tell
+      json += ",\"cached_tokens_by_source\":{\"device\":";
+      append_json_integer(json, usage.num_cached_tokens - usage.num_loaded_tokens());
+      json += ",\"host\":";
+      append_json_integer(json, usage.num_host_cached_tokens);
+      json += ",\"disk\":";
+      append_json_integer(json, usage.num_disk_cached_tokens);
+      json += ",\"peer\":";
+      append_json_integer(json, usage.num_peer_cached_tokens);
+      json += "}";
+    }
     json += nulls ? ",\"multimodal_tokens\":null}" : "}";
   } else if (nulls) {
     json += ",\"prompt_tokens_details\":null";

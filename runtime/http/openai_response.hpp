@@ -27,6 +27,14 @@ struct Usage {
   bool show_details = false;
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_cache_creation_tokens = 0;
+  /// Of the cached ones, those that a KV connector has loaded, by where they were.
+  std::int64_t num_host_cached_tokens = 0;
+  std::int64_t num_disk_cached_tokens = 0;
+  std::int64_t num_peer_cached_tokens = 0;
+
+  [[nodiscard]] std::int64_t num_loaded_tokens() const noexcept {
+    return num_host_cached_tokens + num_disk_cached_tokens + num_peer_cached_tokens;
+  }
 };
 
 /// Appends `{"id":...,"object":...,"created":...,"model":...`.

@@ -84,6 +84,12 @@ class MultiKVConnector final : public KVConnector {
       connectors_[i]->update_state_after_alloc(request, blocks, loads ? num_external_tokens : 0);
     }
   }
+  std::int32_t num_tokens_to_keep(const RequestState& request) const override {
+    std::int32_t fewest = request.num_computed_tokens;
+    for (const auto& connector : connectors_)
+      fewest = std::min(fewest, connector->num_tokens_to_keep(request));
+    return fewest;
+  }
   Finished request_finished(const RequestState& request, const BlockTable& blocks) override {
     chosen_.erase(request.id);
     Finished finished;

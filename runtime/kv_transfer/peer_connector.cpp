@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "messages/wire.hpp"
 #include "runtime/base/check.hpp"
@@ -159,10 +160,14 @@ Result<PeerKVConnector::Wanted> PeerKVConnector::read_source(const RequestState&
   return wanted;
 }
 
-/// It will not be loaded.
+/// It will not be loaded, unless another sample of the request does.
 void PeerKVConnector::give_up(Wanted& wanted) {
-  if (wanted.progress == Progress::kUnused) next_.releases.push_back(wanted.source);
-  wanted.progress = Progress::kDone;
+  if (std::exchange(wanted.progress, Progress::kDone) != Progress::kUnused) return;
+  for (const auto& [other, request] : requests_)
+    if (request.wanted && request.wanted->source.key == wanted.source.key &&
+        request.wanted->progress != Progress::kDone)
+      return;
+  next_.releases.push_back(wanted.source);
 }
 
 std::optional<KVConnector::Match> PeerKVConnector::get_num_new_matched_tokens(
@@ -202,8 +207,16 @@ void PeerKVConnector::update_state_after_alloc(const RequestState& request,
   next_.loads.push_back(std::move(load));
 }
 
+/// The last token of a prompt is computed by whoever loads it.
+std::int32_t PeerKVConnector::num_tokens_to_keep(const RequestState& request) const {
+  const auto known = requests_.find(request.id);
+  if (known == requests_.end() || !known->second.holds) return request.num_computed_tokens;
+  return std::clamp(request.num_computed_tokens, 0, request.num_prompt_tokens - 1);
+}
+
 KVConnector::Finished PeerKVConnector::request_finished(const RequestState& request,
                                                         const BlockTable& blocks) {
+  const std::int32_t num_tokens = num_tokens_to_keep(request);
   auto ended = requests_.extract(request.id);
   if (ended.empty()) return {};
   Request& known = ended.mapped();
@@ -215,7 +228,6 @@ KVConnector::Finished PeerKVConnector::request_finished(const RequestState& requ
     log_warning("the ranks' endpoints are not known yet", kv("request", value(request.id)));
     return {};
   }
-  const std::int32_t num_tokens = std::min(request.num_prompt_tokens, request.num_computed_tokens);
   std::array<std::uint8_t, 8> random;
   fill_random(random);
   PeerHold hold{.key = std::to_string(value(request.id)) + "-" + to_hex(random),
@@ -272,10 +284,14 @@ std::string PeerKVConnector::build_connector_metadata(const SchedulerOutput&) {
 void PeerKVConnector::update_connector_output(const KVConnectorOutput& output) {
   for (const RequestId id : output.finished_sending) held_.erase(id);
   for (const RequestId id : output.finished_recving) {
-    std::erase_if(open_loads_, [&](const auto& load) { return load.second.id == id; });
-    const auto known = requests_.find(id);
-    if (known != requests_.end() && known->second.wanted)
-      known->second.wanted->progress = Progress::kDone;
+    const auto load = std::ranges::find_if(
+        open_loads_, [&](const auto& numbered) { return numbered.second.id == id; });
+    if (load == open_loads_.end()) continue;
+    // The other samples of the request find what is there in the prefix cache.
+    for (auto& [other, request] : requests_)
+      if (request.wanted && request.wanted->source.key == load->second.source.key)
+        request.wanted->progress = Progress::kDone;
+    open_loads_.erase(load);
   }
 }
 

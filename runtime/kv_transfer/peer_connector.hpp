@@ -32,6 +32,7 @@ class PeerKVConnector final : public KVConnector {
       const RequestState& request, std::int32_t num_local_tokens) override;
   void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
                                 std::int32_t num_external_tokens) override;
+  [[nodiscard]] std::int32_t num_tokens_to_keep(const RequestState& request) const override;
   [[nodiscard]] Finished request_finished(const RequestState& request,
                                           const BlockTable& blocks) override;
   [[nodiscard]] Medium medium(const RequestState&) const override { return Medium::kPeer; }

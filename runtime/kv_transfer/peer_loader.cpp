@@ -95,14 +95,18 @@ void PeerLoader::run() {
     const PeerLoad* const load = job ? std::get_if<PeerLoad>(&*job) : nullptr;
     std::string key;
     std::optional<Loaded> loaded;
+    bool is_gone = false;
     if (load != nullptr) {
       key = load->source.key;
       loaded = Loaded{load->id, perform(*load)};
       if (!loaded->result.ok())
         log_warning("the KV of a request cannot be loaded", kv("request", value(load->id)),
                     kv("key", key), kv("reason", loaded->result.error().message));
-      // Also after a failure: nobody else is going to read it.
-      perform(Release{key});
+      // Also after a failure: nobody else is going to read it. One that cannot be reached is not
+      // told; its lease ends.
+      is_gone = !loaded->result.ok() && (loaded->result.error().code == ErrorCode::kTimeout ||
+                                         loaded->result.error().code == ErrorCode::kUnavailable);
+      if (!is_gone) perform(Release{key});
     } else if (job) {
       key = std::get<Release>(*job).key;
       perform(std::get<Release>(*job));
@@ -110,8 +114,20 @@ void PeerLoader::run() {
     lock.lock();
     is_busy_ = false;
     if (!key.empty()) std::erase(watched_, key);
+    if (is_gone) fail_waiting(loaded->result.error());
     if (loaded) loaded_.push_back(std::move(*loaded));
   }
+}
+
+/// What waits would wait as long for an engine that cannot be reached. The mutex is held.
+void PeerLoader::fail_waiting(const Error& error) {
+  for (const Job& job : jobs_) {
+    const auto* const load = std::get_if<PeerLoad>(&job);
+    if (load == nullptr) continue;
+    loaded_.push_back({load->id, error});
+    std::erase(watched_, load->source.key);
+  }
+  std::erase_if(jobs_, [](const Job& job) { return std::holds_alternative<PeerLoad>(job); });
 }
 
 std::vector<std::size_t> PeerLoader::sources() const {

@@ -36,7 +36,7 @@ struct PeerReader {
 class PeerLoader {
  public:
   /// Of what is read at once.
-  static constexpr std::int64_t kMaxReadBytes = std::int64_t{32} << 20;
+  static constexpr std::int64_t kMaxReadBytes = std::int64_t{8} << 20;
 
   /// `source`: of the engine, whatever its key.
   PeerLoader(const PeerSource& source, PeerReader reader, PeerPages pages);
@@ -71,6 +71,7 @@ class PeerLoader {
   };
 
   void run();
+  void fail_waiting(const Error& error);
   void renew();
   [[nodiscard]] Result<void> perform(const PeerLoad& load);
   void perform(const Release& release);

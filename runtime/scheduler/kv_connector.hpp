@@ -46,12 +46,16 @@ class KVConnector {
   virtual void update_state_after_alloc(const RequestState& request, const BlockTable& blocks,
                                         std::int32_t num_external_tokens) = 0;
 
+  /// Of how many tokens request_finished is to get the blocks. What the next token does not attend
+  /// to is not among them.
+  [[nodiscard]] virtual std::int32_t num_tokens_to_keep(const RequestState& request) const {
+    return request.num_computed_tokens;
+  }
   struct Finished {
     bool delay_free = false;         ///< keep the blocks until they are reported as sent
     std::string kv_transfer_params;  ///< for the client: a JSON object, or empty
   };
-  /// The request has finished, see request.status, and is not used after this call. `blocks` are
-  /// those of its computed tokens.
+  /// The request has finished, see request.status, and is not used after this call.
   [[nodiscard]] virtual Finished request_finished(const RequestState& request,
                                                   const BlockTable& blocks) = 0;
 

@@ -46,7 +46,9 @@ struct Fixture {
     const caf::actor actor = system.spawn([this, group](caf::event_based_actor*) {
       return caf::behavior{
           [](const Subscribe&) { return Status{}; },
-          [=, this](const GenerateRequest& request) { given[group].push_back(request); },
+          [=, this](const SubmitRequest& submission) {
+            given[group].push_back(submission.request);
+          },
           [=, this](const AbortRequests& abort) {
             aborted.insert(aborted.end(), abort.ids.begin(), abort.ids.end());
           }};

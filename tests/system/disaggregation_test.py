@@ -33,7 +33,7 @@ def post(server, fields):
 def fields_of(seed, **more):
     """Greedy, sampled, and with two samples."""
     return {"prompt": prompt(seed), "max_tokens": 16, "temperature": 0.8 if seed % 2 else 0, "seed": seed, "logprobs": 2,
-            "ignore_eos": True, "n": 2 if seed % 3 == 1 else 1, **more}
+            "ignore_eos": True, "n": 2 if seed == 1 else 1, **more}
 
 
 def choices(answer):
@@ -97,10 +97,9 @@ class Disaggregation(unittest.TestCase):
                 params = first["kv_transfer_params"]
                 self.assertEqual((params["do_remote_prefill"], params["do_remote_decode"], params["tp_size"]), (True, False, 2))
                 self.assertEqual(choices(post(decoder, fields_of(seed, kv_transfer_params=params))), self.expected[seed])
-                # What was loaded once is not there a second time, and is computed.
-                other = {**params, "remote_request_id": "0-gone"}
-                self.assertEqual(choices(post(decoder, fields_of(seed, kv_transfer_params=other))), self.expected[seed])
             self.assertGreaterEqual(decoder.metric(HITS), NUM_PROMPTS * (PROMPT_TOKENS - 1))
+            # What was loaded once is not there a second time, and is computed.
+            self.assertEqual(choices(post(decoder, fields_of(5, kv_transfer_params=params))), self.expected[5])
             self.assertEqual(prefiller.wait_idle(), 0)
             self.assertEqual(decoder.wait_idle(), 0)
 

@@ -142,7 +142,10 @@ class TransferEngine {
   [[nodiscard]] const Connector& connector() const {
     return dynamic_cast<const Connector&>(*connector_);
   }
-  [[nodiscard]] std::int32_t num_free_blocks() { return kv_cache_->num_free_blocks(); }
+  [[nodiscard]] std::int32_t num_free_blocks() {
+    scheduler_->flush();
+    return kv_cache_->pool().num_free_blocks();
+  }
   /// While requests have ended and others still may read their blocks, steps go on.
   void step() {
     const SchedulerOutput step = run_now(scheduler_->schedule(0));
