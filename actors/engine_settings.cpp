@@ -12,6 +12,7 @@
 #include "runtime/cache/kv_cache_config.hpp"
 #include "runtime/config/adapter_options.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/group_roles.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
@@ -347,7 +348,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   else
     settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
   if (engine.kv_cache_metrics) settings.metrics_sample_rate = engine.kv_cache_metrics_sample;
-  settings.kv_connector = !engine.kv_transfer_config.empty();
+  settings.kv_connector = !kv_transfer_config(engine).empty();
   return settings;
 }
 
@@ -401,13 +402,14 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
       std::any_of(cache.groups.begin(), cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   // What is wrong with it the validation of the options has told.
-  const auto transfer = parse_connector_config(ConnectorKind::kKV, engine.kv_transfer_config);
+  const auto transfer = parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine));
   if (transfer.ok() && transfer->is_enabled())
     config.kv_transfer = {
         .consumer = transfer->is_consumer(),
         .recompute_failed_loads = transfer->recompute_failed_loads,
         .block_size = kv_cache_settings(engine, model, cache).scheduler_block_size()};
   if (engine.enable_lora) config.max_loras = static_cast<std::int32_t>(engine.max_loras);
+  config.session_ttl_s = engine.session_ttl_s;
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;

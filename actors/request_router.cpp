@@ -187,7 +187,8 @@ void submit_waiting(Self self) {
     }
     num_again += again;
     request.age_s = std::max(now - request.arrival_time, 0.0);
-    send(self, router.groups[group]->input_processor(value(request.id)), std::move(request));
+    send(self, router.groups[group]->input_processor(value(request.id)),
+         SubmitRequest{std::move(request), std::move(placement)});
   }
   if (num_again > 0) report(self, {.healthy = router.healthy, .num_resubmitted = num_again});
   watch_deadlines(self);
@@ -656,10 +657,10 @@ RequestRouterActor::behavior_type router_behavior(Self self, const RouterConfig&
   // says of a request of the last one is nobody's.
   router.book = RequestClients(random_bits() >> 32 << 32);
   router.keys.emplace(KeyStream{config.seed, key_stream(router, 0)});
-  router.groups.resize(config.num_groups);
-  router.lost_engines.resize(config.num_groups);
-  router.journal = std::make_unique<RequestJournal>(config.num_groups);
-  router.coordinator = std::make_unique<Coordinator>(config.num_groups);
+  router.groups.resize(config.roles.size());
+  router.lost_engines.resize(config.roles.size());
+  router.journal = std::make_unique<RequestJournal>(config.roles.size());
+  router.coordinator = std::make_unique<Coordinator>(config.roles, config.min_split_tokens);
   self->set_down_handler([self](const caf::down_msg& down) { lose_client(self, down); });
   return {
       [self](const ConnectFrontend& connect) {

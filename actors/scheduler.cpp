@@ -253,6 +253,15 @@ void receive_masks(StatefulSelf self, const GrammarFilled& filled) {
   advance(self);
 }
 
+/// What the KV connector has stored and dropped; the KVCacheManager knows who follows it.
+void publish_connector_events(StatefulSelf self) {
+  const SchedulerPeers& peers = state(self).peers;
+  if (peers.kv_connector == nullptr) return;
+  std::vector<KVCacheEvent> events = peers.kv_connector->take_events();
+  if (!events.empty())
+    send(self, peers.kv_cache_manager, KVEventBatch{wall_seconds(), std::move(events)});
+}
+
 /// Results come in the order of the steps; those of steps that were given up are dropped.
 void take(StatefulSelf self, ModelRunnerOutput& result) {
   SchedulerState& scheduler = state(self);
@@ -272,6 +281,7 @@ void take(StatefulSelf self, ModelRunnerOutput& result) {
       scheduler.owes_grammar = false;
     }
     send(self, scheduler.peers.output_processor, scheduler.updating.result());
+    publish_connector_events(self);
     scheduler.core->update_draft_token_ids(drafts);
     scheduler.updating.reset();
     scheduler.has_news |= !brings_nothing || !scheduler.core->is_blocked();

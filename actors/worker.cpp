@@ -20,8 +20,7 @@ struct WorkerState {
   static inline const char* name = "worker";
   std::unique_ptr<ModelRunner> runner;
   std::uint32_t incarnation = 0;  ///< of the engine that it serves
-  std::string kv_transfer_config;
-  std::shared_ptr<RemoteOutputs> remote_outputs;  ///< null: no encoder runs apart from the workers
+  WorkerTransfer transfer;
 };
 
 /// A failure of ours (a CHECK, no memory) fails the step; the Scheduler tries again, the Supervisor
@@ -71,7 +70,7 @@ class MethodRunner {
       ASSIGN_OR_RETURN(connector, find_ec_connector(transfer));
     }
     ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
-                     parse_connector_config(ConnectorKind::kKV, state(self).kv_transfer_config));
+                     parse_connector_config(ConnectorKind::kKV, state(self).transfer.config));
     const KVConnectorKind* kv_connector = nullptr;
     if (kv_transfer.is_enabled()) {
       ASSIGN_OR_RETURN(kv_connector, find_kv_connector(kv_transfer));
@@ -82,14 +81,20 @@ class MethodRunner {
     ASSIGN_OR_RETURN(runner, ModelRunner::load(options, progress));
     const ModelLoaded loaded = runner->describe();
     if (connector != nullptr && runner->encoder() != nullptr) {
-      ASSIGN_OR_RETURN(auto worker, connector->create_worker({transfer, loaded.encoder_key,
-                                                              state(self).remote_outputs}));
+      ASSIGN_OR_RETURN(auto worker,
+                       connector->create_worker(
+                           {transfer, loaded.encoder_key, state(self).transfer.remote_outputs}));
       RETURN_IF_ERROR(runner->set_ec_connector(std::move(worker)));
     }
     if (kv_connector != nullptr) {
       ASSIGN_OR_RETURN(std::string identity, model_identity(options, loaded));
-      ASSIGN_OR_RETURN(auto worker, kv_connector->create_worker(
-                                        {kv_transfer, std::move(identity), options.parallel}));
+      const WorkerTransfer& with = state(self).transfer;
+      ASSIGN_OR_RETURN(auto worker,
+                       kv_connector->create_worker({.config = kv_transfer,
+                                                    .model_identity = std::move(identity),
+                                                    .parallel = options.parallel,
+                                                    .host = with.host,
+                                                    .credentials = with.credentials}));
       runner->add_extension(make_connector_extension(std::move(worker)));
     }
     return WorkerResult{loaded};
@@ -154,10 +159,8 @@ void run_phase(Self self, std::int32_t rank, WorkerProgress* progress, std::uint
 
 WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
                                            const std::shared_ptr<WorkerProgress>& progress,
-                                           CrashToken crash, const std::string& kv_transfer_config,
-                                           const std::shared_ptr<RemoteOutputs>& remote_outputs) {
-  state(self).kv_transfer_config = kv_transfer_config;
-  state(self).remote_outputs = remote_outputs;
+                                           CrashToken crash, const WorkerTransfer& transfer) {
+  state(self).transfer = transfer;
   return {
       [self, rank](const WorkerRpc& rpc) {
         const auto executor = caf::actor_cast<ExecutorActor>(self->current_sender());
@@ -208,10 +211,9 @@ WorkerActor::behavior_type worker_behavior(Self self, std::int32_t rank,
 
 WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                          std::shared_ptr<WorkerProgress> progress, CrashToken crash,
-                         std::string kv_transfer_config,
-                         std::shared_ptr<RemoteOutputs> remote_outputs) {
+                         WorkerTransfer transfer) {
   return system.spawn<caf::detached>(worker_behavior, rank, std::move(progress), crash,
-                                     std::move(kv_transfer_config), std::move(remote_outputs));
+                                     std::move(transfer));
 }
 
 }  // namespace troupe

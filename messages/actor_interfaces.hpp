@@ -58,7 +58,8 @@ using KVCacheManagerActor = ActorOf<
     BlockOps(GetBlockOps),             // Copies and zeroing of blocks before the step runs.
     BlockTableRead(ReadBlockTable),    // The block table of a finished request.
     InvalidBlocksFound(FindInvalidBlocks),  // Valid prefix of these requests without the given blocks.
-    PrefixCacheReset(ResetPrefixCache)>;  // Clear the prefix cache.
+    PrefixCacheReset(ResetPrefixCache),  // Clear the prefix cache.
+    void(KVEventBatch)>;               // Events of the Scheduler's KV connector, for the publisher.
 
 /// Publishes KV cache events.
 using KVEventPublisherActor = ActorOf<
@@ -96,7 +97,7 @@ using OutputProcessorActor = ActorOf<
 
 /// Validates and tokenizes requests, on several worker threads.
 using InputProcessorActor = ActorOf<
-    void(GenerateRequest),             // Prepare and start a request; an error goes to the sender as RequestOutputs.
+    void(SubmitRequest),               // Prepare and start a request; an error goes to the sender as RequestOutputs.
     void(AbortRequests),               // The client has disconnected: abort these here and in all later actors.
     RenderReply(RenderRequest)>;       // Render or tokenize a prompt without running it.
 

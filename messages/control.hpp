@@ -205,16 +205,17 @@ struct EngineRefused {
 };
 TROUPE_MESSAGE(EngineRefused, group, incarnation)
 
-/// The group that a client prefers for a request.
+/// What a client says of a request's place: its group, and where its KV comes from or goes to.
 struct Placement {
   std::optional<std::int32_t> data_parallel_rank;
   std::string session_id;  ///< requests of a session go to the same group; empty: no session
+  std::string kv_transfer_params;  ///< as in EngineCoreRequest
   bool operator==(const Placement&) const = default;
 };
-TROUPE_MESSAGE(Placement, data_parallel_rank, session_id)
+TROUPE_MESSAGE(Placement, data_parallel_rank, session_id, kv_transfer_params)
 
-/// A client -> RequestRouter: a request; its RequestOutputs go to the sender. The client chooses
-/// the id, which must differ from those of its other live requests.
+/// A client -> RequestRouter -> InputProcessor: a request; its RequestOutputs go to the sender. The
+/// client chooses the id, which must differ from those of its other live requests.
 struct SubmitRequest {
   GenerateRequest request;
   Placement placement;

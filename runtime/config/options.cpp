@@ -7,6 +7,7 @@
 #include "runtime/config/adapter_options.hpp"
 #include "runtime/config/config_file.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/group_roles.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 
@@ -206,6 +207,15 @@ void bind_options(OptionSet& set, Options& options) {
           "number of data-parallel engine replicas, each with the whole model and its own KV cache",
           1, 64)
       .alias("-dp")
+      .add(
+          "group-roles", engine.group_roles,
+          "role of each of the data-parallel groups: prefill computes long prompts, decode goes on "
+          "with them, both does either; default: both")
+      .add(
+          "disaggregation-threshold", engine.disaggregation_threshold,
+          "tokens of a prompt, of 4 bytes of text each, from which on a prefill group computes it; "
+          "what the decode group is likely to have cached does not count",
+          0, kMaxCount)
       .add("num-input-processors", engine.num_input_processors,
            "threads that render and tokenize prompts; one is reserved for short ones", 2, 64)
       .add("max-input-time-s", engine.max_input_time_s,
@@ -224,9 +234,17 @@ void bind_options(OptionSet& set, Options& options) {
            "ec_connector_extra_config, ec_connector_module_path")
       .add("kv-transfer-config", engine.kv_transfer_config,
            "JSON object: blocks of the KV cache are kept elsewhere and loaded instead of being "
-           "computed; fields: kv_connector (OffloadingConnector: host memory; ExampleConnector: "
-           "files), kv_role (kv_producer, kv_consumer, kv_both), kv_load_failure_policy "
+           "computed; fields: kv_connector (OffloadingConnector: host memory and files; "
+           "ExampleConnector: files; LMCacheConnectorV1: as LMCache; PeerConnector: other engines; "
+           "MultiConnector: several of them; "
+           "DecodeBenchConnector: noise), kv_role (kv_producer, kv_consumer, kv_both), "
+           "kv_load_failure_policy "
            "(recompute, fail), kv_connector_extra_config, kv_connector_module_path")
+      .add("session-ttl-s", engine.session_ttl_s,
+           "seconds for which the KV cache keeps the blocks of a session's last request "
+           "(session_id, "
+           "X-Session-ID), unless their room is needed; 0: they may be evicted at once",
+           0, 86400)
       .add("enable-lora", engine.enable_lora, "requests may name LoRA adapters as their model")
       .add(
           "lora-modules", engine.lora_modules,
@@ -559,7 +577,8 @@ Result<void> validate(const Options& options) {
   RETURN_IF_ERROR(max_pictures_per_prompt(options.media));
   RETURN_IF_ERROR(parse_connector_config(ConnectorKind::kEC, engine.ec_transfer_config));
   ASSIGN_OR_RETURN(const ConnectorConfig kv_transfer,
-                   parse_connector_config(ConnectorKind::kKV, engine.kv_transfer_config));
+                   parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine)));
+  RETURN_IF_ERROR(group_roles(engine));
   if (kv_transfer.is_enabled() && !engine.enable_prefix_caching)
     return invalid_argument("kv-transfer-config: blocks have no keys without enable-prefix-caching",
                             "kv-transfer-config");

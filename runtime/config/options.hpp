@@ -68,8 +68,11 @@ struct EngineOptions {
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;
   std::int64_t data_parallel_size = 1;
+  std::vector<std::string> group_roles;  ///< of each group; empty: both
+  std::int64_t disaggregation_threshold = 256;
   std::int64_t num_input_processors = 2;
   double max_input_time_s = 20;    ///< 0: no limit
+  double session_ttl_s = 0;        ///< 0: blocks are not kept
   std::string kv_events_config;    ///< JSON object
   std::string speculative_config;  ///< JSON object
   std::string ec_transfer_config;  ///< JSON object

@@ -129,7 +129,11 @@ class ChatGeneration final : public Generation {
 
   std::string final_json() override {
     Part& part = parts().front();
-    ChatAnswer answer{.head = head(), .role = role_, .choices = {}, .usage = usage()};
+    ChatAnswer answer{.head = head(),
+                      .role = role_,
+                      .choices = {},
+                      .usage = usage(),
+                      .kv_transfer_params = kv_transfer_params()};
     for (CompletionOutput& output : part.pending.outputs) {
       ChatChoice& choice = answer.choices.emplace_back();
       ParsedSample& sample = samples_[static_cast<std::size_t>(output.index)];

@@ -152,6 +152,8 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
     if (output.finished) retire(*part);
     return fail({ErrorCode::kInternal, "the engine failed during generation", ""});
   }
+  if (!output.kv_transfer_params.empty())
+    kv_transfer_params_ = std::move(output.kv_transfer_params);
   std::int64_t num_tokens = 0;
   if (!part->begun) {
     take_first(*part, output);
@@ -234,6 +236,9 @@ void Generation::take_first(Part& part, RequestOutput& output) {
     part.num_prompt_tokens =
         std::max(part.num_prompt_tokens, output.prefill_stats->num_prompt_tokens);
     part.num_cache_creation_tokens = output.prefill_stats->num_cache_creation_tokens;
+    part.num_host_cached_tokens = output.prefill_stats->num_host_cached_tokens;
+    part.num_disk_cached_tokens = output.prefill_stats->num_disk_cached_tokens;
+    part.num_peer_cached_tokens = output.prefill_stats->num_peer_cached_tokens;
   }
   part.prompt_token_ids = std::move(output.prompt_token_ids);
   part.prompt_text = std::move(output.prompt_text);
@@ -397,6 +402,9 @@ Usage Generation::usage() const {
     usage.num_prompt_tokens += part.num_prompt_tokens;
     usage.num_cached_tokens += part.num_cached_tokens;
     usage.num_cache_creation_tokens += part.num_cache_creation_tokens;
+    usage.num_host_cached_tokens += part.num_host_cached_tokens;
+    usage.num_disk_cached_tokens += part.num_disk_cached_tokens;
+    usage.num_peer_cached_tokens += part.num_peer_cached_tokens;
     for (const Sample& sample : part.samples) usage.num_completion_tokens += sample.num_tokens;
   }
   return usage;

@@ -47,6 +47,9 @@ class Generation : public Exchange {
     std::int32_t num_prompt_tokens = 0;
     std::int32_t num_cached_tokens = 0;
     std::int32_t num_cache_creation_tokens = 0;
+    std::int32_t num_host_cached_tokens = 0;
+    std::int32_t num_disk_cached_tokens = 0;
+    std::int32_t num_peer_cached_tokens = 0;
     std::vector<TokenId> prompt_token_ids;
     std::string prompt_text;
     std::vector<PositionLogprobs> prompt_logprobs;
@@ -83,6 +86,9 @@ class Generation : public Exchange {
   }
 
   [[nodiscard]] Usage usage() const;
+  [[nodiscard]] const std::string& kv_transfer_params() const noexcept {
+    return kv_transfer_params_;
+  }
   /// The usage of one sample, if the client wants it in every chunk.
   [[nodiscard]] std::optional<Usage> continuous_usage(const Part& part, const Sample& sample) const;
   [[nodiscard]] Sample& sample(Part& part, const CompletionOutput& output) const;
@@ -105,6 +111,7 @@ class Generation : public Exchange {
 
   ServiceContext& context_;
   const ExchangeCount count_;
+  std::string kv_transfer_params_;  // of the last prompt that brought some
   ResponseSink& sink_;
   const Dialect& dialect_;
   const AnswerHead head_;

@@ -82,9 +82,10 @@ Result<void> read_placement_headers(const ServerDefaults& defaults, const HttpRe
     request.placement.data_parallel_rank = number;
   }
   std::string& session = request.placement.session_id;
-  session = http.header("X-Session-ID");
+  if (const std::string_view header = http.header("X-Session-ID"); !header.empty())
+    session = header;
   if (session.size() > kMaxSessionIdBytes) {
-    return invalid_argument("X-Session-ID has " + std::to_string(session.size()) +
+    return invalid_argument("the session id has " + std::to_string(session.size()) +
                                 " bytes, at most " + std::to_string(kMaxSessionIdBytes) +
                                 " are allowed",
                             "session_id");

@@ -60,12 +60,10 @@ constexpr BooleanField kBooleanFields[] = {
 };
 
 /// Fields that are validated and ignored.
-constexpr std::string_view kIgnoredObjects[] = {"kv_transfer_params", "ec_transfer_params",
-                                                "vllm_xargs"};
+constexpr std::string_view kIgnoredObjects[] = {"ec_transfer_params", "vllm_xargs"};
 constexpr double kMaxLimitSeconds = 86400;
 constexpr std::string_view kIgnoredTexts[] = {
     "user",
-    "session_id",
     "prompt_cache_key",
     "prompt_cache_retention",
     "safety_identifier",
@@ -221,6 +219,8 @@ std::vector<DescribedField> generation_field_table() {
   for (const BooleanField& field : kBooleanFields) fields.push_back({field.name, "boolean", {}});
   for (const std::string_view name : kIgnoredTexts) fields.push_back({name, "string", {}});
   for (const std::string_view name : kIgnoredObjects) fields.push_back({name, "object", {}});
+  fields.push_back({"kv_transfer_params", "object", {}});
+  fields.push_back({"session_id", "string", {}});
   return fields;
 }
 
@@ -275,6 +275,9 @@ void read_generation_fields(const JsonFields& fields, const ServerDefaults& defa
                                        {0, static_cast<double>(defaults.data_parallel_size - 1)})) {
     request.placement.data_parallel_rank = static_cast<std::int32_t>(*rank);
   }
+  request.placement.session_id = fields.text("session_id").value_or("");
+  request.placement.kv_transfer_params =
+      fields.raw("kv_transfer_params", JsonKind::kObject).value_or(std::string());
   read_request_id(fields, request);
 }
 

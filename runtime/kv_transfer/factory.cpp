@@ -11,8 +11,12 @@ namespace {
 constexpr std::array kKinds = {
     KVConnectorKind{"OffloadingConnector", make_offloading_connector,
                     make_offloading_connector_worker},
+    KVConnectorKind{"PeerConnector", make_peer_connector, make_peer_connector_worker},
     KVConnectorKind{"ExampleConnector", make_example_connector, make_example_connector_worker},
     KVConnectorKind{"LMCacheConnectorV1", make_lmcache_connector, make_lmcache_connector_worker},
+    KVConnectorKind{"MultiConnector", make_multi_connector, make_multi_connector_worker},
+    KVConnectorKind{"DecodeBenchConnector", make_decode_bench_connector,
+                    make_decode_bench_connector_worker},
 };
 
 }  // namespace

@@ -64,6 +64,7 @@ Task<EngineCoreOutputs> Scheduler::update_from_output(SchedulerOutput step,
   std::vector<RequestId> lost;
   if (!result.kv_connector.empty()) {
     CHECK(connector_ != nullptr);
+    connector_->set_endpoints(result.kv_connector.endpoints);
     lost = co_await take_failed_loads(step, result.kv_connector);
   }
 
