@@ -27,6 +27,8 @@ struct Usage {
   bool show_details = false;
   std::int64_t num_cached_tokens = 0;
   std::int64_t num_cache_creation_tokens = 0;
+  std::optional<std::int64_t> num_reasoning_tokens =
+      std::nullopt;  ///< none: the model has no reasoning
 };
 
 /// Appends `{"id":...,"object":...,"created":...,"model":...`.
