@@ -39,7 +39,7 @@ void ConversationFit::measure(std::size_t candidate) {
   num_reserved_ = request->params.max_tokens.value_or(max_model_len / kAnswerShare);
   id_ = context_.port.allocate_ids(1);
   is_waiting_ = true;
-  RenderRequest render{.id = id_, .prompt = std::move(request->prompt)};
+  RenderRequest render{.prompt = std::move(request->prompt), .id = id_};
   render.tenant = request->tenant;
   render.client = request->client;
   context_.port.render(std::move(render), [self = std::weak_ptr(self_),

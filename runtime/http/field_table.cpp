@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "runtime/base/ordered_json.hpp"
+
 namespace troupe {
 namespace {
 

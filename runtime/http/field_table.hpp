@@ -4,10 +4,10 @@
 // against, and what the description of the API is made of.
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string_view>
 
-#include "runtime/base/ordered_json.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/http/body_shape.hpp"
 

@@ -18,7 +18,7 @@ const ResponseRun kRun{.owner = "o",
 
 std::string event(int number) { return "data: " + std::to_string(number) + "\n\n"; }
 
-struct Fixture {
+struct StoreFixture {
   std::unique_ptr<ResponseStore> store = std::move(ResponseStore::open("", {})).value();
 
   std::string begin(const std::string& id) {
@@ -30,7 +30,7 @@ struct Fixture {
   }
 };
 
-BOOST_FIXTURE_TEST_SUITE(response_store, Fixture)
+BOOST_FIXTURE_TEST_SUITE(response_store, StoreFixture)
 
 BOOST_AUTO_TEST_CASE(events_are_read_behind_any_of_them) {
   const std::string token = begin("a");
