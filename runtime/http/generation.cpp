@@ -11,9 +11,6 @@
 namespace troupe {
 namespace {
 
-/// Tokens per partial output of a sample in a non-streaming response.
-constexpr std::int32_t kAnswerInterval = 16;
-
 template <class T>
 void append(std::vector<T>& into, std::vector<T>&& from) {
   if (into.empty()) {
@@ -92,7 +89,7 @@ Generation::~Generation() {
   note_freed_memory(kBodyFactor * body_bytes_ +
                     kSampleBytes * parts_.size() * static_cast<std::size_t>(num_samples_) +
                     static_cast<std::size_t>(num_answer_bytes_));
-  if (resumable_) {
+  if (resumable_ && resumable_->is_kept) {
     context_.counters.kept_streams->release(resumable_->id, context_.environment.wall_clock());
   }
 }
@@ -118,7 +115,7 @@ void Generation::submit(std::vector<Prompt> prompts, const std::vector<std::stri
     if (!stream_) {
       // As deltas: output is not lost with an engine, and an oversized response is detected early.
       request.params.output_kind = OutputKind::kDelta;
-      request.params.stream_interval = kAnswerInterval;
+      request.params.stream_interval = answer_interval();
     }
     request.params.philox_key =
         fields.resumable ? fields.resumable->philox_keys[i] : context_.port.draw_key();
@@ -162,6 +159,7 @@ void Generation::deliver(RequestOutput output, std::uint32_t engine) {
   for (const CompletionOutput& completion : output.outputs) {
     const auto size = static_cast<std::int64_t>(completion.token_ids.size());
     sample(*part, completion).num_tokens += size;
+    take_output(completion);
     num_tokens += size;
     num_pending_bytes_ += num_bytes(completion);
     num_answer_bytes_ += num_bytes(completion);
@@ -298,7 +296,7 @@ void Generation::flush() {
   num_pending_bytes_ = 0;
   const bool complete = num_live_ == 0;
   if (error_) {
-    dialect_.append_error_event(events_, *error_);
+    append_error(events_, *error_);
   } else if (complete) {
     append_end(events_);
   }
@@ -310,7 +308,12 @@ void Generation::flush() {
   }
   begin();
   done_ = complete;
+  if (resumable_) sink_.note_position(to_text(shown_));
   sink_.write(events_, complete);
+}
+
+void Generation::append_error(std::string& out, const Error& error) {
+  dialect_.append_error_event(out, error);
 }
 
 void Generation::append_end(std::string& out) {
@@ -344,7 +347,7 @@ bool Generation::begin_event(std::string& out, const Part& part, std::int32_t in
   const std::size_t sample = sample_of(part, index);
   const SamplePosition& position = shown_.samples[sample] = advanced_[sample];
   if (position.is_within(resumable_->after.samples[sample])) return false;
-  append_event_id(out, to_text(shown_));
+  if (dialect_.has_event_ids) append_event_id(out, to_text(shown_));
   return true;
 }
 
@@ -397,7 +400,8 @@ Generation::Sample& Generation::sample(Part& part, const CompletionOutput& outpu
 }
 
 Usage Generation::usage() const {
-  Usage usage{.show_details = context_.config.enable_prompt_tokens_details};
+  Usage usage{.show_details = context_.config.enable_prompt_tokens_details,
+              .num_reasoning_tokens = num_reasoning_tokens()};
   for (const Part& part : parts_) {
     usage.num_prompt_tokens += part.num_prompt_tokens;
     usage.num_cached_tokens += part.num_cached_tokens;

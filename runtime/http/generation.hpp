@@ -70,6 +70,18 @@ class Generation : public Exchange {
   [[nodiscard]] virtual std::string_view stream_object() const = 0;
   /// Appends the events that follow the last output of a stream.
   virtual void append_end(std::string& out);
+  /// Appends the event of an error that ends the stream.
+  virtual void append_error(std::string& out, const Error& error);
+  /// Sends the head of a stream.
+  void begin();
+  /// An output of the engine, before it is merged with others.
+  virtual void take_output(const CompletionOutput&) {}
+  /// Of all samples; none: the model has no reasoning.
+  [[nodiscard]] virtual std::optional<std::int64_t> num_reasoning_tokens() const { return {}; }
+  /// Tokens per partial output of a sample in a response that is no stream.
+  [[nodiscard]] virtual std::int32_t answer_interval() const { return kAnswerInterval; }
+
+  static constexpr std::int32_t kAnswerInterval = 16;
 
   /// Adds output to a sample that its next event will show.
   void advance(const Part& part, std::int32_t index, const SamplePosition& addition);
@@ -106,7 +118,6 @@ class Generation : public Exchange {
   void retire(Part& part);
   void abandon();
   void fail(Error error);
-  void begin();
   void flush();
 
   ServiceContext& context_;

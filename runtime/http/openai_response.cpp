@@ -102,7 +102,13 @@ void append_usage(std::string& json, const Usage& usage, bool nulls) {
   } else if (nulls) {
     json += ",\"prompt_tokens_details\":null";
   }
-  json += nulls ? ",\"completion_tokens_details\":null}" : "}";
+  if (usage.num_reasoning_tokens) {
+    json += ",\"completion_tokens_details\":{\"reasoning_tokens\":";
+    append_json_integer(json, *usage.num_reasoning_tokens);
+    json += "}}";
+  } else {
+    json += nulls ? ",\"completion_tokens_details\":null}" : "}";
+  }
 }
 
 namespace {

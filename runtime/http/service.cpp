@@ -129,47 +129,6 @@ Answer answer_metrics(ServiceContext& context, const HttpRequest&, ResponseSink&
   return nullptr;
 }
 
-/// One card of the list; an adapter's parent is the base model.
-void append_model_card(const ServiceContext& context, std::string& out, std::int64_t created,
-                       const std::string& name, const std::string& root, bool is_adapter) {
-  out += "{\"id\":";
-  append_json_string(out, name);
-  out += ",\"object\":\"model\",\"created\":";
-  append_json_integer(out, created);
-  out += ",\"owned_by\":\"vllm\",\"root\":";
-  append_json_string(out, root);
-  out += ",\"parent\":";
-  if (is_adapter)
-    append_json_string(out, context.config.model_names.front());
-  else
-    out += "null";
-  out += ",\"max_model_len\":";
-  append_json_integer(out, context.config.defaults.max_model_len);
-  out.append(",\"permission\":[{\"id\":\"modelperm-").append(context.random_id());
-  out += "\",\"object\":\"model_permission\",\"created\":";
-  append_json_integer(out, created);
-  out +=
-      ",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,"
-      "\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,"
-      "\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}";
-}
-
-Answer answer_models(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
-  const auto created = static_cast<std::int64_t>(context.environment.wall_clock());
-  std::string json = "{\"object\":\"list\",\"data\":[";
-  bool is_first = true;
-  const auto append = [&](const std::string& name, const std::string& root, bool is_adapter) {
-    if (!std::exchange(is_first, false)) json += ',';
-    append_model_card(context, json, created, name, root, is_adapter);
-  };
-  for (const std::string& name : context.config.model_names)
-    append(name, context.config.model_root, false);
-  if (const auto adapters = context.port.adapters())
-    for (const LoraRequest& adapter : adapters->adapters) append(adapter.name, adapter.path, true);
-  sink.respond(json_response(json + "]}"));
-  return nullptr;
-}
-
 /// What the model must be run for.
 enum class Task : std::uint8_t { kAny, kGenerate, kPool };
 
@@ -210,7 +169,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/version", answer_version},
     {"GET", "/load", answer_load},
     {"GET", "/metrics", answer_metrics},
-    {"GET", "/v1/models", answer_models},
+    {"GET", kModelsPath, answer_models},
+    {"GET", "/v1/models/", answer_model},
     generates("/v1/completions", prepare_completion),
     generates(kChatPath, prepare_chat),
     pools("/v1/embeddings", prepare_embeddings),
@@ -223,6 +183,7 @@ constexpr Route kRoutes[] = {
     generates("/v1/messages", prepare_messages, &kAnthropicDialect),
     {"POST", "/v1/messages/count_tokens", nullptr, prepare_count_tokens, false, &kAnthropicDialect},
     generates("/v1/responses", prepare_responses, &kResponsesDialect),
+    generates("/v1/responses/input_tokens", prepare_input_tokens, &kResponsesDialect),
     {"GET", kResponsesPath, answer_stored_response, nullptr, false, &kResponsesDialect},
     {"DELETE", kResponsesPath, answer_removed_response, nullptr, false, &kResponsesDialect},
     {"POST", kResponsesPath, answer_cancelled_response, nullptr, false, &kResponsesDialect},
@@ -296,13 +257,6 @@ bool guarded(std::string_view path) {
                      [&](std::string_view prefix) { return path.starts_with(prefix); });
 }
 
-RouteBody described_body(const Route& route) {
-  if (route.answer == answer_uploaded_file) return RouteBody::kForm;
-  if (route.prepare == prepare_completion) return RouteBody::kCompletion;
-  if (route.prepare == prepare_chat) return RouteBody::kChat;
-  return route.prepare == nullptr ? RouteBody::kNone : RouteBody::kJson;
-}
-
 /// The routes that the server has as it was started.
 Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink& sink) {
   const ServiceConfig& config = context.config;
@@ -312,9 +266,9 @@ Answer answer_openapi(ServiceContext& context, const HttpRequest&, ResponseSink&
   for (const Route& route : kRoutes) {
     if (route.dev > config.dev_mode || route.task == other) continue;
     if (needs_batches(route.path) && context.counters.batches == nullptr) continue;
-    routes.push_back({route.method, route.path, described_body(route), guarded(route.path)});
+    routes.push_back({route.method, route.path, route.prepare, guarded(route.path)});
   }
-  sink.respond(json_response(openapi_json(routes, config.version)));
+  sink.respond(json_response(openapi_json(routes, config.defaults, config.version)));
   return nullptr;
 }
 
@@ -414,10 +368,17 @@ Service::Service(const ServiceConfig& config, ServiceEnvironment environment,
   if (counters.api_keys == nullptr)
     counters.api_keys = std::make_shared<const ApiKeys>(config.api_keys, config.read_api_keys);
   context_.reset(new ServiceContext{
-      config, std::move(environment), counters, port, metrics, *counters.api_keys, {}, {}, 0});
+      config, std::move(environment), counters, port, metrics, *counters.api_keys, {}, {}, 0, {}});
 }
 
-Service::~Service() { CHECK(context_->live.empty()); }
+Service::~Service() {
+  leave_responses();
+  CHECK(context_->live.empty());
+}
+
+void Service::adopt_responses() { adopt_abandoned_responses(*context_); }
+
+void Service::leave_responses() { context_->background.clear(); }
 
 std::optional<HttpResponse> Service::refuse(const HttpRequest& head) const {
   auto refusal = find_refusal(head);

@@ -93,6 +93,8 @@ class ResponseSink {
   /// it.
   virtual void begin(HttpResponse head) = 0;
   virtual void write(std::string_view bytes, bool last) = 0;
+  /// The position of a resumable stream behind the piece that is written next.
+  virtual void note_position(std::string) {}
   /// False while the client has not read what was written; the exchange then waits for `on_ready`
   /// and merges further output.
   [[nodiscard]] virtual bool ready() const noexcept = 0;
@@ -227,6 +229,11 @@ class Service {
   /// The reader of a body that is not collected in memory; null: it is. Pre: `refuse` returned
   /// nothing.
   [[nodiscard]] std::shared_ptr<BodyReader> body_reader(const HttpRequest& head) const;
+
+  /// Goes on with responses in the background whose server has ended.
+  void adopt_responses();
+  /// Ends those that this service makes; a server that has their store goes on with them.
+  void leave_responses();
 
   /// Takes the outputs of this service's requests; others are left untouched.
   void deliver(RequestOutputs& outputs);

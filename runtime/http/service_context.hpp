@@ -1,6 +1,7 @@
 #pragma once
 // The part of a service that its exchanges use.
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ struct ServiceContext {
   std::unordered_map<RequestId, Generation*> live;  ///< by the id of each GenerateRequest
   std::unordered_map<std::uint64_t, Rendering*> renderings;
   std::uint64_t next_rendering = 0;
+  /// Responses in the background, by id.
+  std::unordered_map<std::string, std::unique_ptr<ResponseSink>> background;
 
   /// 128 random bits as 32 lower-case hex digits: an unguessable id.
   [[nodiscard]] std::string random_id() const;
