@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/golden/adapters: LoRA adapters of the tiny models, and what PEFT computes with them.
 
-  make_adapter_goldens.py     needs numpy, safetensors, torch, transformers 5 and peft, which no test does
+  make_adapter_goldens.py [NAME...]     needs numpy, safetensors, torch, transformers 5 and peft, which no test does
 
 ADAPTERS names for each its base in tests/golden/models and its settings; the folder is as PEFT saves it, with random
 weights, and golden.json beside it has what float32 gives: prompts with greedy tokens, at every step of which the best
@@ -10,12 +10,15 @@ token leads by at least MIN_GAP and which are not those of the base alone, and t
 import json
 import pathlib
 import shutil
+import sys
 import warnings
 
 import numpy
 import peft
 import torch
 import transformers
+
+from make_model_goldens import load
 
 GOLDEN = pathlib.Path(__file__).resolve().parents[1] / "golden"
 LENGTHS = [1, 7, 17, 40]
@@ -50,8 +53,7 @@ def greedy(model, prompt):
 def write_adapter(name, settings, seed):
     settings = dict(settings)
     base_name = settings.pop("base")
-    base = transformers.AutoModelForCausalLM.from_pretrained(
-        GOLDEN / "models" / "models" / base_name, dtype=torch.float32, attn_implementation="eager").eval()
+    base = load(GOLDEN / "models" / "models" / base_name, torch.float32)
     random = numpy.random.default_rng(seed + 29)
     prompts = [[int(x) for x in random.integers(0, base.config.vocab_size, n)] for n in LENGTHS]
     alone = [greedy(base, prompt)[0] for prompt in prompts]
@@ -87,6 +89,8 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     for name, settings in ADAPTERS.items():
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         next(seed for seed in range(200) if write_adapter(name, settings, seed))
 
 
