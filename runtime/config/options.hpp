@@ -66,6 +66,7 @@ struct EngineOptions {
   std::string cpu_isa = "auto";
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;
+  bool enable_expert_parallel = false;
   std::int64_t data_parallel_size = 1;
   std::int64_t num_input_processors = 2;
   double max_input_time_s = 20;    ///< 0: no limit
