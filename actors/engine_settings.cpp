@@ -243,6 +243,7 @@ Result<std::vector<ApiKey>> api_keys(const ServerOptions& server) {
 ParallelConfig parallel_config(const EngineOptions& engine) {
   return {.tensor_parallel_size = static_cast<std::int32_t>(engine.tensor_parallel_size),
           .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size),
+          .expert_parallel = engine.enable_expert_parallel,
           .timeout_s = kPeerDeadlineS};
 }
 

@@ -19,6 +19,8 @@ struct ParallelConfig {
   std::int32_t tensor_parallel_size = 1;
   std::int32_t pipeline_parallel_size = 1;
   std::int32_t rank = 0;  ///< stage * tensor_parallel_size + rank in the stage
+  /// The ranks of a stage have each some of its experts as a whole, not a part of all of them.
+  bool expert_parallel = false;
   std::int32_t rank_on_host = 0;
   std::int32_t ranks_on_host = 1;  ///< of all engines there; they share cores and memory
   /// Where the ranks meet: "shm:NAME" on one host, "tcp:HOST:PORT" (of rank 0) between hosts. Empty
@@ -44,8 +46,8 @@ struct ParallelConfig {
     return world_size() - tensor_parallel_size;
   }
 };
-TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, rank_on_host,
-               ranks_on_host, rendezvous, secret, incarnation, timeout_s)
+TROUPE_MESSAGE(ParallelConfig, tensor_parallel_size, pipeline_parallel_size, rank, expert_parallel,
+               rank_on_host, ranks_on_host, rendezvous, secret, incarnation, timeout_s)
 
 /// Speculative decoding: draft tokens are proposed by prompt lookup, from the suffixes of earlier
 /// answers, or by a draft model, and verified in one step.

@@ -202,6 +202,8 @@ void bind_options(OptionSet& set, Options& options) {
            "steps at the same time",
            1, 64)
       .alias("-pp")
+      .add("enable-expert-parallel", engine.enable_expert_parallel,
+           "tensor-parallel workers have some of the experts each, not a part of every one")
       .add(
           "data-parallel-size", engine.data_parallel_size,
           "number of data-parallel engine replicas, each with the whole model and its own KV cache",

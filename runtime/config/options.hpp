@@ -67,6 +67,7 @@ struct EngineOptions {
   std::string cpu_isa = "auto";
   std::int64_t tensor_parallel_size = 1;
   std::int64_t pipeline_parallel_size = 1;
+  bool enable_expert_parallel = false;
   std::int64_t data_parallel_size = 1;
   std::vector<std::string> group_roles;  ///< of each group; empty: both
   std::int64_t disaggregation_threshold = 256;

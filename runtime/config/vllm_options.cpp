@@ -77,7 +77,6 @@ constexpr VllmOption kOptions[] = {
     {"engine-use-ray", kFlag, kTopology},
     {"ray-workers-use-nsight", kFlag, kTopology},
     {"data-parallel-backend", kValue, kTopology, "mp|ray"},
-    {"enable-expert-parallel", kFlag, kTopology},
     {"decode-context-parallel-size", kValue, kNotOffered, "1"},
     {"prefill-context-parallel-size", kValue, kNotOffered, "1"},
     {"enable-dbo", kFlag, kSteps},

@@ -140,7 +140,8 @@ MlpParts named_expert_parts(const WeightLoader&, const std::string& name,
 
 Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOptions& options)
     : options_(options),
-      mine_{0, options.num_experts},
+      mine_(loader.parallel().expert_parallel ? loader.shard(options.num_experts)
+                                              : Slice{0, options.num_experts}),
       router_(loader,
               {{name + "." + std::string(options.router_name),
                 options.num_experts,
@@ -151,9 +152,18 @@ Experts::Experts(WeightLoader& loader, const std::string& name, const ExpertsOpt
                                    options.num_experts, {0, options.num_experts});
     options_.routing.choice_bias = choice_bias_.data();
   }
+  options_.expert.is_whole = loader.parallel().expert_parallel;
+  experts_.resize(static_cast<std::size_t>(options.num_experts));
+  other_biases_.resize(experts_.size());
   for (std::int64_t expert = 0; expert < options.num_experts; ++expert) {
-    experts_.push_back(std::make_unique<const GatedMlp>(
-        loader, options.expert_parts(loader, name, options, expert), options.expert));
+    MlpParts parts = options.expert_parts(loader, name, options, expert);
+    const auto at = static_cast<std::size_t>(expert);
+    if (expert >= mine_.begin && expert < mine_.end()) {
+      experts_[at] = std::make_unique<const GatedMlp>(loader, std::move(parts), options_.expert);
+      continue;
+    }
+    loader.ignore(name + ".experts." + std::to_string(expert) + ".");
+    if (options.expert.has_bias) other_biases_[at] = loader.biases({parts.down});
   }
   if (!loader.device().is_host()) take_addresses(loader, name);
 }
@@ -169,11 +179,13 @@ void Experts::take_addresses(WeightLoader& loader, const std::string& name) {
   std::vector<const float*> gate_up_biases;
   std::vector<const float*> down_biases;
   bool have_one_format = true;
-  for (const auto& expert : experts_) {
-    gate_ups.push_back(expert->gate_up().data);
-    downs.push_back(expert->down().data);
-    gate_up_biases.push_back(expert->gate_up_bias());
-    down_biases.push_back(expert->down_bias());
+  for (std::size_t i = 0; i < experts_.size(); ++i) {
+    const GatedMlp* const expert = experts_[i].get();
+    gate_ups.push_back(expert == nullptr ? nullptr : expert->gate_up().data);
+    downs.push_back(expert == nullptr ? nullptr : expert->down().data);
+    gate_up_biases.push_back(expert == nullptr ? nullptr : expert->gate_up_bias());
+    down_biases.push_back(down_bias(i));
+    if (expert == nullptr) continue;
     have_one_format = have_one_format && expert->gate_up().spec == any_expert().gate_up().spec &&
                       expert->down().spec == any_expert().down().spec;
   }
@@ -268,14 +280,20 @@ void Experts::forward_on_host(const LayerStep& step, ConstMatrix x, Matrix out) 
     const std::int32_t end = routes.first[expert + 1];
     if (begin == end) continue;
     if (end - routes.first[first] > results.num_rows) add_results(expert);
+    const Matrix of_expert(results.row(begin - routes.first[first]), end - begin, results.num_cols);
+    if (experts_[expert] == nullptr) {  // another rank has it
+      step.device.fill_zero(
+          of_expert.data,
+          static_cast<std::size_t>(of_expert.num_rows * of_expert.num_cols) * sizeof(float));
+      continue;
+    }
     const Matrix rows = first_rows(gathered, end - begin);
     step.ops.gather_rows(step.context,
                          {.x = x,
                           .rows = routes.tokens.data() + begin,
                           .factors = scales_input ? routes.weights.data() + begin : nullptr,
                           .out = rows});
-    experts_[expert]->multiply(
-        step, rows, {results.row(begin - routes.first[first]), end - begin, results.num_cols});
+    experts_[expert]->multiply(step, rows, of_expert);
   }
   add_results(experts_.size());
 }
@@ -289,7 +307,7 @@ void Experts::finish_results(const LayerStep& step, const Routes& routes, std::s
     const std::int32_t count = routes.first[expert + 1] - row;
     if (count == 0) continue;
     step.ops.add_bias(step.context,
-                      {.bias = experts_[expert]->down_bias(),
+                      {.bias = down_bias(expert),
                        .out = {results.row(row - routes.first[begin]), count, results.num_cols}});
   }
 }
@@ -317,6 +335,10 @@ void Experts::forward_on_device(const LayerStep& step, ConstMatrix x, Matrix out
         {.x = x, .rows = routes.tokens, .factors = routes.pair_weights, .out = scaled});
     x = scaled;
   }
+  if (mine_.count != options_.num_experts)
+    step.device.fill_zero(
+        results.data,
+        static_cast<std::size_t>(results.num_rows * results.num_cols) * sizeof(float));
   step.ops.experts_mlp(step.context, {.x = x,
                                       .gate_up = any_expert().gate_up().spec,
                                       .down = any_expert().down().spec,
@@ -374,8 +396,9 @@ MixerMemory Experts::memory(Device& device, const MixerLimits& limits) const noe
       .scratch_bytes = routing + std::max(choosing, computing),
       .workspace_bytes = device.ops().matmul_workspace_bytes(router_.spec(), num_tokens)};
   for (const auto& expert : experts_)
-    memory.workspace_bytes =
-        std::max(memory.workspace_bytes, expert->memory(device, limits).workspace_bytes);
+    if (expert != nullptr)
+      memory.workspace_bytes =
+          std::max(memory.workspace_bytes, expert->memory(device, limits).workspace_bytes);
   return memory;
 }
 
@@ -395,6 +418,7 @@ MlpParts shared_parts(const std::string& name, const ExpertsOptions& options,
 
 MlpOptions shared_options(MlpOptions options, std::int64_t intermediate_size) {
   options.intermediate_size = intermediate_size;
+  options.is_whole = false;
   return options;
 }
 

@@ -59,6 +59,11 @@ class Experts final : public Mixer {
   [[nodiscard]] std::int64_t num_pairs(std::int64_t num_tokens) const noexcept {
     return num_tokens * options_.routing.num_chosen;
   }
+  /// Null: there is none.
+  [[nodiscard]] const float* down_bias(std::size_t expert) const noexcept {
+    return experts_[expert] != nullptr ? experts_[expert]->down_bias()
+                                       : other_biases_[expert].data();
+  }
   /// One that this rank has.
   [[nodiscard]] const GatedMlp& any_expert() const noexcept {
     return *experts_[static_cast<std::size_t>(mine_.begin)];
@@ -80,7 +85,8 @@ class Experts final : public Mixer {
   ExpertsOptions options_;
   Slice mine_;  ///< experts of this rank; of the others there is nothing in experts_
   Linear router_;
-  DeviceArray<float> choice_bias_;  ///< empty: none
+  DeviceArray<float> choice_bias_;                ///< empty: none
+  std::vector<DeviceArray<float>> other_biases_;  ///< of down_proj, of experts of other ranks
   std::vector<std::unique_ptr<const GatedMlp>> experts_;
   // Addresses of the experts' weights; empty on the CPU.
   DeviceArray<const std::byte*> gate_ups_;

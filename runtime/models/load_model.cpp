@@ -50,6 +50,7 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
   add_choice(choices, "tensor_parallel_size", options.parallel.tensor_parallel_size);
   add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
   add_choice(choices, "rank", options.parallel.rank);
+  add_choice(choices, "expert_parallel", options.parallel.expert_parallel);
   auto file = PackedWeightsFile::open(options.packed_weights_dir, model, options.mmproj, choices,
                                       device.pool());
   if (!file.ok()) {

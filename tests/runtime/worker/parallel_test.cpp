@@ -31,10 +31,11 @@ class Ranks {
                  const std::string& quantization = "auto",
                  const std::string& model = TROUPE_GOLDEN_DIR "/models/models/llama",
                  const SpeculativeDecoding& speculative = {}, const std::string& device = "cpu",
-                 const AdapterOptions& adapters = {}) {
+                 const AdapterOptions& adapters = {}, bool expert_parallel = false) {
     static int number = 0;
     ParallelConfig parallel{.tensor_parallel_size = tensor_parallel_size,
                             .pipeline_parallel_size = pipeline_parallel_size,
+                            .expert_parallel = expert_parallel,
                             .rendezvous = "shm:troupe-ranks-" + std::to_string(getpid()) + "-" +
                                           std::to_string(++number),
                             .timeout_s = 20};
@@ -435,9 +436,10 @@ std::vector<Got> run_parts(Ranks& ranks, const std::vector<Part>& parts,
 }
 
 BOOST_AUTO_TEST_CASE(requests_of_all_kinds_in_one_step_get_what_each_gets_alone) {
-  for (const std::string name : {"llama", "gemma3_text", "mistral", "mixtral", "phi3", "olmo2",
-                                 "granite", "smollm3", "glm4", "gemma2", "qwen2_moe", "mamba2",
-                                 "bamba", "falcon_h1"}) {
+  for (const std::string name :
+       {"llama", "gemma3_text", "mistral", "mixtral", "phi3", "olmo2", "granite", "smollm3", "glm4",
+        "gemma2", "qwen2_moe", "gpt_oss_mxfp4", "llama4_text", "deepseek_v3", "mamba2", "bamba",
+        "falcon_h1"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     Ranks one(1, 1, "auto", model);
     // In the second step: a prompt's middle chunk, a decode, a whole prompt, a chunk of a scored
@@ -507,13 +509,18 @@ BOOST_AUTO_TEST_CASE(ranks_that_share_quantised_layers_give_the_tokens_of_one) {
 }
 
 BOOST_AUTO_TEST_CASE(ranks_that_share_experts_give_the_tokens_of_one) {
-  for (const std::string name : {"mixtral", "qwen3_moe", "qwen2_moe"}) {
+  for (const std::string name : {"mixtral", "qwen3_moe", "qwen2_moe", "gpt_oss", "gpt_oss_mxfp4",
+                                 "llama4_text", "deepseek_v3"}) {
     const std::string model = TROUPE_GOLDEN_DIR "/models/models/" + name;
     for (const std::string quantization : {"auto", "int8", "int4"}) {
+      if (name == "gpt_oss_mxfp4" && quantization != "auto") continue;
       const std::vector<TokenId> expected = tokens_of(Ranks(1, 1, quantization, model));
       for (const std::int32_t size : {2, 4})
-        BOOST_TEST((tokens_of(Ranks(size, 1, quantization, model)) == expected),
-                   name << " in " << quantization << " on " << size);
+        for (const bool expert_parallel : {false, true})
+          BOOST_TEST((tokens_of(Ranks(size, 1, quantization, model, {}, "cpu", {},
+                                      expert_parallel)) == expected),
+                     name << " in " << quantization << " on " << size
+                          << (expert_parallel ? ", whole experts" : ""));
     }
   }
 }
