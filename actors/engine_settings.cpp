@@ -18,6 +18,7 @@
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/http/access_log.hpp"
 #include "runtime/multimodal/picture_inputs.hpp"
+#include "runtime/processors/picture_format.hpp"
 #include "runtime/tokenizer/tokenizer.hpp"
 
 namespace troupe {
@@ -172,26 +173,6 @@ std::string digest_of_defaults(const Options& options, const SamplingDefaults& s
   for (const auto& [name, source] : chat.files.templates) add(name, source);
   for (const auto& [name, token] : chat.files.special_tokens) add(name, token);
   return to_hex(xxh3_128(text.str()));
-}
-
-/// How the model's prompts hold a picture. Errors: kCorrupt, the tokenizer has not the tokens.
-Result<PictureFormat> picture_format(const ImageTokens& tokens, const Tokenizer& tokenizer) {
-  PictureFormat format{.soft_id = tokens.soft, .per_picture = tokens.per_image};
-  const auto text_of = [&](TokenId id) -> Result<std::string> {
-    const auto token = tokenizer.id_to_token(id);
-    if (token) return std::string(*token);
-    return Error{ErrorCode::kCorrupt, "config.json: token " + std::to_string(id) +
-                                          " of pictures is not in tokenizer.json"};
-  };
-  ASSIGN_OR_RETURN(format.soft, text_of(tokens.soft));
-  format.placeholder = format.soft;
-  if (tokens.marks) {
-    ASSIGN_OR_RETURN(format.placeholder, text_of(tokens.marks->begin));
-    ASSIGN_OR_RETURN(const std::string end, text_of(tokens.marks->end));
-    format.before = "\n\n" + format.placeholder;
-    format.after = end + "\n\n";
-  }
-  return format;
 }
 
 /// Pre: the model takes pictures. Errors: of the model's folder, and of the options.

@@ -259,7 +259,7 @@ class Scheduler {
                              const EncoderInputsPlanned& inputs);
 
   void find_external_items(const RequestState& request, PlanEncoderInputs& question);
-  void find_items_ahead(const RequestState& request, PlanEncoderInputs& question) const;
+  void find_items_ahead(const RequestState& request, PlanEncoderInputs& question);
   void plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output);
   void add_item_users(std::span<const MultiModalFeature> items);
   void release_items(const RequestState& request);
@@ -365,6 +365,7 @@ class Scheduler {
     bool is_running = false;
   };
   std::optional<WantedItem> wanted_ahead_;  ///< the first one that the plan waits for
+  bool ahead_is_reached_ = false;           ///< the plan has come to where ahead_ is needed
 
   // Only with an EC connector.
   std::unordered_map<std::string, std::int32_t> item_users_;  ///< by identifier

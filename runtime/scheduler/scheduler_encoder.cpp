@@ -68,7 +68,7 @@ void Scheduler::commit_encoder_inputs(StepPlan& plan, ScheduledRequest& entry,
 
 /// Those that the step may reach wait, but for one that has been encoded: the first one that is
 /// not cached is to be next.
-void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs& question) const {
+void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs& question) {
   const auto is_in = [](const std::vector<std::int32_t>& list, std::int32_t item) {
     return std::ranges::find(list, item) != list.end();
   };
@@ -80,16 +80,19 @@ void Scheduler::find_items_ahead(const RequestState& request, PlanEncoderInputs&
     if (item.offset >= end) break;
     const auto index = static_cast<std::int32_t>(i);
     const bool is_ready = ahead_ && ahead_->is_encoded && ahead_->identifier == item.identifier;
+    ahead_is_reached_ |= is_ready;
     if (!is_ready && !is_in(question.external_items, index) &&
         !is_in(question.pending_items, index))
       question.pending_items.push_back(index);
   }
 }
 
-/// Of the step that is planned. The workers have room for one such output; it waits for the step
-/// that needs it, unless a request that holds blocks waits for another one.
+/// Of the step that is planned. The workers have room for one such output. It waits for the step
+/// that needs it, but gives way where a request that holds blocks waits for another one, or where
+/// no request came to it.
 void Scheduler::plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output) {
   const auto wanted = std::exchange(wanted_ahead_, std::nullopt);
+  const bool is_reached = std::exchange(ahead_is_reached_, false);
   if (ahead_) {
     const auto uses_it = [&](const ScheduledRequest& entry) {
       return std::ranges::any_of(entry.encoder_items.of(plan.encoder_items), [&](std::int32_t i) {
@@ -98,22 +101,19 @@ void Scheduler::plan_encode_ahead(const StepPlan& plan, SchedulerOutput& output)
       });
     };
     const bool is_used = std::ranges::any_of(plan.scheduled, uses_it);
-    const bool has_passed_it = std::ranges::any_of(
-        plan.scheduled,
-        [&](const ScheduledRequest& entry) { return entry.request->id == ahead_->request; });
-    const bool gives_way = ahead_->is_encoded && wanted && (wanted->is_running || has_passed_it);
+    const bool gives_way = ahead_->is_encoded && wanted && (wanted->is_running || !is_reached);
     if (is_used || gives_way || request(ahead_->request) == nullptr) ahead_.reset();
   }
-  output.encode_ahead_ms = config_.encode_ahead_ms;
   if (!ahead_ && wanted) {
     const RequestState& owner = *requests_.at(wanted->request);
     const MultiModalFeature& item = owner.mm_features[static_cast<std::size_t>(wanted->item)];
     ahead_ = {.request = owner.id, .identifier = item.identifier};
     output.encode_ahead = item;
-  } else if (ahead_) {
+  } else if (ahead_ && !ahead_->is_encoded) {
     output.encode_ahead.emplace();
     output.encode_ahead->identifier = ahead_->identifier;
   }
+  if (output.encode_ahead) output.encode_ahead_ms = config_.encode_ahead_ms;
 }
 
 // ---- EC connector -------------------------------------------------------------------------------

@@ -103,14 +103,15 @@ void ItemEncoder::begin_ahead(const MultiModalFeature& feature) {
 }
 
 void ItemEncoder::encode_ahead(const SchedulerOutput& step) {
-  if (!step.encode_ahead) return ahead_.reset();
+  if (!step.encode_ahead) return;
   const std::string& identifier = step.encode_ahead->identifier;
   const bool is_known = ahead_ && ahead_->feature.identifier == identifier;
   if (step.encode_ahead->data != nullptr) {
     if (!is_known) begin_ahead(*step.encode_ahead);
     if (is_encoded(*ahead_)) encoded_ahead_.push_back(identifier);
   } else if (!is_known) {
-    return;  // a step has needed it in the meantime
+    encoded_ahead_.push_back(identifier);  // a step has needed it in the meantime
+    return;
   }
   if (is_encoded(*ahead_)) return;
   constexpr std::int64_t kNsPerMs = 1'000'000;

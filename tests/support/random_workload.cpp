@@ -110,13 +110,10 @@ std::vector<std::string> RandomWorkload::encode_ahead(const SchedulerOutput& pla
     if (config_.encode_ahead) BOOST_TEST((ahead_ && ahead_->identifier == used));
     if (ahead_ && ahead_->identifier == used) ahead_.reset();
   }
-  if (!planned.encode_ahead) {
-    ahead_.reset();
-    return {};
-  }
+  if (!planned.encode_ahead) return {};
   const MultiModalFeature& item = *planned.encode_ahead;
   const bool is_known = ahead_ && ahead_->identifier == item.identifier;
-  if (!is_known && item.data == nullptr) return {};
+  if (!is_known && item.data == nullptr) return {item.identifier};
   if (!is_known) ahead_ = {item.identifier, pick(0, 5)};
   const bool had_ended = ahead_->num_slices == 0 && item.data == nullptr;
   if (ahead_->num_slices > 0) --ahead_->num_slices;
