@@ -98,6 +98,7 @@ class LmStore final : public RemoteStore {
       if (!answered.ok()) return answered.error();
       if (!accepted) return error(ErrorCode::kUnauthorized, "the token is refused");
     }
+    next_attempt_ = {};
     return {};
   }
 

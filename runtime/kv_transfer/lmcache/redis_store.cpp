@@ -104,6 +104,7 @@ class RedisStore final : public RemoteStore {
                                         : command({"AUTH", url_.user, url_.password}));
     }
     if (!database_.empty()) RETURN_IF_ERROR(command({"SELECT", database_}));
+    next_attempt_ = {};
     return {};
   }
   /// And is not connected any more.
