@@ -68,6 +68,8 @@ class LmStore final : public RemoteStore {
     auto result = call();
     // What else would come on it belongs to this call.
     if (!result.ok()) close();
+    if (!result.ok() && result.error().code == ErrorCode::kTimeout)
+      next_attempt_ = Clock::now() + kReconnectInterval;
     return result;
   }
   [[nodiscard]] Error error(ErrorCode code, const std::string& reason) const {
