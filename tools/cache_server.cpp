@@ -133,6 +133,7 @@ int cache_server(Arguments arguments) {
   auto config = make_config(options);
   if (!config.ok()) return fail(config.error());
   keep_freed_memory();
+  std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to connections that have ended
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);

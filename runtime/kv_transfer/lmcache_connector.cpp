@@ -1,6 +1,7 @@
 #include "runtime/kv_transfer/lmcache_connector.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.hpp"
 #include "runtime/base/hash.hpp"
@@ -124,8 +125,9 @@ LMCacheConnector::Request* LMCacheConnector::find(const RequestState& request) {
              : &known->second;
 }
 
-/// What the client says of it. Called once, before its first chunk is hashed.
+/// What the client says of it, before its first chunk is looked up.
 void LMCacheConnector::read_params(Request& known, const RequestState& request) const {
+  if (std::exchange(known.has_params, true)) return;
   known.saves = !config_.force_skip_save && role_ != ConnectorRole::kConsumer &&
                 !(config_.priority_limit && request.priority > *config_.priority_limit);
   const auto params =
@@ -271,7 +273,7 @@ std::optional<KVConnector::Match> LMCacheConnector::get_num_new_matched_tokens(
   if (known == nullptr || known->load_failed || role_ == ConnectorRole::kProducer ||
       request.params.skip_reading_prefix_cache || num_local_tokens % alignment_ != 0)
     return Match{};
-  if (known->hashes.empty() && known->digests.empty()) read_params(*known, request);
+  read_params(*known, request);
   extend_hashes(*known, request);
   // The last token is always computed.
   const std::int32_t end =
@@ -315,7 +317,7 @@ void LMCacheConnector::update_state_after_alloc(const RequestState& request,
                                                 std::int32_t num_external_tokens) {
   Request* const known = find(request);
   if (known == nullptr) return;
-  if (known->hashes.empty() && known->digests.empty()) read_params(*known, request);
+  read_params(*known, request);
   known->state = &request;
   known->blocks = blocks;
   known->num_seen = 0;

@@ -61,6 +61,7 @@ class LMCacheConnector final : public KVConnector {
     std::vector<BlockHash> digests;     ///< of the hash units
     std::vector<std::uint64_t> hashes;  ///< of the full chunks
     std::string tags;
+    bool has_params = false;  ///< the two below are read
     bool saves = true;
     std::int32_t max_load_tokens = 0;     ///< 0: no limit
     const RequestState* state = nullptr;  ///< once it has blocks

@@ -60,7 +60,7 @@ std::string request_of(const Plan& plan, const std::string& operation, int numbe
            : operation == "get" ? redis_command({"GET", key})
                                 : redis_command({"EXISTS", key});
   if (operation == "put")
-    return lm_request(LmCommand::kPut, key, value) + lm_request(LmCommand::kHealth, "");
+    return lm_request(LmCommand::kPut, key, value) + lm_request(LmCommand::kHealth, key);
   return lm_request(operation == "get" ? LmCommand::kGet : LmCommand::kExist, key);
 }
 

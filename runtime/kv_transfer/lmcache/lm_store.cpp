@@ -68,6 +68,8 @@ class LmStore final : public RemoteStore {
     auto result = call();
     // What else would come on it belongs to this call.
     if (!result.ok()) close();
+    if (!result.ok() && result.error().code == ErrorCode::kTimeout)
+      next_attempt_ = Clock::now() + kReconnectInterval;
     return result;
   }
   [[nodiscard]] Error error(ErrorCode code, const std::string& reason) const {
@@ -98,6 +100,7 @@ class LmStore final : public RemoteStore {
       if (!answered.ok()) return answered.error();
       if (!accepted) return error(ErrorCode::kUnauthorized, "the token is refused");
     }
+    next_attempt_ = {};
     return {};
   }
 

@@ -1,5 +1,6 @@
 #include <hiredis/hiredis.h>
 
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 
@@ -104,11 +105,15 @@ class RedisStore final : public RemoteStore {
                                         : command({"AUTH", url_.user, url_.password}));
     }
     if (!database_.empty()) RETURN_IF_ERROR(command({"SELECT", database_}));
+    next_attempt_ = {};
     return {};
   }
   /// And is not connected any more.
   [[nodiscard]] Error failed() {
-    Error error = this->error(ErrorCode::kUnavailable, context_->errstr);
+    const bool timed_out = context_->err == REDIS_ERR_IO && (errno == EAGAIN || errno == ETIMEDOUT);
+    Error error =
+        this->error(timed_out ? ErrorCode::kTimeout : ErrorCode::kUnavailable, context_->errstr);
+    if (timed_out) next_attempt_ = Clock::now() + kReconnectInterval;
     context_.reset();
     return error;
   }

@@ -22,8 +22,9 @@ struct RemoteOptions {
   std::string ca_file;  ///< lms: who signs its certificate; empty: the system's
 };
 
-/// One connection, made when it is needed, at most every kReconnectInterval; used by one thread. No
-/// call takes longer than the timeout, but for a connection that goes on moving bytes.
+/// One connection, made when it is needed, and kReconnectInterval after it could not be made; used
+/// by one thread. No call takes longer than the timeout, but for a connection that goes on moving
+/// bytes.
 class RemoteStore {
  public:
   static constexpr std::chrono::seconds kReconnectInterval{10};
