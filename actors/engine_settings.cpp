@@ -10,7 +10,9 @@
 #include "runtime/base/secret.hpp"
 #include "runtime/cache/block_hash.hpp"
 #include "runtime/cache/kv_cache_config.hpp"
+#include "runtime/config/adapter_options.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/group_roles.hpp"
 #include "runtime/config/speculative_config.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
@@ -71,6 +73,29 @@ std::int64_t cache_bytes(const EngineOptions& engine, const ModelLoaded& model) 
                                       {.max_in_flight_tokens = max_in_flight_tokens(engine)}));
   }
   return std::min(static_cast<std::int64_t>(share), enough);
+}
+
+bool caches_prefixes(const EngineOptions& engine, const ModelLoaded& model) {
+  return engine.enable_prefix_caching && !model.pooler.whole_texts;
+}
+
+/// Of models with layers that keep states. Errors: kInvalidArgument, kUnsupported.
+Result<void> check_states(const EngineOptions& engine, const ModelLoaded& model) {
+  if (!engine.kv_transfer_config.empty())
+    return Error{ErrorCode::kUnsupported,
+                 "kv-transfer-config: the states of " + model.architecture +
+                     " are not transferred, only keys and values of attention are",
+                 "kv-transfer-config"};
+  const std::int32_t num_drafts = speculative_decoding(engine).num_draft_tokens;
+  // Behind drafts the state at the end of a block is not in the block.
+  if (num_drafts > 0 && caches_prefixes(engine, model) &&
+      engine.prefix_cache_retention_interval != 0)
+    return invalid_argument("prefix-cache-retention-interval is " +
+                                std::to_string(engine.prefix_cache_retention_interval) +
+                                "; with speculative-config, " + model.architecture +
+                                " supports 0 only",
+                            "prefix-cache-retention-interval");
+  return {};
 }
 
 KVCacheLimits kv_cache_limits(const Options& options, const ModelLoaded& model) {
@@ -199,6 +224,7 @@ Result<std::vector<ApiKey>> api_keys(const ServerOptions& server) {
 ParallelConfig parallel_config(const EngineOptions& engine) {
   return {.tensor_parallel_size = static_cast<std::int32_t>(engine.tensor_parallel_size),
           .pipeline_parallel_size = static_cast<std::int32_t>(engine.pipeline_parallel_size),
+          .expert_parallel = engine.enable_expert_parallel,
           .timeout_s = kPeerDeadlineS};
 }
 
@@ -264,11 +290,18 @@ WorkerOptions worker_options(const Options& options, const ParallelConfig& paral
       .encoder_cache_size = encoder_cache_size(options.engine),
       .ec_transfer_config = ec_transfer_config(options),
       .parallel = parallel,
-      .speculative = speculative_decoding(options.engine)};
+      .speculative = speculative_decoding(options.engine),
+      .adapters = parse_adapter_options(options.engine).value()};  // validated
 }
 
 Result<KVCacheConfig> kv_cache_config(const Options& options, const ModelLoaded& model) {
-  return make_kv_cache_config(model.layer_specs(), kv_cache_limits(options, model));
+  std::vector<KVCacheSpec> layers = model.layer_specs();
+  if (std::ranges::any_of(layers, &KVCacheSpec::is<MambaSpec>))
+    RETURN_IF_ERROR(check_states(options.engine, model));
+  plan_states(layers, {.prefix_caching = caches_prefixes(options.engine, model),
+                       .num_draft_tokens = speculative_decoding(options.engine).num_draft_tokens,
+                       .max_model_len = model.max_model_len});
+  return make_kv_cache_config(layers, kv_cache_limits(options, model));
 }
 
 Result<std::int32_t> max_model_len(const Options& options, const ModelLoaded& model,
@@ -288,7 +321,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   settings.num_blocks = cache.num_blocks;
   settings.max_model_len = model.max_model_len;
   settings.max_in_flight_tokens = max_in_flight_tokens(engine);
-  settings.prefix_caching = engine.enable_prefix_caching && !model.pooler.whole_texts;
+  settings.prefix_caching = caches_prefixes(engine, model);
   // The table of options admits the names of algorithms only.
   settings.hash_algorithm = parse_block_hash_algorithm(engine.prefix_caching_hash_algo).value();
   settings.watermark = engine.watermark;
@@ -297,7 +330,7 @@ KVCacheSettings kv_cache_settings(const EngineOptions& engine, const ModelLoaded
   else
     settings.retention_interval = static_cast<std::int32_t>(engine.prefix_cache_retention_interval);
   if (engine.kv_cache_metrics) settings.metrics_sample_rate = engine.kv_cache_metrics_sample;
-  settings.kv_connector = !engine.kv_transfer_config.empty();
+  settings.kv_connector = !kv_transfer_config(engine).empty();
   return settings;
 }
 
@@ -345,18 +378,20 @@ SchedulerConfig scheduler_config(const EngineOptions& engine, const ModelLoaded&
   config.priority_preemption = engine.enable_priority_preemption;
   if (engine.preemption_victim == "least-work")
     config.preemption_victim = PreemptionVictim::kLeastWork;
-  config.prefix_caching = engine.enable_prefix_caching && !model.pooler.whole_texts;
+  config.prefix_caching = caches_prefixes(engine, model);
   config.states = kv_cache_settings(engine, model, cache).state_positions();
   config.has_block_ops =
       std::any_of(cache.groups.begin(), cache.groups.end(),
                   [](const KVCacheGroup& group) { return group.spec.is<MambaSpec>(); });
   // What is wrong with it the validation of the options has told.
-  const auto transfer = parse_connector_config(ConnectorKind::kKV, engine.kv_transfer_config);
+  const auto transfer = parse_connector_config(ConnectorKind::kKV, kv_transfer_config(engine));
   if (transfer.ok() && transfer->is_enabled())
     config.kv_transfer = {
         .consumer = transfer->is_consumer(),
         .recompute_failed_loads = transfer->recompute_failed_loads,
         .block_size = kv_cache_settings(engine, model, cache).scheduler_block_size()};
+  if (engine.enable_lora) config.max_loras = static_cast<std::int32_t>(engine.max_loras);
+  config.session_ttl_s = engine.session_ttl_s;
   config.async_scheduling = plans_ahead(engine);
   const SpeculativeDecoding speculative = speculative_decoding(engine);
   config.speculative.num_draft_tokens = speculative.num_draft_tokens;
@@ -467,6 +502,8 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.model_names = options.model.served_model_name;
   if (service.model_names.empty()) service.model_names = {options.model.model};
   service.model_root = options.model.model;
+  service.enable_lora = options.engine.enable_lora;
+  service.allow_lora_updates = options.server.allow_runtime_lora_updating;
   service.version = TROUPE_VERSION;
   if (options.server.resume) {
     ASSIGN_OR_RETURN(service.engine_name, engine_name(options, sampling, model));
@@ -500,6 +537,7 @@ Result<ServerConfig> server_config(const Options& options, const SamplingDefault
   service.open_admin = is_loopback(options.server.host);
   service.defaults = request_defaults(options, sampling, answers, model);
   config.cache_config = cache_config_labels(options.engine, cache);
+  config.max_adapters = static_cast<std::int32_t>(options.engine.max_loras);
   return config;
 }
 

@@ -72,6 +72,7 @@ struct InputJob {
   std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
   RequestClientActor router;                          ///< of a GenerateRequest
   RequestOutput when_aborted;                         ///< of a GenerateRequest
+  Placement placement;                                ///< of a GenerateRequest
   caf::typed_response_promise<RenderReply> rendered;  ///< of a RenderRequest
 };
 
@@ -135,6 +136,10 @@ void start(Self self, const InputJob& job, Result<ProcessedRequest> processed) {
                {.id = job.id, .finished = true, .error = std::move(processed).error()});
   }
   const RequestId id = job.id;
+  for (EngineCoreRequest& sample : processed->samples) {
+    sample.session_id = job.placement.session_id;
+    sample.kv_transfer_params = job.placement.kv_transfer_params;
+  }
   state(self).registering[id] = EngineCoreRequests{std::move(processed->samples)};
   ask(self, state(self).output_processor, std::move(processed->output))
       .then([=](const Status&) { encode(self, id); },
@@ -229,13 +234,15 @@ InputProcessorActor::behavior_type input_processor_behavior(
         {self->system().spawn<caf::detached>(input_worker_behavior, core, slot), slot});
   }
   return {
-      [self](GenerateRequest& request) {
+      [self](SubmitRequest& submission) {
+        GenerateRequest& request = submission.request;
         const auto router = caf::actor_cast<RequestClientActor>(self->current_sender());
         const RequestId id = request.id;
         const auto thrown = guard([&] {
           RequestOutput when_aborted = final_output(request, FinishReason::kAbort);
           InputJob& job = add_job(state(self), request);
           job.router = router;
+          job.placement = std::move(submission.placement);
           job.when_aborted = std::move(when_aborted);
         });
         if (thrown) return end(self, router, {.id = id, .finished = true, .error = thrown});

@@ -17,6 +17,7 @@
 #include "runtime/base/clock.hpp"
 #include "runtime/base/log.hpp"
 #include "runtime/cache/block_hash.hpp"
+#include "runtime/config/group_roles.hpp"
 #include "runtime/config/topology.hpp"
 #include "runtime/ec_transfer/factory.hpp"
 #include "runtime/ec_transfer/remote_outputs.hpp"
@@ -310,7 +311,7 @@ Result<std::shared_ptr<ECConnector>> make_ec_connector(Self self, const ModelLoa
 Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
                                                        const SpawnRole& what) {
   ASSIGN_OR_RETURN(ConnectorConfig config,
-                   parse_connector_config(ConnectorKind::kKV, options.engine.kv_transfer_config));
+                   parse_connector_config(ConnectorKind::kKV, kv_transfer_config(options.engine)));
   if (!config.is_enabled()) return std::shared_ptr<KVConnector>();
   if (what.model.pooler.whole_texts)
     return Error{
@@ -329,6 +330,22 @@ Result<std::shared_ptr<KVConnector>> make_kv_connector(const Options& options,
                        .settings = kv_cache_settings(options.engine, what.model, what.cache)});
 }
 
+/// Errors: of the files of the credentials.
+Result<WorkerTransfer> worker_transfer(const NodeState& node) {
+  const Options& options = node.options;
+  WorkerTransfer transfer{.config = kv_transfer_config(options.engine)};
+  if (transfer.config.empty()) return transfer;
+  const TopologyOptions& security = options.topology;
+  if (security.insecure || !security.tls_certificate.empty() ||
+      !security.cluster_secret_file.empty()) {
+    ASSIGN_OR_RETURN(transfer.credentials, load_credentials(security, {}));
+  }
+  ASSIGN_OR_RETURN(const Topology topology, options_topology(options));
+  if (topology.spans_hosts())
+    transfer.host = node.config.host.empty() ? security.supervisor_host : node.config.host;
+  return transfer;
+}
+
 Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHandles& handles) {
   ASSIGN_OR_RETURN(const Peers peers, Peers::of(what, handles));
   NodeState& node = state(self);
@@ -345,11 +362,16 @@ Result<ActorHandles> spawn_role(Self self, const SpawnRole& what, const ActorHan
       return ActorHandles{pointer(
           spawn_frontend(system, config, peers.one<RequestRouterActor>(Peer::kRequestRouter)))};
     }
-    case Role::kRequestRouter:
-      return ActorHandles{pointer(spawn_request_router(
-          system, {.num_groups = static_cast<std::size_t>(options.engine.data_parallel_size),
-                   .seed = first_seed(options.model),
-                   .life = what.life}))};
+    case Role::kRequestRouter: {
+      ASSIGN_OR_RETURN(std::vector<GroupRole> roles, group_roles(options.engine));
+      return ActorHandles{pointer(
+          spawn_request_router(system, {.roles = std::move(roles),
+                                        .min_split_tokens = options.engine.disaggregation_threshold,
+                                        .seed = first_seed(options.model),
+                                        .life = what.life,
+                                        .enable_adapters = options.engine.enable_lora,
+                                        .adapter_directory = options.engine.lora_directory}))};
+    }
     case Role::kInputProcessor: {
       ASSIGN_OR_RETURN(const auto core,
                        make_input_processor(options, what.model, node.generation, node.tokenizer,
@@ -650,10 +672,13 @@ NodeActor::behavior_type node_behavior(Self self, const Options& options, const 
         progress->busy_since_ns = 0;
         caf::strong_actor_ptr& worker = node.groups[what.group].workers[what.rank];
         if (worker) end(worker);
+        auto transfer = worker_transfer(node);
+        if (!transfer.ok()) return {Status{transfer.error()}, ActorHandles{}};
+        transfer->remote_outputs = remote_outputs(self);
         worker = pointer(spawn_worker(
             self->system(), what.rank, progress,
             CrashToken{node.options.server.dev_crash_token, node.options.server.dev_crash_signal},
-            node.options.engine.kv_transfer_config, remote_outputs(self)));
+            std::move(*transfer)));
         return {Status{}, ActorHandles{worker}};
       },
       [self](const SpawnRole& what,

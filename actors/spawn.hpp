@@ -11,9 +11,11 @@
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
 #include "runtime/config/connector_config.hpp"
+#include "runtime/config/group_roles.hpp"
 
 namespace troupe {
 
+class Credentials;
 class ECConnector;
 class GrammarCompiler;
 class InputProcessor;
@@ -37,18 +39,25 @@ struct WorkerProgress {
   std::atomic<std::int64_t> busy_since_ns{0};  ///< on the steady clock; 0: idle
 };
 
+/// How a Worker transfers blocks of its KV cache and outputs of encoders.
+struct WorkerTransfer {
+  std::string config;  ///< the option kv-transfer-config
+  std::string host;    ///< as in KVConnectorWorkerContext, both
+  std::shared_ptr<const Credentials> credentials;
+  /// Of encoders that run apart from the workers; null: there are none.
+  std::shared_ptr<RemoteOutputs> remote_outputs;
+};
+
 /// A prompt with this token ends the process by a signal; no prompt has -1.
 struct CrashToken {
   std::int64_t token = -1;
   std::int64_t signal = 0;
 };
 
-/// Detached: its steps compute. `progress` may be null. kv_transfer_config: the option of that
-/// name. `remote_outputs`: of encoders that run apart from the workers; null: there are none.
+/// Detached: its steps compute. `progress` may be null.
 [[nodiscard]] WorkerActor spawn_worker(caf::actor_system& system, std::int32_t rank,
                                        std::shared_ptr<WorkerProgress> progress = nullptr,
-                                       CrashToken crash = {}, std::string kv_transfer_config = {},
-                                       std::shared_ptr<RemoteOutputs> remote_outputs = nullptr);
+                                       CrashToken crash = {}, WorkerTransfer transfer = {});
 
 // Workers in other processes of the engine's host:
 //
@@ -141,13 +150,21 @@ struct SchedulerPeers {
                                                         EncoderRouterActor encoder_router = {});
 
 struct RouterConfig {
-  std::size_t num_groups = 1;
+  std::vector<GroupRole> roles = {GroupRole::kBoth};  ///< of each group
+  std::int64_t min_split_tokens = 0;                  ///< as the Coordinator has it
   std::uint64_t seed = 0;  ///< of the keys of requests that bring no seed of their own
   std::uint64_t life = 0;  ///< counts the RequestRouters of this engine: no two draw the same keys
+  bool enable_adapters = false;
+  std::string adapter_directory;  ///< watched for adapters; empty: none
 };
 /// It has no engine before EngineReady.
 [[nodiscard]] RequestRouterActor spawn_request_router(caf::actor_system& system,
                                                       const RouterConfig& config);
+
+/// Detached: it reads a folder, every second. Ends with the RequestRouter, which gets what changes.
+[[nodiscard]] AdapterDirectoryActor spawn_adapter_directory(caf::actor_system& system,
+                                                            std::string folder,
+                                                            const RequestRouterActor& router);
 
 [[nodiscard]] FrontendActor spawn_frontend(caf::actor_system& system, const ServerConfig& config,
                                            const RequestRouterActor& router);

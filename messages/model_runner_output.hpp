@@ -39,14 +39,16 @@ struct KVConnectorOutput {
   std::vector<RequestId> finished_recving;  ///< including failed ones
   std::vector<RequestId> failed_recving;    ///< whose loads failed entirely
   std::vector<BlockId> invalid_block_ids;   ///< that could not be loaded
+  /// Ranks, and where other engines reach their connectors.
+  std::vector<std::pair<std::int32_t, std::string>> endpoints;
   [[nodiscard]] bool empty() const noexcept {
     return finished_sending.empty() && finished_recving.empty() && failed_recving.empty() &&
-           invalid_block_ids.empty();
+           invalid_block_ids.empty() && endpoints.empty();
   }
   bool operator==(const KVConnectorOutput&) const = default;
 };
 TROUPE_MESSAGE(KVConnectorOutput, finished_sending, finished_recving, failed_recving,
-               invalid_block_ids)
+               invalid_block_ids, endpoints)
 
 /// What encoder and EC connector of a worker have done since the last step; by the items'
 /// identifiers.

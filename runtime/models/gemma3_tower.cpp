@@ -49,7 +49,7 @@ Linear load_projection(const ModelConfig& config, WeightLoader& loader,
                   .num_rows = num_rows,
                   .rows = {0, num_rows},
                   .layout = WeightLoader::Layout{.shape = {num_cols, num_rows},
-                                                 .is_transposed = true,
+                                                 .col_stride = num_rows,
                                                  .has_suffix = false}}},
                 num_cols, /*has_bias=*/false, MatrixRole::kEncoder);
 }

@@ -18,7 +18,7 @@ DType stored_dtype(const ModelConfig& config, const Checkpoint& checkpoint) {
   DType dtype = DType::kF32;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (is_block_type(tensor.view.type)) return DType::kBF16;
-    if (!name.ends_with("embed_tokens.weight")) continue;
+    if (!name.ends_with("embed_tokens.weight") && !name.ends_with(".embeddings.weight")) continue;
     if (tensor.view.type == TensorType::kBF16) dtype = DType::kBF16;
     if (tensor.view.type == TensorType::kF16) dtype = DType::kF16;
   }
@@ -50,6 +50,7 @@ std::unique_ptr<PackedWeightsFile> open_packed_weights(const std::filesystem::pa
   add_choice(choices, "tensor_parallel_size", options.parallel.tensor_parallel_size);
   add_choice(choices, "pipeline_parallel_size", options.parallel.pipeline_parallel_size);
   add_choice(choices, "rank", options.parallel.rank);
+  add_choice(choices, "expert_parallel", options.parallel.expert_parallel);
   auto file = PackedWeightsFile::open(options.packed_weights_dir, model, options.mmproj, choices,
                                       device.pool());
   if (!file.ok()) {
@@ -115,7 +116,7 @@ Result<QuantizedType> choose_quantization(std::string_view name, QuantizationMet
   if (!is_method && name != "int8" && name != "int4")
     return invalid_argument(
         "quantization is " + std::string(name) +
-            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, gguf",
+            ", not one of auto, int8, int4, gptq, awq, compressed-tensors, fp8, mxfp4, gguf",
         "quantization");
   if (stored != QuantizationMethod::kNone)
     return invalid_argument("quantization is " + std::string(name) + ", but the checkpoint is " +

@@ -25,10 +25,11 @@ WeightLoader::Part whole(const std::string& name, std::int64_t num_rows) {
 Linear load_patch_embedding(WeightLoader& loader, const std::string& name,
                             const VisionConfig& config) {
   WeightLoader::Part part = whole(name, config.hidden_size);
+  const std::int64_t num_cols = config.num_channels * config.patch_size * config.patch_size;
   part.layout = WeightLoader::Layout{
-      .shape = {config.hidden_size, config.num_channels, config.patch_size, config.patch_size}};
-  return Linear(loader, {part}, config.num_channels * config.patch_size * config.patch_size,
-                config.has_patch_bias, MatrixRole::kEncoder);
+      .shape = {config.hidden_size, config.num_channels, config.patch_size, config.patch_size},
+      .row_stride = num_cols};
+  return Linear(loader, {part}, num_cols, config.has_patch_bias, MatrixRole::kEncoder);
 }
 
 /// Attention with bf16 units takes whole multiples; SigLIP's largest models have heads of 72. Zeros

@@ -89,7 +89,10 @@ Result<void> Scheduler::add_request(EngineCoreRequest request, double now) {
   added->events.push_back({EngineEventKind::kQueued, now});
   start_clock(*added, limits, age_s);
   enter_turns(*added);
-  if (connector_ != nullptr) connector_->on_new_request(cached);
+  if (connector_ != nullptr) {
+    connector_->on_new_request(cached);
+    if (!added->kv_transfer_params.empty()) connector_->on_transfer_params(*added);
+  }
   kv_updates_.new_requests.push_back(std::move(cached));
   if (!added->mm_features.empty())
     encoder_updates_.requests.push_back({added->id, without_data(added->mm_features)});
@@ -182,12 +185,10 @@ void Scheduler::free_request(RequestState& request) {
   ended_.push_back(&request);
 }
 
-/// Its blocks are no longer needed.
+/// Nobody uses its blocks any more.
 void Scheduler::forget(RequestState& request) {
-  if (request.holds_blocks_after_end) --num_holding_after_end_;
-  if (must_defer_free(request)) free_blocks(request);
-  tell_kv(KVCacheCommandKind::kForgetRequest, request.id);
-  requests_.erase(request.id);
+  if (std::exchange(request.holds_blocks_after_end, false)) --num_holding_after_end_;
+  if (!keep_blocks(request)) drop(request);
 }
 
 /// Moves the request back to the waiting queue; it keeps its tokens, which are recomputed.
@@ -438,6 +439,8 @@ void Scheduler::flush() {
 Task<bool> Scheduler::reset_prefix_cache(bool preempt_running, double now, bool reset_connector) {
   now_ = now;
   if (!ended_.empty()) co_await release_ended();
+  while (drop_kept()) {
+  }
   if (preempt_running) {
     while (!running_.empty()) {
       RequestState& last = *running_.back();

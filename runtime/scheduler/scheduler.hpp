@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -233,6 +235,12 @@ class Scheduler {
   void pass_fence();
   void count_kv_loads(SchedulerStats& stats) const;
 
+  // scheduler_sessions.cpp
+  bool keep_blocks(RequestState& request);
+  bool drop_kept();
+  void drop_expired();
+  void drop(RequestState& request);
+
   // scheduler_structured.cpp
   bool waits_for_grammar(RequestState& request);
   void advance_grammar(RequestState& request, std::span<const TokenId> kept);
@@ -313,6 +321,9 @@ class Scheduler {
   RequestQueue waiting_;
   RequestQueue holding_;
   std::set<std::pair<double, RequestId>> deadlines_;  ///< of the requests that have one
+  /// Requests that have ended and keep their blocks, by the time when they do no longer.
+  std::set<std::pair<double, RequestId>> kept_;
+  std::map<std::pair<std::uint32_t, std::string>, RequestId> kept_sessions_;  ///< by tenant, name
   std::int32_t num_deferred_ = 0;
   std::int32_t num_waiting_for_chunk_ = 0;  ///< sessions between two chunks
   PauseState pause_state_ = PauseState::kUnpaused;

@@ -58,6 +58,7 @@ struct SchedulerConfig {
   PreemptionVictim preemption_victim = PreemptionVictim::kLast;
   bool reserve_full_sequence = true;  ///< admit only requests whose whole prompt fits now
   bool prefix_caching = true;
+  double session_ttl_s = 0;       ///< blocks of a session's last request are kept for so long
   bool async_scheduling = false;  ///< the next step is planned before the last one's result
   std::int32_t pipeline_parallel_size = 1;
   /// Decodes wait pipeline_parallel_size steps for their previous token (async only).

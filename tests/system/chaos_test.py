@@ -3,6 +3,7 @@
 tokens, texts and log-probabilities of an undisturbed run, bad requests fail alone, and nothing is left over.
 
 TROUPE_CHAOS_FAULTS and TROUPE_CHAOS_SEED: how many faults (20), and which. `chaos --faults N --seed S` sets them, too."""
+import json
 import os
 import pathlib
 import random
@@ -38,6 +39,11 @@ class Chaos(unittest.TestCase):
 
     def test_no_request_is_lost_when_encoders_are_killed(self):
         self.check("encoders.conf", NUM_GROUP_FAULTS)
+
+    def test_no_request_is_lost_when_groups_for_prompts_and_for_output_are_killed(self):
+        transfer = {"kv_connector": "PeerConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"lease_s": 3}}
+        self.check("disaggregated.conf", NUM_GROUP_FAULTS, "--disaggregation-threshold", "8", "--kv-transfer-config",
+                   json.dumps(transfer))
 
     def test_streams_are_resumed_when_the_frontend_is_killed_too(self):
         self.check("multi-process.conf", NUM_GROUP_FAULTS, "--resume", front=True)
