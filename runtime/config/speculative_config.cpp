@@ -85,10 +85,11 @@ Result<SpeculativeDecoding> parse_speculative_config(const std::string& text,
     } else if (key == "suffix_decoding_max_tree_depth") {
       ASSIGN_OR_RETURN(depth, read_count(key, value, kMaxMatch));
     } else if (key == "suffix_decoding_max_cached_requests") {
-      if (value == 0)
+      if (value == 0) {
         cached_requests = 0;
-      else
+      } else {
         ASSIGN_OR_RETURN(cached_requests, read_count(key, value, kMaxCachedRequests));
+      }
     } else if (key == "suffix_decoding_max_spec_factor") {
       ASSIGN_OR_RETURN(spec_factor, read_share(key, value, kMaxSpecFactor));
     } else if (key == "suffix_decoding_min_token_prob") {
