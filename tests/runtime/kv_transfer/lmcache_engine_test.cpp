@@ -70,6 +70,11 @@ BOOST_AUTO_TEST_CASE(so_they_do_with_a_cache_of_8_bits) {
   check_memory({.kv_cache_dtype = "int8"});
 }
 
+BOOST_AUTO_TEST_CASE(so_they_do_with_sliding_windows) {
+  // Windows of 16 tokens, prompts of up to 38 that are computed in steps of less.
+  check_memory({.model = "gemma3_text", .num_blocks = 60});
+}
+
 BOOST_AUTO_TEST_CASE(each_policy_keeps_the_limit_and_the_bits) {
   const std::vector<Answer> expected = answers_without({});
   for (const std::string policy : {"LRU", "LFU", "FIFO", "MRU"}) {
@@ -295,7 +300,7 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_transferred_is_refused_by_name) {
     BOOST_REQUIRE_MESSAGE(!made.ok(), part);
     BOOST_TEST(made.error().message.find(part) != std::string::npos, made.error().message);
   };
-  refuses("gemma3_text", "", "does not transfer layers of the kind");
+  refuses("llama4_text", "", "does not transfer layers of the kind");
   refuses("llama", R"("lmcache.chunk_sise":6)", "chunk_sise is unknown");
   refuses("llama", R"("lmcache.remote_url":"s3://bucket")", "there are lm, lms");
 }
