@@ -131,10 +131,11 @@ BOOST_AUTO_TEST_CASE(chunks_that_were_cut_changed_or_deleted_are_computed_and_wr
       file.put('\x5a');
     }
   }
-  {
+  // A damaged chunk behind a deleted one is found once that one is there again.
+  for (const bool is_first : {true, false}) {
     TransferEngine engine(setup);
     BOOST_TEST((engine.run(some_prompts()) == expected));
-    BOOST_TEST(engine.num_failed() > 0u);
+    if (is_first) BOOST_TEST(engine.num_failed() > 0u);
   }
   TransferEngine engine(setup);
   BOOST_TEST((engine.run(some_prompts()) == expected));
@@ -288,7 +289,9 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_transferred_is_refused_by_name) {
                                 .dtype = "float32",
                                 .device = "cpu",
                                 .threads = 1,
-                                .block_size = 4};
+                                .block_size = 4,
+                                .max_num_seqs = 1,
+                                .max_num_batched_tokens = 16};
     const ModelLoaded loaded = ModelRunner::load(options, {}).value()->describe();
     KVCacheSettings settings;
     const KVCacheConfig cache = plan_cache(loaded.layer_specs(), 24);
