@@ -138,6 +138,66 @@ struct GatedMlpArgs {
   PackedWeight down;                 ///< [N, I]
   const float* down_bias = nullptr;  ///< [N], or none
   Matrix out;                        ///< [M, N]
+  /// What adapters add to the first two products, before the activation: [M, 2 I], the gates first.
+  /// Without data: nothing.
+  ConstMatrix gate_up_update = {};
+  /// Where act(x gate^T) * (x up^T) is left as well, unrounded: [M, I]. Without data: nowhere.
+  Matrix hidden = {};
+};
+
+/// B of one of the matrices that an AdapterWeight stands for, transposed, and its place.
+struct AdapterPiece {
+  const void* b = nullptr;      ///< [rank, num_cols]
+  std::int32_t first_rank = 0;  ///< its rows of AdapterWeight::a begin here
+  std::int32_t rank = 0;        ///< at most as many as up to the next piece
+  std::int64_t first_col = 0;   ///< of the product
+  std::int64_t num_cols = 0;
+  float scaling = 1;
+};
+
+/// The low-rank update of a weight matrix by an adapter (LoRA, arXiv 2106.09685): x W^T becomes
+/// x W^T + scaling (x A^T) B^T. Where W is several matrices under each other, so is A, and each has
+/// a piece.
+struct AdapterWeight {
+  static constexpr std::int32_t kMaxPieces = 3;
+  static constexpr std::int32_t kRankStep = 4;  ///< of first_rank and num_ranks
+
+  const void* a = nullptr;  ///< [num_ranks, K], filled up with zeros; null: nothing is updated
+  std::int32_t num_ranks = 0;
+  std::int32_t num_pieces = 0;
+  AdapterPiece pieces[kMaxPieces];
+};
+
+/// The rows of a step that adapters apply to, sorted by adapter.
+struct AdapterRows {
+  const AdapterWeight* const* adapters = nullptr;  ///< [num_adapters]: of each, by target
+  const std::int32_t* first_row = nullptr;         ///< [num_adapters + 1], in the next two
+  const std::int32_t* rows = nullptr;              ///< [num_rows]: of x and of the product
+  const std::int32_t* adapter_of_row = nullptr;    ///< [num_rows]
+  std::int64_t num_adapters = 0;
+  std::int64_t num_rows = 0;
+};
+
+/// out[i] = x[rows[i]] A^T, with the adapter of row i. The columns of x are k_shards equal parts,
+/// whose sums are added as a tree (WeightSpec::k_shards); each is computed element by element in an
+/// order that depends on its length only.
+struct AdapterShrinkArgs {
+  ConstMatrix x;  ///< [M, K]
+  AdapterRows rows;
+  std::int32_t target = 0;               ///< AdapterRows::adapters[i][target] is the weight
+  ElementType type = ElementType::kF32;  ///< of A and B
+  std::int32_t k_shards = 1;             ///< 1, 2 or 4
+  Matrix out;  ///< [num_rows, the most num_ranks]; what is behind an adapter's own is left
+};
+
+/// out[rows[i]] += scaling x[i] B^T, piece by piece, with the adapter of row i; summed over the
+/// ranks in order.
+struct AdapterExpandArgs {
+  ConstMatrix x;  ///< of AdapterShrinkArgs
+  AdapterRows rows;
+  std::int32_t target = 0;
+  ElementType type = ElementType::kF32;
+  Matrix out;  ///< [M, N], in place
 };
 
 /// How a router's logits become experts and their weights.
@@ -295,6 +355,76 @@ struct AddLayerNormArgs {
   Matrix out;
 };
 
+/// Where a step finds the states of its sequences and leaves them: that of block b in the page at
+/// data + b * page_bytes. The tokens of sequence s are rows query_start_loc[s] ..
+/// query_start_loc[s + 1] - 1. Block 0 is none: of `before`, the sequence begins there; of `after`,
+/// the state behind that token is not kept. A block may stand in both: it is read first.
+struct StateSlots {
+  std::byte* data = nullptr;
+  std::int64_t page_bytes = 0;
+  const std::int32_t* query_start_loc = nullptr;  ///< [num_seqs + 1], from 0
+  std::int64_t num_seqs = 0;
+  const std::int32_t* before = nullptr;  ///< [num_seqs]
+  const std::int32_t* after = nullptr;   ///< [num_tokens]
+};
+
+/// A causal convolution along each sequence with a filter per channel, and SiLU:
+/// out[t, c] = silu(bias[c] + sum_k weight[k, c] x[t - width + 1 + k, c]), added in this order; x
+/// is 0 before the sequence. A state is f32 [width - 1, C], the rows of x before the next token. In
+/// place allowed. Pre: 2 <= width <= kMaxConvWidth.
+struct CausalConvArgs {
+  ConstMatrix x;                  ///< [num_tokens, C]
+  const float* weight = nullptr;  ///< [width, C]
+  const float* bias = nullptr;    ///< [C], or none
+  std::int64_t width = 0;
+  StateSlots states;
+  Matrix out;  ///< [num_tokens, C]
+};
+inline constexpr std::int64_t kMaxConvWidth = 8;
+
+/// The selective state space of Mamba-2 (arXiv 2405.21060, section 7), head by head, from a state
+/// f32 [H, N, P]. With d = clamp(softplus(dt[t] + dt_bias), min_dt, max_dt), token after token:
+///   state[n, p] = state[n, p] exp(d a) + d x[t, p] b[t, n]
+///   out[t, p] = skip x[t, p] + sum_n state[n, p] c[t, n], added in this order.
+/// Not in chunks, as on matrix units: so the bits are the same however steps cut a sequence, and a
+/// CPU multiplies no more. Group g of b and c serves the heads g * H / G .. (g + 1) * H / G - 1.
+struct StateScanArgs {
+  ConstHeads x;                    ///< [num_tokens, H, P]
+  ConstHeads b;                    ///< [num_tokens, G, N]
+  ConstHeads c;                    ///< as b
+  Matrix dt;                       ///< [num_tokens, H]; d afterwards
+  Matrix decay;                    ///< [num_tokens, H], scratch
+  const float* dt_bias = nullptr;  ///< [H]
+  const float* a = nullptr;        ///< [H], below 0
+  const float* skip = nullptr;     ///< [H]
+  float min_dt = 0.0f;
+  float max_dt = __builtin_huge_valf();
+  StateSlots states;
+  Heads out;  ///< as x, which it is not
+};
+
+/// x *= silu(gate), unless there is no gate; then squares[t, i] = the sum of x^2 over the i-th of
+/// `squares.num_cols` equal parts of a row, unless these are not asked for.
+struct GateArgs {
+  Matrix x;          ///< [M, C], in place
+  ConstMatrix gate;  ///< as x; without data: none
+  Matrix squares;    ///< without data: none
+};
+
+/// RMSNorm (RmsNormArgs) of each of num_groups equal parts of a row that has more columns than
+/// these C, then times silu(gate), unless there is no gate. The row's squares are given in equal
+/// parts, which are added in order; x has its columns from first_col on.
+struct GroupNormArgs {
+  Matrix x;             ///< [M, C], in place
+  ConstMatrix squares;  ///< [M, a multiple of num_groups]: as GateArgs
+  std::int64_t num_groups = 1;
+  std::int64_t group_size = 0;  ///< columns
+  std::int64_t first_col = 0;
+  const float* weight = nullptr;  ///< [C]
+  float eps = 1e-5f;
+  ConstMatrix gate;  ///< as x; without data: none
+};
+
 enum class RopeStyle : std::uint8_t {
   kNeox,         ///< pairs (i, i + rotary_dim / 2): Llama as published by Hugging Face, GPT-NeoX
   kInterleaved,  ///< pairs (2i, 2i + 1): GPT-J, Llama 4
@@ -430,6 +560,8 @@ struct AttentionShape {
   X(std::int64_t, gated_mlp_workspace_bytes,                                                       \
     (const WeightSpec& gate_up, const WeightSpec& down, std::int64_t max_rows))                    \
   X(void, gated_mlp, (const OpContext& context, const GatedMlpArgs& args))                         \
+  X(void, adapter_shrink, (const OpContext& context, const AdapterShrinkArgs& args))               \
+  X(void, adapter_expand, (const OpContext& context, const AdapterExpandArgs& args))               \
   X(void, embedding, (const OpContext& context, const EmbeddingArgs& args))                        \
   X(void, gather_rows, (const OpContext& context, const GatherRowsArgs& args))                     \
   X(void, copy_rows, (const OpContext& context, const CopyRowsArgs& args))                         \
@@ -441,6 +573,10 @@ struct AttentionShape {
   X(void, add_rms_norm, (const OpContext& context, const AddRmsNormArgs& args))                    \
   X(void, add_layer_norm, (const OpContext& context, const AddLayerNormArgs& args))                \
   X(void, gelu, (const OpContext& context, const GeluArgs& args))                                  \
+  X(void, causal_conv, (const OpContext& context, const CausalConvArgs& args))                     \
+  X(void, state_scan, (const OpContext& context, const StateScanArgs& args))                       \
+  X(void, gate, (const OpContext& context, const GateArgs& args))                                  \
+  X(void, group_norm, (const OpContext& context, const GroupNormArgs& args))                       \
   X(void, rope_and_write_kv, (const OpContext& context, const RopeAndWriteKvArgs& args))           \
   X(std::int64_t, attention_workspace_bytes, (const AttentionShape& shape, int num_threads))       \
   X(void, attention, (const OpContext& context, const AttentionArgs& args))

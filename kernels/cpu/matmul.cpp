@@ -464,16 +464,21 @@ void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
 #if defined(TROUPE_BF16_UNIT)
   if (keeps_hidden_rounded(args.gate_up.spec, spec)) {
     const RoundedRows hidden(first, num_rows, down.num_shards, down.layout);
-    multiply(
-        rest, gate_up, args.x,
-        StoreGated<RoundedRows>{hidden, args.activation, args.clamp, args.gate_up_bias, num_gates});
+    multiply(rest, gate_up, args.x,
+             StoreGated<RoundedRows>{hidden, args.activation, args.clamp, args.gate_up_bias,
+                                     num_gates, args.gate_up_update, args.hidden});
     return multiply_bf16(rest, down, hidden, store);
   }
 #endif
   const Matrix hidden(reinterpret_cast<float*>(first), num_rows, num_gates);
-  multiply(
-      rest, gate_up, args.x,
-      StoreGated<WideRows>{{hidden}, args.activation, args.clamp, args.gate_up_bias, num_gates});
+  multiply(rest, gate_up, args.x,
+           StoreGated<WideRows>{{hidden},
+                                args.activation,
+                                args.clamp,
+                                args.gate_up_bias,
+                                num_gates,
+                                args.gate_up_update,
+                                args.hidden});
   multiply(rest, down, hidden, store);
 }
 

@@ -286,10 +286,11 @@ struct QuantizedShards {
   }
 };
 
-/// What is done with the sums of a gated weight.
+/// What becomes of the sums of a gated weight: act(gate + update) * (up + update).
 struct Gating {
   Activation activation = Activation::kSilu;
   SwishClamp clamp = {};
+  ConstMatrix update = {};  ///< added before: of the gates, then of `up`; without data: none
 
   __device__ float apply(float gate, float up) const {
     if (activation == Activation::kSilu) return math::silu(gate) * up;
@@ -302,7 +303,7 @@ struct Gating {
   }
 };
 
-/// A block computes one tile of the product. For a gated weight it stores act(gate) * up.
+/// A block computes one tile of the product. For a gated weight it applies the gating.
 template <class Shards, int kThreadRows>
 __global__ void __launch_bounds__(kSide* kSide)
     matmul_kernel(MatmulArgs args, Groups groups, Shards shards, int num_shards, Gating gating) {
@@ -330,6 +331,9 @@ __global__ void __launch_bounds__(kSide* kSide)
   const auto with_bias = [&](float sum, std::int64_t col) {
     return tile.bias == nullptr ? sum : sum + tile.bias[col];
   };
+  const auto updated = [&](float sum, std::int64_t row, std::int64_t col) {
+    return gating.update.data == nullptr ? sum : sum + gating.update.row(row)[col];
+  };
   for (int i = 0; i < kThreadRows; ++i) {
     const std::int64_t row = tile.first_row + threadIdx.y + i * kSide;
     if (row >= tile.end_row) return;
@@ -339,7 +343,9 @@ __global__ void __launch_bounds__(kSide* kSide)
       if (col >= args.out.num_cols) break;
       float value = with_bias(total[i][j], col);
       if (spec.is_gated) {
-        value = gating.apply(value, with_bias(total[i][j + kHalf], args.out.num_cols + col));
+        const std::int64_t up = args.out.num_cols + col;
+        value = gating.apply(updated(value, row, col),
+                             updated(with_bias(total[i][j + kHalf], up), row, up));
       }
       args.out.row(row)[col] = value;
     }
@@ -420,11 +426,12 @@ std::int64_t gated_mlp_workspace_bytes(const WeightSpec& gate_up, const WeightSp
 
 void gated_mlp(const OpContext& context, const GatedMlpArgs& args) noexcept {
   const WeightSpec& down = args.down.spec;
-  const Matrix hidden(reinterpret_cast<float*>(context.workspace.data()), args.x.num_rows,
-                      down.num_cols);
+  Matrix hidden = args.hidden;
+  if (hidden.data == nullptr)
+    hidden = {reinterpret_cast<float*>(context.workspace.data()), args.x.num_rows, down.num_cols};
   std::byte* const space = context.workspace.data() + hidden_bytes(down, hidden.num_rows);
   multiply(context, {.x = args.x, .weight = args.gate_up, .bias = args.gate_up_bias, .out = hidden},
-           {}, {args.activation, args.clamp}, space);
+           {}, {args.activation, args.clamp, args.gate_up_update}, space);
   multiply(context, {.x = hidden, .weight = args.down, .bias = args.down_bias, .out = args.out}, {},
            {}, space);
 }

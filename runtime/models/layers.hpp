@@ -12,6 +12,7 @@
 
 #include "kernels/ops.hpp"
 #include "runtime/base/check.hpp"
+#include "runtime/models/adapter_batch.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/rotary_embedding.hpp"
 #include "runtime/models/weight_loader.hpp"
@@ -78,9 +79,26 @@ struct LayerStep {
   std::span<const LayerKvCache> caches;
   Communicator* peers;  ///< null: this rank has the whole model
   Scratch scratch;
+  const StepAdapters* adapters = nullptr;  ///< null: no sequence has one
 
   [[nodiscard]] std::int64_t num_queries() const noexcept { return query_start_loc.back(); }
+  /// The rows of the queries that adapters update. Pre: there are adapters.
+  [[nodiscard]] const AdapterRows& adapter_queries() const noexcept {
+    return query_start_loc.data() == batch.output_start_loc.data() ? adapters->outputs
+                                                                   : adapters->tokens;
+  }
 };
+
+/// A matrix that adapters may update.
+struct AdaptedMatrix {
+  std::int32_t target = -1;      ///< WeightLoader::add_adapter_target; -1: none does
+  std::int32_t k_shards = 1;     ///< of this rank's columns
+  bool is_row_parallel = false;  ///< each rank has some columns, and the sum over ranks is updated
+};
+/// out += what the step's adapters add to the product of the matrix with `x`, for these rows. All
+/// ranks do it.
+void add_adapters(const LayerStep& step, const AdapterRows& rows, const AdaptedMatrix& matrix,
+                  ConstMatrix x, Matrix out);
 
 [[nodiscard]] inline Matrix first_rows(Matrix x, std::int64_t num_rows) {
   return {x.data, num_rows, x.num_cols, x.row_stride};
@@ -186,6 +204,7 @@ struct MixerMemory {
 struct MixerLimits {
   std::int64_t max_num_tokens = 0;  ///< of a step
   std::int64_t max_seq_len = 0;
+  bool has_adapters = false;
 };
 
 /// What stands behind a norm in a layer, and gives what is added to the residual stream. Constant
@@ -208,6 +227,11 @@ class Mixer {
                                                                  DType dtype) const {
     static_cast<void>(block_size), static_cast<void>(dtype);
     return std::nullopt;
+  }
+  /// Appends that; of one that is made of several, what each of these needs.
+  virtual void add_cache_specs(std::int32_t block_size, DType dtype,
+                               std::vector<LayerCacheSpec>& specs) const {
+    if (auto spec = cache_spec(block_size, dtype)) specs.push_back(*std::move(spec));
   }
 };
 
@@ -273,6 +297,8 @@ class Attention final : public Mixer {
   Projected projected_k_;
   Linear qkv_proj_;
   RowParallelLinear o_proj_;
+  AdaptedMatrix adapted_qkv_;
+  AdaptedMatrix adapted_o_;
   DeviceArray<float> q_norm_weight_;  // empty: none
   DeviceArray<float> k_norm_weight_;
   RmsNorm whole_q_norm_;
@@ -312,13 +338,12 @@ class GatedMlp final : public Mixer {
   GatedMlp(WeightLoader& loader, const std::string& name, std::int64_t hidden_size,
            std::int64_t intermediate_size, std::int32_t canonical_shards, Activation activation,
            bool has_bias, const MlpNames& names = {});
+  /// For experts: adapters do not apply to it.
   GatedMlp(WeightLoader& loader, MlpParts parts, const MlpOptions& options);
   /// x and out: [num_queries, hidden_size].
   void forward(const LayerStep& step, ConstMatrix x, Matrix out) const override;
-  /// The same without the sum over ranks, and down_proj's bias: `out` is this rank's part of it.
-  void multiply(const LayerStep& step, ConstMatrix x, Matrix out) const {
-    multiply(step, x, nullptr, out);
-  }
+  /// The same without adapters, the sum over ranks and down_proj's bias: `out` is this rank's part.
+  void multiply(const LayerStep& step, ConstMatrix x, Matrix out) const;
   [[nodiscard]] PackedWeight gate_up() const noexcept { return gate_up_proj_.weight(); }
   [[nodiscard]] PackedWeight down() const noexcept { return down_proj_.weight(); }
   /// Null: there are none.
@@ -328,12 +353,15 @@ class GatedMlp final : public Mixer {
                                    const MixerLimits& limits) const noexcept override;
 
  private:
-  void multiply(const LayerStep& step, ConstMatrix x, const float* down_bias, Matrix out) const;
+  /// Fills in the weights, and what is done between them.
+  void multiply(const LayerStep& step, GatedMlpArgs args) const;
 
   Activation activation_;
   SwishClamp clamp_;
   Linear gate_up_proj_;
   RowParallelLinear down_proj_;
+  AdaptedMatrix adapted_gate_up_;
+  AdaptedMatrix adapted_down_;
 };
 
 }  // namespace troupe

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -91,6 +92,35 @@ struct QueryScaling {
   double interval = 1;
 };
 
+/// Layers with a selective state space (Mamba-2).
+struct StateSpaceConfig {
+  std::int64_t num_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t state_size = 0;
+  std::int64_t num_groups = 1;  ///< of heads that share their inputs' parameters
+  std::int64_t conv_width = 4;
+  bool conv_bias = true;
+  bool in_bias = false;
+  bool out_bias = false;
+  bool has_norm = true;
+  bool norm_before_gate = false;
+  float norm_eps = 1e-5f;
+  float min_dt = 0;  ///< time steps are kept within these
+  float max_dt = std::numeric_limits<float>::infinity();
+  std::vector<float> multipliers;  ///< of z, x, B, C and dt; empty: none
+  std::vector<bool> layers;        ///< which they are
+};
+
+/// Falcon-H1's multipliers of what goes into a block and of what comes out of it.
+struct FalconMultipliers {
+  float attention_in = 1;
+  float attention_out = 1;
+  float states_in = 1;
+  float states_out = 1;
+  float mlp_gate = 1;
+  float mlp_down = 1;
+};
+
 /// An encoder of pictures: a transformer over square patches.
 struct VisionConfig {
   std::int64_t hidden_size = 0;
@@ -175,14 +205,16 @@ struct ModelConfig {
   float logit_softcap = 0;     ///< c > 0: logits become c tanh(logit / c)
   std::optional<DType> dtype;  ///< what the checkpoint says it stores: f32, bf16, f16
   std::optional<ExpertsConfig> experts;
+  std::optional<StateSpaceConfig> state_space;
+  std::optional<FalconMultipliers> falcon;
   std::optional<VisionConfig> vision;        ///< none: it has no encoder of pictures
   std::optional<ProjectorConfig> projector;  ///< of those that have one of this kind
   std::optional<ImageTokens> image_tokens;   ///< where there is `vision`
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 
-  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads and
-  /// intermediate sizes can be divided so, else 2, else 1.
+  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads,
+  /// also of state spaces, and intermediate sizes can be divided so, else 2, else 1.
   [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 

@@ -27,6 +27,9 @@ namespace troupe {
   ARCHITECTURE(kGranite)                   \
   ARCHITECTURE(kSmolLm3)                   \
   ARCHITECTURE(kGlm4)                      \
+  ARCHITECTURE(kMamba2)                    \
+  ARCHITECTURE(kBamba)                     \
+  ARCHITECTURE(kFalconH1)                  \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \

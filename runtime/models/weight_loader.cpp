@@ -433,6 +433,15 @@ void WeightLoader::make_compact(WeightSpec& spec, Memory& packed) {
   spec.is_compact = true;
 }
 
+std::int32_t WeightLoader::add_adapter_target(const std::vector<Part>& parts, std::int64_t num_cols,
+                                              Slice cols, bool is_embedding) {
+  AdapterTarget target{
+      .parts = {}, .num_cols = num_cols, .cols = cols, .is_embedding = is_embedding};
+  for (const Part& part : parts) target.parts.push_back({part.name, part.num_rows, part.rows});
+  adapter_targets_.push_back(std::move(target));
+  return static_cast<std::int32_t>(adapter_targets_.size()) - 1;
+}
+
 DeviceArray<const std::byte*> WeightLoader::addresses(std::vector<const std::byte*> weights) {
   return value_or_fail(device_.upload(std::move(weights), kWeights));
 }
@@ -478,8 +487,14 @@ std::vector<float> WeightLoader::rows(const std::string& name, std::int64_t num_
 }
 
 std::vector<float> WeightLoader::values(const std::string& name, std::int64_t size) {
+  return values(name, std::span(&size, 1));
+}
+
+std::vector<float> WeightLoader::values(const std::string& name,
+                                        std::span<const std::int64_t> shape) {
+  std::int64_t size = 1;
+  for (const std::int64_t extent : shape) size *= extent;
   std::vector<float> values(static_cast<std::size_t>(size));
-  const std::int64_t shape[] = {size};
   if (const Checkpoint::Tensor* tensor = find(name, shape); tensor != nullptr)
     widen_row(tensor->view, 0, 0, size, values.data());
   return values;

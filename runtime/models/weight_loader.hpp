@@ -10,10 +10,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/ops.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/adapter.hpp"
 #include "runtime/models/device.hpp"
 #include "runtime/models/memory.hpp"
 #include "runtime/models/packed_weights_file.hpp"
@@ -154,6 +156,8 @@ class WeightLoader {
   std::vector<float> rows(const std::string& name, std::int64_t num_rows, std::int64_t num_cols);
   /// The same of the tensor `name`, [size].
   std::vector<float> values(const std::string& name, std::int64_t size);
+  /// The same of one with such a shape.
+  std::vector<float> values(const std::string& name, std::span<const std::int64_t> shape);
   /// Those elements of the tensor `name`, [size].
   DeviceArray<float> elements(const std::string& name, std::int64_t size, Slice slice);
   /// `name`.weight, [num_rows, num_cols], by a rank of the first stage, which alone reads it; null
@@ -162,6 +166,14 @@ class WeightLoader {
   /// Of a RotaryEmbedding.
   std::shared_ptr<const RopeTables> rope_tables(const RopeConfig& config, std::int64_t head_dim,
                                                 std::int64_t num_positions);
+
+  /// Says that adapters may update the matrix of these parts, which has so many columns, of which
+  /// this rank has `cols`. The number of the target.
+  std::int32_t add_adapter_target(const std::vector<Part>& parts, std::int64_t num_cols, Slice cols,
+                                  bool is_embedding = false);
+  [[nodiscard]] std::vector<AdapterTarget> take_adapter_targets() noexcept {
+    return std::exchange(adapter_targets_, {});
+  }
 
   /// Addresses of matrices, or vectors, where kernels read them.
   DeviceArray<const std::byte*> addresses(std::vector<const std::byte*> weights);
@@ -233,6 +245,7 @@ class WeightLoader {
   };
   std::deque<Rearranged> rearranged_;  ///< parts of the matrix being loaded
   std::vector<Error> errors_;
+  std::vector<AdapterTarget> adapter_targets_;
   std::int64_t num_packed_bytes_ = 0;
   std::int64_t num_read_bytes_ = 0;
 };
