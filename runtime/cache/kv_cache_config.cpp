@@ -149,6 +149,37 @@ std::string size_text(std::int64_t bytes) {
 
 }  // namespace
 
+void plan_states(std::span<KVCacheSpec> layers, const StatePlan& plan) {
+  std::int64_t state_bytes = 0;
+  std::int64_t token_page = 0;  // the largest of attention
+  std::int32_t block_size = 0;
+  for (const KVCacheSpec& layer : layers) {
+    if (const auto* states = std::get_if<MambaSpec>(&layer.kind)) {
+      state_bytes = std::max(state_bytes, states->state_bytes);
+      block_size = std::max(block_size, layer.block_size);
+    } else {
+      token_page = std::max(token_page, layer.page_bytes());
+    }
+  }
+  if (state_bytes == 0) return;
+  std::int64_t page = state_bytes;
+  if (token_page > 0) {
+    const auto factor = static_cast<std::int32_t>((state_bytes + token_page - 1) / token_page);
+    page = factor * token_page;
+    for (KVCacheSpec& layer : layers)
+      if (!layer.is<MambaSpec>()) layer.block_size *= factor;
+    block_size *= factor;
+  }
+  for (KVCacheSpec& layer : layers) {
+    auto* const states = std::get_if<MambaSpec>(&layer.kind);
+    if (states == nullptr) continue;
+    states->mode = plan.prefix_caching ? MambaMode::kAlign : MambaMode::kNone;
+    states->num_speculative_blocks = plan.num_draft_tokens;
+    layer.block_size = plan.prefix_caching ? block_size : plan.max_model_len;
+    layer.padded_page_bytes = states->state_bytes == page ? 0 : page;
+  }
+}
+
 Result<std::vector<KVCacheGroup>> group_layers(std::span<const KVCacheSpec> layers,
                                                bool hybrid_groups) {
   // Without the layers that need no cache; `ids` are the indices of the others.

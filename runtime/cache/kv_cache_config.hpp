@@ -24,6 +24,18 @@ struct KVCacheLimits {
   bool hybrid_groups = true;
 };
 
+/// How states of layers are kept (MambaSpec).
+struct StatePlan {
+  bool prefix_caching = false;
+  std::int32_t num_draft_tokens = 0;  ///< a state is kept behind each
+  std::int32_t max_model_len = 0;     ///< tokens
+};
+/// Fills in what layers with states do not know of themselves. A state's page is as large as a
+/// block of the attention layers beside them, which gets as many tokens as that takes (as in vLLM);
+/// with prefix caching, a state can be kept after so many tokens. Nothing to do for models without
+/// states.
+void plan_states(std::span<KVCacheSpec> layers, const StatePlan& plan);
+
 /// Layers that hold blocks for the same tokens form one group, even if their page sizes differ.
 /// Otherwise layers with equal specs are divided into groups of equal size, so that all groups can
 /// use the same memory; page sizes are made equal by larger blocks, or else by padding. If this is

@@ -1,6 +1,7 @@
 #include "runtime/models/config_fields.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include "runtime/base/json.hpp"
 #include "runtime/base/json_depth.hpp"
@@ -9,8 +10,42 @@ namespace troupe {
 
 using nlohmann::json;
 
+namespace {
+
+constexpr std::string_view kInfinity = "Infinity";
+constexpr const char* kFloatTag = "__float__";
+
+/// Outside of strings.
+std::string with_tagged_infinities(std::string_view text) {
+  std::string tagged;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!in_string && text.substr(i).starts_with(kInfinity)) {
+      tagged += R"({"__float__": "Infinity"})";
+      i += kInfinity.size() - 1;
+      continue;
+    }
+    tagged += text[i];
+    if (text[i] == '"') in_string = !in_string;
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) tagged += text[++i];
+  }
+  return tagged;
+}
+
+/// Nothing: it is none.
+std::optional<double> number_of(const json& value) {
+  if (value.is_number()) return value.get<double>();
+  if (value.is_object() && value.size() == 1 && value.value(kFloatTag, json()) == kInfinity)
+    return std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
+}  // namespace
+
 Result<json> parse_json_object(std::string_view text, std::string_view file_name) {
-  json object = parse_bounded_json<json>(text);
+  json object = text.find(kInfinity) == std::string_view::npos
+                    ? parse_bounded_json<json>(text)
+                    : parse_bounded_json<json>(with_tagged_infinities(text));
   if (!object.is_object())
     return Error{ErrorCode::kCorrupt, std::string(file_name) + ": not a JSON object"};
   return object;
@@ -32,6 +67,9 @@ const json* ConfigFields::required(std::string_view key, bool has_default) {
 
 bool ConfigFields::contains(std::string_view key) const { return object_.contains(key); }
 bool ConfigFields::has(std::string_view key) const { return value(key) != nullptr; }
+bool ConfigFields::is_text(std::string_view key) const {
+  return has(key) && value(key)->is_string();
+}
 
 std::int64_t ConfigFields::integer(std::string_view key, std::optional<std::int64_t> otherwise,
                                    std::int64_t min, std::int64_t max) {
@@ -100,8 +138,9 @@ std::vector<double> ConfigFields::numbers(std::string_view key) {
   std::vector<double> numbers;
   bool all_numbers = found->is_array();
   for (const json& item : *found) {
-    all_numbers = all_numbers && item.is_number();
-    if (all_numbers) numbers.push_back(item.get<double>());
+    const std::optional<double> number = number_of(item);
+    all_numbers = all_numbers && number.has_value();
+    if (all_numbers) numbers.push_back(*number);
   }
   if (!all_numbers) fail(ErrorCode::kCorrupt, std::string(key) + " is not a list of numbers");
   return numbers;

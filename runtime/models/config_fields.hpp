@@ -13,7 +13,8 @@
 
 namespace troupe {
 
-/// The object in a JSON text. Errors: kCorrupt, naming the file.
+/// The object in a JSON text; Python's Infinity, which JSON has not, becomes what transformers 5
+/// writes for it, {"__float__": "Infinity"}. Errors: kCorrupt, naming the file.
 Result<nlohmann::json> parse_json_object(std::string_view text, std::string_view file_name);
 
 /// Reads fields of one object. A key that is absent or null gives the default. The first error
@@ -28,6 +29,7 @@ class ConfigFields {
   [[nodiscard]] bool contains(std::string_view key) const;
   /// True if the key is there and not null.
   [[nodiscard]] bool has(std::string_view key) const;
+  [[nodiscard]] bool is_text(std::string_view key) const;
   /// An integer in [min, max]. `otherwise` is the default; without one the key must be there.
   [[nodiscard]] std::int64_t integer(std::string_view key, std::optional<std::int64_t> otherwise,
                                      std::int64_t min, std::int64_t max);
@@ -36,7 +38,7 @@ class ConfigFields {
   [[nodiscard]] bool boolean(std::string_view key, bool otherwise);
   [[nodiscard]] std::string text(std::string_view key, std::string_view otherwise);
   [[nodiscard]] std::vector<std::string> texts(std::string_view key);
-  /// Empty if absent.
+  /// Empty if absent. Infinity may be among them.
   [[nodiscard]] std::vector<double> numbers(std::string_view key);
   /// One integer or a list of them; empty if absent.
   [[nodiscard]] std::vector<std::int64_t> integers(std::string_view key);

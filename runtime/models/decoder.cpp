@@ -16,9 +16,12 @@ std::span<std::byte> writable_bytes_of(Matrix matrix) {
       std::span(matrix.data, static_cast<std::size_t>(matrix.num_rows * matrix.num_cols)));
 }
 
-RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader, NormStyle style) {
-  const std::string name = weight_prefix(loader) + "norm";
-  if (loader.parallel().is_last_stage()) return RmsNorm(loader, name, config.hidden_size, style);
+RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader,
+                        const DecoderOptions& options) {
+  const std::string name =
+      weight_prefix(loader, options.names) + std::string(options.names.final_norm);
+  if (loader.parallel().is_last_stage())
+    return RmsNorm(loader, name, config.hidden_size, options.norm);
   loader.ignore(name + ".");
   return {};
 }
@@ -26,11 +29,11 @@ RmsNorm load_final_norm(const ModelConfig& config, WeightLoader& loader, NormSty
 /// A tied head is the embedding matrix once more, packed for multiplication. Where another head is
 /// stored, the configuration is wrong about it, and the model has that one, as transformers sees
 /// it.
-std::string head_name(const ModelConfig& config, WeightLoader& loader) {
+std::string head_name(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
   const std::string stored =
       loader.has("language_model.lm_head.weight") ? "language_model.lm_head" : "lm_head";
   if (!config.tie_word_embeddings) return stored;
-  const std::string embedding = weight_prefix(loader) + "embed_tokens";
+  const std::string embedding = weight_prefix(loader, names) + std::string(names.embedding);
   if (!loader.has(stored + ".weight")) return embedding;
   if (loader.are_equal(stored + ".weight", embedding + ".weight")) {
     loader.ignore(stored + ".weight");  // some checkpoints store the tied head again
@@ -41,35 +44,38 @@ std::string head_name(const ModelConfig& config, WeightLoader& loader) {
   return stored;
 }
 
-Linear load_head(const ModelConfig& config, WeightLoader& loader) {
+Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
   if (!loader.parallel().is_last_stage()) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
   }
-  return Linear(loader,
-                {{head_name(config, loader), config.vocab_size, loader.shard(config.vocab_size)}},
-                config.hidden_size, false, MatrixRole::kHead);
+  return Linear(
+      loader,
+      {{head_name(config, loader, names), config.vocab_size, loader.shard(config.vocab_size)}},
+      config.hidden_size, false, MatrixRole::kHead);
 }
 
 }  // namespace
 
-std::string weight_prefix(const WeightLoader& loader) {
-  static constexpr std::array<std::string_view, 4> kPrefixes = {"model.", "language_model.model.",
-                                                                "model.language_model.", ""};
+std::string weight_prefix(const WeightLoader& loader, const DecoderNames& names) {
+  static constexpr std::array<std::string_view, 5> kPrefixes = {
+      "model.", "language_model.model.", "model.language_model.", "backbone.", ""};
   for (const std::string_view prefix : kPrefixes)
-    if (loader.has(std::string(prefix) + "embed_tokens.weight")) return std::string(prefix);
+    if (loader.has(std::string(prefix) + std::string(names.embedding) + ".weight"))
+      return std::string(prefix);
   return std::string(kPrefixes.front());
 }
 
-std::vector<std::size_t> layers_to_load(const ModelConfig& config, WeightLoader& loader) {
+std::vector<std::size_t> layers_to_load(const ModelConfig& config, WeightLoader& loader,
+                                        const DecoderNames& names) {
   const Slice mine = stage_layers(config.num_layers, loader.parallel());
   std::vector<std::size_t> layers;
   for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
     if (layer >= mine.begin && layer < mine.end())
       layers.push_back(static_cast<std::size_t>(layer));
     else
-      loader.ignore(weight_prefix(loader) + "layers." + std::to_string(layer) + ".");
+      loader.ignore(weight_prefix(loader, names) + "layers." + std::to_string(layer) + ".");
   }
   return layers;
 }
@@ -84,6 +90,7 @@ AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
           .scale = config.attention_scale,
           .logit_softcap = config.attention_softcap,
           .sliding_window = config.sliding_windows[layer],
+          .local_chunk = config.local_chunks.empty() ? 0 : config.local_chunks[layer],
           .canonical_shards = config.canonical_shards(),
           .norm = {.eps = config.rms_norm_eps},
           .rope = std::move(rope)};
@@ -118,8 +125,7 @@ MixerMemory DecoderLayer::memory(Device& device, const MixerLimits& limits) cons
 
 void DecoderLayer::add_cache_specs(std::int32_t block_size, DType dtype,
                                    std::vector<LayerCacheSpec>& specs) const {
-  for (const NormedMixer& part : mixers_)
-    if (auto spec = part.mixer->cache_spec(block_size, dtype)) specs.push_back(*std::move(spec));
+  for (const NormedMixer& part : mixers_) part.mixer->add_cache_specs(block_size, dtype, specs);
 }
 
 DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoader& loader,
@@ -131,12 +137,28 @@ DecoderModel::DecoderModel(const ModelConfig& config, Device& device, WeightLoad
       options_(options),
       tower_(std::move(tower)),
       layers_(std::move(layers)),
-      embedding_(loader.table(weight_prefix(loader) + "embed_tokens", config.vocab_size,
-                              config.hidden_size)),
-      final_norm_(load_final_norm(config, loader, options.norm)),
-      head_(load_head(config, loader)),
+      embedding_(
+          loader.table(weight_prefix(loader, options.names) + std::string(options.names.embedding),
+                       config.vocab_size, config.hidden_size)),
+      final_norm_(load_final_norm(config, loader, options)),
+      head_(load_head(config, loader, options.names)),
       weight_bytes_(loader.num_packed_bytes()),
-      device_batch_(device) {}
+      device_batch_(device),
+      adapter_batch_(device) {
+  const std::int64_t vocab_size = config.vocab_size;
+  if (parallel_.is_first_stage())
+    adapted_embedding_.target = loader.add_adapter_target(
+        {{weight_prefix(loader) + "embed_tokens", config.hidden_size, {0, config.hidden_size}}},
+        vocab_size, {0, vocab_size}, /*is_embedding=*/true);
+  if (parallel_.is_last_stage())
+    adapted_head_.target =
+        loader.add_adapter_target({{"lm_head", vocab_size, loader.shard(vocab_size)}},
+                                  config.hidden_size, {0, config.hidden_size});
+  adapter_targets_ = {.targets = loader.take_adapter_targets(),
+                      .num_layers = config.num_layers,
+                      .is_first_stage = parallel_.is_first_stage(),
+                      .is_last_stage = parallel_.is_last_stage()};
+}
 
 std::vector<LayerCacheSpec> DecoderModel::kv_cache_specs(std::int32_t block_size,
                                                          DType dtype) const {
@@ -162,7 +184,9 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
                                                                     head_.spec().num_rows + 1));
   }
   const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
-                                 .max_seq_len = config_.max_model_len};
+                                 .max_seq_len = config_.max_model_len,
+                                 .has_adapters = limits.adapters.has_value()};
+  if (limits.adapters) RETURN_IF_ERROR(adapter_batch_.reserve(num_tokens, *limits.adapters));
   for (const DecoderLayer& layer : layers_) {
     const MixerMemory memory = layer.memory(device_, mixer_limits);
     scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
@@ -186,6 +210,9 @@ void DecoderModel::embed(const ForwardBatch& batch, const ForwardBatch& device_b
                                                 .ids = device_batch.token_ids.data(),
                                                 .scale = options_.embedding_scale,
                                                 .out = out});
+  if (has_adapters_)
+    adapter_batch_.add_embeddings(batch.token_ids, adapted_embedding_.target,
+                                  options_.embedding_scale, out);
   const ForwardBatch::InputEmbeddings& given = device_batch.input_embeddings;
   if (given.tokens.empty()) return;
   device_.ops().copy_rows(device_.context(),
@@ -229,7 +256,11 @@ void DecoderModel::forward(const ForwardBatch& batch, std::span<const LayerKvCac
                  .device_query_start_loc = device_batch->query_start_loc.data(),
                  .caches = caches,
                  .peers = peers,
-                 .scratch = scratch};
+                 .scratch = scratch,
+                 .adapters = adapter_batch_.put(batch.adapters, batch.query_start_loc,
+                                                batch.output_start_loc)};
+  has_adapters_ = step.adapters != nullptr;
+  step_outputs_ = hidden.data;
 
   if (parallel_.is_first_stage()) {
     // The stream starts at zero, and the embedding is the first thing that is added to it.
@@ -272,14 +303,39 @@ Result<void> DecoderModel::check_item(const EncoderItem& item) const {
   return tower_->check_item(item);
 }
 
-void DecoderModel::encode(const EncoderItem& item, Matrix out) {
+std::int64_t DecoderModel::num_item_slices() const noexcept {
+  return tower_ == nullptr ? 0 : tower_->num_item_slices();
+}
+
+void DecoderModel::encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) {
   CHECK(tower_ != nullptr);
-  tower_->encode(device_, Scratch(activations_.bytes()), item, out);
+  tower_->encode_slice(device_, Scratch(activations_.bytes()), item, slice, out);
+}
+
+void DecoderModel::apply_head(ConstMatrix hidden, Matrix out) {
+  head_.apply(device_.ops(), device_.context(), hidden, out);
+  if (!has_adapters_) return;
+  const std::int64_t first = (hidden.data - step_outputs_) / hidden.row_stride;
+  const StepAdapters* const adapters = adapter_batch_.put_outputs(
+      static_cast<std::int32_t>(first), static_cast<std::int32_t>(hidden.num_rows));
+  if (adapters == nullptr) return;
+  const Matrix shrunk = first_rows(adapters->shrunk, adapters->outputs.num_rows);
+  const std::int32_t target = adapted_head_.target;
+  device_.ops().adapter_shrink(device_.context(), {.x = hidden,
+                                                   .rows = adapters->outputs,
+                                                   .target = target,
+                                                   .type = adapters->type,
+                                                   .out = shrunk});
+  device_.ops().adapter_expand(device_.context(), {.x = shrunk,
+                                                   .rows = adapters->outputs,
+                                                   .target = target,
+                                                   .type = adapters->type,
+                                                   .out = out});
 }
 
 void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {
   if (peers == nullptr || peers->group_size() == 1) {
-    head_.apply(device_.ops(), device_.context(), hidden, out);
+    apply_head(hidden, out);
     return scale_logits(out);
   }
   const auto cols_of = [this](std::int32_t rank) {
@@ -287,7 +343,7 @@ void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matri
   };
   Scratch scratch(activations_.bytes());
   const Matrix mine = scratch.take(hidden.num_rows, cols_of(peers->group_rank()).count);
-  head_.apply(device_.ops(), device_.context(), hidden, mine);
+  apply_head(hidden, mine);
   if (peers->group_rank() != 0) return peers->send(writable_bytes_of(mine), peers->group_begin());
   for (std::int32_t member = 0; member < peers->group_size(); ++member) {
     const Slice cols = cols_of(member);

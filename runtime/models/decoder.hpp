@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/models/device_batch.hpp"
@@ -51,13 +52,20 @@ class DecoderLayer {
 [[nodiscard]] AttentionOptions attention_options(const ModelConfig& config, std::size_t layer,
                                                  std::shared_ptr<const RopeTables> rope);
 
-/// Where a checkpoint keeps the decoder's tensors: the prefix of "embed_tokens.weight" among those
-/// that published checkpoints use ("model.", none, and two under a language model's name).
-[[nodiscard]] std::string weight_prefix(const WeightLoader& loader);
+/// What checkpoints call the tensors around a decoder's layers.
+struct DecoderNames {
+  std::string_view embedding = "embed_tokens";
+  std::string_view final_norm = "norm";
+};
+
+/// Where a checkpoint keeps the decoder's tensors: the prefix of the embedding among those that
+/// published checkpoints use ("model.", none, two under a language model's name, and "backbone.").
+[[nodiscard]] std::string weight_prefix(const WeightLoader& loader, const DecoderNames& names = {});
 
 /// The layers of this rank's stage, in order; those of the others are not missed.
 [[nodiscard]] std::vector<std::size_t> layers_to_load(const ModelConfig& config,
-                                                      WeightLoader& loader);
+                                                      WeightLoader& loader,
+                                                      const DecoderNames& names = {});
 
 /// How an architecture differs from the plain stack.
 struct DecoderOptions {
@@ -66,6 +74,7 @@ struct DecoderOptions {
   float logit_scale = 1;
   float logit_softcap = 0;     ///< c > 0: logits become c tanh(logit / c)
   bool two_way_items = false;  ///< Model::sees_items_both_ways
+  DecoderNames names = {};
 };
 
 class DecoderModel final : public Model {
@@ -92,13 +101,20 @@ class DecoderModel final : public Model {
   }
   [[nodiscard]] std::int64_t max_item_rows() const noexcept override;
   [[nodiscard]] Result<void> check_item(const EncoderItem& item) const override;
-  void encode(const EncoderItem& item, Matrix out) override;
+  [[nodiscard]] std::int64_t num_item_slices() const noexcept override;
+  void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out) override;
+  [[nodiscard]] const AdapterTargets* adapter_targets() const noexcept override {
+    return &adapter_targets_;
+  }
   Result<void> reserve(const BatchLimits& limits) override;
   void forward(const ForwardBatch& batch, std::span<const LayerKvCache> caches, Communicator* peers,
                Matrix hidden) override;
   void compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) override;
 
  private:
+  /// What this rank's rows of the head give for `hidden`; where these are outputs of the last
+  /// batch, with their adapters.
+  void apply_head(ConstMatrix hidden, Matrix out);
   /// Scales and caps the logits of the whole vocabulary, where the architecture does so.
   void scale_logits(Matrix logits);
   /// out[t] = the embedding of the t-th token, scaled, or the row given in its place; device_batch
@@ -116,9 +132,15 @@ class DecoderModel final : public Model {
   std::vector<float> embedded_;  ///< rows on their way to the device
   RmsNorm final_norm_;
   Linear head_;  ///< rows of this rank
+  AdaptedMatrix adapted_embedding_;
+  AdaptedMatrix adapted_head_;
+  AdapterTargets adapter_targets_;
   std::int64_t weight_bytes_ = 0;
   DeviceMemory activations_;
   DeviceBatch device_batch_;
+  AdapterBatch adapter_batch_;
+  bool has_adapters_ = false;            ///< the last batch had
+  const float* step_outputs_ = nullptr;  ///< of the last batch
 };
 
 }  // namespace troupe

@@ -20,10 +20,10 @@ std::size_t DeviceBatch::append(std::span<const T> values) {
   return begin;
 }
 
-std::optional<std::size_t> DeviceBatch::append_each(const ForwardBatch& batch,
-                                                    const std::int32_t* values) {
+std::optional<std::size_t> DeviceBatch::append_given(const std::int32_t* values,
+                                                     std::size_t count) {
   if (values == nullptr) return std::nullopt;
-  return append(std::span(values, batch.seq_lens.size()));
+  return append(std::span(values, count));
 }
 
 Result<void> DeviceBatch::reserve(DeviceMemory& memory, std::size_t num_bytes,
@@ -91,8 +91,8 @@ const ForwardBatch* DeviceBatch::put(const ForwardBatch& batch) {
   std::vector<Offsets> groups;
   for (const ForwardBatch::Group& group : batch.groups) {
     const std::size_t slots = append(std::span(group.slots, batch.token_ids.size()));
-    groups.push_back(
-        {slots, append_each(batch, group.states_before), append_each(batch, group.states_after)});
+    groups.push_back({slots, append_given(group.states_before, batch.seq_lens.size()),
+                      append_given(group.states_after, batch.token_ids.size())});
   }
 
   tables_.resize(batch.groups.size());

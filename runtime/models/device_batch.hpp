@@ -55,9 +55,9 @@ class DeviceBatch {
   [[nodiscard]] const T* at(std::optional<std::size_t> offset) const noexcept {
     return offset ? at<T>(*offset) : nullptr;
   }
-  /// One element for each sequence; nothing if there are none.
-  [[nodiscard]] std::optional<std::size_t> append_each(const ForwardBatch& batch,
-                                                       const std::int32_t* values);
+  /// Nothing if they are null.
+  [[nodiscard]] std::optional<std::size_t> append_given(const std::int32_t* values,
+                                                        std::size_t count);
 
   Device& device_;
   std::vector<std::byte> staging_;

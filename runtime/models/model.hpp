@@ -2,6 +2,7 @@
 // A decoder-only language model, loaded: from a batch of tokens to logits.
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <variant>
@@ -13,6 +14,7 @@
 #include "messages/ids.hpp"
 #include "messages/worker.hpp"
 #include "runtime/base/result.hpp"
+#include "runtime/models/adapter.hpp"
 #include "runtime/models/communicator.hpp"
 #include "runtime/models/layer_hook.hpp"
 
@@ -27,9 +29,12 @@ struct ForwardBatch {
     const std::int32_t* block_tables = nullptr;  ///< [rows, block_table_stride]
     std::int64_t block_table_stride = 0;
     const std::size_t* num_blocks = nullptr;  ///< [rows]: of each row, those that are used
-    /// Of layers that keep states, [num_seqs]: the block with the state that a sequence goes on
-    /// from (the null block: it begins), and the one for the state after its last token.
+    /// Of layers that keep states. [num_seqs]: the block with the state that a sequence goes on
+    /// from; the null block: it begins.
     const BlockId* states_before = nullptr;
+    /// [num_tokens]: the block for the state behind that token; the null block: it is not kept.
+    /// Those behind a sequence's last token are, and where tokens are drafts, behind each place to
+    /// which the sequence may go back.
     const BlockId* states_after = nullptr;
   };
   /// Rows that stand in place of tokens' embeddings, as they are: what an encoder made of pictures.
@@ -56,6 +61,7 @@ struct ForwardBatch {
   std::span<const TwoWaySpan> two_way_spans;
   std::span<const std::int32_t> span_start_loc;  ///< [num_seqs + 1], unless there are none
   std::span<const std::int32_t> adapter_ids;     ///< [num_seqs]: of each its adapter; 0: none
+  std::span<const Adapter* const> adapters;      ///< the same, null for none; empty: all have none
   std::span<LayerHook* const> layer_hooks;       ///< called around each layer; usually none
 
   [[nodiscard]] std::int64_t num_tokens() const noexcept {
@@ -113,6 +119,7 @@ struct EncoderItem {
 struct BatchLimits {
   std::int64_t max_num_tokens = 0;
   std::int64_t max_num_logit_rows = 0;
+  std::optional<AdapterLimits> adapters = std::nullopt;  ///< none: batches have no adapters
 };
 
 /// Owns weights and activation buffers. The model runner calls it, one thread at a time.
@@ -138,6 +145,9 @@ class Model {
   /// An encoder: all tokens of a text see each other, and none is generated.
   [[nodiscard]] virtual bool is_encoder() const noexcept { return false; }
 
+  /// What adapters may update on this rank; null: they cannot be used with the model.
+  [[nodiscard]] virtual const AdapterTargets* adapter_targets() const noexcept { return nullptr; }
+
   /// Takes the activation memory for such batches. Errors: kIo.
   virtual Result<void> reserve(const BatchLimits& limits) = 0;
 
@@ -151,13 +161,17 @@ class Model {
                        Communicator* peers, Matrix hidden) = 0;
   /// The most rows that an item has, on ranks of the first stage; 0: the model has no encoder.
   [[nodiscard]] virtual std::int64_t max_item_rows() const noexcept { return 0; }
-  /// Whether encode() can take the item. Errors: kUnsupported, there is no encoder for its
+  /// Whether encode_slice() can take the item. Errors: kUnsupported, there is no encoder for its
   /// modality; kInvalidArgument, its shape, or the number of its rows.
   [[nodiscard]] virtual Result<void> check_item(const EncoderItem& item) const;
-  /// out: the rows that stand in place of the item's placeholder tokens (InputEmbeddings),
-  /// [EncoderItem::num_rows, hidden_size], in the device's memory. Each rank of the first stage
-  /// computes all of them, so they are the same bits there. Pre: check_item(); reserve().
-  virtual void encode(const EncoderItem& item, Matrix out);
+  /// The pieces in which an item is encoded, each a small part of the work.
+  [[nodiscard]] virtual std::int64_t num_item_slices() const noexcept { return 0; }
+  /// Slice `slice` of the encoding of an item; forward() may be called between two of them. The
+  /// last one fills `out`: the rows that stand in place of the item's placeholder tokens
+  /// (InputEmbeddings), [EncoderItem::num_rows, hidden_size], in the device's memory. Each rank of
+  /// the first stage computes all of them, so they are the same bits there. Pre: check_item();
+  /// reserve(); the slice before, of this item, was the last call.
+  virtual void encode_slice(const EncoderItem& item, std::int64_t slice, Matrix out);
   /// The vector of one text, [hidden_size], of the hidden states of its tokens, which are in the
   /// host's memory: for kLast the last of them alone will do.
   [[nodiscard]] virtual std::vector<float> pool(PoolingType type, ConstMatrix hidden) const;

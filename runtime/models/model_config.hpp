@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,6 +66,59 @@ struct ExpertsConfig {
   bool normalises_weights = false;     ///< of a token's experts: their sum is 1
   std::int64_t shared_size = 0;        ///< of the expert that all tokens go through; 0: none
   std::vector<bool> layers;            ///< which they are
+  // ExpertRouting has more of these.
+  bool is_sigmoid = false;
+  bool scales_input = false;
+  float weight_scale = 1;
+  std::int64_t num_groups = 1;
+  std::int64_t num_chosen_groups = 1;
+  bool sums_two_best = false;
+};
+
+/// Multi-head latent attention (MLA, arXiv 2405.04434).
+struct LatentConfig {
+  std::int64_t q_rank = 0;  ///< of the latent that queries are made from; 0: there is none
+  std::int64_t kv_rank = 0;
+  std::int64_t plain_dim = 0;  ///< elements of a query and a key that are not rotated
+  std::int64_t rotary_dim = 0;
+  std::int64_t value_dim = 0;
+  float norm_eps = 1e-6f;  ///< of the latents
+};
+
+/// The factor of the query at a position: 1 + scale ln(1 + floor((position + 1) / interval)) (Llama
+/// 4; arXiv 2501.19399).
+struct QueryScaling {
+  double scale = 0;
+  double interval = 1;
+};
+
+/// Layers with a selective state space (Mamba-2).
+struct StateSpaceConfig {
+  std::int64_t num_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t state_size = 0;
+  std::int64_t num_groups = 1;  ///< of heads that share their inputs' parameters
+  std::int64_t conv_width = 4;
+  bool conv_bias = true;
+  bool in_bias = false;
+  bool out_bias = false;
+  bool has_norm = true;
+  bool norm_before_gate = false;
+  float norm_eps = 1e-5f;
+  float min_dt = 0;  ///< time steps are kept within these
+  float max_dt = std::numeric_limits<float>::infinity();
+  std::vector<float> multipliers;  ///< of z, x, B, C and dt; empty: none
+  std::vector<bool> layers;        ///< which they are
+};
+
+/// Falcon-H1's multipliers of what goes into a block and of what comes out of it.
+struct FalconMultipliers {
+  float attention_in = 1;
+  float attention_out = 1;
+  float states_in = 1;
+  float states_out = 1;
+  float mlp_gate = 1;
+  float mlp_down = 1;
 };
 
 /// An encoder of pictures: a transformer over square patches.
@@ -133,6 +187,7 @@ struct ModelConfig {
   bool mlp_bias = false;
   /// Per layer: tokens a query sees, itself included; 0: all.
   std::vector<std::int32_t> sliding_windows;
+  std::vector<std::int32_t> local_chunks;  ///< per layer: AttentionArgs::local_chunk; empty: none
   RopeConfig rope;
   RopeConfig sliding_rope;  ///< of the layers with a window; equals `rope` but in Gemma 3
   /// Gemma stores its norms' weights minus one, GGUF files as they are.
@@ -140,20 +195,26 @@ struct ModelConfig {
   float attention_scale = 0;
   float attention_softcap = 0;     ///< AttentionArgs::logit_softcap
   std::vector<bool> is_unrotated;  ///< per layer: its q and k are not rotated; empty: all are
+  bool norms_rotated = false;      ///< RopeAndWriteKvArgs::norms_rotated, in layers that rotate
+  std::optional<QueryScaling> query_scaling;  ///< of the layers that do not rotate
+  std::optional<LatentConfig> latent;         ///< of all layers; none: q, k and v are projected
+  SwishClamp swish_clamp;                     ///< Activation::kClampedSwish
   float embedding_scale = 1;
   float residual_scale = 1;  ///< of what a block adds to the residual stream
   float logit_scale = 1;
   float logit_softcap = 0;     ///< c > 0: logits become c tanh(logit / c)
   std::optional<DType> dtype;  ///< what the checkpoint says it stores: f32, bf16, f16
   std::optional<ExpertsConfig> experts;
+  std::optional<StateSpaceConfig> state_space;
+  std::optional<FalconMultipliers> falcon;
   std::optional<VisionConfig> vision;        ///< none: it has no encoder of pictures
   std::optional<ProjectorConfig> projector;  ///< of those that have one of this kind
   std::optional<ImageTokens> image_tokens;   ///< where there is `vision`
   QuantizationConfig quantization;
   std::vector<TokenId> eos_token_ids;
 
-  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads and
-  /// intermediate sizes can be divided so, else 2, else 1.
+  /// Parts in which row-parallel layers are reduced, with any number of workers: 4 where heads,
+  /// also of state spaces, and intermediate sizes can be divided so, else 2, else 1.
   [[nodiscard]] std::int32_t canonical_shards() const noexcept;
 };
 

@@ -19,11 +19,17 @@ namespace troupe {
   ARCHITECTURE(kQwen3Moe)                  \
   ARCHITECTURE(kMistral)                   \
   ARCHITECTURE(kMixtral)                   \
+  ARCHITECTURE(kGptOss)                    \
+  ARCHITECTURE(kLlama4)                    \
+  ARCHITECTURE(kDeepseekV3)                \
   ARCHITECTURE(kPhi3)                      \
   ARCHITECTURE(kOlmo2)                     \
   ARCHITECTURE(kGranite)                   \
   ARCHITECTURE(kSmolLm3)                   \
   ARCHITECTURE(kGlm4)                      \
+  ARCHITECTURE(kMamba2)                    \
+  ARCHITECTURE(kBamba)                     \
+  ARCHITECTURE(kFalconH1)                  \
   ARCHITECTURE(kGemma2)                    \
   ARCHITECTURE(kGemma3Text)                \
   ARCHITECTURE(kGemma3)                    \

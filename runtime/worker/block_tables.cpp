@@ -17,10 +17,11 @@ std::uint64_t next_row_id() noexcept {
 }  // namespace
 
 BlockTables::BlockTables(const std::vector<GroupBlockSizes>& groups) {
-  for (const auto& [block, kernel] : groups) {
+  for (const auto& [block, kernel, has_states] : groups) {
     CHECK(kernel > 0 && block > 0 && block % kernel == 0, block, kernel);
     groups_.push_back({.block_size = kernel,
                        .kernel_blocks_per_block = block / kernel,
+                       .has_states = has_states,
                        .stride = 0,
                        .blocks = {},
                        .num_blocks = {}});

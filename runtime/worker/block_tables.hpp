@@ -13,10 +13,11 @@ namespace troupe {
 struct GroupBlockSizes {
   std::int32_t block = 0;   ///< the KVCacheManager's
   std::int32_t kernel = 0;  ///< the kernels': divides `block`
+  bool has_states = false;  ///< of layers whose blocks hold states
 
   GroupBlockSizes(std::int32_t size) : block(size), kernel(size) {}
-  GroupBlockSizes(std::int32_t block_size, std::int32_t kernel_size)
-      : block(block_size), kernel(kernel_size) {}
+  GroupBlockSizes(std::int32_t block_size, std::int32_t kernel_size, bool states = false)
+      : block(block_size), kernel(kernel_size), has_states(states) {}
 };
 
 /// Owns, per KV-cache group, an array of rows: one row per request, with the blocks of its tokens
@@ -43,6 +44,9 @@ class BlockTables {
   [[nodiscard]] std::int32_t block_size(std::size_t group) const noexcept {
     return groups_[group].block_size;
   }
+  [[nodiscard]] bool has_states(std::size_t group) const noexcept {
+    return groups_[group].has_states;
+  }
   /// [rows, stride(group)], until the next change.
   [[nodiscard]] const BlockId* data(std::size_t group) const noexcept {
     return groups_[group].blocks.data();
@@ -66,6 +70,7 @@ class BlockTables {
   struct Group {
     std::int32_t block_size = 0;
     std::int32_t kernel_blocks_per_block = 1;
+    bool has_states = false;
     std::size_t stride = 0;
     std::vector<BlockId> blocks;          // [num_rows_, stride]
     std::vector<std::size_t> num_blocks;  // of each row

@@ -58,12 +58,32 @@ void FlatBatch::add(std::span<const TokenId> tokens, std::int32_t begin, std::in
       const std::int64_t block = blocks[static_cast<std::size_t>(position / block_size)];
       arrays_[g].slots.push_back(block * block_size + position % block_size);
     }
-    const auto block_of = [&](std::int32_t position) {
-      return blocks[static_cast<std::size_t>(position / block_size)];
-    };
-    arrays_[g].states_before.push_back(begin == 0 ? kNullBlock : block_of(begin - 1));
-    arrays_[g].states_after.push_back(block_of(end - 1));
+    if (tables_->has_states(g)) add_states(blocks, block_size, begin, end, extras, arrays_[g]);
   }
+}
+
+void FlatBatch::add_states(std::span<const BlockId> blocks, std::int32_t block_size,
+                           std::int32_t begin, std::int32_t end, const Extras& extras,
+                           GroupArrays& arrays) {
+  // Of the state behind `position`, which a step that ended at step_end with so many drafts kept.
+  const auto block_of = [&](std::int32_t position, std::int32_t step_end, std::int32_t drafts) {
+    const std::int32_t first = step_end - 1 - drafts;
+    CHECK(position >= first && position < step_end, position, step_end, drafts);
+    const std::int32_t entry = (step_end - 1) / block_size + position - first;
+    CHECK(entry < std::ssize(blocks), entry, blocks.size(), position);
+    return blocks[static_cast<std::size_t>(entry)];
+  };
+  if (begin == 0)
+    arrays.states_before.push_back(kNullBlock);
+  else if (extras.previous_end == 0)
+    arrays.states_before.push_back(block_of(begin - 1, begin, 0));
+  else
+    arrays.states_before.push_back(
+        block_of(begin - 1, extras.previous_end, extras.previous_drafts));
+  const std::int32_t first_kept = end - 1 - extras.num_drafts;
+  for (std::int32_t position = begin; position < end; ++position)
+    arrays.states_after.push_back(
+        position < first_kept ? kNullBlock : block_of(position, end, extras.num_drafts));
 }
 
 ForwardBatch FlatBatch::view(ConstMatrix outputs) {
@@ -71,9 +91,10 @@ ForwardBatch FlatBatch::view(ConstMatrix outputs) {
     groups_[g] = {.slots = arrays_[g].slots.data(),
                   .block_tables = tables_->data(g),
                   .block_table_stride = tables_->stride(g),
-                  .num_blocks = tables_->num_blocks(g),
-                  .states_before = arrays_[g].states_before.data(),
-                  .states_after = arrays_[g].states_after.data()};
+                  .num_blocks = tables_->num_blocks(g)};
+    if (!tables_->has_states(g)) continue;
+    groups_[g].states_before = arrays_[g].states_before.data();
+    groups_[g].states_after = arrays_[g].states_after.data();
   }
   return {
       .token_ids = token_ids_,

@@ -12,6 +12,10 @@ namespace troupe {
 
 /// Owns the arrays of a ForwardBatch but its block tables; they keep their memory from batch to
 /// batch. What a sequence adds grows with its tokens in the batch, not with those before them.
+///
+/// The state behind a step's last token that is no draft goes to the block of the step's last
+/// token, and those behind its drafts to the blocks that follow in the table, which are there for
+/// them (MambaSpec::num_speculative_blocks).
 class FlatBatch {
  public:
   /// The tables outlive the batch.
@@ -23,6 +27,11 @@ class FlatBatch {
     std::span<const std::int32_t> embedded_tokens;  ///< indices among the tokens, ascending
     std::span<const std::int32_t> embedding_rows;   ///< for each of these, of the outputs
     std::int32_t adapter_id = 0;
+    std::int32_t num_drafts = 0;  ///< of the tokens, the last ones: they may not count
+    /// The sequence's step before this one: where it ended, drafts included, and how many of its
+    /// tokens were drafts. 0: there is none, and states come from the prefix cache.
+    std::int32_t previous_end = 0;
+    std::int32_t previous_drafts = 0;
   };
 
   void clear();
@@ -43,6 +52,16 @@ class FlatBatch {
   [[nodiscard]] std::int32_t num_outputs() const noexcept { return output_start_loc_.back(); }
 
  private:
+  struct GroupArrays {
+    std::vector<std::int64_t> slots;
+    std::vector<BlockId> states_before;
+    std::vector<BlockId> states_after;
+  };
+  /// Of a sequence's tokens [begin, end) in a group with these blocks.
+  static void add_states(std::span<const BlockId> blocks, std::int32_t block_size,
+                         std::int32_t begin, std::int32_t end, const Extras& extras,
+                         GroupArrays& arrays);
+
   const BlockTables* tables_;
   std::vector<TokenId> token_ids_;
   std::vector<std::int32_t> positions_;
@@ -55,11 +74,6 @@ class FlatBatch {
   std::vector<std::int32_t> span_start_loc_ = {0};
   std::vector<std::int32_t> embedded_tokens_;
   std::vector<std::int32_t> embedding_rows_;
-  struct GroupArrays {
-    std::vector<std::int64_t> slots;
-    std::vector<BlockId> states_before;
-    std::vector<BlockId> states_after;
-  };
   std::vector<GroupArrays> arrays_;  // per group
   std::vector<ForwardBatch::Group> groups_;
 };

@@ -1,6 +1,7 @@
 #include "runtime/worker/input_batch.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/check.hpp"
 #include "runtime/worker/sampler.hpp"
@@ -152,7 +153,8 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
     drafts_left = drafts_left.subspan(drafts.size());
     for (std::size_t n = 0; n < std::min(drafts.size(), request.next_drafts.size()); ++n)
       if (drafts[n] < 0) drafts[n] = request.next_drafts[n];
-    request.num_drafts = num_drafts;
+    const std::int32_t previous_end = std::exchange(request.step_end, seq_len);
+    const std::int32_t previous_drafts = std::exchange(request.num_drafts, num_drafts);
     const std::int32_t num_needed = seq_len - num_drafts;
     if (request.failed) request.token_ids.resize(static_cast<std::size_t>(num_needed), kStandIn);
     const auto num_known = static_cast<std::int32_t>(request.token_ids.size());
@@ -169,7 +171,9 @@ void InputBatch::build_rows(const SchedulerOutput& step) {
                      .num_outputs = num_outputs,
                      .num_scored = num_scored,
                      .samples = samples,
-                     .drafts = drafts});
+                     .drafts = drafts,
+                     .previous_end = previous_end,
+                     .previous_drafts = previous_drafts});
     num_outputs_before += num_outputs;
   }
   CHECK(drafts_left.empty(), drafts_left.size());
@@ -206,8 +210,18 @@ void InputBatch::build(std::int64_t vocab_size, const EncoderOutputs* outputs) {
               {.spans = {first, end},
                .embedded_tokens = embedded_tokens_,
                .embedding_rows = embedding_rows_,
-               .adapter_id = row.request->adapter_id});
+               .adapter_id = row.request->adapter_id,
+               .num_drafts = static_cast<std::int32_t>(row.drafts.size()),
+               .previous_end = row.previous_end,
+               .previous_drafts = row.previous_drafts});
   }
+}
+
+std::vector<std::int32_t> InputBatch::adapters_in_use() const {
+  std::vector<std::int32_t> ids;
+  for (const auto& [id, request] : requests_)
+    if (request.adapter_id != 0) ids.push_back(request.adapter_id);
+  return ids;
 }
 
 WorkerRequest* InputBatch::find(RequestId id) {

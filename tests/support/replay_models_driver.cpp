@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "kernels/backend.hpp"
+#include "runtime/cache/kv_cache_config.hpp"
 
 namespace troupe {
 namespace {
@@ -155,9 +156,11 @@ class Driver {
     CachedRequestData& cached = output.cached_requests;
     for (std::size_t group = 0; group < request.blocks.size(); ++group) {
       const std::int32_t block_size = driven_.cache.groups[group].spec.block_size;
-      const auto num_blocks = static_cast<std::size_t>(
+      auto num_blocks = static_cast<std::size_t>(
           (request.num_computed + num_tokens + driven_.num_draft_tokens + block_size - 1) /
           block_size);
+      if (const auto* states = std::get_if<MambaSpec>(&driven_.cache.groups[group].spec.kind))
+        num_blocks += static_cast<std::size_t>(states->num_speculative_blocks);
       std::vector<BlockId>& blocks = request.blocks[group];
       const std::size_t num_old = blocks.size();
       while (blocks.size() < num_blocks) {
@@ -185,6 +188,7 @@ class Driver {
       data.num_prompt_tokens = num_prompt_tokens;
       data.params = request.job->params;
       data.mm_features = request.job->items;
+      data.lora = request.job->lora;
       data.block_ids = request.blocks;
       data.num_computed_tokens = request.num_computed;
       request.known = true;
@@ -281,7 +285,10 @@ class Driver {
 
 }  // namespace
 
-KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num_blocks) {
+KVCacheConfig plan_cache(std::vector<KVCacheSpec> specs, std::int32_t num_blocks) {
+  constexpr std::int32_t kMaxDrafts = 3;
+  constexpr std::int32_t kMaxTokens = 2048;
+  plan_states(specs, {.num_draft_tokens = kMaxDrafts, .max_model_len = kMaxTokens});
   KVCacheConfig config;
   config.num_blocks = num_blocks;
   for (std::size_t layer = 0; layer < specs.size(); ++layer) {
@@ -317,6 +324,7 @@ DrivenRunner load_driven_runner(const DriverModelOptions& options) {
   worker.max_num_seqs = 64;
   worker.max_num_batched_tokens = 2048;
   worker.encoder_cache_size = 64;
+  worker.adapters = options.adapters;
   Result<std::unique_ptr<ModelRunner>> runner = ModelRunner::load(worker, {});
   if (!runner.ok()) throw std::runtime_error(runner.error().message);
   DrivenRunner driven{.runner = std::move(runner).value(),

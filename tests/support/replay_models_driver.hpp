@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -36,20 +37,22 @@ struct DriverModelOptions {
   std::int32_t threads = 2;
   std::int32_t block_size = 16;
   std::int32_t num_blocks = 1024;
+  AdapterOptions adapters = {};
 };
 /// Names of the instruction sets that this CPU has.
 std::vector<std::string> available_isas();
 /// Throws std::runtime_error with the error's text.
 DrivenRunner load_driven_runner(const DriverModelOptions& options);
 
-/// Layers of equal specs in one group each.
-KVCacheConfig plan_cache(const std::vector<KVCacheSpec>& specs, std::int32_t num_blocks);
+/// Layers of equal specs in one group each; states are not cached.
+KVCacheConfig plan_cache(std::vector<KVCacheSpec> specs, std::int32_t num_blocks);
 
 struct DriverJob {
   std::vector<TokenId> prompt;
   SamplingParams params;
   std::int32_t num_outputs = 0;
   std::vector<MultiModalFeature> items;  ///< by ascending offset
+  std::optional<LoraRequest> lora = std::nullopt;
 };
 struct DriverResult {
   std::vector<TokenId> tokens;

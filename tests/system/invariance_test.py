@@ -202,6 +202,30 @@ class Invariance(unittest.TestCase):
                     with self.subTest(model=folder, arguments=arguments):
                         self.assertEqual(generate(lines, str(MODELS / folder), *arguments), expected)
 
+    def test_layers_with_states(self):
+        """Prefills end where states are cached, drafts are taken back, and heads of state spaces are shared."""
+        lines = []
+        for number in range(5):
+            prompt = [(7 * (position % 31) + 3) % 500 for position in range(40 + 30 * number)]
+            lines.append(json.dumps({"prompt": prompt, "max_tokens": 16, "ignore_eos": True, "logprobs": 2, "seed": number,
+                                     "temperature": 0.0 if number % 2 else 0.9}))
+        for folder in ("mamba2", "bamba", "falcon_h1"):
+            base = (str(MODELS / folder), "--max-model-len", "512")
+            expected = generate(lines, *base)
+            self.assertEqual(len(expected), len(lines))
+            for name, arguments in {
+                    "each alone, no prefix cache": ("--max-num-seqs", "1", "--no-enable-prefix-caching"),
+                    "pieces of 16 tokens": ("--max-num-batched-tokens", "16"),
+                    "few blocks": ("--num-gpu-blocks-override", "24", "--max-num-batched-tokens", "64"),
+                    "drafts": ("--speculative-config", DRAFTS),
+                    "2 share the layers, drafts": ("--tensor-parallel-size", "2", "--speculative-config", DRAFTS),
+                    "2 stages": ("--pipeline-parallel-size", "2"),
+            }.items():
+                with self.subTest(model=folder, variant=name):
+                    self.assertEqual(generate(lines, *base, *arguments), expected)
+            with self.subTest(model=folder, variant="from the prefix cache"):
+                self.assertEqual(generate(lines + lines, *base, "--max-num-seqs", "2"), expected + expected)
+
     def test_an_emulated_device(self):
         """The CUDA kernels, compiled for the CPU, with device memory of their own."""
         lines = [json.dumps({**json.loads(line), "max_tokens": 3}) for line in token_requests()[:4]]

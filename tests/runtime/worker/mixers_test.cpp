@@ -42,7 +42,7 @@ class DecayingSum final : public Mixer {
         if (token >= first_query)
           std::ranges::copy(state, out.row(step.query_start_loc[seq] + token - first_query));
       }
-      std::ranges::copy(state, state_of(group.states_after[seq]));
+      std::ranges::copy(state, state_of(group.states_after[end - 1]));
     }
   }
   MixerMemory memory(Device&, const MixerLimits&) const noexcept override { return {}; }
@@ -106,7 +106,7 @@ class Hybrid {
   Hybrid()
       : device_(Device::create({.name = "cpu", .num_threads = 2}).value()),
         checkpoint_(Checkpoint::open(kFolder).value()),
-        tables_({kMaxTokens, kBlockSize, kBlockSize}),
+        tables_({{kMaxTokens, kMaxTokens, /*states=*/true}, kBlockSize, kBlockSize}),
         flat_(tables_) {
     const ModelConfig config = load_model_config(kFolder).value();
     WeightLoader loader(checkpoint_, *device_, {}, config.quantization, {}, {});
