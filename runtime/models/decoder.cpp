@@ -44,16 +44,15 @@ std::string head_name(const ModelConfig& config, WeightLoader& loader, const Dec
   return stored;
 }
 
-Linear load_head(const ModelConfig& config, WeightLoader& loader, const DecoderNames& names) {
+VocabularyHead load_head(const ModelConfig& config, WeightLoader& loader,
+                         const DecoderNames& names) {
   if (!loader.parallel().is_last_stage()) {
     loader.ignore("lm_head.");
     loader.ignore("language_model.lm_head.");
     return {};
   }
-  return Linear(
-      loader,
-      {{head_name(config, loader, names), config.vocab_size, loader.shard(config.vocab_size)}},
-      config.hidden_size, false, MatrixRole::kHead);
+  return VocabularyHead(loader, head_name(config, loader, names), config.vocab_size,
+                        config.hidden_size);
 }
 
 }  // namespace
@@ -161,11 +160,9 @@ Result<void> DecoderModel::reserve(const BatchLimits& limits) {
     workspace_bytes = memory.workspace_bytes;
   }
   if (parallel_.is_last_stage()) {
-    workspace_bytes = std::max(workspace_bytes, device_.ops().matmul_workspace_bytes(
-                                                    head_.spec(), limits.max_num_logit_rows));
-    if (parallel_.tensor_parallel_size > 1)
-      scratch_bytes = std::max(scratch_bytes, Scratch::padded_bytes(limits.max_num_logit_rows,
-                                                                    head_.spec().num_rows + 1));
+    const MixerMemory memory = head_.memory(device_, limits.max_num_logit_rows);
+    scratch_bytes = std::max(scratch_bytes, memory.scratch_bytes);
+    workspace_bytes = std::max(workspace_bytes, memory.workspace_bytes);
   }
   const MixerLimits mixer_limits{.max_num_tokens = num_tokens,
                                  .max_seq_len = config_.max_model_len};
@@ -284,26 +281,7 @@ void DecoderModel::encode(const EncoderItem& item, Matrix out) {
 }
 
 void DecoderModel::compute_logits(ConstMatrix hidden, Communicator* peers, Matrix out) {
-  if (peers == nullptr || peers->group_size() == 1) {
-    head_.apply(device_.ops(), device_.context(), hidden, out);
-    return scale_logits(out);
-  }
-  const auto cols_of = [this](std::int32_t rank) {
-    return part_of(config_.vocab_size, rank, parallel_.tensor_parallel_size);
-  };
-  Scratch scratch(activations_.bytes());
-  const Matrix mine = scratch.take(hidden.num_rows, cols_of(peers->group_rank()).count);
-  head_.apply(device_.ops(), device_.context(), hidden, mine);
-  if (peers->group_rank() != 0) return peers->send(writable_bytes_of(mine), peers->group_begin());
-  for (std::int32_t member = 0; member < peers->group_size(); ++member) {
-    const Slice cols = cols_of(member);
-    const Matrix part(mine.data, hidden.num_rows, cols.count);
-    if (member != 0 && !peers->recv(writable_bytes_of(part), peers->group_begin() + member)) return;
-    for (std::int64_t row = 0; row < part.num_rows; ++row)
-      device_.copy(out.row(row) + cols.begin, part.row(row),
-                   static_cast<std::size_t>(cols.count) * sizeof(float));
-  }
-  scale_logits(out);
+  if (head_.apply(device_, Scratch(activations_.bytes()), hidden, peers, out)) scale_logits(out);
 }
 
 void DecoderModel::scale_logits(Matrix logits) {

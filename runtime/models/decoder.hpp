@@ -14,6 +14,7 @@
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model.hpp"
 #include "runtime/models/model_config.hpp"
+#include "runtime/models/vocabulary_head.hpp"
 
 namespace troupe {
 
@@ -124,7 +125,7 @@ class DecoderModel final : public Model {
   EmbeddingTable embedding_;
   std::vector<float> embedded_;  ///< rows on their way to the device
   RmsNorm final_norm_;
-  Linear head_;  ///< rows of this rank
+  VocabularyHead head_;
   std::int64_t weight_bytes_ = 0;
   DeviceMemory activations_;
   DeviceBatch device_batch_;

@@ -228,6 +228,7 @@ struct AttentionOptions {
   float logit_softcap = 0;
   std::int32_t sliding_window = 0;
   bool qkv_bias = false;
+  bool k_bias = true;  ///< where q and v have biases
   bool output_bias = false;
   bool qk_norm = false;               ///< RMSNorm on each head of q and k, before they are rotated
   bool whole_qk_norm = false;         ///< RMSNorm on all heads of q together, and of k

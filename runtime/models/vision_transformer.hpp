@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/models/device.hpp"
+#include "runtime/models/encoder_layers.hpp"
 #include "runtime/models/layers.hpp"
 #include "runtime/models/model_config.hpp"
 #include "runtime/models/weight_loader.hpp"
@@ -35,42 +36,19 @@ class VisionTransformer {
     Matrix x;
     Matrix residual;
   };
-  struct Layer {
-    LayerNorm attention_norm;
-    Linear qkv;
-    Linear output;
-    LayerNorm mlp_norm;
-    Linear up;
-    Linear down;
-  };
-  [[nodiscard]] Layer load_layer(WeightLoader& loader, const std::string& name) const;
   /// The picture's patches as rows of numbers, [num_patches, num_channels * patch_size^2], each in
   /// the order of the patch embedding's kernel.
   [[nodiscard]] std::vector<float> cut_patches(std::span<const float> pixels) const;
   /// streams.x + streams.residual = the embeddings.
   void embed(Device& device, Scratch scratch, std::span<const float> pixels,
              const Streams& streams) const;
-  /// Of q, k or v: of all heads.
-  [[nodiscard]] std::int64_t attention_size() const noexcept {
-    return config_.num_heads * head_dim_;
-  }
-  void attend(Device& device, Matrix qkv, Matrix out) const;
 
   VisionConfig config_;
-  std::int64_t head_dim_;  ///< with zeros behind what the checkpoint has
   Linear patch_embedding_;
   DeviceArray<float> positions_;  ///< [num_rows, hidden_size], the class token's with itself
   std::optional<LayerNorm> input_norm_;
-  std::vector<Layer> layers_;
+  EncoderLayers layers_;
   std::optional<LayerNorm> output_norm_;
-  /// One layer's keys and values of one picture, as a sequence without a past.
-  KvCacheView cache_;
-  DeviceMemory cache_memory_;
-  DeviceArray<std::int64_t> slots_;
-  DeviceArray<std::int32_t> block_table_;
-  DeviceArray<std::int32_t> sequence_;  ///< query_start_loc (which is span_start_loc too), seq_lens
-  DeviceArray<std::int32_t> span_start_loc_;
-  DeviceArray<TwoWaySpan> span_;  ///< all rows see each other
 };
 
 }  // namespace troupe

@@ -326,6 +326,10 @@ DeviceArray<float> WeightLoader::biases(const std::vector<Part>& parts) {
   for (const Part& part : parts) {
     const std::int64_t num_stored = part.row_padding.stored(part.num_rows);
     const std::int64_t shape[] = {num_stored};
+    if (!part.has_bias) {
+      all.resize(all.size() + static_cast<std::size_t>(part.rows.count));
+      continue;
+    }
     const Checkpoint::Tensor* tensor = find(part.name + ".bias", shape);
     if (tensor == nullptr) continue;
     std::vector<float> stored(static_cast<std::size_t>(num_stored));
