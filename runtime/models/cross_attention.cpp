@@ -34,8 +34,8 @@ CrossAttention::CrossAttention(WeightLoader& loader, const std::string& name,
            heads_of_rank(loader, name + ".v_proj", options.num_heads * options.head_dim, true)},
           options.hidden_size, /*has_bias=*/true),
       out_proj_(loader, name + ".out_proj", options.hidden_size,
-                options.num_heads * options.head_dim, /*has_bias=*/true,
-                options.canonical_shards) {}
+                options.num_heads * options.head_dim, /*has_bias=*/true, options.canonical_shards) {
+}
 
 void CrossAttention::write_encoder_rows(const LayerStep& step, const KvCacheView& pages,
                                         const std::int64_t* slots) const {
@@ -78,17 +78,16 @@ void CrossAttention::forward(const LayerStep& step, ConstMatrix x, Matrix out) c
     return Heads(rows.data, num_tokens, options_.num_heads, options_.head_dim, rows.row_stride);
   };
   // To the kernel each token is the last one of a sequence of its own: it sees all rows.
-  step.ops.attention(step.context,
-                     {.q = heads(q),
-                      .cache = *pages,
-                      .query_start_loc = batch.encoder_inputs.starts.data(),
-                      .seq_lens = batch.encoder_inputs.lens.data(),
-                      .block_tables = group.block_tables,
-                      .block_table_stride = group.block_table_stride,
-                      .block_table_rows = batch.encoder_inputs.table_rows.data(),
-                      .num_seqs = num_tokens,
-                      .scale = 1 / std::sqrt(static_cast<float>(options_.head_dim)),
-                      .out = heads(attended)});
+  step.ops.attention(step.context, {.q = heads(q),
+                                    .cache = *pages,
+                                    .query_start_loc = batch.encoder_inputs.starts.data(),
+                                    .seq_lens = batch.encoder_inputs.lens.data(),
+                                    .block_tables = group.block_tables,
+                                    .block_table_stride = group.block_table_stride,
+                                    .block_table_rows = batch.encoder_inputs.table_rows.data(),
+                                    .num_seqs = num_tokens,
+                                    .scale = 1 / std::sqrt(static_cast<float>(options_.head_dim)),
+                                    .out = heads(attended)});
   out_proj_.apply(step, attended, out);
 }
 

@@ -78,16 +78,16 @@ EncoderLayers::Layer EncoderLayers::load_layer(WeightLoader& loader,
   };
   WeightLoader::Part output = all_rows(named("self_attn.out_proj"), hidden_size);
   output.col_padding = padding;
-  return {.attention_norm = norm(options_.names.attention_norm),
-          .qkv = linear({heads("self_attn.q_proj", true), heads("self_attn.k_proj", options_.k_bias),
-                         heads("self_attn.v_proj", true)},
-                        hidden_size),
-          .output = linear({output}, attention_size()),
-          .mlp_norm = norm(options_.names.mlp_norm),
-          .up = linear({all_rows(named(options_.names.up), options_.intermediate_size)},
-                       hidden_size),
-          .down = linear({all_rows(named(options_.names.down), hidden_size)},
-                         options_.intermediate_size)};
+  return {
+      .attention_norm = norm(options_.names.attention_norm),
+      .qkv = linear({heads("self_attn.q_proj", true), heads("self_attn.k_proj", options_.k_bias),
+                     heads("self_attn.v_proj", true)},
+                    hidden_size),
+      .output = linear({output}, attention_size()),
+      .mlp_norm = norm(options_.names.mlp_norm),
+      .up = linear({all_rows(named(options_.names.up), options_.intermediate_size)}, hidden_size),
+      .down =
+          linear({all_rows(named(options_.names.down), hidden_size)}, options_.intermediate_size)};
 }
 
 void EncoderLayers::attend(Device& device, Matrix qkv, Matrix out) const {
@@ -151,17 +151,15 @@ MixerMemory EncoderLayers::memory(Device& device) const noexcept {
           std::max(Scratch::padded_bytes(num_rows, Scratch::spread(3 * attention_size())) +
                        Scratch::padded_bytes(num_rows, Scratch::spread(attention_size())),
                    Scratch::padded_bytes(num_rows, Scratch::spread(options_.intermediate_size))),
-      .workspace_bytes =
-          device.ops().attention_workspace_bytes({.num_heads = options_.num_heads,
-                                                  .num_kv_heads = options_.num_heads,
-                                                  .head_dim = cache_.head_dim,
-                                                  .max_seq_len = num_rows},
-                                                 device.pool().num_threads())};
+      .workspace_bytes = device.ops().attention_workspace_bytes({.num_heads = options_.num_heads,
+                                                                 .num_kv_heads = options_.num_heads,
+                                                                 .head_dim = cache_.head_dim,
+                                                                 .max_seq_len = num_rows},
+                                                                device.pool().num_threads())};
   for (const Layer& layer : layers_)
     for (const Linear* linear : {&layer.qkv, &layer.output, &layer.up, &layer.down})
-      memory.workspace_bytes =
-          std::max(memory.workspace_bytes,
-                   device.ops().matmul_workspace_bytes(linear->spec(), num_rows));
+      memory.workspace_bytes = std::max(
+          memory.workspace_bytes, device.ops().matmul_workspace_bytes(linear->spec(), num_rows));
   return memory;
 }
 

@@ -48,7 +48,8 @@ struct ForwardBatch {
   struct EncoderInputs {
     std::span<const std::int32_t> rows;  ///< of `outputs`: what the step adds to the cache
     ConstMatrix outputs;                 ///< [num_rows, hidden_size], in the device's memory
-    /// For kernels, to which each token is the last of a sequence of its own, of the encoder's rows.
+    /// For kernels, to which each token is the last of a sequence of its own, of the encoder's
+    /// rows.
     std::span<const std::int32_t> starts;      ///< [num_tokens + 1]: 0, 1, 2, ...
     std::span<const std::int32_t> lens;        ///< [num_tokens]: rows of the token's input
     std::span<const std::int32_t> table_rows;  ///< [num_tokens]: as block_table_rows

@@ -131,9 +131,8 @@ MixerMemory VisionTransformer::memory(Device& device) const noexcept {
       kNumStreams * Scratch::padded_bytes(num_rows, hidden_size) +
       std::max(memory.scratch_bytes,
                Scratch::padded_bytes(num_rows, patch_embedding_.spec().num_cols));
-  memory.workspace_bytes =
-      std::max(memory.workspace_bytes,
-               device.ops().matmul_workspace_bytes(patch_embedding_.spec(), num_rows));
+  memory.workspace_bytes = std::max(memory.workspace_bytes, device.ops().matmul_workspace_bytes(
+                                                                patch_embedding_.spec(), num_rows));
   return memory;
 }
 

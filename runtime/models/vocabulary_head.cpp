@@ -19,8 +19,8 @@ VocabularyHead::VocabularyHead(WeightLoader& loader, const std::string& name,
       vocab_size_(vocab_size),
       num_ranks_(loader.parallel().tensor_parallel_size) {}
 
-bool VocabularyHead::apply(Device& device, Scratch scratch, ConstMatrix hidden,
-                           Communicator* peers, Matrix out) const {
+bool VocabularyHead::apply(Device& device, Scratch scratch, ConstMatrix hidden, Communicator* peers,
+                           Matrix out) const {
   if (peers == nullptr || peers->group_size() == 1) {
     matrix_.apply(device.ops(), device.context(), hidden, out);
     return true;

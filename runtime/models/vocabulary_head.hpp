@@ -17,8 +17,8 @@ class VocabularyHead {
   VocabularyHead(WeightLoader& loader, const std::string& name, std::int64_t vocab_size,
                  std::int64_t hidden_size);
 
-  /// out = hidden W^T: [num_rows, vocab_size]. By all ranks of the stage; the first of them gets all
-  /// columns, on the others `out` is not used. False: not the first, or a peer has failed.
+  /// out = hidden W^T: [num_rows, vocab_size]. By all ranks of the stage; the first of them gets
+  /// all columns, on the others `out` is not used. False: not the first, or a peer has failed.
   bool apply(Device& device, Scratch scratch, ConstMatrix hidden, Communicator* peers,
              Matrix out) const;
   /// For so many rows.

@@ -113,8 +113,7 @@ class WhisperModel final : public Model {
         positions_(loader.table("model.decoder.embed_positions", config.max_positions,
                                 config.hidden_size)),
         norm_(WhisperLayer::load_norm(loader, "model.decoder.layer_norm", config)),
-        head_(loader,
-              config.tie_word_embeddings ? "model.decoder.embed_tokens" : "proj_out",
+        head_(loader, config.tie_word_embeddings ? "model.decoder.embed_tokens" : "proj_out",
               config.vocab_size, config.hidden_size),
         device_batch_(device) {
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer)
@@ -177,8 +176,8 @@ class WhisperModel final : public Model {
                         device_.ops().matmul_workspace_bytes(layer->down.spec(), num_tokens))},
           streams);
     }
-    ASSIGN_OR_RETURN(activations_, device_.allocate(static_cast<std::size_t>(most.scratch_bytes),
-                                                    "activations"));
+    ASSIGN_OR_RETURN(activations_,
+                     device_.allocate(static_cast<std::size_t>(most.scratch_bytes), "activations"));
     return device_.reserve_workspace(most.workspace_bytes);
   }
 

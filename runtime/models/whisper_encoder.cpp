@@ -88,11 +88,10 @@ void WhisperEncoder::encode(Device& device, Scratch scratch, const EncoderItem& 
   {
     Scratch inner = scratch;
     const Matrix first = inner.take(num_frames, hidden_size_);
-    const std::vector<float> seen =
-        seen_frames(num_frames, 1, config_.num_mels, num_frames,
-                    [&](std::int64_t channel, std::int64_t frame) {
-                      return item.values[static_cast<std::size_t>(channel * num_frames + frame)];
-                    });
+    const std::vector<float> seen = seen_frames(
+        num_frames, 1, config_.num_mels, num_frames, [&](std::int64_t channel, std::int64_t frame) {
+          return item.values[static_cast<std::size_t>(channel * num_frames + frame)];
+        });
     const Matrix rows = inner.take(num_frames, conv1_.spec().num_cols);
     device.copy_to_device(rows.data, seen.data(), seen.size() * sizeof(float));
     conv1_.apply(ops, context, rows, first);
@@ -102,11 +101,11 @@ void WhisperEncoder::encode(Device& device, Scratch scratch, const EncoderItem& 
   }
   {
     Scratch inner = scratch;
-    const std::vector<float> seen = seen_frames(
-        num_rows, kConvStride, hidden_size_, num_frames,
-        [&](std::int64_t channel, std::int64_t frame) {
-          return frames[static_cast<std::size_t>(frame * hidden_size_ + channel)];
-        });
+    const std::vector<float> seen =
+        seen_frames(num_rows, kConvStride, hidden_size_, num_frames,
+                    [&](std::int64_t channel, std::int64_t frame) {
+                      return frames[static_cast<std::size_t>(frame * hidden_size_ + channel)];
+                    });
     const Matrix rows = inner.take(num_rows, conv2_.spec().num_cols);
     device.copy_to_device(rows.data, seen.data(), seen.size() * sizeof(float));
     conv2_.apply(ops, context, rows, x);
@@ -122,16 +121,14 @@ MixerMemory WhisperEncoder::memory(Device& device) const noexcept {
   const std::int64_t num_rows = config_.num_rows;
   const std::int64_t num_frames = kConvStride * num_rows;
   MixerMemory memory = layers_.memory(device);
-  memory.scratch_bytes =
-      std::max({memory.scratch_bytes,
-                Scratch::padded_bytes(num_frames, hidden_size_) +
-                    Scratch::padded_bytes(num_frames, conv1_.spec().num_cols),
-                Scratch::padded_bytes(num_rows, conv2_.spec().num_cols)}) +
-      2 * Scratch::padded_bytes(num_rows, hidden_size_);
-  memory.workspace_bytes =
-      std::max({memory.workspace_bytes,
-                device.ops().matmul_workspace_bytes(conv1_.spec(), num_frames),
-                device.ops().matmul_workspace_bytes(conv2_.spec(), num_rows)});
+  memory.scratch_bytes = std::max({memory.scratch_bytes,
+                                   Scratch::padded_bytes(num_frames, hidden_size_) +
+                                       Scratch::padded_bytes(num_frames, conv1_.spec().num_cols),
+                                   Scratch::padded_bytes(num_rows, conv2_.spec().num_cols)}) +
+                         2 * Scratch::padded_bytes(num_rows, hidden_size_);
+  memory.workspace_bytes = std::max({memory.workspace_bytes,
+                                     device.ops().matmul_workspace_bytes(conv1_.spec(), num_frames),
+                                     device.ops().matmul_workspace_bytes(conv2_.spec(), num_rows)});
   return memory;
 }
 

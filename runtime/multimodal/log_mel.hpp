@@ -9,11 +9,11 @@ namespace troupe {
 
 /// preprocessor_config.json.
 struct LogMelConfig {
-  std::int64_t num_mels = 80;         ///< feature_size
+  std::int64_t num_mels = 80;          ///< feature_size
   std::int64_t sampling_rate = 16000;  ///< Hz
-  std::int64_t hop_length = 160;      ///< samples from one frame to the next
-  std::int64_t fft_size = 400;        ///< samples of a frame
-  std::int64_t num_samples = 480000;  ///< of a window of sound
+  std::int64_t hop_length = 160;       ///< samples from one frame to the next
+  std::int64_t fft_size = 400;         ///< samples of a frame
+  std::int64_t num_samples = 480000;   ///< of a window of sound
 
   [[nodiscard]] std::int64_t num_frames() const noexcept { return num_samples / hop_length; }
 };

@@ -315,6 +315,8 @@ Result<void> ModelRunner::run_warm_up_steps() {
   for (const KVCacheGroup& group : cache_config_.groups)
     num_tokens = std::min(num_tokens, std::int64_t{num_blocks} * group.spec.block_size - 1);
   if (num_tokens < 1) return {};
+  for (const KVCacheGroup& group : cache_config_.groups)
+    if (group.spec.is<CrossAttentionSpec>()) return {};  // there is no input to attend to
 
   NewRequestData request{.id = kWarmUpRequest,
                          .token_ids = std::vector<TokenId>(static_cast<std::size_t>(num_tokens)),

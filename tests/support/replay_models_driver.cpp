@@ -162,8 +162,8 @@ class Driver {
       if (const auto* states = std::get_if<MambaSpec>(&driven_.cache.groups[group].spec.kind))
         num_blocks += static_cast<std::size_t>(states->num_speculative_blocks);
       if (driven_.cache.groups[group].spec.is<CrossAttentionSpec>())
-        num_blocks = static_cast<std::size_t>(
-            (request.job->items.front().length + block_size - 1) / block_size);
+        num_blocks = static_cast<std::size_t>((request.job->items.front().length + block_size - 1) /
+                                              block_size);
       std::vector<BlockId>& blocks = request.blocks[group];
       const std::size_t num_old = blocks.size();
       while (blocks.size() < num_blocks) {
